@@ -1,0 +1,207 @@
+"""How to reach one API server and as whom: the one importer of the `kubernetes` package.
+
+`load` reads a kubeconfig as kubectl does (``KUBECONFIG``, ``~/.kube/config``, contexts, exec
+plugins, OIDC, tokens, client certificates) and gives an `Access`. `Access.renew` reads it again,
+so that rotated files and expired plugin tokens are taken up; concurrent callers share one read.
+
+Failures are `AccessError` with one sentence that names the file and what to do. Credentials are
+in no error and no repr. The `kubernetes` package costs a quarter of a second to import, so that
+is done on the first `load`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+import stat
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+from sync.kube.errors import AccessError, Side
+
+#: A credential that the server refused is read again at most this often, in seconds: an exec
+#: plugin may start a browser or count against a quota.
+RENEW_INTERVAL = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class KubeconfigRef:
+    """Which kubeconfig and which context of it; None means what kubectl would take."""
+
+    path: Path | None = None
+    context: str | None = None
+
+    def __str__(self) -> str:
+        where = self.files()
+        return where if self.context is None else f"{where} (context {self.context})"
+
+    def files(self) -> str:
+        """The file, or the list of files in the form of ``KUBECONFIG``, as kubectl finds it."""
+        if self.path is not None:
+            return str(self.path)
+        return os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+
+
+class Access:
+    """Address, trust and credential of one API server. Read `ssl` and `authorization` for each
+    request anew: `renew` replaces them."""
+
+    def __init__(self, ref: KubeconfigRef, *, side: Side) -> None:
+        self.ref = ref
+        self.side: Side = side
+        self.server = ""
+        """``https://host:port[/prefix]``, no slash at the end."""
+        self.context = ""
+        """The name of the context in use."""
+        self.ssl: ssl.SSLContext | None = None
+        """None for plain http."""
+        self.server_hostname: str | None = None
+        """The name to verify the certificate by, where it is not the host (tls-server-name)."""
+        self.proxy: str | None = None
+        self.generation = 0
+        """Counts the readings of the credential; 0 before the first."""
+        self._authorization: str | None = None
+        self._renewed = -RENEW_INTERVAL
+        self._lock = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Access {self.side} {self.server} context={self.context!r}>"
+
+    @property
+    def host(self) -> str:
+        """The API server's host name or address."""
+        return urlsplit(self.server).hostname or ""
+
+    @property
+    def port(self) -> int:
+        """The API server's port."""
+        parts = urlsplit(self.server)
+        return parts.port or (443 if parts.scheme == "https" else 80)
+
+    def authorization(self) -> dict[str, str]:
+        """The header that proves who we are; empty with a client certificate."""
+        return {"Authorization": self._authorization} if self._authorization else {}
+
+    async def renew(self, seen: int) -> bool:
+        """Reads the credential again, unless that was done in the last `RENEW_INTERVAL`.
+
+        ``seen`` is the `generation` that the server refused. Returns whether the credential is
+        another reading than that one, so that a retry may succeed.
+        """
+        async with self._lock:
+            if self.generation != seen:
+                return True
+            if time.monotonic() - self._renewed < RENEW_INTERVAL:
+                return False
+            self._renewed = time.monotonic()
+            await self._load()
+            self.generation += 1
+            return True
+
+    async def _load(self) -> None:
+        self._check_files()
+        from kubernetes.aio.client import Configuration
+        from kubernetes.aio.config import ConfigException, load_kube_config
+
+        configuration = type.__call__(Configuration)
+        plugin_errors = _PluginErrors()
+        log = logging.getLogger("kubernetes.aio.config.kube_config")
+        log.addHandler(plugin_errors)
+        log.propagate = False
+        try:
+            loader = await load_kube_config(  # type: ignore[no-untyped-call]  # it has no types
+                config_file=self.ref.files(),
+                context=self.ref.context,
+                client_configuration=configuration,
+                persist_config=False,
+            )
+        except ConfigException as error:
+            raise self._error(f"{error}; see `kubectl config view`") from error
+        except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError) as error:
+            # NB: not the error's text: a parser's message quotes the file, which holds keys.
+            raise self._error("it is not a kubeconfig; see `kubectl config view`") from error
+        except OSError as error:
+            raise self._error(f"{error.strerror or 'cannot be read'}: {error.filename}") from error
+        finally:
+            log.removeHandler(plugin_errors)
+        if plugin_errors.seen:
+            raise self._error(
+                "the credential plugin (users[].user.exec) failed; run `kubectl "
+                f"--kubeconfig {self.ref.files()} version` to see why"
+            )
+        self._take(configuration)
+        self.context = str(loader.current_context["name"])
+
+    def _check_files(self) -> None:
+        """kubectl's rule: of a list of files those that exist count, and one must."""
+        files = [Path(p).expanduser() for p in self.ref.files().split(os.pathsep) if p]
+        present = [p for p in files if p.exists()]
+        if not present:
+            option = "--kubeconfig" if self.side == "remote" else "--home-kubeconfig"
+            raise self._error(f"no such file; name another with {option}")
+        for path in present:
+            try:
+                text = path.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                why = getattr(error, "strerror", None) or "it is not a text file"
+                raise self._error(f"it cannot be read: {why}") from error
+            if stat.S_ISREG(path.stat().st_mode) and not text.strip():
+                raise self._error("the file is empty")
+
+    def _take(self, configuration: Any) -> None:
+        server = str(configuration.host)
+        if urlsplit(server).scheme not in ("http", "https") or not urlsplit(server).hostname:
+            raise self._error(f"its cluster's server is not an http(s) URL: {server}")
+        self.server = server.rstrip("/")
+        self.server_hostname = configuration.tls_server_name
+        self.proxy = configuration.proxy
+        self._authorization = configuration.api_key.get("BearerToken")
+        self.ssl = self._ssl_context(configuration) if server.startswith("https") else None
+
+    def _ssl_context(self, configuration: Any) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+            if not configuration.verify_ssl:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+            if configuration.cert_file:
+                context.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)
+        except (OSError, ValueError) as error:
+            raise self._error(
+                "its certificate-authority, client-certificate or client-key is not valid PEM, "
+                "or they do not belong together"
+            ) from error
+        # Upgrades (exec, attach, port-forward) exist in HTTP/1.1 only, and aiohttp speaks no other.
+        context.set_alpn_protocols(["http/1.1"])
+        return context
+
+    def _error(self, message: str) -> AccessError:
+        return AccessError(message, side=self.side, what=f"kubeconfig {self.ref}")
+
+
+class _PluginErrors(logging.Handler):
+    """`kubernetes` logs a failing exec plugin and goes on without a credential: noticed here.
+
+    The record itself is dropped: it can quote the plugin's output.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(level=logging.ERROR)
+        self.seen = False
+
+    def emit(self, _: logging.LogRecord) -> None:
+        self.seen = True
+
+
+async def load(ref: KubeconfigRef, *, side: Side) -> Access:
+    """Reads the kubeconfig. Raises AccessError; talks to no API server (plugins may)."""
+    access = Access(ref, side=side)
+    await access.renew(0)
+    return access

@@ -1,0 +1,424 @@
+"""Requests to one API server: plain dicts in and out, errors of one hierarchy.
+
+Guarantees:
+
+- An object comes out as it came over the wire; no field is dropped, no timestamp rewritten.
+- Bounded concurrency (`MAX_CONNECTIONS`), no client-side rate limit. The server's own flow
+  control is honoured: after 429, or 503 with ``Retry-After``, the request is tried again, up to
+  `THROTTLE_ATTEMPTS` times; then `Throttled` is raised and the caller's queue backs off.
+- After 401 the credential is read again and the request is tried once more.
+- Every request has a limit of time. Watches and streams have none in total; a peer that is gone
+  without a word is noticed by TCP (`_keepalive`), not by asking.
+- Nothing else is retried here: only the caller knows whether it still wants the same thing.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import aiohttp
+import orjson
+import tenacity
+from yarl import URL
+
+from sync.kube.access import Access
+from sync.kube.errors import (
+    ApiError,
+    CertificateError,
+    KubeError,
+    Side,
+    Throttled,
+    Unauthorized,
+    Unreachable,
+    from_status,
+)
+from sync.kube.resources import Object, Resource
+
+#: An API server lets 400 reads and 200 writes run at once by default (--max-requests-inflight,
+#: --max-mutating-requests-inflight); a fair part of that saturates its CPUs.
+MAX_CONNECTIONS = 64
+#: As client-go: ten tries where the server says to wait, then the caller is told.
+THROTTLE_ATTEMPTS = 10
+#: Never sleep longer on a server's word than this, in seconds.
+THROTTLE_CAP = 30.0
+#: Seconds for a request that is neither watch nor stream; API servers end one after 60 s.
+REQUEST_TIMEOUT = 30.0
+#: Seconds to open a connection, TLS included.
+CONNECT_TIMEOUT = 10.0
+
+PatchKind = Literal["merge", "strategic"]
+_PATCH_TYPES: Mapping[PatchKind, str] = {
+    "merge": "application/merge-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+}
+Query = Mapping[str, str] | list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A list of objects and the resource version that it is the state of."""
+
+    items: list[Object]
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One request, ready to be sent more than once. The body is not in its repr."""
+
+    method: str
+    url: URL
+    data: bytes | None = field(repr=False)
+    headers: dict[str, str]
+    what: str
+    limits: aiohttp.ClientTimeout
+
+
+class KubeClient:
+    """A client of the API server behind ``access``. Use as an async context manager."""
+
+    def __init__(self, access: Access, *, user_agent: str = "cluster-bridge") -> None:
+        self.access = access
+        self._user_agent = user_agent
+        self._requests: aiohttp.ClientSession | None = None
+        self._streams: aiohttp.ClientSession | None = None
+
+    def __repr__(self) -> str:
+        return f"<KubeClient {self.side} {self.access.server}>"
+
+    @property
+    def side(self) -> Side:
+        """Which cluster this is a client of, for messages."""
+        return self.access.side
+
+    async def __aenter__(self) -> KubeClient:
+        self._requests = self._session(limit=MAX_CONNECTIONS, total=REQUEST_TIMEOUT)
+        # Watches and streams last: they must not take a request's place in the pool.
+        self._streams = self._session(limit=0, total=None)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for session in (self._requests, self._streams):
+            if session is not None:
+                await session.close()
+
+    # -- objects ---------------------------------------------------------------------------
+
+    async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object:
+        """The object. Raises NotFound and the other errors of `sync.kube.errors`."""
+        return await self.request("GET", resource.path(name, namespace=namespace))
+
+    async def list_page(
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        query: Mapping[str, str] | None = None,
+    ) -> tuple[Page, str]:
+        """One page and the ``continue`` token of the next ("" at the end).
+
+        Items of a list carry no kind; ours get theirs, as every other object has one.
+        """
+        body = await self.request("GET", resource.path(namespace=namespace), query=query or {})
+        meta = body.get("metadata") or {}
+        items: list[Object] = body.get("items") or []
+        for item in items:
+            item.setdefault("apiVersion", resource.api_version)
+            item.setdefault("kind", resource.kind)
+        page = Page(items=items, resource_version=str(meta.get("resourceVersion") or ""))
+        return page, str(meta.get("continue") or "")
+
+    async def list(
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        labels: str = "",
+        fields: str = "",
+        page_size: int = 500,
+    ) -> Page:
+        """All objects that match, read in pages. The state is that of the first page."""
+        query = {"limit": str(page_size), "labelSelector": labels, "fieldSelector": fields}
+        query = {key: value for key, value in query.items() if value}
+        items: list[Object] = []
+        while True:
+            page, token = await self.list_page(resource, namespace=namespace, query=query)
+            items += page.items
+            if not token:
+                return Page(items=items, resource_version=page.resource_version)
+            query["continue"] = token
+
+    async def create(
+        self, resource: Resource, body: Object, *, namespace: str | None = None
+    ) -> Object:
+        """Creates the object. Raises AlreadyExists where one of that name is there."""
+        name = (body.get("metadata") or {}).get("name", "")
+        return await self.request(
+            "POST", resource.path(namespace=namespace), body=body, subject=name
+        )
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        patch: Object,
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+        kind: PatchKind = "merge",
+    ) -> Object:
+        """Changes what the patch names. With ``metadata.uid`` in it, the server refuses
+        (Conflict) to change an object that has since taken the name."""
+        path = resource.path(name, namespace=namespace, subresource=subresource)
+        return await self.request("PATCH", path, body=patch, content_type=_PATCH_TYPES[kind])
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        *,
+        uid: str,
+        namespace: str | None = None,
+        grace_seconds: int | None = None,
+    ) -> None:
+        """Deletes the object with this UID, and no other that has since taken its name.
+
+        Already gone, or another UID by now: nothing to do, no error.
+        """
+        options: Object = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": uid},
+            "propagationPolicy": "Background",
+        }
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        path = resource.path(name, namespace=namespace)
+        try:
+            await self.request("DELETE", path, body=options)
+        except ApiError as error:
+            if error.code not in (404, 409):
+                raise
+
+    # -- requests --------------------------------------------------------------------------
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: Object | None = None,
+        content_type: str = "application/json",
+        subject: str = "",
+        timeout: float = REQUEST_TIMEOUT,
+    ) -> Object:
+        """One request with the retries that the module names; the decoded answer."""
+        call = _Call(
+            method=method,
+            url=self._url(path, query),
+            data=orjson.dumps(body) if body is not None else None,
+            headers={"Content-Type": content_type} if body is not None else {},
+            what=f"{method} {path}" + (f" {subject}" if subject else ""),
+            limits=aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_TIMEOUT),
+        )
+        retrying = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception_type(Throttled),
+            wait=_retry_after,
+            stop=tenacity.stop_after_attempt(THROTTLE_ATTEMPTS),
+            reraise=True,
+        )
+        return await retrying(self._authorized, call)
+
+    async def _authorized(self, call: _Call) -> Object:
+        seen = self.access.generation
+        try:
+            return await self._once(call)
+        except Unauthorized:
+            if not await self.access.renew(seen):
+                raise
+        return await self._once(call)
+
+    async def _once(self, call: _Call) -> Object:
+        with self._transport_errors(call.what):
+            async with _entered(self._requests).request(
+                call.method,
+                call.url,
+                data=call.data,
+                timeout=call.limits,
+                **self._how(call.headers),
+            ) as response:
+                raw = await response.read()
+                if response.status >= 400:
+                    raise self._failure(response, raw, call.what)
+        try:
+            decoded: Object = orjson.loads(raw)
+        except orjson.JSONDecodeError as error:
+            raise Unreachable(
+                "the answer is not JSON; is this an API server, or a proxy before it?",
+                side=self.side,
+                what=call.what,
+            ) from error
+        return decoded
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, query: Query | None = None, idle: float | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer whose body is read as it comes (a watch, a log).
+
+        ``idle`` is how many seconds of silence mean that the peer is gone. Raises as `request`
+        does where the answer is a failure; an error while reading is the caller's to map with
+        `reading`.
+        """
+        what = f"GET {path}"
+        for last in (False, True):
+            seen = self.access.generation
+            limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=idle)
+            with self._transport_errors(what):
+                response = await _entered(self._streams).get(
+                    self._url(path, query), timeout=limits, **self._how({})
+                )
+            try:
+                if response.status < 400:
+                    yield response
+                    return
+                with self._transport_errors(what):
+                    failure = self._failure(response, await response.read(), what)
+            finally:
+                response.close()
+            retry = isinstance(failure, Unauthorized) and not last
+            if not retry or not await self.access.renew(seen):
+                raise failure
+
+    def reading(self, path: str) -> _TransportErrors:
+        """A context in which errors of a connection become `Unreachable`."""
+        return self._transport_errors(f"GET {path}")
+
+    # -- how -------------------------------------------------------------------------------
+
+    def _url(self, path: str, query: Query | None) -> URL:
+        # Paths come quoted from `Resource.path`; quoting twice would name other objects.
+        url = URL(self.access.server + path, encoded=True)
+        return url.with_query(query) if query else url
+
+    def _how(self, headers: dict[str, str]) -> dict[str, Any]:
+        access = self.access
+        how: dict[str, Any] = {"headers": {**headers, **access.authorization()}}
+        if access.ssl is not None:
+            how["ssl"] = access.ssl
+        if access.server_hostname:
+            how["server_hostname"] = access.server_hostname
+        if access.proxy:
+            how["proxy"] = access.proxy
+        return how
+
+    def _session(self, *, limit: int, total: float | None) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=limit, socket_factory=_keepalive),
+            timeout=aiohttp.ClientTimeout(total=total),
+            headers={"User-Agent": self._user_agent, "Accept": "application/json"},
+            json_serialize=_no_json,
+            # Cookies of a load balancer would pin all requests to one API server.
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+
+    def _failure(self, response: aiohttp.ClientResponse, raw: bytes, what: str) -> ApiError:
+        try:
+            status = orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            status = None
+        after = response.headers.get("Retry-After", "")
+        return from_status(
+            status,
+            code=response.status,
+            side=self.side,
+            what=what,
+            retry_after=float(after) if after.isdecimal() else None,
+        )
+
+    def _transport_errors(self, what: str) -> _TransportErrors:
+        return _TransportErrors(self.side, what, self.access.server)
+
+
+class _TransportErrors:
+    """Maps what aiohttp and the operating system raise to `Unreachable`, in plain words."""
+
+    def __init__(self, side: Side, what: str, server: str) -> None:
+        self._side: Side = side
+        self._what = what
+        self._server = server
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is None or isinstance(error, KubeError):
+            return
+        if isinstance(
+            error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError
+        ):
+            raise self._made(CertificateError, _certificate_words(error)) from error
+        if isinstance(error, aiohttp.ClientConnectorSSLError | ssl.SSLError):
+            raise self._made(Unreachable, "the TLS handshake failed: " + str(error)) from error
+        if isinstance(error, TimeoutError):
+            raise self._made(Unreachable, f"no answer from {self._server} in time") from error
+        if isinstance(error, aiohttp.ClientConnectorError):
+            why = error.os_error.strerror or str(error.os_error) or "cannot connect"
+            raise self._made(Unreachable, f"{self._server}: {why}") from error
+        if isinstance(error, aiohttp.ClientError | OSError):
+            why = str(error) or type(error).__name__
+            raise self._made(Unreachable, f"the connection broke: {why}") from error
+
+    def _made(self, cls: type[Unreachable], message: str) -> Unreachable:
+        return cls(message, side=self._side, what=self._what)
+
+
+def _certificate_words(error: BaseException) -> str:
+    inner = getattr(error, "certificate_error", error)
+    why = getattr(inner, "verify_message", "") or str(inner)
+    return (
+        f"the server's certificate is not trusted: {why}; "
+        "check certificate-authority(-data) and server in the kubeconfig"
+    )
+
+
+def _retry_after(state: tenacity.RetryCallState) -> float:
+    """The server's wish, at least half a second, at most `THROTTLE_CAP`; without one doubling."""
+    error = state.outcome.exception() if state.outcome else None
+    asked = getattr(error, "retry_after", None)
+    if asked is None:
+        asked = 0.5 * 2**state.attempt_number
+    return min(max(float(asked), 0.5), THROTTLE_CAP)
+
+
+def _keepalive(address: tuple[Any, ...]) -> socket.socket:
+    """A socket whose dead peer is noticed by TCP in about 25 s: 10 idle, then 3 probes of 5.
+
+    An idle watch costs no request this way, and still does not outlive a cut network for long:
+    the virtual node has 40 s (its Lease) to tell the truth.
+    """
+    family, kind, proto = address[0], address[1], address[2]
+    sock = socket.socket(family=family, type=kind, proto=proto)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 25_000)
+    return sock
+
+
+def _no_json(_: Any) -> str:
+    raise AssertionError("bodies are encoded with orjson before they reach the session")
+
+
+def _entered(session: aiohttp.ClientSession | None) -> aiohttp.ClientSession:
+    if session is None:
+        raise RuntimeError("KubeClient is used outside of `async with`")
+    return session
