@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import quote
 
-#: An API object as it came over the wire, nothing lost (DESIGN: plain dicts).
-Object = dict[str, Any]
+from translators.types import Object as Object  # noqa: PLC0414  # re-exported
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,210 @@
+"""Identity: which namespace of the remote stands for one of home, and whose an object is.
+
+Every object that the bridge makes in the remote carries, as labels (so that a watch can select
+by them), the identity of home and the virtual node, and, as annotations (which have no limit of
+63 characters), the namespace, name and UID of the home object that it stands for. An object is
+*owned* when its labels name this home, and *foreign* otherwise; foreign objects are never
+touched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import string
+from dataclasses import dataclass
+
+from translators.types import HomeNamespace, HomeUid, Object, RemoteNamespace, metadata
+
+#: All labels, annotations and taints of ours are under this domain.
+DOMAIN = "cluster-bridge.io"
+
+LABEL_HOME = f"{DOMAIN}/home"
+LABEL_NODE = f"{DOMAIN}/node"
+ANNOTATION_HOME_NAMESPACE = f"{DOMAIN}/home-namespace"
+ANNOTATION_HOME_NAME = f"{DOMAIN}/home-name"
+ANNOTATION_HOME_UID = f"{DOMAIN}/home-uid"
+ANNOTATION_NODE_NAME = f"{DOMAIN}/node-name"
+#: Set by an administrator of the remote on a namespace of theirs: the value names the home
+#: (its `--home-name`, or ``*``) whose pods may run in it.
+ANNOTATION_ACCEPTS = f"{DOMAIN}/accepts-home"
+
+#: A namespace's name and a label's value are DNS labels of at most this length (RFC 1123).
+DNS_LABEL_MAX = 63
+#: Hex digits of the hashes in names: 32 bits, plenty for the namespaces of one remote.
+SHORT_HASH = 8
+
+_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+
+
+class TemplateError(ValueError):
+    """The namespace template cannot give valid, distinct names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who we are in the remote: which home, which virtual node, and how namespaces map.
+
+    ``home_id`` is `home_id` of home's kube-system namespace; ``home_name`` the readable name
+    that stands for ``{home}`` in ``template``; ``node`` the virtual node's name.
+    """
+
+    home_id: str
+    home_name: str
+    node: str
+    template: str = "{namespace}-{home}"
+
+    @property
+    def node_label(self) -> str:
+        """The virtual node's name as a label's value."""
+        return label_value(self.node)
+
+    @property
+    def owned_by_home(self) -> str:
+        """The label selector of all that this home owns in the remote."""
+        return f"{LABEL_HOME}={self.home_id}"
+
+    def remote_namespace(self, namespace: HomeNamespace) -> RemoteNamespace:
+        """The namespace of the remote that stands for ``namespace``.
+
+        Where the template gives more than 63 characters, it is cut and ends in a hash of the
+        whole, so that two long names stay two.
+        """
+        full = self.template.format(namespace=namespace, home=self.home_name)
+        return RemoteNamespace(_fit(full))
+
+
+def home_id(kube_system_uid: str) -> str:
+    """Home's identity, from the UID of its kube-system namespace: it lives as long as the
+    cluster does, and no two clusters have the same."""
+    return hashlib.sha256(kube_system_uid.encode()).hexdigest()[:16]
+
+
+def check_template(template: str, *, home_name: str) -> None:
+    """Raises TemplateError, in words for the person who wrote ``template``."""
+    try:
+        fields = [
+            field for _, field, _, _ in string.Formatter().parse(template) if field is not None
+        ]
+    except ValueError as error:
+        raise TemplateError(f"{template!r}: {error}") from error
+    unknown = sorted(set(fields) - {"namespace", "home"})
+    if unknown:
+        raise TemplateError(f"{template!r}: only {{namespace}} and {{home}} have a meaning in it")
+    if "namespace" not in fields:
+        raise TemplateError(f"{template!r}: without {{namespace}} all namespaces would be one")
+    sample = template.format(namespace="a", home=home_name)
+    if not _DNS_LABEL.fullmatch(sample):
+        raise TemplateError(
+            f"{template!r} gives {sample!r} for namespace 'a': a namespace's name has only "
+            "lower case letters, digits and '-', and starts and ends with a letter or digit"
+        )
+
+
+def dns_label(text: str) -> str:
+    """``text`` as a DNS label, as near as can be: ``admin@Prod_1`` → ``admin-prod-1``."""
+    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    return _fit(plain or "cluster")
+
+
+def label_value(text: str) -> str:
+    """``text`` as a label's value: itself where it fits, else cut with a hash of the whole."""
+    return _fit(text)
+
+
+def _fit(text: str) -> str:
+    if len(text) <= DNS_LABEL_MAX:
+        return text
+    tail = hashlib.sha256(text.encode()).hexdigest()[:SHORT_HASH]
+    return f"{text[: DNS_LABEL_MAX - SHORT_HASH - 1].rstrip('-.')}-{tail}"
+
+
+# -- ownership -----------------------------------------------------------------------------
+
+
+def owner_labels(identity: Identity) -> dict[str, str]:
+    """The labels by which an object in the remote is ours."""
+    return {LABEL_HOME: identity.home_id, LABEL_NODE: identity.node_label}
+
+
+def is_owned(remote: Object, identity: Identity) -> bool:
+    """Whether an object of the remote is this home's. Everything else is foreign."""
+    labels = metadata(remote).get("labels") or {}
+    return bool(labels.get(LABEL_HOME) == identity.home_id)
+
+
+def is_nodes_own(remote: Object, identity: Identity) -> bool:
+    """Whether an object of the remote was made for this virtual node, not another of home's."""
+    labels = metadata(remote).get("labels") or {}
+    return is_owned(remote, identity) and labels.get(LABEL_NODE) == identity.node_label
+
+
+def accepts(remote_namespace: Object, identity: Identity) -> bool:
+    """Whether the bridge may use this namespace: its own, or handed over to this home."""
+    if is_owned(remote_namespace, identity):
+        return True
+    annotations = metadata(remote_namespace).get("annotations") or {}
+    return annotations.get(ANNOTATION_ACCEPTS) in ("*", identity.home_name, identity.home_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The home object that an object of the remote stands for."""
+
+    namespace: HomeNamespace
+    name: str
+    uid: HomeUid
+
+
+def origin(remote: Object) -> Origin | None:
+    """Read back from the annotations; None where they are not all there."""
+    annotations = metadata(remote).get("annotations") or {}
+    namespace = str(annotations.get(ANNOTATION_HOME_NAMESPACE) or "")
+    name = str(annotations.get(ANNOTATION_HOME_NAME) or "")
+    uid = str(annotations.get(ANNOTATION_HOME_UID) or "")
+    if not (namespace and name and uid):
+        return None
+    return Origin(HomeNamespace(namespace), name, HomeUid(uid))
+
+
+def remote_metadata(home: Object, identity: Identity) -> Object:
+    """The metadata of the remote object that stands for ``home``.
+
+    Labels and annotations are carried, but for those of our own domain (home can itself be a
+    remote of another home) and kubectl's copy of the whole object. Owner references, finalizers
+    and what the server writes (UID, versions, managed fields) mean nothing in the remote.
+    """
+    meta = metadata(home)
+    namespace = HomeNamespace(meta.get("namespace", ""))
+    return {
+        "name": meta["name"],
+        "namespace": identity.remote_namespace(namespace),
+        "labels": {**carried_labels(home), **owner_labels(identity)},
+        "annotations": {
+            **carried_annotations(home),
+            ANNOTATION_HOME_NAMESPACE: namespace,
+            ANNOTATION_HOME_NAME: meta["name"],
+            ANNOTATION_HOME_UID: meta["uid"],
+        },
+    }
+
+
+def carried_labels(home: Object) -> dict[str, str]:
+    """The labels of a home object that its remote counterpart carries."""
+    labels = metadata(home).get("labels") or {}
+    return {key: value for key, value in labels.items() if not _ours(key)}
+
+
+def carried_annotations(home: Object) -> dict[str, str]:
+    """The annotations of a home object that its remote counterpart carries."""
+    annotations = metadata(home).get("annotations") or {}
+    return {
+        key: value
+        for key, value in annotations.items()
+        if not _ours(key) and key != "kubectl.kubernetes.io/last-applied-configuration"
+    }
+
+
+def _ours(key: str) -> bool:
+    domain = key.partition("/")[0]
+    return domain == DOMAIN or domain.endswith("." + DOMAIN)

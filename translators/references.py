@@ -1,0 +1,81 @@
+"""What a pod refers to: the ConfigMaps and Secrets that must be in the remote for it to run.
+
+The places are those of the pod's v1 schema: environment (``env``, ``envFrom``), volumes,
+projected volumes and image pull secrets. A name may be referred to many times; it is listed once.
+``kube-root-ca.crt`` is never copied: each cluster publishes its own in every namespace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from translators.types import Object
+
+Kind = Literal["ConfigMap", "Secret"]
+
+#: Published by the controller-manager into every namespace (its root-ca-cert-publisher).
+ROOT_CA = "kube-root-ca.crt"
+
+#: Volume sources that name a Secret of the pod's namespace, and under which key they do.
+_VOLUME_SECRETS = {
+    "azureFile": "secretName",
+    "secret": "secretName",
+}
+#: Volume sources with a ``secretRef: {name}``, and CSI's name for the same.
+_VOLUME_SECRET_REFS = ("cephfs", "cinder", "flexVolume", "iscsi", "rbd", "scaleIO", "storageos")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Reference:
+    """A ConfigMap or Secret of the pod's namespace, by name."""
+
+    kind: Kind
+    name: str
+
+
+def references(pod: Object) -> frozenset[Reference]:
+    """All ConfigMaps and Secrets that the pod (of either cluster) refers to."""
+    spec = pod.get("spec") or {}
+    found = set(_from_containers(spec)) | set(_from_volumes(spec))
+    for item in spec.get("imagePullSecrets") or ():
+        found |= set(_named("Secret", item))
+    return frozenset(ref for ref in found if ref != Reference("ConfigMap", ROOT_CA))
+
+
+def containers(spec: Object) -> Iterator[Object]:
+    """All containers of a pod's spec: ordinary, init (sidecars too) and ephemeral."""
+    for field in ("initContainers", "containers", "ephemeralContainers"):
+        yield from spec.get(field) or ()
+
+
+def _from_containers(spec: Object) -> Iterator[Reference]:
+    for container in containers(spec):
+        for source in container.get("envFrom") or ():
+            yield from _named("ConfigMap", source.get("configMapRef"))
+            yield from _named("Secret", source.get("secretRef"))
+        for variable in container.get("env") or ():
+            source = variable.get("valueFrom") or {}
+            yield from _named("ConfigMap", source.get("configMapKeyRef"))
+            yield from _named("Secret", source.get("secretKeyRef"))
+
+
+def _from_volumes(spec: Object) -> Iterator[Reference]:
+    for volume in spec.get("volumes") or ():
+        yield from _named("ConfigMap", volume.get("configMap"))
+        for source, key in _VOLUME_SECRETS.items():
+            yield from _named("Secret", volume.get(source), key)
+        for source in _VOLUME_SECRET_REFS:
+            yield from _named("Secret", (volume.get(source) or {}).get("secretRef"))
+        csi = volume.get("csi") or {}
+        yield from _named("Secret", csi.get("nodePublishSecretRef"))
+        for projected in (volume.get("projected") or {}).get("sources") or ():
+            yield from _named("ConfigMap", projected.get("configMap"))
+            yield from _named("Secret", projected.get("secret"))
+
+
+def _named(kind: Kind, source: Object | None, key: str = "name") -> Iterator[Reference]:
+    name = (source or {}).get(key)
+    if name:
+        yield Reference(kind, name)

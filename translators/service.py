@@ -1,0 +1,56 @@
+"""A home Service as it stands in the remote, so that its name resolves there as at home.
+
+What home's cluster allocated is left for the remote to allocate anew: cluster IPs (``None`` of a
+headless Service is a choice, and stays), node ports, health check port, and what a load balancer
+or a cloud did. LoadBalancer and NodePort become ClusterIP: the remote must not open ports or pay
+for a balancer for a name that only its pods use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from translators.naming import Identity, remote_metadata
+from translators.types import Object, name_of, namespace_of
+
+#: Fields of a Service's spec that belong to home's network alone.
+_HOME_ONLY = (
+    "allocateLoadBalancerNodePorts",
+    "clusterIP",
+    "clusterIPs",
+    "externalIPs",
+    "externalTrafficPolicy",
+    "healthCheckNodePort",
+    "loadBalancerClass",
+    "loadBalancerIP",
+    "loadBalancerSourceRanges",
+)
+
+
+def selects(service: Object, labels: Mapping[str, str]) -> bool:
+    """Whether the Service's selector matches a pod with these labels. A Service without a
+    selector selects nothing."""
+    selector = (service.get("spec") or {}).get("selector") or {}
+    return bool(selector) and all(labels.get(key) == value for key, value in selector.items())
+
+
+def is_api_server(service: Object) -> bool:
+    """``default/kubernetes``: each cluster has its own, and it is never copied."""
+    return namespace_of(service) == "default" and name_of(service) == "kubernetes"
+
+
+def to_remote(home: Object, identity: Identity) -> Object:
+    """The remote counterpart of a home Service. Status is the remote's own."""
+    spec = home.get("spec") or {}
+    carried = {key: value for key, value in spec.items() if key not in _HOME_ONLY}
+    if spec.get("clusterIP") == "None":
+        carried["clusterIP"] = "None"
+    if carried.get("type") in ("LoadBalancer", "NodePort"):
+        carried["type"] = "ClusterIP"
+    if carried.get("ports"):
+        carried["ports"] = [
+            {key: value for key, value in port.items() if key != "nodePort"}
+            for port in carried["ports"]
+        ]
+    remote = {key: value for key, value in home.items() if key != "status"}
+    return {**remote, "metadata": remote_metadata(home, identity), "spec": carried}

@@ -1,0 +1,39 @@
+"""Names for what must not be swapped: the two clusters' namespaces and UIDs."""
+
+from __future__ import annotations
+
+from typing import Any, NewType
+
+#: An API object, as it came over the wire. Nothing here drops a field that it does not know.
+Object = dict[str, Any]
+
+HomeNamespace = NewType("HomeNamespace", str)
+RemoteNamespace = NewType("RemoteNamespace", str)
+HomeUid = NewType("HomeUid", str)
+RemoteUid = NewType("RemoteUid", str)
+
+
+def metadata(obj: Object) -> Object:
+    """The object's metadata; empty where it has none."""
+    found: Object = obj.get("metadata") or {}
+    return found
+
+
+def name_of(obj: Object) -> str:
+    """``metadata.name``."""
+    return str(metadata(obj).get("name", ""))
+
+
+def namespace_of(obj: Object) -> str:
+    """``metadata.namespace``; "" for a cluster-scoped object."""
+    return str(metadata(obj).get("namespace", ""))
+
+
+def uid_of(obj: Object) -> str:
+    """``metadata.uid``."""
+    return str(metadata(obj).get("uid", ""))
+
+
+def is_deleting(obj: Object) -> bool:
+    """Whether somebody asked for its deletion."""
+    return bool(metadata(obj).get("deletionTimestamp"))
