@@ -53,7 +53,7 @@ def to_home(home: Object, remote: Object, *, node_address: str) -> Object:
     """The status of the home pod while ``remote`` stands for it."""
     theirs: Object = remote.get("status") or {}
     ours: Object = home.get("status") or {}
-    status: Object = {key: None for key in _REMOVABLE}
+    status: Object = dict.fromkeys(_REMOVABLE)
     status.update({key: value for key, value in theirs.items() if key not in _HOME_ONLY})
     status["phase"] = phase(remote)
     if ours.get("startTime"):

@@ -1,0 +1,28 @@
+"""Growing, jittered waits."""
+
+from __future__ import annotations
+
+import random
+
+
+class Backoff:
+    """The next wait in seconds, doubling from ``first`` to ``cap``, each with jitter.
+
+    Jitter is what keeps many watches that broke at once from coming back at once: a wait is
+    drawn from half of its step to the whole.
+    """
+
+    def __init__(self, *, first: float, cap: float, rng: random.Random | None = None) -> None:
+        self._first = first
+        self._cap = cap
+        self._step = first
+        self._rng = rng or random.Random()  # noqa: S311  # jitter, not a secret
+
+    def next(self) -> float:
+        """Seconds to wait now; the following wait is up to twice as long."""
+        step, self._step = self._step, min(self._step * 2, self._cap)
+        return step * self._rng.uniform(0.5, 1.0)
+
+    def reset(self) -> None:
+        """Starts again from the first wait."""
+        self._step = self._first

@@ -1,0 +1,273 @@
+"""Keeps a store equal to what one API server says of one kind, and tells of each change.
+
+Guarantees, after the semantics of client-go's reflector:
+
+- The store is a state that the server had. Between a change and its event it lags; it does not go
+  back (an event older than what the store holds for the same object is passed over), unless the
+  server itself did and a full list says so.
+- Handlers are called in the loop, in order, once for each change that is seen, with the old and
+  the new object (None where there is none). Changes in quick succession may be seen as one. A
+  handler must not wait, raise, or change an object: it puts a key on a queue.
+- `synced` is set when the first full list is in the store *and* its handlers have been called.
+- A watch that ends or breaks goes on from the last version, bookmarks included. When the server
+  has forgotten that version (410), everything is listed again, and what vanished meanwhile is
+  told as deleted. A list that changed nothing calls no handler.
+- Failures back off from 0.8 to 30 s with jitter (client-go's numbers); one success resets that.
+  While it fails, `failing_since` tells since when and `error` why; the store stays as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+
+import orjson
+
+from sync.backoff import Backoff
+from sync.kube.client import KubeClient
+from sync.kube.errors import Gone, KubeError, Unreachable, from_status
+from sync.kube.resources import Resource
+from sync.store import Indexer, Key, Store, key_of
+from translators.types import Object, metadata, uid_of
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Object | None, Object | None], None]
+
+#: The server ends a watch after a random time in this range of seconds (client-go: 5 to 10
+#: minutes), so that the watches of many bridges spread over the API servers.
+WATCH_SECONDS = (300, 600)
+#: How long after that the server may be silent before its silence counts as a cut.
+WATCH_GRACE = 30.0
+#: A watch that ends sooner than this, in seconds, without an event is a failure, else a proxy that
+#: closes them would be asked in a tight loop (client-go has the same limit).
+SHORT_WATCH = 1.0
+#: Events handled before other tasks get a turn: about 5 ms of work.
+BATCH = 50
+
+
+class Informer:
+    """One list and watch. `run` is to be a task of the caller's task group."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        labels: str = "",
+        fields: str = "",
+        indexers: Mapping[str, Indexer] | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.client = client
+        self.resource = resource
+        self.store = Store(indexers)
+        self.synced = asyncio.Event()
+        self.error: KubeError | None = None
+        """Why it fails now; None while it works."""
+        self.failing_since: float | None = None
+        """The loop's time of the first failure since it last worked; None while it works."""
+        self._namespace = namespace
+        self._labels = labels
+        self._fields = fields
+        self._version = ""
+        self._written: set[Key] = set()
+        self._handlers: list[Handler] = []
+        self._state_handlers: list[Callable[[Informer], None]] = []
+        self._rng = rng or random.Random()  # noqa: S311  # jitter, not a secret
+        self._backoff = Backoff(first=0.8, cap=30.0, rng=self._rng)
+
+    def __repr__(self) -> str:
+        where = f" in {self._namespace}" if self._namespace else ""
+        state = "synced" if self.synced.is_set() else "not synced"
+        problem = f", {type(self.error).__name__}" if self.error else ""
+        return (
+            f"<Informer {self.client.side} {self.resource}{where}: "
+            f"{len(self.store)} objects, {state}{problem}>"
+        )
+
+    def on_change(self, handler: Handler) -> None:
+        """Calls ``handler(old, new)`` for each change from now on. Add handlers before `run`."""
+        self._handlers.append(handler)
+
+    def on_state(self, handler: Callable[[Informer], None]) -> None:
+        """Calls ``handler(self)`` when it begins to fail and when it works again."""
+        self._state_handlers.append(handler)
+
+    def observe(self, obj: Object) -> None:
+        """Takes what a write of ours returned, so that the next read sees it at once.
+
+        Safe against the watch: the older of two states of an object never wins.
+        """
+        self._written.add(key_of(obj))
+        self._put(_slim(obj))
+
+    async def run(self) -> None:
+        """Lists and watches until cancelled. Raises nothing else."""
+        while True:
+            try:
+                if not self._version:
+                    self._version = await self._list()
+                await self._watch()
+            except Gone:
+                log.info("%r: version %s is too old, listing again", self, self._version)
+                self._version = ""
+            except KubeError as error:
+                self._fails(error)
+                await asyncio.sleep(self._backoff.next())
+
+    # -- list ------------------------------------------------------------------------------
+
+    async def _list(self) -> str:
+        self._written.clear()
+        page = await self.client.list(
+            self.resource, namespace=self._namespace, labels=self._labels, fields=self._fields
+        )
+        present: set[Key] = set()
+        for count, item in enumerate(page.items, start=1):
+            key = key_of(item)
+            present.add(key)
+            # A list is the truth even where its versions are lower (a server restored from a
+            # backup), but for what a write of ours returned while it was being read.
+            self._put(_slim(item), back_too=key not in self._written)
+            if count % BATCH == 0:
+                await asyncio.sleep(0)
+        for key in self.store.keys() - present - self._written:
+            known = self.store.get(key)
+            if known is not None:
+                self._remove(key, known)
+        self._works()
+        self.synced.set()
+        return page.resource_version
+
+    # -- watch -----------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Takes events until the server ends the watch. Raises what broke it."""
+        seconds = self._rng.randint(*WATCH_SECONDS)
+        query = {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version,
+            "timeoutSeconds": str(seconds),
+            "labelSelector": self._labels,
+            "fieldSelector": self._fields,
+        }
+        path = self.resource.path(namespace=self._namespace)
+        query = {key: value for key, value in query.items() if value}
+        loop = asyncio.get_running_loop()
+        started, handled = loop.time(), 0
+        async with self.client.stream(path, query=query, idle=seconds + WATCH_GRACE) as response:
+            self._works()
+            with self.client.reading(path):
+                async for line in _lines(response.content.iter_any()):
+                    self._event(line)
+                    handled += 1
+                    if handled % BATCH == 0:
+                        await asyncio.sleep(0)
+        if not handled and loop.time() - started < SHORT_WATCH:
+            raise Unreachable("the watch ended at once", side=self.client.side, what=f"GET {path}")
+
+    def _event(self, line: bytes) -> None:
+        try:
+            event = orjson.loads(line)
+            kind, obj = event["type"], event["object"]
+        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+            raise Unreachable(
+                "the watch sent something that is no event",
+                side=self.client.side,
+                what=f"watch {self.resource}",
+            ) from error
+        if kind == "ERROR":
+            raise from_status(obj, code=500, side=self.client.side, what=f"watch {self.resource}")
+        if kind == "DELETED":
+            known = self.store.get(key_of(obj))
+            if known is not None and uid_of(known) == uid_of(obj):
+                self._remove(key_of(obj), _slim(obj))
+        elif kind in ("ADDED", "MODIFIED"):
+            self._put(_slim(obj))
+        self._version = _version(obj) or self._version
+
+    # -- state -----------------------------------------------------------------------------
+
+    def _put(self, obj: Object, *, back_too: bool = False) -> None:
+        old = self.store.get(key_of(obj))
+        if old is not None and uid_of(old) == uid_of(obj):
+            same = _version(obj) == _version(old)
+            if same or not (back_too or _newer(_version(obj), _version(old))):
+                return
+        elif old is not None:
+            # One object took the name of another, and the deletion was not seen: tell both.
+            self._remove(key_of(obj), old)
+            old = None
+        self.store.put(obj)
+        self._tell(old, obj)
+
+    def _remove(self, key: Key, last: Object) -> None:
+        self.store.remove(key)
+        self._tell(last, None)
+
+    def _tell(self, old: Object | None, new: Object | None) -> None:
+        for handler in self._handlers:
+            handler(old, new)
+
+    def _works(self) -> None:
+        if self.error is None:
+            return
+        log.info("%s: %s can be watched again", self.client.side, self.resource)
+        self.error = self.failing_since = None
+        self._backoff.reset()
+        self._tell_state()
+
+    def _fails(self, error: KubeError) -> None:
+        first = self.error is None
+        self.error = error
+        if first:
+            log.warning("cannot watch %s: %s", self.resource, error)
+            self.failing_since = asyncio.get_running_loop().time()
+            self._tell_state()
+
+    def _tell_state(self) -> None:
+        for handler in self._state_handlers:
+            handler(self)
+
+
+def _version(obj: Object) -> str:
+    return str(metadata(obj).get("resourceVersion") or "")
+
+
+def _newer(one: str, other: str) -> bool:
+    """Whether version ``one`` is a later one than ``other``.
+
+    Versions are decimal numbers that grow in all servers that keep to Kubernetes' conformance
+    (KEP-5504); where they are not, any other version counts as later.
+    """
+    if one.isdecimal() and other.isdecimal():
+        return int(one) > int(other)
+    return one != other
+
+
+def _slim(obj: Object) -> Object:
+    """Without managed fields, often a third of an object's size and read by nobody here."""
+    if "managedFields" in metadata(obj):
+        meta = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
+        return {**obj, "metadata": meta}
+    return obj
+
+
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Splits at newlines, whatever the length of a line: an object can have megabytes."""
+    parts: list[bytes] = []
+    async for chunk in chunks:
+        *ended, rest = chunk.split(b"\n")
+        for line in ended:
+            parts.append(line)
+            whole = b"".join(parts)
+            parts.clear()
+            if whole:
+                yield whole
+        if rest:
+            parts.append(rest)
