@@ -1,0 +1,15 @@
+"""A fake Kubernetes API server on a real socket, for the tests of everything that talks to one.
+
+It behaves as kube-apiserver where a client can tell: metadata, resource versions, conflicts,
+lists in pages, watches, patches, graceful deletion, defaults and the more common refusals. It has
+no controllers, but for what removes the contents of a deleted namespace. `FakeApi` is what tests
+use; `Authority` gives it a certificate.
+"""
+
+from tests.fakeapi.faults import Fault
+from tests.fakeapi.journal import Entry
+from tests.fakeapi.refusals import Refused
+from tests.fakeapi.server import FakeApi
+from tests.fakeapi.tls import Authority
+
+__all__ = ["Authority", "Entry", "FakeApi", "Fault", "Refused"]

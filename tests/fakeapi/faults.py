@@ -1,0 +1,100 @@
+"""What can be made to go wrong with a request, and which requests that meets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from tests.fakeapi.journal import Entry
+from tests.fakeapi.refusals import Refused
+
+#: ``before``: the connection is cut and nothing has happened. ``after``: the write happened, and
+#: its answer is lost.
+Drop = Literal["before", "after"]
+
+_REASONS = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    409: "Conflict",
+    410: "Expired",
+    422: "Invalid",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+    504: "Timeout",
+}
+
+
+@dataclass(slots=True, eq=False)
+class Fault:
+    """One thing that goes wrong, ``times`` times (None: until it is lifted).
+
+    A request that matches waits ``delay`` seconds, and is then dropped, answered with ``raw`` or
+    ``code``, or, where none of these is given, served as usual.
+    """
+
+    method: str = "*"
+    path: str = "*"
+    """A shell pattern for the path without its query; a star also spans slashes."""
+    when: Callable[[Entry], bool] | None = None
+    watch: bool | None = None
+    """True meets only watches, False only other requests."""
+    times: int | None = 1
+    code: int | None = None
+    reason: str = ""
+    message: str = ""
+    retry_after: str | int | None = None
+    delay: float = 0.0
+    drop: Drop | None = None
+    raw: bytes | None = None
+    """The body instead of a Status; with ``code`` or 200."""
+    hits: int = 0
+
+    def meets(self, entry: Entry) -> bool:
+        """Whether the request is one that goes wrong."""
+        return (
+            (self.times is None or self.hits < self.times)
+            and self.method in ("*", entry.method)
+            and fnmatchcase(entry.path, self.path)
+            and self.watch in (None, entry.watch)
+            and (self.when is None or self.when(entry))
+        )
+
+    @property
+    def answers(self) -> bool:
+        """Whether it answers in the server's place."""
+        return self.code is not None or self.raw is not None
+
+    def refusal(self) -> Refused:
+        """The Status that the request is answered with."""
+        code = self.code or 500
+        reason = self.reason or _REASONS.get(code, "")
+        return Refused(code, reason, self.message or f"made to fail with {code}")
+
+
+class Faults:
+    """The faults that are set, tried in the order in which they were."""
+
+    def __init__(self) -> None:
+        self._faults: list[Fault] = []
+
+    def add(self, fault: Fault) -> Fault:
+        """Sets the fault."""
+        self._faults.append(fault)
+        return fault
+
+    def lift(self, fault: Fault | None = None) -> None:
+        """Takes one fault away, or all."""
+        self._faults = [f for f in self._faults if fault is not None and f is not fault]
+
+    def for_request(self, entry: Entry) -> Fault | None:
+        """The first fault that meets the request; counts the hit."""
+        for fault in self._faults:
+            if fault.meets(entry):
+                fault.hits += 1
+                return fault
+        return None

@@ -1,0 +1,226 @@
+"""One request that reached the API: from a target and a body to an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sync.kube.resources import (
+    PODS,
+    SELF_SUBJECT_ACCESS_REVIEWS,
+    SUBJECT_ACCESS_REVIEWS,
+    TOKEN_REVIEWS,
+    Object,
+)
+from tests.fakeapi import patching, refusals
+from tests.fakeapi.deletion import delete
+from tests.fakeapi.journal import Entry
+from tests.fakeapi.kinds import Kind, Target
+from tests.fakeapi.listing import Lister
+from tests.fakeapi.selectors import selection
+from tests.fakeapi.store import Store, timestamp
+
+Answer = tuple[int, Object]
+
+_STRATEGIC = "application/strategic-merge-patch+json"
+_SPECIAL = {"resize", "ephemeralcontainers"}
+_REVIEWS = {
+    resource.path(): resource
+    for resource in (SELF_SUBJECT_ACCESS_REVIEWS, SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS)
+}
+
+
+class Api:
+    """Everything but watches, faults and the socket."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.lister = Lister(store)
+        self.version = "v1.34.4"
+        self.authorize: Callable[[Object], bool] = lambda _spec: True
+        """Answers SubjectAccessReviews and SelfSubjectAccessReviews by their ``spec``."""
+        self.authenticate: Callable[[str], Object | None] = lambda _token: {"username": "someone"}
+        """Answers TokenReviews: the user that the token is of, or None."""
+
+    def answer(self, entry: Entry) -> Answer:
+        """The code and body. Raises Refused."""
+        if entry.method == "POST" and entry.path in _REVIEWS:
+            return 201, self._review(entry)
+        if entry.method == "GET" and (found := self._about(entry.path)) is not None:
+            return 200, found
+        target = self.store.registry.resolve(entry.path)
+        if target.subresource and not _has(target):
+            raise refusals.unknown_path()
+        if entry.method not in _METHODS:
+            raise _not_allowed()
+        return _METHODS[entry.method](self, target, entry)
+
+    # -- methods ---------------------------------------------------------------------------
+
+    def _get(self, target: Target, entry: Entry) -> Answer:
+        if target.name is None:
+            return 200, self.lister.answer(target.kind, target.namespace, entry.query)
+        return 200, self._old(target)
+
+    def _post(self, target: Target, entry: Entry) -> Answer:
+        body = _body(entry)
+        if target.subresource == "binding":
+            return 201, self._bind(target, body)
+        if target.name is not None:
+            raise _not_allowed()
+        if target.kind.resource.namespaced and target.namespace is None:
+            raise _not_allowed()
+        namespace = target.namespace or ""
+        return 201, self.store.create(target.kind, namespace, body, dry=_dry(entry))
+
+    def _put(self, target: Target, entry: Entry) -> Answer:
+        old, body, resource = self._old(target), _body(entry), target.kind.resource
+        meta, name = body.get("metadata") or {}, old["metadata"]["name"]
+        if meta.get("name") != name:
+            message = f"the name of the object ({meta.get('name')}) does not match the name on the "
+            raise refusals.bad_request(message + f"URL ({name})")
+        if meta.get("uid", old["metadata"]["uid"]) != old["metadata"]["uid"]:
+            why = f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: "
+            raise refusals.conflict(resource, name, why + old["metadata"]["uid"])
+        if not meta.get("resourceVersion") and not target.kind.blind_put:
+            problem = ("metadata.resourceVersion", "Invalid value: 0: must be specified")
+            raise refusals.invalid(resource, name, problem)
+        return 200, self._update(target, old, body, entry)
+
+    def _patch(self, target: Target, entry: Entry) -> Answer:
+        old = self._old(target)
+        kind, body = entry.content_type, entry.body
+        if kind == "application/json-patch+json" and isinstance(body, list):
+            new = patching.json_patch(old, body)
+        elif kind == "application/merge-patch+json":
+            new = patching.merge(old, _body(entry))
+        elif kind == _STRATEGIC and target.kind.builtin:
+            new = patching.strategic(old, _body(entry))
+        else:
+            raise refusals.unsupported_media(kind)
+        return 200, self._update(target, old, new, entry)
+
+    def _delete(self, target: Target, entry: Entry) -> Answer:
+        options: Object = {**(entry.body if isinstance(entry.body, dict) else {})}
+        if "gracePeriodSeconds" in entry.query:
+            options["gracePeriodSeconds"] = int(entry.query["gracePeriodSeconds"])
+        if target.name is None:
+            return 200, self._delete_all(target, options, entry)
+        old = self._old(target)
+        result = delete(self.store, target.kind, old, options, dry=_dry(entry))
+        if target.kind.resource == PODS or "deletionTimestamp" in result["metadata"]:
+            return 200, result
+        details = {"name": target.name, "kind": target.kind.resource.plural}
+        details["uid"] = old["metadata"]["uid"]
+        status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+        return 200, {**status, "details": details}
+
+    # -- parts -----------------------------------------------------------------------------
+
+    def _old(self, target: Target) -> Object:
+        if target.name is None:
+            raise _not_allowed()
+        return self.store.get(target.kind, target.namespace or "", target.name)
+
+    def _update(self, target: Target, old: Object, new: Object, entry: Entry) -> Object:
+        dry = _dry(entry)
+        return self.store.update(target.kind, old, new, target.subresource, dry=dry)
+
+    def _delete_all(self, target: Target, options: Object, entry: Entry) -> Object:
+        found = self.lister.answer(target.kind, target.namespace, entry.query)
+        passes = selection(
+            target.kind,
+            entry.query.get("labelSelector", ""),
+            entry.query.get("fieldSelector", ""),
+        )
+        for obj in self.store.all(target.kind, target.namespace):
+            if passes(obj):
+                delete(self.store, target.kind, obj, options, dry=_dry(entry))
+        return found
+
+    def _bind(self, target: Target, body: Object) -> Object:
+        old, resource = self._old(target), target.kind.resource
+        name = old["metadata"]["name"]
+        if (body.get("metadata") or {}).get("uid", "") not in ("", old["metadata"]["uid"]):
+            raise refusals.conflict(resource, name, "Precondition failed: UID in precondition")
+        if old["spec"].get("nodeName") or "deletionTimestamp" in old["metadata"]:
+            why = f"pod {name} is already assigned to a node, or is being deleted"
+            raise refusals.conflict(resource, name, why)
+        bind(self.store, target.kind, old, body["target"]["name"])
+        return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+
+    def _review(self, entry: Entry) -> Object:
+        body = _body(entry)
+        spec = body.get("spec") or {}
+        if _REVIEWS[entry.path] == TOKEN_REVIEWS:
+            user = self.authenticate(spec.get("token", ""))
+            status: Object = {"authenticated": user is not None}
+            if user is not None:
+                status["user"] = user
+            return {**body, "status": status}
+        allowed = self.authorize(spec)
+        return {**body, "status": {"allowed": allowed, "reason": "" if allowed else "not allowed"}}
+
+    def _about(self, path: str) -> Object | None:
+        """What a server says of itself: its version, and the kinds that it serves."""
+        if path in ("/healthz", "/livez", "/readyz"):
+            return {"status": "ok"}
+        if path == "/version":
+            major, minor, _ = self.version.removeprefix("v").split(".")
+            return {"major": major, "minor": minor, "gitVersion": self.version}
+        for api_version, kinds in self.store.registry.groups().items():
+            if path == ("/apis/" if "/" in api_version else "/api/") + api_version:
+                return {
+                    "kind": "APIResourceList",
+                    "apiVersion": "v1",
+                    "groupVersion": api_version,
+                    "resources": [
+                        {
+                            "name": kind.resource.plural,
+                            "kind": kind.resource.kind,
+                            "namespaced": kind.resource.namespaced,
+                        }
+                        for kind in kinds
+                    ],
+                }
+        return None
+
+
+_METHODS: dict[str, Callable[[Api, Target, Entry], Answer]] = {
+    "GET": Api._get,
+    "POST": Api._post,
+    "PUT": Api._put,
+    "PATCH": Api._patch,
+    "DELETE": Api._delete,
+}
+
+
+def bind(store: Store, kind: Kind, pod: Object, node: str) -> Object:
+    """Gives the pod to the node. That is no change of what is wanted: no new generation."""
+    status = pod.get("status") or {}
+    conditions = [c for c in status.get("conditions") or [] if c["type"] != "PodScheduled"]
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": timestamp()}
+    status = {**status, "conditions": [*conditions, scheduled]}
+    spec = {**pod["spec"], "nodeName": node}
+    return store.commit(kind, pod, {**pod, "spec": spec, "status": status})
+
+
+def _has(target: Target) -> bool:
+    if target.subresource == "status":
+        return target.kind.status
+    return target.kind.resource == PODS and target.subresource in {*_SPECIAL, "binding"}
+
+
+def _dry(entry: Entry) -> bool:
+    return entry.query.get("dryRun") == "All"
+
+
+def _body(entry: Entry) -> Any:
+    if not isinstance(entry.body, dict):
+        raise refusals.bad_request("the body is not a JSON object")
+    return entry.body
+
+
+def _not_allowed() -> refusals.Refused:
+    message = "the server does not allow this method on the requested resource"
+    return refusals.Refused(405, "MethodNotAllowed", message)

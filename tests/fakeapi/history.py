@@ -1,0 +1,78 @@
+"""What happened, in order, for watches to follow.
+
+One counter gives every change of every kind its resource version. Objects in events are never
+changed afterwards: a write makes another object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+
+from sync.kube.resources import Object
+from tests.fakeapi import refusals
+from tests.fakeapi.kinds import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One write: ``old`` is None for a create, ``new`` is None for a removal."""
+
+    revision: int
+    kind: Kind
+    namespace: str
+    old: Object | None
+    new: Object | None
+    last: Object
+    """What a watch shows of it: the new object, or the last state with the version of the
+    removal."""
+
+
+@dataclass(slots=True, eq=False)
+class Follower:
+    """One reader of the history."""
+
+    pending: deque[Change | Object] = field(default_factory=deque)
+    """Changes; and events of a watch that are none, such as bookmarks, in their place."""
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class History:
+    """The changes since the last compaction, and who follows them."""
+
+    def __init__(self) -> None:
+        self.revision = 1
+        self.compacted = 0
+        """Versions before this one are no more: a watch from there is told 410."""
+        self._changes: list[Change] = []
+        self._followers: set[Follower] = set()
+
+    def record(self, change: Change) -> None:
+        """Adds a change and tells all followers."""
+        self._changes.append(change)
+        for follower in self._followers:
+            follower.pending.append(change)
+            follower.wake.set()
+
+    def follow(self, since: int) -> Follower:
+        """A follower of everything after the version. Raises Refused: 410 where that is
+        compacted, 504 where it is yet to come."""
+        if since < self.compacted:
+            raise refusals.expired(f"too old resource version: {since} ({self.compacted})")
+        if since > self.revision:
+            raise refusals.too_new(since, self.revision)
+        follower = Follower(deque(c for c in self._changes if c.revision > since))
+        if follower.pending:
+            follower.wake.set()
+        self._followers.add(follower)
+        return follower
+
+    def leave(self, follower: Follower) -> None:
+        """The follower is gone."""
+        self._followers.discard(follower)
+
+    def compact(self) -> None:
+        """Forgets everything up to now."""
+        self._changes.clear()
+        self.compacted = self.revision

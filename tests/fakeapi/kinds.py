@@ -1,0 +1,139 @@
+"""Which kinds the fake serves, what is special about each, and what a URL path names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from sync.kube import resources as known
+from sync.kube.resources import Object, Resource
+from tests.fakeapi import refusals
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind and the rules of its storage."""
+
+    resource: Resource
+    status: bool = True
+    """Whether /status exists; then the main path ignores changes of ``status``."""
+    generation: bool = False
+    """Whether ``metadata.generation`` counts changes of what is wanted."""
+    blind_put: bool = True
+    """Whether a PUT without resourceVersion is taken (AllowUnconditionalUpdate)."""
+    fields: frozenset[str] | None = frozenset()
+    """The field selectors beyond name and namespace; None takes any path."""
+    builtin: bool = True
+    """Built-in kinds know strategic merge patches; custom resources do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a path names: a collection (no name), an object, or a subresource of one."""
+
+    kind: Kind
+    namespace: str | None
+    name: str | None
+    subresource: str
+
+
+def _core(plural: str, kind: str, *, namespaced: bool = True) -> Resource:
+    return Resource("", "v1", plural, kind, namespaced)
+
+
+_POD_FIELDS = frozenset(
+    {
+        "spec.nodeName",
+        "spec.restartPolicy",
+        "spec.schedulerName",
+        "spec.serviceAccountName",
+        "spec.hostNetwork",
+        "status.phase",
+        "status.podIP",
+        "status.podIPs",
+        "status.nominatedNodeName",
+    }
+)
+_EVENT_FIELDS = frozenset(
+    {"reason", "reportingComponent", "source", "type"}
+    | {f"involvedObject.{f}" for f in ("kind", "namespace", "name", "uid", "fieldPath")}
+    | {f"involvedObject.{f}" for f in ("apiVersion", "resourceVersion")}
+)
+
+_BUILTIN = (
+    Kind(known.NAMESPACES, fields=frozenset({"status.phase"})),
+    Kind(known.NODES, fields=frozenset({"spec.unschedulable"})),
+    Kind(known.PODS, generation=True, fields=_POD_FIELDS),
+    Kind(known.CONFIG_MAPS, status=False),
+    Kind(known.SECRETS, status=False, fields=frozenset({"type"})),
+    Kind(known.SERVICES, fields=frozenset({"spec.clusterIP", "spec.type"})),
+    Kind(known.EVENTS, status=False, fields=_EVENT_FIELDS),
+    Kind(known.LEASES, status=False, blind_put=False),
+    Kind(_core("serviceaccounts", "ServiceAccount"), status=False),
+    Kind(_core("persistentvolumeclaims", "PersistentVolumeClaim")),
+    Kind(_core("persistentvolumes", "PersistentVolume", namespaced=False)),
+    Kind(_core("resourcequotas", "ResourceQuota")),
+    Kind(_core("limitranges", "LimitRange"), status=False),
+    Kind(
+        Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"),
+        status=False,
+        generation=True,
+        blind_put=False,
+    ),
+)
+
+
+class Registry:
+    """The kinds of one server. More can be registered, as CustomResourceDefinitions do."""
+
+    def __init__(self) -> None:
+        self._by_place: dict[tuple[str, str, str], Kind] = {}
+        self._by_kind: dict[tuple[str, str], Kind] = {}
+        for kind in _BUILTIN:
+            self.add(kind)
+
+    def add(self, kind: Kind) -> None:
+        """Serves the kind from now on."""
+        resource = kind.resource
+        self._by_place[resource.group, resource.version, resource.plural] = kind
+        self._by_kind[resource.api_version, resource.kind] = kind
+
+    def drop(self, resource: Resource) -> None:
+        """Serves the kind no more: its paths are 404, as when its CRD is deleted."""
+        del self._by_place[resource.group, resource.version, resource.plural]
+        del self._by_kind[resource.api_version, resource.kind]
+
+    def of(self, resource: Resource) -> Kind:
+        """The kind at the resource's place; a test that asks for another has a mistake."""
+        return self._by_place[resource.group, resource.version, resource.plural]
+
+    def of_object(self, obj: Object) -> Kind:
+        """The kind that the object says it is."""
+        return self._by_kind[obj["apiVersion"], obj["kind"]]
+
+    def groups(self) -> dict[str, list[Kind]]:
+        """All kinds by apiVersion, for discovery."""
+        found: dict[str, list[Kind]] = {}
+        for kind in self._by_place.values():
+            found.setdefault(kind.resource.api_version, []).append(kind)
+        return found
+
+    def resolve(self, raw_path: str) -> Target:
+        """What the path names. Raises Refused (404) for anything that is not served."""
+        parts = [unquote(part) for part in raw_path.strip("/").split("/")]
+        if parts[:2] == ["api", "v1"]:
+            group, version, rest = "", "v1", parts[2:]
+        elif parts[0] == "apis" and len(parts) > 3:
+            group, version, rest = parts[1], parts[2], parts[3:]
+        else:
+            raise refusals.unknown_path()
+        namespace = None
+        if len(rest) > 2 and rest[0] == "namespaces" and rest[2] not in ("status", "finalize"):
+            namespace, rest = rest[1], rest[2:]
+        kind = self._by_place.get((group, version, rest[0])) if rest else None
+        if kind is None or (namespace is not None and not kind.resource.namespaced):
+            raise refusals.unknown_path()
+        name = rest[1] if len(rest) > 1 else None
+        if name is not None and kind.resource.namespaced and namespace is None:
+            raise refusals.unknown_path()
+        return Target(kind, namespace, name, "/".join(rest[2:]))

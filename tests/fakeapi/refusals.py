@@ -1,0 +1,115 @@
+"""The failures that an API server answers with, as exceptions that carry their ``Status``."""
+
+from __future__ import annotations
+
+from sync.kube.resources import Object, Resource
+
+
+class Refused(Exception):
+    """A request that is answered by a Status with a code of 400 or more."""
+
+    def __init__(
+        self,
+        code: int,
+        reason: str,
+        message: str,
+        *,
+        details: Object | None = None,
+        resume: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.details = details
+        self.resume = resume
+        """The ``continue`` token that an expired list may go on with, inconsistently."""
+
+    def status(self) -> Object:
+        """The ``v1.Status`` of the answer."""
+        metadata = {"continue": self.resume} if self.resume else {}
+        status: Object = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": metadata,
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "code": self.code,
+        }
+        if self.details is not None:
+            status["details"] = self.details
+        return status
+
+
+def _details(resource: Resource, name: str) -> Object:
+    details = {"name": name, "kind": resource.plural}
+    return {**details, "group": resource.group} if resource.group else details
+
+
+def unknown_path() -> Refused:
+    """No such kind, or not a path of the API at all."""
+    return Refused(404, "NotFound", "the server could not find the requested resource", details={})
+
+
+def not_found(resource: Resource, name: str) -> Refused:
+    """No such object."""
+    return Refused(
+        404, "NotFound", f'{resource} "{name}" not found', details=_details(resource, name)
+    )
+
+
+def already_exists(resource: Resource, name: str) -> Refused:
+    """A create where the name is taken."""
+    message = f'{resource} "{name}" already exists'
+    return Refused(409, "AlreadyExists", message, details=_details(resource, name))
+
+
+def conflict(resource: Resource, name: str, why: str) -> Refused:
+    """The object is not in the state that the request relies on."""
+    message = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
+    return Refused(409, "Conflict", message, details=_details(resource, name))
+
+
+def invalid(resource: Resource, name: str, *problems: tuple[str, str]) -> Refused:
+    """Rules of the kind are broken; each problem is a field and what is wrong with it."""
+    text = ", ".join(f"{field}: {why}" for field, why in problems)
+    if len(problems) > 1:
+        text = f"[{text}]"
+    causes = [
+        {"reason": "FieldValueInvalid", "message": why, "field": field} for field, why in problems
+    ]
+    details: Object = {"name": name, "kind": resource.kind, "causes": causes}
+    return Refused(422, "Invalid", f'{resource.kind} "{name}" is invalid: {text}', details=details)
+
+
+def bad_request(message: str) -> Refused:
+    """The request itself is malformed."""
+    return Refused(400, "BadRequest", message)
+
+
+def forbidden(resource: Resource, name: str, why: str, *, cause: str = "") -> Refused:
+    """Admission or authorization says no."""
+    details = _details(resource, name)
+    if cause:
+        details["causes"] = [{"reason": cause, "message": why, "field": "metadata.namespace"}]
+    return Refused(403, "Forbidden", f'{resource} "{name}" is forbidden: {why}', details=details)
+
+
+def expired(message: str, *, resume: str = "") -> Refused:
+    """The resource version, or the list that a token stands for, has been compacted away."""
+    return Refused(410, "Expired", message, resume=resume)
+
+
+def too_new(asked: int, current: int) -> Refused:
+    """A resource version from the future, as after the restore of a backup."""
+    message = f"Too large resource version: {asked}, current: {current}"
+    causes = [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]
+    details: Object = {"causes": causes, "retryAfterSeconds": 1}
+    return Refused(504, "Timeout", message, details=details)
+
+
+def unsupported_media(content_type: str) -> Refused:
+    """A body, or a kind of patch, that this path does not take."""
+    message = f"the body of the request was in an unknown format: {content_type}"
+    return Refused(415, "UnsupportedMediaType", message)

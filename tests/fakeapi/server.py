@@ -1,0 +1,321 @@
+"""The fake API server itself: a socket, what comes in, and what a test can do to it.
+
+Use as an async context manager, or with `start` and `stop`: a server that starts again keeps its
+port and its objects. `put`, `update`, `delete` and `remove` act as other users of the cluster:
+watches see it, the journal does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from fnmatch import fnmatchcase
+from typing import Any
+
+from aiohttp import web
+
+from sync.kube.resources import NAMESPACES, PODS, Object, Resource
+from tests.fakeapi import deletion, patching, refusals, wire
+from tests.fakeapi.faults import Fault, Faults
+from tests.fakeapi.handling import Api, bind
+from tests.fakeapi.journal import WRITES, Entry
+from tests.fakeapi.kinds import Kind, Registry
+from tests.fakeapi.store import Store, copy
+from tests.fakeapi.watching import Watch, Watches
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+#: What every cluster has from the beginning.
+FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-system")
+
+
+class FakeApi:
+    """One API server on 127.0.0.1 (the port is the system's choice, then kept)."""
+
+    def __init__(
+        self,
+        *,
+        tls: ssl.SSLContext | None = None,
+        token: str | None = None,
+        namespaces_must_exist: bool = True,
+    ) -> None:
+        self.store = Store(Registry(), namespaces_must_exist=namespaces_must_exist)
+        self.api = Api(self.store)
+        self.watches = Watches(self.store)
+        self.faults = Faults()
+        self.log: list[Entry] = []
+        self.token = token
+        """The bearer token to be shown; None lets everybody in."""
+        self.port = 0
+        self._tls = tls
+        self._routes: list[tuple[str, str, Handler]] = []
+        self._running = asyncio.Event()
+        self._running.set()
+        self._changed = asyncio.Event()
+        self._web: web.Server | None = None
+        self._listener: asyncio.Server | None = None
+        for name in FIRST_NAMESPACES:
+            self.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+
+    # -- life ------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        """Scheme, address and port."""
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
+
+    async def __aenter__(self) -> FakeApi:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Listens; after `stop` on the same port, with the same objects."""
+        self._web = web.Server(self._serve, handler_cancellation=True, access_log=None)
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(
+            self._web, "127.0.0.1", self.port, ssl=self._tls, reuse_address=True
+        )
+        self.port = self._listener.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Refuses connections and cuts those that are open, as a machine that goes down."""
+        if self._listener is None or self._web is None:
+            return
+        self._listener.close()
+        for connection in self._web.connections:
+            if connection.transport is not None:
+                connection.transport.abort()
+        await self._web.shutdown(0)
+        await self._listener.wait_closed()
+        self._listener = self._web = None
+
+    def pause(self) -> None:
+        """Takes connections and requests, and answers nothing: also no watch says a word."""
+        self._running.clear()
+        self.mute_watches()
+
+    def resume(self) -> None:
+        """Goes on where `pause` stopped."""
+        self._running.set()
+        self.unmute_watches()
+
+    # -- what goes wrong -------------------------------------------------------------------
+
+    def fail(self, fault: Fault) -> Fault:
+        """Sets the fault: requests that it meets go wrong from now on."""
+        return self.faults.add(fault)
+
+    def heal(self, fault: Fault | None = None) -> None:
+        """Lifts one fault, or all."""
+        self.faults.lift(fault)
+
+    def compact(self) -> None:
+        """Forgets the history: watches and continue tokens of now or before are told 410.
+
+        That needs a version that is older than the oldest known one, so one is used up."""
+        self.store.history.revision += 1
+        self.store.history.compact()
+
+    def break_watches(self, resource: Resource | None = None) -> int:
+        """Cuts the connections of open watches; how many those were."""
+        broken = self.watches.open(resource)
+        for watch in broken:
+            if watch.transport is not None:
+                watch.transport.abort()
+        return len(broken)
+
+    def end_watches(self, resource: Resource | None = None) -> None:
+        """Ends open watches in order, as at their timeoutSeconds."""
+        for watch in self.watches.open(resource):
+            watch.closing = True
+            watch.follower.wake.set()
+
+    def expire_watches(self, resource: Resource | None = None) -> None:
+        """Tells open watches 410 in their streams and ends them."""
+        gone = refusals.expired("The resourceVersion for the provided watch is too old.")
+        for watch in self.watches.open(resource):
+            watch.send({"type": "ERROR", "object": gone.status()}, last=True)
+
+    def mute_watches(self) -> None:
+        """Open watches stay open and say nothing; what happens is kept for `unmute_watches`."""
+        self.watches.speaking.clear()
+
+    def unmute_watches(self) -> None:
+        """Watches speak again, and first say what they held back."""
+        self.watches.speaking.set()
+
+    def bookmark(self, resource: Resource | None = None) -> None:
+        """Sends a bookmark to the open watches that take them."""
+        for watch in self.watches.open(resource):
+            if watch.bookmarks:
+                watch.send(self.watches.bookmark(watch))
+
+    def route(self, method: str, path: str, handler: Handler) -> None:
+        """Answers what matches (path as in `Fault`) by a handler of the test's own."""
+        self._routes.append((method, path, handler))
+
+    # -- what was asked --------------------------------------------------------------------
+
+    def requests(self, method: str = "*", path: str = "*") -> list[Entry]:
+        """The logged requests that match."""
+        return [e for e in self.log if method in ("*", e.method) and fnmatchcase(e.path, path)]
+
+    def writes(self, path: str = "*") -> list[Entry]:
+        """The logged requests that change something; reviews do not."""
+        return [e for e in self.requests(path=path) if e.method in WRITES and not e.review]
+
+    def clear_log(self) -> None:
+        """Forgets the requests so far."""
+        self.log.clear()
+
+    def open_watches(self, resource: Resource | None = None) -> list[Watch]:
+        """The watches that are open now."""
+        return self.watches.open(resource)
+
+    async def until(self, condition: Callable[[], object], *, timeout: float = 5.0) -> None:
+        """Waits for the condition, tried after each request and each change.
+
+        Raises AssertionError when it does not come true in time.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                while not condition():
+                    self._changed.clear()
+                    try:
+                        # What no request shows (a client that left) is looked for by the clock.
+                        async with asyncio.timeout(0.02):
+                            await self._changed.wait()
+                    except TimeoutError:
+                        continue
+        except TimeoutError:
+            raise AssertionError(f"not true within {timeout} s") from None
+
+    # -- acting as other users -------------------------------------------------------------
+
+    def register(self, resource: Resource, *, status: bool = True) -> None:
+        """Serves one more kind, as a CustomResourceDefinition does."""
+        kind = Kind(resource, status=status, generation=True, fields=None, builtin=False)
+        self.store.registry.add(kind)
+
+    def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
+        """A copy of the object. Raises Refused (404)."""
+        return copy(self.store.get(self._kind(resource), namespace or "", name))
+
+    def find(self, resource: Resource, name: str, namespace: str | None = None) -> Object | None:
+        """A copy of the object, or None."""
+        obj = self.store.find(self._kind(resource), namespace or "", name)
+        return None if obj is None else copy(obj)
+
+    def objects(self, resource: Resource, namespace: str | None = None) -> list[Object]:
+        """Copies of the objects in a namespace, or in all."""
+        return [copy(obj) for obj in self.store.all(self._kind(resource), namespace)]
+
+    def put(self, obj: Object) -> Object:
+        """Creates the object, or makes the stored one be so; its status too. The namespace is
+        created where it is missing. uid, resourceVersion and the like remain the server's."""
+        kind = self.store.registry.of_object(obj)
+        meta = obj["metadata"]
+        namespace = meta.get("namespace", "default") if kind.resource.namespaced else ""
+        if namespace and self.find(NAMESPACES, namespace) is None:
+            self.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        old = self.store.find(kind, namespace, meta.get("name", ""))
+        if old is None:
+            body = {**obj, "metadata": {**meta, "resourceVersion": ""}}
+            old = self.store.create(kind, namespace, body)
+            if "status" not in obj or obj["status"] == old.get("status"):
+                return self._told(old)
+            return self.update(
+                kind.resource, old["metadata"]["name"], {"status": obj["status"]}, namespace
+            )
+        kept = {k: v for k, v in old["metadata"].items() if k not in ("labels", "annotations")}
+        status = {"status": old["status"]} if "status" in old else {}
+        return self._told(self._commit(kind, old, {**status, **obj, "metadata": {**meta, **kept}}))
+
+    def update(
+        self, resource: Resource, name: str, change: Object, namespace: str | None = None
+    ) -> Object:
+        """Merges ``change`` into the object (null deletes), status and spec alike, with no rule
+        of what may change."""
+        kind = self._kind(resource)
+        old = self.store.get(kind, namespace or "", name)
+        return self._told(self._commit(kind, old, patching.merge(old, change)))
+
+    def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        grace_seconds: int | None = None,
+    ) -> Object:
+        """Deletes as a user does: pods on a node are only marked, finalizers hold."""
+        kind = self._kind(resource)
+        options: Object = {}
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        old = self.store.get(kind, namespace or "", name)
+        return self._told(deletion.delete(self.store, kind, old, options))
+
+    def remove(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
+        """Takes the object away at once, finalizers or not."""
+        kind = self._kind(resource)
+        return self._told(self.store.remove(kind, self.store.get(kind, namespace or "", name)))
+
+    def bind(self, name: str, node: str, namespace: str = "default") -> Object:
+        """Binds a pod to a node, as the scheduler does."""
+        kind = self._kind(PODS)
+        pod = self.store.get(kind, namespace, name)
+        return self._told(bind(self.store, kind, pod, node))
+
+    def _kind(self, resource: Resource) -> Kind:
+        return self.store.registry.of(resource)
+
+    def _commit(self, kind: Kind, old: Object, new: Object) -> Object:
+        new = copy(new)
+        if new == old:
+            return old
+        if kind.generation and new.get("spec") != old.get("spec"):
+            new["metadata"]["generation"] = old["metadata"].get("generation", 1) + 1
+        return self.store.commit(kind, old, new)
+
+    def _told(self, obj: Object) -> Object:
+        self._changed.set()
+        return copy(obj)
+
+    # -- requests --------------------------------------------------------------------------
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        entry = await wire.entry(request)
+        self.log.append(entry)
+        self._changed.set()
+        await self._running.wait()
+        try:
+            response = await self._answer(request, entry)
+        except refusals.Refused as refused:
+            response = wire.as_json(refused.code, refused.status())
+        entry.code.append(response.status)
+        self._changed.set()
+        return response
+
+    async def _answer(self, request: Any, entry: Entry) -> web.StreamResponse:
+        fault = self.faults.for_request(entry)
+        if fault is not None and fault.delay:
+            await asyncio.sleep(fault.delay)
+        if fault is not None and (fault.drop == "before" or fault.answers):
+            return wire.cut(request) if fault.drop else wire.failure(fault)
+        if self.token is not None and entry.authorization != f"Bearer {self.token}":
+            raise refusals.Refused(401, "Unauthorized", "Unauthorized")
+        for method, path, handler in self._routes:
+            if method in ("*", entry.method) and fnmatchcase(entry.path, path):
+                return await handler(request)
+        if entry.watch:
+            target = self.store.registry.resolve(entry.path)
+            return await self.watches.serve(request, target.kind, target.namespace, entry.query)
+        code, body = self.api.answer(entry)
+        if fault is not None and fault.drop == "after":
+            return wire.cut(request)
+        return wire.as_json(code, body)

@@ -1,0 +1,230 @@
+"""The objects of one cluster and what each write does to them, as kube-apiserver's registry.
+
+Synchronous and without a network: `server` puts HTTP before it. Stored objects are never changed
+in place, so lists and events may share them; whoever hands one out to a test copies it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import orjson
+
+from sync.kube.resources import NAMESPACES, Object
+from tests.fakeapi import defaults, refusals, rules
+from tests.fakeapi.history import Change, History
+from tests.fakeapi.kinds import Kind, Registry
+
+#: What a client cannot set or change in metadata.
+_SYSTEM = ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
+Key = tuple[str, str]
+
+
+def copy(obj: Object) -> Object:
+    """A deep copy, by way of JSON: nothing that could not come over the wire is stored."""
+    result: Object = orjson.loads(orjson.dumps(obj))
+    return result
+
+
+def timestamp(seconds_ahead: float = 0.0) -> str:
+    """Now, or later, as API objects write it."""
+    moment = datetime.now(UTC) + timedelta(seconds=seconds_ahead)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Store:
+    """All objects, by kind, namespace and name."""
+
+    def __init__(self, registry: Registry, *, namespaces_must_exist: bool = True) -> None:
+        self.registry = registry
+        self.history = History()
+        self.namespaces_must_exist = namespaces_must_exist
+        self.fill_defaults = True
+        self._objects: dict[Kind, dict[Key, Object]] = {}
+
+    # -- reading ---------------------------------------------------------------------------
+
+    def find(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        """The stored object, not a copy."""
+        return self._objects.get(kind, {}).get((namespace, name))
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Object:
+        """The stored object, not a copy. Raises Refused (404)."""
+        obj = self.find(kind, namespace, name)
+        if obj is None:
+            raise refusals.not_found(kind.resource, name)
+        return obj
+
+    def all(self, kind: Kind, namespace: str | None) -> list[Object]:
+        """The stored objects in the order of a list: by namespace, then name."""
+        found = self._objects.get(kind, {})
+        return [found[key] for key in sorted(found) if namespace is None or key[0] == namespace]
+
+    # -- writing ---------------------------------------------------------------------------
+
+    def create(self, kind: Kind, namespace: str, body: Object, *, dry: bool = False) -> Object:
+        """Stores a new object. Raises Refused (404, 403, 409, 422, 400)."""
+        resource, obj = kind.resource, copy(body)
+        meta = obj.setdefault("metadata", {})
+        if not meta.get("name"):
+            if not meta.get("generateName"):
+                why = "Required value: name or generateName is required"
+                raise refusals.invalid(resource, "", ("metadata.name", why))
+            meta["name"] = meta["generateName"] + secrets.token_hex(3)[:5]
+        name = meta["name"]
+        self._place(kind, namespace, obj)
+        self._check_namespace(kind, namespace, name)
+        if meta.pop("resourceVersion", None):
+            raise refusals.bad_request("resourceVersion should not be set on objects to be created")
+        if self.find(kind, namespace, name) is not None:
+            raise refusals.already_exists(resource, name)
+        for field in _SYSTEM:
+            meta.pop(field, None)
+        meta |= {"uid": str(uuid.uuid4()), "creationTimestamp": timestamp()}
+        if kind.generation:
+            meta["generation"] = 1
+        if kind.status:
+            obj.pop("status", None)
+        if self.fill_defaults:
+            defaults.fill(obj)
+            defaults.admit(obj)
+        rules.check_create(resource, obj)
+        return obj if dry else self.commit(kind, None, obj)
+
+    def update(
+        self, kind: Kind, old: Object, body: Object, subresource: str = "", *, dry: bool = False
+    ) -> Object:
+        """Makes ``old`` become ``body``, as far as the path may change it.
+
+        The result of a PUT or a patch. Nothing is written where nothing differs. Raises Refused:
+        409 for another resourceVersion, 422 for a change that the kind forbids.
+        """
+        new = copy(body)
+        self._place(kind, old["metadata"].get("namespace", ""), new)
+        meta = new["metadata"]
+        if meta.get("resourceVersion", "") not in ("", old["metadata"]["resourceVersion"]):
+            why = (
+                "the object has been modified; please apply your changes to the latest version "
+                "and try again"
+            )
+            raise refusals.conflict(kind.resource, old["metadata"]["name"], why)
+        for field in _SYSTEM:
+            meta.pop(field, None)
+        meta |= {f: old["metadata"][f] for f in _SYSTEM if f in old["metadata"]}
+        meta["resourceVersion"] = old["metadata"]["resourceVersion"]
+        meta["uid"] = meta.get("uid") or old["metadata"]["uid"]
+        new = self._confine(kind, old, new, subresource)
+        rules.check_update(kind.resource, old, new, subresource)
+        if new == old:
+            return old
+        if kind.generation and _wanted(new) != _wanted(old):
+            meta["generation"] = new["metadata"]["generation"] = meta.get("generation", 1) + 1
+        if dry:
+            return new
+        ended = "deletionTimestamp" in meta and not meta.get("deletionGracePeriodSeconds")
+        if ended and not new["metadata"].get("finalizers"):
+            return self.remove(kind, old, last=new)
+        return self.commit(kind, old, new)
+
+    def commit(self, kind: Kind, old: Object | None, new: Object) -> Object:
+        """Stores the object under the next resource version and tells the watches."""
+        self.history.revision += 1
+        meta = {**new["metadata"], "resourceVersion": str(self.history.revision)}
+        stored = {**new, "metadata": meta}
+        namespace = meta.get("namespace", "")
+        self._objects.setdefault(kind, {})[namespace, meta["name"]] = stored
+        change = Change(self.history.revision, kind, namespace, old, stored, stored)
+        self.history.record(change)
+        return stored
+
+    def remove(self, kind: Kind, old: Object, *, last: Object | None = None) -> Object:
+        """Takes the object away at once, whatever it holds, and tells the watches."""
+        meta = old["metadata"]
+        namespace = meta.get("namespace", "")
+        if kind.resource == NAMESPACES:
+            for held_kind, held in self.contents(meta["name"]):
+                self.remove(held_kind, held)
+            if self.find(kind, "", meta["name"]) is None:
+                return old  # it was Terminating, and went with the last of its contents
+        del self._objects[kind][namespace, meta["name"]]
+        self.history.revision += 1
+        last = last or old
+        gone = {
+            **last,
+            "metadata": {**last["metadata"], "resourceVersion": str(self.history.revision)},
+        }
+        self.history.record(Change(self.history.revision, kind, namespace, old, None, gone))
+        self.finish_namespace(namespace)
+        return gone
+
+    def contents(self, namespace: str) -> list[tuple[Kind, Object]]:
+        """Everything that stands in the namespace."""
+        return [
+            (kind, obj)
+            for kind, objects in self._objects.items()
+            for (place, _), obj in objects.items()
+            if place == namespace
+        ]
+
+    def finish_namespace(self, name: str) -> None:
+        """What the namespace controller does: a Terminating one goes when nothing is in it."""
+        kind = self.registry.of(NAMESPACES)
+        there = self.find(kind, "", name)
+        if there is None or "deletionTimestamp" not in there["metadata"]:
+            return
+        if not there["metadata"].get("finalizers") and not self.contents(name):
+            self.remove(kind, there)
+
+    # -- parts -----------------------------------------------------------------------------
+
+    def _place(self, kind: Kind, namespace: str, obj: Object) -> None:
+        """The object says what it is and where, and does not contradict the path."""
+        resource, meta = kind.resource, obj.setdefault("metadata", {})
+        obj.setdefault("apiVersion", resource.api_version)
+        obj.setdefault("kind", resource.kind)
+        if (obj["apiVersion"], obj["kind"]) != (resource.api_version, resource.kind):
+            said = f"{obj['apiVersion']}, Kind={obj['kind']}"
+            raise refusals.bad_request(f"the object is {said}, the path is of {resource}")
+        if not resource.namespaced:
+            meta.pop("namespace", None)
+        elif meta.setdefault("namespace", namespace) != namespace:
+            message = "the namespace of the provided object does not match the namespace sent on "
+            raise refusals.bad_request(message + "the request")
+
+    def _check_namespace(self, kind: Kind, namespace: str, name: str) -> None:
+        if not kind.resource.namespaced or not self.namespaces_must_exist:
+            return
+        there = self.get(self.registry.of(NAMESPACES), "", namespace)
+        if "deletionTimestamp" in there["metadata"]:
+            why = (
+                f"unable to create new content in namespace {namespace} because it is being "
+                "terminated"
+            )
+            raise refusals.forbidden(kind.resource, name, why, cause="NamespaceTerminating")
+
+    def _confine(self, kind: Kind, old: Object, new: Object, subresource: str) -> Object:
+        """``new`` with only those changes that the path lets through."""
+        if subresource == "resize":
+            return rules.resized(kind.resource, old, new)
+        if subresource == "ephemeralcontainers":
+            result = copy(rules.debugged(kind.resource, old, new))
+            for container in result["spec"].get("ephemeralContainers") or []:
+                defaults.fill_container(container)
+            return result
+        if subresource == "status":
+            kept = {key: value for key, value in old.items() if key != "status"}
+            status = {"status": new["status"]} if "status" in new else {}
+            return {**kept, **status, "metadata": new["metadata"]}
+        if kind.status:
+            new.pop("status", None)
+            if "status" in old:
+                new["status"] = old["status"]
+        if self.fill_defaults:
+            defaults.refill(old, new)
+        return new
+
+
+def _wanted(obj: Object) -> Object:
+    return {key: value for key, value in obj.items() if key not in ("metadata", "status")}

@@ -1,0 +1,191 @@
+"""Watches: the history of one kind, as seen through a selection, as a stream of JSON lines."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import orjson
+from aiohttp import web
+
+from sync.kube.resources import Object, Resource
+from tests.fakeapi import refusals
+from tests.fakeapi.history import Change, Follower
+from tests.fakeapi.kinds import Kind
+from tests.fakeapi.listing import options_invalid
+from tests.fakeapi.selectors import Predicate, selection
+from tests.fakeapi.store import Store
+
+_INITIAL_END = {"k8s.io/initial-events-end": "true"}
+
+
+@dataclass(slots=True, eq=False)
+class Watch:
+    """One open watch."""
+
+    kind: Kind
+    namespace: str | None
+    query: dict[str, str]
+    passes: Predicate
+    follower: Follower
+    transport: asyncio.Transport | None = None
+    closing: bool = False
+
+    @property
+    def bookmarks(self) -> bool:
+        """Whether the client takes bookmarks."""
+        return _true(self.query, "allowWatchBookmarks")
+
+    def send(self, event: Object, *, last: bool = False) -> None:
+        """Sends an event that is no change; after the ``last`` one the answer ends."""
+        self.follower.pending.append(event)
+        self.closing = self.closing or last
+        self.follower.wake.set()
+
+    def shown(self, change: Change) -> Object | None:
+        """The change as this watch sees it; None where it does not."""
+        if change.kind != self.kind or self.namespace not in (None, change.namespace):
+            return None
+        before = change.old is not None and self.passes(change.old)
+        after = change.new is not None and self.passes(change.new)
+        if not before and not after:
+            return None
+        if after:
+            return {"type": "MODIFIED" if before else "ADDED", "object": change.last}
+        shown = change.last
+        if change.new is not None and change.old is not None:
+            # Left the selection: the state that passed, under the version of the change.
+            version = {"resourceVersion": str(change.revision)}
+            shown = {**change.old, "metadata": {**change.old["metadata"], **version}}
+        return {"type": "DELETED", "object": shown}
+
+
+class Watches:
+    """The open watches of one server, and what can be done to them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._open: set[Watch] = set()
+        self.streaming_lists = True
+        """Whether sendInitialEvents is known (the WatchList feature gate)."""
+        self.gone_in_stream = True
+        """Whether 410 comes as an ERROR event of a stream, or as the answer's own code."""
+        self.speaking = asyncio.Event()
+        self.speaking.set()
+        """Cleared: no watch says anything, and none is closed either."""
+
+    def open(self, resource: Resource | None = None) -> list[Watch]:
+        """The open watches, of one resource or all."""
+        return [w for w in self._open if resource is None or w.kind.resource == resource]
+
+    async def serve(
+        self, request: web.Request, kind: Kind, namespace: str | None, query: dict[str, str]
+    ) -> web.StreamResponse:
+        """Answers one watch until its client leaves, its time is up, or it is broken."""
+        self._validate(query)
+        passes = selection(kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
+        try:
+            follower, initial = self._start(kind, namespace, query, passes)
+        except refusals.Refused as refused:
+            if refused.code != 410 or not self.gone_in_stream:
+                raise
+            follower, initial = Follower(), [{"type": "ERROR", "object": refused.status()}]
+        watch = Watch(kind, namespace, query, passes, follower, request.transport)
+        watch.closing = bool(initial) and initial[0]["type"] == "ERROR"
+        follower.pending.extendleft(reversed(initial))
+        follower.wake.set()
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        self._open.add(watch)
+        try:
+            await response.prepare(request)
+            seconds = float(query.get("timeoutSeconds") or 3600)
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._pump(watch, response)
+            except TimeoutError:
+                await self.speaking.wait()
+                await response.write_eof()
+        finally:
+            self._open.discard(watch)
+            self._store.history.leave(follower)
+        return response
+
+    def bookmark(self, watch: Watch) -> Object:
+        """A bookmark at the version that the server has reached."""
+        resource = watch.kind.resource
+        version = str(self._store.history.revision)
+        metadata: Object = {"resourceVersion": version, "creationTimestamp": None}
+        return {
+            "type": "BOOKMARK",
+            "object": {
+                "kind": resource.kind,
+                "apiVersion": resource.api_version,
+                "metadata": metadata,
+            },
+        }
+
+    def _start(
+        self, kind: Kind, namespace: str | None, query: dict[str, str], passes: Predicate
+    ) -> tuple[Follower, list[Object]]:
+        version = query.get("resourceVersion", "")
+        history = self._store.history
+        stream = _true(query, "sendInitialEvents")
+        from_now = version in ("", "0") or stream
+        if stream and int(version or 0) > history.revision:
+            raise refusals.too_new(int(version), history.revision)
+        if not from_now or query.get("sendInitialEvents") == "false":
+            return history.follow(history.revision if from_now else int(version)), []
+        initial: list[Object] = [
+            {"type": "ADDED", "object": obj}
+            for obj in self._store.all(kind, namespace)
+            if passes(obj)
+        ]
+        follower = history.follow(history.revision)
+        if stream and _true(query, "allowWatchBookmarks"):
+            end = self.bookmark(Watch(kind, namespace, query, passes, follower))
+            end["object"]["metadata"]["annotations"] = _INITIAL_END
+            initial.append(end)
+        return follower, initial
+
+    def _validate(self, query: dict[str, str]) -> None:
+        match, version = query.get("resourceVersionMatch", ""), query.get("resourceVersion", "")
+        if version and not version.isdecimal():
+            raise refusals.bad_request(f'Invalid value: "{version}": invalid resource version')
+        if "sendInitialEvents" in query:
+            if match != "NotOlderThan":
+                why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+                raise options_invalid("resourceVersionMatch", why)
+            if not self.streaming_lists:
+                why = (
+                    "sendInitialEvents is forbidden for watch unless the WatchList feature gate "
+                    "is enabled"
+                )
+                raise options_invalid("sendInitialEvents", why)
+        elif match:
+            why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+            raise options_invalid("resourceVersionMatch", why)
+
+    async def _pump(self, watch: Watch, response: web.StreamResponse) -> None:
+        while True:
+            await watch.follower.wake.wait()
+            await self.speaking.wait()
+            watch.follower.wake.clear()
+            lines = [orjson.dumps(event) + b"\n" for event in self._drain(watch)]
+            if lines:
+                await response.write(b"".join(lines))
+            if watch.closing:
+                await response.write_eof()
+                return
+
+    def _drain(self, watch: Watch) -> list[Object]:
+        events: list[Object] = []
+        while watch.follower.pending:
+            item = watch.follower.pending.popleft()
+            event = watch.shown(item) if isinstance(item, Change) else item
+            if event is not None:
+                events.append(event)
+        return events
+
+
+def _true(query: dict[str, str], name: str) -> bool:
+    return query.get(name, "") in ("1", "true", "True")

@@ -1,0 +1,61 @@
+"""Between HTTP and the rest of the fake: requests in, answers out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from sync.kube.resources import Object
+from tests.fakeapi.faults import Fault
+from tests.fakeapi.journal import Entry
+
+
+async def entry(request: web.BaseRequest) -> Entry:
+    """What the journal keeps of a request."""
+    raw = await request.read()
+    body: Any = None
+    if raw:
+        try:
+            body = orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            body = raw
+    certificate = request.get_extra_info("peercert") or {}
+    names = [pair for part in certificate.get("subject", ()) for pair in part]
+    return Entry(
+        method=request.method,
+        path=request.rel_url.raw_path,
+        query=dict(request.query),
+        user_agent=request.headers.get("User-Agent", ""),
+        content_type=request.content_type,
+        body=body,
+        authorization=request.headers.get("Authorization", ""),
+        subject=next((value for key, value in names if key == "commonName"), ""),
+    )
+
+
+def as_json(code: int, body: Object, headers: dict[str, str] | None = None) -> web.Response:
+    """An answer of the API."""
+    return web.Response(
+        status=code,
+        body=orjson.dumps(body),
+        content_type="application/json",
+        headers=headers,
+    )
+
+
+def failure(fault: Fault) -> web.Response:
+    """The answer of a fault that has one."""
+    headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
+    if fault.raw is not None:
+        return web.Response(status=fault.code or 200, body=fault.raw, headers=headers)
+    refusal = fault.refusal()
+    return as_json(refusal.code, refusal.status(), headers)
+
+
+def cut(request: web.BaseRequest) -> web.Response:
+    """Cuts the connection; what is returned goes nowhere."""
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response(status=500)
