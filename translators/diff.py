@@ -11,26 +11,28 @@ from translators.types import Object
 _MERGED_BY_KEY = {"conditions": "type", "podIPs": "ip", "hostIPs": "ip"}
 
 
-def merge_patch(current: Any, desired: Any) -> Any:
+def merge_patch(current: Any, desired: Any, *, exact: frozenset[str] = frozenset()) -> Any:
     """The JSON merge patch (RFC 7386) from ``current`` to ``desired``; {} where they agree.
 
     Only keys that ``desired`` names are compared, so what others wrote beside them stays; a key
-    with the value None in ``desired`` is one that must not be there.
+    with the value None in ``desired`` is one that must not be there. Under a key that ``exact``
+    names, the maps are to be equal: what ``desired`` lacks is removed.
     """
     if not isinstance(current, dict) or not isinstance(desired, dict):
         return desired
     patch: Object = {}
     for key, value in desired.items():
+        before = current.get(key)
         if value is None:
-            if current.get(key) is not None:
+            if before is not None:
                 patch[key] = None
-        elif key not in current:
-            patch[key] = value
-        elif isinstance(value, dict) and isinstance(current[key], dict):
-            inner = merge_patch(current[key], value)
+        elif isinstance(value, dict) and isinstance(before, dict):
+            if key in exact:
+                value = {**dict.fromkeys(before), **value}  # noqa: PLW2901
+            inner = merge_patch(before, value, exact=exact)
             if inner:
                 patch[key] = inner
-        elif current[key] != value:
+        elif before != value:
             patch[key] = value
     return patch
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import ssl
 import stat
 import time
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import aiohttp
 import yaml
 
 from sync.kube.errors import AccessError, Side
@@ -29,6 +31,11 @@ from sync.kube.errors import AccessError, Side
 #: A credential that the server refused is read again at most this often, in seconds: an exec
 #: plugin may start a browser or count against a quota.
 RENEW_INTERVAL = 10.0
+
+_NO_ENTRY = re.compile(
+    r"Expected object with name (?P<name>.*?) in .*/(?P<kind>context|cluster|user)s list$",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +129,15 @@ class Access:
                 client_configuration=configuration,
                 persist_config=False,
             )
+        # NB: neither these errors' own text nor they as a cause: they quote the file with its keys.
         except ConfigException as error:
-            raise self._error(f"{error}; see `kubectl config view`") from error
-        except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError) as error:
-            # NB: not the error's text: a parser's message quotes the file, which holds keys.
-            raise self._error("it is not a kubeconfig; see `kubectl config view`") from error
+            raise self._error(_config_words(str(error))) from None
+        except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError):
+            raise self._error(
+                "it is not a kubeconfig, or its context has no user; see `kubectl config view`"
+            ) from None
+        except (aiohttp.ClientError, TimeoutError):
+            raise self._error("its OIDC issuer did not renew the token; log in again") from None
         except OSError as error:
             raise self._error(f"{error.strerror or 'cannot be read'}: {error.filename}") from error
         finally:
@@ -157,12 +168,16 @@ class Access:
 
     def _take(self, configuration: Any) -> None:
         server = str(configuration.host)
-        if urlsplit(server).scheme not in ("http", "https") or not urlsplit(server).hostname:
+        if not _is_http(server):
             raise self._error(f"its cluster's server is not an http(s) URL: {server}")
         self.server = server.rstrip("/")
         self.server_hostname = configuration.tls_server_name
         self.proxy = configuration.proxy
-        self._authorization = configuration.api_key.get("BearerToken")
+        # A token file ends with a newline, which is no part of the token.
+        authorization = (configuration.api_key.get("BearerToken") or "").strip()
+        if not authorization.isprintable():
+            raise self._error("its token holds characters that cannot be sent, such as newlines")
+        self._authorization = authorization or None
         self.ssl = self._ssl_context(configuration) if server.startswith("https") else None
 
     def _ssl_context(self, configuration: Any) -> ssl.SSLContext:
@@ -172,7 +187,10 @@ class Access:
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE
             if configuration.cert_file:
-                context.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)
+                # The password is for OpenSSL, which else asks the terminal for that of the key.
+                context.load_cert_chain(
+                    configuration.cert_file, keyfile=configuration.key_file, password=""
+                )
         except (OSError, ValueError) as error:
             raise self._error(
                 "its certificate-authority, client-certificate or client-key is not valid PEM, "
@@ -189,15 +207,43 @@ class Access:
 class _PluginErrors(logging.Handler):
     """`kubernetes` logs a failing exec plugin and goes on without a credential: noticed here.
 
-    The record itself is dropped: it can quote the plugin's output.
+    The record itself is dropped: it can quote the plugin's output. Only what the task that made
+    this logs is noticed: the other side's kubeconfig may be read at the same time.
     """
 
     def __init__(self) -> None:
         super().__init__(level=logging.ERROR)
         self.seen = False
+        self._task = asyncio.current_task()
 
     def emit(self, _: logging.LogRecord) -> None:
-        self.seen = True
+        if asyncio.current_task() is self._task:
+            self.seen = True
+
+
+def _is_http(server: str) -> bool:
+    try:
+        parts = urlsplit(server)
+        port = parts.port
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0
+
+
+def _config_words(message: str) -> str:
+    """What a ConfigException means. Its own text names an entry by all that is in it."""
+    if found := _NO_ENTRY.search(message):
+        name, kind = found["name"], found["kind"]
+        if kind == "context" and not name:
+            return "no current-context is set; see `kubectl config use-context`"
+        return f"it has no {kind} named {name!r}; see `kubectl config view`"
+    if found := re.search(r"Expected key (?P<key>[\w-]+) in ", message):
+        return f"the field {found['key']} is missing; see `kubectl config view`"
+    if message.startswith("File does not exists: "):
+        return f"no such file: {message.partition(': ')[2]}"
+    if message.startswith("oidc: "):
+        return f"{message}; log in again"
+    return "it is incomplete; see `kubectl config view`"
 
 
 async def load(ref: KubeconfigRef, *, side: Side) -> Access:

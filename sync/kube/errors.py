@@ -81,7 +81,11 @@ class NotFound(ApiError):
 
 
 class Conflict(ApiError):
-    """409: the object is not in the state that the request relies on (version, UID)."""
+    """409: the object is not in the state that the request relies on (version, UID).
+
+    Also the 422 that a server gives a patch whose ``metadata.uid`` is not the object's: it calls
+    that an attempt to change the UID, and here it is how a patch is kept to one object.
+    """
 
 
 class AlreadyExists(Conflict):
@@ -126,10 +130,13 @@ def from_status(
     if isinstance(status, dict) and status.get("kind") == "Status":
         reason = str(status.get("reason") or "")
         message = str(status.get("message") or "")
-        code = int(status.get("code") or code)
+        said = status.get("code")
+        code = said if isinstance(said, int) and 400 <= said < 600 else code
     cls = _BY_CODE.get(code, ServerError if code >= 500 else ApiError)
     if code == 409 and reason == "AlreadyExists":
         cls = AlreadyExists
+    elif code == 422 and _names_field(status, "metadata.uid"):
+        cls = Conflict
     elif reason == "Expired":
         cls = Gone
     elif code == 503 and retry_after is not None:
@@ -141,4 +148,12 @@ def from_status(
         code=code,
         reason=reason,
         retry_after=retry_after,
+    )
+
+
+def _names_field(status: Any, field: str) -> bool:
+    details = status.get("details") if isinstance(status, dict) else None
+    causes = details.get("causes") if isinstance(details, dict) else None
+    return isinstance(causes, list) and any(
+        isinstance(cause, dict) and cause.get("field") == field for cause in causes
     )

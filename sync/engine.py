@@ -1,0 +1,158 @@
+"""All of `sync` for one virtual node, wired together and run in order.
+
+1. The informers of the node's home pods and of this home's objects in the remote start.
+2. When each has had its first full list, with its handlers called, the controllers start: a
+   decision on half a cache could delete what runs.
+3. They run until cancelled. Nothing is written when they stop: workloads go on.
+
+An informer that fails and works again has its cluster's failed keys tried at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from datetime import UTC, datetime
+
+from sync import podplan
+from sync.events import EventRecorder
+from sync.informer import Informer
+from sync.kube.client import KubeClient
+from sync.kube.resources import NAMESPACES, NODES, PODS, Resource
+from sync.mirror import RESOURCES, Mirror, reference_keys
+from sync.namespaces import Namespaces
+from sync.pods import Pods
+from sync.scopes import Scopes
+from translators import naming
+from translators.naming import Identity
+from translators.types import HomeNamespace, Object, namespace_of
+
+
+def utc_now() -> str:
+    """The time in RFC 3339, in whole seconds as the API keeps it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Engine:
+    """Makes the remote run what home has bound to ``identity.node``."""
+
+    def __init__(
+        self,
+        home: KubeClient,
+        remote: KubeClient,
+        *,
+        identity: Identity,
+        node_address: str,
+        now: Callable[[], str] = utc_now,
+    ) -> None:
+        owned = identity.owned_by_home
+        self.events = EventRecorder(home, node=identity.node, now=now)
+        self.home_pods = Informer(
+            home,
+            PODS,
+            fields=f"spec.nodeName={identity.node}",
+            indexers={"namespace": _namespaces, "reference": _home_references},
+        )
+        self.remote_pods = Informer(
+            remote, PODS, labels=owned, indexers={"reference": _remote_references}
+        )
+        self.remote_nodes = Informer(remote, NODES)
+        self._remote_namespaces = Informer(remote, NAMESPACES, labels=owned)
+        self._copies = {kind: Informer(remote, kind, labels=owned) for kind in RESOURCES}
+        self._scopes = Scopes(home, on_change=self._scoped, on_synced=self._scope_synced)
+        namespaces = Namespaces(remote, self._remote_namespaces, identity)
+        self.mirror = Mirror(
+            remote,
+            identity=identity,
+            scopes=self._scopes,
+            namespaces=namespaces,
+            copies=self._copies,
+            home_pods=self.home_pods,
+            remote_pods=self.remote_pods,
+            events=self.events,
+        )
+        self.pods = Pods(
+            home=home,
+            remote=remote,
+            identity=identity,
+            node_address=node_address,
+            home_pods=self.home_pods,
+            remote_pods=self.remote_pods,
+            scopes=self._scopes,
+            namespaces=namespaces,
+            mirror=self.mirror,
+            events=self.events,
+            now=now,
+        )
+        self._connect()
+
+    @property
+    def informers(self) -> list[Informer]:
+        """Those that must be complete before anything is decided."""
+        return [
+            self.home_pods,
+            self.remote_pods,
+            self.remote_nodes,
+            self._remote_namespaces,
+            *self._copies.values(),
+        ]
+
+    async def synced(self) -> None:
+        """Waits until every informer has had its first full list."""
+        for informer in self.informers:
+            await informer.synced.wait()
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for informer in self.informers:
+                name = f"watch-{informer.client.side}-{informer.resource}"
+                group.create_task(informer.run(), name=name)
+            group.create_task(self._scopes.run(), name="scopes")
+            group.create_task(self.events.run(), name="events")
+            await self.synced()
+            group.create_task(self.mirror.controller.run(), name="mirror")
+            group.create_task(self.pods.controller.run(), name="pods")
+
+    def _connect(self) -> None:
+        self.home_pods.on_change(self.pods.home_changed)
+        self.home_pods.on_change(self.mirror.home_pod_changed)
+        self.remote_pods.on_change(self.pods.remote_changed)
+        self.remote_pods.on_change(self.mirror.remote_pod_changed)
+        for kind, informer in self._copies.items():
+            informer.on_change(functools.partial(self.mirror.copy_changed, kind))
+        for informer in self.informers:
+            informer.on_state(self._recovered)
+
+    def _scoped(self, kind: Resource, old: Object | None, new: Object | None) -> None:
+        self.mirror.home_changed(kind, old, new)
+
+    def _scope_synced(self, namespace: HomeNamespace) -> None:
+        self.pods.namespace_synced(namespace)
+        self.mirror.namespace_synced(namespace)
+
+    def _recovered(self, informer: Informer) -> None:
+        if informer.error is None:
+            self.pods.controller.queue.hurry()
+            self.mirror.controller.queue.hurry()
+
+
+# -- indices -------------------------------------------------------------------------------
+# Pods of DaemonSets are not run, so that nothing is watched or copied for them.
+
+
+def _namespaces(home: Object) -> Iterable[Hashable]:
+    return () if podplan.is_daemon(home) else (namespace_of(home),)
+
+
+def _home_references(home: Object) -> Iterable[Hashable]:
+    if podplan.is_daemon(home):
+        return ()
+    return reference_keys(home, HomeNamespace(namespace_of(home)))
+
+
+def _remote_references(remote: Object) -> Iterator[Hashable]:
+    origin = naming.origin(remote)
+    if origin is not None:
+        yield from reference_keys(remote, origin.namespace)

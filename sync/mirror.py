@@ -1,0 +1,296 @@
+"""Keeps the remote's copies of home's ConfigMaps, Secrets and Services right.
+
+A copy exists while it is *needed*: a ConfigMap or Secret while a pod on the node refers to it, a
+Service while it selects one. Nothing else of a namespace is copied. One controller works all
+kinds; its key names the home object.
+
+- A copy follows its original; where the API forbids the change (an immutable object, a Secret's
+  type), it is deleted and made anew.
+- A copy goes when it is needed no more or its original is gone; a ConfigMap or Secret that a pod
+  of this home still mounts in the remote is kept until that pod is gone.
+- A foreign object of that name is left alone, and `Waiting` says so: a pod must not run with
+  another's configuration.
+- Nothing is deleted on the word of a cache that is not complete.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sync.controller import Controller, Waiting
+from sync.events import EventRecorder
+from sync.informer import Informer
+from sync.kube.client import KubeClient
+from sync.kube.errors import AlreadyExists, Invalid
+from sync.kube.resources import CONFIG_MAPS, SECRETS, SERVICES, Resource
+from sync.namespaces import Namespaces
+from sync.scopes import Scopes
+from sync.store import Key
+from translators import configmap, naming, secret, service
+from translators.diff import merge_patch
+from translators.naming import Identity
+from translators.references import references
+from translators.types import (
+    HomeNamespace,
+    Object,
+    is_deleting,
+    metadata,
+    name_of,
+    namespace_of,
+    uid_of,
+)
+
+log = logging.getLogger(__name__)
+changes = logging.getLogger("cluster-bridge.changes")
+
+#: Copies written at once.
+WORKERS = 16
+
+#: Maps that are to be the same on both sides, keys that were removed included.
+_EXACT = frozenset({"annotations", "labels", "data", "binaryData", "selector"})
+
+
+class MirrorKey(NamedTuple):
+    """A home object that has, or should have, a copy."""
+
+    resource: Resource
+    namespace: HomeNamespace
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.resource.kind} {self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    to_remote: Callable[[Object, Identity], Object]
+    may_leave: Callable[[Object], bool]
+
+
+_KINDS: dict[Resource, _Kind] = {
+    CONFIG_MAPS: _Kind(configmap.to_remote, lambda _: True),
+    SECRETS: _Kind(secret.to_remote, secret.is_copied),
+    SERVICES: _Kind(service.to_remote, lambda home: not service.is_api_server(home)),
+}
+RESOURCES = tuple(_KINDS)
+_BY_KIND = {resource.kind: resource for resource in RESOURCES}
+
+
+def reference_keys(pod: Object, namespace: HomeNamespace) -> Iterator[MirrorKey]:
+    """The ConfigMaps and Secrets that a pod (of either cluster) of ``namespace`` refers to."""
+    for ref in references(pod):
+        yield MirrorKey(_BY_KIND[ref.kind], namespace, ref.name)
+
+
+class Mirror:
+    """``copies`` are informers of this home's objects in the remote, one for each kind."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        identity: Identity,
+        scopes: Scopes,
+        namespaces: Namespaces,
+        copies: dict[Resource, Informer],
+        home_pods: Informer,
+        remote_pods: Informer,
+        events: EventRecorder,
+    ) -> None:
+        self._client = client
+        self._identity = identity
+        self._scopes = scopes
+        self._namespaces = namespaces
+        self._copies = copies
+        self._home_pods = home_pods
+        self._remote_pods = remote_pods
+        self._events = events
+        self._clashes: set[MirrorKey] = set()
+        self.controller: Controller[MirrorKey] = Controller(
+            "mirror", self._reconcile, workers=WORKERS
+        )
+
+    # -- what others ask -------------------------------------------------------------------
+
+    async def ensure(self, pod: Object) -> None:
+        """All that the home pod needs is in the remote, as far as it exists at home.
+
+        Raises Waiting where a foreign object is in the way of a ConfigMap or Secret, and what the
+        API server raises. A Service that clashes does not keep the pod from running.
+        """
+        namespace = HomeNamespace(namespace_of(pod))
+        for key in reference_keys(pod, namespace):
+            if not self._is_current(key):
+                await self.controller.settled(key)
+        for key in self._services_of(pod):
+            if not self._is_current(key):
+                try:
+                    await self.controller.settled(key)
+                except Waiting as waiting:
+                    log.debug("pod %s/%s: %s", namespace, name_of(pod), waiting)
+
+    # -- what changed ----------------------------------------------------------------------
+
+    def home_changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
+        """An original changed."""
+        obj = new or old
+        if obj is not None:
+            namespace = HomeNamespace(namespace_of(obj))
+            self.controller.queue.add(MirrorKey(resource, namespace, name_of(obj)))
+
+    def copy_changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
+        """A copy changed, by us or by somebody else."""
+        origin = naming.origin(new or old or {})
+        if origin is not None:
+            self.controller.queue.add(MirrorKey(resource, origin.namespace, origin.name))
+
+    def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
+        """A pod came, went, or changed what it refers to or its labels."""
+        needs = [
+            set(reference_keys(pod, HomeNamespace(namespace_of(pod)))) | set(self._services_of(pod))
+            if pod
+            else set()
+            for pod in (old, new)
+        ]
+        for key in needs[0] ^ needs[1]:
+            self.controller.queue.add(key)
+
+    def remote_pod_changed(self, old: Object | None, new: Object | None) -> None:
+        """A remote pod that is gone may have been the last one that held a copy."""
+        origin = naming.origin(old) if old is not None and new is None else None
+        if origin is not None and old is not None:
+            for key in reference_keys(old, origin.namespace):
+                self.controller.queue.add(key)
+
+    def namespace_synced(self, namespace: HomeNamespace) -> None:
+        """What home has is known: what was missed while nobody watched is found, copies whose
+        originals went as well as originals that have no copy yet."""
+        for pod in self._home_pods.store.by_index("namespace", namespace):
+            self.home_pod_changed(None, pod)
+        remote = self._identity.remote_namespace(namespace)
+        for resource, informer in self._copies.items():
+            for copy in informer.store:
+                if namespace_of(copy) == remote:
+                    self.copy_changed(resource, None, copy)
+
+    # -- reconcile -------------------------------------------------------------------------
+
+    async def _reconcile(self, key: MirrorKey) -> None:
+        scope = self._scopes.get(key.namespace)
+        if scope is None and self._home_pods.store.by_index("namespace", key.namespace):
+            return  # NB: the namespace is being listed; its keys come again when that is done.
+        home = self._original(key)
+        copy = self._copy(key)
+        if home is not None and self._is_used(key, home):
+            await self._write(key, home, copy)
+        elif copy is not None and naming.is_nodes_own(copy, self._identity):
+            # Without a scope nothing is known of the original, but no pod here needs the copy.
+            held = self._held_in_remote(key) and (home is not None or scope is None)
+            if not held and not is_deleting(copy):
+                await self._delete(key, copy)
+
+    async def _write(self, key: MirrorKey, home: Object, copy: Object | None) -> None:
+        if copy is None:
+            await self._create(key, home)
+            return
+        patch = self._patch(key, home, copy)
+        if not patch or is_deleting(copy):
+            return  # A deletion's end is an event that brings the key back.
+        patch.setdefault("metadata", {})["uid"] = uid_of(copy)
+        name, namespace = name_of(copy), namespace_of(copy)
+        try:
+            changed = await self._client.patch(key.resource, name, patch, namespace=namespace)
+        except Invalid:
+            # Immutable, or of another type: only a new object can be what home's is.
+            await self._client.delete(key.resource, name, namespace=namespace, uid=uid_of(copy))
+            return
+        self._copies[key.resource].observe(changed)
+        changes.info("%s updated in the remote", key)
+
+    async def _create(self, key: MirrorKey, home: Object) -> None:
+        desired = _KINDS[key.resource].to_remote(home, self._identity)
+        namespace = await self._namespaces.ensure(key.namespace)
+        try:
+            made = await self._client.create(key.resource, desired, namespace=namespace)
+        except AlreadyExists:
+            made = await self._client.get(key.resource, key.name, namespace=namespace)
+            if not naming.is_owned(made, self._identity):
+                raise self._clash(key, home, namespace) from None
+            # The cache lagged. What differs is put right when the key comes again, by this:
+            self.controller.queue.add(key)
+        else:
+            changes.info("%s copied to %s", key, namespace)
+        self._clashes.discard(key)
+        self._copies[key.resource].observe(made)
+
+    def _clash(self, key: MirrorKey, home: Object, namespace: str) -> Waiting:
+        kind = key.resource.kind
+        waiting = Waiting(
+            "RemoteClash",
+            f"{kind} {namespace}/{key.name} exists in the remote cluster and is not this "
+            f"bridge's; rename yours or remove that one",
+        )
+        if key not in self._clashes:
+            self._clashes.add(key)
+            self._events.warn(home, waiting.reason, waiting.message)
+        return waiting
+
+    async def _delete(self, key: MirrorKey, copy: Object) -> None:
+        await self._client.delete(
+            key.resource, name_of(copy), namespace=namespace_of(copy), uid=uid_of(copy)
+        )
+        changes.info("%s removed from the remote", key)
+
+    # -- what is known ---------------------------------------------------------------------
+
+    def _original(self, key: MirrorKey) -> Object | None:
+        """The home object, if it is there and may leave home."""
+        scope = self._scopes.get(key.namespace)
+        if scope is None:
+            return None
+        home = scope.informers[key.resource].store.get(Key(key.namespace, key.name))
+        return home if home is not None and _KINDS[key.resource].may_leave(home) else None
+
+    def _copy(self, key: MirrorKey) -> Object | None:
+        namespace = self._identity.remote_namespace(key.namespace)
+        return self._copies[key.resource].store.get(Key(namespace, key.name))
+
+    def _is_current(self, key: MirrorKey) -> bool:
+        """Whether nothing is to do for the key, so that nobody has to wait for it."""
+        home, copy = self._original(key), self._copy(key)
+        if home is None:
+            return copy is None
+        return copy is not None and not is_deleting(copy) and not self._patch(key, home, copy)
+
+    def _patch(self, key: MirrorKey, home: Object, copy: Object) -> Object:
+        """What the copy lacks. Several virtual nodes of one home can share it; the node's label
+        stays that of the one who made it, or they would take it from each other for ever."""
+        desired = _KINDS[key.resource].to_remote(home, self._identity)
+        labels = desired["metadata"]["labels"]
+        labels[naming.LABEL_NODE] = (metadata(copy).get("labels") or {}).get(
+            naming.LABEL_NODE, labels[naming.LABEL_NODE]
+        )
+        patch: Object = merge_patch(copy, desired, exact=_EXACT)
+        return patch
+
+    def _is_used(self, key: MirrorKey, home: Object) -> bool:
+        """Whether a pod on this node refers to the home object, or is selected by it."""
+        if key.resource is not SERVICES:
+            return bool(self._home_pods.store.by_index("reference", key))
+        pods = self._home_pods.store.by_index("namespace", key.namespace)
+        return any(service.selects(home, metadata(pod).get("labels") or {}) for pod in pods)
+
+    def _held_in_remote(self, key: MirrorKey) -> bool:
+        """Whether a pod of this home (of any of its virtual nodes) refers to the copy."""
+        return bool(self._remote_pods.store.by_index("reference", key))
+
+    def _services_of(self, pod: Object) -> Iterator[MirrorKey]:
+        namespace = HomeNamespace(namespace_of(pod))
+        scope = self._scopes.get(namespace)
+        labels = metadata(pod).get("labels") or {}
+        for candidate in scope.informers[SERVICES].store if scope else ():
+            if service.selects(candidate, labels) and not service.is_api_server(candidate):
+                yield MirrorKey(SERVICES, namespace, name_of(candidate))

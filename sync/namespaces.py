@@ -1,0 +1,79 @@
+"""The remote namespaces that stand for home's: made when first needed, never taken from others.
+
+`Namespaces.ensure` answers from its cache where it can. A namespace of that name which is not
+ours is refused (`Waiting`), unless its owners handed it over with an annotation
+(`naming.ANNOTATION_ACCEPTS`); what was handed over is asked again after `ACCEPTED_FOR` seconds.
+"""
+
+from __future__ import annotations
+
+import cachetools
+
+from sync.controller import Waiting
+from sync.informer import Informer
+from sync.kube.client import KubeClient
+from sync.kube.errors import AlreadyExists
+from sync.kube.resources import NAMESPACES
+from sync.store import Key
+from translators import naming
+from translators.naming import Identity
+from translators.types import HomeNamespace, Object, RemoteNamespace, is_deleting
+
+#: Seconds for which a namespace that was handed over is not asked about again.
+ACCEPTED_FOR = 60.0
+
+
+class Namespaces:
+    """``informer`` watches the remote's namespaces that this home owns."""
+
+    def __init__(self, client: KubeClient, informer: Informer, identity: Identity) -> None:
+        self._client = client
+        self._informer = informer
+        self._identity = identity
+        self._accepted: cachetools.TTLCache[str, bool] = cachetools.TTLCache(1024, ACCEPTED_FOR)
+
+    async def ensure(self, namespace: HomeNamespace) -> RemoteNamespace:
+        """The remote namespace for ``namespace``, which exists and may be used.
+
+        Raises Waiting where it is foreign or being deleted, and what the API server raises.
+        """
+        name = self._identity.remote_namespace(namespace)
+        if name in self._accepted:
+            return name
+        known = self._informer.store.get(Key("", name))
+        if known is None:
+            known = await self._create(namespace, name)
+        if is_deleting(known):
+            raise Waiting(
+                "RemoteNamespaceTerminating",
+                f"namespace {name} is being deleted in the remote cluster; "
+                "it is made again when it is gone",
+            )
+        return name
+
+    async def _create(self, namespace: HomeNamespace, name: RemoteNamespace) -> Object:
+        body: Object = {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {
+                "name": name,
+                "labels": naming.owner_labels(self._identity),
+                "annotations": {naming.ANNOTATION_HOME_NAMESPACE: namespace},
+            },
+        }
+        try:
+            made = await self._client.create(NAMESPACES, body)
+        except AlreadyExists:
+            made = await self._client.get(NAMESPACES, name)
+        if naming.is_owned(made, self._identity):
+            self._informer.observe(made)
+        elif naming.accepts(made, self._identity):
+            self._accepted[name] = True
+        else:
+            raise Waiting(
+                "RemoteClash",
+                f"namespace {name} exists in the remote cluster and is not this bridge's; join "
+                "with another --namespace-template, or hand it over: kubectl annotate namespace "
+                f"{name} {naming.ANNOTATION_ACCEPTS}={self._identity.home_name}",
+            )
+        return made

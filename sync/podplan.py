@@ -1,0 +1,236 @@
+"""What to do for one pod, decided from the state of both clusters.
+
+`plan` is a pure function; `sync.pods` carries out what it says, one action after the other. The
+table, with *gone* meaning that no pod of ours is there:
+
+| home pod            | remote pod            | actions                                        |
+|---------------------|-----------------------|------------------------------------------------|
+| gone                | present               | delete the orphan                              |
+| any                 | of a former home pod  | delete the orphan                              |
+| deleting            | present               | status; delete with home's grace               |
+| deleting            | gone                  | last status; remove the home pod               |
+| terminal            | running               | delete it: a terminal pod does not run again   |
+| terminal            | terminal or gone      | nothing                                        |
+| refused (DaemonSet) | gone                  | say so                                         |
+| live                | present               | follow the spec; status                        |
+| live, never ran     | gone                  | create                                         |
+| live, ran           | gone, ended by itself | its last status                                |
+| live, ran           | gone, lost            | create again, or Failed under `Never`          |
+
+"Gone" of a pod that may have run is believed only after asking the remote's API server
+(`Confirm`): a cache that lags must neither start a pod twice nor declare one lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from translators import diff, pod, podstatus
+from translators.naming import Identity, origin
+from translators.types import HomeUid, Object, RemoteUid, is_deleting, metadata, uid_of
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is known of one pod when it is reconciled."""
+
+    home: Object | None
+    """The pod bound to the virtual node, or None."""
+    remote: Object | None
+    """The pod of that name in the remote, if it is this virtual node's."""
+    ended: Object | None = None
+    """The last state of a remote pod of this home pod that is gone; None where unknown."""
+    making: bool = False
+    """This process tried to make it and does not know the outcome: a name is given out once, so
+    that trying again cannot make a second one."""
+    confirmed: bool = False
+    """The remote's API server itself says that it has no such pod of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """Ask the remote's API server whether the pod is really gone, then plan again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Make the remote pod. ``mark_first``: write at home beforehand that it may run from now on,
+    so that a pod which must not run twice does not, whatever happens in between."""
+
+    mark_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Patch the remote pod so that it follows home's."""
+
+    uid: RemoteUid
+    patch: Object
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete the remote pod; ``grace_seconds`` None means the pod's own."""
+
+    uid: RemoteUid
+    grace_seconds: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOrphan:
+    """Delete a remote pod whose home pod is gone, after asking home's API server if it is."""
+
+    uid: RemoteUid
+    home_uid: HomeUid | None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStatus:
+    """Patch the home pod's status. ``event``: (reason, message) of a warning to record."""
+
+    patch: Object
+    event: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveHome:
+    """Take the home pod away: nothing of it runs any more."""
+
+
+Action = Confirm | Create | Update | Delete | DeleteOrphan | WriteStatus | RemoveHome
+
+
+def plan(state: State, identity: Identity, *, node_address: str, now: str) -> list[Action]:
+    """The actions for ``state``, in their order. ``now`` is the time in RFC 3339."""
+    home, remote = state.home, state.remote
+    if remote is not None and (home is None or not _stands_for(remote, home)):
+        return _orphan(remote)
+    if home is None:
+        return []
+    if is_deleting(home):
+        return _deleting(state, home, node_address=node_address)
+    if podstatus.is_terminal(home):
+        return _terminal(remote)
+    if remote is not None:
+        return _follow(home, remote, identity, node_address=node_address)
+    if is_daemon(home):
+        return _refuse(home)
+    return _absent(state, home, node_address=node_address, now=now)
+
+
+def is_daemon(home: Object) -> bool:
+    """Whether a DaemonSet made the pod: for home's machines (network, storage, log agents), of
+    which the virtual node is none."""
+    owners = metadata(home).get("ownerReferences") or ()
+    return any(owner.get("controller") and owner.get("kind") == "DaemonSet" for owner in owners)
+
+
+def _stands_for(remote: Object, home: Object) -> bool:
+    known = origin(remote)
+    return known is not None and known.uid == uid_of(home)
+
+
+def _orphan(remote: Object) -> list[Action]:
+    if is_deleting(remote):
+        return []
+    known = origin(remote)
+    return [DeleteOrphan(RemoteUid(uid_of(remote)), known.uid if known else None)]
+
+
+def _deleting(state: State, home: Object, *, node_address: str) -> list[Action]:
+    if state.remote is not None:
+        actions = _status(home, state.remote, node_address=node_address)
+        grace = metadata(home).get("deletionGracePeriodSeconds")
+        theirs = metadata(state.remote).get("deletionGracePeriodSeconds")
+        shortened = grace is not None and theirs is not None and grace < theirs
+        if not is_deleting(state.remote) or shortened:
+            actions.append(Delete(RemoteUid(uid_of(state.remote)), grace))
+        return actions
+    if state.ended is not None and not podstatus.is_terminal(home):
+        return [*_status(home, state.ended, node_address=node_address), RemoveHome()]
+    if podstatus.was_handed_over(home) and state.ended is None and not state.confirmed:
+        return [Confirm()]
+    return [RemoveHome()]
+
+
+def _terminal(remote: Object | None) -> list[Action]:
+    if remote is None or is_deleting(remote) or podstatus.is_terminal(remote):
+        return []
+    return [Delete(RemoteUid(uid_of(remote)), None)]
+
+
+def _follow(home: Object, remote: Object, identity: Identity, *, node_address: str) -> list[Action]:
+    status = _status(home, remote, node_address=node_address)
+    if is_deleting(remote):
+        return status
+    patch = pod.update(home, remote, identity)
+    if not patch or podstatus.is_terminal(remote):
+        return status
+    return [*status, Update(RemoteUid(uid_of(remote)), patch)]
+
+
+def _refuse(home: Object) -> list[Action]:
+    message = (
+        "pods of DaemonSets are for home's own machines and do not run in the remote cluster; "
+        "keep the DaemonSet off this node with a node affinity"
+    )
+    return refusal(home, reason="DaemonSetSkipped", message=message, clear_start=False)
+
+
+def refusal(home: Object, *, reason: str, message: str, clear_start: bool) -> list[Action]:
+    """Tells that the pod waits, once: in its status, which remembers it, and as an Event."""
+    wanted = podstatus.pending(reason=reason, message=message, clear_start=clear_start)
+    patch = diff.status_patch(home.get("status") or {}, wanted)
+    return [WriteStatus(patch, event=(reason, message))] if patch else []
+
+
+def _absent(state: State, home: Object, *, node_address: str, now: str) -> list[Action]:
+    policy = (home.get("spec") or {}).get("restartPolicy", "Always")
+    marked = podstatus.was_handed_over(home)
+    if state.ended is None and (state.making or not marked):
+        return [Create(mark_first=policy == "Never" and not marked)]
+    if state.ended is not None and not _to_run_again(state.ended, policy):
+        return _status(home, state.ended, node_address=node_address)
+    if not state.confirmed:
+        return [Confirm()]
+    if policy != "Never":
+        return [Create(mark_first=False)]
+    message = (
+        "the pod is gone from the remote cluster, nobody knows how far it came, "
+        "and its restartPolicy is Never"
+    )
+    lost = podstatus.failed(home, reason="RemotePodLost", message=message, now=now)
+    patch = diff.status_patch(home.get("status") or {}, lost)
+    return [WriteStatus(patch, event=("RemotePodLost", message))]
+
+
+def _to_run_again(ended: Object, policy: str) -> bool:
+    """Whether a remote pod that is gone leaves work undone.
+
+    Under `Always` a pod never ends by itself: its kubelet calls it Failed when it is deleted
+    there, which home did not ask for.
+    """
+    if not podstatus.is_terminal(ended):
+        return True
+    if policy == "Never":
+        return False
+    deleted = is_deleting(ended)
+    return deleted and (policy == "Always" or podstatus.phase(ended) == "Failed")
+
+
+def _status(home: Object, remote: Object, *, node_address: str) -> list[Action]:
+    if podstatus.is_terminal(home):
+        return []
+    wanted = podstatus.to_home(home, remote, node_address=node_address)
+    policy = (home.get("spec") or {}).get("restartPolicy", "Always")
+    if (
+        podstatus.is_terminal(remote)
+        and not is_deleting(home)
+        and is_deleting(remote)
+        and _to_run_again(remote, policy)
+    ):
+        # It will be made again as soon as it is gone: a terminal phase could not be taken back.
+        wanted["phase"] = podstatus.phase(home)
+        wanted["reason"], wanted["message"] = "RemotePodDeleted", "deleted in the remote cluster"
+    patch = diff.status_patch(home.get("status") or {}, wanted)
+    return [WriteStatus(patch)] if patch else []

@@ -1,0 +1,348 @@
+"""The life of the pods on the virtual node: carries out what `sync.podplan` decides.
+
+One key, a home pod's namespace and name, stands for the home pod and its remote pod, so that
+whatever happens to either is decided together, and one after the other. A key comes when either
+pod changes, when a foreign object may have gone out of the way (a retry), and when the caches of
+its namespace are complete.
+
+What cannot be done is told once, in the pod's status (whose ``reason`` is what `kubectl get pods`
+shows) and as an Event, and tried again. An unreachable API server is told by the node, not here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import cachetools
+
+from sync import podplan
+from sync.controller import Controller, Waiting
+from sync.events import EventRecorder
+from sync.informer import Informer
+from sync.kube.client import KubeClient
+from sync.kube.errors import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    ServerError,
+    Throttled,
+)
+from sync.kube.resources import PODS
+from sync.mirror import Mirror
+from sync.namespaces import Namespaces
+from sync.podplan import Action, State
+from sync.scopes import Scopes
+from sync.store import Key
+from translators import naming, pod, podstatus
+from translators.naming import Identity
+from translators.types import (
+    HomeNamespace,
+    Object,
+    is_deleting,
+    name_of,
+    namespace_of,
+    uid_of,
+)
+
+log = logging.getLogger(__name__)
+changes = logging.getLogger("cluster-bridge.changes")
+
+#: Pods reconciled at once: enough to keep the connections of both clients busy.
+WORKERS = 64
+#: Last states of remote pods that are gone, kept until their home pod has been dealt with.
+ENDED_MAX = 10_000
+#: A plan may ask for another look (`Confirm`) and then decides; more turns are a defect.
+PLANS = 3
+
+
+class Pods:
+    """Reconciles the pods of one virtual node."""
+
+    def __init__(
+        self,
+        *,
+        home: KubeClient,
+        remote: KubeClient,
+        identity: Identity,
+        node_address: str,
+        home_pods: Informer,
+        remote_pods: Informer,
+        scopes: Scopes,
+        namespaces: Namespaces,
+        mirror: Mirror,
+        events: EventRecorder,
+        now: Callable[[], str],
+    ) -> None:
+        self._home = home
+        self._remote = remote
+        self._identity = identity
+        self._node_address = node_address
+        self._home_pods = home_pods
+        self._remote_pods = remote_pods
+        self._scopes = scopes
+        self._namespaces = namespaces
+        self._mirror = mirror
+        self._events = events
+        self._now = now
+        # UIDs of home pods whose creation was tried by us, with an outcome that is not known.
+        self._making: set[str] = set()
+        self._ended: cachetools.LRUCache[str, Object] = cachetools.LRUCache(ENDED_MAX)
+        self.controller: Controller[Key] = Controller("pods", self._reconcile, workers=WORKERS)
+
+    # -- what changed ----------------------------------------------------------------------
+
+    def home_changed(self, old: Object | None, new: Object | None) -> None:
+        """A pod that is bound to the node came, changed or went."""
+        obj = new or old or {}
+        namespace = HomeNamespace(namespace_of(obj))
+        if new is not None:
+            if not podplan.is_daemon(new):
+                self._scopes.want(namespace)
+        else:
+            self._made(uid_of(obj))
+            if not self._home_pods.store.by_index("namespace", namespace):
+                self._scopes.release(namespace)
+        self.controller.queue.add(Key(namespace, name_of(obj)))
+
+    def remote_changed(self, old: Object | None, new: Object | None) -> None:
+        """A remote pod of this home came, changed or went."""
+        obj = new or old or {}
+        origin = naming.origin(obj)
+        if origin is None or not naming.is_nodes_own(obj, self._identity):
+            return
+        if new is None:
+            self._ended[origin.uid] = obj
+        _tell_phase(old, new)
+        self.controller.queue.add(Key(origin.namespace, origin.name))
+
+    def namespace_synced(self, namespace: HomeNamespace) -> None:
+        """The namespace's ConfigMaps, Secrets and Services are known: its pods can go on."""
+        for home in self._home_pods.store.by_index("namespace", namespace):
+            self.controller.queue.add(Key(namespace, name_of(home)))
+
+    # -- where a pod is --------------------------------------------------------------------
+
+    def remote_of(self, home: Object) -> Object | None:
+        """The remote pod that stands for this very home pod, or None."""
+        remote = self._known(Key(namespace_of(home), name_of(home)))
+        origin = naming.origin(remote) if remote is not None else None
+        return remote if origin is not None and origin.uid == uid_of(home) else None
+
+    def _known(self, key: Key) -> Object | None:
+        remote = self._remote_pods.store.get(self._remote_key(key))
+        return remote if remote and naming.is_nodes_own(remote, self._identity) else None
+
+    def _remote_key(self, key: Key) -> Key:
+        return Key(self._identity.remote_namespace(HomeNamespace(key.namespace)), key.name)
+
+    # -- reconcile -------------------------------------------------------------------------
+
+    async def _reconcile(self, key: Key) -> None:
+        confirmed = False
+        for _ in range(PLANS):
+            home = self._home_pods.store.get(key)
+            uid = uid_of(home) if home is not None else ""
+            state = State(
+                home,
+                self._known(key),
+                ended=self._ended.get(uid),
+                making=uid in self._making,
+                confirmed=confirmed,
+            )
+            actions = podplan.plan(
+                state, self._identity, node_address=self._node_address, now=self._now()
+            )
+            if actions != [podplan.Confirm()]:
+                for action in actions:
+                    await self._act(key, state, action)
+                if state.remote is not None:
+                    self._made(uid)
+                return
+            confirmed = await self._is_gone(key)
+        raise Waiting("Undecided", f"pod {key} is neither here nor gone in the remote cluster")
+
+    async def _is_gone(self, key: Key) -> bool:
+        """Asks the remote's API server. What it finds of ours is put into the cache."""
+        namespace, name = self._remote_key(key)
+        try:
+            remote = await self._remote.get(PODS, name, namespace=namespace)
+        except NotFound:
+            return True
+        if not naming.is_nodes_own(remote, self._identity):
+            return True
+        self._remote_pods.observe(remote)
+        return False
+
+    async def _act(self, key: Key, state: State, action: Action) -> None:
+        match action:
+            case podplan.WriteStatus(patch, event):
+                await self._write_status(key, state, patch, event)
+            case podplan.Create(mark_first):
+                await self._create(key, _there(state.home), mark_first=mark_first)
+            case podplan.Update(uid, patch):
+                await self._update(key, uid, patch)
+            case podplan.Delete(uid, grace):
+                namespace, name = self._remote_key(key)
+                await self._remote.delete(
+                    PODS, name, namespace=namespace, uid=uid, grace_seconds=grace
+                )
+                changes.info("pod %s: deletion passed on to the remote", key)
+            case podplan.DeleteOrphan(uid, home_uid):
+                await self._delete_orphan(key, uid, home_uid)
+            case podplan.RemoveHome():
+                await self._home.delete(
+                    PODS,
+                    key.name,
+                    namespace=key.namespace,
+                    uid=uid_of(_there(state.home)),
+                    grace_seconds=0,
+                )
+                changes.info("pod %s: gone", key)
+            case podplan.Confirm():
+                raise AssertionError("Confirm stands alone in a plan")
+
+    async def _write_status(
+        self, key: Key, state: State, patch: Object, event: tuple[str, str] | None
+    ) -> None:
+        home = _there(state.home)
+        body: Object = {"metadata": {"uid": uid_of(home)}, "status": patch}
+        try:
+            written = await self._home.patch(
+                PODS,
+                key.name,
+                body,
+                namespace=key.namespace,
+                subresource="status",
+                kind="strategic",
+            )
+        except (NotFound, Conflict):
+            # Deleted, or another pod by that name: its own event brings the key back.
+            log.debug("pod %s: its status is of no use any more", key)
+            return
+        self._home_pods.observe(written)
+        if event is not None:
+            self._events.warn(home, *event)
+            changes.info("pod %s: %s: %s", key, *event)
+
+    async def _create(self, key: Key, home: Object, *, mark_first: bool) -> None:
+        if self._scopes.get(HomeNamespace(key.namespace)) is None:
+            return  # `namespace_synced` brings the key back.
+        try:
+            namespace = await self._namespaces.ensure(HomeNamespace(key.namespace))
+            await self._mirror.ensure(home)
+            if mark_first:
+                mark = podstatus.handed_over(now=self._now())
+                await self._write_status(key, State(home, None), mark, None)
+            await self._make(key, home, namespace)
+        except Waiting as waiting:
+            await self._tell(key, home, waiting.reason, waiting.message)
+            raise
+        except (Throttled, ServerError):
+            raise  # The server's trouble, not the pod's; and it may have been made.
+        except ApiError as error:
+            reason = _REASONS.get(type(error), "RemoteRefused")
+            message = f"the {error.side} cluster refuses it: {error.message}"
+            await self._tell(key, home, reason, message)
+            raise
+
+    async def _make(self, key: Key, home: Object, namespace: str) -> None:
+        translated = pod.to_remote(home, self._identity, node_address=self._node_address)
+        self._making.add(uid_of(home))
+        try:
+            made = await self._remote.create(PODS, translated.pod, namespace=namespace)
+        except AlreadyExists:
+            made = await self._remote.get(PODS, key.name, namespace=namespace)
+            if not naming.is_nodes_own(made, self._identity):
+                raise _clash(namespace, key.name) from None
+        else:
+            for dropped in translated.dropped:
+                self._events.warn(home, "FieldDropped", str(dropped))
+        self._made(uid_of(home))
+        self._remote_pods.observe(made)
+
+    def _made(self, uid: str) -> None:
+        """What was remembered of the making and the end of earlier remote pods is settled."""
+        self._making.discard(uid)
+        self._ended.pop(uid, None)
+
+    async def _tell(self, key: Key, home: Object, reason: str, message: str) -> None:
+        """Tells at home why the pod is not running. It was surely not made, so that the mark
+        that it may run is taken back, unless an earlier remote pod of it did."""
+        self._making.discard(uid_of(home))
+        current = self._home_pods.store.get(key)
+        if current is None or uid_of(current) != uid_of(home) or is_deleting(current):
+            return
+        ran = bool((current.get("status") or {}).get("containerStatuses"))
+        marked = podstatus.was_handed_over(current)
+        actions = podplan.refusal(
+            current, reason=reason, message=message, clear_start=marked and not ran
+        )
+        for action in actions:
+            await self._act(key, State(current, None), action)
+
+    async def _update(self, key: Key, uid: str, patch: Object) -> None:
+        namespace, name = self._remote_key(key)
+        body = {**patch, "metadata": {**patch.get("metadata", {}), "uid": uid}}
+        try:
+            changed = await self._remote.patch(PODS, name, body, namespace=namespace)
+        except Invalid as error:
+            home = self._home_pods.store.get(key)
+            if home is not None:
+                message = f"the remote cluster refuses the change: {error.message}"
+                self._events.warn(home, "UpdateRefused", message)
+            raise
+        self._remote_pods.observe(changed)
+        changes.info("pod %s: updated in the remote", key)
+
+    async def _delete_orphan(self, key: Key, uid: str, home_uid: str | None) -> None:
+        """Deletes a remote pod without a home pod, once home's API server has confirmed that."""
+        try:
+            home = await self._home.get(PODS, key.name, namespace=key.namespace)
+        except NotFound:
+            pass
+        else:
+            node = (home.get("spec") or {}).get("nodeName")
+            if uid_of(home) == home_uid and node == self._identity.node:
+                self._home_pods.observe(home)
+                return
+        namespace, name = self._remote_key(key)
+        await self._remote.delete(PODS, name, namespace=namespace, uid=uid)
+        changes.info("pod %s: gone at home, deleted in the remote", key)
+
+
+#: What the pod's ``status.reason`` says for a refusal of the remote's API server.
+_REASONS: dict[type[ApiError], str] = {
+    Forbidden: "RemoteForbidden",
+    Invalid: "RemoteInvalid",
+    NotFound: "RemoteNotFound",
+}
+
+
+def _clash(namespace: str, name: str) -> Waiting:
+    return Waiting(
+        "RemoteClash",
+        f"pod {namespace}/{name} exists in the remote cluster and is not this virtual node's; "
+        "rename yours or remove that one",
+    )
+
+
+def _there(home: Object | None) -> Object:
+    if home is None:
+        raise AssertionError("a plan without a home pod has no action on it")
+    return home
+
+
+def _tell_phase(old: Object | None, new: Object | None) -> None:
+    """One line for what a person watching wants to know: each change of phase."""
+    if new is None:
+        return
+    before, after = (podstatus.phase(old) if old else None), podstatus.phase(new)
+    if before != after:
+        origin = naming.origin(new)
+        where = (new.get("spec") or {}).get("nodeName") or "no node yet"
+        name = f"{origin.namespace}/{origin.name}" if origin else name_of(new)
+        changes.info("pod %s: %s in the remote (%s)", name, after, where)
