@@ -8,14 +8,12 @@ Guarantees:
   `THROTTLE_ATTEMPTS` times; then `Throttled` is raised and the caller's queue backs off.
 - After 401 the credential is read again and the request is tried once more.
 - Every request has a limit of time. Watches and streams have none in total; a peer that is gone
-  without a word is noticed by TCP (`_keepalive`), not by asking.
+  without a word is noticed by TCP (`sync.kube.sockets`), not by asking.
 - Nothing else is retried here: only the caller knows whether it still wants the same thing.
 """
 
 from __future__ import annotations
 
-import socket
-import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -29,8 +27,6 @@ from yarl import URL
 from sync.kube.access import Access
 from sync.kube.errors import (
     ApiError,
-    CertificateError,
-    KubeError,
     Side,
     Throttled,
     Unauthorized,
@@ -38,6 +34,7 @@ from sync.kube.errors import (
     from_status,
 )
 from sync.kube.resources import Object, Resource
+from sync.kube.sockets import TransportErrors, watched_socket
 
 #: An API server lets 400 reads and 200 writes run at once by default (--max-requests-inflight,
 #: --max-mutating-requests-inflight); a fair part of that saturates its CPUs.
@@ -296,7 +293,7 @@ class KubeClient:
             if not retry or not await self.access.renew(seen):
                 raise failure
 
-    def reading(self, path: str) -> _TransportErrors:
+    def reading(self, path: str) -> TransportErrors:
         """A context in which errors of a connection become `Unreachable`."""
         return self._transport_errors(f"GET {path}")
 
@@ -320,7 +317,7 @@ class KubeClient:
 
     def _session(self, *, limit: int, total: float | None) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=limit, socket_factory=_keepalive),
+            connector=aiohttp.TCPConnector(limit=limit, socket_factory=watched_socket),
             timeout=aiohttp.ClientTimeout(total=total),
             headers={"User-Agent": self._user_agent, "Accept": "application/json"},
             json_serialize=_no_json,
@@ -342,50 +339,8 @@ class KubeClient:
             retry_after=float(after) if after.isdecimal() else None,
         )
 
-    def _transport_errors(self, what: str) -> _TransportErrors:
-        return _TransportErrors(self.side, what, self.access.server)
-
-
-class _TransportErrors:
-    """Maps what aiohttp and the operating system raise to `Unreachable`, in plain words."""
-
-    def __init__(self, side: Side, what: str, server: str) -> None:
-        self._side: Side = side
-        self._what = what
-        self._server = server
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if error is None or isinstance(error, KubeError):
-            return
-        if isinstance(
-            error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError
-        ):
-            raise self._made(CertificateError, _certificate_words(error)) from error
-        if isinstance(error, aiohttp.ClientConnectorSSLError | ssl.SSLError):
-            raise self._made(Unreachable, "the TLS handshake failed: " + str(error)) from error
-        if isinstance(error, TimeoutError):
-            raise self._made(Unreachable, f"no answer from {self._server} in time") from error
-        if isinstance(error, aiohttp.ClientConnectorError):
-            why = error.os_error.strerror or str(error.os_error) or "cannot connect"
-            raise self._made(Unreachable, f"{self._server}: {why}") from error
-        if isinstance(error, aiohttp.ClientError | OSError):
-            why = str(error) or type(error).__name__
-            raise self._made(Unreachable, f"the connection broke: {why}") from error
-
-    def _made(self, cls: type[Unreachable], message: str) -> Unreachable:
-        return cls(message, side=self._side, what=self._what)
-
-
-def _certificate_words(error: BaseException) -> str:
-    inner = getattr(error, "certificate_error", error)
-    why = getattr(inner, "verify_message", "") or str(inner)
-    return (
-        f"the server's certificate is not trusted: {why}; "
-        "check certificate-authority(-data) and server in the kubeconfig"
-    )
+    def _transport_errors(self, what: str) -> TransportErrors:
+        return TransportErrors(self.side, what, self.access.server)
 
 
 def _retry_after(state: tenacity.RetryCallState) -> float:
@@ -395,23 +350,6 @@ def _retry_after(state: tenacity.RetryCallState) -> float:
     if asked is None:
         asked = 0.5 * 2**state.attempt_number
     return min(max(float(asked), 0.5), THROTTLE_CAP)
-
-
-def _keepalive(address: tuple[Any, ...]) -> socket.socket:
-    """A socket whose dead peer is noticed by TCP in about 25 s: 10 idle, then 3 probes of 5.
-
-    An idle watch costs no request this way, and still does not outlive a cut network for long:
-    the virtual node has 40 s (its Lease) to tell the truth.
-    """
-    family, kind, proto = address[0], address[1], address[2]
-    sock = socket.socket(family=family, type=kind, proto=proto)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
-        if hasattr(socket, option):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 25_000)
-    return sock
 
 
 def _no_json(_: Any) -> str:

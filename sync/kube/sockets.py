@@ -1,0 +1,91 @@
+"""Sockets to an API server, and their failures in plain words.
+
+A peer that is gone without a word is noticed by TCP in about 25 s, so that an idle watch costs no
+request and still does not outlive a cut network for long: the virtual node has 40 s (its Lease)
+to tell the truth.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from typing import Any
+
+import aiohttp
+
+from sync.kube.errors import CertificateError, KubeError, Side, Unreachable
+
+#: Seconds of silence before the first probe, between probes, and how many may stay unanswered.
+_PROBES = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+#: Milliseconds that sent bytes may stay unacknowledged: the time of all probes together.
+_UNACKNOWLEDGED = 25_000
+
+
+def watched_socket(address: tuple[Any, ...]) -> socket.socket:
+    """A socket for requests, watches and logs: a dead peer is noticed also while we send."""
+    sock = tunnel_socket(address)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED)
+    return sock
+
+
+def tunnel_socket(address: tuple[Any, ...]) -> socket.socket:
+    """A socket for tunnels: as `watched_socket`, but a peer that is alive may refuse to read.
+
+    Linux counts a closed window as unacknowledged, so TCP_USER_TIMEOUT would cut
+    ``kubectl exec -i POD -- sh -c 'sleep 60; cat' < BIG_FILE``.
+    """
+    family, kind, proto = address[0], address[1], address[2]
+    sock = socket.socket(family=family, type=kind, proto=proto)
+    probe_when_silent(sock)
+    return sock
+
+
+def probe_when_silent(sock: socket.socket) -> None:
+    """Turns on TCP keepalive. On a listening socket: for all that are accepted from it."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _PROBES:
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+class TransportErrors:
+    """Maps what aiohttp and the operating system raise to `Unreachable`, in plain words."""
+
+    def __init__(self, side: Side, what: str, server: str) -> None:
+        self._side: Side = side
+        self._what = what
+        self._server = server
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is None or isinstance(error, KubeError):
+            return
+        if isinstance(
+            error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError
+        ):
+            raise self._made(CertificateError, _certificate_words(error)) from error
+        if isinstance(error, aiohttp.ClientConnectorSSLError | ssl.SSLError):
+            raise self._made(Unreachable, "the TLS handshake failed: " + str(error)) from error
+        if isinstance(error, TimeoutError):
+            raise self._made(Unreachable, f"no answer from {self._server} in time") from error
+        if isinstance(error, aiohttp.ClientConnectorError):
+            why = error.os_error.strerror or str(error.os_error) or "cannot connect"
+            raise self._made(Unreachable, f"{self._server}: {why}") from error
+        if isinstance(error, aiohttp.ClientError | OSError):
+            why = str(error) or type(error).__name__
+            raise self._made(Unreachable, f"the connection broke: {why}") from error
+
+    def _made(self, cls: type[Unreachable], message: str) -> Unreachable:
+        return cls(message, side=self._side, what=self._what)
+
+
+def _certificate_words(error: BaseException) -> str:
+    inner = getattr(error, "certificate_error", error)
+    why = getattr(inner, "verify_message", "") or str(inner)
+    return (
+        f"the server's certificate is not trusted: {why}; "
+        "check certificate-authority(-data) and server in the kubeconfig"
+    )
