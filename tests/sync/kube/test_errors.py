@@ -1,0 +1,98 @@
+"""Which error an answer becomes, and what its text holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sync.kube import errors
+from sync.kube.errors import ApiError, KubeError, from_status
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+
+
+def status(code: int, reason: str = "", message: str = "", **more: Any) -> dict[str, Any]:
+    return {"kind": "Status", "code": code, "reason": reason, "message": message, **more}
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "expected"),
+    [
+        (400, "BadRequest", errors.BadRequest),
+        (401, "Unauthorized", errors.Unauthorized),
+        (403, "Forbidden", errors.Forbidden),
+        (404, "NotFound", errors.NotFound),
+        (405, "MethodNotAllowed", ApiError),
+        (409, "Conflict", errors.Conflict),
+        (409, "AlreadyExists", errors.AlreadyExists),
+        (410, "Gone", errors.Gone),
+        (410, "Expired", errors.Gone),
+        (422, "Invalid", errors.Invalid),
+        (429, "TooManyRequests", errors.Throttled),
+        (500, "InternalError", errors.ServerError),
+        (503, "ServiceUnavailable", errors.ServerError),
+        (504, "Timeout", errors.ServerError),
+    ],
+)
+def test_class_by_code_and_reason(code: int, reason: str, expected: type[ApiError]) -> None:
+    error = from_status(status(code, reason), code=code, side="home", what="GET /x")
+    assert type(error) is expected
+    assert (error.code, error.reason) == (code, reason)
+
+
+def test_503_that_says_when_is_throttling() -> None:
+    error = from_status(status(503), code=503, side="home", what="", retry_after=2.0)
+    assert type(error) is errors.Throttled
+    assert error.retry_after == 2.0
+
+
+def test_text_says_where_what_and_why() -> None:
+    error = from_status(
+        status(404, "NotFound", 'pods "a" not found'), code=404, side="remote", what="GET /p"
+    )
+    assert str(error) == 'remote: GET /p: pods "a" not found'
+
+
+def test_an_answer_that_is_no_status_still_says_its_code() -> None:
+    assert "502" in str(from_status(None, code=502, side="home", what="GET /p"))
+    assert "502" in str(from_status(["x"], code=502, side="home", what="GET /p"))
+
+
+def test_long_messages_are_cut() -> None:
+    error = from_status(status(422, "Invalid", "x" * 5000), code=422, side="home", what="")
+    assert len(error.message) == errors.MESSAGE_LIMIT
+
+
+def test_another_uid_is_a_conflict_though_the_server_calls_it_invalid() -> None:
+    causes = [{"field": "metadata.uid", "message": "field is immutable"}]
+    said = status(422, "Invalid", "metadata.uid: Invalid value", details={"causes": causes})
+    error = from_status(said, code=422, side="remote", what="PATCH /p")
+    assert type(error) is errors.Conflict
+    assert error.code == 422
+
+
+def test_what_cannot_help_to_repeat() -> None:
+    hopeless = {errors.BadRequest, errors.Invalid, errors.AccessError}
+    found = [KubeError]
+    for cls in found:
+        found += cls.__subclasses__()
+    assert {cls for cls in found if not cls.retryable} == hopeless
+
+
+@given(
+    said=st.fixed_dictionaries(
+        {"kind": st.just("Status")},
+        optional={"code": JSON, "reason": JSON, "message": JSON, "details": JSON},
+    )
+    | JSON,
+    code=st.integers(400, 599),
+)
+def test_any_answer_makes_an_error(said: Any, code: int) -> None:
+    assert isinstance(from_status(said, code=code, side="home", what="GET /x"), ApiError)
