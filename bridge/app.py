@@ -1,0 +1,164 @@
+"""A join, from the first question to the last line: wires the parts and runs them in order.
+
+1. Checks (`bridge.preflight`); nothing has been made when one fails.
+2. The kubelet API listens, so that the Node never names a port that nobody serves.
+3. The engine's caches fill; then the Node is registered and pods are worked.
+4. Until SIGINT or SIGTERM (`stop`), or until a part fails, which ends all.
+5. The parts are cancelled, streams are ended within `STREAMS_SECONDS`, the Lease is released.
+   Workloads in the remote go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from importlib import metadata
+
+from bridge.kubelet.certificate import from_files, self_signed
+from bridge.kubelet.directory import RemotePod
+from bridge.kubelet.server import KubeletServer
+from bridge.node import model
+from bridge.node.controller import NodeController
+from bridge.node.model import NodeFacts
+from bridge.preflight import checks
+from bridge.preflight.checks import Found, connected
+from bridge.settings import JoinSettings
+from sync.engine import Engine, utc_now
+from sync.kube.client import KubeClient
+from sync.store import Key
+from translators import references
+from translators.types import Object, name_of, namespace_of, uid_of
+
+#: Seconds for open exec, log and port-forward streams to end after the stop.
+STREAMS_SECONDS = 3.0
+#: Seconds for the last writes; a stop must not hang on a cluster that is away.
+RELEASE_SECONDS = 3.0
+
+
+class Directory:
+    """Finds the remote pod of a home pod for the kubelet API: only pods of this node."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def find(self, namespace: str, name: str, uid: str | None) -> RemotePod | None:
+        """The remote pod, or None where no such pod is on this node or it is not made yet."""
+        home = self._engine.home_pods.store.get(Key(namespace, name))
+        if home is None or (uid and uid_of(home) != uid):
+            return None
+        remote = self._engine.pods.remote_of(home)
+        if remote is None:
+            return None
+        containers = references.containers(remote.get("spec") or {})
+        names = frozenset(str(container["name"]) for container in containers)
+        return RemotePod(namespace=namespace_of(remote), name=name_of(remote), containers=names)
+
+    def pods(self) -> list[Object]:
+        """The home pods on this node."""
+        return list(self._engine.home_pods.store)
+
+
+def version() -> str:
+    """The bridge's version, of the installed distribution."""
+    return metadata.version("cluster-bridge")
+
+
+async def join(settings: JoinSettings, *, told: Callable[[str], None], stop: asyncio.Event) -> None:
+    """Serves the virtual node until ``stop``.
+
+    ``told`` gets a line for each step. Raises PreflightError, NodeTaken, KubeError and what the
+    kubelet API raises when it cannot listen; all are for the person who asked.
+    """
+    async with (
+        connected(settings.remote, side="remote", told=told) as remote,
+        connected(settings.home, side="home", told=told) as home,
+    ):
+        found = await checks.check(settings, home=home, remote=remote, told=told)
+        engine = Engine(home, remote, identity=found.identity, node_address=found.address)
+        server = _server(settings, found, home=home, remote=remote, directory=Directory(engine))
+        await server.start(found.address, settings.port)
+        told(f"home: kubelet API listens on {found.address}:{server.port}")
+        try:
+            await _serve(settings, found, engine, home, server.port, told=told, stop=stop)
+        finally:
+            await server.stop(STREAMS_SECONDS)
+
+
+async def _serve(
+    settings: JoinSettings,
+    found: Found,
+    engine: Engine,
+    home: KubeClient,
+    port: int,
+    *,
+    told: Callable[[str], None],
+    stop: asyncio.Event,
+) -> None:
+    facts = _facts(settings, found, engine, port)
+    node = NodeController(
+        home,
+        facts,
+        remote_nodes=engine.remote_nodes,
+        watched=[engine.remote_pods, engine.remote_nodes],
+        now=utc_now,
+    )
+    async with asyncio.TaskGroup() as group:
+        running = [group.create_task(engine.run(), name="engine")]
+        running.append(group.create_task(_begin(node, engine, facts, told), name="node"))
+        await stop.wait()
+        for task in running:
+            task.cancel()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(RELEASE_SECONDS):
+            await node.release()
+
+
+async def _begin(
+    node: NodeController, engine: Engine, facts: NodeFacts, told: Callable[[str], None]
+) -> None:
+    """Registers the node when the caches are full, and keeps it."""
+    await engine.synced()
+    await node.register()
+    told(f"home: node {facts.name} is registered; Ctrl-C stops, workloads go on")
+    await node.run()
+
+
+def _facts(settings: JoinSettings, found: Found, engine: Engine, port: int) -> NodeFacts:
+    access = engine.remote_nodes.client.access
+    return NodeFacts(
+        name=found.identity.node,
+        remote_id=found.remote_id,
+        address=found.address,
+        port=port,
+        version=version(),
+        taint=settings.taint,
+        annotations={
+            model.ANNOTATION_KUBECONFIG: access.ref.files(),
+            model.ANNOTATION_CONTEXT: access.context,
+            model.ANNOTATION_HOME_NAME: found.identity.home_name,
+        },
+    )
+
+
+def _server(
+    settings: JoinSettings,
+    found: Found,
+    *,
+    home: KubeClient,
+    remote: KubeClient,
+    directory: Directory,
+) -> KubeletServer:
+    node = found.identity.node
+    if settings.certificate is not None and settings.key is not None:
+        certificate = from_files(settings.certificate, settings.key)
+    else:
+        certificate = self_signed(node, found.address)
+    return KubeletServer(
+        home=home,
+        remote=remote,
+        directory=directory,
+        node_name=node,
+        client_ca=found.client_ca,
+        certificate=certificate,
+    )

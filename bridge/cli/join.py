@@ -1,0 +1,114 @@
+"""`bridge join`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bridge.settings import (
+    DEFAULT_TAINT,
+    DEFAULT_TEMPLATE,
+    KUBELET_PORT,
+    JoinSettings,
+    SettingsError,
+    check_address,
+    check_home_name,
+    check_name,
+    parse_taint,
+)
+from sync.kube.access import KubeconfigRef
+
+
+def join(
+    *,
+    kubeconfig: Annotated[
+        Path, typer.Option(help="Kubeconfig of the remote cluster.", show_default=False)
+    ],
+    context: Annotated[
+        str | None, typer.Option(help="Context of that kubeconfig; its current one unless given.")
+    ] = None,
+    home_kubeconfig: Annotated[
+        Path | None,
+        typer.Option(help="Kubeconfig of the home cluster; as kubectl finds it unless given."),
+    ] = None,
+    home_context: Annotated[
+        str | None, typer.Option(help="Context of home's kubeconfig; its current one unless given.")
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the virtual node; from the remote's context unless given."),
+    ] = None,
+    home_name: Annotated[
+        str | None,
+        typer.Option(
+            help="What {home} stands for in the names of remote namespaces; from the identity of "
+            "the home cluster unless given. Keep it the same from join to join."
+        ),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="IP address at which home's API server reaches this process; the one that "
+            "reaches home's API server unless given."
+        ),
+    ] = None,
+    port: Annotated[
+        int,
+        typer.Option(
+            help="Port of the kubelet API (logs, exec, port-forward); 0 takes a free one.",
+            min=0,
+            max=65535,
+        ),
+    ] = KUBELET_PORT,
+    namespace_template: Annotated[
+        str,
+        typer.Option(
+            help="Names of remote namespaces. '{namespace}' alone keeps home's names, and works "
+            "in namespaces that the bridge makes or that were handed over to it."
+        ),
+    ] = DEFAULT_TEMPLATE,
+    taint: Annotated[
+        str,
+        typer.Option(help="Taint of the new node, KEY=VALUE:EFFECT, or none."),
+    ] = DEFAULT_TAINT,
+    tls_cert_file: Annotated[
+        Path | None,
+        typer.Option(help="Certificate of the kubelet API (PEM); self-signed unless given."),
+    ] = None,
+    tls_private_key_file: Annotated[
+        Path | None, typer.Option(help="Key of that certificate (PEM).")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show all log lines.")] = False,
+) -> None:
+    """Make a remote cluster appear in the home cluster as one virtual node.
+
+    Runs in the foreground until Ctrl-C. Workloads in the remote go on then; joining again takes
+    them up as they are.
+    """
+    from bridge.cli.running import fail, run, step
+    from bridge.observability.logging import to_terminal
+
+    if (tls_cert_file is None) != (tls_private_key_file is None):
+        raise fail("--tls-cert-file and --tls-private-key-file go together", code=2)
+    try:
+        settings = JoinSettings(
+            remote=KubeconfigRef(kubeconfig, context),
+            home=KubeconfigRef(home_kubeconfig, home_context),
+            name=check_name(name) if name else None,
+            home_name=check_home_name(home_name) if home_name else None,
+            address=check_address(address) if address else None,
+            port=port,
+            template=namespace_template,
+            taint=parse_taint(taint),
+            certificate=tls_cert_file,
+            key=tls_private_key_file,
+        )
+    except SettingsError as error:
+        raise fail(str(error), code=2) from None
+    to_terminal(verbose=verbose)
+    from bridge import app
+
+    run(lambda stop: app.join(settings, told=step, stop=stop))
+    step("stopped; workloads in the remote go on")

@@ -1,0 +1,248 @@
+"""Keeps home's Node object and its Lease as they should be.
+
+- The Node is made when it is not there, also after somebody deleted it, and is never taken from
+  another owner: `NodeTaken` ends the join.
+- The status is written when it differs, `SETTLE` seconds after the first of a burst of changes;
+  unchanged it is never written.
+- The Lease is renewed every `RENEW_SECONDS` while this process lives; that is all an idle bridge
+  writes. When it stops, the Lease is released (its holder emptied), so that `bridge leave` and
+  the next join know that nobody serves the node; home calls it NotReady when the Lease expires.
+- A remote that cannot be watched for `OUTAGE_SECONDS` makes the node not Ready, with the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from bridge.node import model
+from bridge.node.model import Health, NodeFacts
+from sync.informer import Informer
+from sync.kube.client import KubeClient
+from sync.kube.errors import AlreadyExists, Conflict, Forbidden, KubeError, NotFound, Unauthorized
+from sync.kube.resources import LEASES, NODES
+from sync.store import Key
+from sync.workqueue import WorkQueue
+from translators import capacity
+from translators.types import Object, metadata, uid_of
+
+log = logging.getLogger(__name__)
+changes = logging.getLogger("cluster-bridge.changes")
+
+LEASE_NAMESPACE = "kube-node-lease"
+#: A kubelet's Lease: 40 s, renewed every quarter of that (nodeLeaseDurationSeconds and
+#: nodeLeaseRenewIntervalFraction in pkg/kubelet).
+LEASE_SECONDS, RENEW_SECONDS = 40, 10.0
+#: Seconds after a change before it is written, so that a burst is one write.
+SETTLE = 0.5
+#: Seconds for which the remote's watches may fail before the node says so: a restart of an API
+#: server takes less, and a node that flaps costs its pods their endpoints.
+OUTAGE_SECONDS = 15.0
+#: The queue's only key: there is one node.
+_NODE = "node"
+
+
+class NodeTaken(Exception):
+    """A Node of that name is not this virtual node."""
+
+
+class NodeController:
+    """``remote_nodes`` is the informer of the remote's nodes, also the witness of its health."""
+
+    def __init__(
+        self,
+        home: KubeClient,
+        facts: NodeFacts,
+        *,
+        remote_nodes: Informer,
+        watched: list[Informer],
+        now: Callable[[], str],
+    ) -> None:
+        self._home = home
+        self._facts = facts
+        self._remote_nodes = remote_nodes
+        self._watched = watched
+        self._now = now
+        self._queue: WorkQueue[str] = WorkQueue()
+        self._lease_uid = ""
+        self._told = ""
+        self.node = Informer(home, NODES, fields=f"metadata.name={facts.name}")
+        self.node.on_change(self._changed)
+        remote_nodes.on_change(self._changed)
+        for informer in watched:
+            informer.on_state(self._state_changed)
+
+    async def register(self) -> Object:
+        """Makes the Node, or takes it up again after an earlier join. Raises NodeTaken."""
+        try:
+            body = model.new_node(self._facts, self._remote_nodes.store)
+            node = await self._home.create(NODES, body)
+        except AlreadyExists:
+            node = await self._home.get(NODES, self._facts.name)
+            check_ours(node, self._facts)
+        self.node.observe(node)
+        await self._write(node)
+        await self._renew()
+        return node
+
+    async def run(self) -> None:
+        """Keeps the Node and the Lease until cancelled, then releases the Lease."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.node.run(), name="watch-home-node")
+                group.create_task(self._keep_lease(), name="node-lease")
+                group.create_task(self._keep_node(), name="node-status")
+        finally:
+            self._queue.close()
+
+    async def release(self) -> None:
+        """Gives the Lease back. Best effort: an expired one says the same a little later."""
+        patch: Object = {"metadata": {"uid": self._lease_uid}, "spec": {"holderIdentity": None}}
+        try:
+            await self._home.patch(LEASES, self._facts.name, patch, namespace=LEASE_NAMESPACE)
+        except KubeError as error:
+            log.info("the node's Lease was not released: %s", error)
+
+    # -- what changed ----------------------------------------------------------------------
+
+    def _changed(self, _: Object | None, __: Object | None) -> None:
+        self._queue.add_after(_NODE, SETTLE)
+
+    def _state_changed(self, informer: Informer) -> None:
+        self._queue.add_after(_NODE, OUTAGE_SECONDS if informer.error else SETTLE)
+
+    # -- the node --------------------------------------------------------------------------
+
+    async def _keep_node(self) -> None:
+        await self.node.synced.wait()
+        while True:
+            key = await self._queue.get()
+            try:
+                await self._reconcile()
+            except KubeError as error:
+                log.warning("the Node could not be written: %s", error)
+                self._queue.retry(key)
+            else:
+                self._queue.forget(key)
+            finally:
+                self._queue.done(key)
+
+    async def _reconcile(self) -> None:
+        node = self.node.store.get(Key("", self._facts.name))
+        if node is None:
+            body = model.new_node(self._facts, self._remote_nodes.store)
+            try:
+                node = await self._home.create(NODES, body)
+            except AlreadyExists:
+                node = await self._home.get(NODES, self._facts.name)
+            else:
+                changes.info("node %s: made again after its deletion", self._facts.name)
+            self.node.observe(node)
+        await self._write(node)
+
+    async def _write(self, node: Object) -> None:
+        nodes = list(self._remote_nodes.store)
+        patch = model.metadata_patch(node, self._facts, nodes)
+        if patch:
+            node = await self._home.patch(NODES, self._facts.name, patch)
+            self.node.observe(node)
+        health, offered = self._health(nodes), capacity.of_nodes(nodes)
+        desired = model.status(
+            node, self._facts, capacity=offered, nodes=nodes, health=health, now=self._now()
+        )
+        patch = model.status_patch(node, desired)
+        if not patch:
+            return
+        written = await self._home.patch(
+            NODES, self._facts.name, {"status": patch}, subresource="status", kind="strategic"
+        )
+        self.node.observe(written)
+        self._tell(health, model.describe(offered))
+
+    def _tell(self, health: Health, offered: str) -> None:
+        said = f"{'Ready' if health.ready else 'NotReady'} ({health.message}); {offered}"
+        if said != self._told:
+            self._told = said
+            changes.info("node %s: %s", self._facts.name, said)
+
+    def _health(self, nodes: list[Object]) -> Health:
+        now = asyncio.get_running_loop().time()
+        for informer in self._watched:
+            since = informer.failing_since
+            # NB: the timer that brings us here and the clock that is read may differ by a bit.
+            if informer.error is not None and since is not None:
+                if now - since >= OUTAGE_SECONDS - SETTLE:
+                    return _outage(informer.error)
+                self._queue.add_after(_NODE, OUTAGE_SECONDS - (now - since))
+        return model.remote_health(nodes)
+
+    # -- the lease -------------------------------------------------------------------------
+
+    async def _keep_lease(self) -> None:
+        while True:
+            await asyncio.sleep(RENEW_SECONDS)
+            try:
+                await self._renew()
+            except KubeError as error:
+                log.warning("the node's Lease could not be renewed: %s", error)
+
+    async def _renew(self) -> None:
+        spec = {
+            "holderIdentity": self._facts.name,
+            "leaseDurationSeconds": LEASE_SECONDS,
+            "renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        }
+        if self._lease_uid:
+            patch: Object = {"metadata": {"uid": self._lease_uid}, "spec": spec}
+            try:
+                await self._home.patch(LEASES, self._facts.name, patch, namespace=LEASE_NAMESPACE)
+            except (NotFound, Conflict):
+                self._lease_uid = ""
+            else:
+                return
+        await self._take_lease(spec)
+
+    async def _take_lease(self, spec: Object) -> None:
+        """Makes the Lease, or takes over the one that is there, with the Node as its owner."""
+        node = self.node.store.get(Key("", self._facts.name))
+        owner = {"apiVersion": "v1", "kind": "Node", "name": self._facts.name}
+        meta: Object = {"name": self._facts.name, "namespace": LEASE_NAMESPACE}
+        if node is not None:
+            meta["ownerReferences"] = [{**owner, "uid": uid_of(node)}]
+        body: Object = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": meta,
+            "spec": spec,
+        }
+        try:
+            lease = await self._home.create(LEASES, body, namespace=LEASE_NAMESPACE)
+        except AlreadyExists:
+            patch: Object = {"spec": spec}
+            if "ownerReferences" in meta:
+                patch["metadata"] = {"ownerReferences": meta["ownerReferences"]}
+            lease = await self._home.patch(
+                LEASES, self._facts.name, patch, namespace=LEASE_NAMESPACE
+            )
+        self._lease_uid = uid_of(lease)
+
+
+def check_ours(node: Object, facts: NodeFacts) -> None:
+    """Raises NodeTaken unless the Node is this remote's virtual node."""
+    remote = (metadata(node).get("labels") or {}).get(model.LABEL_REMOTE)
+    if remote == facts.remote_id:
+        return
+    whose = "stands for another remote cluster" if remote else "is not a bridge's"
+    raise NodeTaken(f"home: node {facts.name} exists and {whose}; choose another name with --name")
+
+
+def _outage(error: KubeError) -> Health:
+    if isinstance(error, Unauthorized | Forbidden):
+        return Health(
+            False, "RemoteCredentialRefused", f"the remote cluster refuses us: {error.message}"
+        )
+    return Health(
+        False, "RemoteUnreachable", f"the remote cluster cannot be reached: {error.message}"
+    )

@@ -1,0 +1,1 @@
+"""What the bridge says of itself: log lines for people."""

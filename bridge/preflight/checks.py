@@ -1,0 +1,194 @@
+"""The checks of a join. Nothing here writes; access reviews are questions.
+
+`check` runs them in an order in which each relies on those before it, and all of them end within
+`LIMIT` seconds, whatever the network does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from bridge.preflight import permissions
+from bridge.settings import JoinSettings
+from sync.kube.access import Access, KubeconfigRef, load
+from sync.kube.client import KubeClient
+from sync.kube.errors import (
+    CertificateError,
+    Forbidden,
+    KubeError,
+    NotFound,
+    Side,
+    Unauthorized,
+    Unreachable,
+)
+from sync.kube.resources import CONFIG_MAPS, NAMESPACES, NODES
+from translators.naming import Identity, TemplateError, check_template, dns_label, home_id
+from translators.types import Object, uid_of
+
+#: Seconds for everything, kubeconfig plugins included: a person waits for this.
+LIMIT = 14.0
+#: Seconds for one question to an API server.
+QUESTION = 6.0
+
+
+class PreflightError(Exception):
+    """The join cannot work; the message is one sentence for the person who asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the checks found out."""
+
+    identity: Identity
+    remote_id: str
+    address: str
+    client_ca: str
+    """PEM of the authorities by which home's API server proves who it is; "" where home keeps
+    that to itself."""
+
+
+Told = Callable[[str], None]
+
+
+@asynccontextmanager
+async def connected(ref: KubeconfigRef, *, side: Side, told: Told) -> AsyncIterator[KubeClient]:
+    """A client whose API server has answered. Raises PreflightError."""
+    with explained():
+        async with asyncio.timeout(LIMIT):
+            access = await load(ref, side=side)
+            async with KubeClient(access) as probe:
+                version = await probe.request("GET", "/version", timeout=QUESTION)
+    told(f"{side}: {access.server} (context {access.context}), {version.get('gitVersion', '?')}")
+    async with KubeClient(access) as client:
+        yield client
+
+
+async def check(
+    settings: JoinSettings, *, home: KubeClient, remote: KubeClient, told: Told
+) -> Found:
+    """All checks between two clusters that answer. Raises PreflightError."""
+    with explained():
+        async with asyncio.timeout(LIMIT):
+            home_uid, remote_uid = await asyncio.gather(_cluster_uid(home), _cluster_uid(remote))
+            if home_uid == remote_uid:
+                raise PreflightError(
+                    f"{remote.access.server} is the home cluster itself (same kube-system "
+                    "namespace); name another cluster with --kubeconfig or --context"
+                )
+            identity = _identity(settings, remote.access, home_uid=home_uid)
+            lacking = await permissions.lacking(home=home, remote=remote)
+            if lacking:
+                raise PreflightError(lacking)
+            told("both: the credentials may do what the bridge does")
+            address = settings.address or await _address(home)
+            client_ca = await _client_ca(home)
+    told(f"home: reaches this bridge at {address}")
+    return Found(identity, home_id(remote_uid), address, client_ca)
+
+
+class explained:  # noqa: N801  # reads as a statement
+    """Turns what the client raises into one sentence with the next step."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, KubeError):
+            raise PreflightError(_words(error)) from error
+        if isinstance(error, TimeoutError):
+            raise PreflightError(
+                f"no answer in {LIMIT:.0f} s, from an API server or from the kubeconfig's "
+                "credential plugin; try `kubectl version` with the same kubeconfig"
+            ) from error
+
+
+def _words(error: KubeError) -> str:
+    said = str(error)
+    if isinstance(error, CertificateError):
+        return said
+    if isinstance(error, Unauthorized):
+        return (
+            f"{error.side}: the API server does not accept the kubeconfig's credential (expired, "
+            "revoked, or of another cluster); get a new one and join again"
+        )
+    if isinstance(error, Forbidden):
+        return f"{said}; ask the cluster's administrator for that right"
+    if isinstance(error, Unreachable):
+        return f"{said}; check that the server in the kubeconfig is up and can be reached from here"
+    return said
+
+
+async def _cluster_uid(client: KubeClient) -> str:
+    """The UID of kube-system: what a cluster is known by."""
+    path = NAMESPACES.path("kube-system")
+    namespace: Object = await client.request("GET", path, timeout=QUESTION)
+    return uid_of(namespace)
+
+
+def _identity(settings: JoinSettings, access: Access, *, home_uid: str) -> Identity:
+    home = home_id(home_uid)
+    identity = Identity(
+        home_id=home,
+        home_name=settings.home_name or home[:8],
+        node=settings.name or dns_label(access.context),
+        template=settings.template,
+    )
+    try:
+        check_template(identity.template, home_name=identity.home_name)
+    except TemplateError as error:
+        raise PreflightError(f"--namespace-template {error}") from error
+    return identity
+
+
+async def _address(home: KubeClient) -> str:
+    """The address of this machine that home's API server can reach.
+
+    That is the one from which we reach it. Where it is on loopback (kind publishes it so), the
+    API server is in a network of home's nodes, and the way to one of them tells.
+    """
+    address = await asyncio.to_thread(_local_address, home.access.host)
+    if address is not None:
+        return address
+    page, _ = await home.list_page(NODES, query={"limit": "20"})
+    for candidate in _internal_addresses(page.items):
+        address = await asyncio.to_thread(_local_address, candidate)
+        if address is not None:
+            return address
+    raise PreflightError(
+        f"home's API server is at {home.access.host}, which does not tell where it can reach "
+        "this machine; say so with --address IP"
+    )
+
+
+def _local_address(host: str) -> str | None:
+    """The local address of a route to ``host``; None for loopback, or no route. Sends nothing."""
+    try:
+        found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, target = found[0]
+        with socket.socket(family, kind, protocol) as sock:
+            sock.connect(target)
+            address = str(sock.getsockname()[0])
+    except OSError:
+        return None
+    return None if address.startswith("127.") or address == "::1" else address
+
+
+def _internal_addresses(nodes: Iterable[Object]) -> Iterable[str]:
+    for node in nodes:
+        for address in (node.get("status") or {}).get("addresses") or ():
+            if address.get("type") == "InternalIP":
+                yield str(address["address"])
+
+
+async def _client_ca(home: KubeClient) -> str:
+    try:
+        found = await home.get(
+            CONFIG_MAPS, "extension-apiserver-authentication", namespace="kube-system"
+        )
+    except (NotFound, Forbidden):
+        return ""
+    return str((found.get("data") or {}).get("client-ca-file") or "")

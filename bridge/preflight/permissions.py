@@ -1,0 +1,107 @@
+"""The rights that the bridge needs on either side, and the question whether it has them.
+
+These tables are the one source: a right that the code uses stands here, and is asked for at join.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from sync.kube.client import KubeClient
+from sync.kube.resources import (
+    CONFIG_MAPS,
+    EVENTS,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    SECRETS,
+    SELF_SUBJECT_ACCESS_REVIEWS,
+    SERVICES,
+    SUBJECT_ACCESS_REVIEWS,
+    TOKEN_REVIEWS,
+    Resource,
+)
+from translators.types import Object
+
+#: A sentence with more rights than this is no sentence; the first ones show the direction.
+NAMED = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """One resource (or subresource) and what is done to it."""
+
+    resource: Resource
+    verbs: tuple[str, ...]
+    subresource: str = ""
+    namespace: str = ""
+
+
+HOME = (
+    Right(NODES, ("create", "get", "list", "watch", "patch")),
+    Right(NODES, ("patch",), "status"),
+    Right(PODS, ("get", "list", "watch", "delete")),
+    Right(PODS, ("patch",), "status"),
+    Right(CONFIG_MAPS, ("list", "watch")),
+    Right(SECRETS, ("list", "watch")),
+    Right(SERVICES, ("list", "watch")),
+    Right(EVENTS, ("create", "get", "patch")),
+    Right(LEASES, ("create", "patch"), namespace="kube-node-lease"),
+    Right(TOKEN_REVIEWS, ("create",)),
+    Right(SUBJECT_ACCESS_REVIEWS, ("create",)),
+)
+REMOTE = (
+    Right(NODES, ("list", "watch")),
+    Right(NAMESPACES, ("create", "get", "list", "watch")),
+    Right(PODS, ("create", "get", "list", "watch", "patch", "delete")),
+    Right(PODS, ("get",), "log"),
+    Right(PODS, ("create", "get"), "exec"),
+    Right(PODS, ("create", "get"), "attach"),
+    Right(PODS, ("create", "get"), "portforward"),
+    Right(CONFIG_MAPS, ("create", "get", "list", "watch", "patch", "delete")),
+    Right(SECRETS, ("create", "get", "list", "watch", "patch", "delete")),
+    Right(SERVICES, ("create", "get", "list", "watch", "patch", "delete")),
+)
+
+
+async def lacking(*, home: KubeClient, remote: KubeClient) -> str:
+    """One sentence that names the rights that are missing; "" where none is."""
+    asked = [(home, right, verb) for right in HOME for verb in right.verbs]
+    asked += [(remote, right, verb) for right in REMOTE for verb in right.verbs]
+    allowed = await asyncio.gather(*(_may(*question) for question in asked))
+    missing = [question for question, answer in zip(asked, allowed, strict=True) if not answer]
+    parts = []
+    for client in (home, remote):
+        names = [_name(right, verb) for who, right, verb in missing if who is client]
+        if names:
+            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+            parts.append(f"{client.side}: the credential may not {', '.join(names[:NAMED])}{more}")
+    if not parts:
+        return ""
+    return "; ".join(parts) + "; grant these rights or use another credential"
+
+
+async def _may(client: KubeClient, right: Right, verb: str) -> bool:
+    attributes: Object = {
+        "group": right.resource.group,
+        "resource": right.resource.plural,
+        "verb": verb,
+    }
+    if right.subresource:
+        attributes["subresource"] = right.subresource
+    if right.namespace:
+        attributes["namespace"] = right.namespace
+    body: Object = {
+        "apiVersion": SELF_SUBJECT_ACCESS_REVIEWS.api_version,
+        "kind": SELF_SUBJECT_ACCESS_REVIEWS.kind,
+        "spec": {"resourceAttributes": attributes},
+    }
+    answer = await client.create(SELF_SUBJECT_ACCESS_REVIEWS, body)
+    return bool((answer.get("status") or {}).get("allowed"))
+
+
+def _name(right: Right, verb: str) -> str:
+    plural = str(right.resource)
+    return f"{verb} {plural}/{right.subresource}" if right.subresource else f"{verb} {plural}"

@@ -1,0 +1,98 @@
+"""What a join is asked to do: read once at the edge, checked there, and frozen."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from sync.kube.access import KubeconfigRef
+from translators.naming import DOMAIN, dns_label
+from translators.types import Object
+
+#: The port that clients expect a kubelet on; where it stands in the Node's status they use that.
+KUBELET_PORT = 10250
+DEFAULT_TEMPLATE = "{namespace}-{home}"
+#: Keeps pods that nobody meant to burst on home's own machines.
+DEFAULT_TAINT = f"{DOMAIN}/virtual-node=true:NoSchedule"
+EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+_TAINT = re.compile(r"(?P<key>[^=:\s]+)(?:=(?P<value>[^=:\s]*))?:(?P<effect>\w+)")
+_NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+
+
+class SettingsError(ValueError):
+    """An option's value cannot be used; the message names the option and says what it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinSettings:
+    """Everything that `bridge join` was asked for; None where it is to find out itself."""
+
+    remote: KubeconfigRef
+    """The remote's kubeconfig and context."""
+    home: KubeconfigRef
+    """Home's, as kubectl finds it unless given."""
+    name: str | None = None
+    """The virtual node's name; from the remote's context unless given."""
+    home_name: str | None = None
+    """What ``{home}`` stands for; from home's identity unless given, so that two homes differ."""
+    address: str | None = None
+    """Where home's API server reaches the kubelet API; the address that reaches it unless given."""
+    port: int = KUBELET_PORT
+    """The kubelet API's port; 0 takes a free one."""
+    template: str = DEFAULT_TEMPLATE
+    """How home's namespaces are named in the remote."""
+    taint: Object | None = None
+    """As in a Node's ``spec.taints``; None for no taint."""
+    certificate: Path | None = None
+    """The kubelet API's serving certificate and its key, PEM; self-signed unless given."""
+    key: Path | None = None
+
+
+def parse_taint(text: str) -> Object | None:
+    """``KEY=VALUE:EFFECT`` as kubectl writes it, or ``none``. Raises SettingsError."""
+    if text == "none":
+        return None
+    match = _TAINT.fullmatch(text)
+    if match is None or match["effect"] not in EFFECTS:
+        raise SettingsError(
+            f"--taint {text!r}: write KEY=VALUE:EFFECT with an effect of "
+            f"{', '.join(EFFECTS)}, or none"
+        )
+    taint: Object = {"key": match["key"], "effect": match["effect"]}
+    if match["value"]:
+        taint["value"] = match["value"]
+    return taint
+
+
+def check_name(name: str) -> str:
+    """A Node's name, as the API wants it (DNS subdomain). Raises SettingsError."""
+    if len(name) > 253 or not _NODE_NAME.fullmatch(name):  # RFC 1123
+        raise SettingsError(
+            f"--name {name!r}: a node's name has lower case letters, digits, '-' and '.', "
+            "and starts and ends with a letter or digit"
+        )
+    return name
+
+
+def check_home_name(name: str) -> str:
+    """A part of namespaces' names. Raises SettingsError."""
+    if dns_label(name) != name:
+        raise SettingsError(
+            f"--home-name {name!r}: use lower case letters, digits and '-', such as "
+            f"{dns_label(name)!r}"
+        )
+    return name
+
+
+def check_address(address: str) -> str:
+    """An IP address: a Node has no other that its API server dials. Raises SettingsError."""
+    try:
+        return str(ipaddress.ip_address(address))
+    except ValueError as error:
+        raise SettingsError(
+            f"--address {address!r}: give the IP address of this machine at which home's API "
+            "server can reach it"
+        ) from error
