@@ -251,16 +251,15 @@ class KubeClient:
                 **self._how(call.headers),
             ) as response:
                 raw = await response.read()
-                if response.status >= 400:
+                if response.status >= 300:
                     raise self._failure(response, raw, call.what)
-        try:
-            decoded: Object = orjson.loads(raw)
-        except orjson.JSONDecodeError as error:
+        decoded = _decoded(raw)
+        if not isinstance(decoded, dict):
             raise Unreachable(
-                "the answer is not JSON; is this an API server, or a proxy before it?",
+                "the answer is not a JSON object; is this an API server, or a proxy before it?",
                 side=self.side,
                 what=call.what,
-            ) from error
+            )
         return decoded
 
     @asynccontextmanager
@@ -282,7 +281,7 @@ class KubeClient:
                     self._url(path, query), timeout=limits, **self._how({})
                 )
             try:
-                if response.status < 400:
+                if response.status < 300:
                     yield response
                     return
                 with self._transport_errors(what):
@@ -306,7 +305,11 @@ class KubeClient:
 
     def _how(self, headers: dict[str, str]) -> dict[str, Any]:
         access = self.access
-        how: dict[str, Any] = {"headers": {**headers, **access.authorization()}}
+        # No API server redirects; what does is a login page, and it would turn a POST into a GET.
+        how: dict[str, Any] = {
+            "headers": {**headers, **access.authorization()},
+            "allow_redirects": False,
+        }
         if access.ssl is not None:
             how["ssl"] = access.ssl
         if access.server_hostname:
@@ -326,13 +329,9 @@ class KubeClient:
         )
 
     def _failure(self, response: aiohttp.ClientResponse, raw: bytes, what: str) -> ApiError:
-        try:
-            status = orjson.loads(raw)
-        except orjson.JSONDecodeError:
-            status = None
         after = response.headers.get("Retry-After", "")
         return from_status(
-            status,
+            _decoded(raw),
             code=response.status,
             side=self.side,
             what=what,
@@ -341,6 +340,14 @@ class KubeClient:
 
     def _transport_errors(self, what: str) -> TransportErrors:
         return TransportErrors(self.side, what, self.access.server)
+
+
+def _decoded(raw: bytes) -> Any:
+    """None for what is not JSON. The parser's error holds the whole text: it goes no further."""
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return None
 
 
 def _retry_after(state: tenacity.RetryCallState) -> float:

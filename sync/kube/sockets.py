@@ -12,6 +12,7 @@ import ssl
 from typing import Any
 
 import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
 
 from sync.kube.errors import CertificateError, KubeError, Side, Unreachable
 
@@ -74,12 +75,26 @@ class TransportErrors:
         if isinstance(error, aiohttp.ClientConnectorError):
             why = error.os_error.strerror or str(error.os_error) or "cannot connect"
             raise self._made(Unreachable, f"{self._server}: {why}") from error
-        if isinstance(error, aiohttp.ClientError | OSError):
-            why = str(error) or type(error).__name__
-            raise self._made(Unreachable, f"the connection broke: {why}") from error
+        if isinstance(error, aiohttp.ClientError | OSError | HttpProcessingError):
+            # Not as its cause: the text of a parser's error quotes what it could not read, and
+            # the repr of one of an answer holds the request's headers, with the credential.
+            raise self._made(Unreachable, _broken_words(error)) from None
 
     def _made(self, cls: type[Unreachable], message: str) -> Unreachable:
         return cls(message, side=self._side, what=self._what)
+
+
+def _broken_words(error: BaseException) -> str:
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return f"the proxy answered {error.status}"
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "the connection broke: the server closed it"
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return "the connection broke: the answer is not complete"
+    if isinstance(error, aiohttp.ClientResponseError | HttpProcessingError):
+        return "the answer is not HTTP; is this an API server?"
+    why = getattr(error, "strerror", None) or type(error).__name__
+    return f"the connection broke: {why}"
 
 
 def _certificate_words(error: BaseException) -> str:

@@ -1,0 +1,457 @@
+"""Requests against an API server that behaves, answers strangely, or is not there."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+from typing import Any
+
+import pytest
+import tenacity
+from aiohttp import web
+
+from sync.kube import access as access_module
+from sync.kube import client as client_module
+from sync.kube import errors
+from sync.kube.access import KubeconfigRef, load
+from sync.kube.client import THROTTLE_ATTEMPTS, KubeClient
+from sync.kube.resources import CONFIG_MAPS, NODES, PODS, SECRETS, SERVICES
+from tests.conftest import ClientFor, access_to
+from tests.fakeapi import Authority, FakeApi, Fault
+from tests.fakeapi.kubeconfig import kubeconfig, write
+from tests.objects import config_map, pod
+
+
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that retries would have slept; they do not."""
+    seconds: list[float] = []
+
+    async def note(wait: float) -> None:
+        seconds.append(wait)
+
+    retrying = functools.partial(tenacity.AsyncRetrying, sleep=note)
+    monkeypatch.setattr(tenacity, "AsyncRetrying", retrying)
+    return seconds
+
+
+# -- objects -------------------------------------------------------------------------------
+
+
+async def test_what_goes_in_comes_out(api: FakeApi, client: KubeClient) -> None:
+    body = {**config_map("a", data={"k": "v"}), "futureField": {"kept": [1, None]}}
+    created = await client.create(CONFIG_MAPS, body, namespace="default")
+    assert created["futureField"] == {"kept": [1, None]}
+    assert created == await client.get(CONFIG_MAPS, "a", namespace="default")
+    assert created == api.get(CONFIG_MAPS, "a", "default")
+
+
+async def test_list_reads_all_pages_of_one_moment(api: FakeApi, client: KubeClient) -> None:
+    for i in range(7):
+        api.put(config_map(f"c{i}"))
+    version = (await client.list(CONFIG_MAPS)).resource_version
+    api.clear_log()
+    page = await client.list(CONFIG_MAPS, page_size=3)
+    assert [item["metadata"]["name"] for item in page.items] == [f"c{i}" for i in range(7)]
+    assert page.resource_version == version
+    assert len(api.requests("GET")) == 3
+
+
+async def test_items_of_a_list_have_their_kind(api: FakeApi, client: KubeClient) -> None:
+    api.put(config_map("a"))
+    (item,) = (await client.list(CONFIG_MAPS)).items
+    assert item == api.get(CONFIG_MAPS, "a", "default")
+
+
+async def test_list_with_selectors(api: FakeApi, client: KubeClient) -> None:
+    api.put(config_map("a", labels={"app": "x"}))
+    api.put(config_map("b", labels={"app": "y"}))
+    api.put(config_map("c", "other", labels={"app": "x"}))
+    page = await client.list(CONFIG_MAPS, namespace="default", labels="app=x")
+    assert [item["metadata"]["name"] for item in page.items] == ["a"]
+    page = await client.list(CONFIG_MAPS, fields="metadata.name=c")
+    assert [item["metadata"]["namespace"] for item in page.items] == ["other"]
+
+
+async def test_list_of_what_expired_between_pages_is_gone(api: FakeApi, client: KubeClient) -> None:
+    for i in range(3):
+        api.put(config_map(f"c{i}"))
+    _, token = await client.list_page(CONFIG_MAPS, query={"limit": "2"})
+    api.compact()
+    with pytest.raises(errors.Gone):
+        await client.list_page(CONFIG_MAPS, query={"limit": "2", "continue": token})
+
+
+async def test_names_are_quoted(api: FakeApi, client: KubeClient) -> None:
+    with pytest.raises(errors.NotFound):
+        await client.get(CONFIG_MAPS, "a/../b?c", namespace="default")
+    assert api.log[-1].path == "/api/v1/namespaces/default/configmaps/a%2F..%2Fb%3Fc"
+
+
+async def test_create_twice(client: KubeClient) -> None:
+    await client.create(CONFIG_MAPS, config_map("a"), namespace="default")
+    with pytest.raises(errors.AlreadyExists):
+        await client.create(CONFIG_MAPS, config_map("a"), namespace="default")
+
+
+async def test_create_in_no_namespace(client: KubeClient) -> None:
+    with pytest.raises(errors.NotFound, match='namespaces "nope" not found'):
+        await client.create(CONFIG_MAPS, config_map("a", "nope"), namespace="nope")
+
+
+async def test_patches_of_both_kinds(api: FakeApi, client: KubeClient) -> None:
+    api.put(pod("a", node="n"))
+    patch = {"metadata": {"labels": {"x": "y"}}}
+    assert (await client.patch(PODS, "a", patch, namespace="default"))["metadata"]["labels"]
+    status = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    for kind in ("True", "False"):
+        status["status"]["conditions"][0]["status"] = kind
+        await client.patch(
+            PODS, "a", status, namespace="default", subresource="status", kind="strategic"
+        )
+    conditions = api.get(PODS, "a", "default")["status"]["conditions"]
+    assert [c["status"] for c in conditions if c["type"] == "Ready"] == ["False"]
+
+
+async def test_patch_of_another_uid_or_version_is_a_conflict(
+    api: FakeApi, client: KubeClient
+) -> None:
+    api.put(pod("a"))
+    for guard in ({"uid": "another"}, {"resourceVersion": "1"}):
+        patch = {"metadata": {**guard, "labels": {"x": "y"}}}
+        with pytest.raises(errors.Conflict):
+            await client.patch(PODS, "a", patch, namespace="default")
+    assert "labels" not in api.get(PODS, "a", "default")["metadata"]
+
+
+async def test_invalid_says_which_field(api: FakeApi, client: KubeClient) -> None:
+    api.put(pod("a"))
+    with pytest.raises(errors.Invalid, match="spec: Forbidden"):
+        await client.patch(PODS, "a", {"spec": {"hostNetwork": True}}, namespace="default")
+
+
+async def test_delete_only_the_one_that_was_meant(api: FakeApi, client: KubeClient) -> None:
+    first = api.put(config_map("a"))
+    api.remove(CONFIG_MAPS, "a", "default")
+    second = api.put(config_map("a"))
+    await client.delete(CONFIG_MAPS, "a", uid=first["metadata"]["uid"], namespace="default")
+    assert api.get(CONFIG_MAPS, "a", "default") == second
+    for _ in range(2):
+        await client.delete(CONFIG_MAPS, "a", uid=second["metadata"]["uid"], namespace="default")
+    assert api.find(CONFIG_MAPS, "a", "default") is None
+
+
+async def test_delete_with_a_grace_period(api: FakeApi, client: KubeClient) -> None:
+    uid = api.put(pod("a", node="n"))["metadata"]["uid"]
+    await client.delete(PODS, "a", uid=uid, namespace="default", grace_seconds=5)
+    assert api.get(PODS, "a", "default")["metadata"]["deletionGracePeriodSeconds"] == 5
+    await client.delete(PODS, "a", uid=uid, namespace="default", grace_seconds=0)
+    assert api.find(PODS, "a", "default") is None
+
+
+async def test_delete_tells_other_failures(api: FakeApi, client: KubeClient) -> None:
+    uid = api.put(config_map("a"))["metadata"]["uid"]
+    api.fail(Fault(code=403))
+    with pytest.raises(errors.Forbidden):
+        await client.delete(CONFIG_MAPS, "a", uid=uid, namespace="default")
+
+
+async def test_user_agent(api: FakeApi) -> None:
+    async with KubeClient(access_to(api), user_agent="bridge/1") as client:
+        await client.list(NODES)
+    assert api.log[0].user_agent == "bridge/1"
+
+
+async def test_outside_of_its_context() -> None:
+    client = KubeClient(access_module.Access(KubeconfigRef(), side="home"))
+    with pytest.raises(RuntimeError, match="async with"):
+        await client.list(NODES)
+
+
+# -- credentials ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def rotating(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A server that takes another token than the one in the kubeconfig's token file."""
+    monkeypatch.setattr(access_module, "RENEW_INTERVAL", 0.0)
+    token = tmp_path / "token"
+    token.write_text("old\n")
+    async with FakeApi(token="new") as server:
+        config = kubeconfig(server.url, user={"tokenFile": "token"})
+        access = await load(KubeconfigRef(write(tmp_path / "config", config)), side="home")
+        async with KubeClient(access) as client:
+            yield server, client, token
+
+
+async def test_401_then_the_new_token(rotating: Any) -> None:
+    server, client, token = rotating
+    token.write_text("new\n")
+    await client.list(NODES)
+    assert [entry.code for entry in server.log] == [[401], [200]]
+
+
+async def test_401_twice(rotating: Any) -> None:
+    server, client, _ = rotating
+    with pytest.raises(errors.Unauthorized):
+        await client.list(NODES)
+    assert len(server.log) == 2
+
+
+async def test_stream_401_then_the_new_token(rotating: Any) -> None:
+    server, client, token = rotating
+    token.write_text("new\n")
+    async with client.stream(NODES.path(), query={"watch": "1"}) as response:
+        assert response.status == 200
+    assert len(server.log) == 2
+
+
+async def test_401_is_not_asked_again_without_a_new_credential(
+    rotating: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, client, _ = rotating
+    monkeypatch.setattr(access_module, "RENEW_INTERVAL", 60.0)
+    with pytest.raises(errors.Unauthorized):
+        await client.list(NODES)
+    assert len(server.log) == 1
+
+
+async def test_many_401_at_once_read_the_credential_once(
+    rotating: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, client, token = rotating
+    token.write_text("new\n")
+    before = client.access.generation
+    await asyncio.gather(*(client.list(NODES) for _ in range(20)))
+    assert client.access.generation == before + 1
+
+
+# -- flow control --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (Fault(code=429, retry_after=0), 0.5),
+        (Fault(code=429, retry_after=1), 1.0),
+        (Fault(code=503, retry_after=2), 2.0),
+        (Fault(code=429, retry_after=999), 30.0),
+        (Fault(code=429), 1.0),
+    ],
+)
+async def test_the_server_says_when_to_ask_again(
+    api: FakeApi, client: KubeClient, slept: list[float], fault: Fault, expected: float
+) -> None:
+    api.fail(dataclasses.replace(fault))
+    await client.list(NODES)
+    assert slept == [expected]
+
+
+async def test_throttled_for_good(api: FakeApi, client: KubeClient, slept: list[float]) -> None:
+    api.fail(Fault(code=429, retry_after=1, times=None))
+    with pytest.raises(errors.Throttled) as caught:
+        await client.list(NODES)
+    assert caught.value.retry_after == 1.0
+    assert len(slept) == THROTTLE_ATTEMPTS - 1
+
+
+@pytest.mark.parametrize("code", [500, 502, 503, 504])
+async def test_server_errors_are_the_callers(
+    api: FakeApi, client: KubeClient, slept: list[float], code: int
+) -> None:
+    api.fail(Fault(code=code))
+    with pytest.raises(errors.ServerError) as caught:
+        await client.list(NODES)
+    assert caught.value.code == code
+    assert len(api.log) == 1
+    assert not slept
+
+
+async def test_a_retry_after_that_is_a_date(
+    api: FakeApi, client: KubeClient, slept: list[float]
+) -> None:
+    api.fail(Fault(code=429, retry_after="Wed, 21 Oct 2026 07:28:00 GMT"))
+    await client.list(NODES)
+    assert len(slept) == 1
+
+
+# -- the network ---------------------------------------------------------------------------
+
+
+async def test_refused(api: FakeApi, client: KubeClient) -> None:
+    await api.stop()
+    with pytest.raises(errors.Unreachable, match=r"[Cc]onnect"):
+        await client.list(NODES)
+    await api.start()
+    await client.list(NODES)
+
+
+async def test_no_such_host(client: KubeClient) -> None:
+    client.access.server = "http://no-such-host.invalid:1"
+    with pytest.raises(errors.Unreachable, match="no-such-host"):
+        await client.list(NODES)
+
+
+async def test_no_answer_in_time(api: FakeApi, client: KubeClient) -> None:
+    api.pause()
+    with pytest.raises(errors.Unreachable, match="in time"):
+        await client.request("GET", NODES.path(), timeout=0.05)
+    api.resume()
+    await client.list(NODES)
+
+
+async def test_dropped_before_and_after_the_write(api: FakeApi, client: KubeClient) -> None:
+    for drop, stored in (("before", False), ("after", True)):
+        name = f"c-{drop}"
+        api.fail(Fault(method="POST", drop="after" if stored else "before"))
+        with pytest.raises(errors.Unreachable):
+            await client.create(CONFIG_MAPS, config_map(name), namespace="default")
+        assert (api.find(CONFIG_MAPS, name, "default") is not None) is stored
+
+
+@pytest.mark.parametrize("raw", [b"<html>login</html>", b"", b"[]", b"null", b'"x"', b"{"])
+async def test_an_answer_that_is_no_object(api: FakeApi, client: KubeClient, raw: bytes) -> None:
+    api.fail(Fault(raw=raw))
+    with pytest.raises(errors.Unreachable, match="JSON"):
+        await client.list(NODES)
+
+
+async def test_a_failure_that_is_no_status(api: FakeApi, client: KubeClient) -> None:
+    api.fail(Fault(raw=b"<html>bad gateway</html>", code=502))
+    with pytest.raises(errors.ServerError, match="502"):
+        await client.list(NODES)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_redirects_are_not_followed(api: FakeApi, client: KubeClient, method: str) -> None:
+    async def elsewhere(_: web.BaseRequest) -> web.Response:
+        return web.Response(status=302, headers={"Location": "/version"})
+
+    api.route("*", CONFIG_MAPS.path(namespace="default"), elsewhere)
+    path = CONFIG_MAPS.path(namespace="default")
+    with pytest.raises(errors.ApiError, match="302"):
+        await client.request(method, path, body=config_map("a") if method == "POST" else None)
+    with pytest.raises(errors.ApiError, match="302"):
+        async with client.stream(path):
+            pytest.fail("a login page is no watch")
+    assert len(api.log) == 2
+
+
+async def test_requests_beyond_the_pool_wait_their_turn(
+    api: FakeApi, client_for: ClientFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "MAX_CONNECTIONS", 2)
+    client = await client_for(api)
+    api.fail(Fault(delay=0.02, times=None))
+    async with client.stream(NODES.path(), query={"watch": "1"}):
+        await asyncio.gather(*(client.list(NODES) for _ in range(6)))
+
+
+# -- streams -------------------------------------------------------------------------------
+
+
+async def test_stream_gives_lines_as_they_come(api: FakeApi, client: KubeClient) -> None:
+    async with client.stream(PODS.path(), query={"watch": "1"}) as response:
+        for i in range(2):
+            api.put(pod(f"p{i}"))
+            assert f'"p{i}"'.encode() in await response.content.readline()
+    await api.until(lambda: not api.open_watches())
+
+
+async def test_stream_that_breaks(api: FakeApi, client: KubeClient) -> None:
+    path = PODS.path()
+    async with client.stream(path, query={"watch": "1"}) as response:
+        await api.until(lambda: api.open_watches(PODS))
+        api.break_watches()
+        with pytest.raises(errors.Unreachable), client.reading(path):
+            await response.content.readline()
+
+
+async def test_stream_that_falls_silent(api: FakeApi, client: KubeClient) -> None:
+    path = PODS.path()
+    api.mute_watches()
+    async with client.stream(path, query={"watch": "1"}, idle=0.05) as response:
+        api.put(pod("a"))
+        with pytest.raises(errors.Unreachable, match="in time"), client.reading(path):
+            await response.content.readline()
+
+
+async def test_stream_that_is_not_even_begun(api: FakeApi, client: KubeClient) -> None:
+    api.pause()
+    with pytest.raises(errors.Unreachable, match="in time"):
+        async with client.stream(PODS.path(), query={"watch": "1"}, idle=0.05):
+            pytest.fail("there is no answer")
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [(403, errors.Forbidden), (410, errors.Gone), (429, errors.Throttled), (500, errors.ApiError)],
+)
+async def test_stream_that_is_refused(
+    api: FakeApi, client: KubeClient, code: int, expected: type[Exception]
+) -> None:
+    api.fail(Fault(code=code, watch=True, retry_after=1))
+    with pytest.raises(expected):
+        async with client.stream(PODS.path(), query={"watch": "1"}):
+            pytest.fail("it was refused")
+
+
+async def test_an_error_of_the_reader_is_not_mistaken(api: FakeApi, client: KubeClient) -> None:
+    with pytest.raises(ValueError, match="mine"):
+        async with client.stream(PODS.path(), query={"watch": "1"}):
+            raise ValueError("mine")
+
+
+# -- certificates --------------------------------------------------------------------------
+
+
+async def test_https_with_a_client_certificate(tmp_path: Any, authority: Authority) -> None:
+    context = authority.server_context(authority.issue("server", address="127.0.0.1"))
+    pair = authority.issue("bridge-client")
+    user = {"client-certificate": str(pair.cert), "client-key": str(pair.key)}
+    async with FakeApi(tls=context) as server:
+        config = kubeconfig(
+            server.url, user=user, cluster={"certificate-authority": str(authority.cert)}
+        )
+        access = await load(KubeconfigRef(write(tmp_path / "config", config)), side="home")
+        async with KubeClient(access) as client:
+            await client.list(SERVICES)
+        assert server.log[0].subject == "bridge-client"
+
+
+@pytest.mark.parametrize("case", ["another authority", "another name"])
+async def test_a_certificate_that_is_not_trusted(
+    tmp_path: Any, authority: Authority, case: str
+) -> None:
+    trusted = Authority(tmp_path, "another") if case == "another authority" else authority
+    address = "127.0.0.2" if case == "another name" else "127.0.0.1"
+    context = authority.server_context(authority.issue("server", address=address))
+    async with FakeApi(tls=context) as server:
+        cluster = {"certificate-authority": str(trusted.cert)}
+        config = write(tmp_path / "config", kubeconfig(server.url, cluster=cluster))
+        async with KubeClient(await load(KubeconfigRef(config), side="remote")) as client:
+            with pytest.raises(errors.CertificateError, match="certificate-authority"):
+                await client.list(SECRETS)
+            with pytest.raises(errors.CertificateError):
+                async with client.stream(SECRETS.path()):
+                    pytest.fail("it is not trusted")
+
+
+async def test_tls_server_name(tmp_path: Any, authority: Authority) -> None:
+    context = authority.server_context(authority.issue("server", address="127.0.0.2"))
+    async with FakeApi(tls=context) as server:
+        cluster = {
+            "certificate-authority": str(authority.cert),
+            "tls-server-name": "127.0.0.2",
+        }
+        config = write(tmp_path / "config", kubeconfig(server.url, cluster=cluster))
+        async with KubeClient(await load(KubeconfigRef(config), side="remote")) as client:
+            await client.list(SECRETS)
+
+
+async def test_https_to_a_server_that_speaks_http(tmp_path: Any, api: FakeApi) -> None:
+    config = write(tmp_path / "config", kubeconfig(api.url.replace("http:", "https:")))
+    async with KubeClient(await load(KubeconfigRef(config), side="remote")) as client:
+        with pytest.raises(errors.Unreachable, match="TLS"):
+            await client.list(SECRETS)
