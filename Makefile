@@ -1,0 +1,39 @@
+# Every target sets up what it needs; run any of them on a fresh checkout.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Newer than its inputs when the environment is complete.
+READY := $(VENV)/.ready
+
+.PHONY: help demo demo-down test test-fast test-e2e lint
+
+help:
+	@echo 'make demo       two real clusters on this machine, joined, with a workload on them'
+	@echo 'make demo-down  removes what the demo made'
+	@echo 'make test       all tests, on two real clusters too'
+	@echo 'make test-fast  the tests that need no cluster, and the linters'
+
+$(READY): pyproject.toml e2e/setup.sh
+	@sh e2e/setup.sh $(PYTHON) $(VENV)
+	@touch $@
+
+demo: $(READY)
+	@$(BIN)/python -m e2e.demo up
+
+demo-down: $(READY)
+	@$(BIN)/python -m e2e.demo down
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test-fast: lint
+	$(BIN)/pytest tests
+
+test-e2e: $(READY)
+	$(BIN)/pytest e2e
+
+test: test-fast test-e2e

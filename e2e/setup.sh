@@ -1,0 +1,22 @@
+#!/bin/sh
+# Makes the Python environment for this checkout: e2e/setup.sh PYTHON VENV
+# Debian ships Python without venv; as root it is installed, otherwise the command is named.
+set -eu
+python=$1
+venv=$2
+
+if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+    version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        echo "installing python$version-venv"
+        apt-get -qq update
+        DEBIAN_FRONTEND=noninteractive apt-get -qq install -y "python$version-venv" >/dev/null
+    else
+        echo "this Python cannot make environments; run: apt-get install python$version-venv" >&2
+        exit 1
+    fi
+fi
+[ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+echo "installing the project and its development tools into $venv"
+"$venv/bin/python" -m pip install --quiet --upgrade 'pip>=25.1'
+"$venv/bin/python" -m pip install --quiet --editable . --group dev
