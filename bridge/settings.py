@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from sync.kube.access import KubeconfigRef
+from sync.kube.kubeconfig import KubeconfigRef
 from translators.naming import DOMAIN, dns_label
 from translators.types import Object
 

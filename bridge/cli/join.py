@@ -18,7 +18,7 @@ from bridge.settings import (
     check_name,
     parse_taint,
 )
-from sync.kube.access import KubeconfigRef
+from sync.kube.kubeconfig import KubeconfigRef
 
 
 def join(

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sync.kube.access import KubeconfigRef
+from sync.kube.kubeconfig import KubeconfigRef
 
 
 def leave(

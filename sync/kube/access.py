@@ -18,7 +18,6 @@ import re
 import ssl
 import stat
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,6 +26,7 @@ import aiohttp
 import yaml
 
 from sync.kube.errors import AccessError, Side
+from sync.kube.kubeconfig import KubeconfigRef as KubeconfigRef  # noqa: PLC0414  # re-exported
 
 #: A credential that the server refused is read again at most this often, in seconds: an exec
 #: plugin may start a browser or count against a quota.
@@ -36,24 +36,6 @@ _NO_ENTRY = re.compile(
     r"Expected object with name (?P<name>.*?) in .*/(?P<kind>context|cluster|user)s list$",
     re.DOTALL,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class KubeconfigRef:
-    """Which kubeconfig and which context of it; None means what kubectl would take."""
-
-    path: Path | None = None
-    context: str | None = None
-
-    def __str__(self) -> str:
-        where = self.files()
-        return where if self.context is None else f"{where} (context {self.context})"
-
-    def files(self) -> str:
-        """The file, or the list of files in the form of ``KUBECONFIG``, as kubectl finds it."""
-        if self.path is not None:
-            return str(self.path)
-        return os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
 
 
 class Access:
