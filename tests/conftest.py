@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Protocol
 
 import pytest
 
-from sync.kube.access import Access, KubeconfigRef
 from sync.kube.client import KubeClient
 from sync.kube.errors import Side
-from tests.fakeapi import Authority, FakeApi
+from tests.fakeapi import Authority, FakeApi, access_to
 
 
 class ClientFor(Protocol):
     """What the fixture `client_for` gives."""
 
     def __call__(self, server: FakeApi, side: Side = "remote") -> Awaitable[KubeClient]: ...
-
-
-@pytest.fixture
-async def serve() -> AsyncIterator[Callable[[FakeApi], Awaitable[FakeApi]]]:
-    """Starts servers that the test made itself; they stop at its end."""
-    async with AsyncExitStack() as stack:
-        yield stack.enter_async_context
 
 
 @pytest.fixture
@@ -70,11 +61,3 @@ async def client(api: FakeApi, client_for: ClientFor) -> KubeClient:
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     """A certificate authority for the whole run; keys take a moment to make."""
     return Authority(tmp_path_factory.mktemp("authority"))
-
-
-def access_to(server: FakeApi, side: Side = "remote") -> Access:
-    """An Access made by hand: `access.load` needs a file and a quarter of a second for imports."""
-    access = Access(KubeconfigRef(Path("none")), side=side)
-    access.server = server.url
-    access.context = "fake"
-    return access

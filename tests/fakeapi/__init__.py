@@ -6,10 +6,11 @@ no controllers, but for what removes the contents of a deleted namespace. `FakeA
 use; `Authority` gives it a certificate.
 """
 
+from tests.fakeapi.credentials import access_to
 from tests.fakeapi.faults import Fault
 from tests.fakeapi.journal import Entry
 from tests.fakeapi.refusals import Refused
 from tests.fakeapi.server import FakeApi
 from tests.fakeapi.tls import Authority
 
-__all__ = ["Authority", "Entry", "FakeApi", "Fault", "Refused"]
+__all__ = ["Authority", "Entry", "FakeApi", "Fault", "Refused", "access_to"]

@@ -17,8 +17,8 @@ from sync.kube import errors
 from sync.kube.access import KubeconfigRef, load
 from sync.kube.client import THROTTLE_ATTEMPTS, KubeClient
 from sync.kube.resources import CONFIG_MAPS, NODES, PODS, SECRETS, SERVICES
-from tests.conftest import ClientFor, access_to
-from tests.fakeapi import Authority, FakeApi, Fault
+from tests.conftest import ClientFor
+from tests.fakeapi import Authority, FakeApi, Fault, access_to
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.objects import config_map, pod
 

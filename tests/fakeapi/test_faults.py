@@ -1,0 +1,72 @@
+"""Faults meet what they are meant for, and no more."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiohttp import web
+
+from sync.kube import errors
+from sync.kube.client import KubeClient
+from sync.kube.resources import CONFIG_MAPS, NODES, PODS
+from tests.fakeapi import FakeApi, Fault
+from tests.objects import config_map
+
+
+async def test_only_what_matches_and_only_so_often(api: FakeApi, client: KubeClient) -> None:
+    fault = api.fail(Fault(method="POST", path="*/configmaps", code=500, times=2))
+    await client.list(CONFIG_MAPS)
+    for _ in range(2):
+        with pytest.raises(errors.ServerError):
+            await client.create(CONFIG_MAPS, config_map("a"), namespace="default")
+    await client.create(CONFIG_MAPS, config_map("a"), namespace="default")
+    assert fault.hits == 2
+
+
+async def test_by_predicate_until_it_is_lifted(api: FakeApi, client: KubeClient) -> None:
+    fault = api.fail(
+        Fault(code=403, when=lambda e: bool(e.body) and "x" in e.body["data"], times=None)
+    )
+    await client.create(CONFIG_MAPS, config_map("a"), namespace="default")
+    for _ in range(2):
+        with pytest.raises(errors.Forbidden, match="made to fail"):
+            await client.create(CONFIG_MAPS, config_map("b", data={"x": ""}), namespace="default")
+    api.heal(fault)
+    await client.create(CONFIG_MAPS, config_map("b", data={"x": ""}), namespace="default")
+
+
+async def test_watches_apart_from_lists(api: FakeApi, client: KubeClient) -> None:
+    api.fail(Fault(code=410, watch=True, times=None))
+    await client.list(PODS)
+    with pytest.raises(errors.Gone):
+        async with client.stream(PODS.path(), query={"watch": "true"}):
+            pytest.fail("it was refused")
+    api.heal()
+    async with client.stream(PODS.path(), query={"watch": "true"}):
+        pass
+
+
+async def test_paused_requests_are_answered_later(api: FakeApi, client: KubeClient) -> None:
+    api.pause()
+    waiting = asyncio.create_task(client.list(NODES))
+    await api.until(lambda: api.requests("GET"))
+    assert not waiting.done()
+    api.resume()
+    await waiting
+
+
+async def test_tokens(api: FakeApi, client: KubeClient) -> None:
+    api.token = "good"
+    with pytest.raises(errors.Unauthorized):
+        await client.list(NODES)
+
+
+async def test_routes_of_the_tests_own(api: FakeApi, client: KubeClient) -> None:
+    async def logs(request: web.Request) -> web.Response:
+        return web.Response(text=f"lines of {request.query['container']}")
+
+    api.route("GET", "/api/v1/namespaces/*/pods/*/log", logs)
+    path = PODS.path("p", namespace="default", subresource="log")
+    async with client.stream(path, query={"container": "c"}) as response:
+        assert await response.text() == "lines of c"

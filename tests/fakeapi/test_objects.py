@@ -1,0 +1,421 @@
+"""The fake's storage, as a client sees it: what kube-apiserver does, checked on its double."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from sync.kube import errors
+from sync.kube.client import KubeClient
+from sync.kube.resources import (
+    CONFIG_MAPS,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    SECRETS,
+    SERVICES,
+    Object,
+    Resource,
+)
+from tests.fakeapi import FakeApi
+from tests.objects import config_map, node, pod, secret
+
+WIDGETS = Resource("example.test", "v1", "widgets", "Widget")
+
+
+async def put(client: KubeClient, resource: Resource, name: str, body: Object) -> Object:
+    return await client.request("PUT", resource.path(name, namespace="default"), body=body)
+
+
+def names(objects: list[Object]) -> list[str]:
+    return [obj["metadata"]["name"] for obj in objects]
+
+
+# -- create --------------------------------------------------------------------------------
+
+
+async def test_metadata_is_filled_in(client: KubeClient) -> None:
+    sent = config_map("a")
+    sent["metadata"] |= {"uid": "mine", "creationTimestamp": "2020-01-01T00:00:00Z"}
+    meta = (await client.create(CONFIG_MAPS, sent, namespace="default"))["metadata"]
+    assert meta["uid"] != "mine"
+    assert meta["creationTimestamp"] > "2026"
+    assert int(meta["resourceVersion"]) > 1
+    assert "generation" not in meta
+
+
+async def test_generated_names_differ(client: KubeClient) -> None:
+    body: Object = {"metadata": {"generateName": "x-"}}
+    made = [await client.create(CONFIG_MAPS, body, namespace="default") for _ in range(2)]
+    assert made[0]["metadata"]["name"] != made[1]["metadata"]["name"]
+    assert all(name.startswith("x-") for name in names(made))
+
+
+async def test_one_counter_for_all_kinds(api: FakeApi) -> None:
+    versions = [
+        int(obj["metadata"]["resourceVersion"])
+        for obj in (api.put(config_map("a")), api.put(node("n")), api.put(secret("s")))
+    ]
+    assert versions == list(range(versions[0], versions[0] + 3))
+
+
+async def test_namespaces_at_the_start(api: FakeApi) -> None:
+    assert names(api.objects(NAMESPACES)) == ["default", "kube-node-lease", "kube-system"]
+
+
+async def test_namespaces_need_not_exist() -> None:
+    server = FakeApi(namespaces_must_exist=False)
+    kind = server.store.registry.of(CONFIG_MAPS)
+    assert server.store.create(kind, "nope", config_map("a", "nope"))
+
+
+@pytest.mark.parametrize(
+    ("resource", "body"),
+    [
+        (CONFIG_MAPS, config_map("Upper")),
+        (CONFIG_MAPS, config_map("a", labels={"x": "a b"})),
+        (SERVICES, {"metadata": {"name": "a.b"}, "spec": {}}),
+        (CONFIG_MAPS, {"metadata": {}}),
+        (PODS, {"metadata": {"name": "a"}, "spec": {"containers": []}}),
+    ],
+)
+async def test_what_no_server_takes(client: KubeClient, resource: Resource, body: Object) -> None:
+    with pytest.raises(errors.Invalid):
+        await client.create(resource, body, namespace="default")
+
+
+async def test_bodies_that_contradict_their_path(client: KubeClient) -> None:
+    for body in (pod("a"), config_map("a", "other"), config_map("a")):
+        if body["kind"] == "ConfigMap" and body["metadata"]["namespace"] == "default":
+            body["metadata"]["resourceVersion"] = "5"
+        with pytest.raises(errors.BadRequest):
+            await client.create(CONFIG_MAPS, body, namespace="default")
+
+
+async def test_defaults_are_added(api: FakeApi) -> None:
+    spec = api.put(pod("a"))["spec"]
+    assert spec["containers"][0]["imagePullPolicy"] == "IfNotPresent"
+    assert spec["serviceAccountName"] == "default"
+    assert spec["volumes"][0]["name"].startswith("kube-api-access-")
+    kept = api.put({**secret("s"), "stringData": {"k": "v"}})
+    assert kept["data"] == {"k": "dg=="}
+    assert "stringData" not in kept
+
+
+async def test_dry_run_stores_nothing(api: FakeApi, client: KubeClient) -> None:
+    path = CONFIG_MAPS.path(namespace="default")
+    await client.request("POST", path, query={"dryRun": "All"}, body=config_map("a"))
+    assert api.find(CONFIG_MAPS, "a", "default") is None
+
+
+async def test_kinds_of_custom_resources(api: FakeApi, client: KubeClient) -> None:
+    with pytest.raises(errors.NotFound):
+        await client.list(WIDGETS)
+    api.register(WIDGETS)
+    body: Object = {"metadata": {"name": "w"}, "spec": {"size": 1}}
+    await client.create(WIDGETS, body, namespace="default")
+    assert names((await client.list(WIDGETS, fields="spec.size=1")).items) == ["w"]
+    with pytest.raises(errors.ApiError) as caught:
+        await client.patch(WIDGETS, "w", {}, namespace="default", kind="strategic")
+    assert caught.value.code == 415
+
+
+# -- update --------------------------------------------------------------------------------
+
+
+async def test_put_checks_the_version(api: FakeApi, client: KubeClient) -> None:
+    old = api.put(config_map("a"))
+    new = await put(client, CONFIG_MAPS, "a", {**old, "data": {"k": "v"}})
+    assert new["metadata"]["uid"] == old["metadata"]["uid"]
+    with pytest.raises(errors.Conflict):
+        await put(client, CONFIG_MAPS, "a", {**old, "data": {"k": "w"}})
+    with pytest.raises(errors.Conflict):
+        await put(client, CONFIG_MAPS, "a", {**new, "metadata": {**new["metadata"], "uid": "x"}})
+    with pytest.raises(errors.BadRequest):
+        await put(client, CONFIG_MAPS, "a", config_map("b"))
+
+
+async def test_put_without_a_version(api: FakeApi, client: KubeClient) -> None:
+    api.put(config_map("a"))
+    assert (await put(client, CONFIG_MAPS, "a", config_map("a", data={"k": "v"})))["data"]
+    lease: Object = {"metadata": {"name": "l"}, "spec": {}}
+    await client.create(LEASES, lease, namespace="default")
+    with pytest.raises(errors.Invalid):
+        await put(client, LEASES, "l", lease)
+
+
+async def test_what_changes_nothing_is_no_write(api: FakeApi, client: KubeClient) -> None:
+    old = api.put(pod("a", labels={"x": "y"}))
+    for patch in ({}, {"metadata": {"labels": {"x": "y"}}}, {"status": {"phase": "Running"}}):
+        assert await client.patch(PODS, "a", patch, namespace="default") == old
+    assert await put(client, PODS, "a", old) == old
+    assert api.store.history.revision == int(old["metadata"]["resourceVersion"])
+
+
+async def test_status_and_the_rest_have_a_path_each(api: FakeApi, client: KubeClient) -> None:
+    old = api.put(pod("a"))
+    patch: Object = {"spec": {"priority": 9}, "status": {"phase": "Running"}}
+    new = await client.patch(PODS, "a", patch, namespace="default", subresource="status")
+    assert new["status"]["phase"] == "Running"
+    assert new["spec"] == old["spec"]
+    assert new["metadata"]["generation"] == 1
+
+
+async def test_generation_counts_changes_of_the_spec(api: FakeApi, client: KubeClient) -> None:
+    api.put(pod("a"))
+    patch: Object = {"spec": {"containers": [{"name": "main", "image": "busybox:2"}]}}
+    new = await client.patch(PODS, "a", patch, namespace="default", kind="strategic")
+    assert new["metadata"]["generation"] == 2
+    assert new["spec"]["containers"][0]["volumeMounts"]
+
+
+async def test_what_a_pod_may_not_change(api: FakeApi, client: KubeClient) -> None:
+    tolerations = api.put(pod("a"))["spec"]["tolerations"]
+    more = [*tolerations, {"key": "x", "operator": "Exists"}]
+    await client.patch(PODS, "a", {"spec": {"tolerations": more}}, namespace="default")
+    await client.patch(PODS, "a", {"spec": {"activeDeadlineSeconds": 9}}, namespace="default")
+    refused: list[Object] = [{"nodeName": "n"}, {"tolerations": []}, {"activeDeadlineSeconds": 10}]
+    for spec in refused:
+        with pytest.raises(errors.Invalid):
+            await client.patch(PODS, "a", {"spec": spec}, namespace="default")
+
+
+async def test_immutable_objects(api: FakeApi, client: KubeClient) -> None:
+    api.put({**config_map("a", data={"k": "v"}), "immutable": True})
+    with pytest.raises(errors.Invalid):
+        await client.patch(CONFIG_MAPS, "a", {"data": {"k": "w"}}, namespace="default")
+    api.put({**secret("s"), "type": "Opaque"})
+    with pytest.raises(errors.Invalid):
+        await client.patch(SECRETS, "s", {"type": "other"}, namespace="default")
+
+
+async def test_the_cluster_ip_stays(api: FakeApi, client: KubeClient) -> None:
+    sent: Object = {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}}
+    made = await client.create(SERVICES, sent, namespace="default")
+    assert made["spec"]["ports"][0]["targetPort"] == 80
+    assert await put(client, SERVICES, "s", sent) == made
+    with pytest.raises(errors.Invalid):
+        await client.patch(SERVICES, "s", {"spec": {"clusterIP": "1.2.3.4"}}, namespace="default")
+
+
+async def test_resize_and_ephemeral_containers(api: FakeApi, client: KubeClient) -> None:
+    api.put(pod("a", node="n"))
+
+    async def patch(subresource: str, spec: Object) -> Object:
+        change: Object = {"spec": spec}
+        return await client.patch(
+            PODS, "a", change, namespace="default", subresource=subresource, kind="strategic"
+        )
+
+    limits = {"limits": {"cpu": "2"}}
+    new = await patch("resize", {"containers": [{"name": "main", "resources": limits}]})
+    assert new["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "2"}
+    with pytest.raises(errors.Invalid):
+        await patch("resize", {"containers": [{"name": "main", "image": "x"}]})
+    new = await patch("ephemeralcontainers", {"ephemeralContainers": [{"name": "d", "image": "b"}]})
+    assert new["spec"]["ephemeralContainers"][0]["terminationMessagePolicy"] == "File"
+    with pytest.raises(errors.Invalid):
+        await patch("ephemeralcontainers", {"ephemeralContainers": [{"name": "d", "image": "c"}]})
+
+
+async def test_binding(api: FakeApi, client: KubeClient) -> None:
+    api.put(pod("a"))
+    path = PODS.path("a", namespace="default", subresource="binding")
+    body: Object = {"metadata": {"name": "a"}, "target": {"kind": "Node", "name": "n"}}
+    await client.request("POST", path, body=body)
+    bound = api.get(PODS, "a", "default")
+    assert bound["spec"]["nodeName"] == "n"
+    assert bound["status"]["conditions"][0]["type"] == "PodScheduled"
+    assert bound["metadata"]["generation"] == 1
+    with pytest.raises(errors.Conflict):
+        await client.request("POST", path, body=body)
+
+
+# -- delete --------------------------------------------------------------------------------
+
+
+async def test_unbound_and_finished_pods_go_at_once(api: FakeApi) -> None:
+    api.put(pod("unbound"))
+    api.put({**pod("done", node="n"), "status": {"phase": "Succeeded"}})
+    for name in ("unbound", "done"):
+        api.delete(PODS, name, "default")
+        assert api.find(PODS, name, "default") is None
+
+
+async def test_grace_periods_only_become_shorter(api: FakeApi) -> None:
+    api.put(pod("a", node="n"))
+    first = api.delete(PODS, "a", "default")["metadata"]
+    assert first["deletionGracePeriodSeconds"] == 30
+    assert first["generation"] == 2
+    assert api.delete(PODS, "a", "default", grace_seconds=60)["metadata"] == first
+    assert api.delete(PODS, "a", "default")["metadata"] == first
+    second = api.delete(PODS, "a", "default", grace_seconds=10)["metadata"]
+    assert second["deletionGracePeriodSeconds"] == 10
+    assert second["deletionTimestamp"] < first["deletionTimestamp"]
+    api.delete(PODS, "a", "default", grace_seconds=0)
+    assert api.find(PODS, "a", "default") is None
+
+
+async def test_finalizers_hold(api: FakeApi, client: KubeClient) -> None:
+    held = config_map("a")
+    held["metadata"]["finalizers"] = ["x/y"]
+    api.put(held)
+    assert "deletionTimestamp" in api.delete(CONFIG_MAPS, "a", "default")["metadata"]
+    assert api.find(CONFIG_MAPS, "a", "default")
+    await client.patch(CONFIG_MAPS, "a", {"metadata": {"finalizers": None}}, namespace="default")
+    assert api.find(CONFIG_MAPS, "a", "default") is None
+
+
+async def test_a_namespace_goes_with_the_last_of_its_pods(api: FakeApi, client: KubeClient) -> None:
+    api.put(config_map("a", "ns"))
+    api.put(pod("p", "ns", node="n"))
+    api.delete(NAMESPACES, "ns")
+    assert api.get(NAMESPACES, "ns")["status"]["phase"] == "Terminating"
+    assert api.find(CONFIG_MAPS, "a", "ns") is None
+    with pytest.raises(errors.Forbidden, match="being terminated"):
+        await client.create(CONFIG_MAPS, config_map("b", "ns"), namespace="ns")
+    api.delete(PODS, "p", "ns", grace_seconds=0)
+    assert api.find(NAMESPACES, "ns") is None
+
+
+async def test_removing_a_namespace_empties_it(api: FakeApi) -> None:
+    api.put(pod("p", "ns", node="n"))
+    api.remove(NAMESPACES, "ns")
+    assert api.objects(PODS) == []
+    assert api.find(NAMESPACES, "ns") is None
+
+
+async def test_delete_of_a_selection(api: FakeApi, client: KubeClient) -> None:
+    for name, app in (("a", "x"), ("b", "y")):
+        api.put(config_map(name, labels={"app": app}))
+    path = CONFIG_MAPS.path(namespace="default")
+    await client.request("DELETE", path, query={"labelSelector": "app=x"})
+    assert names(api.objects(CONFIG_MAPS)) == ["b"]
+
+
+# -- lists ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        ("", "abc"),
+        ("app=x", "a"),
+        ("app==x,tier=1", "a"),
+        ("app!=x", "bc"),
+        ("app in (x, y)", "ab"),
+        ("app notin (x,y)", "c"),
+        ("app", "ab"),
+        ("!app", "c"),
+        ("app,tier notin (1)", "b"),
+    ],
+)
+async def test_label_selectors(
+    api: FakeApi, client: KubeClient, selector: str, expected: str
+) -> None:
+    api.put(config_map("a", labels={"app": "x", "tier": "1"}))
+    api.put(config_map("b", labels={"app": "y"}))
+    api.put(config_map("c"))
+    assert "".join(names((await client.list(CONFIG_MAPS, labels=selector)).items)) == expected
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        ("spec.nodeName=n", "a"),
+        ("spec.nodeName!=n", "b"),
+        ("spec.nodeName=", "b"),
+        ("status.phase!=Failed,metadata.name=b", "b"),
+        ("metadata.namespace=default", "ab"),
+    ],
+)
+async def test_field_selectors(
+    api: FakeApi, client: KubeClient, selector: str, expected: str
+) -> None:
+    api.put(pod("a", node="n"))
+    api.put(pod("b"))
+    assert "".join(names((await client.list(PODS, fields=selector)).items)) == expected
+
+
+async def test_selectors_that_are_refused(client: KubeClient) -> None:
+    for labels, fields in (("", "spec.priority=0"), ("a b c", ""), ("", "x")):
+        with pytest.raises(errors.BadRequest):
+            await client.list(PODS, labels=labels, fields=fields)
+
+
+async def test_pages_show_one_moment(api: FakeApi, client: KubeClient) -> None:
+    for name in "abc":
+        api.put(config_map(name))
+    raw = await client.request("GET", CONFIG_MAPS.path(), query={"limit": "2"})
+    assert raw["metadata"]["remainingItemCount"] == 1
+    assert "kind" not in raw["items"][0]
+    api.remove(CONFIG_MAPS, "c", "default")
+    token = raw["metadata"]["continue"]
+    page, end = await client.list_page(CONFIG_MAPS, query={"limit": "2", "continue": token})
+    assert (names(page.items), end) == (["c"], "")
+    assert page.resource_version == raw["metadata"]["resourceVersion"]
+
+
+async def test_a_version_from_the_future(client: KubeClient) -> None:
+    with pytest.raises(errors.ServerError, match="Too large resource version"):
+        await client.list_page(CONFIG_MAPS, query={"resourceVersion": "99999"})
+
+
+# -- the rest ------------------------------------------------------------------------------
+
+
+async def test_reviews(api: FakeApi, client: KubeClient) -> None:
+    def allowed(spec: Object) -> bool:
+        return bool(spec["resourceAttributes"]["verb"] == "get")
+
+    api.api.authorize = allowed
+    api.api.authenticate = lambda token: {"username": "u"} if token == "good" else None
+
+    async def ask(path: str, spec: Object) -> Any:
+        return (await client.request("POST", path, body={"spec": spec}))["status"]
+
+    for kind in ("selfsubjectaccessreviews", "subjectaccessreviews"):
+        path = f"/apis/authorization.k8s.io/v1/{kind}"
+        assert (await ask(path, {"resourceAttributes": {"verb": "get"}}))["allowed"]
+        assert not (await ask(path, {"resourceAttributes": {"verb": "list"}}))["allowed"]
+    path = "/apis/authentication.k8s.io/v1/tokenreviews"
+    assert (await ask(path, {"token": "good"}))["user"] == {"username": "u"}
+    assert await ask(path, {"token": "bad"}) == {"authenticated": False}
+    assert api.writes() == []
+
+
+async def test_what_a_server_says_of_itself(client: KubeClient) -> None:
+    assert (await client.request("GET", "/version"))["gitVersion"] == "v1.34.4"
+    found = await client.request("GET", "/apis/coordination.k8s.io/v1")
+    assert [resource["name"] for resource in found["resources"]] == ["leases"]
+
+
+async def test_other_users_are_not_in_the_journal(api: FakeApi, client: KubeClient) -> None:
+    api.put(config_map("a"))
+    api.update(CONFIG_MAPS, "a", {"data": {"k": "v"}}, "default")
+    await client.create(CONFIG_MAPS, config_map("b"), namespace="default")
+    (entry,) = api.writes()
+    assert (entry.method, entry.path) == ("POST", CONFIG_MAPS.path(namespace="default"))
+    assert entry.body["metadata"]["name"] == "b"
+    api.clear_log()
+    assert api.log == []
+
+
+async def test_until_waits_for_what_is_true_later(api: FakeApi, client: KubeClient) -> None:
+    creating = asyncio.create_task(client.create(CONFIG_MAPS, config_map("a"), namespace="default"))
+    await api.until(lambda: api.find(CONFIG_MAPS, "a", "default"))
+    await creating
+    with pytest.raises(AssertionError, match="not true"):
+        await api.until(lambda: False, timeout=0.01)
+
+
+async def test_put_again_replaces(api: FakeApi) -> None:
+    first = api.put(node("n"))
+    second = api.put({**node("n"), "status": {"phase": "x"}})
+    assert second["metadata"]["uid"] == first["metadata"]["uid"]
+    assert second["status"] == {"phase": "x"}
+    assert api.put(second) == second
+    assert names(api.objects(NODES)) == ["n"]
