@@ -15,6 +15,8 @@ from translators.capacity import Capacity, counts
 from translators.naming import DOMAIN, label_value
 from translators.types import Object, metadata
 
+#: What a pod selects to run on any virtual node.
+LABEL_VIRTUAL = f"{DOMAIN}/virtual-node"
 #: Says that a Node is a virtual one of this bridge; the value is the remote's identity.
 LABEL_REMOTE = f"{DOMAIN}/remote"
 #: Where the remote's kubeconfig was at the last join, for `bridge leave` on the same machine.
@@ -81,6 +83,7 @@ def labels(facts: NodeFacts, nodes: Iterable[Object]) -> dict[str, str]:
         "type": "virtual-kubelet",
         # Cloud controllers and load balancers must not look for a machine behind the node.
         "node.kubernetes.io/exclude-from-external-load-balancers": "true",
+        LABEL_VIRTUAL: "true",
         LABEL_REMOTE: facts.remote_id,
     }
 

@@ -1,0 +1,32 @@
+"""What the kubelet API has to know about pods, as a protocol that its caller implements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from sync.kube.resources import Object
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePod:
+    """Where a home pod runs: its pod in the remote, and the containers that it has there."""
+
+    namespace: str
+    name: str
+    containers: frozenset[str]
+    """The names of all its containers: init and ephemeral ones are among them."""
+
+
+class PodDirectory(Protocol):
+    """Finds pods by what home calls them. Answers from caches; called on the event loop."""
+
+    def find(self, namespace: str, name: str, uid: str | None) -> RemotePod | None:
+        """The remote pod of a home pod that is bound to our node; None when there is no such pod.
+
+        With ``uid``, only the home pod with this UID counts: another that has taken the name
+        since is not the one that is meant. Whether the remote pod exists yet, the remote says.
+        """
+
+    def pods(self) -> list[Object]:
+        """The home pods that are bound to our node, as home has them."""

@@ -1,0 +1,66 @@
+"""Answers that are no: raised as `Refusal` where it is known, written as plain text in one place.
+
+home's API server puts the text into a Status of its own for the one who asked, so every sentence
+says what is wrong and, where there is one, the next step. No sentence holds a credential.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from sync.kube.errors import ApiError, KubeError, Unauthorized, Unreachable
+
+log = logging.getLogger(__name__)
+
+
+class Refusal(Exception):
+    """An answer of 400 and above, with one sentence."""
+
+    def __init__(
+        self, status: int, sentence: str, *, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.sentence = sentence
+        self.headers = dict(headers or {})
+
+
+def refusal_of(error: KubeError) -> Refusal:
+    """What a failed request to the remote is to the one who asked.
+
+    The remote's own answers keep code and words. That it does not know *us* (401) is not the
+    caller's fault, so this becomes 502, as does whatever is no code of HTTP; no answer is 503.
+    """
+    if isinstance(error, Unauthorized):
+        return Refusal(502, unknown_credential())
+    if isinstance(error, ApiError):
+        headers = {}
+        if error.retry_after is not None:
+            headers["Retry-After"] = str(int(error.retry_after))
+        return Refusal(
+            error.code if 400 <= error.code <= 599 else 502, error.message, headers=headers
+        )
+    if isinstance(error, Unreachable):
+        return Refusal(503, f"the {error.side} cluster does not answer: {error.message}")
+    return Refusal(502, f"the {error.side} cluster cannot be asked: {error.message}")
+
+
+def unknown_credential() -> str:
+    """The sentence for a remote that answers 401."""
+    return (
+        "the remote cluster does not accept the bridge's credential; "
+        "renew the one in the kubeconfig that the bridge was given"
+    )
+
+
+def plain(status: int, text: str, headers: Mapping[str, str] | None = None) -> web.Response:
+    """A short answer in plain text."""
+    return web.Response(
+        status=status,
+        text=text,
+        headers={"X-Content-Type-Options": "nosniff", **(headers or {})},
+        content_type="text/plain",
+    )

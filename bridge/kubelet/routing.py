@@ -1,0 +1,126 @@
+"""The table of what the kubelet API answers, and the reading of a path by it.
+
+A `Route` is a line of that table; more are given to the server by its caller. Reading is pure. The
+same first segment of the raw path decides what a caller must be allowed (`subresources`) and which
+routes are looked at, so the two cannot be made to differ.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from bridge.kubelet.names import checked
+from bridge.kubelet.refusals import Refusal
+
+#: What a kubelet of 1.34 asks for by the first segment; everything else is ``proxy``. Only the
+#: finer ones, which are younger than ``proxy``, fall back to it.
+_SUBRESOURCES: Mapping[str, tuple[str, ...]] = {
+    "stats": ("stats",),
+    "metrics": ("metrics",),
+    "logs": ("log",),
+    "checkpoint": ("checkpoint",),
+    "statusz": ("statusz",),
+    "flagz": ("configz",),
+    "pods": ("pods", "proxy"),
+    "runningpods": ("pods", "proxy"),
+    "healthz": ("healthz", "proxy"),
+    "configz": ("configz", "proxy"),
+}
+
+#: What a kubelet has and this one has not: code, and the sentence.
+_ABSENT: Mapping[str, tuple[int, str]] = {
+    "metrics": (404, "the bridge does not serve the metrics of this virtual node (yet)"),
+    "stats": (404, "the bridge does not serve the statistics of this virtual node (yet)"),
+    "run": (404, "/run is not served by a virtual node; use exec, as kubectl does"),
+    "logs": (404, "a virtual node is no machine, so it has no log files; see the bridge's own log"),
+    "checkpoint": (404, "the pods of a virtual node cannot be checkpointed"),
+    "debug": (405, "debugging endpoints are not served by a virtual node"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request that may be answered: its route's parameters, checked, and its raw query."""
+
+    request: web.BaseRequest
+    parameters: Mapping[str, str]
+    query: str
+
+
+Handler = Callable[[Call], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A path such as ``/exec/{namespace}/{pod}/{container}``, its methods, and who answers.
+
+    What stands in braces is one of the names of `names.checked`. A slash at the end of a request's
+    path is ignored.
+    """
+
+    path: str
+    methods: frozenset[str]
+    handler: Handler
+
+    @property
+    def segments(self) -> tuple[str, ...]:
+        """The parts of the path."""
+        return tuple(self.path.strip("/").split("/"))
+
+
+def split_target(raw: str) -> tuple[tuple[str, ...], str]:
+    """The segments of a raw request target, not decoded, and its raw query.
+
+    What is no absolute path has no segments, so it finds no route.
+    """
+    path, _, query = raw.partition("?")
+    if not path.startswith("/"):
+        return (), query
+    segments = path[1:].split("/")
+    if len(segments) > 1 and segments[-1] == "":
+        segments.pop()
+    return tuple(segments), query
+
+
+def subresources(segments: tuple[str, ...]) -> tuple[str, ...]:
+    """The subresources of nodes of which the caller needs one, in the order of asking."""
+    return _SUBRESOURCES.get(segments[0] if segments else "", ("proxy",))
+
+
+class Router:
+    """Finds the route of a path."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._by_root: dict[str, list[Route]] = {}
+        for route in routes:
+            self._by_root.setdefault(route.segments[0], []).append(route)
+
+    def find(self, method: str, segments: tuple[str, ...]) -> tuple[Route, dict[str, str]]:
+        """The route and its checked parameters. Raises Refusal: 404, 405, or 400 for a name."""
+        root = segments[0] if segments else ""
+        found = [r for r in self._by_root.get(root, ()) if _fits(r.segments, segments)]
+        if not found:
+            raise Refusal(*_ABSENT.get(root, (404, "the kubelet API has no such path")))
+        route = next((r for r in found if method in r.methods), None)
+        if route is None:
+            allowed = ", ".join(sorted({m for r in found for m in r.methods}))
+            raise Refusal(
+                405, f"{method} is not offered here, only {allowed}", headers={"Allow": allowed}
+            )
+        names = (
+            (re.sub(r"[{}]", "", pattern), segment)
+            for pattern, segment in zip(route.segments, segments, strict=True)
+            if pattern.startswith("{")
+        )
+        return route, {name: checked(name, segment) for name, segment in names}
+
+
+def _fits(pattern: tuple[str, ...], segments: tuple[str, ...]) -> bool:
+    return len(pattern) == len(segments) and all(
+        ours.startswith("{") or ours == theirs
+        for ours, theirs in zip(pattern, segments, strict=True)
+    )

@@ -1,0 +1,198 @@
+"""Two connections made one: bytes go through both ways, as they are and as fast as both can.
+
+Guarantees:
+
+- Order and content are kept, to the last byte before an end.
+- Back-pressure: an end that does not take its bytes stops the reading of the other. What is held
+  for one direction stays under `HELD`, one read, and the buffers of the operating system.
+- When one end says that no more comes from it, the other is told after the last byte, and its own
+  direction stays open; but not longer than `HALF_OPEN` without a byte.
+- When one end is lost, what it sent is still handed over, and then the other is closed too.
+- Both are closed after `idle` seconds without a byte either way.
+- Closing is bounded: an end that does not take its last bytes in `CLOSE_GRACE` is cut.
+
+There is no task: the tunnel is driven by the event loop's callbacks, and `run` only waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+#: A kubelet's streaming-connection-idle-timeout: 4 hours.
+IDLE = 4 * 3600.0
+#: Bytes held for an end that is slower than the other; asyncio's own default for one connection.
+HELD = 64 * 1024
+#: Seconds that one direction may be silent when the other has ended. API servers hang up at once.
+HALF_OPEN = 10.0
+#: Seconds for an end to take its last bytes: half a megabyte over a slow line of 40 kbit/s.
+CLOSE_GRACE = 120.0
+
+
+class Tunnel:
+    """Joins the connections whose protocols `client` and `remote` become."""
+
+    def __init__(self, *, idle: float = IDLE, close_grace: float = CLOSE_GRACE) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._idle = idle
+        self._grace = close_grace
+        self.client = End(self)
+        self.remote = End(self)
+        self.client.peer, self.remote.peer = self.remote, self.client
+        self._over: asyncio.Future[None] = self._loop.create_future()
+        self._touched = self._loop.time()
+        self._silence = self._loop.call_later(idle, self._check_silence)
+        self._cut: asyncio.TimerHandle | None = None
+
+    async def run(self) -> None:
+        """Returns when both connections have ended. Cancelled: cuts both."""
+        try:
+            await asyncio.shield(self._over)
+        except asyncio.CancelledError:
+            self.abort()
+            raise
+        finally:
+            self._silence.cancel()
+
+    def end(self) -> None:
+        """Closes both after what was received is handed over, within the bound."""
+        for end in (self.client, self.remote):
+            end.finish()
+        if self._cut is None:
+            self._cut = self._loop.call_later(self._grace, self.abort)
+        self._settle()
+
+    def abort(self) -> None:
+        """Cuts both now."""
+        self._silence.cancel()
+        for end in (self.client, self.remote):
+            end.abort()
+        self._settle()
+
+    # -- told by the ends --------------------------------------------------------------------
+
+    def touched(self) -> None:
+        """A byte went through."""
+        self._touched = self._loop.time()
+
+    def half_closed(self, end: End) -> None:
+        """No more comes from this end."""
+        if end.peer.received_eof or not end.peer.write_eof():
+            self.end()
+            return
+        self._touched = self._loop.time()
+        self._idle = min(self._idle, HALF_OPEN)
+        self._silence.cancel()
+        self._silence = self._loop.call_later(self._idle, self._check_silence)
+
+    def lost(self) -> None:
+        """A connection is gone."""
+        self.end()
+
+    def _check_silence(self) -> None:
+        left = self._touched + self._idle - self._loop.time()
+        if left <= 0:
+            self.end()
+        else:
+            self._silence = self._loop.call_later(left, self._check_silence)
+
+    def _settle(self) -> None:
+        if self.client.gone and self.remote.gone and not self._over.done():
+            self._over.set_result(None)
+            self._silence.cancel()
+            if self._cut is not None:
+                self._cut.cancel()
+
+
+class End(asyncio.Protocol):
+    """One of the two connections: what it reads, the other writes."""
+
+    def __init__(self, tunnel: Tunnel) -> None:
+        self._tunnel = tunnel
+        self.peer: End
+        self.received_eof = False
+        self._transport: asyncio.Transport | None = None
+        self._full = False
+        self._finishing = False
+        self._lost = False
+
+    # -- from the event loop -----------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(HELD)
+
+    def data_received(self, data: bytes) -> None:
+        self._tunnel.touched()
+        self.peer.write(data)
+
+    def eof_received(self) -> bool:
+        self.received_eof = True
+        self._tunnel.half_closed(self)
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # how is all the same
+        self._lost = True
+        self._tunnel.lost()
+
+    def pause_writing(self) -> None:
+        self._full = True
+        self.peer.read(False)
+
+    def resume_writing(self) -> None:
+        self._full = False
+        if self._finishing:
+            self._close()
+        else:
+            self.peer.read(True)
+
+    # -- from the tunnel and the other end ---------------------------------------------------
+
+    @property
+    def gone(self) -> bool:
+        """There is no connection, or none any more."""
+        return self._lost or self._transport is None
+
+    def write(self, data: bytes) -> None:
+        """Sends the bytes; what comes for an end that is finishing has nowhere to go."""
+        if self._transport is not None and not (self._finishing or self._lost):
+            self._transport.write(data)
+
+    def write_eof(self) -> bool:
+        """Says that no more comes; whether this can be said without closing."""
+        if self._transport is None or self._finishing or self._lost:
+            return False
+        if not self._transport.can_write_eof():
+            return False
+        self._transport.write_eof()
+        return True
+
+    def read(self, on: bool) -> None:
+        """Goes on or stops reading."""
+        if self._transport is None or self._lost or self._transport.is_closing():
+            return
+        if on:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def finish(self) -> None:
+        """Closes after the bytes that are held; meanwhile what still comes is dropped, so that an
+        end that only sends is no reason to cut what it is sent."""
+        if self._finishing or self.gone:
+            return
+        self._finishing = True
+        if not self._full:
+            self._close()
+        else:
+            self.read(True)
+
+    def _close(self) -> None:
+        if self._transport is not None and not self._lost:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Cuts the connection."""
+        self._finishing = True
+        if self._transport is not None and not self._lost:
+            self._transport.abort()

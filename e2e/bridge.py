@@ -1,0 +1,110 @@
+"""`bridge` as a user runs it: the installed command, in a process of its own.
+
+A `Bridge` is one `bridge join`. `start` returns when the node is registered, or raises with what
+the command printed. `stop` is Ctrl-C; `kill` is a crash.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from e2e.clusters.model import Cluster
+
+#: The command of the environment that runs this.
+BRIDGE = Path(sys.executable).with_name("bridge")
+#: What `bridge join` says when pods can be bound to the node.
+REGISTERED = "is registered"
+#: Seconds for a join on clusters that are up.
+START_SECONDS = 60.0
+#: Seconds for a stop: streams and the Lease have 3 each.
+STOP_SECONDS = 15.0
+
+
+class BridgeFailed(Exception):
+    """The command ended, or did not get as far as it should; with what it printed."""
+
+
+def run(
+    *args: str | Path, home: Cluster | None = None, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs `bridge ARGS` to its end; ``home`` is where kubectl would find it."""
+    return subprocess.run(
+        [BRIDGE, *args],
+        env=_environment(home, env),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@dataclass
+class Bridge:
+    """One `bridge join` between two clusters."""
+
+    home: Cluster
+    remote: Cluster
+    log: Path
+    args: Sequence[str] = ()
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    @property
+    def command(self) -> list[str | Path]:
+        """What a user types."""
+        return [BRIDGE, "join", "--kubeconfig", self.remote.kubeconfig, *self.args]
+
+    def start(self) -> None:
+        """Joins. Raises BridgeFailed with the command's output when it does not get there."""
+        begin = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command,
+                env=_environment(self.home, None),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # A session of its own: Ctrl-C in the terminal is not the bridge's.
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while REGISTERED not in (said := self.log.read_text()[begin:]):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise BridgeFailed(f"{self.log}:\n{said}")
+            time.sleep(0.05)
+
+    def stop(self) -> int:
+        """Ctrl-C; the exit status."""
+        if self.process is None:
+            return 0
+        self.process.send_signal(signal.SIGINT)
+        try:
+            return self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise BridgeFailed(f"it did not stop in {STOP_SECONDS:.0f} s; see {self.log}") from None
+        finally:
+            self.process = None
+
+    def kill(self) -> None:
+        """Ends the process without a chance to clean up."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+def _environment(home: Cluster | None, extra: Mapping[str, str] | None) -> dict[str, str]:
+    env = {**os.environ, "NO_COLOR": "1", **(extra or {})}
+    env.pop("KUBECONFIG", None)
+    if home is not None:
+        env["KUBECONFIG"] = str(home.kubeconfig)
+    return env

@@ -1,0 +1,142 @@
+"""`make demo`: the main job on this machine, from nothing, for a person to look at.
+
+`up` starts two real clusters, joins the second to the first with a bridge in the background,
+bursts the sample workload, and shows what came of it. Run again, it takes up what is there.
+`down` removes all that `up` made. Both show each command that they run, as a person would type it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+
+from e2e.bridge import Bridge
+from e2e.clusters import Cluster, ClusterError, Settings, down, specs, up
+from e2e.clusters.processes import Identity, alive, end, identify
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
+
+SAMPLE = Path(__file__).parents[1] / "manifests" / "sample.yaml"
+#: A set of clusters of the demo's own.
+SETTINGS = Settings(prefix="demo")
+NODE = "remote"
+_SELECT = ("-n", "sample", "-l", "app=web")
+
+
+def say(text: str) -> None:
+    """One line of progress."""
+    typer.echo(text, err=True)
+
+
+def title(text: str) -> None:
+    """A heading between the parts."""
+    typer.secho(f"\n{text}", bold=True)
+
+
+@app.command("up")
+def demo_up() -> None:
+    """Two clusters, joined, with the sample workload on the second."""
+    begin = time.monotonic()
+    clusters = up(specs(["home", "remote"]), SETTINGS, say)
+    home, remote = clusters["home"], clusters["remote"]
+    title("1. The second cluster joins the first")
+    _join(home, remote)
+    title("2. The sample workload bursts to it")
+    _show(home, "apply", "-f", str(SAMPLE))
+    _show(home, "rollout", "status", "-n", "sample", "deployment/web", "--timeout=120s")
+    _look(home, remote)
+    title(f"Done in {time.monotonic() - begin:.0f} s. Look around:")
+    typer.echo(
+        f"  export KUBECONFIG={home.kubeconfig}      # the home cluster\n"
+        f"  export PATH={home.kubectl_path.parent}:$PATH\n"
+        "  kubectl get nodes,pods -A -o wide\n"
+        f"  kubectl --kubeconfig {remote.kubeconfig} get pods -A    # the remote cluster\n"
+        f"  tail -f {_log()}      # what the bridge does\n"
+        "Clean up:\n"
+        "  make demo-down"
+    )
+
+
+@app.command("down")
+def demo_down() -> None:
+    """Remove all that the demo made."""
+    end(_running(), grace=15.0)
+    for path in (_record(), _log()):
+        path.unlink(missing_ok=True)
+    down(None, SETTINGS, say)
+    say("the demo is gone")
+
+
+def _look(home: Cluster, remote: Cluster) -> None:
+    title("The virtual node and its capacity")
+    _show(home, "get", "nodes", "-o", "wide")
+    columns = "CPU:.status.allocatable.cpu,MEMORY:.status.allocatable.memory"
+    _show(
+        home, "get", "node", NODE, "-o", f"custom-columns={columns},PODS:.status.allocatable.pods"
+    )
+    title("The pods, at home and in the remote")
+    _show(home, "get", "pods", *_SELECT, "-o", "wide")
+    _show(remote, "get", "pods", "-A", "-l", "app=web", "-o", "wide")
+    title("A log line, and a command in a pod")
+    _show(home, "logs", "-n", "sample", "deployment/web", "--tail=1")
+    command = (
+        'echo "$GREETING, I am $(hostname); my password has $(wc -c </secret/password) letters"'
+    )
+    _show(home, "exec", "-n", "sample", "deployment/web", "--", "sh", "-c", command)
+    title("The Service's endpoints at home are the pods in the remote")
+    _show(home, "get", "endpointslices", "-n", "sample", "-l", "kubernetes.io/service-name=web")
+
+
+def _show(cluster: Cluster, *args: str) -> None:
+    """Runs kubectl as a person would see it."""
+    typer.secho(f"$ kubectl --context {cluster.context} {shlex.join(args)}", fg="cyan")
+    sys.stdout.flush()
+    command = [cluster.kubectl_path, "--kubeconfig", cluster.kubeconfig, *args]
+    if subprocess.run(command, check=False).returncode != 0:
+        typer.secho(f"that failed; the bridge's log is {_log()}", fg="red", err=True)
+        raise typer.Exit(1)
+
+
+def _join(home: Cluster, remote: Cluster) -> None:
+    bridge = Bridge(home, remote, _log(), ("--name", NODE))
+    typer.secho(f"$ {shlex.join(map(str, ['bridge', *bridge.command[1:]]))} &", fg="cyan")
+    if alive(_running()):
+        typer.echo("(it runs already)")
+        return
+    _log().unlink(missing_ok=True)
+    bridge.start()
+    if bridge.process is not None:
+        identity = identify(bridge.process.pid)
+        _record().write_text(json.dumps(asdict(identity) if identity else None))
+    typer.echo(_log().read_text().rstrip())
+
+
+def _running() -> Identity | None:
+    """The bridge that an earlier run left in the background."""
+    with contextlib.suppress(FileNotFoundError, TypeError, ValueError):
+        return Identity(**json.loads(_record().read_text()))
+    return None
+
+
+def _record() -> Path:
+    return SETTINGS.state_root / "demo-bridge.json"
+
+
+def _log() -> Path:
+    return SETTINGS.state_root / "demo-bridge.log"
+
+
+if __name__ == "__main__":
+    try:
+        app()
+    except ClusterError as error:
+        typer.secho(f"error: {error}", fg="red", err=True)
+        raise SystemExit(1) from None
