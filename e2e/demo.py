@@ -99,7 +99,7 @@ def _show(cluster: Cluster, *args: str) -> None:
     """Runs kubectl as a person would see it."""
     typer.secho(f"$ kubectl --context {cluster.context} {shlex.join(args)}", fg="cyan")
     sys.stdout.flush()
-    command = [cluster.kubectl_path, "--kubeconfig", cluster.kubeconfig, *args]
+    command = [str(cluster.kubectl_path), f"--kubeconfig={cluster.kubeconfig}", *args]
     if subprocess.run(command, check=False).returncode != 0:
         typer.secho(f"that failed; the bridge's log is {_log()}", fg="red", err=True)
         raise typer.Exit(1)

@@ -1,0 +1,70 @@
+"""What the tests ask clusters, in the words of kubectl, and waiting for an answer."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from e2e.clusters.model import Cluster
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+#: Seconds for something to come true: an image is there already, a container starts in two.
+PATIENCE = 60.0
+
+
+def get(
+    cluster: Cluster,
+    kinds: str,
+    *,
+    namespace: str | None = None,
+    selector: str | None = None,
+    every: bool = False,
+) -> list[Json]:
+    """`kubectl get KINDS -o json`; ``every``: in all namespaces."""
+    args = ["get", kinds, "-o", "json"]
+    args += ["-n", namespace] if namespace else []
+    args += ["-l", selector] if selector else []
+    args += ["-A"] if every else []
+    found: list[Json] = json.loads(cluster.kubectl(*args).stdout)["items"]
+    return found
+
+
+def get_one(cluster: Cluster, kind: str, name: str, *, namespace: str | None = None) -> Json:
+    """`kubectl get KIND NAME -o json`."""
+    args = ["get", kind, name, "-o", "json"] + (["-n", namespace] if namespace else [])
+    found: Json = json.loads(cluster.kubectl(*args).stdout)
+    return found
+
+
+def wait_for(condition: Callable[[], T], what: str, *, seconds: float = PATIENCE) -> T:
+    """Asks until the answer is true, and returns it. Fails with ``what`` when time is up."""
+    deadline = time.monotonic() + seconds
+    while not (answer := condition()):
+        assert time.monotonic() < deadline, f"not in {seconds:.0f} s: {what}"
+        time.sleep(0.2)
+    return answer
+
+
+def uids(objects: list[Json]) -> dict[str, str]:
+    """Name → UID."""
+    return {obj["metadata"]["name"]: obj["metadata"]["uid"] for obj in objects}
+
+
+def versions(objects: list[Json]) -> dict[tuple[str, str, str], str]:
+    """(kind, namespace, name) → resource version: two that are equal had no write between."""
+    return {
+        (obj["kind"], obj["metadata"].get("namespace", ""), obj["metadata"]["name"]): obj[
+            "metadata"
+        ]["resourceVersion"]
+        for obj in objects
+    }
+
+
+def is_ready(pod: Json) -> bool:
+    """Whether the pod's Ready condition is True."""
+    conditions = pod["status"].get("conditions", [])
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)

@@ -1,0 +1,113 @@
+"""What others have in the remote stays as it is, and a clash of names is told."""
+
+from __future__ import annotations
+
+from e2e.conftest import Bridged
+from e2e.kubectl import get, get_one, wait_for
+from e2e.workloads import BUSYBOX, busybox
+
+_FOREIGN = f"""
+apiVersion: v1
+kind: Pod
+metadata: {{name: taken, labels: {{app: taken}}}}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{{name: main, image: {BUSYBOX}, command: [sleep, "3600"]}}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {{name: taken}}
+data: {{whose: theirs}}
+"""
+
+_NEEDS_CONFIG = f"""
+apiVersion: v1
+kind: ConfigMap
+metadata: {{name: taken}}
+data: {{whose: ours}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: needs-config}}
+spec:
+  nodeSelector: {{kubernetes.io/hostname: THE-NODE}}
+  tolerations: [{{key: cluster-bridge.io/virtual-node, operator: Exists}}]
+  terminationGracePeriodSeconds: 1
+  containers:
+    - name: main
+      image: {BUSYBOX}
+      command: [sleep, "3600"]
+      envFrom: [{{configMapRef: {{name: taken}}}}]
+"""
+
+
+def _reason(bridged: Bridged, name: str) -> str:
+    pod = get_one(bridged.home, "pod", name, namespace=bridged.namespace)
+    return str(pod["status"].get("reason", ""))
+
+
+def test_foreign_objects_of_the_same_name_are_untouched(bridged: Bridged) -> None:
+    """A foreign pod and ConfigMap keep their UIDs and versions; ours wait, say why, and go on."""
+    bridged.apply(busybox(bridged.node, "first", "sleep 3600"))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/first", "--timeout=60s")
+    namespace = bridged.remote_namespace
+    bridged.remote.kubectl("apply", "-n", namespace, "-f", "-", input=_FOREIGN)
+    bridged.remote.kubectl(
+        "wait", "-n", namespace, "--for=condition=Ready", "pod/taken", "--timeout=60s"
+    )
+    before = _spec_and_uid(bridged)
+
+    bridged.apply(busybox(bridged.node, "taken", "echo ours; sleep 3600"))
+    bridged.apply(_NEEDS_CONFIG.replace("THE-NODE", bridged.node))
+    wait_for(
+        lambda: all(_reason(bridged, name) == "RemoteClash" for name in ("taken", "needs-config")),
+        "both say that they clash",
+    )
+
+    events = get(bridged.home, "events", namespace=bridged.namespace)
+    told = {
+        event["involvedObject"]["name"]: event["message"]
+        for event in events
+        if event["reason"] == "RemoteClash"
+    }
+    assert f"pod {namespace}/taken exists in the remote cluster" in told["taken"]
+    assert f"ConfigMap {namespace}/taken exists in the remote" in told["needs-config"]
+    assert _spec_and_uid(bridged) == before
+
+    bridged.kubectl("delete", "pod", "taken", "--wait=false")
+    wait_for(
+        lambda: "taken" not in {p["metadata"]["name"] for p in bridged.home_pods()},
+        "our pod can be deleted",
+    )
+    assert _spec_and_uid(bridged) == before
+    bridged.remote.kubectl("delete", "-n", namespace, "configmap/taken", "pod/taken")
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/needs-config", "--timeout=120s")
+    said = bridged.kubectl("exec", "needs-config", "--", "sh", "-c", "echo $whose")
+    assert said == "ours\n"
+
+
+def _spec_and_uid(bridged: Bridged) -> list[tuple[str, str, str]]:
+    """All that a person can have put there; a pod's status is its kubelet's."""
+    found = []
+    for kind in ("pod", "configmap"):
+        obj = get_one(bridged.remote, kind, "taken", namespace=bridged.remote_namespace)
+        meta = obj["metadata"]
+        found.append((meta["uid"], str(meta.get("labels")), str(obj.get("spec", obj.get("data")))))
+    return found
+
+
+def test_foreign_namespace_is_refused_unless_handed_over(bridged: Bridged) -> None:
+    """A namespace of somebody else is not used before its owners say so."""
+    namespace = bridged.remote_namespace
+    bridged.remote.kubectl("create", "namespace", namespace)
+    try:
+        bridged.apply(busybox(bridged.node, "guest", "sleep 3600"))
+        wait_for(lambda: _reason(bridged, "guest") == "RemoteClash", "the namespace is refused")
+        assert not bridged.remote_pods()
+        bridged.remote.kubectl(
+            "annotate", "namespace", namespace, "cluster-bridge.io/accepts-home=e2e"
+        )
+        bridged.kubectl("wait", "--for=condition=Ready", "pod/guest", "--timeout=120s")
+        bridged.kubectl("delete", "pod", "guest", "--timeout=60s")
+    finally:
+        bridged.remote.kubectl("delete", "namespace", namespace, "--wait=false")

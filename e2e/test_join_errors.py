@@ -1,0 +1,161 @@
+"""Bad input to `bridge join`: one clear sentence within 15 s, and nothing is made anywhere."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e import bridge as bridge_command
+from e2e.clusters.model import Cluster
+from e2e.kubectl import get, uids
+
+#: What the issue promises, in seconds.
+PROMISED = 15.0
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def _user(config: dict[str, Any]) -> dict[str, Any]:
+    user: dict[str, Any] = config["users"][0]["user"]
+    return user
+
+
+def _cluster(config: dict[str, Any]) -> dict[str, Any]:
+    cluster: dict[str, Any] = config["clusters"][0]["cluster"]
+    return cluster
+
+
+def _use_token(config: dict[str, Any], token: str) -> None:
+    _user(config).clear()
+    _user(config)["token"] = token
+
+
+def _wrong_ca(config: dict[str, Any], other: Cluster) -> None:
+    theirs = _cluster(yaml.safe_load(other.kubeconfig.read_text()))
+    for key in ("certificate-authority", "certificate-authority-data"):
+        _cluster(config).pop(key, None)
+        if key in theirs:
+            _cluster(config)[key] = theirs[key]
+
+
+def _everything(*clusters: Cluster) -> list[dict[str, str]]:
+    kinds = ("nodes", "namespaces", "pods", "leases", "configmaps", "secrets", "services")
+    return [uids(get(cluster, kind, every=True)) for cluster in clusters for kind in kinds]
+
+
+def _join(home: Cluster, kubeconfig: Path, *args: str) -> tuple[int, str, float]:
+    begin = time.monotonic()
+    done = bridge_command.run(
+        "join", "--kubeconfig", kubeconfig, "--name", "never", "--port", "0", *args, home=home
+    )
+    return done.returncode, done.stderr, time.monotonic() - begin
+
+
+def _closed_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def _cases(home: Cluster, remote: Cluster) -> dict[str, tuple[Change, str]]:
+    expired = "eyJhbGciOiJSUzI1NiJ9." + base64.urlsafe_b64encode(b'{"exp":1}').decode() + ".eA"
+    poor = remote.kubectl("create", "token", "-n", "default", "default").stdout.strip()
+    return {
+        "refused connection": (
+            lambda c: _cluster(c).update(server=f"https://127.0.0.1:{_closed_port()}"),
+            "check that the server in the kubeconfig is up",
+        ),
+        "silent server": (
+            # TEST-NET-1 on a loopback-only route: nobody answers there.
+            lambda c: _cluster(c).update(server="https://127.0.0.1:1"),
+            "check that the server in the kubeconfig is up",
+        ),
+        "unknown host": (
+            lambda c: _cluster(c).update(server="https://no-such-host.invalid:6443"),
+            "check that the server in the kubeconfig is up",
+        ),
+        "wrong CA": (lambda c: _wrong_ca(c, home), "certificate is not trusted"),
+        "expired credential": (
+            lambda c: _use_token(c, expired),
+            "does not accept the kubeconfig's credential",
+        ),
+        "unauthorised credential": (lambda c: _use_token(c, poor), "may not"),
+        "unknown context": (lambda c: c.update({"current-context": "nope"}), "nope"),
+    }
+
+
+def test_each_unusable_kubeconfig_is_one_clear_sentence(
+    home: Cluster, remote: Cluster, tmp_path: Path
+) -> None:
+    """Unreachable, wrong CA, expired, unauthorised: what it is, where, and what to do."""
+    before = _everything(home, remote)
+    for name, (change, expected) in _cases(home, remote).items():
+        config = yaml.safe_load(remote.kubeconfig.read_text())
+        change(config)
+        path = tmp_path / f"{name.replace(' ', '-')}.yaml"
+        path.write_text(yaml.safe_dump(config))
+        code, said, seconds = _join(home, path)
+        errors = [line for line in said.splitlines() if line.startswith("error: ")]
+        assert (code, len(errors)) == (1, 1), f"{name}: {said}"
+        assert expected in errors[0], name
+        assert "Traceback" not in said
+        assert seconds < PROMISED, name
+        for value in _user(config).values():
+            assert str(value) not in said, f"{name}: a credential was printed"
+    assert _everything(home, remote) == before
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [(None, "no such file"), (b"", "the file is empty"), (b"\xff\xfe\x00", "cannot be read")],
+    ids=["missing", "empty", "not text"],
+)
+def test_file_that_is_no_kubeconfig(
+    home: Cluster, tmp_path: Path, content: bytes | None, expected: str
+) -> None:
+    """Missing, empty and unreadable files are named."""
+    path = tmp_path / "remote.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    code, said, seconds = _join(home, path)
+    assert code == 1
+    assert expected in said
+    assert str(path) in said
+    assert seconds < PROMISED
+
+
+def test_same_cluster_on_both_sides(home: Cluster) -> None:
+    """A cluster does not burst into itself."""
+    before = _everything(home)
+    code, said, seconds = _join(home, home.kubeconfig)
+    assert code == 1
+    assert "is the home cluster itself" in said
+    assert seconds < PROMISED
+    assert _everything(home) == before
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (("--taint", "nonsense"), "--taint"),
+        (("--home-name", "Not Good"), "--home-name"),
+        (("--address", "somewhere"), "--address"),
+        (("--namespace-template", "fixed"), "--namespace-template"),
+    ],
+    ids=["taint", "home name", "address", "namespace template"],
+)
+def test_option_that_means_nothing(
+    home: Cluster, remote: Cluster, args: tuple[str, ...], expected: str
+) -> None:
+    """An option's error names the option."""
+    code, said, _ = _join(home, remote.kubeconfig, *args)
+    assert code in (1, 2)
+    assert expected in said

@@ -1,0 +1,92 @@
+"""Workloads of the tests, as YAML that a user could have written."""
+
+from __future__ import annotations
+
+BUSYBOX = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1"
+
+_PLACED = """
+      nodeSelector: {kubernetes.io/hostname: THE-NODE}
+      tolerations: [{key: cluster-bridge.io/virtual-node, operator: Exists}]
+      terminationGracePeriodSeconds: 2
+"""
+
+WEB = (
+    """
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: web}
+data: {GREETING: hello}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: web}
+stringData: {password: correct-horse}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  selector: {app: web}
+  ports: [{name: http, port: 80, targetPort: 8080}]
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:"""
+    + _PLACED
+    + """
+      containers:
+        - name: web
+          image: registry.k8s.io/e2e-test-images/agnhost:2.56
+          args: [netexec, --http-port=8080]
+          envFrom: [{configMapRef: {name: web}}]
+          readinessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1}
+          volumeMounts:
+            - {name: config, mountPath: /config}
+            - {name: secret, mountPath: /secret}
+            - {name: projected, mountPath: /projected}
+            - {name: pod, mountPath: /pod}
+          env:
+            - {name: NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
+            - {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+      volumes:
+        - {name: config, configMap: {name: web}}
+        - {name: secret, secret: {secretName: web}}
+        - name: projected
+          projected:
+            sources:
+              - configMap: {name: web, items: [{key: GREETING, path: greeting}]}
+              - secret: {name: web}
+        - name: pod
+          downwardAPI: {items: [{path: uid, fieldRef: {fieldPath: metadata.uid}}]}
+"""
+)
+
+
+def web(node: str) -> str:
+    """A Deployment of 3 with ConfigMap, Secret and Service, on the virtual node."""
+    return WEB.replace("THE-NODE", node)
+
+
+def busybox(node: str, name: str, command: str, *, restart: str = "Always") -> str:
+    """A pod that runs a shell command."""
+    script = command.replace("'", "''")
+    return f"""
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{app: {name}}}}}
+spec:
+  nodeSelector: {{kubernetes.io/hostname: {node}}}
+  tolerations: [{{key: cluster-bridge.io/virtual-node, operator: Exists}}]
+  terminationGracePeriodSeconds: 2
+  restartPolicy: {restart}
+  containers:
+    - name: main
+      image: {BUSYBOX}
+      command: [sh, -c, '{script}']
+"""
