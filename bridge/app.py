@@ -153,7 +153,7 @@ def _server(
     if settings.certificate is not None and settings.key is not None:
         certificate = from_files(settings.certificate, settings.key)
     else:
-        certificate = self_signed(node, found.address)
+        certificate = self_signed(node, [found.address])
     return KubeletServer(
         home=home,
         remote=remote,

@@ -259,6 +259,7 @@ class Pods:
             if not naming.is_nodes_own(made, self._identity):
                 raise _clash(namespace, key.name) from None
         else:
+            changes.info("pod %s: created in the remote, namespace %s", key, namespace)
             for dropped in translated.dropped:
                 self._events.warn(home, "FieldDropped", str(dropped))
         self._made(uid_of(home))
@@ -338,11 +339,9 @@ def _there(home: Object | None) -> Object:
 
 def _tell_phase(old: Object | None, new: Object | None) -> None:
     """One line for what a person watching wants to know: each change of phase."""
-    if new is None:
+    if old is None or new is None or podstatus.phase(old) == podstatus.phase(new):
         return
-    before, after = (podstatus.phase(old) if old else None), podstatus.phase(new)
-    if before != after:
-        origin = naming.origin(new)
-        where = (new.get("spec") or {}).get("nodeName") or "no node yet"
-        name = f"{origin.namespace}/{origin.name}" if origin else name_of(new)
-        changes.info("pod %s: %s in the remote (%s)", name, after, where)
+    origin = naming.origin(new)
+    name = f"{origin.namespace}/{origin.name}" if origin else name_of(new)
+    where = (new.get("spec") or {}).get("nodeName") or "no node yet"
+    changes.info("pod %s: %s in the remote (%s)", name, podstatus.phase(new), where)

@@ -29,12 +29,13 @@ def run(command: Callable[[asyncio.Event], Awaitable[T]]) -> T:
     Errors that are meant for people become one line and exit code 1; anything else is a defect
     and shows its traceback.
     """
-    from bridge.kubelet.errors import ListenError
+    from bridge.kubelet.certificate import CertificateError
+    from bridge.kubelet.server import ListenError
     from bridge.node.controller import NodeTaken
     from bridge.preflight.checks import PreflightError
     from sync.kube.errors import KubeError
 
-    for_people = (ListenError, NodeTaken, PreflightError, KubeError)
+    for_people = (CertificateError, ListenError, NodeTaken, PreflightError, KubeError)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_with_signals(command))
