@@ -1,0 +1,1 @@
+"""End-to-end: real clusters, and what is tried on them. No mocks live here."""

@@ -1,0 +1,141 @@
+"""Two real Kubernetes clusters from one call, with Docker (kind) or without it (native).
+
+    from e2e.clusters import Settings, specs, up, down, find
+
+    clusters = up(specs(["home", "remote"]), Settings())
+    clusters["home"].kubectl("get", "nodes")
+    down(["home", "remote"], Settings())
+
+Contract:
+
+- `up` returns when the nodes of every cluster are Ready and a pod can be created. It changes
+  nothing about a cluster that is up, and starts again what had ended of it.
+- Pods of any cluster reach pods of any other, and the host, by address.
+- `down` leaves no process, network namespace, interface, mount, rule or cgroup.
+- Both may be interrupted anywhere: the next `up` or `down` finds what was left and removes it.
+- Sets of clusters with different prefixes share nothing but the cache of built programs.
+- What fails raises a `ClusterError` that says what, where, and what to do next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from e2e.clusters import kind, native
+from e2e.clusters.build import locked
+from e2e.clusters.errors import ClusterError, InvalidRequest
+from e2e.clusters.model import (
+    DEFAULT_NAMES,
+    DEFAULT_PREFIX,
+    Backend,
+    Cluster,
+    ClusterSpec,
+    Nodes,
+    Progress,
+    Settings,
+    silent,
+)
+from e2e.clusters.record import read_all
+from e2e.clusters.versions import KubernetesVersion
+
+__all__ = [
+    "DEFAULT_NAMES",
+    "DEFAULT_PREFIX",
+    "Backend",
+    "Cluster",
+    "ClusterError",
+    "ClusterSpec",
+    "InvalidRequest",
+    "KubernetesVersion",
+    "Nodes",
+    "Settings",
+    "down",
+    "find",
+    "specs",
+    "up",
+]
+
+
+def specs(
+    names: Iterable[str] = DEFAULT_NAMES, *, nodes: Nodes = Nodes.REAL, node_count: int = 1
+) -> list[ClusterSpec]:
+    """Specifications of clusters that differ in nothing but their names."""
+    return [ClusterSpec(name, nodes, node_count) for name in dict.fromkeys(names)]
+
+
+def up(
+    wanted: Sequence[ClusterSpec], settings: Settings | None = None, say: Progress = silent
+) -> dict[str, Cluster]:
+    """Have these clusters up, and return them by name in the order given.
+
+    :raises ClusterError: they cannot be had; see `e2e.clusters.errors`.
+    """
+    settings = settings or Settings()
+    backend = choose(settings, wanted)
+    with _lock(settings):
+        return _BACKENDS[backend].up(settings, wanted, say)
+
+
+def down(
+    names: Iterable[str] | None = None, settings: Settings | None = None, say: Progress = silent
+) -> None:
+    """Take clusters of the set down, all of them by default; those that are not up are no error.
+
+    :raises ClusterError: something could not be removed.
+    """
+    settings = settings or Settings()
+    if not settings.state.exists():
+        return
+    with _lock(settings):
+        wanted = list(read_all(settings) if names is None else names)
+        for backend in _BACKENDS.values():
+            records = read_all(settings)
+            own = [n for n in wanted if n in records and _BACKENDS[records[n].backend] is backend]
+            if own or (backend is native and not records):
+                backend.down(settings, own, say)
+
+
+def find(settings: Settings | None = None) -> dict[str, Cluster]:
+    """The clusters of the set that came up and were not taken down, by name."""
+    settings = settings or Settings()
+    return {
+        name: _BACKENDS[record.backend].find(settings, record)
+        for name, record in read_all(settings).items()
+        if record.ready and record.this_boot
+    }
+
+
+def choose(settings: Settings, wanted: Sequence[ClusterSpec]) -> Backend:
+    """Which backend runs these clusters.
+
+    A set has one backend: that of the clusters that it has already counts before anything else.
+
+    :raises InvalidRequest: the backend that is asked for cannot have such nodes, or is not the
+        one that the set has.
+    """
+    simulated = any(spec.nodes is Nodes.SIMULATED for spec in wanted)
+    present = {record.backend for record in read_all(settings).values()}
+    if present and settings.backend not in {Backend.AUTO, *present}:
+        raise InvalidRequest(
+            f"the clusters of this set are of the backend {present.pop()}",
+            where=f"--backend {settings.backend}",
+            next_step="take them down first, or take another --prefix",
+        )
+    if settings.backend is Backend.KIND and simulated:
+        raise InvalidRequest(
+            "kind has no simulated nodes", next_step="take --backend native for these"
+        )
+    if present:
+        return present.pop()
+    if settings.backend is not Backend.AUTO:
+        return settings.backend
+    return Backend.KIND if not simulated and kind.available() else Backend.NATIVE
+
+
+def _lock(settings: Settings) -> AbstractContextManager[None]:
+    return locked(settings.state_root / f".{settings.prefix}.lock")
+
+
+_BACKENDS = {Backend.KIND: kind, Backend.NATIVE: native}

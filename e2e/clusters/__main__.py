@@ -1,0 +1,206 @@
+"""`python -m e2e.clusters up|down|status|env`: two real clusters from one command.
+
+What a script wants (kubeconfig paths, shell lines) goes to standard output, what a person wants
+to see meanwhile to standard error. Exit status 0: done; 1: it failed, or `status` found something
+that does not run; 2: the request was wrong.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from e2e import clusters as api
+from e2e.clusters.errors import ClusterError, InvalidRequest
+from e2e.clusters.model import DEFAULT_NETWORK, DEFAULT_PREFIX, Backend, Cluster, Nodes, Settings
+from e2e.clusters.versions import DEFAULT_KUBERNETES, KUBERNETES, KubernetesVersion
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
+
+Names = Annotated[
+    list[str] | None, typer.Argument(metavar="[NAME]…", help="Clusters.", show_default=False)
+]
+Prefix = Annotated[str, typer.Option(help="Tells sets of clusters on one machine apart.")]
+StateDir = Annotated[
+    Path | None,
+    typer.Option(help="Where clusters are kept.", show_default="~/.local/state/cluster-bridge"),
+]
+CacheDir = Annotated[
+    Path | None,
+    typer.Option(help="Where built programs are kept.", show_default="~/.cache/cluster-bridge"),
+]
+
+_NODES = re.compile(r"(real|simulated)(?:=(\d+))?")
+
+
+@app.command()
+def up(
+    names: Names = None,
+    backend: Annotated[
+        Backend, typer.Option(help="auto: kind where Docker answers.")
+    ] = Backend.AUTO,
+    nodes: Annotated[str, typer.Option(metavar="real|simulated[=N]")] = "real",
+    node_count: Annotated[int, typer.Option(help="How many simulated nodes.", min=1)] = 1,
+    kubernetes: Annotated[
+        str, typer.Option(help=f"Version: {', '.join(KUBERNETES)}, or a full one.")
+    ] = DEFAULT_KUBERNETES.removeprefix("v"),
+    prefix: Prefix = DEFAULT_PREFIX,
+    network: Annotated[str, typer.Option(help="Addresses to choose from.")] = str(DEFAULT_NETWORK),
+    state_dir: StateDir = None,
+    cache_dir: CacheDir = None,
+) -> None:
+    """Start clusters (home and remote by default), and print their kubeconfig files."""
+    kind, count = parse_nodes(nodes, node_count)
+    wanted = api.specs(names or api.DEFAULT_NAMES, nodes=kind, node_count=count)
+    settings = _settings(prefix, state_dir, cache_dir, backend, kubernetes, network)
+    for cluster in api.up(wanted, settings, _say).values():
+        print(f"{cluster.name}\t{cluster.kubeconfig}")
+
+
+@app.command()
+def down(
+    names: Names = None,
+    prefix: Prefix = DEFAULT_PREFIX,
+    state_dir: StateDir = None,
+    cache_dir: CacheDir = None,
+) -> None:
+    """Take clusters down (all of the set by default), and leave nothing of them."""
+    api.down(names or None, _settings(prefix, state_dir, cache_dir), _say)
+
+
+@app.command()
+def status(
+    names: Names = None,
+    prefix: Prefix = DEFAULT_PREFIX,
+    state_dir: StateDir = None,
+    cache_dir: CacheDir = None,
+) -> None:
+    """Show which clusters are up, and what of them does not run."""
+    found = _select(names, _settings(prefix, state_dir, cache_dir), missing_is_error=False)
+    table = Table("cluster", "version", "server", "nodes", "pods", "host", "does not run")
+    stopped = {c.name: [n for n, runs in c.components().items() if not runs] for c in found}
+    for cluster in found:
+        table.add_row(
+            cluster.name,
+            cluster.kubernetes,
+            cluster.server,
+            _nodes_ready(cluster),
+            cluster.pod_cidr,
+            cluster.host_address,
+            ", ".join(stopped[cluster.name]) or "-",
+        )
+    Console(soft_wrap=True).print(table)
+    absent = set(names or ()) - {cluster.name for cluster in found}
+    if not found or absent or any(stopped.values()):
+        raise typer.Exit(1)
+
+
+@app.command()
+def env(
+    names: Names = None,
+    prefix: Prefix = DEFAULT_PREFIX,
+    state_dir: StateDir = None,
+    cache_dir: CacheDir = None,
+) -> None:
+    """Print lines for a shell: eval "$(python -m e2e.clusters env)"."""
+    found = _select(names, _settings(prefix, state_dir, cache_dir), missing_is_error=True)
+    for cluster in found:
+        variable = "KUBECONFIG_" + cluster.name.upper().replace("-", "_")
+        print(f"export {variable}={shlex.quote(str(cluster.kubeconfig))}")
+    joined = ":".join(str(cluster.kubeconfig) for cluster in found)
+    print(f"export KUBECONFIG={shlex.quote(joined)}")
+    folders = dict.fromkeys(str(cluster.kubectl_path.parent) for cluster in found)
+    print(f'export PATH={shlex.quote(":".join(folders))}:"$PATH"')
+
+
+def parse_nodes(text: str, count: int) -> tuple[Nodes, int]:
+    """Read `real`, `simulated` or `simulated=N`; `count` is what --node-count says.
+
+    :raises InvalidRequest: it is none of these.
+    """
+    found = _NODES.fullmatch(text)
+    if found is None:
+        raise InvalidRequest(
+            f"no such nodes: {text!r}",
+            where="--nodes",
+            next_step="take real, simulated, or simulated=N",
+        )
+    return Nodes(found[1]), int(found[2]) if found[2] else count
+
+
+def main() -> int:
+    """Run the command line; the exit status."""
+    try:
+        app(standalone_mode=False)
+    except typer.Exit as done:
+        return int(done.exit_code)
+    except InvalidRequest as error:
+        print(error, file=sys.stderr)
+        return 2
+    except ClusterError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _settings(
+    prefix: str,
+    state_dir: Path | None,
+    cache_dir: Path | None,
+    backend: Backend = Backend.AUTO,
+    kubernetes: str = DEFAULT_KUBERNETES,
+    network: str = str(DEFAULT_NETWORK),
+) -> Settings:
+    folders = {"state_root": state_dir, "cache": cache_dir}
+    try:
+        addresses = IPv4Network(network)
+    except ValueError as error:
+        raise InvalidRequest(str(error), where="--network") from error
+    return Settings(
+        prefix=prefix,
+        backend=backend,
+        kubernetes=KubernetesVersion.parse(kubernetes),
+        network=addresses,
+        **{name: path for name, path in folders.items() if path is not None},
+    )
+
+
+def _select(
+    names: list[str] | None, settings: Settings, *, missing_is_error: bool
+) -> list[Cluster]:
+    found = api.find(settings)
+    wanted = names or list(found)
+    missing = [name for name in wanted if name not in found] or ([] if found else ["no cluster"])
+    if missing and missing_is_error:
+        raise ClusterError(
+            f"not up: {', '.join(missing)}",
+            where=str(settings.state),
+            next_step="python -m e2e.clusters up",
+        )
+    return [found[name] for name in wanted if name in found]
+
+
+def _nodes_ready(cluster: Cluster) -> str:
+    shown = cluster.kubectl(
+        "get", "nodes", "--no-headers", "--request-timeout=5s", check=False, timeout=20
+    )
+    if shown.returncode != 0:
+        return "no answer"
+    lines = [line.split() for line in shown.stdout.splitlines()]
+    return f"{sum(line[1] == 'Ready' for line in lines)}/{len(lines)} Ready"
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+"""Go programs, built once a version and kept in the cache.
+
+A build happens in a folder of its own and is renamed into place when all of its programs are
+there, so the cache never holds half a build; what an interrupted one left is removed by the next.
+Two runs that want the same build do it once: the second waits and finds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from e2e.clusters.errors import BuildFailed
+from e2e.clusters.model import Progress
+from e2e.clusters.recipes import Recipe, go_mod, go_needed
+from e2e.clusters.shell import last_lines, run
+from e2e.clusters.toolchain import OLDEST, Go, find_go
+
+# A line in a log every so often shows that a build lives; a terminal line is redrawn quicker.
+LOG_INTERVAL = 15.0
+TERMINAL_INTERVAL = 0.5
+
+
+def programs(recipe: Recipe, cache: Path, say: Progress) -> Path:
+    """The folder that holds the recipe's programs, built if they are not there.
+
+    :raises BuildFailed: the compiler said no; the message has its last lines.
+    :raises MissingTool: there is no Go toolchain, and none could be installed.
+    """
+    final = cache / "bin" / recipe.folder
+    if final.exists():
+        return final
+    with locked(cache / "bin" / f".{recipe.folder}.lock"):
+        if final.exists():
+            return final
+        partial = cache / "bin" / f".{recipe.folder}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        say(f"building {recipe.name} {recipe.version} (once: it is kept in {final})")
+        started = time.monotonic()
+        _build(recipe, cache, partial, say)
+        partial.rename(final)
+        say(f"built {recipe.name} {recipe.version} in {time.monotonic() - started:.0f} s")
+    return final
+
+
+def go_program(source: str, name: str, target: Path, cache: Path, say: Progress) -> None:
+    """Compile one file of Go that needs the standard library only."""
+    go = find_go(cache, OLDEST, say)
+    folder = target.parent / f".{name}.source"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "go.mod").write_text(f"module cluster-bridge.invalid/{name}\n\ngo 1.21\n")
+    (folder / "main.go").write_text(source)
+    flags = ["-ldflags", "-s -w"]
+    run([go.binary, "-C", folder, "build", *flags, "-o", target, "."], env=go.environment)
+    shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock file; the kernel lets go of it when the process ends, however it ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _build(recipe: Recipe, cache: Path, target: Path, say: Progress) -> None:
+    upstream = find_go(cache, OLDEST, say).upstream_go_mod(recipe.module, recipe.version)
+    go = find_go(cache, go_needed(upstream), say)
+    (target / "go.mod").write_text(go_mod(recipe, upstream))
+    # A trailing slash makes Go put one binary a package into the folder, named after the package.
+    packages = [package for _, package in recipe.programs]
+    argv = [str(go.binary), "build", "-v", "-o", f"{target}/", "-ldflags", recipe.ldflags]
+    errors = _compile(go, [*argv, *packages], target, f"{recipe.name} {recipe.version}", say)
+    if errors is not None:
+        raise BuildFailed(
+            f"{recipe.name} {recipe.version} does not build:\n{last_lines(errors)}",
+            where=str(target),
+            next_step="see whether disk and network are there, then run it again",
+        )
+    for name, package in recipe.programs:
+        built = target / _binary_name(package)
+        if built.name != name:
+            built.rename(target / name)
+
+
+def _binary_name(package: str) -> str:
+    """What Go calls the program of a package: its last element, a version suffix aside."""
+    parts = package.split("/")
+    return parts[-2] if parts[-1].startswith("v") and parts[-1][1:].isdigit() else parts[-1]
+
+
+def _compile(go: Go, argv: list[str], folder: Path, title: str, say: Progress) -> str | None:
+    """Run the compiler and tell how far it is; its output when it fails."""
+    output: list[str] = []
+    compiled = 0
+
+    def read(stream: Iterator[str]) -> None:
+        nonlocal compiled
+        for line in stream:
+            output.append(line)
+            compiled += not line.startswith(("go: ", "#", "\t"))
+
+    process = subprocess.Popen(
+        argv,
+        cwd=folder,
+        env={**os.environ, **go.environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    reader = threading.Thread(target=read, args=(process.stdout,), daemon=True)
+    with process:
+        reader.start()
+        try:
+            _tell(process, lambda: compiled, title, say)
+        except BaseException:
+            process.terminate()
+            raise
+        finally:
+            reader.join()
+    return None if process.returncode == 0 else "".join(output)
+
+
+def _tell(
+    process: subprocess.Popen[str], compiled: Callable[[], int], title: str, say: Progress
+) -> None:
+    terminal = sys.stderr.isatty()
+    started = time.monotonic()
+    interval = TERMINAL_INTERVAL if terminal else LOG_INTERVAL
+    while True:
+        try:
+            process.wait(timeout=interval)
+        except subprocess.TimeoutExpired:
+            line = f"{title}: {compiled()} packages, {time.monotonic() - started:.0f} s"
+            if terminal:
+                print(f"\r\x1b[K  {line}", end="", file=sys.stderr, flush=True)
+            else:
+                say(line)
+        else:
+            if terminal:
+                print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            return

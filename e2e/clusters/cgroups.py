@@ -1,0 +1,136 @@
+"""The cgroups of one cluster: made before its kubelet starts, emptied and removed at the end.
+
+Works on version 1 (one tree a controller, however they are mounted together) and on version 2.
+The cluster's own processes join `daemons`, under the pids controller alone on version 1: that is
+enough to find every one of them and their children again, and moves no accounting. Containers go
+wherever the kubelet puts them below the same name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.clusters.errors import StartFailed
+from e2e.clusters.processes import POLL
+
+_MOUNTS = Path("/proc/self/mountinfo")
+
+# A killed process that waits for a disk needs a moment before its cgroup is empty.
+EMPTY_TIMEOUT = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """One mounted cgroup tree. `options` has the controllers of a version 1 tree."""
+
+    path: Path
+    unified: bool
+    options: frozenset[str]
+
+
+def parse_hierarchies(mountinfo: str) -> list[Hierarchy]:
+    """The cgroup trees in the text of a mountinfo file (proc(5))."""
+    found = []
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        kind, _, options = right.split(" ", 2)
+        if kind in {"cgroup", "cgroup2"}:
+            path = Path(left.split()[4])
+            found.append(Hierarchy(path, kind == "cgroup2", frozenset(options.split(","))))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroups:
+    """All cgroups below one name, in every mounted tree."""
+
+    name: str
+    hierarchies: tuple[Hierarchy, ...]
+
+    @classmethod
+    def named(cls, name: str) -> Cgroups:
+        """The cgroups of that name on this machine."""
+        return cls(name, tuple(parse_hierarchies(_MOUNTS.read_text())))
+
+    @property
+    def join(self) -> Path:
+        """The file that a process writes itself into to belong to the cluster."""
+        for hierarchy in self.hierarchies:
+            if "pids" in hierarchy.options:
+                return hierarchy.path / self.name / "daemons" / "cgroup.procs"
+        unified = next((h.path for h in self.hierarchies if h.unified), None)
+        if unified is None:
+            raise StartFailed("no cgroup tree is mounted", next_step="mount /sys/fs/cgroup")
+        return unified / self.name / "daemons" / "cgroup.procs"
+
+    def create(self) -> None:
+        """Make them, so that the kubelet finds its root under every controller."""
+        version_1 = any("pids" in hierarchy.options for hierarchy in self.hierarchies)
+        for hierarchy in self.hierarchies:
+            if hierarchy.unified and version_1:
+                continue
+            own = hierarchy.path / self.name
+            own.mkdir(exist_ok=True)
+            if hierarchy.unified:
+                _delegate(hierarchy.path)
+                _delegate(own)
+            elif "cpuset" in hierarchy.options:
+                # A version 1 cpuset starts empty and then takes no process.
+                for file in ("cpuset.cpus", "cpuset.mems"):
+                    (own / file).write_text((hierarchy.path / file).read_text())
+        self.join.parent.mkdir(exist_ok=True)
+
+    def pids(self) -> set[int]:
+        """Every process in them now."""
+        found: set[int] = set()
+        for folder in self._folders():
+            with contextlib.suppress(OSError):
+                found |= {int(pid) for pid in (folder / "cgroup.procs").read_text().split()}
+        return found
+
+    def kill(self) -> None:
+        """Kill every process in them and wait until there is none.
+
+        :raises StartFailed: one does not go away.
+        """
+        deadline = time.monotonic() + EMPTY_TIMEOUT
+        while pids := self.pids():
+            if time.monotonic() > deadline:
+                raise StartFailed(
+                    f"processes {sorted(pids)} do not end",
+                    where=self.name,
+                    next_step="look at their state in /proc/PID/stack, then run `down` again",
+                )
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+            time.sleep(POLL / 5)
+
+    def remove(self) -> None:
+        """Kill what is in them, then remove them, the deepest first."""
+        self.kill()
+        for folder in self._folders():
+            with contextlib.suppress(FileNotFoundError):
+                folder.rmdir()
+
+    def _folders(self) -> list[Path]:
+        """All of them, the deepest first."""
+        folders = []
+        for hierarchy in self.hierarchies:
+            for folder, _, _ in os.walk(hierarchy.path / self.name, topdown=False):
+                folders.append(Path(folder))
+        return folders
+
+
+def _delegate(folder: Path) -> None:
+    """Turn on every controller for the children of a version 2 cgroup."""
+    for controller in (folder / "cgroup.controllers").read_text().split():
+        with contextlib.suppress(OSError):
+            (folder / "cgroup.subtree_control").write_text(f"+{controller}")

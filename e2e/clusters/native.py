@@ -1,0 +1,289 @@
+"""Clusters out of processes of this machine, each in a network namespace of its own.
+
+`up` is level-triggered: a cluster that is up stays as it is, of one that lost components these are
+started again, and of one whose start was interrupted (or that is older than the machine's last
+boot) every trace is removed before it is started anew. `down` removes every trace too, and touches
+nothing that the clusters did not make.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from e2e.clusters import build, control_plane, images, kwok, network, node, packages, recipes
+from e2e.clusters.addresses import Plan, free_index, free_slot
+from e2e.clusters.errors import ClusterError, InvalidRequest
+from e2e.clusters.layout import Site
+from e2e.clusters.model import Backend, Cluster, ClusterSpec, Nodes, Progress, Settings
+from e2e.clusters.record import Record, forget_set, read_all, read_slot, write_slot
+from e2e.clusters.shell import run
+from e2e.clusters.versions import KubernetesVersion
+
+# Held while a set takes its addresses, by every set of this machine.
+_ADDRESS_LOCK = Path("/run/lock/cluster-bridge-addresses.lock")
+
+_MOUNTS = Path("/proc/self/mountinfo")
+
+# Controllers have made these when the cluster is of use: a pod cannot be created before.
+_DEFAULT_ACCOUNT = "/api/v1/namespaces/default/serviceaccounts/default"
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """Programs and images that clusters of one version are made of."""
+
+    kubernetes: Path
+    etcd: Path
+    kwok: Path | None
+    images: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class NativeControl:
+    """See `e2e.clusters.model.Control`."""
+
+    site: Site
+
+    def components(self) -> dict[str, bool]:
+        supervisor = self.site.supervisor
+        return {name: supervisor.running(name) for name in supervisor.names()}
+
+    def stop(self, component: str) -> None:
+        self.site.supervisor.stop(component)
+
+    def start(self, component: str) -> None:
+        self.site.supervisor.start_again(component)
+
+    def suspend(self, component: str, *, suspended: bool) -> None:
+        self.site.supervisor.suspend(component, suspended=suspended)
+
+    def connect(self, *, connected: bool) -> None:
+        self.site.network.connect(connected=connected)
+
+    def load(self, archive: Path) -> None:
+        if self.site.spec.nodes is Nodes.SIMULATED:
+            raise InvalidRequest("a simulated node has no images", where=self.site.spec.name)
+        node.load(self.site, archive)
+
+
+def provision(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) -> Tools:
+    """Install packages, and build what is not in the cache.
+
+    :raises MissingTool: something is absent and cannot be installed from here.
+    :raises BuildFailed: a program does not compile.
+    """
+    real = any(spec.nodes is Nodes.REAL for spec in specs)
+    simulated = any(spec.nodes is Nodes.SIMULATED for spec in specs)
+    packages.ensure(packages.NETWORK + (packages.NODE if real else ()), say)
+    cache = settings.cache
+    kubernetes = build.programs(recipes.kubernetes(settings.kubernetes), cache, say)
+    archive = None
+    if real:
+        packages.require_overlay()
+        archive = images.archive_of_test_images(cache, kubernetes, say)
+    return Tools(
+        kubernetes=kubernetes,
+        etcd=build.programs(recipes.etcd(), cache, say),
+        kwok=build.programs(recipes.kwok(), cache, say) if simulated else None,
+        images=archive,
+    )
+
+
+def up(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) -> dict[str, Cluster]:
+    """Have these clusters up, started side by side; returns when their nodes are Ready.
+
+    The caller holds the set's lock.
+
+    :raises InvalidRequest: one is up already, but is not what is asked for.
+    :raises StartFailed: a component did not start; what was started stays for a look at its logs,
+        and the next `up` or `down` removes it.
+    """
+    tools = provision(settings, specs, say)
+    records = read_all(settings)
+    for spec in specs:
+        if spec.name in records and records[spec.name].ready:
+            records[spec.name].require_same(settings, spec)
+    for name, record in records.items():
+        if name in {spec.name for spec in specs} and not (record.ready and record.this_boot):
+            say(f"{name}: removing what an interrupted start left")
+            _remove(_site(settings, record))
+    sites = _place(settings, specs)
+    fresh = [site for site in sites if not _ready(site)]
+    for site in sites:
+        if _ready(site):
+            _mend(site, say)
+    for site in fresh:
+        site.cgroups.create()
+        site.network.create()
+    _connect_all(settings)
+    _in_parallel(fresh, lambda site: _start(site, tools, say))
+    return {site.spec.name: handle(site) for site in sites}
+
+
+def down(settings: Settings, names: Iterable[str], say: Progress) -> None:
+    """Remove every trace of these clusters, and of the set with its last one.
+
+    The caller holds the set's lock.
+    """
+    records = read_all(settings)
+    sites = [_site(settings, records[name]) for name in names if name in records]
+    for site in sites:
+        say(f"{site.spec.name}: removing")
+    _in_parallel(sites, _remove)
+    slot = read_slot(settings)
+    if slot is not None and not read_all(settings):
+        network.delete_bridge(network.bridge_name(settings.prefix))
+        forget_set(settings)
+
+
+def find(settings: Settings, record: Record) -> Cluster:
+    """The handle of a recorded cluster."""
+    return handle(_site(settings, record))
+
+
+def handle(site: Site) -> Cluster:
+    """The handle of a cluster."""
+    folder = recipes.kubernetes(site.settings.kubernetes).folder
+    return Cluster(
+        name=site.spec.name,
+        backend=Backend.NATIVE,
+        kubernetes=str(site.settings.kubernetes),
+        kubeconfig=site.settings.kubeconfig(site.spec.name),
+        server=site.server,
+        node_ip=str(site.plan.node.ip),
+        node_names=site.node_names,
+        pod_cidr=str(site.plan.pods),
+        service_cidr=str(site.plan.services),
+        host_address=str(site.plan.host),
+        kubectl_path=site.settings.cache / "bin" / folder / "kubectl",
+        control=NativeControl(site),
+    )
+
+
+def _site(settings: Settings, record: Record) -> Site:
+    slot = read_slot(settings)
+    if slot is None:
+        raise InvalidRequest(
+            f"the addresses of {record.name} are not recorded",
+            where=str(settings.state),
+            next_step="remove the folder, and what `ip netns` shows of these clusters",
+        )
+    own = replace(settings, kubernetes=KubernetesVersion.parse(record.kubernetes))
+    return Site(own, record.spec, Plan(slot, record.index))
+
+
+def _place(settings: Settings, specs: Sequence[ClusterSpec]) -> list[Site]:
+    """Give addresses to the set and to each cluster, and remember them."""
+    with build.locked(_ADDRESS_LOCK):
+        slot = read_slot(settings)
+        if slot is None:
+            bridge = network.bridge_name(settings.prefix)
+            if network.exists(bridge):
+                raise InvalidRequest(
+                    f"there is an interface {bridge} already, which these clusters did not make",
+                    where=f"--prefix {settings.prefix}",
+                    next_step="take another prefix, or the --state-dir it was made with",
+                )
+            slot = free_slot(settings.network, network.networks_in_use())
+            write_slot(settings, slot)
+        # The address on the bridge is what tells other sets that the slot is taken.
+        network.create_bridge(network.bridge_name(settings.prefix), Plan(slot, 0))
+    for spec in specs:
+        records = read_all(settings)
+        if spec.name not in records:
+            index = free_index(record.index for record in records.values())
+            Record.new(settings, spec, Backend.NATIVE, index).write(settings)
+    records = read_all(settings)
+    return [_site(settings, records[spec.name]) for spec in specs]
+
+
+def _ready(site: Site) -> bool:
+    return read_all(site.settings)[site.spec.name].ready
+
+
+def _start(site: Site, tools: Tools, say: Progress) -> None:
+    started = time.monotonic()
+    name = site.spec.name
+    control_plane.write_credentials(site)
+    with ThreadPoolExecutor(1) as pool:
+        runtime = None
+        if tools.images is not None and site.spec.nodes is Nodes.REAL:
+            runtime = pool.submit(node.start_containerd, site, images.PAUSE, tools.images)
+        control_plane.start(site, tools.kubernetes, tools.etcd)
+        if runtime is not None:
+            runtime.result()
+    say(f"{name}: API server ready after {time.monotonic() - started:.1f} s")
+    if site.spec.nodes is Nodes.REAL:
+        node.start(site, tools.kubernetes)
+        node.wait(site)
+    elif tools.kwok is not None:
+        kwok.start(site, tools.kwok)
+        kwok.wait(site)
+    api = site.api
+    first = [control_plane.CONTROLLERS]
+    site.wait("the default account", lambda: api.exists(_DEFAULT_ACCOUNT), first, 60)
+    api.close()
+    replace(read_all(site.settings)[name], ready=True).write(site.settings)
+    say(f"{name}: {site.spec.node_count} node(s) Ready after {time.monotonic() - started:.1f} s")
+
+
+def _mend(site: Site, say: Progress) -> None:
+    """Start again what has ended since, in the order in which it was started at first."""
+    order = (*control_plane.COMPONENTS, *node.COMPONENTS, *kwok.COMPONENTS)
+    known = site.supervisor.names()
+    for component in order:
+        if component in known and not site.supervisor.running(component):
+            say(f"{site.spec.name}: {component} had ended, starting it again")
+            site.supervisor.start_again(component)
+            if component == control_plane.API_SERVER:
+                api = site.api
+                site.wait("it was ready", api.ready, [component], control_plane.START_TIMEOUT)
+                api.close()
+
+
+def _connect_all(settings: Settings) -> None:
+    """Routes between all clusters of the set, those that were up before included."""
+    networks = [_site(settings, record).network for record in read_all(settings).values()]
+    there = [each for each in networks if each.path.exists()]
+    for each in there:
+        each.reach(there)
+
+
+def _remove(site: Site) -> None:
+    """Processes first, then what only they could hold, then what they left, then the folder."""
+    site.cgroups.kill()
+    _unmount_below(site.folder)
+    site.network.delete()
+    node.clean(site)
+    site.cgroups.remove()
+    shutil.rmtree(site.folder)
+
+
+def _unmount_below(folder: Path) -> None:
+    """Unmount everything at or below a folder, the latest mount first."""
+    points = [line.split()[4] for line in _MOUNTS.read_text().splitlines()]
+    for point in reversed(points):
+        # The kernel writes a space as \\040.
+        path = Path(point.replace("\\040", " "))
+        if path.is_relative_to(folder):
+            run(["umount", "--lazy", path], check=False)
+
+
+def _in_parallel(sites: Sequence[Site], work: Callable[[Site], None]) -> None:
+    """Do it for all; every one comes to its end before the first error is raised."""
+    if not sites:
+        return
+    errors: list[ClusterError] = []
+    with ThreadPoolExecutor(len(sites)) as pool:
+        for future in [pool.submit(work, site) for site in sites]:
+            try:
+                future.result()
+            except ClusterError as error:
+                errors.append(error)
+    if errors:
+        raise errors[0]

@@ -1,0 +1,194 @@
+"""Processes of one cluster: started detached, known by identity, stopped by identity.
+
+A process is known by its pid *and* its start time *and* the boot it was started in, so a pid that
+the kernel gave to somebody else is never signalled. What was started is recorded in a folder, one
+file a component, before `start` returns: another run of the command line finds it there. A stop
+keeps the record, so `start_again` needs nothing but the name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from e2e.clusters.errors import InvalidRequest, StartFailed
+from e2e.clusters.shell import last_lines
+
+# How often a condition is looked at. Short, because the whole start is a few seconds.
+POLL = 0.05
+
+# The shell joins the cgroup and then becomes the program, so no child can be born outside.
+# nsenter and not `ip netns exec`: the latter mounts another /sys, which hides the cgroups.
+_LAUNCH = (
+    'cd / && echo $$ >"$1" && net="$2" && shift 2 '
+    '&& if [ "$net" = - ]; then exec "$@"; else exec nsenter --net="$net" -- "$@"; fi'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One process, never confused with a later one of the same pid."""
+
+    pid: int
+    start_ticks: int
+    boot: str
+
+
+def boot_id() -> str:
+    """The kernel's name for this boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def parse_stat(text: str) -> tuple[str, int]:
+    """State letter and start time out of a /proc/PID/stat line.
+
+    The command name stands in parentheses and may itself hold spaces and parentheses, so fields
+    are counted from the last closing one. Start time is field 22 (proc(5)), state is field 3.
+    """
+    fields = text.rpartition(")")[2].split()
+    return fields[0], int(fields[19])
+
+
+def identify(pid: int) -> Identity | None:
+    """Who has this pid now, or nobody; a zombie is nobody."""
+    with contextlib.suppress(ChildProcessError):
+        # Reaps it when it is a child of ours; raises when it is not.
+        os.waitpid(pid, os.WNOHANG)
+    try:
+        state, ticks = parse_stat(Path(f"/proc/{pid}/stat").read_text())
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if state in "ZX" else Identity(pid, ticks, boot_id())
+
+
+def alive(identity: Identity | None) -> bool:
+    """Whether exactly this process still runs."""
+    return identity is not None and identify(identity.pid) == identity
+
+
+def end(identity: Identity | None, *, grace: float) -> None:
+    """Ask the process to end, and kill it after `grace` seconds; returns when it is gone."""
+    if identity is None or not alive(identity):
+        return
+    first = signal.SIGTERM if grace > 0 else signal.SIGKILL
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(identity.pid, first)
+    deadline = time.monotonic() + grace
+    while alive(identity):
+        if time.monotonic() >= deadline:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(identity.pid, signal.SIGKILL)
+        time.sleep(POLL / 5)
+
+
+@dataclass(frozen=True, slots=True)
+class Supervisor:
+    """The recorded processes of one cluster.
+
+    `records` and `logs` are folders of the cluster, `join` is the cgroup.procs file that every
+    process writes itself into, `netns` the file of the network namespace.
+    """
+
+    records: Path
+    logs: Path
+    join: Path
+    netns: Path
+
+    def start(self, name: str, argv: Sequence[str | Path]) -> None:
+        """Start `argv` as component `name`, its output appended to the component's log."""
+        command = [str(part) for part in argv]
+        self._spawn(name, command)
+
+    def start_again(self, name: str) -> None:
+        """Start a component with the arguments it had; no effect on one that runs.
+
+        :raises InvalidRequest: no such component was ever started here.
+        """
+        if not self.running(name):
+            self._spawn(name, self._read(name)[0])
+
+    def stop(self, name: str, *, grace: float = 10.0) -> None:
+        """Stop a component; its record stays. No effect on one that is stopped."""
+        end(self._read(name)[1], grace=grace)
+
+    def suspend(self, name: str, *, suspended: bool) -> None:
+        """Freeze a running component (SIGSTOP), or let it go on: it hangs, but is not gone."""
+        identity = self._read(name)[1]
+        if identity is not None and alive(identity):
+            os.kill(identity.pid, signal.SIGSTOP if suspended else signal.SIGCONT)
+
+    def running(self, name: str) -> bool:
+        """Whether the component runs."""
+        return alive(self._read(name)[1])
+
+    def names(self) -> list[str]:
+        """All components that were ever started here, sorted."""
+        return sorted(path.stem for path in self.records.glob("*.json"))
+
+    def pid(self, name: str) -> int | None:
+        """The component's pid while it runs."""
+        identity = self._read(name)[1]
+        return identity.pid if identity is not None and alive(identity) else None
+
+    def log(self, name: str) -> Path:
+        """Where the component's output goes."""
+        return self.logs / f"{name}.log"
+
+    def failure(self, name: str, what: str) -> StartFailed:
+        """An error that carries the end of the component's log."""
+        log = self.log(name)
+        text = log.read_text(errors="replace") if log.exists() else "(it has no log)"
+        return StartFailed(
+            f"{what}; the last lines of {name}:\n{last_lines(text)}",
+            where=str(log),
+            next_step="see the whole log; `down` removes what was started",
+        )
+
+    def _spawn(self, name: str, command: list[str]) -> None:
+        for folder in (self.records, self.logs):
+            folder.mkdir(parents=True, exist_ok=True)
+        log = os.open(self.log(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            pid = os.posix_spawn(
+                "/bin/sh",
+                ["sh", "-c", _LAUNCH, name, str(self.join), str(self.netns), *command],
+                _environment(),
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_DUP2, log, 1),
+                    (os.POSIX_SPAWN_DUP2, log, 2),
+                ],
+                # A session of its own: Ctrl-C in the terminal ends `up`, not the clusters.
+                setsid=True,
+            )
+        finally:
+            os.close(log)
+        identity = identify(pid)
+        record = {"argv": command, "process": asdict(identity) if identity else None}
+        path = self.records / f"{name}.json"
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(record))
+        partial.replace(path)
+
+    def _read(self, name: str) -> tuple[list[str], Identity | None]:
+        try:
+            record = json.loads((self.records / f"{name}.json").read_text())
+        except FileNotFoundError:
+            raise InvalidRequest(
+                f"no component {name!r} was started here",
+                where=str(self.records),
+                next_step=f"there are: {', '.join(self.names()) or 'none'}",
+            ) from None
+        process = record["process"]
+        return record["argv"], Identity(**process) if process else None
+
+
+def _environment() -> dict[str, str]:
+    """What a component inherits: no proxy or KUBECONFIG of the caller may lead it astray."""
+    return {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}

@@ -1,0 +1,112 @@
+"""What is built with Go, and from what. Pure.
+
+A recipe names a released module and the programs in it. Its go.mod is made here and lives in the
+cache only: nothing that was fetched is part of this project.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from e2e.clusters.versions import ETCD, KIND, KWOK, KubernetesVersion
+
+# Kubernetes requires the modules that it is released with at v0.0.0, and replaces them with
+# folders of its own source tree; those folders are published as modules of their own.
+_STAGING = re.compile(r"^\s*(?:replace\s+)?(\S+)(?:\s+v\S+)?\s+=>\s+\./staging/\S+$", re.MULTILINE)
+_GO = re.compile(r"^go\s+(\d+)\.(\d+)", re.MULTILINE)
+_GODEBUG = re.compile(r"^godebug\s+\S+=\S+$|^godebug\s+\([^)]*\)", re.MULTILINE)
+
+_VERSION_VARIABLES = "k8s.io/component-base/version"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One Go build: `programs` maps the name of the binary to its package."""
+
+    name: str
+    module: str
+    version: str
+    programs: tuple[tuple[str, str], ...]
+    ldflags: str = "-s -w"
+    staging: str = ""
+
+    @property
+    def folder(self) -> str:
+        """The build's folder in the cache."""
+        return f"{self.name}-{self.version}"
+
+
+def kubernetes(version: KubernetesVersion) -> Recipe:
+    """The components of a cluster, kubectl, and the program of the upstream test image."""
+    commands = (
+        "kube-apiserver",
+        "kube-controller-manager",
+        "kube-scheduler",
+        "kube-proxy",
+        "kubelet",
+        "kubectl",
+    )
+    module = "k8s.io/kubernetes"
+    stamps = {
+        "gitVersion": str(version),
+        "gitMajor": str(version.major),
+        "gitMinor": str(version.minor),
+        "gitTreeState": "clean",
+    }
+    flags = [f"-X {_VERSION_VARIABLES}.{name}={value}" for name, value in stamps.items()]
+    return Recipe(
+        name="kubernetes",
+        module=module,
+        version=str(version),
+        programs=(
+            *((command, f"{module}/cmd/{command}") for command in commands),
+            ("agnhost", f"{module}/test/images/agnhost"),
+        ),
+        ldflags=" ".join(["-s -w", *flags]),
+        staging=version.staging,
+    )
+
+
+def etcd() -> Recipe:
+    """The store of the API server."""
+    module = "go.etcd.io/etcd/server/v3"
+    return Recipe("etcd", module, ETCD, (("etcd", module),))
+
+
+def kwok() -> Recipe:
+    """The controller of simulated nodes."""
+    module = "sigs.k8s.io/kwok"
+    return Recipe("kwok", module, KWOK, (("kwok", f"{module}/cmd/kwok"),))
+
+
+def kind() -> Recipe:
+    """Clusters in Docker."""
+    return Recipe("kind", "sigs.k8s.io/kind", KIND, (("kind", "sigs.k8s.io/kind"),))
+
+
+def go_mod(recipe: Recipe, upstream: str) -> str:
+    """The go.mod to build a recipe in, given the module's own go.mod.
+
+    Replacements and debug settings of a module count only in the module that is built, so they
+    are carried over; the versions of everything else follow from the module itself.
+    """
+    go = _GO.search(upstream)
+    lines = [
+        f"module cluster-bridge.invalid/{recipe.name}",
+        "",
+        f"go {go[1]}.{go[2]}" if go else "go 1.21",
+        *_GODEBUG.findall(upstream),
+        "",
+        f"require {recipe.module} {recipe.version}",
+        "",
+    ]
+    if recipe.staging:
+        lines += [f"replace {m} => {m} {recipe.staging}" for m in _STAGING.findall(upstream)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def go_needed(upstream: str) -> tuple[int, int]:
+    """The Go release that a module asks for."""
+    go = _GO.search(upstream)
+    return (int(go[1]), int(go[2])) if go else (1, 21)

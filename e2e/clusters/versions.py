@@ -1,0 +1,65 @@
+"""Which versions are built, and how a Kubernetes version is named on the command line.
+
+Pure. A minor version stands for the patch release in `KUBERNETES`; a full version is taken as it
+is. Everything else is refused with the list of what there is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from e2e.clusters.errors import InvalidRequest
+
+# The newest patch release of each minor version when this table was last looked at.
+KUBERNETES: dict[str, str] = {
+    "1.31": "v1.31.14",
+    "1.32": "v1.32.13",
+    "1.33": "v1.33.13",
+    "1.34": "v1.34.4",
+    "1.35": "v1.35.4",
+    "1.36": "v1.36.3",
+}
+DEFAULT_KUBERNETES = KUBERNETES["1.34"]
+
+# One etcd serves every API server above: it speaks the v3 API they all use.
+ETCD = "v3.6.5"
+KWOK = "v0.8.0"
+KIND = "v0.30.0"
+
+_FULL = re.compile(r"v?(1)\.(\d+)\.(\d+)")
+_MINOR = re.compile(r"v?(1\.\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesVersion:
+    """A Kubernetes release, such as v1.34.4."""
+
+    major: int
+    minor: int
+    patch: int
+
+    def __str__(self) -> str:
+        return f"v{self.major}.{self.minor}.{self.patch}"
+
+    @property
+    def staging(self) -> str:
+        """The version of the modules that are released together with it (k8s.io/api, …)."""
+        return f"v0.{self.minor}.{self.patch}"
+
+    @classmethod
+    def parse(cls, text: str) -> KubernetesVersion:
+        """Read `1.34`, `v1.34` or `1.34.4`.
+
+        :raises InvalidRequest: it is none of these, or a minor version that is not in the table.
+        """
+        if (minor := _MINOR.fullmatch(text)) and minor[1] in KUBERNETES:
+            text = KUBERNETES[minor[1]]
+        full = _FULL.fullmatch(text)
+        if full is None or f"1.{full[2]}" not in KUBERNETES:
+            raise InvalidRequest(
+                f"no Kubernetes version {text!r}",
+                where="--kubernetes",
+                next_step=f"take one of {', '.join(KUBERNETES)}, or a patch release of these",
+            )
+        return cls(int(full[1]), int(full[2]), int(full[3]))
