@@ -1,0 +1,215 @@
+"""Who calls, and whether they may: as a kubelet asks, of home's API server.
+
+- A client certificate of home's client CA, which TLS has verified, names the caller: CN the user,
+  every O a group. Else a bearer token does, by a TokenReview. Nobody else is let in: 401.
+- What they may is asked by SubjectAccessReview on ``nodes/SUBRESOURCE`` of our node; the finest
+  subresource first, then ``proxy`` where a kubelet falls back to it. Denied is 403.
+- A review that fails is 500: neither yes nor no is guessed.
+- TokenReviews are remembered for `TOKEN_LIFETIME`, by a hash of the token, and accesses for
+  `ALLOWED_LIFETIME` and `DENIED_LIFETIME`. The same question is not under way twice.
+- No token is in a log, an error or a repr, nor is it kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from aiohttp import web
+
+from bridge.kubelet.refusals import Refusal
+from bridge.kubelet.reviews import Remembered
+from sync.kube.client import KubeClient
+from sync.kube.errors import KubeError
+from sync.kube.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Object, Resource
+
+#: Seconds, as a kubelet's --authentication-token-webhook-cache-ttl.
+TOKEN_LIFETIME = 120.0
+#: Seconds, as --authorization-webhook-cache-authorized-ttl and -unauthorized-ttl.
+ALLOWED_LIFETIME = 300.0
+DENIED_LIFETIME = 30.0
+#: Seconds that the caller is made to wait for a review, retries included.
+REVIEW_TIMEOUT = 10.0
+
+AUTHENTICATED = "system:authenticated"
+ANONYMOUS = "system:anonymous"
+
+#: What a method is to an API server. Others (HEAD, OPTIONS) are nothing that could be allowed.
+VERBS: Mapping[str, str] = {
+    "GET": "get",
+    "POST": "create",
+    "PUT": "update",
+    "PATCH": "patch",
+    "DELETE": "delete",
+}
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A caller, as home knows them."""
+
+    name: str
+    groups: tuple[str, ...]
+    uid: str = ""
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What a TokenReview says; no user when the token is nobody's."""
+
+    user: User | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """What a SubjectAccessReview asks."""
+
+    user: User
+    verb: str
+    subresource: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    allowed: bool
+
+
+class Gate:
+    """Lets callers in, or refuses them. Call `close` at the end."""
+
+    def __init__(
+        self, home: KubeClient, node_name: str, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._home = home
+        self._node = node_name
+        self._tokens: Remembered[bytes, _Verdict] = Remembered(
+            lambda _: TOKEN_LIFETIME, clock=clock
+        )
+        self._accesses: Remembered[_Access, _Decision] = Remembered(
+            lambda decision: ALLOWED_LIFETIME if decision.allowed else DENIED_LIFETIME, clock=clock
+        )
+
+    async def close(self) -> None:
+        """Ends the reviews that are under way."""
+        await self._tokens.close()
+        await self._accesses.close()
+
+    # -- who ---------------------------------------------------------------------------------
+
+    async def authenticate(self, request: web.BaseRequest) -> User:
+        """The caller. Raises Refusal: 401, or 500 when home cannot be asked."""
+        transport = request.transport
+        certificate = transport.get_extra_info("peercert") if transport is not None else None
+        user = certificate_user(certificate or {})
+        token = bearer_token(request.headers.get("Authorization", ""))
+        if user is None and token:
+            digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+            user = (await self._tokens.get(digest, partial(self._review_token, token))).user
+        if user is None:
+            raise Refusal(
+                401,
+                "the caller is not known; come with a client certificate or a bearer token "
+                "of the home cluster",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        return user
+
+    async def _review_token(self, token: str) -> _Verdict:
+        status = await self._review(TOKEN_REVIEWS, {"token": token})
+        return _Verdict(_reviewed_user(status))
+
+    # -- whether -----------------------------------------------------------------------------
+
+    async def authorize(self, user: User, verb: str, subresources: tuple[str, ...]) -> None:
+        """Returns when one of the subresources is allowed. Raises Refusal: 403, or 500."""
+        for subresource in subresources:
+            access = _Access(user, verb, subresource)
+            decision = await self._accesses.get(access, partial(self._review_access, access))
+            if decision.allowed:
+                return
+        asked = " or ".join(f"nodes/{subresource}" for subresource in subresources)
+        raise Refusal(
+            403,
+            f"user {user.name!r} may not {verb} {asked} of node {self._node!r} in the home "
+            "cluster; a ClusterRole there can allow it",
+        )
+
+    async def _review_access(self, access: _Access) -> _Decision:
+        spec = {
+            "user": access.user.name,
+            "groups": list(access.user.groups),
+            "uid": access.user.uid,
+            "extra": {key: list(values) for key, values in access.user.extra},
+            "resourceAttributes": {
+                "verb": access.verb,
+                "version": "v1",
+                "resource": "nodes",
+                "subresource": access.subresource,
+                "name": self._node,
+            },
+        }
+        status = await self._review(SUBJECT_ACCESS_REVIEWS, spec)
+        return _Decision(status.get("allowed") is True and status.get("denied") is not True)
+
+    async def _review(self, resource: Resource, spec: Object) -> Object:
+        review = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
+        try:
+            async with asyncio.timeout(REVIEW_TIMEOUT):
+                answer = await self._home.create(resource, review)
+        except (KubeError, TimeoutError) as error:
+            log.warning("a %s failed, so a request is refused: %s", resource.kind, error)
+            raise Refusal(
+                500, f"the home cluster did not answer a {resource.kind}; the bridge's log says why"
+            ) from error
+        status: Object = answer.get("status") or {}
+        return status
+
+
+def certificate_user(certificate: Mapping[str, Any]) -> User | None:
+    """The user of a verified certificate, in the form of `ssl.SSLObject.getpeercert`.
+
+    None without one, without a common name, and when it has expired since the handshake.
+    """
+    names = [pair for relative in certificate.get("subject", ()) for pair in relative]
+    user = [value for key, value in names if key == "commonName"]
+    if not user or not user[-1] or user[-1] == ANONYMOUS:
+        return None
+    if ssl.cert_time_to_seconds(str(certificate["notAfter"])) < time.time():
+        return None
+    groups = [value for key, value in names if key == "organizationName"]
+    return User(user[-1], _with_authenticated(groups))
+
+
+def bearer_token(header: str) -> str:
+    """The token of an ``Authorization`` header, or nothing."""
+    scheme, _, rest = header.strip().partition(" ")
+    return rest.strip() if scheme.lower() == "bearer" else ""
+
+
+def _reviewed_user(status: Object) -> User | None:
+    user: Object = status.get("user") or {}
+    name = user.get("username")
+    if status.get("authenticated") is not True or not name or name == ANONYMOUS:
+        return None
+    extra: Mapping[str, list[str]] = user.get("extra") or {}
+    return User(
+        str(name),
+        _with_authenticated(user.get("groups") or []),
+        uid=str(user.get("uid") or ""),
+        extra=tuple(sorted((key, tuple(values)) for key, values in extra.items())),
+    )
+
+
+def _with_authenticated(groups: list[str]) -> tuple[str, ...]:
+    rest = [group for group in groups if group != AUTHENTICATED]
+    return (*rest, AUTHENTICATED)

@@ -1,0 +1,69 @@
+"""Logs of containers: the remote's ``pods/log``, passed on as it comes.
+
+Guarantees: the head is sent as soon as the remote has answered, and every chunk as it comes; a
+reader that is slow slows the remote down, not the bridge's memory. When the reader leaves, the
+stream from the remote is closed. When the remote breaks off in the middle, so do we, without the
+end that a complete log has; so nobody takes a part for the whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from aiohttp import web
+
+from bridge.kubelet.active import ActiveStreams
+from bridge.kubelet.directory import PodDirectory
+from bridge.kubelet.options import log_query, parse_query
+from bridge.kubelet.pods import remote_pod
+from bridge.kubelet.refusals import refusal_of
+from bridge.kubelet.routing import Call
+from sync.kube.client import KubeClient
+from sync.kube.errors import KubeError
+from sync.kube.resources import PODS
+
+log = logging.getLogger(__name__)
+
+
+class Logs:
+    """Answers ``/containerLogs/{namespace}/{pod}/{container}``."""
+
+    def __init__(self, remote: KubeClient, directory: PodDirectory, active: ActiveStreams) -> None:
+        self._remote = remote
+        self._directory = directory
+        self._active = active
+
+    async def serve(self, call: Call) -> web.StreamResponse:
+        """The log. Raises Refusal while nothing has been sent."""
+        query = log_query(parse_query(call.query), container=call.parameters["container"])
+        pod = remote_pod(self._directory, call.parameters)
+        path = PODS.path(pod.name, namespace=pod.namespace, subresource="log")
+        task = asyncio.current_task()
+        with self._active.one("logs", task.cancel if task is not None else _nothing):
+            return await self._passed_on(call.request, path, query)
+
+    async def _passed_on(
+        self, request: web.BaseRequest, path: str, query: list[tuple[str, str]]
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+        try:
+            async with self._remote.stream(path, query=query) as answer:
+                await response.prepare(request)
+                while True:
+                    with self._remote.reading(path):
+                        chunk = await answer.content.readany()
+                    if not chunk:
+                        break
+                    await response.write(chunk)
+        except KubeError as error:
+            if not response.prepared:
+                raise refusal_of(error) from error
+            log.warning("a log was cut short: %s", error)
+            if request.transport is not None:
+                request.transport.abort()
+        return response
+
+
+def _nothing() -> None:
+    return None

@@ -1,0 +1,230 @@
+"""The kubelet API's server: TLS, who may call, the table of routes, start and stop.
+
+Every request goes the same way: who is it (401), may they (403), is there such a path and method
+(404, 405), and only then does a route's handler see it; so nobody learns what exists who may not.
+An answer of 400 and above is one sentence in plain text.
+
+`start` raises `ListenError` when the port is not to be had. `stop` ends what is open within its
+bound: streams hand over what they hold, the rest is cut. After it no task and no connection is
+left. Nothing here blocks the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from aiohttp import http_exceptions, web
+
+from bridge.kubelet.active import ActiveStreams
+from bridge.kubelet.auth import VERBS, Gate
+from bridge.kubelet.certificate import ServingCertificate, server_context
+from bridge.kubelet.directory import PodDirectory
+from bridge.kubelet.listings import Listings
+from bridge.kubelet.logs import Logs
+from bridge.kubelet.refusals import Refusal, plain
+from bridge.kubelet.routing import Call, Route, Router, split_target, subresources
+from bridge.kubelet.streams import Streams
+from sync.kube.client import KubeClient
+from sync.kube.sockets import probe_when_silent
+from sync.kube.tls import TlsLayer
+
+#: A request's first line, in bytes. A command's arguments stand in it, percent-encoded; one can
+#: have 128 KiB on Linux. kubelets take 1 MiB of head in all.
+MAX_LINE = 256 * 1024
+#: One header, in bytes: a bearer token with many groups in it has some KiB.
+MAX_HEADER = 16 * 1024
+#: Seconds that a connection may stay open without a request; API servers give theirs up after 90.
+IDLE_CONNECTION = 120.0
+#: Seconds for what was cancelled to clean up.
+CLEANUP = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class ListenError(Exception):
+    """The server cannot listen where it should."""
+
+
+class KubeletServer:
+    """The kubelet API of one virtual node. `start` it, and `stop` it in the end.
+
+    ``client_ca`` is ``client-ca-file`` of home's ConfigMap
+    ``kube-system/extension-apiserver-authentication``. ``routes`` come on top of the table below.
+    ``trouble`` says in a sentence why pods are not followed just now, or nothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        home: KubeClient,
+        remote: KubeClient,
+        directory: PodDirectory,
+        node_name: str,
+        certificate: ServingCertificate,
+        client_ca: str,
+        routes: Sequence[Route] = (),
+        trouble: Callable[[], str] = str,
+    ) -> None:
+        self._certificate = certificate
+        self._client_ca = client_ca
+        self._context = server_context(certificate, client_ca=client_ca)
+        self._gate = Gate(home, node_name)
+        self._active = ActiveStreams()
+        logs = Logs(remote, directory, self._active)
+        streams = Streams(remote, directory, self._active)
+        listings = Listings(directory, trouble)
+        self._router = Router([*_routes(logs, streams, listings), *routes])
+        self._http: web.Server | None = None
+        self._listener: asyncio.Server | None = None
+        self._shaking: set[TlsLayer] = set()
+        self._answering: set[asyncio.Task[object]] = set()
+        self.port = 0
+        """Where it listens; of use when `start` was given port 0."""
+
+    @property
+    def active_streams(self) -> Counter[str]:
+        """How many streams are open now: logs, exec, attach, portforward."""
+        return self._active.counts
+
+    def renew(
+        self, *, certificate: ServingCertificate | None = None, client_ca: str | None = None
+    ) -> None:
+        """Another certificate or client CA, for the connections to come.
+
+        Raises CertificateError, and goes on with what it had.
+        """
+        pair = certificate or self._certificate
+        bundle = self._client_ca if client_ca is None else client_ca
+        self._context = server_context(pair, client_ca=bundle)
+        self._certificate, self._client_ca = pair, bundle
+
+    # -- start and stop ----------------------------------------------------------------------
+
+    async def start(self, host: str, port: int) -> None:
+        """Listens. Raises ListenError. ``host`` is an address; ``::`` takes IPv4 too."""
+        sock = _listening(host, port)
+        self._http = web.Server(
+            self._serve,
+            handler_cancellation=True,
+            access_log=None,
+            logger=_http_log(),
+            keepalive_timeout=IDLE_CONNECTION,
+            max_line_size=MAX_LINE,
+            max_field_size=MAX_HEADER,
+            auto_decompress=False,
+            lingering_time=CLEANUP,
+        )
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(self._accepted, sock=sock)
+        self.port = sock.getsockname()[1]
+
+    async def stop(self, timeout: float) -> None:
+        """Ends everything, after ``timeout`` seconds at most (and `CLEANUP`, where that is not
+        enough). Stopping what is stopped does nothing."""
+        if self._listener is None or self._http is None:
+            return
+        listener, http = self._listener, self._http
+        self._listener = self._http = None
+        listener.close()
+        self._active.end_all()
+        for layer in list(self._shaking):
+            layer.abort()
+        try:
+            if self._answering:
+                await asyncio.wait(set(self._answering), timeout=timeout)
+        finally:
+            for task in self._answering:
+                task.cancel()
+            if self._answering:
+                await asyncio.wait(set(self._answering), timeout=CLEANUP)
+            await http.shutdown(CLEANUP)
+            await self._gate.close()
+
+    def _accepted(self) -> TlsLayer:
+        http = self._http
+        if http is None:  # between the listener's end and this connection
+            raise ConnectionAbortedError("the kubelet API is stopping")
+        layer = TlsLayer(self._context, http, server_side=True)
+        self._shaking.add(layer)
+        layer.ready.add_done_callback(lambda _: self._shaking.discard(layer))
+        return layer
+
+    # -- requests ----------------------------------------------------------------------------
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        task = asyncio.current_task()
+        if task is not None:
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+        try:
+            return await self._answer(request)
+        except Refusal as refusal:
+            return plain(refusal.status, refusal.sentence, refusal.headers)
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        user = await self._gate.authenticate(request)
+        verb = VERBS.get(request.method)
+        if verb is None:
+            raise Refusal(405, f"{request.method} is not offered", headers={"Allow": "GET, POST"})
+        segments, query = split_target(request.raw_path)
+        await self._gate.authorize(user, verb, subresources(segments))
+        route, parameters = self._router.find(request.method, segments)
+        return await route.handler(Call(request, parameters, query))
+
+
+def _routes(logs: Logs, streams: Streams, listings: Listings) -> list[Route]:
+    get = frozenset({"GET"})
+    both = frozenset({"GET", "POST"})
+    return [
+        Route("/containerLogs/{namespace}/{pod}/{container}", get, logs.serve),
+        Route("/exec/{namespace}/{pod}/{container}", both, streams.exec),
+        Route("/exec/{namespace}/{pod}/{uid}/{container}", both, streams.exec),
+        Route("/attach/{namespace}/{pod}/{container}", both, streams.attach),
+        Route("/attach/{namespace}/{pod}/{uid}/{container}", both, streams.attach),
+        Route("/portForward/{namespace}/{pod}", both, streams.forward),
+        Route("/portForward/{namespace}/{pod}/{uid}", both, streams.forward),
+        Route("/pods", get, listings.pods),
+        Route("/runningpods", get, listings.running_pods),
+        Route("/healthz", get, listings.healthy),
+        Route("/healthz/ping", get, listings.ping),
+        Route("/healthz/syncloop", get, listings.healthy),
+        Route("/configz", get, listings.config),
+    ]
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        sock = socket.create_server(
+            (host, port),
+            family=family,
+            backlog=128,
+            dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
+        )
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ListenError(
+            f"the kubelet API cannot listen on {host} port {port}: {why}; "
+            "choose another port with --port"
+        ) from error
+    probe_when_silent(sock)
+    sock.setblocking(False)
+    return sock
+
+
+def _http_log() -> logging.Logger:
+    """aiohttp's log of a server, without the requests that it cannot read: it quotes them, and
+    they can hold a token."""
+    logger = logging.getLogger(f"{__name__}.http")
+    if not logger.filters:
+        logger.addFilter(_readable)
+    return logger
+
+
+def _readable(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, http_exceptions.HttpProcessingError)
