@@ -37,7 +37,7 @@ from e2e.clusters.model import (
     Settings,
     silent,
 )
-from e2e.clusters.record import read_all
+from e2e.clusters.record import Record, read_all
 from e2e.clusters.versions import KubernetesVersion
 
 __all__ = [
@@ -138,4 +138,16 @@ def _lock(settings: Settings) -> AbstractContextManager[None]:
     return locked(settings.state_root / f".{settings.prefix}.lock")
 
 
-_BACKENDS = {Backend.KIND: kind, Backend.NATIVE: native}
+class _Module(Protocol):
+    """What each backend's module offers."""
+
+    def up(
+        self, settings: Settings, specs: Sequence[ClusterSpec], say: Progress
+    ) -> dict[str, Cluster]: ...
+
+    def down(self, settings: Settings, names: Iterable[str], say: Progress) -> None: ...
+
+    def find(self, settings: Settings, record: Record) -> Cluster: ...
+
+
+_BACKENDS: dict[Backend, _Module] = {Backend.KIND: kind, Backend.NATIVE: native}

@@ -7,7 +7,6 @@ that does not run; 2: the request was wrong.
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from ipaddress import IPv4Network
@@ -15,12 +14,17 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from e2e import clusters as api
 from e2e.clusters.errors import ClusterError, InvalidRequest
-from e2e.clusters.model import DEFAULT_NETWORK, DEFAULT_PREFIX, Backend, Cluster, Nodes, Settings
+from e2e.clusters.model import (
+    DEFAULT_NETWORK,
+    DEFAULT_PREFIX,
+    Backend,
+    Cluster,
+    Settings,
+    parse_nodes,
+)
 from e2e.clusters.versions import DEFAULT_KUBERNETES, KUBERNETES, KubernetesVersion
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
@@ -38,11 +42,9 @@ CacheDir = Annotated[
     typer.Option(help="Where built programs are kept.", show_default="~/.cache/cluster-bridge"),
 ]
 
-_NODES = re.compile(r"(real|simulated)(?:=(\d+))?")
-
 
 @app.command()
-def up(
+def up(  # noqa: PLR0917 - typer calls it by keyword
     names: Names = None,
     backend: Annotated[
         Backend, typer.Option(help="auto: kind where Docker answers.")
@@ -60,7 +62,9 @@ def up(
     """Start clusters (home and remote by default), and print their kubeconfig files."""
     kind, count = parse_nodes(nodes, node_count)
     wanted = api.specs(names or api.DEFAULT_NAMES, nodes=kind, node_count=count)
-    settings = _settings(prefix, state_dir, cache_dir, backend, kubernetes, network)
+    settings = _settings(
+        prefix, state_dir, cache_dir, backend=backend, kubernetes=kubernetes, network=network
+    )
     for cluster in api.up(wanted, settings, _say).values():
         print(f"{cluster.name}\t{cluster.kubeconfig}")
 
@@ -85,21 +89,17 @@ def status(
 ) -> None:
     """Show which clusters are up, and what of them does not run."""
     found = _select(names, _settings(prefix, state_dir, cache_dir), missing_is_error=False)
-    table = Table("cluster", "version", "server", "nodes", "pods", "host", "does not run")
     stopped = {c.name: [n for n, runs in c.components().items() if not runs] for c in found}
-    for cluster in found:
-        table.add_row(
-            cluster.name,
-            cluster.kubernetes,
-            cluster.server,
-            _nodes_ready(cluster),
-            cluster.pod_cidr,
-            cluster.host_address,
-            ", ".join(stopped[cluster.name]) or "-",
-        )
-    Console(soft_wrap=True).print(table)
-    absent = set(names or ()) - {cluster.name for cluster in found}
-    if not found or absent or any(stopped.values()):
+    rows = [("CLUSTER", "VERSION", "SERVER", "NODES", "PODS", "HOST", "STOPPED")]
+    for c in found:
+        broken = ", ".join(stopped[c.name]) or "-"
+        nodes = _nodes_ready(c)
+        rows.append((c.name, c.kubernetes, c.server, nodes, c.pod_cidr, c.host_address, broken))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip())
+    missing = set(names or ()) - {cluster.name for cluster in found}
+    if not found or missing or any(stopped.values()):
         raise typer.Exit(1)
 
 
@@ -121,21 +121,6 @@ def env(
     print(f'export PATH={shlex.quote(":".join(folders))}:"$PATH"')
 
 
-def parse_nodes(text: str, count: int) -> tuple[Nodes, int]:
-    """Read `real`, `simulated` or `simulated=N`; `count` is what --node-count says.
-
-    :raises InvalidRequest: it is none of these.
-    """
-    found = _NODES.fullmatch(text)
-    if found is None:
-        raise InvalidRequest(
-            f"no such nodes: {text!r}",
-            where="--nodes",
-            next_step="take real, simulated, or simulated=N",
-        )
-    return Nodes(found[1]), int(found[2]) if found[2] else count
-
-
 def main() -> int:
     """Run the command line; the exit status."""
     try:
@@ -155,6 +140,7 @@ def _settings(
     prefix: str,
     state_dir: Path | None,
     cache_dir: Path | None,
+    *,
     backend: Backend = Backend.AUTO,
     kubernetes: str = DEFAULT_KUBERNETES,
     network: str = str(DEFAULT_NETWORK),

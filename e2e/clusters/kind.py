@@ -176,10 +176,10 @@ def _create(program: Path, settings: Settings, record: Record) -> None:
     }
     kubeconfig = settings.kubeconfig(record.name)
     name = _kind_name(settings, record.name)
-    command = [program, "create", "cluster", "--name", name, "--config", "-"]
-    image = ["--image", f"kindest/node:{record.kubernetes}"]
-    wait = ["--wait", "120s", "--kubeconfig", kubeconfig]
-    run([*command, *image, *wait], input=yaml.safe_dump(config), timeout=_CREATE_TIMEOUT)
+    command: list[str | Path] = [program, "create", "cluster", "--name", name, "--config", "-"]
+    command += ["--image", f"kindest/node:{record.kubernetes}"]
+    command += ["--wait", "120s", "--kubeconfig", kubeconfig]
+    run(command, input=yaml.safe_dump(config), timeout=_CREATE_TIMEOUT)
     kubeconfig.write_text(named_after(kubeconfig.read_text(), record.name))
 
 

@@ -29,6 +29,8 @@ DEFAULT_PREFIX = "cb"
 _PREFIX = re.compile(r"[a-z][a-z0-9]{0,8}")
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,18}[a-z0-9])?")
 
+_NODES = re.compile(r"(real|simulated)(?:=(\d+))?")
+
 # The longest path below a cluster's folder is a containerd socket; see _PREFIX for the limit.
 LONGEST_STATE_DIR = 60
 
@@ -49,6 +51,21 @@ class Nodes(StrEnum):
 
     REAL = "real"
     SIMULATED = "simulated"
+
+
+def parse_nodes(text: str, count: int) -> tuple[Nodes, int]:
+    """Read `real`, `simulated` or `simulated=N`; `count` is what --node-count says.
+
+    :raises InvalidRequest: it is none of these.
+    """
+    found = _NODES.fullmatch(text)
+    if found is None:
+        raise InvalidRequest(
+            f"no such nodes: {text!r}",
+            where="--nodes",
+            next_step="take real, simulated, or simulated=N",
+        )
+    return Nodes(found[1]), int(found[2]) if found[2] else count
 
 
 def _default_folder(variable: str, fallback: str) -> Path:

@@ -135,10 +135,9 @@ def networks_in_use() -> list[IPv4Network]:
         for info in address.get("addr_info", []):
             text = f"{info['local']}/{info['prefixlen']}"
             found.append(IPv4Network(text, strict=False))
-    for route in json.loads(run(["ip", "-json", "-4", "route", "show", "table", "all"]).stdout):
-        if route["dst"] != "default":
-            found.append(IPv4Network(route["dst"], strict=False))
-    return found
+    routes = json.loads(run(["ip", "-json", "-4", "route", "show", "table", "all"]).stdout)
+    destinations = [route["dst"] for route in routes if route["dst"] != "default"]
+    return found + [IPv4Network(destination, strict=False) for destination in destinations]
 
 
 def _batch(commands: Iterable[str], *, namespace: str | None = None) -> None:

@@ -48,7 +48,7 @@ class Go:
     def upstream_go_mod(self, module: str, version: str) -> str:
         """Fetch a released module, and return its own go.mod."""
         # In the root folder, or the go.mod of the folder that we are called in would count.
-        query: list[str | Path] = [self.binary, "-C", "/", "mod", "download", "-json", f"{module}@{version}"]
+        query = [str(self.binary), "-C", "/", "mod", "download", "-json", f"{module}@{version}"]
         done = run(query, env={**self.environment, "GOFLAGS": ""})
         return Path(json.loads(done.stdout)["GoMod"]).read_text()
 
