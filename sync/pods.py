@@ -90,6 +90,8 @@ class Pods:
         self._now = now
         # UIDs of home pods whose creation was tried by us, with an outcome that is not known.
         self._making: set[str] = set()
+        # UIDs of remote pods whose deletion was passed on, and with which grace.
+        self._passed_on: dict[str, int | None] = {}
         self._ended: cachetools.LRUCache[str, Object] = cachetools.LRUCache(ENDED_MAX)
         self.controller: Controller[Key] = Controller("pods", self._reconcile, workers=WORKERS)
 
@@ -116,6 +118,7 @@ class Pods:
             return
         if new is None:
             self._ended[origin.uid] = obj
+            self._passed_on.pop(uid_of(obj), None)
         _tell_phase(old, new)
         self.controller.queue.add(Key(origin.namespace, origin.name))
 
@@ -186,11 +189,7 @@ class Pods:
             case podplan.Update(uid, patch):
                 await self._update(key, uid, patch)
             case podplan.Delete(uid, grace):
-                namespace, name = self._remote_key(key)
-                await self._remote.delete(
-                    PODS, name, namespace=namespace, uid=uid, grace_seconds=grace
-                )
-                changes.info("pod %s: deletion passed on to the remote", key)
+                await self._delete(key, uid, grace)
             case podplan.DeleteOrphan(uid, home_uid):
                 await self._delete_orphan(key, uid, home_uid)
             case podplan.RemoveHome():
@@ -298,6 +297,15 @@ class Pods:
             raise
         self._remote_pods.observe(changed)
         changes.info("pod %s: updated in the remote", key)
+
+    async def _delete(self, key: Key, uid: str, grace: int | None) -> None:
+        """Passes a deletion on, once for each grace: the cache shows it only a moment later."""
+        if self._passed_on.get(uid, ...) == grace:
+            return
+        namespace, name = self._remote_key(key)
+        await self._remote.delete(PODS, name, namespace=namespace, uid=uid, grace_seconds=grace)
+        self._passed_on[uid] = grace
+        changes.info("pod %s: deletion passed on to the remote", key)
 
     async def _delete_orphan(self, key: Key, uid: str, home_uid: str | None) -> None:
         """Deletes a remote pod without a home pod, once home's API server has confirmed that."""
