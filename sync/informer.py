@@ -12,8 +12,10 @@ Guarantees, after the semantics of client-go's reflector:
 - A watch that ends or breaks goes on from the last version, bookmarks included. When the server
   has forgotten that version (410), everything is listed again, and what vanished meanwhile is
   told as deleted. A list that changed nothing calls no handler.
-- Failures back off from 0.8 to 30 s with jitter (client-go's numbers); one success resets that.
-  While it fails, `failing_since` tells since when and `error` why; the store stays as it was.
+- Failures back off from 0.8 to 30 s with jitter (client-go's numbers); one success resets that: a
+  full list, or a watch that said something or lived for `SHORT_WATCH`. While it fails,
+  `failing_since` tells since when and `error` why; the store stays as it was.
+- A server that forgets versions faster than it is listed is listed ever more seldom.
 """
 
 from __future__ import annotations
@@ -79,6 +81,9 @@ class Informer:
         self._state_handlers: list[Callable[[Informer], None]] = []
         self._rng = rng or random.Random()  # noqa: S311  # jitter, not a secret
         self._backoff = Backoff(first=0.8, cap=30.0, rng=self._rng)
+        self._relists = Backoff(first=0.8, cap=30.0, rng=self._rng)
+        # Whether a watch has worked since the last list was begun.
+        self._watched = False
 
     def __repr__(self) -> str:
         where = f" in {self._namespace}" if self._namespace else ""
@@ -100,9 +105,14 @@ class Informer:
     def observe(self, obj: Object) -> None:
         """Takes what a write of ours returned, so that the next read sees it at once.
 
-        Safe against the watch: the older of two states of an object never wins.
+        Safe against the watch: the older of two states of an object never wins, and an object
+        whose end the watch has already told does not come back.
         """
-        self._written.add(key_of(obj))
+        key = key_of(obj)
+        if not self._version:
+            self._written.add(key)
+        elif self.store.get(key) is None and not _newer(_version(obj), self._version):
+            return
         self._put(_slim(obj))
 
     async def run(self) -> None:
@@ -113,8 +123,10 @@ class Informer:
                     self._version = await self._list()
                 await self._watch()
             except Gone:
-                log.info("%r: version %s is too old, listing again", self, self._version)
+                log.info("%r: version %s is of no use, listing again", self, self._version)
                 self._version = ""
+                if not self._watched:
+                    await asyncio.sleep(self._relists.next())
             except KubeError as error:
                 self._fails(error)
                 await asyncio.sleep(self._backoff.next())
@@ -123,6 +135,7 @@ class Informer:
 
     async def _list(self) -> str:
         self._written.clear()
+        self._watched = False
         page = await self.client.list(
             self.resource, namespace=self._namespace, labels=self._labels, fields=self._fields
         )
@@ -135,9 +148,10 @@ class Informer:
             self._put(_slim(item), back_too=key not in self._written)
             if count % BATCH == 0:
                 await asyncio.sleep(0)
-        for key in self.store.keys() - present - self._written:
+        for key in self.store.keys() - present:
             known = self.store.get(key)
-            if known is not None:
+            since = key in self._written and _newer(_version(known or {}), page.resource_version)
+            if known is not None and not since:
                 self._remove(key, known)
         self._works()
         self.synced.set()
@@ -161,13 +175,18 @@ class Informer:
         loop = asyncio.get_running_loop()
         started, handled = loop.time(), 0
         async with self.client.stream(path, query=query, idle=seconds + WATCH_GRACE) as response:
-            self._works()
-            with self.client.reading(path):
-                async for line in _lines(response.content.iter_any()):
-                    self._event(line)
-                    handled += 1
-                    if handled % BATCH == 0:
-                        await asyncio.sleep(0)
+            lives = loop.call_later(SHORT_WATCH, self._watch_works)
+            try:
+                with self.client.reading(path):
+                    async for line in _lines(response.content.iter_any()):
+                        self._event(line)
+                        if not handled:
+                            self._watch_works()
+                        handled += 1
+                        if handled % BATCH == 0:
+                            await asyncio.sleep(0)
+            finally:
+                lives.cancel()
         if not handled and loop.time() - started < SHORT_WATCH:
             raise Unreachable("the watch ended at once", side=self.client.side, what=f"GET {path}")
 
@@ -175,17 +194,21 @@ class Informer:
         try:
             event = orjson.loads(line)
             kind, obj = event["type"], event["object"]
-        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            kind, obj = "", None
+        if not isinstance(obj, dict):
+            # Without its cause: the parser's error quotes the line, which can hold a Secret.
             raise Unreachable(
                 "the watch sent something that is no event",
                 side=self.client.side,
                 what=f"watch {self.resource}",
-            ) from error
+            )
         if kind == "ERROR":
             raise from_status(obj, code=500, side=self.client.side, what=f"watch {self.resource}")
         if kind == "DELETED":
             known = self.store.get(key_of(obj))
-            if known is not None and uid_of(known) == uid_of(obj):
+            # Objects that leave the selection are told as deleted too, and can come back to it.
+            if known is not None and uid_of(known) == uid_of(obj) and not _older(obj, known):
                 self._remove(key_of(obj), _slim(obj))
         elif kind in ("ADDED", "MODIFIED"):
             self._put(_slim(obj))
@@ -195,9 +218,10 @@ class Informer:
 
     def _put(self, obj: Object, *, back_too: bool = False) -> None:
         old = self.store.get(key_of(obj))
+        if old is not None and not (back_too or _newer(_version(obj), _version(old))):
+            return
         if old is not None and uid_of(old) == uid_of(obj):
-            same = _version(obj) == _version(old)
-            if same or not (back_too or _newer(_version(obj), _version(old))):
+            if _version(old) == _version(obj):
                 return
         elif old is not None:
             # One object took the name of another, and the deletion was not seen: tell both.
@@ -214,12 +238,17 @@ class Informer:
         for handler in self._handlers:
             handler(old, new)
 
+    def _watch_works(self) -> None:
+        self._watched = True
+        self._relists.reset()
+        self._works()
+
     def _works(self) -> None:
+        self._backoff.reset()
         if self.error is None:
             return
         log.info("%s: %s can be watched again", self.client.side, self.resource)
         self.error = self.failing_since = None
-        self._backoff.reset()
         self._tell_state()
 
     def _fails(self, error: KubeError) -> None:
@@ -248,6 +277,12 @@ def _newer(one: str, other: str) -> bool:
     if one.isdecimal() and other.isdecimal():
         return int(one) > int(other)
     return one != other
+
+
+def _older(one: Object, other: Object) -> bool:
+    """Whether object ``one`` is surely of an earlier version than ``other``."""
+    versions = _version(one), _version(other)
+    return all(version.isdecimal() for version in versions) and int(versions[0]) < int(versions[1])
 
 
 def _slim(obj: Object) -> Object:

@@ -93,7 +93,10 @@ class AlreadyExists(Conflict):
 
 
 class Gone(ApiError):
-    """410: the resource version is too old to go on from; list again."""
+    """410: the resource version is too old to go on from; list again.
+
+    Also the 504 for a version that is yet to come: the server went back, to a backup.
+    """
 
 
 class Invalid(ApiError):
@@ -135,9 +138,9 @@ def from_status(
     cls = _BY_CODE.get(code, ServerError if code >= 500 else ApiError)
     if code == 409 and reason == "AlreadyExists":
         cls = AlreadyExists
-    elif code == 422 and _names_field(status, "metadata.uid"):
+    elif code == 422 and _has_cause(status, "field", "metadata.uid"):
         cls = Conflict
-    elif reason == "Expired":
+    elif reason == "Expired" or _has_cause(status, "reason", "ResourceVersionTooLarge"):
         cls = Gone
     elif code == 503 and retry_after is not None:
         cls = Throttled
@@ -151,9 +154,9 @@ def from_status(
     )
 
 
-def _names_field(status: Any, field: str) -> bool:
+def _has_cause(status: Any, key: str, value: str) -> bool:
     details = status.get("details") if isinstance(status, dict) else None
     causes = details.get("causes") if isinstance(details, dict) else None
     return isinstance(causes, list) and any(
-        isinstance(cause, dict) and cause.get("field") == field for cause in causes
+        isinstance(cause, dict) and cause.get(key) == value for cause in causes
     )

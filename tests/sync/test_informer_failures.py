@@ -1,0 +1,315 @@
+"""A list and watch against an API server that fails, forgets, or is not there."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+
+import pytest
+import tenacity
+from aiohttp import web
+
+from sync import informer as informer_module
+from sync.informer import Informer
+from sync.kube.client import KubeClient
+from sync.kube.resources import CONFIG_MAPS
+from sync.store import Key
+from tests.fakeapi import FakeApi, Fault
+from tests.objects import config_map
+from tests.sync.watched import Told, Waits, caught_up, watching
+
+
+@pytest.fixture
+def informer(client: KubeClient, waits: Waits) -> Informer:
+    """Of ConfigMaps in all namespaces."""
+    return Informer(client, CONFIG_MAPS)
+
+
+@pytest.fixture(autouse=True)
+def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
+    """What informers would have waited after failures; they wait a hundredth of it."""
+    return Waits(monkeypatch)
+
+
+@pytest.fixture
+def proven_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watch need not live for a second until it counts as one."""
+    monkeypatch.setattr(informer_module, "SHORT_WATCH", 0.02)
+
+
+# -- connections that break ----------------------------------------------------------------
+
+
+async def test_a_broken_watch_goes_on_without_a_list_and_misses_nothing(
+    api: FakeApi, informer: Informer
+) -> None:
+    api.put(config_map("gone"))
+    told = Told(informer)
+    async with watching(informer):
+        await caught_up(api, informer)
+        api.clear_log()
+        for name in "abc":
+            api.break_watches()
+            api.put(config_map(name))
+            await caught_up(api, informer)
+        api.break_watches()
+        api.remove(CONFIG_MAPS, "gone", "default")
+        await caught_up(api, informer)
+        assert told.take() == ["+gone", "+a", "+b", "+c", "-gone"]
+        assert all(entry.watch for entry in api.log)
+
+
+async def test_a_server_that_restarts_is_watched_on_from_where_it_was(
+    api: FakeApi, informer: Informer
+) -> None:
+    told = Told(informer)
+    async with watching(informer):
+        api.put(config_map("a"))
+        await caught_up(api, informer)
+        api.clear_log()
+        await api.stop()
+        await asyncio.sleep(0.02)
+        api.put(config_map("b"))
+        await api.start()
+        await caught_up(api, informer)
+        assert told.take() == ["+a", "+b"]
+        assert all(entry.watch for entry in api.log)
+
+
+@pytest.mark.usefixtures("proven_soon")
+async def test_failures_are_told_when_they_begin_and_when_they_end(
+    api: FakeApi, informer: Informer, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = Told(informer)
+    async with watching(informer):
+        await caught_up(api, informer)
+        assert informer.failing_since is None
+        before = asyncio.get_running_loop().time()
+        await api.stop()
+        await api.until(lambda: informer.error is not None)
+        since = informer.failing_since
+        assert since is not None
+        assert since >= before
+        await asyncio.sleep(0.05)
+        assert informer.failing_since == since
+        assert told.states == [False]
+        assert "Unreachable" in repr(informer)
+        await api.start()
+        await api.until(lambda: informer.error is None)
+        assert informer.failing_since is None
+        assert told.states == [False, True]
+    warnings = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 1
+
+
+@pytest.mark.parametrize("code", [403, 500, 503])
+@pytest.mark.parametrize("on_watch", [True, False], ids=["the watch", "the list"])
+async def test_refusals_back_off_and_end(
+    api: FakeApi, informer: Informer, waits: Waits, code: int, on_watch: bool
+) -> None:
+    fault = api.fail(Fault(code=code, watch=on_watch, times=4))
+    api.put(config_map("a"))
+    told = Told(informer)
+    async with watching(informer):
+        await api.until(lambda: fault.hits == 4 and api.open_watches())
+        assert told.take() == ["+a"]
+    assert len(waits.taken) == 4
+    assert waits.taken[3] > waits.taken[0]
+
+
+async def test_a_server_that_asks_to_wait_is_listed_when_it_says(
+    api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+
+    async def note(wait: float) -> None:
+        slept.append(wait)
+
+    monkeypatch.setattr(
+        tenacity, "AsyncRetrying", functools.partial(tenacity.AsyncRetrying, sleep=note)
+    )
+    api.fail(Fault(code=429, retry_after=7, times=2))
+    async with watching(informer):
+        assert slept == [7, 7]
+
+
+async def test_a_slow_list_is_waited_for(api: FakeApi, informer: Informer, waits: Waits) -> None:
+    api.put(config_map("a"))
+    api.fail(Fault(delay=0.05, times=2))
+    async with watching(informer):
+        assert informer.store.keys() == {Key("default", "a")}
+    assert waits.taken == []
+
+
+def answer_watches(api: FakeApi, monkeypatch: pytest.MonkeyPatch, *lines: bytes) -> None:
+    """Each watch is answered with the lines and ends, as by a proxy; lists are as they are."""
+
+    async def answer(request: web.Request, *_: object) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for line in lines:
+            await response.write(line)
+        await response.write_eof()
+        return response
+
+    monkeypatch.setattr(api.watches, "serve", answer)
+
+
+async def test_watches_that_end_at_once_back_off_further_each_time(
+    api: FakeApi, informer: Informer, waits: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer_watches(api, monkeypatch)
+    told = Told(informer)
+    async with watching(informer):
+        await api.until(lambda: len(waits.taken) >= 5)
+        assert waits.taken[4] > 4 * waits.taken[0]
+        assert informer.failing_since is not None
+        assert told.states == [False], "it neither works nor recovers in between"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"<html>login</html>\n",
+        b'"text"\n',
+        b'{"type":"ADDED"}\n',
+        b'{"type":"ADDED","object":null}\n',
+        b'{"type":"ADDED","object":[]}\n',
+    ],
+    ids=["a page", "a string", "no object", "a null object", "a list for an object"],
+)
+async def test_what_is_no_event_is_a_failure_that_is_waited_out(
+    api: FakeApi, informer: Informer, waits: Waits, line: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer_watches(api, monkeypatch, line)
+    async with watching(informer) as task:
+        await api.until(lambda: len(waits.taken) >= 2)
+        assert not task.done()
+        assert informer.error is not None
+        assert "login" not in str(informer.error)
+
+
+async def test_an_error_in_the_stream_that_is_no_410_is_waited_out_without_a_list(
+    api: FakeApi, informer: Informer, waits: Waits
+) -> None:
+    async with watching(informer):
+        await caught_up(api, informer)
+        api.clear_log()
+        status = {"kind": "Status", "code": 500, "reason": "InternalError", "message": "oh"}
+        for watch in api.open_watches():
+            watch.send({"type": "ERROR", "object": status}, last=True)
+        await api.until(lambda: waits.taken and api.log)
+        assert all(entry.watch for entry in api.log)
+
+
+# -- versions that are gone ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "in_stream", [True, False], ids=["as an event of the stream", "as the answer's code"]
+)
+async def test_a_forgotten_version_lists_again_and_tells_only_what_differs(
+    api: FakeApi, informer: Informer, in_stream: bool, waits: Waits
+) -> None:
+    api.watches.gone_in_stream = in_stream
+    for name in ("same", "gone", "changed"):
+        api.put(config_map(name))
+    told = Told(informer)
+    async with watching(informer):
+        await caught_up(api, informer)
+        told.take()
+        await api.stop()
+        api.remove(CONFIG_MAPS, "gone", "default")
+        api.put(config_map("changed", data={"k": "v"}))
+        api.put(config_map("new"))
+        api.compact()
+        await api.start()
+        await caught_up(api, informer)
+        assert sorted(told.take()) == ["+new", "-gone", "~changed"]
+        assert informer.store.keys() == {Key("default", n) for n in ("same", "changed", "new")}
+
+
+async def test_an_expired_watch_is_listed_again_at_once_and_calls_no_handler(
+    api: FakeApi, informer: Informer, waits: Waits
+) -> None:
+    told = Told(informer)
+    async with watching(informer):
+        api.put(config_map("a"))
+        await caught_up(api, informer)
+        told.take()
+        api.clear_log()
+        api.expire_watches()
+        await api.until(lambda: len(api.log) >= 2)
+        assert [entry.watch for entry in api.log] == [False, True]
+        assert told.take() == []
+        assert waits.taken == []
+        assert told.states == []
+
+
+async def test_what_took_the_name_of_another_unseen_is_told_as_both(
+    api: FakeApi, informer: Informer
+) -> None:
+    api.put(config_map("a", data={"k": "1"}))
+    told = Told(informer)
+    async with watching(informer):
+        await caught_up(api, informer)
+        told.take()
+        await api.stop()
+        api.remove(CONFIG_MAPS, "a", "default")
+        api.put(config_map("a", data={"k": "2"}))
+        api.compact()
+        await api.start()
+        await caught_up(api, informer)
+        assert told.take() == ["-a", "+a"]
+
+
+async def test_a_list_that_expires_between_its_pages_is_begun_anew(
+    api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = functools.partial(informer.client.list, page_size=2)
+    monkeypatch.setattr(informer.client, "list", short)
+    for number in range(5):
+        api.put(config_map(f"c{number}"))
+    expired = api.fail(Fault(when=lambda entry: "continue" in entry.query, code=410))
+    async with watching(informer):
+        assert expired.hits == 1
+        assert len(informer.store) == 5
+
+
+async def test_a_server_that_forgets_faster_than_it_is_listed_is_not_listed_in_a_tight_loop(
+    api: FakeApi, informer: Informer, waits: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = b'{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}\n'
+    answer_watches(api, monkeypatch, gone)
+    async with watching(informer):
+        await api.until(lambda: len(api.requests()) >= 10)
+        lists = [entry for entry in api.log if not entry.watch]
+        assert len(waits.taken) >= len(lists) - 2
+        assert waits.taken[3] > 2 * waits.taken[0]
+
+
+async def test_a_server_that_was_restored_from_a_backup_is_listed_again(
+    api: FakeApi, informer: Informer
+) -> None:
+    api.put(config_map("kept", data={"k": "old"}))
+    told = Told(informer)
+    async with watching(informer):
+        api.store.history.revision += 100
+        api.put(config_map("kept", data={"k": "new"}))
+        api.put(config_map("lost"))
+        await caught_up(api, informer)
+        told.take()
+        await api.stop()
+        api.remove(CONFIG_MAPS, "lost", "default")
+        api.store.history.revision -= 50
+        api.compact()
+        api.store.history.compacted = 0
+        api.put(config_map("kept", data={"k": "old"}))
+        await api.start()
+        await api.until(lambda: len(informer.store) == 1 and api.open_watches())
+        assert sorted(told.take()) == ["-lost", "~kept"]
+        kept = informer.store.get(Key("default", "kept"))
+        assert kept is not None
+        assert kept["data"] == {"k": "old"}
+        api.put(config_map("kept", data={"k": "newer"}))
+        await api.until(lambda: told.take() == ["~kept"])

@@ -1,0 +1,82 @@
+"""An informer at work, and what it told its handlers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from sync import informer as informer_module
+from sync.backoff import Backoff
+from sync.informer import Informer
+from tests.fakeapi import FakeApi
+from translators.types import Object, name_of
+
+
+class Waits:
+    """Stands in for `Backoff` in informers: notes its waits, and makes them short."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, *, shortened: int = 100) -> None:
+        self.taken: list[float] = []
+        waits = self
+
+        class Short(Backoff):
+            def next(self) -> float:
+                wait = super().next()
+                waits.taken.append(wait)
+                return wait / shortened
+
+        patch.setattr(informer_module, "Backoff", Short)
+
+
+class Told:
+    """The changes that an informer told, as ``+name``, ``~name`` and ``-name``."""
+
+    def __init__(self, informer: Informer) -> None:
+        self.changes: list[tuple[Object | None, Object | None]] = []
+        self.states: list[bool] = []
+        informer.on_change(self._note)
+        informer.on_state(lambda it: self.states.append(it.error is None))
+
+    def _note(self, old: Object | None, new: Object | None) -> None:
+        self.changes.append((old, new))
+
+    def take(self) -> list[str]:
+        """What was told since the last time."""
+        told = [
+            ("~" if old and new else "+" if new else "-") + name_of(new or old or {})
+            for old, new in self.changes
+        ]
+        self.changes.clear()
+        return told
+
+
+@asynccontextmanager
+async def watching(informer: Informer) -> AsyncIterator[asyncio.Task[None]]:
+    """Runs the informer, synced, until the block ends."""
+    task = asyncio.create_task(informer.run())
+    try:
+        async with asyncio.timeout(5):
+            await informer.synced.wait()
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def caught_up(api: FakeApi, *informers: Informer) -> None:
+    """Waits until the informers watch, and have seen everything that the server has to tell:
+    bookmarks, in the place of a change that concerns them, say how far they are."""
+    revision = api.store.history.revision
+    watches = Counter(it.resource for it in informers)
+
+    def behind() -> bool:
+        late = [it for it in informers if int(it._version or 0) < revision]
+        for resource in {it.resource for it in late}:
+            api.bookmark(resource)
+        return bool(late) or any(len(api.open_watches(r)) < n for r, n in watches.items())
+
+    await api.until(lambda: not behind())
