@@ -121,19 +121,16 @@ def env(
     print(f'export PATH={shlex.quote(":".join(folders))}:"$PATH"')
 
 
-def main() -> int:
-    """Run the command line; the exit status."""
+def main() -> None:
+    """Run the command line, and exit with its status."""
     try:
-        app(standalone_mode=False)
-    except typer.Exit as done:
-        return int(done.exit_code)
+        app(prog_name="python -m e2e.clusters")
     except InvalidRequest as error:
         print(error, file=sys.stderr)
-        return 2
+        sys.exit(2)
     except ClusterError as error:
         print(error, file=sys.stderr)
-        return 1
-    return 0
+        sys.exit(1)
 
 
 def _settings(
@@ -189,4 +186,4 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

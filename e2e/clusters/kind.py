@@ -65,7 +65,8 @@ class KindControl:
             for name in _SERVICES
         }
 
-    def stop(self, component: str) -> None:
+    def stop(self, component: str, *, grace: float) -> None:
+        # The kubelet and systemd have periods of grace of their own.
         if component in _STATIC:
             self._inside("mkdir", "-p", _STOPPED)
             self._inside("mv", f"{_MANIFESTS}/{component}.yaml", _STOPPED)

@@ -148,8 +148,8 @@ class Control(Protocol):
     def components(self) -> dict[str, bool]:
         """Every component's name, and whether it runs."""
 
-    def stop(self, component: str) -> None:
-        """End one component."""
+    def stop(self, component: str, *, grace: float) -> None:
+        """End one component, and kill it after `grace` seconds."""
 
     def start(self, component: str) -> None:
         """Start one component again, as it was."""
@@ -213,9 +213,12 @@ class Cluster:
         """Every component of the cluster, and whether it runs."""
         return self.control.components()
 
-    def stop_component(self, name: str) -> None:
-        """End a component, such as `kube-apiserver`; what it had stored stays."""
-        self.control.stop(name)
+    def stop_component(self, name: str, *, grace: float = 10.0) -> None:
+        """End a component, such as `kube-apiserver`; what it had stored stays.
+
+        It is asked to end, and killed after `grace` seconds: at once with 0, as in a crash.
+        """
+        self.control.stop(name, grace=grace)
 
     def start_component(self, name: str) -> None:
         """Start a stopped component with the arguments it had; does not wait until it is ready."""

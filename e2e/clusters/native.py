@@ -53,8 +53,8 @@ class NativeControl:
         supervisor = self.site.supervisor
         return {name: supervisor.running(name) for name in supervisor.names()}
 
-    def stop(self, component: str) -> None:
-        self.site.supervisor.stop(component)
+    def stop(self, component: str, *, grace: float) -> None:
+        self.site.supervisor.stop(component, grace=grace)
 
     def start(self, component: str) -> None:
         self.site.supervisor.start_again(component)

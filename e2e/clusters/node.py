@@ -105,8 +105,10 @@ def clean(site: Site) -> None:
         socket = Path(file.read_text().strip().removeprefix("unix://"))
         if socket.parent == _SHIM_SOCKETS:
             socket.unlink(missing_ok=True)
-    for result in _CNI_RESULTS.glob(f"{cni_name(site)}-*"):
-        result.unlink(missing_ok=True)
+    loopbacks = [f"cni-loopback-{task.name}-*" for task in tasks.glob("*/*")]
+    for pattern in (f"{cni_name(site)}-*", *loopbacks):
+        for result in _CNI_RESULTS.glob(pattern):
+            result.unlink(missing_ok=True)
     for link in _CONTAINER_LOGS.glob("*.log"):
         with contextlib.suppress(OSError):
             if link.readlink().is_relative_to(_kubelet(site)):
