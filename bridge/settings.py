@@ -19,7 +19,8 @@ DEFAULT_TAINT = f"{DOMAIN}/virtual-node=true:NoSchedule"
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 _TAINT = re.compile(r"(?P<key>[^=:\s]+)(?:=(?P<value>[^=:\s]*))?:(?P<effect>\w+)")
-_NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_NODE_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 
 
 class SettingsError(ValueError):
@@ -72,7 +73,7 @@ def check_name(name: str) -> str:
     if len(name) > 253 or not _NODE_NAME.fullmatch(name):  # RFC 1123
         raise SettingsError(
             f"--name {name!r}: a node's name has lower case letters, digits, '-' and '.', "
-            "and starts and ends with a letter or digit"
+            "and each part between dots starts and ends with a letter or digit"
         )
     return name
 
@@ -89,10 +90,14 @@ def check_home_name(name: str) -> str:
 
 def check_address(address: str) -> str:
     """An IP address: a Node has no other that its API server dials. Raises SettingsError."""
+    message = (
+        f"--address {address!r}: give the IP address of this machine at which home's API "
+        "server can reach it"
+    )
     try:
-        return str(ipaddress.ip_address(address))
+        parsed = ipaddress.ip_address(address)
     except ValueError as error:
-        raise SettingsError(
-            f"--address {address!r}: give the IP address of this machine at which home's API "
-            "server can reach it"
-        ) from error
+        raise SettingsError(message) from error
+    if parsed.is_unspecified or parsed.is_multicast or getattr(parsed, "scope_id", None):
+        raise SettingsError(message)  # Addresses that no other machine can dial.
+    return str(parsed)

@@ -92,7 +92,11 @@ def bridged(home: Cluster, remote: Cluster, node_name: str, tmp_path: Path) -> I
         yield Bridged(home, remote, bridge, node_name, namespace, f"{namespace}-e2e")
     finally:
         bridge.kill()
-        left = bridge_command.run("leave", "--name", node_name, "--yes", "--force", home=home)
+        # With the kubeconfig named: a test may have left already, so that no Node remembers it.
+        left = bridge_command.run(
+            *("leave", "--name", node_name, "--yes", "--force", "--kubeconfig", remote.kubeconfig),
+            home=home,
+        )
         home.kubectl("delete", "namespace", namespace, "--wait=false")
         print(bridge.log.read_text(), left.stderr)
     assert left.returncode == 0, left.stderr

@@ -66,12 +66,12 @@ def test_foreign_objects_of_the_same_name_are_untouched(bridged: Bridged) -> Non
 
     events = get(bridged.home, "events", namespace=bridged.namespace)
     told = {
-        event["involvedObject"]["name"]: event["message"]
+        (event["involvedObject"]["kind"], event["involvedObject"]["name"]): event["message"]
         for event in events
         if event["reason"] == "RemoteClash"
     }
-    assert f"pod {namespace}/taken exists in the remote cluster" in told["taken"]
-    assert f"ConfigMap {namespace}/taken exists in the remote" in told["needs-config"]
+    assert f"pod {namespace}/taken exists in the remote cluster" in told["Pod", "taken"]
+    assert f"ConfigMap {namespace}/taken exists in the remote" in told["Pod", "needs-config"]
     assert _spec_and_uid(bridged) == before
 
     bridged.kubectl("delete", "pod", "taken", "--wait=false")

@@ -2,7 +2,7 @@
 
 - One key is never reconciled twice at once; different keys are, up to ``workers``.
 - A reconcile that raises is tried again with growing waits, for ever; the first failure of a key
-  is logged, the following ones at debug level. A defect in the code (any other exception than
+  is logged, the following ones, and what is only waited for, at debug level. A defect in the code (any other exception than
   `KubeError` or `Waiting`) is logged with its traceback and does not stop the other keys.
 - `settled` lets another controller wait for the next result of a key.
 """
@@ -98,7 +98,9 @@ class Controller(Generic[K]):
 
     def _failed(self, key: K, error: Exception, waiting: list[asyncio.Future[None]]) -> None:
         wait = self.queue.retry(key)
-        level = logging.DEBUG if key in self._failing else logging.WARNING
+        # What is waited for is told where people look for it: in a status or an Event.
+        quiet = key in self._failing or isinstance(error, Waiting)
+        level = logging.DEBUG if quiet else logging.WARNING
         self._failing.add(key)
         log.log(level, "%s %s: %s (again in %.1f s)", self.name, key, error, wait)
         for future in waiting:

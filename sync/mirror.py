@@ -199,8 +199,11 @@ class Mirror:
         patch = self._patch(key, home, copy)
         if not patch or is_deleting(copy):
             return  # A deletion's end is an event that brings the key back.
-        patch.setdefault("metadata", {})["uid"] = uid_of(copy)
         name, namespace = name_of(copy), namespace_of(copy)
+        if key.resource is SERVICES and service.is_headless(home) != service.is_headless(copy):
+            await self._delete(key, copy)
+            return
+        patch.setdefault("metadata", {})["uid"] = uid_of(copy)
         try:
             changed = await self._client.patch(key.resource, name, patch, namespace=namespace)
         except Invalid:
@@ -236,6 +239,7 @@ class Mirror:
         if key not in self._clashes:
             self._clashes.add(key)
             self._events.warn(home, waiting.reason, waiting.message)
+            changes.info("%s: %s", key, waiting)
         return waiting
 
     async def _delete(self, key: MirrorKey, copy: Object) -> None:
@@ -269,6 +273,8 @@ class Mirror:
         """What the copy lacks. Several virtual nodes of one home can share it; the node's label
         stays that of the one who made it, or they would take it from each other for ever."""
         desired = _KINDS[key.resource].to_remote(home, self._identity)
+        if key.resource is SERVICES:
+            desired["spec"] = {**dict.fromkeys(service.OPTIONAL), **desired["spec"]}
         labels = desired["metadata"]["labels"]
         labels[naming.LABEL_NODE] = (metadata(copy).get("labels") or {}).get(
             naming.LABEL_NODE, labels[naming.LABEL_NODE]

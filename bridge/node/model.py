@@ -7,6 +7,7 @@ put on the Node (labels, annotations, taints, cordon, conditions of other types)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -183,13 +184,17 @@ def _node_info(facts: NodeFacts, nodes: Iterable[Object]) -> Object:
     }
     same["architecture"] = same["architecture"] or "amd64"
     same["operatingSystem"] = same["operatingSystem"] or "linux"
-    same["kubeletVersion"] = same["kubeletVersion"] or min(
-        (str(info.get("kubeletVersion", "")) for info in infos), default=""
-    )
+    versions = (str(info.get("kubeletVersion", "")) for info in infos)
+    same["kubeletVersion"] = same["kubeletVersion"] or min(versions, key=_age, default="")
     # The identities of machines are not the virtual node's, even where there is only one.
     same.update({"machineID": "", "systemUUID": facts.remote_id, "bootID": ""})
     same["osImage"] = f"cluster-bridge {facts.version}"
     return {key: value or "" for key, value in same.items()}
+
+
+def _age(version: str) -> tuple[list[int], str]:
+    """Orders ``v1.34.9`` before ``v1.34.10``."""
+    return [int(number) for number in re.findall(r"\d+", version)], version
 
 
 def _same(infos: list[Object], field: str) -> str | None:

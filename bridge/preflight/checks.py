@@ -73,6 +73,10 @@ async def check(
     """All checks between two clusters that answer. Raises PreflightError."""
     with explained():
         async with asyncio.timeout(LIMIT):
+            lacking = await permissions.lacking(home=home, remote=remote)
+            if lacking:
+                raise PreflightError(lacking)
+            told("both: the credentials may do what the bridge does")
             home_uid, remote_uid = await asyncio.gather(_cluster_uid(home), _cluster_uid(remote))
             if home_uid == remote_uid:
                 raise PreflightError(
@@ -80,10 +84,6 @@ async def check(
                     "namespace); name another cluster with --kubeconfig or --context"
                 )
             identity = _identity(settings, remote.access, home_uid=home_uid)
-            lacking = await permissions.lacking(home=home, remote=remote)
-            if lacking:
-                raise PreflightError(lacking)
-            told("both: the credentials may do what the bridge does")
             address = settings.address or await _address(home)
             client_ca = await _client_ca(home)
     told(f"home: reaches this bridge at {address}")

@@ -40,6 +40,7 @@ class Right:
 
 
 HOME = (
+    Right(NAMESPACES, ("get",), namespace="kube-system"),
     Right(NODES, ("create", "get", "list", "watch", "patch")),
     Right(NODES, ("patch",), "status"),
     Right(PODS, ("get", "list", "watch", "delete")),
