@@ -74,9 +74,9 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _build(recipe: Recipe, cache: Path, target: Path, say: Progress) -> None:
-    upstream = find_go(cache, OLDEST, say).upstream_go_mod(recipe.module, recipe.version)
-    go = find_go(cache, go_needed(upstream), say)
-    (target / "go.mod").write_text(go_mod(recipe, upstream))
+    source = find_go(cache, OLDEST, say).fetch(recipe.module, recipe.version)
+    go = find_go(cache, go_needed(source.go_mod), say)
+    (target / "go.mod").write_text(go_mod(recipe, source.go_mod))
     # A trailing slash makes Go put one binary a package into the folder, named after the package.
     packages = [package for _, package in recipe.programs]
     argv = [str(go.binary), "build", "-v", "-o", f"{target}/", "-ldflags", recipe.ldflags]
@@ -91,6 +91,10 @@ def _build(recipe: Recipe, cache: Path, target: Path, say: Progress) -> None:
         built = target / _binary_name(package)
         if built.name != name:
             built.rename(target / name)
+    if recipe.documents is not None:
+        name, paths = recipe.documents
+        texts = [(source.folder / path).read_text() for path in paths]
+        (target / name).write_text("---\n".join(texts))
 
 
 def _binary_name(package: str) -> str:

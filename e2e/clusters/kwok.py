@@ -12,6 +12,7 @@ from typing import Any
 
 from e2e.clusters.errors import StartFailed
 from e2e.clusters.layout import Site
+from e2e.clusters.recipes import KWOK_STAGES
 
 KWOK = "kwok"
 COMPONENTS = (KWOK,)
@@ -68,8 +69,7 @@ def command(site: Site, folder: Path) -> list[str | Path]:
     return [
         folder / KWOK,
         f"--kubeconfig={site.settings.kubeconfig(site.spec.name)}",
-        # Its own configuration file may be anybody's; ours has none.
-        "--config=/dev/null",
+        f"--config={folder / KWOK_STAGES}",
         "--manage-all-nodes=false",
         "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
         "--node-lease-duration-seconds=40",

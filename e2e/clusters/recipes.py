@@ -17,12 +17,26 @@ _STAGING = re.compile(r"^\s*(?:replace\s+)?(\S+)(?:\s+v\S+)?\s+=>\s+\./staging/\
 _GO = re.compile(r"^go\s+(\d+)\.(\d+)", re.MULTILINE)
 _GODEBUG = re.compile(r"^godebug\s+\S+=\S+$|^godebug\s+\([^)]*\)", re.MULTILINE)
 
+# How simulated nodes and pods live: Ready at once, Jobs done at once, gone as soon as deleted.
+KWOK_STAGES = "stages.yaml"
+_STAGES = (
+    "node/fast/node-initialize",
+    "node/heartbeat-with-lease/node-heartbeat-with-lease",
+    "pod/fast/pod-ready",
+    "pod/fast/pod-complete",
+    "pod/fast/pod-delete",
+)
+
 _VERSION_VARIABLES = "k8s.io/component-base/version"
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One Go build: `programs` maps the name of the binary to its package."""
+    """One Go build: `programs` maps the name of the binary to its package.
+
+    `documents` are files of the module's source that the programs need at run time: they are
+    joined, as YAML documents, into one file of the given name beside the programs.
+    """
 
     name: str
     module: str
@@ -30,6 +44,7 @@ class Recipe:
     programs: tuple[tuple[str, str], ...]
     ldflags: str = "-s -w"
     staging: str = ""
+    documents: tuple[str, tuple[str, ...]] | None = None
 
     @property
     def folder(self) -> str:
@@ -77,7 +92,13 @@ def etcd() -> Recipe:
 def kwok() -> Recipe:
     """The controller of simulated nodes."""
     module = "sigs.k8s.io/kwok"
-    return Recipe("kwok", module, KWOK, (("kwok", f"{module}/cmd/kwok"),))
+    return Recipe(
+        name="kwok",
+        module=module,
+        version=KWOK,
+        programs=(("kwok", f"{module}/cmd/kwok"),),
+        documents=(KWOK_STAGES, tuple(f"kustomize/stage/{stage}.yaml" for stage in _STAGES)),
+    )
 
 
 def kind() -> Recipe:

@@ -25,6 +25,14 @@ OLDEST = (1, 21)
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """A released module: its own go.mod, and the folder that has its files."""
+
+    go_mod: str
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
 class Go:
     """A Go toolchain."""
 
@@ -45,12 +53,13 @@ class Go:
         found = _RELEASE.search(run([self.binary, "env", "GOVERSION"], env=self.environment).stdout)
         return (int(found[1]), int(found[2])) if found else (0, 0)
 
-    def upstream_go_mod(self, module: str, version: str) -> str:
-        """Fetch a released module, and return its own go.mod."""
+    def fetch(self, module: str, version: str) -> Source:
+        """Fetch a released module."""
         # In the root folder, or the go.mod of the folder that we are called in would count.
         query = [str(self.binary), "-C", "/", "mod", "download", "-json", f"{module}@{version}"]
         done = run(query, env={**self.environment, "GOFLAGS": ""})
-        return Path(json.loads(done.stdout)["GoMod"]).read_text()
+        found = json.loads(done.stdout)
+        return Source(Path(found["GoMod"]).read_text(), Path(found["Dir"]))
 
 
 def find_go(cache: Path, needed: tuple[int, int], say: Progress) -> Go:
