@@ -146,10 +146,11 @@ def _deleting(state: State, home: Object, *, node_address: str) -> list[Action]:
         if not is_deleting(state.remote) or shortened:
             actions.append(Delete(RemoteUid(uid_of(state.remote)), grace))
         return actions
+    unsure = state.making or (podstatus.was_handed_over(home) and state.ended is None)
+    if unsure and not state.confirmed:
+        return [Confirm()]
     if state.ended is not None and not podstatus.is_terminal(home):
         return [*_status(home, state.ended, node_address=node_address), RemoveHome()]
-    if podstatus.was_handed_over(home) and state.ended is None and not state.confirmed:
-        return [Confirm()]
     return [RemoveHome()]
 
 

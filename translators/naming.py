@@ -83,13 +83,13 @@ def home_id(kube_system_uid: str) -> str:
 def check_template(template: str, *, home_name: str) -> None:
     """Raises TemplateError, in words for the person who wrote ``template``."""
     try:
-        fields = [
-            field for _, field, _, _ in string.Formatter().parse(template) if field is not None
-        ]
+        parts = [part for part in string.Formatter().parse(template) if part[1] is not None]
     except ValueError as error:
         raise TemplateError(f"{template!r}: {error}") from error
-    unknown = sorted(set(fields) - {"namespace", "home"})
-    if unknown:
+    fields = {field for _, field, _, _ in parts}
+    # A format could cut or fill the name, and two namespaces could become one.
+    formatted = any(spec or conversion for _, _, spec, conversion in parts)
+    if formatted or fields - {"namespace", "home"}:
         raise TemplateError(f"{template!r}: only {{namespace}} and {{home}} have a meaning in it")
     if "namespace" not in fields:
         raise TemplateError(f"{template!r}: without {{namespace}} all namespaces would be one")

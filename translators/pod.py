@@ -23,6 +23,12 @@ from translators.types import HomeNamespace, Object, metadata
 #: Labels that every kubelet sets to what its machine is, so they mean the same in any cluster.
 _KEPT_KEYS = frozenset({"kubernetes.io/arch", "kubernetes.io/os"})
 
+#: The lists of terms in pod affinity and anti-affinity.
+_WHEN = (
+    "requiredDuringSchedulingIgnoredDuringExecution",
+    "preferredDuringSchedulingIgnoredDuringExecution",
+)
+
 #: Where the API server mounts the token volume that it adds to each container
 #: (plugin/pkg/admission/serviceaccount).
 _TOKEN_MOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105  # a path
@@ -84,6 +90,10 @@ def to_remote(home: Object, identity: Identity, *, node_address: str) -> Transla
     if kept:
         spec["nodeSelector"] = kept
     _put(spec, "affinity", _affinity(spec.get("affinity"), identity))
+    if spec.get("topologySpreadConstraints"):
+        spec["topologySpreadConstraints"] = [
+            _without_merged_keys(constraint) for constraint in spec["topologySpreadConstraints"]
+        ]
     _put(spec, "tolerations", tolerations(home))
     _without_home_token(spec, dropped)
     account = str((home.get("spec") or {}).get("serviceAccountName") or "default")
@@ -114,7 +124,7 @@ def tolerations(home: Object) -> list[Object]:
 def update(home: Object, remote: Object, identity: Identity) -> Object:
     """The merge patch that makes a running remote pod follow its home pod; {} if it does.
 
-    Of a pod's spec the API allows images, tolerations (more of them) and
+    Of a pod's spec the API allows images, tolerations (more of them, or for other times) and
     ``activeDeadlineSeconds`` to change. Labels and annotations are added and changed as at home;
     one that home's pod lacks is removed unless its key has a domain (`_set_by_remote`).
     """
@@ -156,10 +166,25 @@ def _spec_update(home: Object, remote: Object) -> Object:
     if deadline is not None and deadline != theirs.get("activeDeadlineSeconds"):
         patch["activeDeadlineSeconds"] = deadline
     has = theirs.get("tolerations") or []
-    more = [item for item in tolerations(home) if item not in has]
-    if more:
-        patch["tolerations"] = [*has, *more]
+    followed = _tolerations_update(has, tolerations(home))
+    if followed != has:
+        patch["tolerations"] = followed
     return patch
+
+
+def _tolerations_update(has: list[Object], wanted: list[Object]) -> list[Object]:
+    """What the API allows: the seconds of a toleration may change, and more may be added."""
+
+    def lasting(toleration: Object) -> Object:
+        return {key: value for key, value in toleration.items() if key != "tolerationSeconds"}
+
+    followed = [
+        item
+        if item in wanted
+        else next((other for other in wanted if lasting(other) == lasting(item)), item)
+        for item in has
+    ]
+    return [*followed, *(item for item in wanted if item not in followed)]
 
 
 # -- placement -----------------------------------------------------------------------------
@@ -176,7 +201,7 @@ def _affinity(affinity: Object | None, identity: Identity) -> Object:
     for kind in ("podAffinity", "podAntiAffinity"):
         if found.get(kind):
             found[kind] = {
-                when: [_pod_term(term, identity) for term in terms]
+                when: [_pod_term(term, identity) for term in terms] if when in _WHEN else terms
                 for when, terms in found[kind].items()
             }
     return found
@@ -214,10 +239,26 @@ def _pod_term(term: Object, identity: Identity) -> Object:
     """A (weighted) pod affinity term with the namespaces that it lists renamed."""
     if "podAffinityTerm" in term:
         return {**term, "podAffinityTerm": _pod_term(term["podAffinityTerm"], identity)}
+    term = _without_merged_keys(term)
     if not term.get("namespaces"):
         return term
     renamed = [identity.remote_namespace(HomeNamespace(name)) for name in term["namespaces"]]
     return {**term, "namespaces": renamed}
+
+
+def _without_merged_keys(term: Object) -> Object:
+    """A term or a spread constraint without ``matchLabelKeys`` that its selector has already.
+
+    The API server writes the pod's own values of these labels into the label selector of a new
+    pod, keeps the keys, and refuses a new pod whose selector names one of them beforehand.
+    """
+    expressions = (term.get("labelSelector") or {}).get("matchExpressions") or ()
+    changed = dict(term)
+    for field_name, operator in (("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")):
+        merged = {e.get("key") for e in expressions if e.get("operator") == operator}
+        kept = [key for key in term.get(field_name) or () if key not in merged]
+        _put(changed, field_name, kept)
+    return changed
 
 
 # -- identity ------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ included, but for what is home's own:
 
 - ``hostIP`` is the virtual node's address, where clients ask for logs and exec;
 - ``qosClass`` is immutable, ``startTime`` is set once, ``observedGeneration`` is home's;
-- conditions of other writers (readiness gates, PodScheduled) stay, and Ready counts the gates.
+- conditions of other writers (readiness gates, PodScheduled) stay, and Ready counts the gates;
+- a container that ended for good stays ended, also when the remote pod had to be made again.
 
 A map that comes out is what `diff.status_patch` compares: None means "must not be there".
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from translators.diff import absent
 from translators.naming import DOMAIN
 from translators.types import Object, metadata
 
@@ -36,7 +38,29 @@ _HOME_ONLY = frozenset(
     }
 )
 #: Ours to remove when the remote's status has them no more.
-_REMOVABLE = ("message", "reason", "podIP", "podIPs", "resize", "ephemeralContainerStatuses")
+_REMOVABLE = (
+    "allocatedResources",
+    "ephemeralContainerStatuses",
+    "message",
+    "podIP",
+    "podIPs",
+    "reason",
+    "resize",
+    "resources",
+)
+#: Conditions that only kubelets write (pkg/kubelet/types, PodConditionsByKubelet): one that the
+#: remote's has taken back goes at home too. DisruptionTarget has several writers.
+_KUBELETS = (
+    "AllContainersRestarting",
+    "ContainersReady",
+    "Initialized",
+    "PodReadyToStartContainers",
+    "PodResizeInProgress",
+    "PodResizePending",
+    "Ready",
+)
+#: Lists of container statuses, and the lists of containers that they speak of.
+_STATUSES = {"containerStatuses": "containers", "initContainerStatuses": "initContainers"}
 
 
 def phase(pod: Object) -> str:
@@ -65,8 +89,66 @@ def to_home(home: Object, remote: Object, *, node_address: str) -> Object:
     generation = metadata(home).get("generation")
     if generation is not None:
         status["observedGeneration"] = generation
+    for field_name in _STATUSES:
+        found = _container_statuses(field_name, home, remote)
+        if found:
+            status[field_name] = found
     status["conditions"] = _conditions(home, theirs, generation)
     return status
+
+
+def _container_statuses(field_name: str, home: Object, remote: Object) -> list[Object]:
+    """The remote's, but for containers that ended at home and may not run again: the API server
+    refuses a status in which one of them does (ValidatePodStatusUpdate), and with it all the
+    rest. Where a remote pod made anew has none yet, none is running."""
+    ours = (home.get("status") or {}).get(field_name) or []
+    theirs = (remote.get("status") or {}).get(field_name) or []
+    if not theirs and not is_terminal(remote):
+        theirs = [_waiting(status) for status in ours]
+    spec = home.get("spec") or {}
+    containers = {c.get("name"): c for c in spec.get(_STATUSES[field_name]) or ()}
+    policy = str(spec.get("restartPolicy") or "Always")
+    is_init = field_name == "initContainerStatuses"
+    ended = {
+        status.get("name"): status
+        for status in ours
+        if _exit_code(status) is not None
+        and not _may_run_again(status, containers.get(status.get("name")) or {}, policy, is_init)
+    }
+    return [
+        ended.get(status.get("name"), status) if _exit_code(status) is None else status
+        for status in theirs
+    ]
+
+
+def _exit_code(status: Object) -> int | None:
+    """None while the container has not terminated."""
+    terminated = (status.get("state") or {}).get("terminated")
+    return None if terminated is None else int(terminated.get("exitCode") or 0)
+
+
+def _may_run_again(status: Object, container: Object, policy: str, is_init: bool) -> bool:
+    """Whether a terminated container may be anything else, as the API server has it."""
+    own = container.get("restartPolicy")
+    if is_init:
+        if "Always" in (own, policy):
+            return True
+    elif container.get("restartPolicyRules"):
+        return True  # The remote's API server has judged by them already.
+    else:
+        policy = str(own or policy)
+    return policy == "Always" or (policy == "OnFailure" and _exit_code(status) != 0)
+
+
+def _waiting(status: Object) -> Object:
+    """The status of a container before its remote pod has been started once more."""
+    kept = {key: value for key, value in status.items() if key != "containerID"}
+    return {
+        **kept,
+        "ready": False,
+        "started": False,
+        "state": {"waiting": {"reason": "ContainerCreating"}},
+    }
 
 
 def _conditions(home: Object, theirs: Object, generation: Any) -> list[Object]:
@@ -82,21 +164,33 @@ def _conditions(home: Object, theirs: Object, generation: Any) -> list[Object]:
             condition = {**condition, "type": kind}  # noqa: PLW2901
         elif kind == "Ready":
             condition = _ready(condition, home, merged)  # noqa: PLW2901
-        if generation is not None and "observedGeneration" in condition:
+        if "observedGeneration" in condition:
+            # None where home's API server knows none of pods, and would not store it.
             condition = {**condition, "observedGeneration": generation}  # noqa: PLW2901
         merged[kind] = condition
-    return list(merged.values())
+    said = {condition["type"] for condition in theirs.get("conditions") or ()}
+    return [
+        absent(kind) if kind in _KUBELETS and kind not in said else condition
+        for kind, condition in merged.items()
+    ]
 
 
 def _ready(condition: Object, home: Object, conditions: dict[str, Object]) -> Object:
     """Ready as a kubelet computes it: the containers' readiness and home's readiness gates.
 
-    The remote pod has no gates, so its own Ready speaks of its containers alone. The time of the
-    transition stays as it was while the answer is the same.
+    The remote pod has no gates, so its own Ready speaks of its containers alone. A pod is ready
+    since the last of all these became true. While it is not, the time of the transition stays.
     """
     gates = [g["conditionType"] for g in (home.get("spec") or {}).get("readinessGates") or ()]
+    if condition.get("status") != "True" or not gates:
+        return condition
+    # Times are RFC 3339 in UTC with whole seconds, which sort as text.
+    times = [c.get("lastTransitionTime") for c in (condition, *map(conditions.get, gates)) if c]
+    latest = max((time for time in times if time), default=None)
+    if latest:
+        condition = {**condition, "lastTransitionTime": latest}
     closed = [g for g in gates if conditions.get(g, {}).get("status") != "True"]
-    if condition.get("status") != "True" or not closed:
+    if not closed:
         return condition
     before = conditions.get("Ready") or {}
     held = {

@@ -1,7 +1,7 @@
 """Quantities as Kubernetes parses and prints them (apimachinery's ``resource.Quantity``).
 
 Arithmetic is exact, on `Fraction`. Printing is canonical: no fraction, the largest suffix that
-allows it, in the family of suffixes of the first operand (``Ki`` or ``k``).
+allows it, in the family of suffixes of the operands (``Ki`` or ``k``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _DECIMAL = {
 }
 _PATTERN = re.compile(
     r"(?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+))"
-    r"(?:(?P<suffix>[KMGTPE]i|[numkMGTPE]?)|[eE](?P<exponent>[+-]?\d{1,3}))"
+    r"(?:(?P<suffix>[KMGTPE]i|[numkMGTPE]?)|[eE](?P<exponent>[+-]?\d{1,3}))",
+    re.ASCII,
 )
 
 
@@ -51,7 +52,8 @@ def is_binary(text: str | float) -> bool:
 
 
 def render(value: Fraction, *, binary: bool = False) -> str:
-    """The canonical form; what is finer than a nano is rounded up, as Kubernetes does."""
+    """The canonical form; what is finer than a nano is rounded away from zero, as Kubernetes
+    does: who asked for something does not get nothing."""
     if value == 0:
         return "0"
     if binary and value.denominator == 1 and abs(value) >= 2**10:
@@ -60,7 +62,8 @@ def render(value: Fraction, *, binary: bool = False) -> str:
         }
     else:
         suffixes = _DECIMAL
-        value = Fraction(ceil(value * 10**9), 10**9)
+        nanos = ceil(abs(value) * 10**9)
+        value = Fraction(nanos if value > 0 else -nanos, 10**9)
     for suffix, unit in sorted(suffixes.items(), key=lambda item: -item[1]):
         scaled = value / unit
         if scaled.denominator == 1:
@@ -69,6 +72,7 @@ def render(value: Fraction, *, binary: bool = False) -> str:
 
 
 def total(quantities: list[str]) -> str:
-    """The exact sum, printed in the first one's family of suffixes. The sum of none is ``0``."""
+    """The exact sum, with binary suffixes where one of them has one, so that the order of the
+    operands does not show. The sum of none is ``0``."""
     value = sum((parse(quantity) for quantity in quantities), Fraction(0))
-    return render(value, binary=bool(quantities) and is_binary(quantities[0]))
+    return render(value, binary=any(is_binary(quantity) for quantity in quantities))

@@ -1,8 +1,9 @@
 """A home Service as it stands in the remote, so that its name resolves there as at home.
 
 What home's cluster allocated is left for the remote to allocate anew: cluster IPs (``None`` of a
-headless Service is a choice, and stays), node ports, health check port, and what a load balancer
-or a cloud did. LoadBalancer and NodePort become ClusterIP: the remote must not open ports or pay
+headless Service is a choice, and stays) and their families, node ports, health check port, and
+what a load balancer or a cloud did. Two families are wished for, not demanded: the remote may have
+one. LoadBalancer and NodePort become ClusterIP: the remote must not open ports or pay
 for a balancer for a name that only its pods use.
 """
 
@@ -21,9 +22,19 @@ _HOME_ONLY = (
     "externalIPs",
     "externalTrafficPolicy",
     "healthCheckNodePort",
+    "ipFamilies",
     "loadBalancerClass",
     "loadBalancerIP",
     "loadBalancerSourceRanges",
+)
+
+
+#: Fields of a Service's spec that somebody can take back; most others have a default.
+OPTIONAL = (
+    "externalName",
+    "publishNotReadyAddresses",
+    "sessionAffinityConfig",
+    "trafficDistribution",
 )
 
 
@@ -39,12 +50,20 @@ def is_api_server(service: Object) -> bool:
     return namespace_of(service) == "default" and name_of(service) == "kubernetes"
 
 
+def is_headless(service: Object) -> bool:
+    """Whether it has no cluster IP by choice. That can only be said of a new Service: a cluster
+    IP, and that there is none, are immutable."""
+    return (service.get("spec") or {}).get("clusterIP") == "None"
+
+
 def to_remote(home: Object, identity: Identity) -> Object:
     """The remote counterpart of a home Service. Status is the remote's own."""
     spec = home.get("spec") or {}
     carried = {key: value for key, value in spec.items() if key not in _HOME_ONLY}
-    if spec.get("clusterIP") == "None":
+    if is_headless(home):
         carried["clusterIP"] = "None"
+    if carried.get("ipFamilyPolicy") == "RequireDualStack":
+        carried["ipFamilyPolicy"] = "PreferDualStack"
     if carried.get("type") in ("LoadBalancer", "NodePort"):
         carried["type"] = "ClusterIP"
     if carried.get("ports"):

@@ -1,0 +1,79 @@
+"""Pairs of what goes into a translation and what comes out, one YAML file each.
+
+The home objects are as a v1.34 API server stored them. What a file says the result is was read by
+a person, field by field; `python -m tests.translators.golden` writes the results anew after a
+change of the rules, for a person to read the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from translators import configmap, diff, pod, podstatus, secret, service
+from translators.naming import Identity
+from translators.types import Object
+
+#: Whose objects these are.
+IDENTITY = Identity(home_id="0123456789abcdef", home_name="berlin", node="burst")
+#: The virtual node's address.
+ADDRESS = "10.20.0.5"
+#: Keys of a file that are not results.
+GIVEN = ("about", "translate", "home", "remote")
+
+
+class Case(NamedTuple):
+    """One file. ``content`` has ``about`` (a sentence), ``translate`` (which way), what goes in
+    and what comes out."""
+
+    path: Path
+    content: Object
+
+    @property
+    def about(self) -> str:
+        """What the case shows."""
+        return str(self.content["about"])
+
+    def results(self) -> Object:
+        """What comes out, computed."""
+        return _TRANSLATIONS[self.content["translate"]](self.content)
+
+    def recorded(self) -> Object:
+        """What comes out, as the file has it."""
+        return {key: self.content.get(key) for key in self.results()}
+
+
+def cases() -> Iterator[Case]:
+    """All cases, in a stable order."""
+    for path in sorted(Path(__file__).parent.glob("*.yaml")):
+        yield Case(path, yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+def homes(translate: str) -> list[Object]:
+    """The home objects of all cases of one translation."""
+    return [case.content["home"] for case in cases() if case.content["translate"] == translate]
+
+
+def _pod(given: Object) -> Object:
+    translated = pod.to_remote(given["home"], IDENTITY, node_address=ADDRESS)
+    return {
+        "remote": translated.pod,
+        "dropped": [{"field": item.field, "why": item.why} for item in translated.dropped],
+    }
+
+
+def _status(given: Object) -> Object:
+    wanted = podstatus.to_home(given["home"], given["remote"], node_address=ADDRESS)
+    return {"patch": diff.status_patch(given["home"].get("status") or {}, wanted)}
+
+
+_TRANSLATIONS: dict[str, Callable[[Object], Object]] = {
+    "pod": _pod,
+    "service": lambda given: {"remote": service.to_remote(given["home"], IDENTITY)},
+    "configmap": lambda given: {"remote": configmap.to_remote(given["home"], IDENTITY)},
+    "secret": lambda given: {"remote": secret.to_remote(given["home"], IDENTITY)},
+    "status": _status,
+}

@@ -1,0 +1,27 @@
+"""Writes the results into the files anew, for a person to read what changed."""
+
+from __future__ import annotations
+
+import yaml
+
+from tests.translators.golden import cases
+from translators.types import Object
+
+
+class _Dumper(yaml.SafeDumper):
+    """Without anchors: what comes out shares parts with what went in."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def main() -> None:
+    """Every file."""
+    for case in cases():
+        content: Object = {**case.content, **case.results()}
+        text = yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=96, allow_unicode=True)
+        case.path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

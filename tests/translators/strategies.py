@@ -1,0 +1,30 @@
+"""What hypothesis draws from in the tests of the translators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from translators.types import Object
+
+#: A namespace's name, or another DNS label.
+dns_labels: st.SearchStrategy[str] = st.from_regex(
+    r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True
+)
+
+_plain = st.booleans() | st.integers(-5, 5) | st.text("ab", max_size=2)
+
+#: Anything that JSON can say; null does not survive in an API object, so it is left out.
+json_values: st.SearchStrategy[Any] = st.recursive(
+    _plain,
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("abcd"), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+#: Maps with few keys, so that two of them share some.
+json_maps: st.SearchStrategy[Object] = st.dictionaries(
+    st.sampled_from("abcd"), json_values, max_size=4
+)

@@ -1,0 +1,29 @@
+"""Every recorded pair: the result is what the file says, and what went in stays as it was."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from tests.translators.golden import Case, cases
+
+_ALL = list(cases())
+
+
+@pytest.mark.parametrize("case", _ALL, ids=[case.about for case in _ALL])
+def test_result_is_as_recorded(case: Case) -> None:
+    before = copy.deepcopy(case.content)
+
+    assert case.results() == case.recorded()
+    assert case.content == before, "what goes in is not changed"
+
+
+def test_every_translation_is_recorded() -> None:
+    assert {case.content["translate"] for case in _ALL} == {
+        "configmap",
+        "pod",
+        "secret",
+        "service",
+        "status",
+    }
