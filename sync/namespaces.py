@@ -7,6 +7,9 @@ ours is refused (`Waiting`), unless its owners handed it over with an annotation
 
 from __future__ import annotations
 
+import asyncio
+from collections import defaultdict
+
 import cachetools
 
 from sync.controller import Waiting
@@ -31,6 +34,8 @@ class Namespaces:
         self._informer = informer
         self._identity = identity
         self._accepted: cachetools.TTLCache[str, bool] = cachetools.TTLCache(1024, ACCEPTED_FOR)
+        # A burst of pods comes to a namespace that is not there yet: one of them makes it.
+        self._making: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def ensure(self, namespace: HomeNamespace) -> RemoteNamespace:
         """The remote namespace for ``namespace``, which exists and may be used.
@@ -38,11 +43,12 @@ class Namespaces:
         Raises Waiting where it is foreign or being deleted, and what the API server raises.
         """
         name = self._identity.remote_namespace(namespace)
-        if name in self._accepted:
-            return name
-        known = self._informer.store.get(Key("", name))
-        if known is None:
-            known = await self._create(namespace, name)
+        async with self._making[name]:
+            if name in self._accepted:
+                return name
+            known = self._informer.store.get(Key("", name))
+            if known is None:
+                known = await self._create(namespace, name)
         if is_deleting(known):
             raise Waiting(
                 "RemoteNamespaceTerminating",

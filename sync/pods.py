@@ -43,6 +43,7 @@ from translators.types import (
     HomeNamespace,
     Object,
     is_deleting,
+    metadata,
     name_of,
     namespace_of,
     uid_of,
@@ -93,6 +94,9 @@ class Pods:
         # UIDs of remote pods whose deletion was passed on, and with which grace.
         self._passed_on: dict[str, int | None] = {}
         self._ended: cachetools.LRUCache[str, Object] = cachetools.LRUCache(ENDED_MAX)
+        # UIDs of remote pods that refused a change, with what was told of it.
+        self._refused: cachetools.LRUCache[str, str] = cachetools.LRUCache(ENDED_MAX)
+        self._own_write = False
         self.controller: Controller[Key] = Controller("pods", self._reconcile, workers=WORKERS)
 
     # -- what changed ----------------------------------------------------------------------
@@ -108,7 +112,8 @@ class Pods:
             self._made(uid_of(obj))
             if not self._home_pods.store.by_index("namespace", namespace):
                 self._scopes.release(namespace)
-        self.controller.queue.add(Key(namespace, name_of(obj)))
+        if not self._own_write:
+            self.controller.queue.add(Key(namespace, name_of(obj)))
 
     def remote_changed(self, old: Object | None, new: Object | None) -> None:
         """A remote pod of this home came, changed or went."""
@@ -162,7 +167,7 @@ class Pods:
             if actions != [podplan.Confirm()]:
                 for action in actions:
                     await self._act(key, state, action)
-                if state.remote is not None:
+                if state.remote is not None and _stands_for(state.remote, uid):
                     self._made(uid)
                 return
             confirmed = await self._is_gone(key)
@@ -206,7 +211,8 @@ class Pods:
 
     async def _write_status(
         self, key: Key, state: State, patch: Object, event: tuple[str, str] | None
-    ) -> None:
+    ) -> bool:
+        """Whether the pod was still there to take it."""
         home = _there(state.home)
         body: Object = {"metadata": {"uid": uid_of(home)}, "status": patch}
         try:
@@ -221,11 +227,15 @@ class Pods:
         except (NotFound, Conflict):
             # Deleted, or another pod by that name: its own event brings the key back.
             log.debug("pod %s: its status is of no use any more", key)
-            return
+            return False
+        # What we wrote is no news: a pod that is refused must not be tried again for its telling.
+        self._own_write = _differ_only_in(patch, home, written)
         self._home_pods.observe(written)
+        self._own_write = False
         if event is not None:
             self._events.warn(home, *event)
             changes.info("pod %s: %s: %s", key, *event)
+        return True
 
     async def _create(self, key: Key, home: Object, *, mark_first: bool) -> None:
         if self._scopes.get(HomeNamespace(key.namespace)) is None:
@@ -235,7 +245,8 @@ class Pods:
             await self._mirror.ensure(home)
             if mark_first:
                 mark = podstatus.handed_over(now=self._now())
-                await self._write_status(key, State(home, None), mark, None)
+                if not await self._write_status(key, State(home, None), mark, None):
+                    return  # Nobody would know that it runs.
             await self._make(key, home, namespace)
         except Waiting as waiting:
             await self._tell(key, home, waiting.reason, waiting.message)
@@ -257,6 +268,10 @@ class Pods:
             made = await self._remote.get(PODS, key.name, namespace=namespace)
             if not naming.is_nodes_own(made, self._identity):
                 raise _clash(namespace, key.name) from None
+            if not _stands_for(made, uid_of(home)):
+                # A former pod of that name, which the cache lacked; its end brings the key back.
+                self._remote_pods.observe(made)
+                return
         else:
             changes.info("pod %s: created in the remote, namespace %s", key, namespace)
             for dropped in translated.dropped:
@@ -289,12 +304,14 @@ class Pods:
         body = {**patch, "metadata": {**patch.get("metadata", {}), "uid": uid}}
         try:
             changed = await self._remote.patch(PODS, name, body, namespace=namespace)
-        except Invalid as error:
+        except (Forbidden, Invalid) as error:
             home = self._home_pods.store.get(key)
-            if home is not None:
-                message = f"the remote cluster refuses the change: {error.message}"
+            message = f"the remote cluster refuses the change: {error.message}"
+            if home is not None and self._refused.get(uid) != message:
+                self._refused[uid] = message
                 self._events.warn(home, "UpdateRefused", message)
             raise
+        self._refused.pop(uid, None)
         self._remote_pods.observe(changed)
         changes.info("pod %s: updated in the remote", key)
 
@@ -337,6 +354,28 @@ def _clash(namespace: str, name: str) -> Waiting:
         f"pod {namespace}/{name} exists in the remote cluster and is not this virtual node's; "
         "rename yours or remove that one",
     )
+
+
+def _stands_for(remote: Object, home_uid: str) -> bool:
+    origin = naming.origin(remote)
+    return origin is not None and origin.uid == home_uid
+
+
+def _differ_only_in(patch: Object, before: Object, after: Object) -> bool:
+    """Whether a patch of the status explains all that is different, so that nobody else's change
+    came with it. Lists may have been merged with others' items: then it does not."""
+    if any(isinstance(value, list | dict) for value in patch.values()):
+        return False
+    status = [
+        {key: value for key, value in (obj.get("status") or {}).items() if key not in patch}
+        for obj in (before, after)
+    ]
+    meta = [
+        {k: v for k, v in metadata(obj).items() if k not in ("managedFields", "resourceVersion")}
+        for obj in (before, after)
+    ]
+    same = status[0] == status[1] and meta[0] == meta[1]
+    return same and before.get("spec") == after.get("spec")
 
 
 def _there(home: Object | None) -> Object:

@@ -1,0 +1,25 @@
+"""Fixtures of the engine's tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from sync import informer, workqueue
+from tests.fakeapi import FakeApi
+from tests.sync.watched import Waits
+from tests.sync.world import World
+
+
+@pytest.fixture
+async def world(
+    home_api: FakeApi, remote_api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[World]:
+    """Two clusters and an engine that is not started yet. What fails is tried again at once."""
+    Waits(monkeypatch)
+    monkeypatch.setattr(informer, "SHORT_WATCH", 0.02)
+    monkeypatch.setattr(workqueue, "RETRY_FIRST", 0.004)
+    monkeypatch.setattr(workqueue, "RETRY_CAP", 0.05)
+    async with World(home_api, remote_api) as made:
+        yield made

@@ -1,0 +1,306 @@
+"""The life of a pod across both clusters, with the test as the remote's kubelet."""
+
+from __future__ import annotations
+
+import pytest
+
+from sync.kube.resources import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS, SERVICES, Object
+from tests.fakeapi import Fault
+from tests.objects import config_map, pod, secret
+from tests.sync.world import ADDRESS, THERE, World
+from translators import naming
+
+
+def service(name: str, **selector: str) -> Object:
+    """A Service of one port."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"selector": selector, "ports": [{"port": 80}]},
+    }
+
+
+# -- creation and status -------------------------------------------------------------------
+
+
+async def test_a_pod_comes_after_its_namespace_and_all_that_it_needs(world: World) -> None:
+    world.home.put(config_map("conf", data={"k": "v"}))
+    world.home.put(secret("key", data={"k": "djE="}))
+    world.home.put(service("web", app="web"))
+    world.home.put(service("other", app="other"))
+    world.home.put(config_map("unused"))
+    await world.start()
+    world.pod(uses=["cm/conf", "secret/key", "cm/missing"], labels={"app": "web"})
+    await world.settle()
+    paths = [entry.path for entry in world.remote.writes()]
+    assert paths[0] == "/api/v1/namespaces"
+    assert paths[-1] == f"/api/v1/namespaces/{THERE}/pods"
+    assert {path.rpartition("/")[2] for path in paths[1:-1]} == {
+        "configmaps",
+        "secrets",
+        "services",
+    }
+    assert len(paths) == 5
+    assert world.remote.get(CONFIG_MAPS, "conf", THERE)["data"] == {"k": "v"}
+    assert world.remote.get(SECRETS, "key", THERE)["data"] == {"k": "djE="}
+    assert world.remote.find(SERVICES, "web", THERE)
+    assert world.there()
+
+
+async def test_the_status_comes_back_with_home_as_its_address(world: World) -> None:
+    await world.start()
+    world.pod()
+    await world.settle()
+    world.runs()
+    await world.settle()
+    status = world.status()
+    assert (status["phase"], status["podIP"], status["hostIP"]) == ("Running", "10.9.0.1", ADDRESS)
+    assert status["containerStatuses"][0]["ready"] is True
+    world.ends("Succeeded")
+    await world.settle()
+    assert world.status()["phase"] == "Succeeded"
+
+
+async def test_nothing_is_written_when_nothing_changes(world: World) -> None:
+    world.home.put(config_map("conf"))
+    world.home.put(service("web", app="web"))
+    await world.start()
+    world.pod(uses=["cm/conf"], labels={"app": "web"})
+    await world.settle()
+    world.runs()
+    await world.settle()
+    world.forget()
+    for queue in (world.engine.pods.controller.queue, world.engine.mirror.controller.queue):
+        assert not queue._later
+    for home in world.home.objects(PODS):
+        world.engine.pods.home_changed(None, home)
+        world.engine.mirror.home_pod_changed(None, home)
+    world.home.break_watches()
+    world.remote.expire_watches()
+    await world.settle()
+    assert world.writes() == []
+    assert world.home.writes() == []
+
+
+async def test_one_change_of_status_is_one_write(world: World) -> None:
+    await world.start()
+    world.pod()
+    await world.settle()
+    world.forget()
+    world.runs()
+    await world.settle()
+    assert len(world.writes()) <= 2, "binding and status are two events of the remote"
+    world.forget()
+    world.runs(message="something else")
+    await world.settle()
+    assert world.writes() == ["home PATCH /api/v1/namespaces/default/pods/a/status"]
+
+
+async def test_a_restart_of_the_engine_with_running_pods_writes_nothing(world: World) -> None:
+    world.home.put(config_map("conf"))
+    world.home.put(secret("key"))
+    await world.start()
+    for name in "abc":
+        world.pod(name, uses=["cm/conf", "secret/key"], restartPolicy="Never")
+    await world.settle()
+    for name in "ab":
+        world.runs(name)
+    world.ends("Failed", "c")
+    await world.settle()
+    await world.restart()
+    assert world.writes() == []
+    assert world.home.writes() == []
+
+
+async def test_a_status_that_somebody_else_overwrote_is_put_right(world: World) -> None:
+    await world.start()
+    world.pod()
+    await world.settle()
+    world.runs()
+    await world.settle()
+    world.home.update(PODS, "a", {"status": {"podIP": "1.2.3.4"}}, "default")
+    await world.settle()
+    assert world.status()["podIP"] == "10.9.0.1"
+
+
+async def test_images_and_labels_follow(world: World) -> None:
+    await world.start()
+    world.pod()
+    await world.settle()
+    world.runs()
+    change: Object = {
+        "metadata": {"labels": {"tier": "front"}},
+        "spec": {"containers": [{**world.at_home()["spec"]["containers"][0], "image": "x:2"}]},
+    }
+    world.home.update(PODS, "a", change, "default")
+    await world.settle()
+    remote = world.there()
+    assert remote is not None
+    assert remote["metadata"]["labels"]["tier"] == "front"
+    assert remote["spec"]["containers"][0]["image"] == "x:2"
+    world.forget()
+    world.runs()
+    await world.settle()
+    assert not [write for write in world.writes() if write.startswith("remote")]
+
+
+# -- deletion ------------------------------------------------------------------------------
+
+
+async def test_a_deletion_is_passed_on_with_its_grace_and_waits_for_the_remote(
+    world: World,
+) -> None:
+    await world.start()
+    world.pod()
+    await world.settle()
+    world.runs()
+    await world.settle()
+    world.home.delete(PODS, "a", "default", grace_seconds=17)
+    await world.settle()
+    remote = world.there()
+    assert remote is not None
+    assert remote["metadata"]["deletionGracePeriodSeconds"] == 17
+    assert world.at_home()["metadata"]["deletionTimestamp"]
+    world.home.delete(PODS, "a", "default", grace_seconds=3)
+    await world.settle()
+    remote = world.there()
+    assert remote is not None
+    assert remote["metadata"]["deletionGracePeriodSeconds"] == 3
+    world.ends("Failed")
+    await world.settle()
+    assert world.status()["phase"] == "Failed"
+    world.remote.remove(PODS, "a", THERE)
+    await world.settle()
+    assert world.home.find(PODS, "a", "default") is None
+
+
+async def test_a_pod_that_never_reached_the_remote_goes_at_once(world: World) -> None:
+    world.remote.fail(Fault("POST", "*/pods", code=403, times=None))
+    await world.start()
+    world.pod()
+    await world.told("RemoteForbidden")
+    world.home.delete(PODS, "a", "default")
+    await world.settle()
+    assert world.home.find(PODS, "a", "default") is None
+
+
+async def test_a_deletion_asks_the_remote_when_it_is_not_known_if_the_pod_was_made(
+    world: World,
+) -> None:
+    """The answer of the create was lost, and no watch has told of the pod yet."""
+    world.remote.fail(Fault("POST", "*/pods", drop="after"))
+    hidden = world.remote.fail(Fault("POST", "*/pods", drop="before", times=None))
+    await world.start()
+    world.remote.mute_watches()
+    world.pod()
+    await world.remote.until(lambda: hidden.hits)
+    world.home.delete(PODS, "a", "default")
+    await world.remote.until(lambda: world.remote.writes("*/pods/a"))
+    assert world.home.find(PODS, "a", "default") is not None
+    assert (world.there() or {}).get("metadata", {}).get("deletionTimestamp") is None
+    world.remote.heal()
+    world.remote.unmute_watches()
+    await world.settle()
+    assert world.there() is None
+    assert world.home.find(PODS, "a", "default") is None
+
+
+async def test_a_pod_recreated_under_its_name_is_another_pod(world: World) -> None:
+    await world.start()
+    world.pod()
+    await world.settle()
+    world.runs()
+    await world.settle()
+    first = world.there()
+    world.home.delete(PODS, "a", "default", grace_seconds=0)
+    second = world.pod()
+    await world.settle()
+    remote = world.there()
+    assert remote is not None
+    assert first is not None
+    assert remote["metadata"]["uid"] == first["metadata"]["uid"]
+    assert remote["metadata"]["deletionTimestamp"], "the former one ends in its own time"
+    assert world.status().get("podIP") is None
+    world.remote.remove(PODS, "a", THERE)
+    await world.settle()
+    remote = world.there()
+    assert remote is not None
+    origin = naming.origin(remote)
+    assert origin is not None
+    assert origin.uid == second["metadata"]["uid"]
+
+
+@pytest.mark.parametrize("while_down", [True, False], ids=["while down", "while running"])
+async def test_a_pod_that_vanished_at_home_goes_in_the_remote(
+    world: World, while_down: bool
+) -> None:
+    await world.start()
+    world.pod()
+    await world.settle()
+    world.runs()
+    await world.settle()
+    if while_down:
+        await world.stop()
+    world.home.remove(PODS, "a", "default")
+    if while_down:
+        await world.start()
+    await world.settle()
+    remote = world.there()
+    assert remote is not None
+    assert remote["metadata"]["deletionTimestamp"]
+
+
+async def test_an_orphan_is_deleted_only_after_home_itself_said_that_it_is_one(
+    world: World,
+) -> None:
+    await world.start()
+    world.pod()
+    await world.settle()
+    world.runs()
+    await world.settle()
+    refuse = world.home.fail(Fault("GET", "*/pods/a", code=500, times=None))
+    world.home.remove(PODS, "a", "default")
+    await world.home.until(lambda: refuse.hits >= 3)
+    assert "deletionTimestamp" not in (world.there() or {})["metadata"]
+    world.home.heal()
+    await world.settle()
+    assert "deletionTimestamp" in (world.there() or {})["metadata"]
+
+
+async def test_pods_of_others_in_the_remote_are_left_alone(world: World) -> None:
+    world.remote.put(pod("theirs", THERE))
+    world.remote.put(pod("theirs", "default"))
+    await world.start()
+    world.pod("mine")
+    await world.settle(waiting=True)
+    world.home.remove(PODS, "mine", "default")
+    await world.settle()
+    for namespace in (THERE, "default"):
+        assert "deletionTimestamp" not in world.remote.get(PODS, "theirs", namespace)["metadata"]
+
+
+# -- DaemonSets ----------------------------------------------------------------------------
+
+
+async def test_a_pod_of_a_daemon_set_is_refused_and_nothing_is_watched_for_it(
+    world: World,
+) -> None:
+    daemon = pod("agent", "agents", node="virtual")
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "1"}
+    daemon["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
+    world.home.put(daemon)
+    await world.start()
+    (event,) = await world.told("DaemonSetSkipped")
+    assert event["involvedObject"]["name"] == "agent"
+    await world.settle()
+    assert world.status("agent", "agents")["reason"] == "DaemonSetSkipped"
+    assert world.remote.objects(PODS) == []
+    assert not world.remote.find(NAMESPACES, "agents-h")
+    assert not world.home.requests("GET", "/api/v1/namespaces/agents/*")
+    await world.restart()
+    assert world.writes() == []
+    world.home.delete(PODS, "agent", "agents")
+    await world.settle()
+    assert world.home.find(PODS, "agent", "agents") is None
+    assert len(world.home.objects(EVENTS)) == 1

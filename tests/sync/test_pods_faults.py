@@ -1,0 +1,340 @@
+"""What a pod goes through when requests, caches or clusters fail, and what must not happen then."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sync.kube.resources import NAMESPACES, PODS, Object
+from tests.fakeapi import Fault
+from tests.objects import pod
+from tests.sync.world import THERE, World
+from translators import naming
+
+
+def creates(world: World) -> int:
+    """How many pods were asked for in the remote."""
+    return len([entry for entry in world.remote.writes("*/pods") if entry.method == "POST"])
+
+
+# -- made once -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never"])
+@pytest.mark.parametrize("drop", ["after", "before"], ids=["the answer", "the request"])
+async def test_a_create_that_is_lost_on_its_way_makes_exactly_one_pod(
+    world: World, policy: str, drop: str
+) -> None:
+    world.remote.fail(Fault("POST", "*/pods", drop="after" if drop == "after" else "before"))
+    await world.start()
+    world.pod(restartPolicy=policy)
+    await world.settle()
+    assert len(world.remote.objects(PODS)) == 1
+    world.runs()
+    await world.settle()
+    assert world.status()["phase"] == "Running"
+
+
+async def test_a_create_that_the_server_failed_on_is_tried_again(world: World) -> None:
+    world.remote.fail(Fault("POST", "*/pods", code=500, times=3))
+    await world.start()
+    world.pod(restartPolicy="Never")
+    await world.settle()
+    assert world.there()
+    assert "reason" not in world.status(), "the server's trouble is not the pod's"
+
+
+@pytest.mark.parametrize("kills", ["between mark and create", "after the lost create"])
+async def test_a_pod_that_must_not_run_twice_is_not_made_again_after_a_kill(
+    world: World, kills: str
+) -> None:
+    """Nobody knows whether the remote pod was made and has run: Never means never twice."""
+    after = kills == "after the lost create"
+    fault = Fault("POST", "*/pods", drop="after" if after else "before", times=None)
+    world.remote.fail(fault)
+    await world.start()
+    world.pod(restartPolicy="Never")
+    await world.remote.until(lambda: fault.hits)
+    await world.stop()
+    world.remote.heal()
+    if after:
+        world.remote.remove(PODS, "a", THERE)
+    assert world.status()["startTime"] == world.now
+    world.forget()
+    await world.start()
+    assert creates(world) == 0
+    assert (world.status()["phase"], world.status()["reason"]) == ("Failed", "RemotePodLost")
+    assert await world.told("RemotePodLost")
+    await world.restart()
+    assert world.writes() == []
+
+
+async def test_a_pod_that_was_made_before_a_kill_is_found_again(world: World) -> None:
+    fault = world.remote.fail(Fault("POST", "*/pods", drop="after"))
+    await world.start()
+    world.pod(restartPolicy="Never")
+    await world.remote.until(lambda: fault.hits)
+    await world.restart()
+    assert creates(world) == 0
+    world.ends("Succeeded")
+    await world.settle()
+    assert world.status()["phase"] == "Succeeded"
+
+
+@pytest.mark.parametrize("policy", ["Always", "OnFailure"])
+@pytest.mark.parametrize("down", [False, True], ids=["while running", "while down"])
+async def test_a_pod_that_was_lost_in_the_remote_is_made_again(
+    world: World, policy: str, down: bool
+) -> None:
+    await world.start()
+    world.pod(restartPolicy=policy)
+    await world.settle()
+    world.runs()
+    await world.settle()
+    if down:
+        await world.stop()
+    world.remote.remove(PODS, "a", THERE)
+    if down:
+        await world.start()
+    await world.settle()
+    assert world.there()
+    world.runs(podIP="10.9.0.2", podIPs=[{"ip": "10.9.0.2"}])
+    await world.settle()
+    assert world.status()["podIPs"] == [{"ip": "10.9.0.2"}]
+
+
+async def test_a_pod_that_must_not_run_twice_and_was_lost_has_failed(world: World) -> None:
+    await world.start()
+    world.pod(restartPolicy="Never")
+    await world.settle()
+    world.runs()
+    await world.settle()
+    world.forget()
+    world.remote.remove(PODS, "a", THERE)
+    await world.settle()
+    status = world.status()
+    assert (status["phase"], status["reason"]) == ("Failed", "RemotePodLost")
+    assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 137
+    assert creates(world) == 0
+
+
+async def test_a_pod_that_ended_and_was_cleaned_up_in_the_remote_is_not_run_again(
+    world: World,
+) -> None:
+    await world.start()
+    world.pod(restartPolicy="OnFailure")
+    await world.settle()
+    world.forget()
+    world.remote.mute_watches()
+    world.ends("Succeeded")
+    world.remote.remove(PODS, "a", THERE)
+    world.remote.unmute_watches()
+    await world.settle()
+    assert world.status()["phase"] == "Succeeded"
+    assert creates(world) == 0
+
+
+async def test_a_pod_deleted_in_the_remote_alone_comes_again_and_home_sees_no_end_of_it(
+    world: World,
+) -> None:
+    await world.start()
+    world.pod()
+    await world.settle()
+    world.runs()
+    await world.settle()
+    world.remote.delete(PODS, "a", THERE)
+    world.ends("Failed")
+    await world.settle()
+    assert world.status()["phase"] == "Running"
+    world.remote.remove(PODS, "a", THERE)
+    await world.settle()
+    assert "deletionTimestamp" not in (world.there() or {})["metadata"]
+
+
+async def test_a_terminal_pod_is_never_touched_again(world: World) -> None:
+    await world.start()
+    world.pod(restartPolicy="Never")
+    await world.settle()
+    world.ends("Succeeded")
+    await world.settle()
+    world.forget()
+    world.runs()
+    await world.settle()
+    assert [write for write in world.writes() if write.startswith("home")] == []
+    world.remote.remove(PODS, "a", THERE)
+    await world.settle()
+    assert creates(world) == 0
+    assert world.status()["phase"] == "Succeeded"
+
+
+# -- caches that lag -----------------------------------------------------------------------
+
+
+async def test_a_remote_cache_that_lags_neither_starts_a_pod_twice_nor_calls_it_lost(
+    world: World,
+) -> None:
+    await world.start()
+    world.remote.mute_watches()
+    for policy in ("Always", "Never"):
+        world.pod(policy.lower(), restartPolicy=policy)
+    await world.remote.until(lambda: len(world.remote.objects(PODS)) == 2)
+    for name in ("always", "never"):
+        world.home.update(PODS, name, {"metadata": {"labels": {"x": "y"}}}, "default")
+    await asyncio.sleep(0.05)
+    assert creates(world) == 2
+    world.remote.unmute_watches()
+    await world.settle()
+    assert creates(world) == 2
+    assert {status.get("reason") for status in map(world.status, ("always", "never"))} == {None}
+
+
+async def test_a_home_cache_that_lags_does_not_make_a_pod_for_one_that_is_gone(
+    world: World,
+) -> None:
+    """The mark that it may run cannot be written any more: then it must not run."""
+    await world.start()
+    world.pod("first", restartPolicy="Never")
+    await world.settle()
+    hold = world.remote.fail(Fault("POST", "*/configmaps", delay=0.1))
+    world.home.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}})
+    world.pod("late", restartPolicy="Never", uses=["cm/c"])
+    await world.remote.until(lambda: hold.hits)
+    world.home.mute_watches()
+    world.home.remove(PODS, "late", "default")
+    await world.home.until(lambda: world.home.writes("*/late/status"))
+    await asyncio.sleep(0.03)
+    assert world.there("late") is None
+    assert creates(world) == 1
+    world.home.unmute_watches()
+    await world.settle()
+    assert creates(world) == 1
+
+
+async def test_a_pod_whose_name_a_former_one_still_has_there_is_not_called_lost(
+    world: World,
+) -> None:
+    """The remote cache does not show the former pod, so that the create meets it."""
+    await world.start()
+    world.remote.mute_watches()
+    world.remote.fail(Fault("POST", "*/pods", drop="after"))
+    hidden = world.remote.fail(Fault("POST", "*/pods", drop="before", times=None))
+    world.pod(restartPolicy="Never")
+    await world.remote.until(lambda: hidden.hits)
+    world.runs()
+    world.home.remove(PODS, "a", "default")
+    second = world.pod(restartPolicy="Never")
+    world.remote.heal()
+    await world.home.until(lambda: world.status().get("startTime"))
+    await asyncio.sleep(0.03)
+    world.remote.unmute_watches()
+    await world.settle()
+    assert "deletionTimestamp" in (world.there() or {})["metadata"]
+    world.remote.remove(PODS, "a", THERE)
+    await world.settle()
+    assert world.status().get("reason") is None
+    origin = naming.origin(world.there() or {})
+    assert origin is not None
+    assert origin.uid == second["metadata"]["uid"]
+
+
+# -- refusals and clashes ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"), [(403, "RemoteForbidden"), (422, "RemoteInvalid"), (400, "RemoteRefused")]
+)
+@pytest.mark.parametrize("policy", ["Always", "Never"])
+async def test_a_refusal_of_the_remote_is_told_once_and_tried_again(
+    world: World, code: int, reason: str, policy: str
+) -> None:
+    fault = world.remote.fail(
+        Fault("POST", "*/pods", code=code, message="exceeded quota: too much", times=None)
+    )
+    await world.start()
+    world.pod(restartPolicy=policy)
+    await world.remote.until(lambda: fault.hits >= 4)
+    status = world.status()
+    assert (status["phase"], status["reason"]) == ("Pending", reason)
+    assert "exceeded quota: too much" in status["message"]
+    (event,) = await world.told(reason)
+    assert event["involvedObject"]["uid"] == world.at_home()["metadata"]["uid"]
+    assert event["type"] == "Warning"
+    world.remote.heal()
+    await world.settle()
+    assert len(await world.told(reason)) == 1
+    world.runs()
+    await world.settle()
+    status = world.status()
+    assert status["phase"] == "Running"
+    assert "reason" not in status
+    assert "message" not in status
+
+
+async def test_a_refused_pod_whose_bridge_is_killed_is_made_by_the_next(world: World) -> None:
+    fault = world.remote.fail(Fault("POST", "*/pods", code=403, times=None))
+    await world.start()
+    world.pod(restartPolicy="Never")
+    await world.told("RemoteForbidden")
+    await world.remote.until(lambda: fault.hits >= 2)
+    await world.settle(waiting=True)
+    assert "startTime" not in world.status()
+    await world.stop()
+    world.remote.heal()
+    await world.start()
+    assert world.there()
+
+
+async def test_a_foreign_pod_of_that_name_is_left_alone_and_told(world: World) -> None:
+    world.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": _ours(THERE)})
+    theirs = world.remote.put(pod("a", THERE))
+    await world.start()
+    world.pod()
+    await world.told("RemoteClash")
+    await world.settle(waiting=True)
+    assert world.status()["reason"] == "RemoteClash"
+    assert f"pod {THERE}/a exists in the remote cluster" in world.status()["message"]
+    assert world.there() == theirs
+    world.remote.remove(PODS, "a", THERE)
+    await world.settle()
+    assert world.there()
+    assert len(await world.told("RemoteClash")) == 1
+    assert (await world.told("RemoteClash"))[0].get("count") == 1
+
+
+async def test_a_change_that_the_remote_refuses_is_told_once(world: World) -> None:
+    await world.start()
+    world.pod()
+    await world.settle()
+    world.runs()
+    fault = world.remote.fail(Fault("PATCH", "*/pods/a", code=422, message="no", times=None))
+    world.home.update(PODS, "a", {"metadata": {"labels": {"x": "y"}}}, "default")
+    await world.remote.until(lambda: fault.hits >= 3)
+    (event,) = await world.told("UpdateRefused")
+    await world.settle(waiting=True)
+    world.remote.heal()
+    await world.settle()
+    assert len(world.home.writes("*/events*")) == 1, event
+    assert (world.there() or {})["metadata"]["labels"]["x"] == "y"
+
+
+async def test_a_namespace_that_is_being_deleted_in_the_remote_is_waited_for(
+    world: World,
+) -> None:
+    await world.start()
+    world.pod()
+    await world.settle()
+    world.runs()
+    await world.settle()
+    world.remote.delete(NAMESPACES, THERE)
+    await world.settle()
+    world.pod("late")
+    await world.told("RemoteNamespaceTerminating")
+    world.remote.remove(PODS, "a", THERE)
+    await world.remote.until(lambda: world.there("late") and world.there("a"))
+    await world.settle()
+    assert "deletionTimestamp" not in world.remote.get(NAMESPACES, THERE)["metadata"]
+
+
+def _ours(name: str) -> Object:
+    return {"name": name, "labels": {naming.LABEL_HOME: naming.home_id("some uid")}}

@@ -1,0 +1,228 @@
+"""Two clusters with an engine between them. The test is everybody else: users and controllers of
+home, and scheduler and kubelet of the remote."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+from sync.engine import Engine
+from sync.informer import Informer
+from sync.kube.client import KubeClient
+from sync.kube.errors import Side
+from sync.kube.resources import CONFIG_MAPS, EVENTS, NODES, PODS, SECRETS, Object
+from sync.workqueue import WorkQueue
+from tests import objects
+from tests.conftest import access_to
+from tests.fakeapi import FakeApi
+from tests.sync.watched import caught_up
+from translators import naming
+from translators.naming import Identity
+
+NODE = "virtual"
+ADDRESS = "192.0.2.7"
+IDENTITY = Identity(home_id=naming.home_id("some uid"), home_name="h", node=NODE)
+#: What home's namespace ``default`` is in the remote.
+THERE = "default-h"
+
+
+class World:
+    """Use as an async context manager; `start` starts the engine, `stop` ends it."""
+
+    def __init__(self, home: FakeApi, remote: FakeApi) -> None:
+        self.home = home
+        self.remote = remote
+        self.identity = IDENTITY
+        self.now = "2030-01-01T00:00:00Z"
+        self._clients = AsyncExitStack()
+        self._engine: Engine | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> World:
+        self.remote.put(objects.node("worker"))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    # -- the engine ------------------------------------------------------------------------
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that runs."""
+        assert self._engine is not None
+        return self._engine
+
+    async def start(self, *, settle: bool = True) -> None:
+        """Starts an engine that knows nothing yet."""
+        home = await self._client(self.home, "home")
+        remote = await self._client(self.remote, "remote")
+        self._engine = Engine(
+            home, remote, identity=self.identity, node_address=ADDRESS, now=lambda: self.now
+        )
+        self._task = asyncio.create_task(self._engine.run())
+        if settle:
+            await self.settle()
+
+    async def _client(self, api: FakeApi, side: Side) -> KubeClient:
+        return await self._clients.enter_async_context(KubeClient(access_to(api, side)))
+
+    async def stop(self) -> None:
+        """Kills the engine: whatever it was doing is not finished."""
+        if self._task is not None:
+            self._task.cancel()
+            (result,) = await asyncio.gather(self._task, return_exceptions=True)
+            assert isinstance(result, asyncio.CancelledError), repr(result)
+        await self._clients.aclose()
+        self._engine = self._task = None
+
+    async def restart(self) -> None:
+        """As a new process, with all logs cleared."""
+        await self.stop()
+        self.forget()
+        await self.start()
+
+    async def settle(self, *, waiting: bool = False) -> None:
+        """Until all is seen and all is done. With ``waiting`` some keys may be failing still."""
+        async with asyncio.timeout(10):
+            while True:
+                before = self._progress()
+                await self.caught_up()
+                while not self._idle(waiting=waiting):
+                    self._alive()
+                    await asyncio.sleep(0.002)
+                if before == self._progress():
+                    return
+
+    async def caught_up(self) -> None:
+        """Until every informer has seen what its server has to tell."""
+        self._alive()
+        scopes = [it for scope in self.engine._scopes._scopes.values() for it in _all(scope)]
+        remote = [it for it in self.engine.informers if it.client.side == "remote"]
+        await caught_up(self.remote, *remote)
+        await caught_up(self.home, self.engine.home_pods, *scopes)
+
+    def _alive(self) -> None:
+        assert self._task is not None
+        assert not self._task.done(), self._task
+
+    def _idle(self, *, waiting: bool) -> bool:
+        queues: list[WorkQueue[Any]] = [
+            self.engine.pods.controller.queue,
+            self.engine.mirror.controller.queue,
+        ]
+        return self.engine.events._waiting.empty() and not any(
+            len(queue) or queue._working or (queue._later and not waiting) for queue in queues
+        )
+
+    def _progress(self) -> tuple[object, ...]:
+        revisions = [api.store.history.revision for api in (self.home, self.remote)]
+        return (*revisions, *self.engine._scopes._scopes.values())
+
+    # -- what was written ------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """Clears the request logs."""
+        self.home.clear_log()
+        self.remote.clear_log()
+
+    def writes(self) -> list[str]:
+        """All writes to both clusters but Events, as ``home PATCH /api/v1/…``."""
+        return [
+            f"{side} {entry.method} {entry.path}"
+            for side, api in (("home", self.home), ("remote", self.remote))
+            for entry in api.writes()
+            if not entry.path.endswith("/events")
+        ]
+
+    # -- home ------------------------------------------------------------------------------
+
+    def pod(
+        self,
+        name: str = "a",
+        namespace: str = "default",
+        *,
+        uses: Sequence[str] = (),
+        labels: dict[str, str] | None = None,
+        **spec: object,
+    ) -> Object:
+        """Makes a home pod on the virtual node; ``uses`` are ``cm/NAME`` and ``secret/NAME``."""
+        pod = objects.pod(name, namespace, labels=labels, node=NODE)
+        sources = []
+        for use in uses:
+            kind, _, used = use.partition("/")
+            sources.append({"configMapRef" if kind == "cm" else "secretRef": {"name": used}})
+        pod["spec"]["containers"][0]["envFrom"] = sources
+        pod["spec"].update(spec)
+        return self.home.put(pod)
+
+    def at_home(self, name: str = "a", namespace: str = "default") -> Object:
+        """The home pod. Raises Refused where it is gone."""
+        return self.home.get(PODS, name, namespace)
+
+    def status(self, name: str = "a", namespace: str = "default") -> Object:
+        """The home pod's status."""
+        status: Object = self.at_home(name, namespace).get("status") or {}
+        return status
+
+    async def told(self, reason: str) -> list[Object]:
+        """The Events at home with this reason, once there is one."""
+
+        def found() -> list[Object]:
+            return [event for event in self.home.objects(EVENTS) if event["reason"] == reason]
+
+        await self.home.until(found)
+        return found()
+
+    # -- the remote ------------------------------------------------------------------------
+
+    def there(self, name: str = "a", namespace: str = THERE) -> Object | None:
+        """The remote pod."""
+        return self.remote.find(PODS, name, namespace)
+
+    def runs(self, name: str = "a", namespace: str = THERE, **status: object) -> Object:
+        """The remote's scheduler and kubelet run the pod, or say what ``status`` names."""
+        pod = self.remote.get(PODS, name, namespace)
+        if not pod["spec"].get("nodeName"):
+            self.remote.bind(name, "worker", namespace)
+        running: Object = {
+            "phase": "Running",
+            "hostIP": "198.51.100.1",
+            "hostIPs": [{"ip": "198.51.100.1"}],
+            "podIP": "10.9.0.1",
+            "podIPs": [{"ip": "10.9.0.1"}],
+            "startTime": "2030-01-01T00:00:01Z",
+            "conditions": [
+                {"type": "PodScheduled", "status": "True"},
+                {"type": "Ready", "status": "True"},
+            ],
+            "containerStatuses": [
+                {"name": "main", "ready": True, "restartCount": 0, "state": {"running": {}}}
+            ],
+        }
+        return self.remote.update(PODS, name, {"status": running | status}, namespace)
+
+    def ends(self, phase: str, name: str = "a", namespace: str = THERE) -> Object:
+        """The remote pod's containers end."""
+        code = 0 if phase == "Succeeded" else 1
+        ended = {"name": "main", "state": {"terminated": {"exitCode": code}}}
+        return self.runs(name, namespace, phase=phase, containerStatuses=[ended])
+
+    def config_map(self, name: str = "conf", namespace: str = THERE) -> Object | None:
+        """The remote ConfigMap."""
+        return self.remote.find(CONFIG_MAPS, name, namespace)
+
+    def secret(self, name: str = "key", namespace: str = THERE) -> Object | None:
+        """The remote Secret."""
+        return self.remote.find(SECRETS, name, namespace)
+
+    def nodes(self) -> list[Object]:
+        """The remote's nodes."""
+        return self.remote.objects(NODES)
+
+
+def _all(scope: object) -> list[Informer]:
+    informers: dict[object, Informer] = getattr(scope, "informers", {})
+    return list(informers.values())
