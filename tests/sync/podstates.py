@@ -1,0 +1,60 @@
+"""Home and remote pods in the states that a plan tells apart, with no more in them than that."""
+
+from __future__ import annotations
+
+from translators.naming import Identity, remote_metadata
+from translators.types import HomeUid, Object, RemoteUid
+
+IDENTITY = Identity(home_id="0123456789abcdef", home_name="berlin", node="burst")
+ADDRESS = "10.20.0.5"
+NOW = "2025-11-03T10:00:00Z"
+
+HOME_UID, FORMER_UID = HomeUid("home-1"), HomeUid("home-0")
+REMOTE_UID = RemoteUid("remote-1")
+_TIME = "2025-11-03T09:00:00Z"
+
+
+def home(
+    *,
+    phase: str = "Pending",
+    marked: bool = False,
+    deleting: int | None = None,
+    policy: str = "Always",
+    daemon: bool = False,
+    uid: str = HOME_UID,
+    image: str = "busybox:1",
+) -> Object:
+    """A pod that is bound to the virtual node. ``marked``: it may have run in the remote.
+    ``deleting``: its grace in seconds."""
+    meta: Object = {"name": "web", "namespace": "shop", "uid": uid}
+    if deleting is not None:
+        meta |= {"deletionTimestamp": _TIME, "deletionGracePeriodSeconds": deleting}
+    if daemon:
+        meta["ownerReferences"] = [{"kind": "DaemonSet", "name": "log", "controller": True}]
+    status: Object = {"phase": phase, "qosClass": "BestEffort"}
+    if marked or phase != "Pending":
+        status["startTime"] = _TIME
+    containers = [{"name": "main", "image": image}]
+    spec = {"containers": containers, "restartPolicy": policy, "nodeName": "burst"}
+    return {"metadata": meta, "spec": spec, "status": status}
+
+
+def remote(
+    *,
+    phase: str = "Running",
+    deleting: int | None = None,
+    of: str = HOME_UID,
+    uid: str = REMOTE_UID,
+    image: str = "busybox:1",
+) -> Object:
+    """A remote pod that stands for the home pod with UID ``of``."""
+    meta = remote_metadata(home(uid=of), IDENTITY)
+    meta["annotations"]["cluster-bridge.io/node-name"] = "burst"
+    meta["uid"] = uid
+    if deleting is not None:
+        meta |= {"deletionTimestamp": _TIME, "deletionGracePeriodSeconds": deleting}
+    status: Object = {"phase": phase, "qosClass": "BestEffort"}
+    if phase != "Pending":
+        status |= {"startTime": _TIME, "hostIP": "192.168.7.12", "podIP": "10.244.3.17"}
+    containers = [{"name": "main", "image": image}]
+    return {"metadata": meta, "spec": {"containers": containers}, "status": status}

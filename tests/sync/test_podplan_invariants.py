@@ -1,0 +1,193 @@
+"""What holds for a plan in every state: the whole product of what `State` can say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+
+import pytest
+
+from sync.podplan import (
+    Action,
+    Confirm,
+    Create,
+    Delete,
+    DeleteOrphan,
+    RemoveHome,
+    State,
+    Update,
+    WriteStatus,
+    is_daemon,
+    plan,
+)
+from tests.fakeapi.patching import strategic
+from tests.sync.podstates import ADDRESS, FORMER_UID, HOME_UID, IDENTITY, NOW, home, remote
+from translators.naming import origin
+from translators.podstatus import is_terminal, was_handed_over
+from translators.types import Object, RemoteUid, is_deleting, uid_of
+
+_POLICIES = ("Always", "OnFailure", "Never")
+
+
+def _homes() -> Iterator[Object | None]:
+    yield None
+    for policy, phase, deleting in product(
+        _POLICIES, ("Pending", "Running", "Succeeded", "Failed"), (None, 30, 5, 0)
+    ):
+        yield home(policy=policy, phase=phase, deleting=deleting)
+        if phase == "Pending":
+            yield home(policy=policy, marked=True, deleting=deleting)
+            yield home(policy=policy, deleting=deleting, daemon=True)
+            yield home(policy=policy, deleting=deleting, image="busybox:2")
+
+
+def _remotes() -> Iterator[Object | None]:
+    yield None
+    yield {"metadata": {"uid": "remote-2"}}
+    for phase, deleting, of in product(
+        ("Pending", "Running", "Succeeded", "Failed"), (None, 30, 5), (HOME_UID, FORMER_UID)
+    ):
+        yield remote(phase=phase, deleting=deleting, of=of)
+
+
+def _ends() -> Iterator[Object | None]:
+    yield None
+    for phase, deleting in product(("Running", "Succeeded", "Failed"), (None, 30)):
+        yield remote(phase=phase, deleting=deleting)
+
+
+def _states() -> Iterator[State]:
+    booleans = (False, True)
+    for found in product(_homes(), _remotes(), _ends(), booleans, booleans):
+        yield State(found[0], found[1], ended=found[2], making=found[3], confirmed=found[4])
+
+
+def _plan(state: State) -> list[Action]:
+    return plan(state, IDENTITY, node_address=ADDRESS, now=NOW)
+
+
+@cache
+def _plans() -> list[tuple[State, list[Action]]]:
+    return [(state, _plan(state)) for state in _states()]
+
+
+def _with(action: type[Action]) -> Iterator[tuple[State, list[Action]]]:
+    for state, actions in _plans():
+        if any(isinstance(found, action) for found in actions):
+            yield state, actions
+
+
+def _home(state: State) -> Object:
+    assert state.home is not None
+    return state.home
+
+
+def test_a_plan_is_pure_and_always_the_same() -> None:
+    for state in _states():
+        before = repr(state)
+        assert _plan(state) == _plan(state)
+        assert repr(state) == before
+
+
+@pytest.mark.parametrize("action", [Confirm, DeleteOrphan, Create], ids=lambda kind: kind.__name__)
+def test_it_stands_alone(action: type[Action]) -> None:
+    assert all(len(actions) == 1 for _, actions in _with(action))
+
+
+def test_confirmed_is_not_asked_for_again() -> None:
+    assert not any(state.confirmed for state, _ in _with(Confirm))
+
+
+def test_a_pod_is_made_only_where_it_may_run() -> None:
+    for state, _ in _with(Create):
+        pod = _home(state)
+        assert state.remote is None
+        assert not is_deleting(pod)
+        assert not is_terminal(pod)
+        assert not is_daemon(pod)
+
+
+def test_a_pod_that_must_not_run_twice_is_made_once() -> None:
+    for state, actions in _with(Create):
+        pod = _home(state)
+        if pod["spec"]["restartPolicy"] == "Never":
+            assert not (was_handed_over(pod) and not state.making)
+            assert actions == [Create(mark_first=not was_handed_over(pod))]
+
+
+def test_a_pod_that_may_have_run_is_made_again_only_when_it_is_surely_gone() -> None:
+    for state, _ in _with(Create):
+        ran = state.ended is not None or was_handed_over(_home(state))
+        assert state.confirmed or not ran or (state.making and state.ended is None)
+
+
+def test_the_home_pod_goes_last_and_only_when_nothing_of_it_is_left() -> None:
+    for state, actions in _with(RemoveHome):
+        assert is_deleting(_home(state))
+        assert state.remote is None
+        assert isinstance(actions[-1], RemoveHome)
+        doubtful = state.making or (was_handed_over(_home(state)) and state.ended is None)
+        assert state.confirmed or not doubtful
+
+
+def test_a_home_pod_that_is_deleted_goes_or_something_is_awaited() -> None:
+    for state, actions in _plans():
+        if state.home is not None and is_deleting(state.home) and state.remote is None:
+            assert actions
+            assert isinstance(actions[-1], RemoveHome | Confirm)
+
+
+def test_only_orphans_are_deleted_as_orphans() -> None:
+    for state, actions in _with(DeleteOrphan):
+        assert state.remote is not None
+        known = origin(state.remote)
+        assert known is None or state.home is None or known.uid != uid_of(state.home)
+        assert not is_deleting(state.remote)
+        uid = RemoteUid(uid_of(state.remote))
+        assert actions == [DeleteOrphan(uid, known.uid if known else None)]
+
+
+def test_a_pod_is_deleted_only_where_home_is_done_with_it() -> None:
+    for state, actions in _with(Delete):
+        assert state.remote is not None
+        assert is_deleting(_home(state)) or is_terminal(_home(state))
+        deletes = [action for action in actions if isinstance(action, Delete)]
+        assert [action.uid for action in deletes] == [uid_of(state.remote)]
+
+
+def test_only_a_live_pod_follows_a_live_pod() -> None:
+    for state, _ in _with(Update):
+        assert state.remote is not None
+        for pod in (_home(state), state.remote):
+            assert not is_deleting(pod)
+            assert not is_terminal(pod)
+
+
+def test_what_is_terminal_is_not_written() -> None:
+    for state, actions in _with(WriteStatus):
+        assert not is_terminal(_home(state))
+        assert all(action.patch for action in actions if isinstance(action, WriteStatus))
+
+
+def test_what_was_written_is_not_written_again() -> None:
+    for state, actions in _with(WriteStatus):
+        pod = _home(state)
+        for action in actions:
+            if isinstance(action, WriteStatus):
+                pod = {**pod, "status": strategic(pod["status"], action.patch)}
+        again = _plan(State(pod, state.remote, state.ended, state.making, state.confirmed))
+        assert not any(isinstance(action, WriteStatus) for action in again)
+
+
+def test_a_pod_that_will_run_again_is_not_told_to_have_ended() -> None:
+    """Otherwise a terminal phase would have to be taken back."""
+    for state, actions in _with(WriteStatus):
+        written = [
+            action.patch.get("phase") for action in actions if isinstance(action, WriteStatus)
+        ]
+        if is_deleting(_home(state)) or written[0] not in ("Succeeded", "Failed"):
+            continue
+        seen = state.remote or state.ended
+        if seen is not None and is_deleting(seen):
+            assert _home(state)["spec"]["restartPolicy"] != "Always"
