@@ -1,7 +1,9 @@
 """Clusters in Docker, by `kind`: one container is the node of each cluster.
 
-The program is taken from PATH, or built once. All clusters are on kind's own Docker network, so
-their nodes reach each other; routes to each other's pods are added in the nodes.
+The version is the one that kind has published a node image for, of the minor release that is
+asked for. The program is taken from PATH, or built once; kubectl is taken from PATH. All clusters
+are on kind's own Docker network, so their nodes reach each other; routes to each other's pods are
+added in the nodes.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import yaml
 
 from e2e.clusters import build, recipes
 from e2e.clusters.addresses import Plan, free_index
-from e2e.clusters.errors import ClusterError, InvalidRequest
+from e2e.clusters.errors import ClusterError, InvalidRequest, MissingTool
 from e2e.clusters.model import Backend, Cluster, ClusterSpec, Progress, Settings
 from e2e.clusters.record import Record, read_all
 from e2e.clusters.shell import run
@@ -99,6 +101,7 @@ def up(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) -> dict[
     :raises CommandFailed: kind or Docker said no.
     """
     program = _program(settings, say)
+    _kubectl()
     for spec in specs:
         records = read_all(settings)
         record = records.get(spec.name)
@@ -137,16 +140,10 @@ def find(settings: Settings, record: Record) -> Cluster:
     kubeconfig = settings.kubeconfig(record.name)
     config = yaml.safe_load(kubeconfig.read_text())
     plan = Plan(settings.network, record.index)
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        own = replace(settings, kubernetes=KubernetesVersion.parse(record.kubernetes))
-        kubectl = str(
-            settings.cache / "bin" / recipes.kubernetes(own.kubernetes).folder / "kubectl"
-        )
     return Cluster(
         name=record.name,
         backend=Backend.KIND,
-        kubernetes=record.kubernetes,
+        kubernetes=KubernetesVersion.parse(record.kubernetes).kind_node,
         kubeconfig=kubeconfig,
         server=config["clusters"][0]["cluster"]["server"],
         node_ip=address["IPAddress"],
@@ -154,7 +151,7 @@ def find(settings: Settings, record: Record) -> Cluster:
         pod_cidr=str(plan.pods),
         service_cidr=str(plan.services),
         host_address=address["Gateway"],
-        kubectl_path=Path(kubectl),
+        kubectl_path=_kubectl(),
         control=control,
     )
 
@@ -162,6 +159,15 @@ def find(settings: Settings, record: Record) -> Cluster:
 def _program(settings: Settings, say: Progress) -> Path:
     found = shutil.which("kind")
     return Path(found) if found else build.programs(recipes.kind(), settings.cache, say) / "kind"
+
+
+def _kubectl() -> Path:
+    found = shutil.which("kubectl")
+    if found is None:
+        raise MissingTool(
+            "kubectl is not installed", next_step="install it, or take --backend native"
+        )
+    return Path(found)
 
 
 def _kind_name(settings: Settings, name: str) -> str:
@@ -178,7 +184,7 @@ def _create(program: Path, settings: Settings, record: Record) -> None:
     kubeconfig = settings.kubeconfig(record.name)
     name = _kind_name(settings, record.name)
     command: list[str | Path] = [program, "create", "cluster", "--name", name, "--config", "-"]
-    command += ["--image", f"kindest/node:{record.kubernetes}"]
+    command += ["--image", f"kindest/node:{settings.kubernetes.kind_node}"]
     command += ["--wait", "120s", "--kubeconfig", kubeconfig]
     run(command, input=yaml.safe_dump(config), timeout=_CREATE_TIMEOUT)
     kubeconfig.write_text(named_after(kubeconfig.read_text(), record.name))

@@ -25,7 +25,17 @@ DEFAULT_KUBERNETES = KUBERNETES["1.34"]
 # One etcd serves every API server above: it speaks the v3 API they all use.
 ETCD = "v3.6.5"
 KWOK = "v0.8.0"
-KIND = "v0.30.0"
+KIND = "v0.32.0"
+
+# Node images are published for some patch releases only, along with a release of kind.
+KIND_NODES: dict[str, str] = {
+    "1.31": "v1.31.12",
+    "1.32": "v1.32.8",
+    "1.33": "v1.33.4",
+    "1.34": "v1.34.0",
+    "1.35": "v1.35.0",
+    "1.36": "v1.36.1",
+}
 
 _FULL = re.compile(r"v?(1)\.(\d+)\.(\d+)")
 _MINOR = re.compile(r"v?(1\.\d+)")
@@ -41,6 +51,11 @@ class KubernetesVersion:
 
     def __str__(self) -> str:
         return f"v{self.major}.{self.minor}.{self.patch}"
+
+    @property
+    def kind_node(self) -> str:
+        """The version of kind's node image for this minor release."""
+        return KIND_NODES[f"{self.major}.{self.minor}"]
 
     @property
     def staging(self) -> str:

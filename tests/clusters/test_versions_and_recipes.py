@@ -1,0 +1,88 @@
+"""Versions on the command line, and the go.mod that is made for a build."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e.clusters import recipes
+from e2e.clusters.errors import InvalidRequest
+from e2e.clusters.versions import DEFAULT_KUBERNETES, KIND_NODES, KUBERNETES, KubernetesVersion
+
+UPSTREAM = """\
+module k8s.io/kubernetes
+
+go 1.24.0
+
+godebug default=go1.24
+
+require (
+\tgithub.com/spf13/cobra v1.9.1
+\tk8s.io/api v0.0.0
+)
+
+replace (
+\tk8s.io/api => ./staging/src/k8s.io/api
+\tk8s.io/client-go v0.0.0 => ./staging/src/k8s.io/client-go
+)
+
+replace k8s.io/kubelet => ./staging/src/k8s.io/kubelet
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("1.34", KUBERNETES["1.34"]),
+        ("v1.31", KUBERNETES["1.31"]),
+        ("1.33.2", "v1.33.2"),
+        ("v1.36.0", "v1.36.0"),
+    ],
+)
+def test_a_minor_stands_for_its_patch_release_and_a_full_version_for_itself(
+    text: str, version: str
+) -> None:
+    assert str(KubernetesVersion.parse(text)) == version
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "1.12", "2.34", "1.34.x", "latest", "1.34.4-rc.0", "1.12.1"]
+)
+def test_other_versions_are_refused_with_what_there_is(text: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"take one of 1\.31"):
+        KubernetesVersion.parse(text)
+
+
+def test_every_minor_release_has_an_entry_of_its_own_in_both_tables() -> None:
+    assert KUBERNETES.keys() == KIND_NODES.keys()
+    for table in (KUBERNETES, KIND_NODES):
+        assert all(full.startswith(f"v{minor}.") for minor, full in table.items())
+    assert DEFAULT_KUBERNETES in KUBERNETES.values()
+
+
+def test_go_mod_replaces_what_is_released_together_by_its_published_version() -> None:
+    made = recipes.go_mod(recipes.kubernetes(KubernetesVersion(1, 34, 4)), UPSTREAM)
+    assert made == (
+        "module cluster-bridge.invalid/kubernetes\n\n"
+        "go 1.24\n"
+        "godebug default=go1.24\n\n"
+        "require k8s.io/kubernetes v1.34.4\n\n"
+        "replace k8s.io/api => k8s.io/api v0.34.4\n"
+        "replace k8s.io/client-go => k8s.io/client-go v0.34.4\n"
+        "replace k8s.io/kubelet => k8s.io/kubelet v0.34.4\n"
+    )
+
+
+def test_a_module_that_stands_alone_gets_no_replacements() -> None:
+    assert "replace" not in recipes.go_mod(recipes.etcd(), UPSTREAM)
+
+
+def test_the_go_release_is_read_from_the_module() -> None:
+    assert recipes.go_needed(UPSTREAM) == (1, 24)
+    assert recipes.go_needed("module x\n") == (1, 21)
+
+
+def test_the_version_is_stamped_into_the_programs() -> None:
+    recipe = recipes.kubernetes(KubernetesVersion(1, 35, 4))
+    assert "version.gitVersion=v1.35.4 " in recipe.ldflags
+    assert "version.gitMinor=35 " in recipe.ldflags
+    assert recipe.folder == "kubernetes-v1.35.4"
