@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import urllib.request
 
 from e2e.conftest import Bridged
 from e2e.kubectl import get, get_one, is_ready, uids, wait_for
@@ -118,27 +119,8 @@ def test_logs_follow_previous_tail_and_since(bridged: Bridged) -> None:
     assert bridged.kubectl("logs", "crashing", "--previous", "--tail=1").split() == ["three"]
     assert bridged.kubectl("logs", "crashing", "--previous", "--since=1h").count("\n") == 3
 
-    follow = subprocess.run(
-        [
-            bridged.home.kubectl_path,
-            f"--kubeconfig={bridged.home.kubeconfig}",
-            *(
-                "-n",
-                bridged.namespace,
-                "logs",
-                "-f",
-                "counting",
-                "--timestamps",
-                "--limit-bytes=200",
-            ),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    lines = follow.stdout.splitlines()
-    assert [line.split()[-1] for line in lines[:5]] == ["1", "2", "3", "4", "5"]
+    followed = _first_lines(bridged, 5, "logs", "-f", "counting", "--timestamps")
+    assert [line.split()[-1] for line in followed] == ["1", "2", "3", "4", "5"]
 
     wrong = bridged.home.kubectl(
         "-n", bridged.namespace, "logs", "counting", "-c", "nope", check=False
@@ -184,23 +166,14 @@ def test_exec_with_a_terminal_has_its_size(bridged: Bridged) -> None:
 
 def test_port_forward_and_attach_work(bridged: Bridged) -> None:
     """The other two streams of a kubelet."""
-    bridged.apply(busybox(bridged.node, "talking", "while true; do echo tick; sleep 1; done"))
-    bridged.kubectl("wait", "--for=condition=Ready", "pod/talking", "--timeout=60s")
-    attach = subprocess.Popen(
-        [
-            bridged.home.kubectl_path,
-            f"--kubeconfig={bridged.home.kubeconfig}",
-            *("-n", bridged.namespace, "attach", "talking"),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+    serve = "echo served through the tunnel >/tmp/index.html; httpd -p 8080 -h /tmp; "
+    bridged.apply(
+        busybox(bridged.node, "talking", serve + "while true; do echo tick; sleep 1; done")
     )
-    try:
-        assert attach.stdout is not None
-        assert attach.stdout.readline() == b"tick\n"
-    finally:
-        attach.kill()
-        attach.communicate()
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/talking", "--timeout=60s")
+    assert _first_lines(bridged, 2, "attach", "talking") == ["tick", "tick"]
+    url = _forwarded(bridged)
+    assert url == "served through the tunnel"
 
 
 def test_deletion_is_graceful_and_a_recreated_pod_is_another(bridged: Bridged) -> None:
@@ -248,6 +221,38 @@ def _allocatable(bridged: Bridged) -> dict[str, str]:
     node = get_one(bridged.home, "node", bridged.node)
     found: dict[str, str] = node["status"].get("allocatable") or {}
     return found
+
+
+def _kubectl(bridged: Bridged, *args: str) -> subprocess.Popen[str]:
+    """A kubectl that goes on until it is ended."""
+    command = [str(bridged.home.kubectl_path), f"--kubeconfig={bridged.home.kubeconfig}"]
+    return subprocess.Popen(
+        [*command, "-n", bridged.namespace, *args],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def _first_lines(bridged: Bridged, count: int, *args: str) -> list[str]:
+    """The first lines that a kubectl prints, as they come."""
+    with _kubectl(bridged, *args) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline().rstrip() for _ in range(count)]
+        process.kill()
+    return lines
+
+
+def _forwarded(bridged: Bridged) -> str:
+    """What the pod's web server says through `kubectl port-forward`."""
+    with _kubectl(bridged, "port-forward", "talking", ":8080") as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().split()[2]
+        with urllib.request.urlopen(f"http://{address}/index.html", timeout=10) as answer:
+            said: bytes = answer.read()
+        process.kill()
+    return said.decode().strip()
 
 
 def _exec(
