@@ -41,9 +41,11 @@ def programs(recipe: Recipe, cache: Path, say: Progress) -> Path:
     with locked(cache / "bin" / f".{recipe.folder}.lock"):
         if final.exists():
             return final
-        partial = cache / "bin" / f".{recipe.folder}.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+        for left in final.parent.glob(f".{recipe.folder}.*.partial"):
+            shutil.rmtree(left, ignore_errors=True)
+        # Named after this process: the compiler of one that was killed may still be writing.
+        partial = final.with_name(f".{recipe.folder}.{os.getpid()}.partial")
+        partial.mkdir()
         say(f"building {recipe.name} {recipe.version} (once: it is kept in {final})")
         started = time.monotonic()
         _build(recipe, cache, partial, say)

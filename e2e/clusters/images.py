@@ -4,7 +4,7 @@
 that containerd imports. Archives are reproducible: no times, no owners, members in a fixed order.
 `archive_of_test_images` holds the few images that tests on real nodes use, under the names that
 upstream tests know them by; they are made from a Go program of twenty lines, Debian's busybox and
-upstream's agnhost.
+upstream's agnhost. Debian's busybox 1.35 crashes on `wget -T`: write `timeout 5 wget` in tests.
 """
 
 from __future__ import annotations

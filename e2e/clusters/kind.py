@@ -20,7 +20,7 @@ from e2e.clusters import build, recipes
 from e2e.clusters.addresses import Plan, free_index
 from e2e.clusters.errors import ClusterError, InvalidRequest, MissingTool
 from e2e.clusters.model import Backend, Cluster, ClusterSpec, Progress, Settings
-from e2e.clusters.record import Record, read_all
+from e2e.clusters.record import Record, forget, read_all
 from e2e.clusters.shell import run
 from e2e.clusters.versions import KubernetesVersion
 
@@ -194,7 +194,7 @@ def _delete(program: Path, settings: Settings, name: str) -> None:
     kubeconfig = settings.kubeconfig(name)
     cluster = _kind_name(settings, name)
     run([program, "delete", "cluster", "--name", cluster, "--kubeconfig", kubeconfig])
-    shutil.rmtree(settings.folder(name))
+    forget(settings, name)
 
 
 def _connect_all(settings: Settings) -> None:

@@ -8,7 +8,6 @@ nothing that the clusters did not make.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ from e2e.clusters.addresses import Plan, free_index, free_slot
 from e2e.clusters.errors import ClusterError, InvalidRequest
 from e2e.clusters.layout import Site
 from e2e.clusters.model import Backend, Cluster, ClusterSpec, Nodes, Progress, Settings
-from e2e.clusters.record import Record, forget_set, read_all, read_slot, write_slot
+from e2e.clusters.record import Record, forget, forget_set, read_all, read_slot, write_slot
 from e2e.clusters.shell import run
 from e2e.clusters.versions import KubernetesVersion
 
@@ -220,10 +219,9 @@ def _start(site: Site, tools: Tools, say: Progress) -> None:
     say(f"{name}: API server ready after {time.monotonic() - started:.1f} s")
     if site.spec.nodes is Nodes.REAL:
         node.start(site, tools.kubernetes)
-        node.wait(site)
     elif tools.kwok is not None:
         kwok.start(site, tools.kwok)
-        kwok.wait(site)
+    _wait_for_nodes(site)
     api = site.api
     first = [control_plane.CONTROLLERS]
     site.wait("the default account", lambda: api.exists(_DEFAULT_ACCOUNT), first, 60)
@@ -233,17 +231,30 @@ def _start(site: Site, tools: Tools, say: Progress) -> None:
 
 
 def _mend(site: Site, say: Progress) -> None:
-    """Start again what has ended since, in the order in which it was started at first."""
+    """Put right what has changed since: in the order in which it was started at first.
+
+    :raises StartFailed: a component does not start again.
+    """
+    site.network.connect(connected=True)
     order = (*control_plane.COMPONENTS, *node.COMPONENTS, *kwok.COMPONENTS)
     known = site.supervisor.names()
-    for component in order:
-        if component in known and not site.supervisor.running(component):
-            say(f"{site.spec.name}: {component} had ended, starting it again")
-            site.supervisor.start_again(component)
-            if component == control_plane.API_SERVER:
-                api = site.api
-                site.wait("it was ready", api.ready, [component], control_plane.START_TIMEOUT)
-                api.close()
+    ended = [name for name in order if name in known and not site.supervisor.running(name)]
+    for component in ended:
+        say(f"{site.spec.name}: {component} had ended, starting it again")
+        site.supervisor.start_again(component)
+        if component == control_plane.API_SERVER:
+            api = site.api
+            site.wait("it was ready", api.ready, [component], control_plane.START_TIMEOUT)
+            api.close()
+    if ended:
+        _wait_for_nodes(site)
+
+
+def _wait_for_nodes(site: Site) -> None:
+    if site.spec.nodes is Nodes.REAL:
+        node.wait(site)
+    else:
+        kwok.wait(site)
 
 
 def _connect_all(settings: Settings) -> None:
@@ -261,7 +272,7 @@ def _remove(site: Site) -> None:
     site.network.delete()
     node.clean(site)
     site.cgroups.remove()
-    shutil.rmtree(site.folder)
+    forget(site.settings, site.spec.name)
 
 
 def _unmount_below(folder: Path) -> None:

@@ -8,6 +8,7 @@ the addresses it was given.
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict, dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -97,6 +98,19 @@ def write_slot(settings: Settings, slot: IPv4Network) -> None:
     """Remember the addresses of the set."""
     settings.state.mkdir(parents=True, exist_ok=True)
     _write(settings.state / _SET, {"slot": str(slot)})
+
+
+def forget(settings: Settings, name: str) -> None:
+    """Remove a cluster's folder, its record last: an interrupted removal can be found again."""
+    folder = settings.folder(name)
+    for path in folder.iterdir():
+        if path.name == _CLUSTER:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    shutil.rmtree(folder)
 
 
 def forget_set(settings: Settings) -> None:
