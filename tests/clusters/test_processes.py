@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,9 +20,9 @@ def supervisor(tmp_path: Path) -> Supervisor:
     return Supervisor(tmp_path / "records", tmp_path / "logs", tmp_path / "join", Path("-"))
 
 
-def _wait_until_gone(supervisor: Supervisor, name: str) -> None:
+def _wait(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 5
-    while supervisor.running(name):
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -51,7 +52,8 @@ def test_start_stop_and_start_again(supervisor: Supervisor) -> None:
     supervisor.start("sleeper", ["sleep", "60"])
     assert supervisor.running("sleeper")
     first = supervisor.pid("sleeper")
-    assert supervisor.join.read_text().strip() == str(first)
+    # The process joins its cgroup itself, as the first thing it does.
+    _wait(lambda: supervisor.join.exists() and supervisor.join.read_text() == f"{first}\n")
     supervisor.stop("sleeper", grace=5)
     assert not supervisor.running("sleeper")
     assert supervisor.names() == ["sleeper"]
@@ -63,8 +65,7 @@ def test_start_stop_and_start_again(supervisor: Supervisor) -> None:
 
 def test_one_that_ignores_the_request_to_end_is_killed(supervisor: Supervisor) -> None:
     supervisor.start("stubborn", ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 1; done"])
-    while "up" not in supervisor.log("stubborn").read_text():
-        time.sleep(0.01)
+    _wait(lambda: "up" in supervisor.log("stubborn").read_text())
     supervisor.stop("stubborn", grace=0.2)
     assert not supervisor.running("stubborn")
 
@@ -79,7 +80,7 @@ def test_a_suspended_process_still_counts_as_running(supervisor: Supervisor) -> 
 
 def test_a_failure_shows_the_end_of_the_log(supervisor: Supervisor) -> None:
     supervisor.start("failing", ["sh", "-c", "seq 100; echo no such flag >&2; exit 3"])
-    _wait_until_gone(supervisor, "failing")
+    _wait(lambda: not supervisor.running("failing"))
     error = supervisor.failure("failing", "it ended")
     assert str(error).startswith("it ended; the last lines of failing:")
     assert "no such flag" in str(error)
