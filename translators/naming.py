@@ -103,7 +103,7 @@ def check_template(template: str, *, home_name: str) -> None:
 
 def dns_label(text: str) -> str:
     """``text`` as a DNS label, as near as can be: ``admin@Prod_1`` → ``admin-prod-1``."""
-    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    plain = re.sub(r"[^-a-z0-9]+", "-", text.lower()).strip("-")
     return _fit(plain or "cluster")
 
 

@@ -159,7 +159,7 @@ def _spec_update(home: Object, remote: Object) -> Object:
     for field_name in ("containers", "initContainers"):
         images = {c["name"]: c.get("image") for c in ours.get(field_name) or ()}
         current = theirs.get(field_name) or []
-        moved = [{**c, "image": images.get(c["name"]) or c.get("image")} for c in current]
+        moved = [{**c, "image": images[c["name"]]} if images.get(c["name"]) else c for c in current]
         if moved != current:
             patch[field_name] = moved
     deadline = ours.get("activeDeadlineSeconds")

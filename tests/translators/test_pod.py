@@ -1,0 +1,333 @@
+"""A home pod in the remote: what is carried, what is not, and what follows later."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kubernetes.client import V1Container, V1PodSpec
+
+from tests.translators.golden import ADDRESS, IDENTITY, homes
+from tests.translators.patches import apply_merge_patch
+from tests.translators.strategies import json_values
+from translators import pod
+from translators.naming import Identity
+from translators.types import Object
+
+#: A home and a remote that call their namespaces the same.
+_SAME = Identity(
+    home_id="0123456789abcdef", home_name="berlin", node="burst", template="{namespace}"
+)
+_HOMES = {str(home["metadata"]["name"]): home for home in homes("pod")}
+
+#: All of the spec that the remote pod does not have, whatever it says.
+_NOT_CARRIED = {
+    "ephemeralContainers",
+    "nodeName",
+    "overhead",
+    "preemptionPolicy",
+    "priority",
+    "priorityClassName",
+    "readinessGates",
+    "schedulerName",
+    "schedulingGates",
+    "serviceAccount",
+    "serviceAccountName",
+}
+#: Fields that are looked into, with a value that stays as it is.
+_SHAPED: Object = {
+    "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"a": 1}]}},
+    "automountServiceAccountToken": False,
+    "containers": [{"name": "main"}],
+    "initContainers": [{"name": "first"}],
+    "nodeSelector": {"kubernetes.io/arch": "arm64"},
+    "tolerations": [{"key": "a"}],
+    "topologySpreadConstraints": [{"topologyKey": "a"}],
+    "volumes": [{"name": "data", "emptyDir": {}}],
+}
+
+
+def _home(spec: Object, **meta: Any) -> Object:
+    metadata = {"name": "web", "namespace": "shop", "uid": "home-1", **meta}
+    return {"metadata": metadata, "spec": {"containers": [{"name": "main"}], **spec}}
+
+
+def _remote(home: Object, identity: Identity = IDENTITY) -> Object:
+    return pod.to_remote(home, identity, node_address=ADDRESS).pod
+
+
+def _spec(spec: Object) -> Object:
+    found: Object = _remote(_home(spec))["spec"]
+    return found
+
+
+# -- what is carried -----------------------------------------------------------------------
+
+
+def test_what_is_left_out_of_the_spec_is_just_what_is_documented() -> None:
+    fields = V1PodSpec.attribute_map.values()
+    spec = {name: _SHAPED.get(name, {"any": "value"}) for name in fields}
+
+    assert _remote({**_home({}), "spec": spec})["spec"] == {
+        name: value for name, value in spec.items() if name not in _NOT_CARRIED
+    }
+
+
+def test_all_of_a_container_is_carried() -> None:
+    fields = set(V1Container.attribute_map.values()) - {"env", "volumeMounts"}
+    container = {name: {"any": "value"} for name in fields} | {"name": "main"}
+
+    assert _spec({"containers": [container]})["containers"] == [container]
+
+
+@given(json_values)
+def test_fields_of_the_future_are_carried(value: Any) -> None:
+    new = {"future": value}
+    when = "requiredDuringSchedulingIgnoredDuringExecution"
+    spec = {
+        **new,
+        "containers": [{"name": "main", "env": [{"name": "A", **new}], **new}],
+        "initContainers": [{"name": "first", **new}],
+        "volumes": [
+            {"name": "a", **new},
+            {"name": "b", "downwardAPI": {"items": [{"path": "p", **new}], **new}, **new},
+            {"name": "c", "projected": {"sources": [new], **new}, **new},
+        ],
+        "affinity": {
+            "podAffinity": {when: [{"topologyKey": "zone", "namespaces": [], **new}], **new},
+            "nodeAffinity": new,
+            **new,
+        },
+        "topologySpreadConstraints": [new],
+        "tolerations": [{"key": "a", **new}],
+        "securityContext": new,
+    }
+    home = {**_home(spec), **new}
+    before = copy.deepcopy(home)
+    remote = _remote(home)
+
+    assert remote == {
+        **new,
+        "metadata": remote["metadata"],
+        "spec": {**spec, "automountServiceAccountToken": False},
+    }
+    assert home == before
+
+
+@pytest.mark.parametrize("name", _HOMES)
+def test_a_remote_can_be_a_home(name: str) -> None:
+    """What was translated and is translated once more stays the same but for whose it is."""
+    first = _remote(_HOMES[name], _SAME)
+    stored = {**first, "metadata": {**first["metadata"], "uid": "remote-1", "namespace": "shop"}}
+    again = _remote(stored, _SAME)
+
+    assert again["spec"] == first["spec"]
+    assert again["metadata"]["labels"] == first["metadata"]["labels"]
+    assert again["metadata"]["annotations"] == {
+        **first["metadata"]["annotations"],
+        "cluster-bridge.io/home-uid": "remote-1",
+    }
+
+
+# -- placement -----------------------------------------------------------------------------
+
+
+def test_node_terms_are_dropped_where_one_of_them_allows_any_node() -> None:
+    arch = {"key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"]}
+    zone = {"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["a"]}
+    terms = [{"matchExpressions": [arch, zone]}, {"matchExpressions": [zone]}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+
+    assert "affinity" not in _spec({"affinity": {"nodeAffinity": required}})
+
+
+def test_match_label_keys_that_home_has_not_merged_are_left_to_the_remote() -> None:
+    constraint = {"labelSelector": {"matchLabels": {"a": "b"}}, "matchLabelKeys": ["hash"]}
+
+    assert _spec({"topologySpreadConstraints": [constraint]})["topologySpreadConstraints"] == [
+        constraint
+    ]
+
+
+def test_only_merged_keys_are_dropped() -> None:
+    expressions = [{"key": "hash", "operator": "In", "values": ["1"]}]
+    constraint = {
+        "labelSelector": {"matchExpressions": expressions},
+        "matchLabelKeys": ["hash", "other"],
+    }
+
+    assert _spec({"topologySpreadConstraints": [constraint]})["topologySpreadConstraints"] == [
+        {"labelSelector": {"matchExpressions": expressions}, "matchLabelKeys": ["other"]}
+    ]
+
+
+def test_tolerations_of_our_own_taints_are_left_out() -> None:
+    wide, ours = {"operator": "Exists"}, {"key": "cluster-bridge.io/virtual-node"}
+    other = {"key": "cluster-bridge.io.example.com/x"}
+
+    assert _spec({"tolerations": [wide, ours, other]})["tolerations"] == [wide, other]
+
+
+# -- identity ------------------------------------------------------------------------------
+
+
+def test_the_account_is_default_where_none_is_named() -> None:
+    reference = {"fieldRef": {"fieldPath": "spec.serviceAccountName"}}
+    container = {"name": "main", "env": [{"name": "ACCOUNT", "valueFrom": reference}]}
+
+    assert _spec({"containers": [container]})["containers"][0]["env"] == [
+        {"name": "ACCOUNT", "value": "default"}
+    ]
+
+
+def test_a_token_volume_of_any_name_goes_from_every_container() -> None:
+    sources = [{"serviceAccountToken": {"path": "token"}}]
+    mount = {"name": "mine", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
+    kept = {"name": "data", "mountPath": "/data"}
+    spec = _spec(
+        {
+            "volumes": [{"name": "mine", "projected": {"sources": sources}}],
+            "containers": [{"name": "main", "volumeMounts": [kept, mount]}],
+            "initContainers": [
+                {"name": "first", "volumeMounts": [{"name": "mine", "mountPath": "/token"}]}
+            ],
+        }
+    )
+
+    assert "volumes" not in spec
+    assert spec["containers"] == [{"name": "main", "volumeMounts": [kept]}]
+    assert spec["initContainers"] == [{"name": "first"}]
+
+
+def test_another_volume_at_the_place_of_the_token_stays() -> None:
+    mount = {"name": "mine", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
+    volume = {"name": "mine", "secret": {"secretName": "mine"}}
+    spec = _spec({"volumes": [volume], "containers": [{"name": "main", "volumeMounts": [mount]}]})
+
+    assert spec["volumes"] == [volume]
+    assert spec["containers"][0]["volumeMounts"] == [mount]
+
+
+def test_a_dropped_field_is_a_sentence() -> None:
+    volume = {"name": "vault", "projected": {"sources": [{"serviceAccountToken": {}}]}}
+    translated = pod.to_remote(_home({"volumes": [volume]}), IDENTITY, node_address=ADDRESS)
+
+    [dropped] = translated.dropped
+    assert str(dropped) == (
+        "spec.volumes[vault].projected.serviceAccountToken: "
+        "tokens of home's service accounts stay at home"
+    )
+    assert translated.pod["spec"]["volumes"] == [{"name": "vault", "projected": {"sources": []}}]
+
+
+# -- what follows --------------------------------------------------------------------------
+
+
+def _update(home: Object, remote: Object) -> Object:
+    before = copy.deepcopy((home, remote))
+    patch = pod.update(home, remote, IDENTITY)
+    assert (home, remote) == before
+    assert pod.update(home, apply_merge_patch(remote, patch), IDENTITY) == {}
+    return patch
+
+
+@pytest.mark.parametrize("name", _HOMES)
+def test_a_pod_that_was_just_made_needs_no_update(name: str) -> None:
+    assert _update(_HOMES[name], _remote(_HOMES[name])) == {}
+
+
+def test_images_follow_in_both_kinds_of_containers() -> None:
+    old = {"containers": [{"name": "a", "image": "1"}, {"name": "b", "image": "1"}]}
+    new = {"containers": [{"name": "a", "image": "2"}, {"name": "b", "image": "1"}]}
+    remote = _remote(_home({**old, "initContainers": [{"name": "c", "image": "1"}]}))
+    home = _home({**new, "initContainers": [{"name": "c", "image": "2"}]})
+
+    assert _update(home, remote)["spec"] == {
+        "containers": [{"name": "a", "image": "2"}, {"name": "b", "image": "1"}],
+        "initContainers": [{"name": "c", "image": "2"}],
+    }
+
+
+def test_containers_that_the_remote_added_stay() -> None:
+    added = {"name": "mesh", "image": "mesh:1"}
+    remote = _remote(_home({"containers": [{"name": "a", "image": "1"}]}))
+    remote["spec"]["containers"].append(added)
+    home = _home({"containers": [{"name": "a", "image": "2"}]})
+
+    assert _update(home, remote)["spec"]["containers"] == [{"name": "a", "image": "2"}, added]
+
+
+@pytest.mark.parametrize(
+    ("has", "wanted", "patched"),
+    [
+        ([{"key": "a"}], [{"key": "a"}, {"key": "b"}], [{"key": "a"}, {"key": "b"}]),
+        ([{"key": "a"}, {"key": "x"}], [{"key": "a"}], None),
+        (
+            [{"key": "a", "tolerationSeconds": 300}, {"key": "x"}],
+            [{"key": "a", "tolerationSeconds": 60}],
+            [{"key": "a", "tolerationSeconds": 60}, {"key": "x"}],
+        ),
+        (
+            [{"key": "a", "tolerationSeconds": 300}],
+            [{"key": "a", "tolerationSeconds": 300}, {"key": "a", "tolerationSeconds": 60}],
+            [{"key": "a", "tolerationSeconds": 300}, {"key": "a", "tolerationSeconds": 60}],
+        ),
+        ([{"key": "a"}], [{"key": "a"}, {"key": "cluster-bridge.io/virtual-node"}], None),
+    ],
+    ids=[
+        "one is added",
+        "one that the remote added stays",
+        "its time changes in its place",
+        "the same for another time is another",
+        "that of our taint is not added",
+    ],
+)
+def test_tolerations_follow(
+    has: list[Object], wanted: list[Object], patched: list[Object] | None
+) -> None:
+    patch = _update(_home({"tolerations": wanted}), _remote(_home({"tolerations": has})))
+
+    assert patch == ({"spec": {"tolerations": patched}} if patched else {})
+
+
+@pytest.mark.parametrize(
+    ("has", "wanted", "patch"),
+    [
+        ({}, {"activeDeadlineSeconds": 60}, {"spec": {"activeDeadlineSeconds": 60}}),
+        ({"activeDeadlineSeconds": 60}, {"activeDeadlineSeconds": 60}, {}),
+        ({"activeDeadlineSeconds": 60}, {}, {}),
+    ],
+    ids=["one that was set is set", "the same is not", "one cannot be taken back"],
+)
+def test_the_deadline_follows(has: Object, wanted: Object, patch: Object) -> None:
+    assert _update(_home(wanted), _remote(_home(has))) == patch
+
+
+def test_labels_and_annotations_follow_and_the_remotes_own_stay() -> None:
+    remote = _remote(_home({}, labels={"a": "1", "gone": "1"}, annotations={"note": "1"}))
+    remote["metadata"]["annotations"]["cni.example.com/ip"] = "10.244.3.17"
+    home = _home({}, labels={"a": "2", "example.com/b": "1", "cluster-bridge.io/home": "no"})
+
+    assert _update(home, remote) == {
+        "metadata": {
+            "labels": {"a": "2", "example.com/b": "1", "gone": None},
+            "annotations": {"note": None},
+        }
+    }
+
+
+_labels = st.dictionaries(st.sampled_from(["a", "b", "example.com/c"]), st.sampled_from("12"))
+
+
+@given(_labels, _labels, st.sampled_from(["1", "2"]), st.sampled_from(["1", "2"]))
+def test_an_update_is_made_once(old: Object, new: Object, before: str, after: str) -> None:
+    containers = [{"name": "main", "image": before}]
+    remote = _remote(_home({"containers": containers}, labels=old))
+    home = _home({"containers": [{"name": "main", "image": after}]}, labels=new)
+    patched = apply_merge_patch(remote, _update(home, remote))
+
+    assert patched["spec"]["containers"][0]["image"] == after
+    assert new.items() <= patched["metadata"]["labels"].items()
