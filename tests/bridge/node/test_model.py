@@ -1,0 +1,238 @@
+"""What the virtual node's Node says, and what of it is left to others."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from bridge.node import model
+from bridge.node.model import Health, NodeFacts
+from tests.fakeapi.patching import merge, strategic
+from translators.capacity import Capacity
+from translators.types import Object
+
+_TAINT = {"key": "cluster-bridge.io/virtual-node", "value": "true", "effect": "NoSchedule"}
+_FACTS = NodeFacts(
+    name="burst",
+    remote_id="fedcba9876543210",
+    address="10.20.0.5",
+    port=10250,
+    version="0.1.0",
+    taint=_TAINT,
+    annotations={"cluster-bridge.io/context": "remote"},
+)
+_HEALTHY = Health(True, "RemoteReady", "all is well")
+_CAPACITY = Capacity({"cpu": "8"}, {"cpu": "7840m", "memory": "14Gi", "pods": "220"}, nodes=2)
+_NOW, _LATER = "2025-11-03T09:00:00Z", "2025-11-03T09:05:00Z"
+
+
+def _worker(*, ready: str = "True", **info: str) -> Object:
+    told = {
+        "architecture": "arm64",
+        "bootID": "b",
+        "kernelVersion": "6.1.0",
+        "kubeletVersion": "v1.34.4",
+        "machineID": "m",
+        "operatingSystem": "linux",
+        "osImage": "Debian",
+        "systemUUID": "s",
+        **info,
+    }
+    return {
+        "metadata": {"name": "worker"},
+        "status": {"nodeInfo": told, "conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+
+def _status(current: Object, **more: Any) -> Object:
+    given: dict[str, Any] = {
+        "capacity": _CAPACITY,
+        "nodes": [_worker()],
+        "health": _HEALTHY,
+        "now": _NOW,
+        **more,
+    }
+    return model.status(current, _FACTS, **given)
+
+
+def _written(current: Object, desired: Object) -> Object:
+    """The Node after its status was patched, as the API server does it."""
+    patched = strategic(current.get("status") or {}, model.status_patch(current, desired))
+    return {**current, "status": patched}
+
+
+def test_a_new_node_has_labels_annotations_and_its_taint() -> None:
+    node = model.new_node(_FACTS, [_worker()])
+
+    assert node["metadata"] == {
+        "name": "burst",
+        "labels": {
+            "kubernetes.io/hostname": "burst",
+            "kubernetes.io/arch": "arm64",
+            "kubernetes.io/os": "linux",
+            "type": "virtual-kubelet",
+            "node.kubernetes.io/exclude-from-external-load-balancers": "true",
+            "cluster-bridge.io/virtual-node": "true",
+            "cluster-bridge.io/remote": "fedcba9876543210",
+        },
+        "annotations": {"cluster-bridge.io/context": "remote"},
+    }
+    assert node["spec"] == {"taints": [_TAINT]}
+
+
+def test_a_node_can_be_made_without_a_taint_and_before_the_remote_has_nodes() -> None:
+    facts = NodeFacts(
+        name="a." * 40 + "a",
+        remote_id="f",
+        address="10.20.0.5",
+        port=1,
+        version="0",
+        taint=None,
+        annotations={},
+    )
+    node = model.new_node(facts, [])
+
+    assert node["spec"] == {}
+    assert node["metadata"]["labels"]["kubernetes.io/arch"] == "amd64"
+    assert len(node["metadata"]["labels"]["kubernetes.io/hostname"]) <= 63
+
+
+def test_only_labels_and_annotations_of_ours_are_put_right() -> None:
+    node = model.new_node(_FACTS, [_worker()])
+    node["metadata"]["labels"] |= {"team": "orders", "kubernetes.io/arch": "amd64"}
+    node["metadata"]["annotations"] = {"note": "x"}
+    before = copy.deepcopy(node)
+    patch = model.metadata_patch(node, _FACTS, [_worker()])
+
+    assert patch == {
+        "metadata": {
+            "labels": {"kubernetes.io/arch": "arm64"},
+            "annotations": {"cluster-bridge.io/context": "remote"},
+        }
+    }
+    assert node == before
+    assert model.metadata_patch(merge(node, patch), _FACTS, [_worker()]) == {}
+
+
+def test_a_status_that_was_written_is_not_written_again() -> None:
+    node = _written({}, _status({}))
+
+    assert model.status_patch(node, _status(node, now=_LATER)) == {}
+    assert node["status"]["addresses"] == [
+        {"type": "InternalIP", "address": "10.20.0.5"},
+        {"type": "Hostname", "address": "burst"},
+    ]
+    assert node["status"]["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 10250}}
+
+
+def test_every_condition_that_a_kubelet_has_is_there() -> None:
+    conditions = {item["type"]: item["status"] for item in _status({})["conditions"]}
+
+    assert conditions == {
+        "Ready": "True",
+        "MemoryPressure": "False",
+        "DiskPressure": "False",
+        "PIDPressure": "False",
+        "NetworkUnavailable": "False",
+    }
+
+
+def test_a_condition_keeps_its_time_while_it_stays_the_same() -> None:
+    node = _written({}, _status({}))
+    sick = Health(False, "RemoteUnreachable", "no route")
+    changed = _status(node, health=sick, now=_LATER)
+    found = {item["type"]: item for item in changed["conditions"]}
+
+    assert found["Ready"]["lastTransitionTime"] == _LATER
+    assert found["DiskPressure"]["lastTransitionTime"] == _NOW
+    assert model.status_patch(node, changed)["conditions"] == [found["Ready"]]
+
+
+def test_a_new_reason_does_not_move_the_time() -> None:
+    node = _written({}, _status({}))
+    told = _status(node, health=Health(True, "RemoteReady", "3 nodes"), now=_LATER)
+
+    assert told["conditions"][0]["message"] == "3 nodes"
+    assert told["conditions"][0]["lastTransitionTime"] == _NOW
+
+
+def test_conditions_and_fields_of_others_stay() -> None:
+    other = {"type": "example.com/Checked", "status": "True"}
+    node = {"status": {"conditions": [other], "volumesInUse": ["v"], "features": {"x": True}}}
+    written = _written(node, _status(node))["status"]
+
+    assert other in written["conditions"]
+    assert (written["volumesInUse"], written["features"]) == (["v"], {"x": True})
+
+
+def test_a_heartbeat_that_was_there_is_kept() -> None:
+    node = _written({}, _status({}))
+    for condition in node["status"]["conditions"]:
+        condition["lastHeartbeatTime"] = None
+
+    assert model.status_patch(node, _status(node)) == {}
+
+
+def test_a_resource_that_the_remote_has_no_more_goes() -> None:
+    node = _written({}, _status({}))
+    node["status"]["capacity"]["nvidia.com/gpu"] = "1"
+    patch = model.status_patch(node, _status(node))
+
+    assert patch == {"capacity": {"nvidia.com/gpu": None}}
+
+
+def test_an_address_that_is_no_more_goes() -> None:
+    node = _written({}, _status({}))
+    node["status"]["addresses"].append({"type": "ExternalIP", "address": "203.0.113.7"})
+    written = _written(node, _status(node))
+
+    assert [item["type"] for item in written["status"]["addresses"]] == ["InternalIP", "Hostname"]
+
+
+def test_the_node_is_what_all_nodes_are_and_no_machine() -> None:
+    nodes = [_worker(), _worker(kernelVersion="6.6.0", bootID="c")]
+
+    assert _status({}, nodes=nodes)["nodeInfo"] == {
+        "architecture": "arm64",
+        "bootID": "",
+        "containerRuntimeVersion": "",
+        "kernelVersion": "",
+        "kubeProxyVersion": "",
+        "kubeletVersion": "v1.34.4",
+        "machineID": "",
+        "operatingSystem": "linux",
+        "osImage": "cluster-bridge 0.1.0",
+        "systemUUID": "fedcba9876543210",
+    }
+
+
+@pytest.mark.parametrize(
+    ("versions", "oldest"),
+    [
+        (["v1.34.4", "v1.34.4"], "v1.34.4"),
+        (["v1.34.10", "v1.34.9"], "v1.34.9"),
+        (["v1.9.0", "v1.10.0+k3s1"], "v1.9.0"),
+        ([], ""),
+    ],
+    ids=["the one that all have", "numbers are not text", "nor with a suffix", "none"],
+)
+def test_the_oldest_kubelet_says_what_the_node_can_do(versions: list[str], oldest: str) -> None:
+    nodes = [_worker(kubeletVersion=version) for version in versions]
+
+    assert _status({}, nodes=nodes)["nodeInfo"]["kubeletVersion"] == oldest
+
+
+def test_capacity_is_one_line_with_the_most_important_first() -> None:
+    assert model.describe(_CAPACITY) == "2 nodes: cpu 7840m, memory 14Gi, pods 220"
+    gpu = Capacity({}, {"nvidia.com/gpu": "1", "cpu": "2"}, nodes=1)
+    assert model.describe(gpu) == "1 node: cpu 2, nvidia.com/gpu 1"
+    assert model.describe(Capacity({}, {}, nodes=0)) == "0 nodes: nothing"
+
+
+def test_a_remote_without_usable_nodes_is_not_ready() -> None:
+    assert model.remote_health([_worker(), _worker(ready="False")]) == Health(
+        True, "RemoteReady", "the remote cluster has 1 usable node(s)"
+    )
+    assert model.remote_health([_worker(ready="Unknown")]).reason == "NoUsableNodes"

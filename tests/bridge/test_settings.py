@@ -1,0 +1,101 @@
+"""Options are checked where they come in, and a refusal names the option."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from bridge.settings import (
+    DEFAULT_TAINT,
+    JoinSettings,
+    SettingsError,
+    check_address,
+    check_home_name,
+    check_name,
+    parse_taint,
+)
+from sync.kube.access import KubeconfigRef
+from translators.types import Object
+
+
+@pytest.mark.parametrize(
+    ("text", "taint"),
+    [
+        (
+            DEFAULT_TAINT,
+            {"key": "cluster-bridge.io/virtual-node", "value": "true", "effect": "NoSchedule"},
+        ),
+        ("burst:NoExecute", {"key": "burst", "effect": "NoExecute"}),
+        ("burst=:PreferNoSchedule", {"key": "burst", "effect": "PreferNoSchedule"}),
+        ("none", None),
+    ],
+    ids=["the default", "without a value", "with an empty value", "none at all"],
+)
+def test_taint(text: str, taint: Object | None) -> None:
+    assert parse_taint(text) == taint
+
+
+@pytest.mark.parametrize(
+    "text", ["", "burst", "burst=yes", "burst:Never", "=yes:NoSchedule", "a b:NoSchedule", "a:"]
+)
+def test_a_taint_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match=r"--taint .*KEY=VALUE:EFFECT"):
+        parse_taint(text)
+
+
+@pytest.mark.parametrize("name", ["burst", "b", "burst-1.example.com", "0", "a" * 253, "a--b"])
+def test_a_nodes_name(name: str) -> None:
+    assert check_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", "Burst", "-a", "a-", "a..b", "a.-b", "a-.b", ".a", "a_b", "a" * 254, "a\n"]
+)
+def test_a_nodes_name_is_refused(name: str) -> None:
+    with pytest.raises(SettingsError, match="--name"):
+        check_name(name)
+
+
+@pytest.mark.parametrize("name", ["berlin", "berlin-1", "a--b", "1"])
+def test_a_homes_name(name: str) -> None:
+    assert check_home_name(name) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "suggested"),
+    [("Berlin", "berlin"), ("a_b", "a-b"), ("", "cluster"), ("-a-", "a"), ("a.b", "a-b")],
+)
+def test_a_homes_name_is_refused_and_another_suggested(name: str, suggested: str) -> None:
+    with pytest.raises(SettingsError, match=f"--home-name .*such as '{suggested}'"):
+        check_home_name(name)
+
+
+def test_a_homes_name_that_is_too_long_is_refused() -> None:
+    with pytest.raises(SettingsError, match="--home-name"):
+        check_home_name("a" * 64)
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [("10.20.0.5", "10.20.0.5"), ("fd00:0::5", "fd00::5"), ("127.0.0.1", "127.0.0.1")],
+)
+def test_an_address(given: str, address: str) -> None:
+    assert check_address(given) == address
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", "burst.example.com", "10.20.0", "10.20.0.5/24", "0.0.0.0", "::", "224.0.0.1", "fe80::1%2"],
+)
+def test_an_address_that_nobody_can_dial_is_refused(address: str) -> None:
+    with pytest.raises(SettingsError, match="--address"):
+        check_address(address)
+
+
+def test_settings_are_frozen() -> None:
+    settings = JoinSettings(KubeconfigRef(Path("remote.yaml")), KubeconfigRef(Path("home.yaml")))
+
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        settings.name = "other"  # type: ignore[misc]
