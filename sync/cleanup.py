@@ -3,7 +3,7 @@
 `inventory` only reads. `remove` deletes what the inventory names, each by its UID, pods first and
 with their own grace, so that what they use outlives them. A namespace that we made is deleted
 only if nothing of anybody else is in it: every kind that the remote serves is looked at, and a
-kind that cannot be listed counts as "something is there".
+kind that cannot be listed, or a group that does not tell its kinds, counts as "something is there".
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ async def remove_copies(remote: KubeClient, copies: list[tuple[Resource, Object]
 
 async def remove_namespaces(remote: KubeClient, namespaces: list[Object]) -> list[tuple[str, str]]:
     """Deletes the namespaces that hold nothing more. Returns (name, why it was kept) of others."""
-    kinds = await _listable(remote) if namespaces else []
+    kinds, silent = await _listable(remote) if namespaces else ([], "")
     kept = []
     for namespace in namespaces:
-        foreign = await _foreign(remote, name_of(namespace), kinds)
+        foreign = silent or await _foreign(remote, name_of(namespace), kinds)
         if foreign:
             kept.append((name_of(namespace), foreign))
         else:
@@ -111,21 +111,30 @@ async def _is_there(remote: KubeClient, pod: Object) -> bool:
     return uid_of(now) == uid_of(pod)
 
 
-async def _listable(remote: KubeClient) -> list[Resource]:
-    """All namespaced kinds that can be listed, by the API's discovery."""
+async def _listable(remote: KubeClient) -> tuple[list[Resource], str]:
+    """All namespaced kinds that can be listed, by the API's discovery; and why these may not be
+    all (the server of an aggregated API can be away), or "".
+    """
     groups = await remote.request("GET", "/apis")
     paths = ["/api/v1"]
     paths += [
         f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups.get("groups") or ()
     ]
-    found = []
+    found, silent = [], ""
     for path in paths:
-        for kind in (await remote.request("GET", path)).get("resources") or ():
+        try:
+            answer = await remote.request("GET", path)
+        except NotFound:
+            continue
+        except ApiError as error:
+            silent = f"{path.removeprefix('/apis/')} does not tell its kinds: {error.message}"
+            continue
+        for kind in answer.get("resources") or ():
             if kind.get("namespaced") and "list" in (kind.get("verbs") or ()):
                 group, _, version = path.removeprefix("/apis/").rpartition("/")
                 group = "" if path == "/api/v1" else group
                 found.append(Resource(group, version, kind["name"], kind["kind"]))
-    return [kind for kind in found if kind.plural not in _DERIVED]
+    return [kind for kind in found if kind.plural not in _DERIVED], silent
 
 
 async def _foreign(remote: KubeClient, namespace: str, kinds: list[Resource]) -> str:

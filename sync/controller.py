@@ -2,8 +2,9 @@
 
 - One key is never reconciled twice at once; different keys are, up to ``workers``.
 - A reconcile that raises is tried again with growing waits, for ever; the first failure of a key
-  is logged, the following ones, and what is only waited for, at debug level. A defect in the code (any other exception than
-  `KubeError` or `Waiting`) is logged with its traceback and does not stop the other keys.
+  is logged, the following ones, and what is only waited for, at debug level. A defect in the code
+  (any other exception than `KubeError` or `Waiting`) is logged with its traceback and does not
+  stop the other keys.
 - `settled` lets another controller wait for the next result of a key.
 """
 

@@ -66,10 +66,11 @@ class EventRecorder:
         said = f"{uid_of(about)}/{kind}/{reason}/{message}"
         digest = hashlib.sha256(said.encode()).hexdigest()[:16]
         namespace = namespace_of(about) or "default"
+        stem = name_of(about)[:200].rstrip("-.")
         event: Object = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": f"{name_of(about)[:200]}.{digest}", "namespace": namespace},
+            "metadata": {"name": f"{stem}.{digest}", "namespace": namespace},
             "involvedObject": {
                 "apiVersion": about.get("apiVersion", "v1"),
                 "kind": about.get("kind", ""),

@@ -143,9 +143,10 @@ class Mirror:
 
     def copy_changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
         """A copy changed, by us or by somebody else."""
-        origin = naming.origin(new or old or {})
-        if origin is not None:
-            self.controller.queue.add(MirrorKey(resource, origin.namespace, origin.name))
+        for state in (new, old):
+            origin = naming.origin(state or {})
+            if origin is not None:
+                self.controller.queue.add(MirrorKey(resource, origin.namespace, origin.name))
 
     def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
         """A pod came, went, or changed what it refers to or its labels."""

@@ -85,6 +85,11 @@ class FakeApi:
         """Refuses connections and cuts those that are open, as a machine that goes down."""
         if self._listener is None or self._web is None:
             return
+        for listening in self._listener.sockets:
+            asyncio.get_running_loop().remove_reader(listening.fileno())
+        # What is being accepted just now becomes a connection first, or it would stay open.
+        for _ in range(3):
+            await asyncio.sleep(0)
         self._listener.close()
         for connection in self._web.connections:
             if connection.transport is not None:

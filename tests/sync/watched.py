@@ -12,6 +12,7 @@ import pytest
 from sync import informer as informer_module
 from sync.backoff import Backoff
 from sync.informer import Informer
+from sync.kube.resources import Resource
 from tests.fakeapi import FakeApi
 from translators.types import Object, name_of
 
@@ -73,10 +74,12 @@ async def caught_up(api: FakeApi, *informers: Informer) -> None:
     revision = api.store.history.revision
     watches = Counter(it.resource for it in informers)
 
-    def behind() -> bool:
-        late = [it for it in informers if int(it._version or 0) < revision]
-        for resource in {it.resource for it in late}:
-            api.bookmark(resource)
-        return bool(late) or any(len(api.open_watches(r)) < n for r, n in watches.items())
+    def late() -> set[Resource]:
+        behind = {it.resource for it in informers if int(it._version or 0) < revision}
+        return behind | {r for r, count in watches.items() if len(api.open_watches(r)) < count}
 
-    await api.until(lambda: not behind())
+    async with asyncio.timeout(5):
+        while resources := late():
+            for resource in resources:
+                api.bookmark(resource)
+            await asyncio.sleep(0.004)

@@ -15,8 +15,8 @@ from sync.kube.errors import Side
 from sync.kube.resources import CONFIG_MAPS, EVENTS, NODES, PODS, SECRETS, Object
 from sync.workqueue import WorkQueue
 from tests import objects
-from tests.conftest import access_to
 from tests.fakeapi import FakeApi
+from tests.fakeapi.credentials import access_to
 from tests.sync.watched import caught_up
 from translators import naming
 from translators.naming import Identity

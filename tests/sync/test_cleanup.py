@@ -1,0 +1,247 @@
+"""What is ours in the remote when the virtual node leaves, and that nothing else is touched."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiohttp import web
+
+from sync import cleanup
+from sync.cleanup import inventory, remove_copies, remove_namespaces, remove_pods
+from sync.kube.client import KubeClient
+from sync.kube.errors import Unreachable
+from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, Object, Resource
+from tests.fakeapi import FakeApi, Fault
+from tests.objects import config_map, pod, secret
+from tests.sync.world import IDENTITY, THERE
+from translators import naming
+
+WIDGETS = Resource("example.com", "v1", "widgets", "Widget")
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks at ending pods come often."""
+    monkeypatch.setattr(cleanup, "POLL", 0.005)
+
+
+@pytest.fixture(autouse=True)
+def discovery(api: FakeApi) -> None:
+    """The server tells what it serves, each kind with its verbs."""
+
+    async def groups(_: web.Request) -> web.Response:
+        names = [name for name in api.store.registry.groups() if "/" in name]
+        versions = [{"preferredVersion": {"groupVersion": name}} for name in names]
+        return web.json_response({"kind": "APIGroupList", "groups": versions})
+
+    async def kinds(request: web.Request) -> web.Response:
+        found = api.store.registry.groups()[
+            request.path.removeprefix("/api/").removeprefix("/apis/")
+        ]
+        rows = [
+            {
+                "name": kind.resource.plural,
+                "kind": kind.resource.kind,
+                "namespaced": kind.resource.namespaced,
+                "verbs": ["get", "list"],
+            }
+            for kind in found
+        ]
+        rows.append({"name": "pods/log", "kind": "Pod", "namespaced": True, "verbs": ["get"]})
+        return web.json_response({"kind": "APIResourceList", "resources": rows})
+
+    api.route("GET", "/apis", groups)
+    api.route("GET", "/api/v1", kinds)
+    api.register(WIDGETS)
+    for name in api.store.registry.groups():
+        if "/" in name:
+            api.route("GET", f"/apis/{name}", kinds)
+
+
+def ours(obj: Object, *, node: str = "virtual", home: str = IDENTITY.home_id) -> Object:
+    """The object as one that the bridge made."""
+    meta = obj["metadata"]
+    meta["labels"] = {naming.LABEL_HOME: home, naming.LABEL_NODE: node}
+    meta["annotations"] = {
+        naming.ANNOTATION_HOME_NAMESPACE: "default",
+        naming.ANNOTATION_HOME_NAME: meta["name"],
+        naming.ANNOTATION_HOME_UID: "1",
+    }
+    return obj
+
+
+def using(name: str, config: str) -> Object:
+    """A pod that refers to a ConfigMap."""
+    made = pod(name, THERE, node="worker")
+    made["spec"]["containers"][0]["envFrom"] = [{"configMapRef": {"name": config}}]
+    return made
+
+
+def namespace(name: str = THERE) -> Object:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+# -- inventory -----------------------------------------------------------------------------
+
+
+async def test_an_inventory_names_this_nodes_objects_and_writes_nothing(
+    api: FakeApi, client: KubeClient
+) -> None:
+    api.put(ours(namespace()))
+    api.put(ours(pod("mine", THERE)))
+    api.put(ours(config_map("mine", THERE)))
+    api.put(ours(secret("mine", THERE)))
+    api.put(ours(pod("other-node", THERE), node="other"))
+    api.put(ours(config_map("other-home", THERE), home="ffff"))
+    api.put(pod("foreign", THERE))
+    found = await inventory(client, IDENTITY)
+    assert [p["metadata"]["name"] for p in found.pods] == ["mine"]
+    assert [(kind.kind, copy["metadata"]["name"]) for kind, copy in found.copies] == [
+        ("ConfigMap", "mine"),
+        ("Secret", "mine"),
+    ]
+    assert [n["metadata"]["name"] for n in found.namespaces] == [THERE]
+    assert found
+    assert api.writes() == []
+
+
+async def test_an_empty_remote_has_an_empty_inventory(client: KubeClient) -> None:
+    assert not await inventory(client, IDENTITY)
+
+
+async def test_a_copy_that_another_virtual_node_uses_is_left_to_it(
+    api: FakeApi, client: KubeClient
+) -> None:
+    api.put(ours(config_map("shared", THERE)))
+    api.put(ours(config_map("mine", THERE)))
+    api.put(ours(using("theirs", "shared"), node="other"))
+    api.put(ours(using("mine", "mine")))
+    found = await inventory(client, IDENTITY)
+    assert [copy["metadata"]["name"] for _, copy in found.copies] == ["mine"]
+
+
+# -- removal -------------------------------------------------------------------------------
+
+
+async def test_pods_end_with_their_own_grace_and_are_waited_for(
+    api: FakeApi, client: KubeClient
+) -> None:
+    pods = [api.put(ours(using(name, "c"))) for name in "ab"]
+    told: list[int] = []
+    removing = asyncio.create_task(remove_pods(client, pods, waiting=told.append))
+    await api.until(lambda: told)
+    marked = api.get(PODS, "a", THERE)["metadata"]
+    assert marked["deletionGracePeriodSeconds"] == 30
+    api.remove(PODS, "a", THERE)
+    await api.until(lambda: told == [2, 1])
+    assert not removing.done()
+    api.remove(PODS, "b", THERE)
+    await removing
+    assert told == [2, 1]
+
+
+async def test_a_pod_that_took_the_name_since_is_neither_deleted_nor_waited_for(
+    api: FakeApi, client: KubeClient
+) -> None:
+    old = api.put(ours(pod("a", THERE)))
+    api.remove(PODS, "a", THERE)
+    new = api.put(pod("a", THERE))
+    await remove_pods(client, [old], waiting=lambda _: None)
+    assert api.get(PODS, "a", THERE) == new
+
+
+async def test_only_the_very_copies_of_the_inventory_are_deleted(
+    api: FakeApi, client: KubeClient
+) -> None:
+    api.put(ours(config_map("a", THERE)))
+    api.put(ours(secret("b", THERE)))
+    found = await inventory(client, IDENTITY)
+    api.remove(SECRETS, "b", THERE)
+    api.put(secret("b", THERE))
+    await remove_copies(client, found.copies)
+    assert api.find(CONFIG_MAPS, "a", THERE) is None
+    assert api.find(SECRETS, "b", THERE)
+
+
+# -- namespaces ----------------------------------------------------------------------------
+
+
+async def test_a_namespace_with_nothing_but_what_the_cluster_puts_there_goes(
+    api: FakeApi, client: KubeClient
+) -> None:
+    made = api.put(ours(namespace()))
+    api.put(config_map("kube-root-ca.crt", THERE))
+    account: Object = {"apiVersion": "v1", "kind": "ServiceAccount"}
+    api.put({**account, "metadata": {"name": "default", "namespace": THERE}})
+    event: Object = {"apiVersion": "v1", "kind": "Event", "involvedObject": {}}
+    api.put({**event, "metadata": {"name": "e", "namespace": THERE}})
+    assert await remove_namespaces(client, [made]) == []
+    assert api.find(NAMESPACES, THERE) is None
+
+
+@pytest.mark.parametrize(
+    ("held", "why"),
+    [
+        (config_map("theirs", THERE), "it holds ConfigMap theirs"),
+        (
+            {
+                "apiVersion": "example.com/v1",
+                "kind": "Widget",
+                "metadata": {"name": "w", "namespace": THERE},
+            },
+            "it holds Widget w",
+        ),
+    ],
+    ids=["a ConfigMap", "a custom resource"],
+)
+async def test_a_namespace_that_holds_anything_of_others_is_kept(
+    api: FakeApi, client: KubeClient, held: Object, why: str
+) -> None:
+    made = api.put(ours(namespace()))
+    api.put(held)
+    assert await remove_namespaces(client, [made]) == [(THERE, why)]
+    assert "deletionTimestamp" not in api.get(NAMESPACES, THERE)["metadata"]
+
+
+async def test_a_namespace_with_a_kind_that_cannot_be_listed_is_kept(
+    api: FakeApi, client: KubeClient
+) -> None:
+    made = api.put(ours(namespace()))
+    api.fail(Fault("GET", "*/widgets", code=403, times=None))
+    ((name, why),) = await remove_namespaces(client, [made])
+    assert name == THERE
+    assert why == "widgets.example.com cannot be listed"
+    assert api.writes() == []
+
+
+async def test_a_namespace_is_kept_when_a_group_does_not_tell_its_kinds(
+    api: FakeApi, client: KubeClient
+) -> None:
+    """As for an aggregated API whose server is away: it may hold objects all the same."""
+    made = api.put(ours(namespace()))
+    api.fail(Fault("GET", "/apis/example.com/v1", code=503, times=None))
+    ((name, why),) = await remove_namespaces(client, [made])
+    assert name == THERE
+    assert "example.com/v1" in why
+    assert api.writes() == []
+
+
+async def test_a_kind_that_went_meanwhile_holds_nothing(api: FakeApi, client: KubeClient) -> None:
+    made = api.put(ours(namespace()))
+    api.fail(Fault("GET", "*/widgets", code=404, times=None))
+    assert await remove_namespaces(client, [made]) == []
+
+
+async def test_without_namespaces_nothing_is_asked(api: FakeApi, client: KubeClient) -> None:
+    assert await remove_namespaces(client, []) == []
+    assert api.log == []
+
+
+async def test_a_remote_that_is_away_is_no_reason_to_keep_but_an_error(
+    api: FakeApi, client: KubeClient
+) -> None:
+    made = api.put(ours(namespace()))
+    api.fail(Fault("GET", "*/widgets", drop="before", times=None))
+    with pytest.raises(Unreachable):
+        await remove_namespaces(client, [made])

@@ -1,0 +1,152 @@
+"""The remote's namespaces: made when first needed, never taken from others."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sync import namespaces as namespaces_module
+from sync.controller import Waiting
+from sync.informer import Informer
+from sync.kube.client import KubeClient
+from sync.kube.resources import NAMESPACES, Object
+from sync.namespaces import Namespaces
+from tests.fakeapi import FakeApi, Fault
+from tests.sync.watched import caught_up, watching
+from tests.sync.world import IDENTITY, THERE, World
+from translators import naming
+from translators.types import HomeNamespace
+
+DEFAULT = HomeNamespace("default")
+
+
+@pytest.fixture
+def informer(client: KubeClient) -> Informer:
+    """Of the namespaces that this home owns."""
+    return Informer(client, NAMESPACES, labels=IDENTITY.owned_by_home)
+
+
+@pytest.fixture
+def namespaces(client: KubeClient, informer: Informer) -> Namespaces:
+    """Of the identity of `tests.sync.world`."""
+    return Namespaces(client, informer, IDENTITY)
+
+
+def foreign(name: str = THERE, **annotations: str) -> Object:
+    """A namespace that somebody else made."""
+    meta = {"name": name, "annotations": annotations}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": meta}
+
+
+async def test_a_namespace_is_made_once_with_whose_it_is(
+    api: FakeApi, namespaces: Namespaces, informer: Informer
+) -> None:
+    async with watching(informer):
+        names = await asyncio.gather(*(namespaces.ensure(DEFAULT) for _ in range(20)))
+        assert set(names) == {THERE}
+        await namespaces.ensure(DEFAULT)
+    assert len(api.writes()) == 1
+    made = api.get(NAMESPACES, THERE)
+    assert naming.is_nodes_own(made, IDENTITY)
+    assert made["metadata"]["annotations"][naming.ANNOTATION_HOME_NAMESPACE] == "default"
+
+
+async def test_a_namespace_whose_answer_was_lost_is_ours(
+    api: FakeApi, namespaces: Namespaces, informer: Informer
+) -> None:
+    async with watching(informer):
+        api.mute_watches()
+        api.put({**foreign(), "metadata": {"name": THERE, "labels": naming.owner_labels(IDENTITY)}})
+        assert await namespaces.ensure(DEFAULT) == THERE
+        assert await namespaces.ensure(DEFAULT) == THERE
+        assert len(api.writes()) == 1
+        api.unmute_watches()
+
+
+async def test_a_foreign_namespace_is_refused_with_what_to_do(
+    api: FakeApi, namespaces: Namespaces, informer: Informer
+) -> None:
+    theirs = api.put(foreign())
+    async with watching(informer):
+        with pytest.raises(Waiting, match="kubectl annotate namespace default-h") as caught:
+            await namespaces.ensure(DEFAULT)
+    assert caught.value.reason == "RemoteClash"
+    assert api.get(NAMESPACES, THERE) == theirs
+
+
+@pytest.mark.parametrize(
+    "value", ["h", "*", IDENTITY.home_id], ids=["by name", "for all", "by identity"]
+)
+async def test_a_namespace_that_was_handed_over_is_used_and_asked_about_again_in_time(
+    api: FakeApi, namespaces: Namespaces, informer: Informer, value: str
+) -> None:
+    theirs = api.put(foreign(**{naming.ANNOTATION_ACCEPTS: value}))
+    async with watching(informer):
+        for _ in range(3):
+            assert await namespaces.ensure(DEFAULT) == THERE
+        assert len(api.writes()) == 1
+        assert api.get(NAMESPACES, THERE) == theirs
+        api.put(foreign())
+        namespaces._accepted.clear()
+        with pytest.raises(Waiting):
+            await namespaces.ensure(DEFAULT)
+    assert namespaces._accepted.ttl == namespaces_module.ACCEPTED_FOR
+
+
+async def test_a_namespace_that_was_handed_to_another_home_is_foreign(
+    api: FakeApi, namespaces: Namespaces, informer: Informer
+) -> None:
+    api.put(foreign(**{naming.ANNOTATION_ACCEPTS: "another"}))
+    async with watching(informer):
+        with pytest.raises(Waiting):
+            await namespaces.ensure(DEFAULT)
+
+
+async def test_a_namespace_that_is_being_deleted_is_waited_for(
+    api: FakeApi, namespaces: Namespaces, informer: Informer
+) -> None:
+    async with watching(informer):
+        await namespaces.ensure(DEFAULT)
+        api.put({**foreign("x"), "kind": "ConfigMap", "metadata": _held()})
+        api.delete(NAMESPACES, THERE)
+        await caught_up(api, informer)
+        with pytest.raises(Waiting, match="RemoteNamespaceTerminating"):
+            await namespaces.ensure(DEFAULT)
+
+
+async def test_a_refused_namespace_is_told_by_the_pod(world: World) -> None:
+    fault = world.remote.fail(Fault("POST", "/api/v1/namespaces", code=403, times=None))
+    await world.start()
+    world.pod()
+    await world.remote.until(lambda: fault.hits >= 3)
+    assert world.status()["reason"] == "RemoteForbidden"
+    world.remote.heal()
+    await world.settle()
+    assert world.there()
+
+
+async def test_pods_of_a_foreign_namespace_wait_say_so_once_and_come_when_it_is_free(
+    world: World,
+) -> None:
+    theirs = world.remote.put(foreign())
+    await world.start()
+    world.pod("a")
+    world.pod("b")
+    await world.told("RemoteClash")
+    await world.settle(waiting=True)
+    assert len(await world.told("RemoteClash")) == 2
+    assert world.status("a")["reason"] == world.status("b")["reason"] == "RemoteClash"
+    world.home.clear_log()
+    await asyncio.sleep(0.05)
+    assert world.home.writes() == []
+    assert world.remote.get(NAMESPACES, THERE) == theirs
+    world.remote.remove(NAMESPACES, THERE)
+    await world.settle()
+    assert world.there("a")
+    assert world.there("b")
+    assert "reason" not in world.status("a") or world.status("a")["reason"] != "RemoteClash"
+
+
+def _held() -> Object:
+    return {"name": "held", "namespace": THERE, "finalizers": ["example.com/hold"]}
