@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -55,11 +56,11 @@ def demo_up() -> None:
     _look(home, remote)
     title(f"Done in {time.monotonic() - begin:.0f} s. Look around:")
     typer.echo(
-        f"  export KUBECONFIG={home.kubeconfig}      # the home cluster\n"
+        f"  export KUBECONFIG={_environment()['KUBECONFIG']}\n"
         f"  export PATH={home.kubectl_path.parent}:$PATH\n"
-        "  kubectl get nodes,pods -A -o wide\n"
-        f"  kubectl --kubeconfig {remote.kubeconfig} get pods -A    # the remote cluster\n"
-        f"  tail -f {_log()}      # what the bridge does\n"
+        "  kubectl --context home get nodes,pods -A -o wide\n"
+        "  kubectl --context remote get pods -A\n"
+        f"  tail -f {_log()}    # what the bridge does\n"
         "Clean up:\n"
         "  make demo-down"
     )
@@ -96,13 +97,19 @@ def _look(home: Cluster, remote: Cluster) -> None:
 
 
 def _show(cluster: Cluster, *args: str) -> None:
-    """Runs kubectl as a person would see it."""
+    """Runs kubectl as a person can who has done what `demo_up` says at its end."""
     typer.secho(f"$ kubectl --context {cluster.context} {shlex.join(args)}", fg="cyan")
     sys.stdout.flush()
-    command = [str(cluster.kubectl_path), f"--kubeconfig={cluster.kubeconfig}", *args]
-    if subprocess.run(command, check=False).returncode != 0:
+    command = [str(cluster.kubectl_path), "--context", cluster.context, *args]
+    if subprocess.run(command, check=False, env=_environment()).returncode != 0:
         typer.secho(f"that failed; the bridge's log is {_log()}", fg="red", err=True)
         raise typer.Exit(1)
+
+
+def _environment() -> dict[str, str]:
+    """kubectl's, with the contexts of both clusters; home's is the current one."""
+    files = [str(SETTINGS.kubeconfig(name)) for name in ("home", "remote")]
+    return {**os.environ, "KUBECONFIG": os.pathsep.join(files)}
 
 
 def _join(home: Cluster, remote: Cluster) -> None:

@@ -1,0 +1,69 @@
+"""API servers that restart and networks that are cut harm no running pod."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e.conftest import Bridged
+from e2e.kubectl import get_one, uids, wait_for
+from e2e.workloads import busybox
+
+#: Seconds until an outage is told: a dead peer is noticed in 25, and 15 more make an outage.
+TOLD_SECONDS = 60.0
+
+
+def _ready(bridged: Bridged) -> tuple[str, str]:
+    node = get_one(bridged.home, "node", bridged.node)
+    ready = next(c for c in node["status"]["conditions"] if c["type"] == "Ready")
+    return ready["status"], ready["reason"]
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["API server is down", "network is cut"])
+def test_remote_outage_is_told_and_harms_nothing(bridged: Bridged, cut: bool) -> None:
+    """The node says so, pods keep their UIDs and starts, and what was asked meanwhile follows."""
+    bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
+    bridged.apply(busybox(bridged.node, "goes", "sleep 3600"))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/stays", "pod/goes", "--timeout=60s")
+    before = uids(bridged.remote_pods())
+
+    if cut:
+        bridged.remote.freeze_network()
+    else:
+        bridged.remote.stop_component("kube-apiserver")
+    try:
+        wait_for(
+            lambda: _ready(bridged) == ("False", "RemoteUnreachable"),
+            "the node tells the outage",
+            seconds=TOLD_SECONDS,
+        )
+        bridged.kubectl("delete", "pod", "goes", "--wait=false")
+        bridged.apply(busybox(bridged.node, "comes", "sleep 3600"))
+    finally:
+        if cut:
+            bridged.remote.thaw_network()
+        else:
+            bridged.remote.start_component("kube-apiserver")
+
+    wait_for(lambda: _ready(bridged)[0] == "True", "the node is Ready again", seconds=TOLD_SECONDS)
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/comes", "pod/stays", "--timeout=90s")
+    wait_for(lambda: "goes" not in uids(bridged.remote_pods()), "the deletion was passed on")
+    assert uids(bridged.remote_pods())["stays"] == before["stays"]
+    pod = get_one(bridged.home, "pod", "stays", namespace=bridged.namespace)
+    assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+def test_home_outage_harms_nothing(bridged: Bridged) -> None:
+    """Home's API server restarts: the bridge goes on, and so do the pods."""
+    bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")
+    before = uids(bridged.remote_pods())
+    bridged.home.stop_component("kube-apiserver")
+    bridged.home.start_component("kube-apiserver")
+    wait_for(
+        lambda: bridged.home.kubectl("get", "--raw", "/readyz", check=False).returncode == 0,
+        "home's API server is back",
+    )
+    bridged.apply(busybox(bridged.node, "comes", "sleep 3600"))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/comes", "pod/stays", "--timeout=90s")
+    assert uids(bridged.remote_pods())["stays"] == before["stays"]
+    assert _ready(bridged)[0] == "True"
