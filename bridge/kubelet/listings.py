@@ -66,7 +66,7 @@ def is_running(pod: Object) -> bool:
     status = pod.get("status") or {}
     kinds = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
     containers = [container for kind in kinds for container in status.get(kind) or []]
-    return any((container.get("state") or {}).get("running") for container in containers)
+    return any("running" in (container.get("state") or {}) for container in containers)
 
 
 def _pod_list(pods: list[Object]) -> web.Response:

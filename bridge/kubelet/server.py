@@ -198,6 +198,8 @@ def _routes(logs: Logs, streams: Streams, listings: Listings) -> list[Route]:
 
 def _listening(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    if not 0 <= port <= 65535:
+        raise ListenError(f"{port} is no port; give --port one from 1 to 65535")
     try:
         sock = socket.create_server(
             (host, port),
@@ -205,10 +207,9 @@ def _listening(host: str, port: int) -> socket.socket:
             backlog=128,
             dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
         )
-    except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or error
+    except OSError as error:
         raise ListenError(
-            f"the kubelet API cannot listen on {host} port {port}: {why}; "
+            f"the kubelet API cannot listen on {host} port {port}: {error.strerror or error}; "
             "choose another port with --port"
         ) from error
     probe_when_silent(sock)

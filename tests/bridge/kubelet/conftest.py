@@ -1,0 +1,107 @@
+"""The kubelet API on real sockets and real TLS, between a fake home and a fake remote.
+
+Every test of this folder that needs a loop runs twice: on the standard one and on uvloop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import aiohttp
+import pytest
+import uvloop
+
+from bridge.kubelet.certificate import from_files
+from bridge.kubelet.server import KubeletServer
+from sync.kube.client import KubeClient
+from tests.bridge.kubelet.fakes import Directory, FakeHome, FakeRemote, access_for
+from tests.bridge.kubelet.pki import Pki
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Both event loops."""
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(scope="session")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    """Certificates for all parties."""
+    return Pki(tmp_path_factory.mktemp("pki"))
+
+
+@dataclass
+class World:
+    """What a test has at hand."""
+
+    home: FakeHome
+    remote: FakeRemote
+    directory: Directory
+    server: KubeletServer
+    pki: Pki
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.server.port}"
+
+    def session(
+        self, *, token: str | None = "good", cert: str | None = None
+    ) -> aiohttp.ClientSession:
+        """A client with that credential."""
+        return aiohttp.ClientSession(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            connector=aiohttp.TCPConnector(ssl=self.pki.client_context(cert)),
+        )
+
+    async def upgrade(
+        self, target: str, *headers: str, method: str = "POST", protocol: str = "SPDY/3.1"
+    ) -> tuple[bytes, asyncio.StreamReader, asyncio.StreamWriter]:
+        """Asks for an upgrade as home's API server does; the answer's head, and the connection."""
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self.server.port, ssl=self.pki.client_context("apiserver")
+        )
+        lines = [
+            f"{method} {target} HTTP/1.1",
+            "Host: node:10250",
+            "Connection: Upgrade",
+            f"Upgrade: {protocol}",
+            *headers,
+        ]
+        writer.write("\r\n".join([*lines, "", ""]).encode())
+        return await reader.readuntil(b"\r\n\r\n"), reader, writer
+
+
+@asynccontextmanager
+async def running(pki: Pki, *, tls: bool = True) -> AsyncIterator[World]:
+    """A world; ``tls`` is whether the remote speaks it."""
+    async with FakeHome() as home, FakeRemote(pki.server_context("remote") if tls else None) as far:
+        to_home = access_for(home.url, "home")
+        to_remote = access_for(far.url, "remote", pki.client_context(None) if tls else None)
+        async with KubeClient(to_home) as one, KubeClient(to_remote) as other:
+            directory = Directory()
+            server = KubeletServer(
+                home=one,
+                remote=other,
+                directory=directory,
+                node_name="virtual",
+                certificate=from_files(*pki.files("node")),
+                client_ca=pki.ca_text,
+            )
+            await server.start("127.0.0.1", 0)
+            try:
+                yield World(home, far, directory, server, pki)
+            finally:
+                await server.stop(1.0)
+                assert sum(server.active_streams.values()) == 0
+
+
+@pytest.fixture
+async def world(pki: Pki) -> AsyncIterator[World]:
+    """A world with a remote that speaks TLS."""
+    async with running(pki) as made:
+        yield made

@@ -1,0 +1,222 @@
+"""Two small API servers: a home that reviews callers, and a remote whose upgrades a test plays.
+
+They speak just enough HTTP, on real sockets, and note what they were asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+from urllib.parse import parse_qsl, urlsplit
+
+from aiohttp import web
+
+from bridge.kubelet.directory import RemotePod
+from sync.kube.access import Access, KubeconfigRef
+from sync.kube.errors import Side
+from sync.kube.resources import Object
+
+
+def access_for(server: str, side: Side, context: ssl.SSLContext | None = None) -> Access:
+    """An Access that no kubeconfig was read for."""
+    access = Access(KubeconfigRef(Path("none")), side=side)
+    access.server = server
+    access.ssl = context
+    access._authorization = f"Bearer {side}-credential"
+    access._renewed = time.monotonic()  # there is no file to read it from again
+    return access
+
+
+class FakeHome:
+    """Reviews tokens and accesses. ``tokens`` and ``denied`` are what it knows."""
+
+    def __init__(self) -> None:
+        self.tokens = {"good": "alice", "metrics": "system:serviceaccount:kube-system:metrics"}
+        self.denied: set[tuple[str, str, str]] = set()
+        """Of user, verb and subresource."""
+        self.failing: set[str] = set()
+        """Kinds of review that are answered 500."""
+        self.delay = 0.0
+        self.token_reviews: list[Object] = []
+        self.access_reviews: list[Object] = []
+        self.url = ""
+        self._runner: web.AppRunner | None = None
+
+    async def __aenter__(self) -> Self:
+        app = web.Application()
+        app.router.add_post("/apis/authentication.k8s.io/v1/tokenreviews", self._token)
+        app.router.add_post("/apis/authorization.k8s.io/v1/subjectaccessreviews", self._access)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        self.url = f"http://127.0.0.1:{site.port}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._runner is not None
+        await self._runner.cleanup()
+
+    async def _token(self, request: web.Request) -> web.Response:
+        spec = (await self._asked(request, "TokenReview", self.token_reviews))["spec"]
+        name = self.tokens.get(spec["token"])
+        user = {"username": name, "groups": ["people"], "uid": "7", "extra": {"x": ["1", "2"]}}
+        status = {"authenticated": True, "user": user} if name else {"authenticated": False}
+        return web.json_response({"kind": "TokenReview", "status": status})
+
+    async def _access(self, request: web.Request) -> web.Response:
+        spec = (await self._asked(request, "SubjectAccessReview", self.access_reviews))["spec"]
+        asked = spec["resourceAttributes"]
+        allowed = (spec["user"], asked["verb"], asked["subresource"]) not in self.denied
+        return web.json_response({"kind": "SubjectAccessReview", "status": {"allowed": allowed}})
+
+    async def _asked(self, request: web.Request, kind: str, seen: list[Object]) -> Object:
+        body: Object = await request.json()
+        seen.append(body)
+        await asyncio.sleep(self.delay)
+        if kind in self.failing:
+            raise web.HTTPInternalServerError
+        return body
+
+
+@dataclass
+class Asked:
+    """One request to the fake remote."""
+
+    method: str
+    target: str
+    headers: list[tuple[str, str]]
+    reader: asyncio.StreamReader = field(repr=False)
+    writer: asyncio.StreamWriter = field(repr=False)
+
+    @property
+    def path(self) -> str:
+        return urlsplit(self.target).path
+
+    @property
+    def query(self) -> list[tuple[str, str]]:
+        return parse_qsl(urlsplit(self.target).query, keep_blank_values=True)
+
+    def values(self, name: str) -> list[str]:
+        """The values of the headers of that name."""
+        return [value for key, value in self.headers if key.lower() == name.lower()]
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def switch(self, more: bytes = b"", headers: str = "") -> None:
+        """Answers 101 as the API server does for SPDY."""
+        head = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"
+        await self.send((head + headers + "\r\n").encode() + more)
+
+    async def gone(self) -> None:
+        """Returns when the other side has hung up; drops what comes until then."""
+        try:
+            while await self.reader.read(65536):
+                pass
+        except OSError:
+            pass
+
+
+Play = Callable[[Asked], Awaitable[None]]
+
+
+class FakeRemote:
+    """Plays ``play`` for each request. The connection ends when that returns."""
+
+    def __init__(self, context: ssl.SSLContext | None = None) -> None:
+        self.asked: list[Asked] = []
+        self.ended = 0
+        """How many requests have been played to their end."""
+        self.play: Play = _not_found
+        self.url = ""
+        self._context = context
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(
+            self._connected, "127.0.0.1", 0, ssl=self._context, limit=1 << 20
+        )
+        port = self._server.sockets[0].getsockname()[1]
+        self.url = f"{'https' if self._context else 'http'}://127.0.0.1:{port}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            raw = await reader.readuntil(b"\r\n\r\n")
+            first, *lines = raw.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
+            method, target, _ = first.split(" ")
+            headers = [
+                (name, value.strip()) for name, _, value in (x.partition(":") for x in lines)
+            ]
+            asked = Asked(method, target, headers, reader, writer)
+            self.asked.append(asked)
+            await self.play(asked)
+        except (OSError, asyncio.IncompleteReadError):
+            pass  # the other side hung up, which is its right
+        finally:
+            self.ended += 1
+            writer.close()
+
+
+async def _not_found(asked: Asked) -> None:
+    await answer(asked, 404, b'{"kind":"Status","message":"no such pod"}')
+
+
+async def answer(
+    asked: Asked, status: int, body: bytes, content_type: str = "application/json"
+) -> None:
+    """A whole answer that is no upgrade."""
+    head = (
+        f"HTTP/1.1 {status} Said\r\nContent-Type: {content_type}\r\nSet-Cookie: a=b\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    await asked.send(head.encode() + body)
+
+
+async def echo(asked: Asked) -> None:
+    """Switches, and sends back what comes."""
+    await asked.switch()
+    while data := await asked.reader.read(65536):
+        await asked.send(data)
+
+
+class Directory:
+    """One pod that exists, ``default/web`` with the UID ``uid-1``; and whatever is put in."""
+
+    def __init__(self) -> None:
+        self.remote = RemotePod("default-home", "web", frozenset({"app", "init"}))
+        self.listed: list[Object] = []
+
+    def find(self, namespace: str, name: str, uid: str | None) -> RemotePod | None:
+        if (namespace, name) != ("default", "web") or uid not in (None, "uid-1"):
+            return None
+        return self.remote
+
+    def pods(self) -> list[Object]:
+        return self.listed
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits until what is called says yes; five seconds at most."""
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110  # others change it, and know nothing of tests
+            await asyncio.sleep(0.005)

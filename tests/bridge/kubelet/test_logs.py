@@ -1,0 +1,186 @@
+"""Logs, from the remote's ``pods/log`` to a caller."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+import pytest
+
+from tests.bridge.kubelet.conftest import World
+from tests.bridge.kubelet.fakes import Asked, answer, until
+
+LOG = "/containerLogs/default/web/app"
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def chunk(data: bytes) -> bytes:
+    """One chunk of a chunked body; the last one when it is empty."""
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+async def test_a_log_is_asked_of_the_remote_with_its_own_names(world: World) -> None:
+    async def play(asked: Asked) -> None:
+        await asked.send(HEAD + chunk(b"one\n\xff") + chunk(b""))
+
+    world.remote.play = play
+    target = LOG + "?follow=true&previous=false&timestamps=true&tailLines=5&limitBytes=100"
+    async with world.session() as session, session.get(target) as response:
+        assert response.status == 200
+        assert response.content_type == "text/plain"
+        assert await response.read() == b"one\n\xff"
+    asked = world.remote.asked[0]
+    assert asked.path == "/api/v1/namespaces/default-home/pods/web/log"
+    assert sorted(asked.query) == [
+        ("container", "app"),
+        ("follow", "true"),
+        ("limitBytes", "100"),
+        ("tailLines", "5"),
+        ("timestamps", "true"),
+    ]
+    assert asked.values("Authorization") == ["Bearer remote-credential"]
+
+
+async def test_the_head_and_each_chunk_come_at_once(world: World) -> None:
+    go_on = asyncio.Event()
+
+    async def play(asked: Asked) -> None:
+        await asked.send(HEAD)
+        for number in range(3):
+            await go_on.wait()
+            go_on.clear()
+            await asked.send(chunk(b"line %d\n" % number))
+        await asked.send(chunk(b""))
+
+    world.remote.play = play
+    async with world.session() as session, session.get(LOG + "?follow=1") as response:
+        assert response.status == 200
+        for number in range(3):
+            assert world.server.active_streams["logs"] == 1
+            go_on.set()
+            assert await response.content.readany() == b"line %d\n" % number
+        assert await response.content.read() == b""
+
+
+async def test_a_caller_that_leaves_ends_the_remotes_stream(world: World) -> None:
+    async def play(asked: Asked) -> None:
+        await asked.send(HEAD + chunk(b"a line\n"))
+        await asked.gone()
+
+    world.remote.play = play
+    async with world.session() as session, session.get(LOG + "?follow=1") as response:
+        assert await response.content.readany() == b"a line\n"
+        assert world.remote.ended == 0
+        response.close()
+        await until(lambda: world.remote.ended == 1)
+        await until(lambda: world.server.active_streams["logs"] == 0)
+
+
+async def test_a_slow_caller_slows_the_remote_down(world: World) -> None:
+    sent = 0
+
+    async def play(asked: Asked) -> None:
+        nonlocal sent
+        await asked.send(HEAD)
+        while sent < 60_000_000:
+            await asked.send(chunk(bytes(50_000)))
+            sent += 50_000
+        await asked.send(chunk(b""))
+
+    world.remote.play = play
+    async with world.session() as session, session.get(LOG) as response:
+        before = -1
+        while before != sent:
+            before = sent
+            await asyncio.sleep(0.3)
+        assert sent < 40_000_000, "the remote could send all, so somebody holds it"
+        received = 0
+        async for data in response.content.iter_any():
+            received += len(data)
+    assert received == 60_000_000
+
+
+async def test_a_log_that_breaks_off_does_not_look_complete(world: World) -> None:
+    async def play(asked: Asked) -> None:
+        await asked.send(HEAD + chunk(b"half\n"))
+        await asyncio.sleep(0.05)
+        asked.writer.transport.abort()
+
+    world.remote.play = play
+    async with world.session() as session, session.get(LOG) as response:
+        with pytest.raises(aiohttp.ClientError):
+            await response.read()
+
+
+async def test_stopping_ends_followed_logs(world: World) -> None:
+    async def play(asked: Asked) -> None:
+        await asked.send(HEAD + chunk(b"half\n"))
+        await asked.gone()
+
+    world.remote.play = play
+    async with world.session() as session, session.get(LOG) as response:
+        assert await response.content.readany() == b"half\n"
+        started = asyncio.get_running_loop().time()
+        await world.server.stop(2.0)
+        assert asyncio.get_running_loop().time() - started < 2
+        with pytest.raises(aiohttp.ClientError):
+            await response.content.read()
+        await until(lambda: world.remote.ended == 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (400, 'container "app" in pod "web" is waiting to start: ContainerCreating'),
+        (403, 'pods "web" is forbidden: User "bridge" cannot get resource "pods/log"'),
+        (404, 'pods "web" not found'),
+        (500, "the kubelet of the remote is on fire"),
+    ],
+)
+async def test_the_remotes_words_come_as_plain_text(world: World, code: int, message: str) -> None:
+    quoted = message.replace('"', '\\"')
+    status = f'{{"kind":"Status","message":"{quoted}","reason":"Because","code":{code}}}'
+
+    async def play(asked: Asked) -> None:
+        await answer(asked, code, status.encode())
+
+    world.remote.play = play
+    async with world.session() as session, session.get(LOG) as response:
+        assert response.status == code
+        assert response.content_type == "text/plain"
+        assert await response.text() == message
+
+
+async def test_a_remote_that_does_not_know_the_bridge_is_the_bridges_fault(world: World) -> None:
+    async def play(asked: Asked) -> None:
+        await answer(asked, 401, b'{"kind":"Status","code":401,"message":"Unauthorized"}')
+
+    world.remote.play = play
+    async with world.session() as session, session.get(LOG) as response:
+        assert response.status == 502
+        assert "the bridge's credential" in await response.text()
+
+
+async def test_a_remote_that_is_not_there_is_503_and_named(world: World) -> None:
+    await world.remote.__aexit__()
+    async with world.session() as session, session.get(LOG) as response:
+        assert response.status == 503
+        assert "the remote cluster does not answer" in await response.text()
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "words"),
+    [
+        ("/containerLogs/default/other/app", 404, "default/other is not on this node"),
+        ("/containerLogs/default/web/none", 404, "container none is not valid for pod web"),
+        (LOG + "?sinceSeconds=x", 400, "sinceSeconds"),
+        (LOG + "?sinceSeconds=0", 422, "sinceSeconds"),
+    ],
+)
+async def test_refusals_do_not_reach_the_remote(
+    world: World, target: str, status: int, words: str
+) -> None:
+    async with world.session() as session, session.get(target) as response:
+        assert response.status == status
+        assert words in await response.text()
+    assert not world.remote.asked

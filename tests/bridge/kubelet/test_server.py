@@ -1,0 +1,246 @@
+"""The server as a whole: where it listens, its certificate, its lists, its limits, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+from cryptography import x509
+
+from bridge.kubelet.certificate import CertificateError, from_files, self_signed, server_context
+from bridge.kubelet.refusals import Refusal
+from bridge.kubelet.routing import Call, Route
+from bridge.kubelet.server import MAX_LINE, KubeletServer, ListenError
+from sync.kube.client import KubeClient
+from sync.kube.resources import Object
+from tests.bridge.kubelet.conftest import World
+from tests.bridge.kubelet.fakes import access_for
+from tests.bridge.kubelet.pki import Pki
+
+
+async def test_a_port_that_is_taken_is_named(world: World) -> None:
+    with pytest.raises(ListenError, match=rf"port {world.server.port}: .*--port") as refused:
+        await _another(world).start("127.0.0.1", world.server.port)
+    assert isinstance(refused.value.__cause__, OSError)
+
+
+def _another(world: World, *routes: Route, trouble: str = "") -> KubeletServer:
+    client = KubeClient(access_for(world.home.url, "home"))
+    return KubeletServer(
+        home=client,
+        remote=client,
+        directory=world.directory,
+        node_name="virtual",
+        certificate=self_signed("virtual", ["127.0.0.1"]),
+        client_ca=world.pki.ca_text,
+        routes=routes,
+        trouble=lambda: trouble,
+    )
+
+
+async def test_stopping_is_quick_and_can_be_said_twice(world: World) -> None:
+    async with world.session() as session:
+        async with session.get("/healthz") as response:
+            assert response.status == 200
+        await world.server.stop(5.0)
+        await world.server.stop(5.0)
+        with pytest.raises(aiohttp.ClientError):
+            await session.get("/healthz")
+
+
+async def test_a_handshake_that_does_not_go_on_does_not_keep_the_server(world: World) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.server.port)
+    await asyncio.sleep(0.05)
+    await world.server.stop(1.0)
+    assert await reader.read() == b""
+    writer.close()
+
+
+async def test_health(world: World) -> None:
+    async with world.session() as session:
+        for path in ("/healthz", "/healthz/ping", "/healthz/syncloop", "/healthz/"):
+            async with session.get(path) as response:
+                assert (response.status, await response.text()) == (200, "ok")
+
+
+async def test_routes_are_added_and_trouble_is_told(world: World) -> None:
+    async def metrics(_: Call) -> web.StreamResponse:
+        return web.Response(text="up 1\n")
+
+    route = Route("/metrics/resource", frozenset({"GET"}), metrics)
+    server = _another(world, route, trouble="the queue is stuck")
+    server._gate = world.server._gate
+    await server.start("127.0.0.1", 0)
+    url = f"https://127.0.0.1:{server.port}"
+    async with world.session() as session:
+        async with session.get(url + "/metrics/resource", ssl=False) as response:
+            assert await response.text() == "up 1\n"
+        async with session.get(url + "/metrics", ssl=False) as response:
+            assert response.status == 404
+        async with session.get(url + "/healthz/syncloop", ssl=False) as response:
+            assert (response.status, await response.text()) == (500, "the queue is stuck")
+        async with session.get(url + "/healthz/ping", ssl=False) as response:
+            assert response.status == 200
+    await server.stop(1.0)
+
+
+async def test_pods(world: World) -> None:
+    running: Object = {"state": {"running": {}}}
+    world.directory.listed = [
+        {"metadata": {"name": "runs"}, "status": {"containerStatuses": [running]}},
+        {"metadata": {"name": "starts"}, "status": {"initContainerStatuses": [running]}},
+        {"metadata": {"name": "waits"}, "status": {"containerStatuses": [{"state": {}}]}},
+        {"metadata": {"name": "new"}},
+        {
+            "metadata": {"name": "ends", "deletionTimestamp": "2026-01-01T00:00:00Z"},
+            "status": {"containerStatuses": [running]},
+        },
+    ]
+    async with world.session() as session:
+        async with session.get("/pods") as response:
+            pods = await response.json()
+            assert response.content_type == "application/json"
+        async with session.get("/runningpods/") as response:
+            alive = await response.json()
+    assert (pods["kind"], pods["apiVersion"]) == ("PodList", "v1")
+    assert pods["items"] == world.directory.listed
+    assert [pod["metadata"]["name"] for pod in alive["items"]] == ["runs", "starts"]
+
+
+async def test_the_configuration_is_a_kubelets(world: World) -> None:
+    async with world.session() as session, session.get("/configz") as response:
+        config = json.loads(await response.text())["kubeletconfig"]
+    assert config["kind"] == "KubeletConfiguration"
+    assert config["authentication"]["anonymous"] == {"enabled": False}
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/exec/default/..%2f..%2fsecrets/app?output=1",
+        "/containerLogs/..%2f/web/app",
+        "/containerLogs/default/web/%2e%2e",
+        "/containerLogs/default/web%3fcontainer=x/app",
+        "/metrics",
+        "/stats/summary",
+        "/logs/x",
+        "/%2e%2e/pods",
+    ],
+)
+async def test_tricks_with_paths_do_not_reach_the_remote(world: World, target: str) -> None:
+    # By hand, since a client's library would tidy the path up.
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", world.server.port, ssl=world.pki.client_context("apiserver")
+    )
+    writer.write(f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    assert (await reader.read()).startswith((b"HTTP/1.1 400", b"HTTP/1.1 404"))
+    writer.close()
+    assert not world.remote.asked
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "GET /pods?" + "a" * MAX_LINE + " HTTP/1.1\r\nHost: x\r\n",
+        "GET /pods HTTP/1.1\r\nHost: x\r\nX-Long: " + "a" * 100_000 + "\r\n",
+        "GET /pods HTTP/1.1\r\nHost: x\r\n" + "X-Many: a\r\n" * 200,
+    ],
+)
+async def test_heads_have_a_limit(world: World, head: str) -> None:
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", world.server.port, ssl=world.pki.client_context("apiserver")
+    )
+    writer.write((head + "\r\n").encode())
+    assert b" 400 " in await reader.readline()
+    writer.transport.abort()
+
+
+async def test_a_long_command_fits(world: World) -> None:
+    target = "/exec/default/web/app?output=1&command=" + "%20" * 40_000
+    head, _, writer = await world.upgrade(target)
+    assert head.startswith(b"HTTP/1.1 404 ")
+    assert len(world.remote.asked[0].target) > 120_000
+    writer.close()
+
+
+# -- certificates --------------------------------------------------------------------------------
+
+
+async def test_the_client_ca_can_change(world: World) -> None:
+    world.server.renew(client_ca=world.pki.other_ca_text)
+    session = world.session(token=None, cert="stranger")
+    async with session, session.get("/healthz") as response:
+        assert response.status == 200
+    async with world.session(token=None, cert="apiserver") as session:
+        with pytest.raises(aiohttp.ClientError):
+            await session.get("/healthz")
+    with pytest.raises(CertificateError):
+        world.server.renew(client_ca="-----BEGIN CERTIFICATE-----\nnonsense")
+    session = world.session(token=None, cert="stranger")
+    async with session, session.get("/healthz") as response:
+        assert response.status == 200
+
+
+async def test_the_serving_certificate_can_change(world: World) -> None:
+    world.server.renew(certificate=self_signed("other-name", ["127.0.0.1"]))
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    _, writer = await asyncio.open_connection("127.0.0.1", world.server.port, ssl=context)
+    raw = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    assert "other-name" in x509.load_der_x509_certificate(raw).subject.rfc4514_string()
+    writer.close()
+
+
+def test_a_certificate_of_our_own() -> None:
+    pair = self_signed("a" * 80, ["10.0.0.1", "fd00::1", "node.example"])
+    certificate = x509.load_pem_x509_certificate(pair.certificate)
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [str(ip) for ip in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.1", "fd00::1"]
+    assert names.get_values_for_type(x509.DNSName) == ["node.example", "a" * 80]
+    assert 364 <= (certificate.not_valid_after_utc - certificate.not_valid_before_utc).days <= 366
+    assert pair.key.decode() not in repr(pair)
+    assert "PRIVATE" not in repr(pair)
+    assert server_context(pair, client_ca="").verify_mode is ssl.CERT_NONE
+
+
+def test_files_that_are_no_pair_are_named(pki: Pki, tmp_path: Path) -> None:
+    certificate, _ = pki.files("node")
+    _, other = pki.files("remote")
+    with pytest.raises(CertificateError, match=r"node\.crt and .*remote\.key: .*belong together"):
+        from_files(certificate, other)
+    with pytest.raises(CertificateError, match="none cannot be read: No such file"):
+        from_files(tmp_path / "none", other)
+    (tmp_path / "empty").touch()
+    with pytest.raises(CertificateError, match="not valid PEM"):
+        from_files(tmp_path / "empty", other)
+
+
+def test_a_client_ca_that_is_none_says_where_it_comes_from() -> None:
+    with pytest.raises(CertificateError, match="extension-apiserver-authentication"):
+        server_context(self_signed("n", []), client_ca="no certificate")
+
+
+async def test_a_port_that_is_none_is_refused(world: World) -> None:
+    with pytest.raises(ListenError, match="70000"):
+        await _another(world).start("127.0.0.1", 70_000)
+
+
+async def test_ipv6_takes_ipv4_too(world: World) -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6 here")
+    server = _another(world)
+    await server.start("::", 0)
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.close()
+    await server.stop(1.0)
+
+
+def test_a_refusal_is_its_sentence() -> None:
+    assert str(Refusal(404, "there is no such thing")) == "there is no such thing"
