@@ -76,13 +76,7 @@ class NodeController:
 
     async def register(self) -> Object:
         """Makes the Node, or takes it up again after an earlier join. Raises NodeTaken."""
-        try:
-            body = model.new_node(self._facts, self._remote_nodes.store)
-            node = await self._home.create(NODES, body)
-        except AlreadyExists:
-            node = await self._home.get(NODES, self._facts.name)
-            check_ours(node, self._facts)
-        self.node.observe(node)
+        node = await self._obtain()
         await self._write(node)
         await self._renew()
         return node
@@ -132,15 +126,36 @@ class NodeController:
     async def _reconcile(self) -> None:
         node = self.node.store.get(Key("", self._facts.name))
         if node is None:
-            body = model.new_node(self._facts, self._remote_nodes.store)
-            try:
-                node = await self._home.create(NODES, body)
-            except AlreadyExists:
-                node = await self._home.get(NODES, self._facts.name)
-            else:
-                changes.info("node %s: made again after its deletion", self._facts.name)
-            self.node.observe(node)
+            node = await self._obtain()
+            changes.info("node %s: made again after its deletion", self._facts.name)
         await self._write(node)
+
+    async def _obtain(self) -> Object:
+        """Makes the Node, or takes the one that is there. Raises NodeTaken.
+
+        It is made with its status, so that the scheduler never sees a node without capacity.
+        """
+        nodes = list(self._remote_nodes.store)
+        body = model.new_node(self._facts, nodes)
+        body["status"], said = self._desired(body, nodes)
+        try:
+            node = await self._home.create(NODES, body)
+        except AlreadyExists:
+            node = await self._home.get(NODES, self._facts.name)
+            check_ours(node, self._facts)
+        else:
+            self._tell(said)
+        self.node.observe(node)
+        return node
+
+    def _desired(self, node: Object, nodes: list[Object]) -> tuple[Object, str]:
+        """The status that the Node should have, and a line for people."""
+        health, offered = self._health(nodes), capacity.of_nodes(nodes)
+        status = model.status(
+            node, self._facts, capacity=offered, nodes=nodes, health=health, now=self._now()
+        )
+        word = "Ready" if health.ready else "NotReady"
+        return status, f"{word} ({health.message}); {model.describe(offered)}"
 
     async def _write(self, node: Object) -> None:
         nodes = list(self._remote_nodes.store)
@@ -148,10 +163,7 @@ class NodeController:
         if patch:
             node = await self._home.patch(NODES, self._facts.name, patch)
             self.node.observe(node)
-        health, offered = self._health(nodes), capacity.of_nodes(nodes)
-        desired = model.status(
-            node, self._facts, capacity=offered, nodes=nodes, health=health, now=self._now()
-        )
+        desired, said = self._desired(node, nodes)
         patch = model.status_patch(node, desired)
         if not patch:
             return
@@ -159,10 +171,9 @@ class NodeController:
             NODES, self._facts.name, {"status": patch}, subresource="status", kind="strategic"
         )
         self.node.observe(written)
-        self._tell(health, model.describe(offered))
+        self._tell(said)
 
-    def _tell(self, health: Health, offered: str) -> None:
-        said = f"{'Ready' if health.ready else 'NotReady'} ({health.message}); {offered}"
+    def _tell(self, said: str) -> None:
         if said != self._told:
             self._told = said
             changes.info("node %s: %s", self._facts.name, said)
