@@ -48,8 +48,12 @@ def programs(recipe: Recipe, cache: Path, say: Progress) -> Path:
         partial.mkdir()
         say(f"building {recipe.name} {recipe.version} (once: it is kept in {final})")
         started = time.monotonic()
-        _build(recipe, cache, partial, say)
-        partial.rename(final)
+        try:
+            _build(recipe, cache, partial, say)
+            partial.rename(final)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
         say(f"built {recipe.name} {recipe.version} in {time.monotonic() - started:.0f} s")
     return final
 
@@ -86,8 +90,9 @@ def _build(recipe: Recipe, cache: Path, target: Path, say: Progress) -> None:
     if errors is not None:
         raise BuildFailed(
             f"{recipe.name} {recipe.version} does not build:\n{last_lines(errors)}",
-            where=str(target),
-            next_step="see whether disk and network are there, then run it again",
+            where=f"{recipe.module} {recipe.version}",
+            next_step="when a module cannot be had, take another version; else see whether disk "
+            "and network are there, and run it again",
         )
     for name, package in recipe.programs:
         built = target / _binary_name(package)

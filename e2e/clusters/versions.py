@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from e2e.clusters.errors import InvalidRequest
 
-# The newest patch release of each minor version when this table was last looked at.
+# The newest patch release of each minor version when this table was last looked at. Built and run
+# with it: 1.34 and 1.36. A module proxy need not serve every module of the older ones.
 KUBERNETES: dict[str, str] = {
     "1.31": "v1.31.14",
     "1.32": "v1.32.13",
