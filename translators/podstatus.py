@@ -155,8 +155,11 @@ def _conditions(home: Object, theirs: Object, generation: Any) -> list[Object]:
     """Home's conditions with the remote's put in their places, in a stable order."""
     ours = (home.get("status") or {}).get("conditions") or []
     merged: dict[str, Object] = {c["type"]: c for c in ours}
+    gates = _gates(home)
     for condition in theirs.get("conditions") or ():
         kind = condition["type"]
+        if kind in gates:
+            continue  # Whoever opens home's gates does so at home.
         if kind == "PodScheduled":
             kind = CONDITION_REMOTE_SCHEDULED
             if condition.get("status") == "True" and kind not in merged:
@@ -175,13 +178,17 @@ def _conditions(home: Object, theirs: Object, generation: Any) -> list[Object]:
     ]
 
 
+def _gates(home: Object) -> list[str]:
+    return [g["conditionType"] for g in (home.get("spec") or {}).get("readinessGates") or ()]
+
+
 def _ready(condition: Object, home: Object, conditions: dict[str, Object]) -> Object:
     """Ready as a kubelet computes it: the containers' readiness and home's readiness gates.
 
     The remote pod has no gates, so its own Ready speaks of its containers alone. A pod is ready
     since the last of all these became true. While it is not, the time of the transition stays.
     """
-    gates = [g["conditionType"] for g in (home.get("spec") or {}).get("readinessGates") or ()]
+    gates = _gates(home)
     if condition.get("status") != "True" or not gates:
         return condition
     # Times are RFC 3339 in UTC with whole seconds, which sort as text.

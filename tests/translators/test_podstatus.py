@@ -137,6 +137,13 @@ def test_conditions_of_others_stay() -> None:
     }
 
 
+def test_a_gate_is_opened_at_home_alone() -> None:
+    closed = _condition(_GATE, "False")
+    home = _home({"conditions": [closed]}, readinessGates=[{"conditionType": _GATE}])
+
+    assert _found(home, _condition(_GATE, "True"))[_GATE] == closed
+
+
 def test_a_condition_that_the_kubelet_took_back_goes() -> None:
     home = _home({"conditions": [_condition("PodResizePending"), _condition("Ready")]})
 
