@@ -66,10 +66,12 @@ class NodeController:
         self._watched = watched
         self._now = now
         self._queue: WorkQueue[str] = WorkQueue()
+        self._node_uid = ""
         self._lease_uid = ""
         self._told = ""
         self.node = Informer(home, NODES, fields=f"metadata.name={facts.name}")
         self.node.on_change(self._changed)
+        self.node.on_state(self._home_state_changed)
         remote_nodes.on_change(self._changed)
         for informer in watched:
             informer.on_state(self._state_changed)
@@ -77,8 +79,7 @@ class NodeController:
     async def register(self) -> Object:
         """Makes the Node, or takes it up again after an earlier join. Raises NodeTaken."""
         node = await self._obtain()
-        await self._write(node)
-        await self._renew()
+        await self._take(node)
         return node
 
     async def run(self) -> None:
@@ -93,6 +94,8 @@ class NodeController:
 
     async def release(self) -> None:
         """Gives the Lease back. Best effort: an expired one says the same a little later."""
+        if not self._lease_uid:
+            return  # It is not ours; another process may serve the node.
         patch: Object = {"metadata": {"uid": self._lease_uid}, "spec": {"holderIdentity": None}}
         try:
             await self._home.patch(LEASES, self._facts.name, patch, namespace=LEASE_NAMESPACE)
@@ -106,6 +109,10 @@ class NodeController:
 
     def _state_changed(self, informer: Informer) -> None:
         self._queue.add_after(_NODE, OUTAGE_SECONDS if informer.error else SETTLE)
+
+    def _home_state_changed(self, informer: Informer) -> None:
+        if informer.error is None:
+            self._queue.hurry()
 
     # -- the node --------------------------------------------------------------------------
 
@@ -128,7 +135,21 @@ class NodeController:
         if node is None:
             node = await self._obtain()
             changes.info("node %s: made again after its deletion", self._facts.name)
+        if uid_of(node) == self._node_uid:
+            await self._write(node)
+        else:
+            await self._take(node)
+
+    async def _take(self, node: Object) -> None:
+        """Makes a Node that is new to us say what it should, and own the Lease. Raises NodeTaken.
+
+        The Lease must not wait for its next renewal: with its owner gone it would be collected.
+        """
+        check_ours(node, self._facts)
         await self._write(node)
+        self._lease_uid = ""
+        await self._renew()
+        self._node_uid = uid_of(node)
 
     async def _obtain(self) -> Object:
         """Makes the Node, or takes the one that is there. Raises NodeTaken.
@@ -159,8 +180,11 @@ class NodeController:
 
     async def _write(self, node: Object) -> None:
         nodes = list(self._remote_nodes.store)
+        # With its UID, a patch meets no other Node that has since taken the name.
+        same: Object = {"metadata": {"uid": uid_of(node)}}
         patch = model.metadata_patch(node, self._facts, nodes)
         if patch:
+            patch["metadata"] |= same["metadata"]
             node = await self._home.patch(NODES, self._facts.name, patch)
             self.node.observe(node)
         desired, said = self._desired(node, nodes)
@@ -168,7 +192,11 @@ class NodeController:
         if not patch:
             return
         written = await self._home.patch(
-            NODES, self._facts.name, {"status": patch}, subresource="status", kind="strategic"
+            NODES,
+            self._facts.name,
+            {**same, "status": patch},
+            subresource="status",
+            kind="strategic",
         )
         self.node.observe(written)
         self._tell(said)

@@ -1,0 +1,407 @@
+"""The Node object and its Lease at home, with a remote whose nodes the test makes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from bridge.node import controller as controller_module
+from bridge.node import model
+from bridge.node.controller import LEASE_NAMESPACE, NodeController, NodeTaken
+from bridge.node.model import NodeFacts
+from sync import informer as informer_module
+from sync import workqueue
+from sync.informer import Informer
+from sync.kube.client import KubeClient
+from sync.kube.resources import LEASES, NODES, Object
+from tests.conftest import ClientFor
+from tests.fakeapi import FakeApi, Fault
+from tests.sync.watched import Waits, watching
+
+NAME = "virtual"
+FACTS = NodeFacts(
+    name=NAME,
+    remote_id="remote-1",
+    address="192.0.2.7",
+    port=10250,
+    version="1.2.3",
+    taint={"key": "cluster-bridge.io/virtual-node", "value": "true", "effect": "NoSchedule"},
+    annotations={model.ANNOTATION_HOME_NAME: "h"},
+)
+#: Stand in for the constants of the module, so that no test waits for half a minute.
+SETTLE, OUTAGE, RENEW = 0.01, 0.15, 0.02
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All waits are short."""
+    Waits(monkeypatch)
+    monkeypatch.setattr(informer_module, "SHORT_WATCH", 0.01)
+    monkeypatch.setattr(controller_module, "SETTLE", SETTLE)
+    monkeypatch.setattr(controller_module, "OUTAGE_SECONDS", OUTAGE)
+    monkeypatch.setattr(controller_module, "RENEW_SECONDS", RENEW)
+    monkeypatch.setattr(workqueue, "RETRY_FIRST", 0.005)
+
+
+@pytest.fixture
+async def nodes(remote_api: FakeApi, client_for: ClientFor) -> AsyncIterator[Informer]:
+    """The remote's nodes, one of which is usable, as they are watched."""
+    joined(remote_api, worker("w1", cpu="4"))
+    informer = Informer(await client_for(remote_api, "remote"), NODES)
+    async with watching(informer):
+        yield informer
+
+
+@pytest.fixture
+async def home(home_api: FakeApi, client_for: ClientFor) -> KubeClient:
+    """A client of home."""
+    return await client_for(home_api, "home")
+
+
+@pytest.fixture
+def node(home: KubeClient, nodes: Informer) -> NodeController:
+    """Neither registered nor running."""
+    return controller(home, nodes)
+
+
+def controller(home: KubeClient, nodes: Informer) -> NodeController:
+    return NodeController(
+        home, FACTS, remote_nodes=nodes, watched=[nodes], now=lambda: "2030-01-01T00:00:00Z"
+    )
+
+
+def worker(name: str, *, cpu: str = "2", ready: bool = True) -> Object:
+    """A node of the remote."""
+    resources = {"cpu": cpu, "memory": "8Gi", "pods": "110"}
+    condition = {"type": "Ready", "status": "True" if ready else "False"}
+    status = {
+        "capacity": resources,
+        "allocatable": resources,
+        "conditions": [condition],
+        "nodeInfo": {"architecture": "arm64", "kubeletVersion": "v1.34.4"},
+    }
+    meta = {"name": name}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": meta, "spec": {}, "status": status}
+
+
+def joined(api: FakeApi, node: Object) -> None:
+    """The node is there, without the taint that admission gives to a new one."""
+    api.put(node)
+    api.update(NODES, node["metadata"]["name"], {"spec": {"taints": None}})
+
+
+@asynccontextmanager
+async def running(node: NodeController) -> AsyncIterator[asyncio.Task[None]]:
+    """Registered and kept until the block ends."""
+    await node.register()
+    task = asyncio.create_task(node.run())
+    try:
+        async with asyncio.timeout(5):
+            await node.node.synced.wait()
+        await asyncio.sleep(3 * SETTLE)
+        yield task
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, ExceptionGroup):
+            await task
+
+
+def condition(api: FakeApi, kind: str = "Ready") -> Object:
+    """A condition of the virtual node; empty where it has none."""
+    node = api.find(NODES, NAME) or {}
+    found = (node.get("status") or {}).get("conditions") or []
+    return next((item for item in found if item["type"] == kind), {})
+
+
+def lease(api: FakeApi) -> Object:
+    """The virtual node's Lease."""
+    return api.get(LEASES, NAME, LEASE_NAMESPACE)
+
+
+def node_writes(api: FakeApi) -> list[str]:
+    """The writes to the Node."""
+    return [entry.method for entry in api.writes(f"/api/v1/nodes/{NAME}*")]
+
+
+# -- register ------------------------------------------------------------------------------
+
+
+async def test_a_node_is_made_that_says_what_the_remote_is(
+    home_api: FakeApi, node: NodeController
+) -> None:
+    await node.register()
+    made = home_api.get(NODES, NAME)
+    assert made["metadata"]["labels"][model.LABEL_REMOTE] == "remote-1"
+    assert made["metadata"]["labels"]["kubernetes.io/arch"] == "arm64"
+    assert FACTS.taint in made["spec"]["taints"]
+    assert made["status"]["capacity"]["cpu"] == "4"
+    assert made["status"]["nodeInfo"]["kubeletVersion"] == "v1.34.4"
+    assert made["status"]["addresses"][0]["address"] == "192.0.2.7"
+    assert made["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] == 10250
+    assert (condition(home_api)["status"], condition(home_api)["reason"]) == ("True", "RemoteReady")
+    for kind in ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"):
+        assert condition(home_api, kind)["status"] == "False"
+    (owner,) = lease(home_api)["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("Node", made["metadata"]["uid"])
+    assert lease(home_api)["spec"]["holderIdentity"] == NAME
+    assert lease(home_api)["spec"]["leaseDurationSeconds"] == 40
+
+
+async def test_the_node_of_an_earlier_join_is_taken_up_with_all_that_others_put_on_it(
+    home_api: FakeApi, home: KubeClient, nodes: Informer
+) -> None:
+    await controller(home, nodes).register()
+    uid = home_api.get(NODES, NAME)["metadata"]["uid"]
+    theirs = {"key": "theirs", "effect": "NoExecute"}
+    change: Object = {
+        "metadata": {"labels": {"theirs": "yes"}, "annotations": {"theirs": "too"}},
+        "spec": {"taints": [theirs], "unschedulable": True},
+        "status": {
+            "conditions": [
+                *home_api.get(NODES, NAME)["status"]["conditions"],
+                {"type": "Theirs", "status": "True"},
+            ]
+        },
+    }
+    home_api.update(NODES, NAME, change)
+    home_api.clear_log()
+    await controller(home, nodes).register()
+    assert node_writes(home_api) == [], "nothing differs"
+    home_api.update(NODES, NAME, {"metadata": {"labels": {"type": "wrong"}}})
+    home_api.update(NODES, NAME, {"status": {"capacity": {"cpu": "1"}}})
+    await controller(home, nodes).register()
+    assert node_writes(home_api) == ["PATCH", "PATCH"]
+    kept = home_api.get(NODES, NAME)
+    assert kept["metadata"]["uid"] == uid
+    assert kept["metadata"]["labels"]["theirs"] == "yes"
+    assert kept["metadata"]["labels"]["type"] == "virtual-kubelet"
+    assert kept["metadata"]["annotations"]["theirs"] == "too"
+    assert kept["spec"] == {**kept["spec"], "taints": [theirs], "unschedulable": True}
+    assert condition(home_api, "Theirs")["status"] == "True"
+    assert kept["status"]["capacity"]["cpu"] == "4"
+
+
+@pytest.mark.parametrize(
+    ("labels", "whose"),
+    [({}, "is not a bridge's"), ({model.LABEL_REMOTE: "remote-2"}, "stands for another remote")],
+    ids=["of a machine", "of another remote"],
+)
+async def test_a_node_of_somebody_else_is_not_taken(
+    home_api: FakeApi, node: NodeController, labels: dict[str, str], whose: str
+) -> None:
+    theirs = home_api.put(
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NAME, "labels": labels}}
+    )
+    with pytest.raises(NodeTaken, match=whose):
+        await node.register()
+    assert home_api.get(NODES, NAME) == theirs
+    assert home_api.find(LEASES, NAME, LEASE_NAMESPACE) is None
+    await node.release()
+    assert home_api.find(LEASES, NAME, LEASE_NAMESPACE) is None
+
+
+# -- status --------------------------------------------------------------------------------
+
+
+async def test_the_status_is_written_only_when_it_differs_and_a_burst_is_one_write(
+    home_api: FakeApi, remote_api: FakeApi, node: NodeController
+) -> None:
+    async with running(node):
+        home_api.clear_log()
+        beat = {"conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": "x"}]}
+        remote_api.update(NODES, "w1", {"status": beat})
+        home_api.update(NODES, NAME, {"metadata": {"labels": {"theirs": "yes"}}})
+        await asyncio.sleep(5 * SETTLE)
+        assert node_writes(home_api) == []
+        for number in range(2, 6):
+            joined(remote_api, worker(f"w{number}"))
+        await home_api.until(lambda: home_api.get(NODES, NAME)["status"]["capacity"]["cpu"] == "12")
+        await asyncio.sleep(5 * SETTLE)
+        assert len(node_writes(home_api)) <= 2
+
+
+async def test_what_others_overwrote_is_put_right(home_api: FakeApi, node: NodeController) -> None:
+    async with running(node):
+        conditions = [
+            {**item, "status": "Unknown", "reason": "NodeStatusUnknown"}
+            for item in home_api.get(NODES, NAME)["status"]["conditions"]
+        ]
+        home_api.update(NODES, NAME, {"status": {"conditions": conditions}})
+        await home_api.until(lambda: condition(home_api)["status"] == "True")
+        assert condition(home_api, "DiskPressure")["status"] == "False"
+
+
+async def test_a_remote_without_usable_nodes_is_not_ready_and_says_why(
+    home_api: FakeApi, remote_api: FakeApi, node: NodeController
+) -> None:
+    async with running(node):
+        joined(remote_api, worker("w1", ready=False))
+        await home_api.until(lambda: condition(home_api)["status"] == "False")
+        assert condition(home_api)["reason"] == "NoUsableNodes"
+        joined(remote_api, worker("w1"))
+        await home_api.until(lambda: condition(home_api)["status"] == "True")
+
+
+async def test_an_outage_of_the_remote_is_told_when_it_lasts_and_so_is_its_end(
+    home_api: FakeApi, remote_api: FakeApi, node: NodeController
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with running(node):
+        before = home_api.get(NODES, NAME)["status"]["capacity"]
+        began = loop.time()
+        await remote_api.stop()
+        await home_api.until(lambda: condition(home_api)["status"] == "False")
+        assert loop.time() - began >= OUTAGE - SETTLE
+        assert condition(home_api)["reason"] == "RemoteUnreachable"
+        assert home_api.get(NODES, NAME)["status"]["capacity"] == before
+        assert lease(home_api)["spec"]["holderIdentity"] == NAME
+        await remote_api.start()
+        await home_api.until(lambda: condition(home_api)["status"] == "True")
+
+
+async def test_a_short_outage_is_not_told(
+    home_api: FakeApi, remote_api: FakeApi, node: NodeController
+) -> None:
+    async with running(node):
+        home_api.clear_log()
+        await remote_api.stop()
+        await asyncio.sleep(OUTAGE / 3)
+        await remote_api.start()
+        await asyncio.sleep(OUTAGE)
+        assert node_writes(home_api) == []
+
+
+async def test_a_credential_that_the_remote_refuses_is_told_as_such(
+    home_api: FakeApi, remote_api: FakeApi, node: NodeController
+) -> None:
+    async with running(node):
+        remote_api.fail(Fault("GET", "/api/v1/nodes", code=403, message="no", times=None))
+        remote_api.break_watches()
+        await home_api.until(lambda: condition(home_api)["status"] == "False")
+        # The cut came first; what it was followed by is what lasts.
+        assert condition(home_api)["reason"] in ("RemoteCredentialRefused", "RemoteUnreachable")
+
+
+# -- the node and the Lease come back ------------------------------------------------------
+
+
+async def test_the_lease_is_renewed_and_nothing_else_is_written(
+    home_api: FakeApi, node: NodeController
+) -> None:
+    async with running(node):
+        home_api.clear_log()
+        times: set[str] = set()
+
+        def renewed() -> bool:
+            times.add(lease(home_api)["spec"]["renewTime"])
+            return len(times) >= 3
+
+        await home_api.until(renewed)
+        paths = {entry.path for entry in home_api.writes()}
+        assert paths == {f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases/{NAME}"}
+
+
+@pytest.mark.parametrize("replaced", [False, True], ids=["deleted", "replaced"])
+async def test_a_lease_that_is_lost_is_made_or_taken_again(
+    home_api: FakeApi, node: NodeController, replaced: bool
+) -> None:
+    async with running(node):
+        uid = lease(home_api)["metadata"]["uid"]
+        home_api.remove(LEASES, NAME, LEASE_NAMESPACE)
+        if replaced:
+            kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": {}}
+            home_api.put({**kind, "metadata": {"name": NAME, "namespace": LEASE_NAMESPACE}})
+        await home_api.until(
+            lambda: (home_api.find(LEASES, NAME, LEASE_NAMESPACE) or {"spec": {}})["spec"].get(
+                "holderIdentity"
+            )
+        )
+        again = lease(home_api)["metadata"]
+        assert again["uid"] != uid
+        assert again["ownerReferences"][0]["uid"] == home_api.get(NODES, NAME)["metadata"]["uid"]
+
+
+async def test_a_node_that_was_deleted_is_made_again_and_owns_the_lease(
+    home_api: FakeApi, node: NodeController
+) -> None:
+    async with running(node):
+        old = home_api.remove(NODES, NAME)["metadata"]["uid"]
+        await home_api.until(lambda: condition(home_api).get("status") == "True")
+        new = home_api.get(NODES, NAME)["metadata"]["uid"]
+        assert new != old
+        await home_api.until(
+            lambda: lease(home_api)["metadata"]["ownerReferences"][0]["uid"] == new
+        )
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["seen", "not seen yet"])
+async def test_a_name_that_another_node_took_since_ends_the_join(
+    home_api: FakeApi, node: NodeController, seen: bool
+) -> None:
+    async with running(node) as task:
+        if not seen:
+            home_api.fail(Fault("POST", "/api/v1/nodes", code=409, reason="AlreadyExists"))
+        home_api.remove(NODES, NAME)
+        if seen:
+            theirs = home_api.put(
+                {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NAME, "labels": {}}}
+            )
+        else:
+            taken = home_api.fail(Fault("GET", f"/api/v1/nodes/{NAME}", watch=False))
+            taken.raw = b'{"kind":"Node","metadata":{"name":"virtual","uid":"9"}}'
+        with pytest.raises(ExceptionGroup) as caught:
+            async with asyncio.timeout(5):
+                await task
+        assert caught.group_contains(NodeTaken)
+        if seen:
+            assert home_api.get(NODES, NAME) == theirs
+
+
+async def test_a_home_that_was_away_learns_at_once_what_it_missed(
+    home_api: FakeApi, remote_api: FakeApi, node: NodeController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(node):
+        monkeypatch.setattr(workqueue, "RETRY_FIRST", 600.0)
+        await home_api.stop()
+        joined(remote_api, worker("w2"))
+        await asyncio.sleep(5 * SETTLE)
+        await home_api.start()
+        await home_api.until(lambda: home_api.get(NODES, NAME)["status"]["capacity"]["cpu"] == "6")
+
+
+# -- the end -------------------------------------------------------------------------------
+
+
+async def test_a_lease_is_given_back_at_the_end(home_api: FakeApi, node: NodeController) -> None:
+    async with running(node):
+        pass
+    await node.release()
+    assert lease(home_api)["spec"].get("holderIdentity") is None
+    assert condition(home_api)["status"] == "True"
+
+
+async def test_what_never_had_the_lease_does_not_give_it_back(
+    home_api: FakeApi, home: KubeClient, nodes: Informer
+) -> None:
+    """Stopped before it registered, while another process serves the node."""
+    await controller(home, nodes).register()
+    await controller(home, nodes).release()
+    assert lease(home_api)["spec"]["holderIdentity"] == NAME
+
+
+async def test_a_release_that_fails_is_no_error(home_api: FakeApi, node: NodeController) -> None:
+    await node.register()
+    await home_api.stop()
+    await node.release()
+
+
+async def test_cancellation_leaves_no_task(home_api: FakeApi, node: NodeController) -> None:
+    async with running(node):
+        names = {task.get_name() for task in asyncio.all_tasks()}
+        assert {"watch-home-node", "node-lease", "node-status"} <= names
+    names = {task.get_name() for task in asyncio.all_tasks()}
+    assert not {"watch-home-node", "node-lease", "node-status"} & names
