@@ -31,6 +31,8 @@ from sync.kube.kubeconfig import KubeconfigRef as KubeconfigRef  # noqa: PLC0414
 #: A credential that the server refused is read again at most this often, in seconds: an exec
 #: plugin may start a browser or count against a quota.
 RENEW_INTERVAL = 10.0
+#: Seconds for a credential plugin or an OIDC issuer: all requests that were refused wait for it.
+PLUGIN_SECONDS = 60.0
 
 _NO_ENTRY = re.compile(
     r"Expected object with name (?P<name>.*?) in .*/(?P<kind>context|cluster|user)s list$",
@@ -105,12 +107,13 @@ class Access:
         log.addHandler(plugin_errors)
         log.propagate = False
         try:
-            loader = await load_kube_config(  # type: ignore[no-untyped-call]  # it has no types
-                config_file=self.ref.files(),
-                context=self.ref.context,
-                client_configuration=configuration,
-                persist_config=False,
-            )
+            async with asyncio.timeout(PLUGIN_SECONDS):
+                loader = await load_kube_config(  # type: ignore[no-untyped-call]  # it has no types
+                    config_file=self.ref.files(),
+                    context=self.ref.context,
+                    client_configuration=configuration,
+                    persist_config=False,
+                )
         # NB: neither these errors' own text nor they as a cause: they quote the file with its keys.
         except ConfigException as error:
             raise self._error(_config_words(str(error))) from None
@@ -118,8 +121,13 @@ class Access:
             raise self._error(
                 "it is not a kubeconfig, or its context has no user; see `kubectl config view`"
             ) from None
-        except (aiohttp.ClientError, TimeoutError):
+        except aiohttp.ClientError:
             raise self._error("its OIDC issuer did not renew the token; log in again") from None
+        except TimeoutError:
+            raise self._error(
+                "its credential plugin or OIDC issuer gave no answer in "
+                f"{PLUGIN_SECONDS:.0f} s; run `kubectl --kubeconfig {self.ref.files()} version`"
+            ) from None
         except OSError as error:
             raise self._error(f"{error.strerror or 'cannot be read'}: {error.filename}") from error
         finally:

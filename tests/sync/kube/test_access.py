@@ -157,6 +157,20 @@ async def test_plugin_fails(path: Path, script: str) -> None:
     assert "plugin" in message or "PEM" in message
 
 
+async def test_plugin_that_never_answers_ends_in_a_sentence(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hangs(**_: object) -> None:
+        await asyncio.Event().wait()
+
+    # Not a real one: the package leaves the plugin's process open when it is given up.
+    monkeypatch.setattr("kubernetes.aio.config.load_kube_config", hangs)
+    monkeypatch.setattr("sync.kube.access.PLUGIN_SECONDS", 0.01)
+    assert "gave no answer" in await refused(
+        KubeconfigRef(write(path, kubeconfig(SERVER, user={"token": "a"})))
+    )
+
+
 async def test_plugin_is_missing(path: Path) -> None:
     user = plugin(path.with_name("plugin"), "")
     path.with_name("plugin").unlink()
