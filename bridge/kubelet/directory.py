@@ -22,10 +22,10 @@ class PodDirectory(Protocol):
     """Finds pods by what home calls them. Answers from caches; called on the event loop."""
 
     def find(self, namespace: str, name: str, uid: str | None) -> RemotePod | None:
-        """The remote pod of a home pod that is bound to our node; None when there is no such pod.
+        """The remote pod of a home pod that is bound to our node; None when there is none (yet).
 
         With ``uid``, only the home pod with this UID counts: another that has taken the name
-        since is not the one that is meant. Whether the remote pod exists yet, the remote says.
+        since is not the one that is meant.
         """
 
     def pods(self) -> list[Object]:

@@ -130,6 +130,7 @@ class KubeletServer:
         listener, http = self._listener, self._http
         self._listener = self._http = None
         listener.close()
+        http.pre_shutdown()  # connections without a request end at once
         self._active.end_all()
         for layer in list(self._shaking):
             layer.abort()

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
+import os
 import socket
 import ssl
 from collections.abc import Callable, Sequence
@@ -31,6 +33,7 @@ from sync.kube.sockets import TransportErrors, tunnel_socket
 from sync.kube.tls import TlsLayer
 
 USER_AGENT = "cluster-bridge"
+_HUNG_UP = "the server hung up before it answered"
 
 
 class Upgraded:
@@ -118,6 +121,8 @@ async def _open_once(
             except BaseException:
                 wire.transport.abort()
                 raise
+        except ssl.SSLError:
+            raise  # some are ValueErrors, too
         except ValueError as error:
             raise Unreachable(
                 f"{error}; is {access.server} an API server, or a proxy before it?",
@@ -151,9 +156,9 @@ async def _reached(access: Access, what: str) -> _Wire:
         raise  # mapped by the caller
     except OSError as error:
         via = f" through the proxy {_without_user(access.proxy)}" if access.proxy else ""
-        raise Unreachable(
-            f"{access.server}{via}: {error.strerror or error}", side=access.side, what=what
-        ) from error
+        code = error.errno or 0  # one of getaddrinfo is below 0
+        why = os.strerror(code) if code > 0 else error.strerror or error
+        raise Unreachable(f"{access.server}{via}: {why}", side=access.side, what=what) from error
 
 
 def _without_user(url: str) -> str:
@@ -303,7 +308,7 @@ class _Wire(asyncio.Protocol):
     async def _until(self, found: Callable[[], bytes | None]) -> bytes:
         while (result := found()) is None:
             if self._ended:
-                raise self._error or ConnectionResetError("the peer hung up before it answered")
+                raise self._error or ConnectionResetError(errno.ECONNRESET, _HUNG_UP)
             self._news = asyncio.get_running_loop().create_future()
             try:
                 await self._news

@@ -232,7 +232,7 @@ async def test_the_same_question_is_asked_once_at_a_time(home: FakeHome) -> None
 
 
 async def test_closing_ends_what_is_asked(home: FakeHome) -> None:
-    home.delay = 5
+    home.delay = 0.5
     async with KubeClient(access_for(home.url, "home")) as client:
         gate = Gate(client, "virtual")
         asking = asyncio.create_task(gate.authorize(ALICE, "get", ("pods",)))
