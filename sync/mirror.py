@@ -280,6 +280,11 @@ class Mirror:
         labels[naming.LABEL_NODE] = (metadata(copy).get("labels") or {}).get(
             naming.LABEL_NODE, labels[naming.LABEL_NODE]
         )
+        for field in ("labels", "annotations"):
+            # With a domain they can be the remote's own machinery's, which would write them anew
+            # each time we take them off; as `translators.pod.update` does.
+            theirs = {k: v for k, v in (metadata(copy).get(field) or {}).items() if "/" in k}
+            desired["metadata"][field] = {**theirs, **desired["metadata"][field]}
         patch: Object = merge_patch(copy, desired, exact=_EXACT)
         return patch
 

@@ -71,6 +71,22 @@ async def test_a_copy_that_was_changed_or_deleted_in_the_remote_is_put_right(
     assert (world.config_map() or {})["data"] == {"k": "1"}
 
 
+async def test_what_the_remotes_own_machinery_notes_on_a_copy_stays(world: World) -> None:
+    """Taken off, it would be written again, and so on for ever."""
+    world.home.put(config_map("conf", labels={"tier": "a"}, data={"k": "1"}))
+    await with_pod(world, "cm/conf")
+    notes: Object = {"labels": {"x.example.com/a": "1"}, "annotations": {"x.example.com/b": "2"}}
+    world.remote.update(CONFIG_MAPS, "conf", {"metadata": notes}, THERE)
+    await world.settle()
+    assert world.writes() == []
+    world.home.update(CONFIG_MAPS, "conf", {"metadata": {"labels": {"tier": None}}}, "default")
+    await world.settle()
+    meta = (world.config_map() or {})["metadata"]
+    assert "tier" not in meta["labels"]
+    assert meta["labels"]["x.example.com/a"] == "1"
+    assert meta["annotations"]["x.example.com/b"] == "2"
+
+
 async def test_a_copy_whose_annotations_somebody_took_off_is_put_right(world: World) -> None:
     world.home.put(config_map("conf", data={"k": "1"}))
     await with_pod(world, "cm/conf")
