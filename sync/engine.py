@@ -2,7 +2,8 @@
 
 1. The informers of the node's home pods and of this home's objects in the remote start.
 2. When each has had its first full list, with its handlers called, the controllers start: a
-   decision on half a cache could delete what runs.
+   decision on half a cache could delete what runs. Nothing starts where the remote's pods stand
+   in other namespaces than they should (`MappingChanged`).
 3. They run until cancelled. Nothing is written when they stop: workloads go on.
 
 An informer that fails and works again has its cluster's failed keys tried at once.
@@ -34,6 +35,10 @@ def utc_now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+class MappingChanged(Exception):
+    """Pods of this node run in the remote under another mapping of namespaces."""
+
+
 class Engine:
     """Makes the remote run what home has bound to ``identity.node``."""
 
@@ -46,6 +51,7 @@ class Engine:
         node_address: str,
         now: Callable[[], str] = utc_now,
     ) -> None:
+        self._identity = identity
         owned = identity.owned_by_home
         self.events = EventRecorder(home, node=identity.node, now=now)
         self.home_pods = Informer(
@@ -99,9 +105,28 @@ class Engine:
         ]
 
     async def synced(self) -> None:
-        """Waits until every informer has had its first full list."""
+        """Waits until every informer has had its first full list.
+
+        Raises MappingChanged where pods would be looked for in other namespaces than they are
+        in: each would be started a second time.
+        """
         for informer in self.informers:
             await informer.synced.wait()
+        for pod in self.remote_pods.store:
+            self._check_mapping(pod)
+
+    def _check_mapping(self, pod: Object) -> None:
+        origin = naming.origin(pod)
+        if origin is None or not naming.is_nodes_own(pod, self._identity):
+            return
+        stands_for = self._identity.remote_namespace(origin.namespace)
+        if stands_for != namespace_of(pod):
+            raise MappingChanged(
+                f"remote: pods of node {self._identity.node} run in namespace {namespace_of(pod)}, "
+                f"but --namespace-template and --home-name now give {stands_for} for home's "
+                f"{origin.namespace}; join with those of before, or remove the pods first: "
+                f"bridge leave --name {self._identity.node}"
+            )
 
     async def run(self) -> None:
         """Runs until cancelled."""

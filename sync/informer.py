@@ -99,7 +99,8 @@ class Informer:
         self._handlers.append(handler)
 
     def on_state(self, handler: Callable[[Informer], None]) -> None:
-        """Calls ``handler(self)`` when it begins to fail and when it works again."""
+        """Calls ``handler(self)`` when it begins to fail, when that has another kind of reason,
+        and when it works again."""
         self._state_handlers.append(handler)
 
     def observe(self, obj: Object) -> None:
@@ -252,11 +253,11 @@ class Informer:
         self._tell_state()
 
     def _fails(self, error: KubeError) -> None:
-        first = self.error is None
-        self.error = error
-        if first:
-            log.warning("cannot watch %s: %s", self.resource, error)
+        known, self.error = self.error, error
+        if known is None:
             self.failing_since = asyncio.get_running_loop().time()
+        if type(known) is not type(error):
+            log.warning("cannot watch %s: %s", self.resource, error)
             self._tell_state()
 
     def _tell_state(self) -> None:

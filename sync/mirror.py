@@ -24,7 +24,7 @@ from sync.controller import Controller, Waiting
 from sync.events import EventRecorder
 from sync.informer import Informer
 from sync.kube.client import KubeClient
-from sync.kube.errors import AlreadyExists, Invalid
+from sync.kube.errors import AlreadyExists, Forbidden, Invalid
 from sync.kube.resources import CONFIG_MAPS, SECRETS, SERVICES, Resource
 from sync.namespaces import Namespaces
 from sync.scopes import Scopes
@@ -119,7 +119,7 @@ class Mirror:
         """All that the home pod needs is in the remote, as far as it exists at home.
 
         Raises Waiting where a foreign object is in the way of a ConfigMap or Secret, and what the
-        API server raises. A Service that clashes does not keep the pod from running.
+        API server raises. A Service that clashes or is refused does not keep the pod from running.
         """
         namespace = HomeNamespace(namespace_of(pod))
         for key in reference_keys(pod, namespace):
@@ -129,8 +129,8 @@ class Mirror:
             if not self._is_current(key):
                 try:
                     await self.controller.settled(key)
-                except Waiting as waiting:
-                    log.debug("pod %s/%s: %s", namespace, name_of(pod), waiting)
+                except (Waiting, Forbidden, Invalid) as error:
+                    log.debug("pod %s/%s: %s", namespace, name_of(pod), error)
 
     # -- what changed ----------------------------------------------------------------------
 

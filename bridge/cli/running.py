@@ -33,9 +33,17 @@ def run(command: Callable[[asyncio.Event], Awaitable[T]]) -> T:
     from bridge.kubelet.server import ListenError
     from bridge.node.controller import NodeTaken
     from bridge.preflight.checks import PreflightError
+    from sync.engine import MappingChanged
     from sync.kube.errors import KubeError
 
-    for_people = (CertificateError, ListenError, NodeTaken, PreflightError, KubeError)
+    for_people = (
+        CertificateError,
+        ListenError,
+        MappingChanged,
+        NodeTaken,
+        PreflightError,
+        KubeError,
+    )
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_with_signals(command))

@@ -107,8 +107,9 @@ class NodeController:
     def _changed(self, _: Object | None, __: Object | None) -> None:
         self._queue.add_after(_NODE, SETTLE)
 
-    def _state_changed(self, informer: Informer) -> None:
-        self._queue.add_after(_NODE, OUTAGE_SECONDS if informer.error else SETTLE)
+    def _state_changed(self, _: Informer) -> None:
+        # An outage that is not one yet is looked at again when it is: `_health`.
+        self._queue.add_after(_NODE, SETTLE)
 
     def _home_state_changed(self, informer: Informer) -> None:
         if informer.error is None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from dataclasses import replace
 
 import pytest
 
+from sync.engine import MappingChanged
 from sync.kube.resources import CONFIG_MAPS, EVENTS, PODS, SECRETS
 from tests.fakeapi import Fault
 from tests.objects import config_map, secret
-from tests.sync.world import THERE, World
+from tests.sync.world import IDENTITY, THERE, World
 from translators import naming
 
 
@@ -115,6 +117,28 @@ async def test_nothing_is_decided_before_every_cache_is_full(world: World) -> No
     await world.start(settle=False)
     await world.home.until(lambda: refused.hits == 4)
     await world.settle()
+    assert world.writes() == []
+
+
+async def test_another_mapping_of_namespaces_is_refused_while_pods_run_under_the_first(
+    world: World,
+) -> None:
+    """Looked for where they are not, all pods would be started a second time."""
+    await world.start()
+    world.pod()
+    await world.settle()
+    world.runs()
+    await world.settle()
+    await world.stop()
+    world.forget()
+
+    world.identity = replace(IDENTITY, home_name="other")
+    await world.start(settle=False)
+    with pytest.raises(MappingChanged, match=f"{THERE}.*default-other"):
+        await world.engine.synced()
+    with pytest.raises(ExceptionGroup) as ended:
+        await world.ended()
+    assert ended.group_contains(MappingChanged)
     assert world.writes() == []
 
 

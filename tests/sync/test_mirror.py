@@ -302,6 +302,24 @@ async def test_a_foreign_service_does_not_keep_the_pod_from_running(world: World
     assert world.remote.get(SERVICES, "web", THERE) == theirs
 
 
+async def test_a_service_that_the_remote_refuses_does_not_keep_the_pod_from_running(
+    world: World,
+) -> None:
+    world.home.put(
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "web", "namespace": "default"},
+            "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]},
+        }
+    )
+    world.remote.fail(Fault("POST", "*/services", code=403))
+    await world.start()
+    world.pod(labels={"app": "web"})
+    await world.settle(waiting=True)
+    assert world.there()
+
+
 async def test_a_copy_whose_answer_was_lost_is_taken_for_what_it_is(world: World) -> None:
     world.home.put(config_map("conf", data={"k": "1"}))
     world.remote.fail(Fault("POST", "*/configmaps", drop="after"))

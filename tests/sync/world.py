@@ -78,6 +78,15 @@ class World:
         await self._clients.aclose()
         self._engine = self._task = None
 
+    async def ended(self) -> None:
+        """Waits for an engine that ends by itself, and raises what it raised."""
+        task, self._task = self._task, None
+        assert task is not None
+        try:
+            await task
+        finally:
+            await self.stop()
+
     async def restart(self) -> None:
         """As a new process, with all logs cleared."""
         await self.stop()
