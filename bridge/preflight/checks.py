@@ -17,6 +17,7 @@ from bridge.settings import JoinSettings
 from sync.kube.access import Access, KubeconfigRef, load
 from sync.kube.client import KubeClient
 from sync.kube.errors import (
+    ApiError,
     CertificateError,
     Forbidden,
     KubeError,
@@ -31,8 +32,6 @@ from translators.types import Object, uid_of
 
 #: Seconds for everything, kubeconfig plugins included: a person waits for this.
 LIMIT = 14.0
-#: Seconds for one question to an API server.
-QUESTION = 6.0
 
 
 class PreflightError(Exception):
@@ -57,11 +56,11 @@ Told = Callable[[str], None]
 @asynccontextmanager
 async def connected(ref: KubeconfigRef, *, side: Side, told: Told) -> AsyncIterator[KubeClient]:
     """A client whose API server has answered. Raises PreflightError."""
-    with explained():
+    with explained(side):
         async with asyncio.timeout(LIMIT):
             access = await load(ref, side=side)
             async with KubeClient(access) as probe:
-                version = await probe.request("GET", "/version", timeout=QUESTION)
+                version = await probe.request("GET", "/version", timeout=permissions.QUESTION)
     told(f"{side}: {access.server} (context {access.context}), {version.get('gitVersion', '?')}")
     async with KubeClient(access) as client:
         yield client
@@ -91,7 +90,13 @@ async def check(
 
 
 class explained:  # noqa: N801  # reads as a statement
-    """Turns what the client raises into one sentence with the next step."""
+    """Turns what the client raises into one sentence with the next step.
+
+    ``side`` is for an end of time, which does not tell where it was spent.
+    """
+
+    def __init__(self, side: Side | None = None) -> None:
+        self._where = f"{side}: " if side else ""
 
     def __enter__(self) -> None:
         return None
@@ -101,8 +106,8 @@ class explained:  # noqa: N801  # reads as a statement
             raise PreflightError(_words(error)) from error
         if isinstance(error, TimeoutError):
             raise PreflightError(
-                f"no answer in {LIMIT:.0f} s, from an API server or from the kubeconfig's "
-                "credential plugin; try `kubectl version` with the same kubeconfig"
+                f"{self._where}no answer in {LIMIT:.0f} s, from an API server or from the "
+                "kubeconfig's credential plugin; try `kubectl version` with the same kubeconfig"
             ) from error
 
 
@@ -119,13 +124,15 @@ def _words(error: KubeError) -> str:
         return f"{said}; ask the cluster's administrator for that right"
     if isinstance(error, Unreachable):
         return f"{said}; check that the server in the kubeconfig is up and can be reached from here"
+    if isinstance(error, ApiError):
+        return f"{said}; `kubectl get --raw /readyz` with the same kubeconfig says how it is"
     return said
 
 
 async def _cluster_uid(client: KubeClient) -> str:
     """The UID of kube-system: what a cluster is known by."""
     path = NAMESPACES.path("kube-system")
-    namespace: Object = await client.request("GET", path, timeout=QUESTION)
+    namespace: Object = await client.request("GET", path, timeout=permissions.QUESTION)
     return uid_of(namespace)
 
 
@@ -153,8 +160,10 @@ async def _address(home: KubeClient) -> str:
     address = await asyncio.to_thread(_local_address, home.access.host)
     if address is not None:
         return address
-    page, _ = await home.list_page(NODES, query={"limit": "20"})
-    for candidate in _internal_addresses(page.items):
+    nodes = await home.request(
+        "GET", NODES.path(), query={"limit": "20"}, timeout=permissions.QUESTION
+    )
+    for candidate in _internal_addresses(nodes.get("items") or ()):
         address = await asyncio.to_thread(_local_address, candidate)
         if address is not None:
             return address
@@ -185,10 +194,9 @@ def _internal_addresses(nodes: Iterable[Object]) -> Iterable[str]:
 
 
 async def _client_ca(home: KubeClient) -> str:
+    path = CONFIG_MAPS.path("extension-apiserver-authentication", namespace="kube-system")
     try:
-        found = await home.get(
-            CONFIG_MAPS, "extension-apiserver-authentication", namespace="kube-system"
-        )
+        found = await home.request("GET", path, timeout=permissions.QUESTION)
     except (NotFound, Forbidden):
         return ""
     return str((found.get("data") or {}).get("client-ca-file") or "")

@@ -25,6 +25,8 @@ from sync.kube.resources import (
 )
 from translators.types import Object
 
+#: Seconds for one question to an API server.
+QUESTION = 6.0
 #: A sentence with more rights than this is no sentence; the first ones show the direction.
 NAMED = 6
 
@@ -99,7 +101,8 @@ async def _may(client: KubeClient, right: Right, verb: str) -> bool:
         "kind": SELF_SUBJECT_ACCESS_REVIEWS.kind,
         "spec": {"resourceAttributes": attributes},
     }
-    answer = await client.create(SELF_SUBJECT_ACCESS_REVIEWS, body)
+    path = SELF_SUBJECT_ACCESS_REVIEWS.path()
+    answer = await client.request("POST", path, body=body, timeout=QUESTION)
     return bool((answer.get("status") or {}).get("allowed"))
 
 

@@ -1,0 +1,67 @@
+"""Two clusters as a person has them: API servers, and a kubeconfig of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bridge.settings import JoinSettings
+from sync.kube.access import KubeconfigRef
+from sync.kube.resources import NODES, Object
+from tests import objects
+from tests.fakeapi import FakeApi
+from tests.fakeapi.journal import Entry
+from tests.fakeapi.kubeconfig import kubeconfig, write
+from tests.sync.world import NODE
+
+#: What proves who we are; to be seen nowhere.
+CANARY = "canary-4711"
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    """Both API servers, and the settings of a join between them."""
+
+    home: FakeApi
+    remote: FakeApi
+    settings: JoinSettings
+
+    def but(self, **changes: Any) -> JoinSettings:
+        """The settings with these changes."""
+        return replace(self.settings, **changes)
+
+    def writes(self) -> list[Entry]:
+        """What either was asked to change."""
+        return [*self.home.writes(), *self.remote.writes()]
+
+
+def clusters(home: FakeApi, remote: FakeApi, folder: Path) -> Clusters:
+    """The kubeconfigs are ``home.yaml`` and ``remote.yaml``; the remote has one usable node."""
+    files = {}
+    for name, api in (("home", home), ("remote", remote)):
+        content = kubeconfig(api.url, user={"token": CANARY}, context=f"{name}-context")
+        files[name] = write(folder / f"{name}.yaml", content)
+    put_worker(remote, "worker")
+    settings = JoinSettings(
+        KubeconfigRef(files["remote"]),
+        KubeconfigRef(files["home"]),
+        name=NODE,
+        home_name="h",
+        address="127.0.0.1",
+        port=0,
+    )
+    return Clusters(home, remote, settings)
+
+
+def put_worker(api: FakeApi, name: str, *, cpu: str = "4") -> None:
+    """A node that is Ready, without the taint that admission gives to a new one."""
+    resources = {"cpu": cpu, "memory": "8Gi", "pods": "110"}
+    status: Object = {
+        "capacity": resources,
+        "allocatable": resources,
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "addresses": [{"type": "InternalIP", "address": "198.51.100.1"}],
+    }
+    api.put({**objects.node(name), "spec": {}, "status": status})
+    api.update(NODES, name, {"spec": {"taints": None}})

@@ -1,0 +1,29 @@
+"""Fixtures of the tests of whole commands: two clusters, and waits that are short."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bridge.node import controller
+from sync import cleanup, informer, workqueue
+from tests.bridge.clusters import Clusters, clusters
+from tests.fakeapi import FakeApi
+from tests.sync.watched import Waits
+
+
+@pytest.fixture
+async def two(home_api: FakeApi, remote_api: FakeApi, tmp_path: Path) -> Clusters:
+    """Home and a remote, with their kubeconfigs."""
+    return clusters(home_api, remote_api, tmp_path)
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for a change to settle, or to try again, does not wait long."""
+    Waits(monkeypatch)
+    monkeypatch.setattr(informer, "SHORT_WATCH", 0.02)
+    monkeypatch.setattr(controller, "SETTLE", 0.01)
+    monkeypatch.setattr(workqueue, "RETRY_FIRST", 0.005)
+    monkeypatch.setattr(cleanup, "POLL", 0.005)
