@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable
 from importlib import metadata
+from pathlib import Path
 
 from bridge.kubelet.certificate import from_files, self_signed
 from bridge.kubelet.directory import RemotePod
@@ -103,15 +105,17 @@ async def _serve(
         watched=[engine.remote_pods, engine.remote_nodes],
         now=utc_now,
     )
-    async with asyncio.TaskGroup() as group:
-        running = [group.create_task(engine.run(), name="engine")]
-        running.append(group.create_task(_begin(node, engine, facts, told), name="node"))
-        await stop.wait()
-        for task in running:
-            task.cancel()
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(RELEASE_SECONDS):
-            await node.release()
+    try:
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(engine.run(), name="engine")]
+            running.append(group.create_task(_begin(node, engine, facts, told), name="node"))
+            await stop.wait()
+            for task in running:
+                task.cancel()
+    finally:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RELEASE_SECONDS):
+                await node.release()
 
 
 async def _begin(
@@ -126,6 +130,9 @@ async def _begin(
 
 def _facts(settings: JoinSettings, found: Found, engine: Engine, port: int) -> NodeFacts:
     access = engine.remote_nodes.client.access
+    files = access.ref.files().split(os.pathsep)
+    # `bridge leave` may be run in another folder.
+    remembered = os.pathsep.join(str(Path(file).expanduser().absolute()) for file in files if file)
     return NodeFacts(
         name=found.identity.node,
         remote_id=found.remote_id,
@@ -134,7 +141,7 @@ def _facts(settings: JoinSettings, found: Found, engine: Engine, port: int) -> N
         version=version(),
         taint=settings.taint,
         annotations={
-            model.ANNOTATION_KUBECONFIG: access.ref.files(),
+            model.ANNOTATION_KUBECONFIG: remembered,
             model.ANNOTATION_CONTEXT: access.context,
             model.ANNOTATION_HOME_NAME: found.identity.home_name,
         },

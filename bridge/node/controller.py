@@ -146,7 +146,11 @@ class NodeController:
 
         The Lease must not wait for its next renewal: with its owner gone it would be collected.
         """
-        check_ours(node, self._facts)
+        try:
+            check_ours(node, self._facts)
+        except NodeTaken:
+            self._lease_uid = ""  # The Lease goes with the name: it is not ours to give back.
+            raise
         await self._write(node)
         self._lease_uid = ""
         await self._renew()

@@ -1,0 +1,76 @@
+"""A join that runs, between two fake clusters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from bridge import app
+from bridge.settings import JoinSettings
+from tests.bridge.clusters import Clusters
+
+#: Far more than a join or its end take here.
+SOON = 5.0
+
+
+@dataclass
+class Joined:
+    """One run of `bridge.app.join`."""
+
+    task: asyncio.Task[None]
+    stop: asyncio.Event
+    told: list[str] = field(default_factory=list)
+
+    @property
+    def port(self) -> int:
+        """The kubelet API's."""
+        line = next(line for line in self.told if "kubelet API listens on" in line)
+        return int(line.rpartition(":")[2])
+
+    async def says(self, words: str) -> None:
+        """Waits until it told this; raises what ended it before."""
+        async with asyncio.timeout(SOON):
+            while not any(words in line for line in self.told):
+                if self.task.done():
+                    await self.task
+                await asyncio.sleep(0.004)
+
+    async def end(self) -> None:
+        """Stops it, and raises what it raises."""
+        self.stop.set()
+        async with asyncio.timeout(SOON):
+            await self.task
+
+
+def begin(settings: JoinSettings) -> Joined:
+    """Starts a join."""
+    told: list[str] = []
+    stop = asyncio.Event()
+    task = asyncio.create_task(app.join(settings, told=told.append, stop=stop))
+    return Joined(task, stop, told)
+
+
+@asynccontextmanager
+async def joined(two: Clusters, settings: JoinSettings | None = None) -> AsyncIterator[Joined]:
+    """A join whose node is registered; it is stopped at the end."""
+    run = begin(settings or two.settings)
+    try:
+        await run.says("is registered")
+        yield run
+        await run.end()
+    finally:
+        run.task.cancel()
+        await asyncio.gather(run.task, return_exceptions=True)
+
+
+def caller(run: Joined, token: str = "someone's") -> aiohttp.ClientSession:
+    """A client of the kubelet API, as home's API server with this person's token."""
+    return aiohttp.ClientSession(
+        base_url=f"https://127.0.0.1:{run.port}",
+        headers={"Authorization": f"Bearer {token}"},
+        connector=aiohttp.TCPConnector(ssl=False),
+    )

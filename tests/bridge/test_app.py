@@ -1,0 +1,313 @@
+"""A join from its first line to its last, between two fake clusters."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge import app
+from bridge.kubelet.certificate import CertificateError
+from bridge.kubelet.server import ListenError
+from bridge.node import model
+from bridge.node.controller import LEASE_NAMESPACE, NodeController, NodeTaken
+from bridge.preflight.checks import PreflightError
+from sync.engine import Engine, MappingChanged
+from sync.kube.access import KubeconfigRef
+from sync.kube.resources import LEASES, NODES, Object
+from tests.bridge.clusters import CANARY, Clusters
+from tests.bridge.joined import SOON, begin, caller, joined
+from tests.fakeapi import FakeApi
+from tests.objects import node, pod
+from tests.sync.world import NODE, THERE, World
+
+pytestmark = pytest.mark.usefixtures("soon")
+
+
+def holder(api: FakeApi) -> str | None:
+    """Who holds the node's Lease."""
+    found: str | None = api.get(LEASES, NODE, LEASE_NAMESPACE)["spec"].get("holderIdentity")
+    return found
+
+
+def sockets() -> set[str]:
+    """The sockets that this process has open."""
+    found = set()
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(link.readlink())
+        except OSError:  # the folder's own, for one
+            continue
+        if target.startswith("socket:"):
+            found.add(target)
+    return found
+
+
+def cause(group: BaseException) -> BaseException:
+    """The one error behind an end, out of all groups."""
+    while isinstance(group, BaseExceptionGroup):
+        group = group.exceptions[0]
+    return group
+
+
+async def ended(two: Clusters, **changes: Any) -> BaseException:
+    """What a join that does not come about raises."""
+    run = begin(two.but(**changes))
+    with pytest.raises((Exception, ExceptionGroup)) as caught:
+        async with asyncio.timeout(SOON):
+            await run.task
+    return cause(caught.value)
+
+
+# -- while it runs -------------------------------------------------------------------------
+
+
+async def test_a_join_registers_a_node_runs_its_pods_and_serves_them(two: Clusters) -> None:
+    world = World(two.home, two.remote)
+    async with joined(two) as run:
+        made = two.home.get(NODES, NODE)
+        assert made["status"]["capacity"]["cpu"] == "4"
+        assert made["status"]["addresses"][0] == {"type": "InternalIP", "address": "127.0.0.1"}
+        assert made["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] == run.port
+        assert holder(two.home) == NODE
+        world.pod("web")
+        await two.remote.until(lambda: world.there("web"))
+        world.runs("web")
+        await two.home.until(lambda: world.status("web").get("phase") == "Running")
+        async with caller(run) as session, session.get("/pods") as answer:
+            (listed,) = (await answer.json())["items"]
+        assert listed["metadata"]["name"] == "web"
+        assert run.told[-1].startswith(f"home: node {NODE} is registered")
+    assert CANARY not in str(run.told)
+
+
+async def test_the_kubelet_api_listens_before_the_node_names_its_port(two: Clusters) -> None:
+    async with joined(two) as run:
+        pass
+    steps = [line.partition(" ")[2].split(" ")[0] for line in run.told]
+    assert steps == [two.remote.url, two.home.url, "the", "reaches", "kubelet", "node"]
+
+
+async def test_the_node_remembers_how_its_remote_is_reached_from_any_folder(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = two.settings.remote.path
+    assert path is not None
+    monkeypatch.chdir(path.parent)
+    async with joined(two, two.but(remote=KubeconfigRef(Path(path.name)))):
+        pass
+    remembered = two.home.get(NODES, NODE)["metadata"]["annotations"]
+    assert remembered[model.ANNOTATION_KUBECONFIG] == str(path)
+    assert remembered[model.ANNOTATION_CONTEXT] == "remote-context"
+
+
+async def test_kubeconfigs_that_a_variable_lists_are_all_remembered(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = two.settings.remote.path
+    assert path is not None
+    monkeypatch.chdir(path.parent)
+    monkeypatch.setenv("KUBECONFIG", os.pathsep.join([path.name, "absent.yaml"]))
+    async with joined(two, two.but(remote=KubeconfigRef())):
+        pass
+    remembered = two.home.get(NODES, NODE)["metadata"]["annotations"]
+    files = [str(path), str(path.with_name("absent.yaml"))]
+    assert remembered[model.ANNOTATION_KUBECONFIG] == os.pathsep.join(files)
+
+
+# -- the end -------------------------------------------------------------------------------
+
+
+async def test_a_stop_leaves_no_task_no_socket_and_no_held_lease(two: Clusters) -> None:
+    world = World(two.home, two.remote)
+    tasks, open_before = asyncio.all_tasks(), sockets()
+    async with joined(two) as run:
+        world.pod("web")
+        await two.remote.until(lambda: world.there("web"))
+        port = run.port
+    # What is left are the fake servers' own, of connections that were closed just now.
+    await two.home.until(lambda: asyncio.all_tasks() <= tasks | {asyncio.current_task()})
+    await two.home.until(lambda: sockets() <= open_before)
+    assert holder(two.home) is None
+    assert world.there("web")
+    with pytest.raises(OSError, match=r"refused|failed"):
+        await asyncio.open_connection("127.0.0.1", port)
+
+
+async def test_a_home_that_is_away_does_not_hold_up_the_stop(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "RELEASE_SECONDS", 0.1)
+    async with joined(two):
+        two.home.pause()
+    two.home.resume()
+
+
+async def test_a_stream_that_is_open_does_not_hold_up_the_stop(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "STREAMS_SECONDS", 0.1)
+    world = World(two.home, two.remote)
+    following = asyncio.Event()
+
+    async def log(request: Any) -> Any:
+        following.set()
+        await asyncio.sleep(60)
+
+    two.remote.route("GET", "*/pods/web/log", log)
+    async with joined(two) as run:
+        world.pod("web")
+        await two.remote.until(lambda: world.there("web"))
+        async with caller(run) as session:
+            path = "/containerLogs/default/web/main?follow=true"
+            request = asyncio.ensure_future(session.get(path))
+            async with asyncio.timeout(SOON):
+                await following.wait()
+            await run.end()
+            await asyncio.gather(request, return_exceptions=True)
+
+
+async def test_a_stop_before_the_node_is_made_makes_none(two: Clusters) -> None:
+    run = begin(two.settings)
+    await run.end()
+    assert two.writes() == []
+
+
+async def test_joining_again_takes_up_what_runs(two: Clusters) -> None:
+    world = World(two.home, two.remote)
+    async with joined(two):
+        world.pod("web")
+        await two.remote.until(lambda: world.there("web"))
+        world.runs("web")
+        await two.home.until(lambda: world.status("web").get("phase") == "Running")
+    before = world.there("web")
+    world.forget()
+    async with joined(two):
+        assert holder(two.home) == NODE
+        await asyncio.sleep(0.05)
+    assert world.there("web") == before
+    assert two.remote.writes() == []
+
+
+# -- what goes wrong -----------------------------------------------------------------------
+
+
+async def test_a_failed_check_ends_it_before_anything_is_made(two: Clusters) -> None:
+    two.remote.api.authorize = lambda _: False
+    assert isinstance(await ended(two), PreflightError)
+    assert two.writes() == []
+
+
+async def test_a_port_that_is_taken_is_said_before_anything_is_made(two: Clusters) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        error = await ended(two, port=taken.getsockname()[1])
+    assert isinstance(error, ListenError)
+    assert "--port" in str(error)
+    assert two.writes() == []
+
+
+async def test_a_certificate_that_cannot_be_read_is_named(two: Clusters, tmp_path: Path) -> None:
+    error = await ended(two, certificate=tmp_path / "absent.crt", key=tmp_path / "absent.key")
+    assert isinstance(error, CertificateError)
+    assert "absent.crt" in str(error)
+    assert two.writes() == []
+
+
+async def test_a_strangers_node_of_the_name_is_left_alone(two: Clusters) -> None:
+    before = two.home.put(node(NODE))
+    assert isinstance(await ended(two), NodeTaken)
+    assert two.home.get(NODES, NODE) == before
+    assert two.remote.writes() == []
+
+
+async def test_another_mapping_of_namespaces_is_refused_before_the_node_is_taken_up(
+    two: Clusters,
+) -> None:
+    world = World(two.home, two.remote)
+    async with joined(two):
+        world.pod("web")
+        await two.remote.until(lambda: world.there("web"))
+    world.forget()
+    error = await ended(two, home_name="other")
+    assert isinstance(error, MappingChanged)
+    assert f"{THERE}" in str(error)
+    assert two.writes() == []
+
+
+async def _fails(self: object) -> None:
+    raise ZeroDivisionError("a defect")
+
+
+@pytest.mark.parametrize("part", [Engine, NodeController], ids=["the engine", "the node"])
+async def test_a_part_that_fails_ends_the_join_with_its_error(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch, part: type[Engine | NodeController]
+) -> None:
+    monkeypatch.setattr(part, "run", _fails)
+    monkeypatch.setattr(Engine, "synced", _at_once)
+    assert isinstance(await ended(two), ZeroDivisionError)
+
+
+async def _at_once(self: object) -> None:
+    return None
+
+
+async def test_a_part_that_fails_gives_the_lease_back(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the next `bridge leave` would believe for a while that the node is served."""
+    monkeypatch.setattr(NodeController, "run", _fails)
+    assert isinstance(await ended(two), ZeroDivisionError)
+    assert holder(two.home) is None
+
+
+async def test_a_node_that_became_anothers_keeps_its_lease(two: Clusters) -> None:
+    run = begin(two.settings)
+    await run.says("is registered")
+    await two.home.until(lambda: two.home.open_watches(NODES))
+    two.home.remove(NODES, NODE)
+    two.home.put(node(NODE))
+    with pytest.raises(ExceptionGroup) as caught:
+        async with asyncio.timeout(SOON):
+            await run.task
+    assert isinstance(cause(caught.value), NodeTaken)
+    assert holder(two.home) == NODE
+
+
+# -- what the kubelet API asks -------------------------------------------------------------
+
+
+def _engine(home: list[Object], remote: Object | None) -> Any:
+    class Store:
+        def get(self, key: Any) -> Object | None:
+            return next((it for it in home if it["metadata"]["name"] == key.name), None)
+
+    class Fake:
+        def __init__(self) -> None:
+            self.store = Store()
+            self.home_pods = self
+            self.pods = self
+
+        def remote_of(self, _: Object) -> Object | None:
+            return remote
+
+    return Fake()
+
+
+def test_the_directory_finds_the_remote_pod_of_a_pod_of_this_node_alone() -> None:
+    home = pod("web")
+    home["metadata"]["uid"] = "1"
+    there = pod("web", THERE)
+    there["spec"]["initContainers"] = [{"name": "init"}]
+    there["spec"]["ephemeralContainers"] = [{"name": "debug"}]
+    found = app.Directory(_engine([home], there)).find("default", "web", "1")
+    assert found is not None
+    assert (found.namespace, found.name) == (THERE, "web")
+    assert found.containers == {"main", "init", "debug"}
+    assert app.Directory(_engine([home], there)).find("default", "web", None) == found
+    assert app.Directory(_engine([home], there)).find("default", "web", "2") is None
+    assert app.Directory(_engine([home], there)).find("default", "db", None) is None
+    assert app.Directory(_engine([home], None)).find("default", "web", None) is None
