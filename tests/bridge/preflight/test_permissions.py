@@ -1,0 +1,253 @@
+"""The rights that are asked for at join, and that they are those that the bridge uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from aiohttp import web
+
+from bridge.preflight import permissions
+from bridge.preflight.permissions import HOME, NAMED, REMOTE, Right
+from sync.kube.resources import (
+    CONFIG_MAPS,
+    NODES,
+    PODS,
+    SECRETS,
+    SELF_SUBJECT_ACCESS_REVIEWS,
+    SERVICES,
+    SUBJECT_ACCESS_REVIEWS,
+    TOKEN_REVIEWS,
+    Object,
+    Resource,
+)
+from tests.bridge.clusters import Clusters, put_worker
+from tests.bridge.joined import Joined, caller, joined
+from tests.conftest import ClientFor
+from tests.fakeapi import Entry, FakeApi
+from tests.objects import config_map, pod, secret
+from tests.sync.world import NODE, THERE, World
+from translators import naming
+
+#: Side, resource, subresource, verb.
+Use = tuple[str, Resource, str, str]
+
+
+# -- what is asked -------------------------------------------------------------------------
+
+
+async def lacking(two: Clusters, client_for: ClientFor) -> str:
+    return await permissions.lacking(
+        home=await client_for(two.home, "home"), remote=await client_for(two.remote, "remote")
+    )
+
+
+def only(**denied: str) -> Any:
+    """Allows all but the one verb, resource or subresource that is named."""
+
+    def authorize(spec: Object) -> bool:
+        asked: Object = spec["resourceAttributes"]
+        return not all(asked.get(key) == value for key, value in denied.items())
+
+    return authorize
+
+
+async def test_nothing_is_lacking_where_all_is_allowed(
+    two: Clusters, client_for: ClientFor
+) -> None:
+    assert await lacking(two, client_for) == ""
+    assert two.writes() == []
+
+
+async def test_each_right_is_asked_for_once_with_its_place(
+    two: Clusters, client_for: ClientFor
+) -> None:
+    await lacking(two, client_for)
+    for api, table in ((two.home, HOME), (two.remote, REMOTE)):
+        asked = [entry.body["spec"]["resourceAttributes"] for entry in api.log]
+        assert len(asked) == sum(len(right.verbs) for right in table)
+        for right in table:
+            place: Object = {"group": right.resource.group, "resource": right.resource.plural}
+            if right.subresource:
+                place["subresource"] = right.subresource
+            if right.namespace:
+                place["namespace"] = right.namespace
+            for verb in right.verbs:
+                assert asked.count({**place, "verb": verb}) == 1
+
+
+async def test_what_one_side_lacks_is_named(two: Clusters, client_for: ClientFor) -> None:
+    two.remote.api.authorize = only(resource="pods", subresource="exec", verb="create")
+    assert await lacking(two, client_for) == (
+        "remote: the credential may not create pods/exec; "
+        "grant these rights or use another credential"
+    )
+
+
+async def test_what_both_sides_lack_is_named(two: Clusters, client_for: ClientFor) -> None:
+    two.home.api.authorize = only(resource="leases", namespace="kube-node-lease", verb="patch")
+    two.remote.api.authorize = only(resource="secrets", verb="watch")
+    assert await lacking(two, client_for) == (
+        "home: the credential may not patch leases.coordination.k8s.io; "
+        "remote: the credential may not watch secrets; "
+        "grant these rights or use another credential"
+    )
+
+
+async def test_of_many_rights_the_first_are_named_and_the_rest_counted(
+    two: Clusters, client_for: ClientFor
+) -> None:
+    two.remote.api.authorize = lambda _: False
+    said = await lacking(two, client_for)
+    more = sum(len(right.verbs) for right in REMOTE) - NAMED
+    assert said.count(", ") == NAMED - 1
+    assert f"watch namespaces and {more} more; " in said
+
+
+# -- what is used --------------------------------------------------------------------------
+
+
+def uses(side: str, api: FakeApi) -> Iterator[tuple[Use, Entry, str]]:
+    """What was asked of the server, as its authorizer sees it; and in which namespace."""
+    reviews = {it.path(): it for it in (TOKEN_REVIEWS, SUBJECT_ACCESS_REVIEWS)}
+    free = {"/version", SELF_SUBJECT_ACCESS_REVIEWS.path()}  # everybody may
+    for entry in api.log:
+        if entry.path in free:
+            continue
+        if entry.path in reviews:
+            yield (side, reviews[entry.path], "", "create"), entry, ""
+            continue
+        target = api.store.registry.resolve(entry.path)
+        verb = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}.get(
+            entry.method, "get" if target.name else "watch" if entry.watch else "list"
+        )
+        resource = target.kind.resource
+        namespace = (target.namespace if resource.namespaced else target.name) or ""
+        yield (side, resource, target.subresource, verb), entry, namespace
+
+
+def covers(right: Right, use: Use, namespace: str) -> bool:
+    """Whether the right allows this."""
+    _, resource, subresource, verb = use
+    return (
+        right.resource == resource
+        and right.subresource == subresource
+        and verb in right.verbs
+        and right.namespace in ("", namespace)
+    )
+
+
+def service(name: str) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"selector": {"app": name}, "ports": [{"port": 80}]},
+    }
+
+
+async def clashes(world: World) -> None:
+    """Things are in the way in the remote, in a namespace that was handed over."""
+    accepts = {naming.ANNOTATION_ACCEPTS: "h"}
+    meta = {"name": THERE, "annotations": accepts}
+    world.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+    for made in (config_map("taken"), secret("taken"), service("taken"), pod("taken")):
+        world.remote.put({**made, "metadata": {**made["metadata"], "namespace": THERE}})
+    world.home.put(config_map("taken"))
+    world.home.put(secret("taken"))
+    world.home.put(service("taken"))
+    world.pod("taken", labels={"app": "taken"})
+    world.pod("waits", uses=["cm/taken", "secret/taken"])
+    await world.told("RemoteClash")
+
+
+async def lives(world: World) -> None:
+    """A pod with all that it uses comes, changes and goes; another one is lost at home."""
+    world.home.put(config_map("conf", data={"a": "1"}))
+    world.home.put(secret("key", data={"a": "MQ=="}))
+    world.home.put(service("web"))
+    world.pod("a", uses=["cm/conf", "secret/key"], labels={"app": "web"})
+    world.pod("lost")
+    await world.remote.until(lambda: world.there("a") and world.there("lost"))
+    world.runs("a")
+    await world.home.until(lambda: world.status("a").get("phase") == "Running")
+    world.home.update(CONFIG_MAPS, "conf", {"data": {"a": "2"}}, "default")
+    world.home.update(SECRETS, "key", {"data": {"a": "Mg=="}}, "default")
+    world.home.update(SERVICES, "web", {"metadata": {"labels": {"new": "1"}}}, "default")
+    world.home.update(PODS, "a", {"metadata": {"labels": {"new": "1"}}}, "default")
+    for kind in ("configmaps/conf", "secrets/key", "services/web", "pods/a"):
+        await world.remote.until(lambda kind=kind: world.remote.writes(f"*/{kind}"))  # type: ignore[misc]
+
+
+async def ends(world: World) -> None:
+    """What `lives` made goes again."""
+    world.home.remove(PODS, "lost", "default")
+    await world.remote.until(lambda: world.there("lost") is None)
+    world.home.delete(PODS, "a", "default")
+    await world.remote.until(lambda: "deletionTimestamp" in (world.there("a") or {})["metadata"])
+    world.remote.remove(PODS, "a", THERE)
+    await world.home.until(lambda: world.home.find(PODS, "a", "default") is None)
+    for kind in (CONFIG_MAPS, SECRETS, SERVICES):
+        await world.remote.until(lambda kind=kind: not _ours(world, kind))  # type: ignore[misc]
+
+
+def _ours(world: World, kind: Resource) -> list[Object]:
+    found = world.remote.objects(kind, THERE)
+    return [it for it in found if naming.LABEL_HOME in (it["metadata"].get("labels") or {})]
+
+
+async def is_looked_into(run: Joined, remote: FakeApi) -> None:
+    """Somebody reads the pod's log and opens every kind of stream, by either protocol."""
+
+    async def refuse(_: web.Request) -> web.Response:
+        return web.Response(status=403, text="not today")
+
+    for subresource in ("log", "exec", "attach", "portforward"):
+        remote.route("*", f"*/pods/a/{subresource}", refuse)
+    upgrade = {"Connection": "Upgrade", "Upgrade": "SPDY/3.1"}
+    async with caller(run) as session:
+        async with session.get("/containerLogs/default/a/main") as answer:
+            await answer.read()
+        for path in ("/exec/default/a/main", "/attach/default/a/main", "/portForward/default/a"):
+            for method in ("GET", "POST"):
+                query = "command=true&output=1" if path.startswith("/exec") else "output=1"
+                async with session.request(method, f"{path}?{query}", headers=upgrade) as answer:
+                    await answer.read()
+
+
+async def test_the_tables_are_what_the_bridge_asks_of_the_api_servers(
+    two: Clusters, soon: None
+) -> None:
+    """Every request of a join is covered by a right, and every right is used by a request."""
+    world = World(two.home, two.remote)
+    await clashes_and_life(two, world)
+    two.home.update(NODES, NODE, {"metadata": {"labels": {"type": None}}})
+    async with joined(two):  # meets its own Node, and tells once more what is in the way
+        await two.home.until(lambda: two.home.requests("PATCH", "*/events/*"))
+
+    used: set[Use] = set()
+    for side, api, table in (("home", two.home, HOME), ("remote", two.remote, REMOTE)):
+        for use, entry, namespace in uses(side, api):
+            if entry.path.endswith("/configmaps/extension-apiserver-authentication"):
+                continue  # NB: of use, not needed: where it may not be read, tokens are.
+            used.add(use)
+            assert any(covers(right, use, namespace) for right in table), entry
+    rights = {
+        (side, right.resource, right.subresource, verb)
+        for side, table in (("home", HOME), ("remote", REMOTE))
+        for right in table
+        for verb in right.verbs
+    }
+    unused = rights - used
+    assert not unused
+
+
+async def clashes_and_life(two: Clusters, world: World) -> None:
+    """A first join, with everything that can happen in one."""
+    async with joined(two) as run:
+        await clashes(world)
+        await lives(world)
+        await is_looked_into(run, two.remote)
+        put_worker(two.remote, "another")
+        await two.home.until(lambda: two.home.get(NODES, NODE)["status"]["capacity"]["cpu"] == "8")
+        await ends(world)
