@@ -21,6 +21,9 @@ from sync.kube.access import Access, KubeconfigRef
 from sync.kube.errors import Side
 from sync.kube.resources import Object
 
+#: A target that asks for an exec with all streams but a terminal.
+EXEC = "/exec/default/web/app?command=sh&command=-c&command=a%20b%26c&input=1&output=1&error=1"
+
 
 def access_for(server: str, side: Side, context: ssl.SSLContext | None = None) -> Access:
     """An Access that no kubeconfig was read for."""

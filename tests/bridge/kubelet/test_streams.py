@@ -10,13 +10,10 @@ from collections.abc import Callable
 import pytest
 
 from bridge.kubelet.tunnel import HELD
-from sync.kube.tls import READ_SIZE, TlsLayer
+from sync.kube.tls import READ_SIZE
 from tests.bridge.kubelet.conftest import World, running
-from tests.bridge.kubelet.fakes import Asked, answer, echo, until
+from tests.bridge.kubelet.fakes import EXEC, Asked, answer, echo, until
 from tests.bridge.kubelet.pki import Pki
-
-EXEC = "/exec/default/web/app?command=sh&command=-c&command=a%20b%26c&input=1&output=1&error=1"
-UPGRADE = "Connection: Upgrade\r\nUpgrade: SPDY/3.1"
 
 
 async def settled(amount: Callable[[], int]) -> None:
@@ -224,79 +221,6 @@ async def test_a_remote_that_does_not_read_slows_the_caller_down(world: World) -
     writer.close()
 
 
-async def test_the_remote_ends_first_and_its_last_bytes_arrive(world: World) -> None:
-    async def play(asked: Asked) -> None:
-        await asked.switch()
-        await asked.send(bytes(2_000_000) + b"exit status")
-
-    world.remote.play = play
-    _, reader, writer = await world.upgrade(EXEC)
-    await asyncio.sleep(0.2)
-    data = await reader.read()
-    assert len(data) == 2_000_011
-    assert data.endswith(b"exit status")
-    await until(lambda: world.server.active_streams["exec"] == 0)
-    writer.close()
-
-
-async def test_the_caller_ends_first_and_its_last_bytes_arrive(world: World) -> None:
-    received = bytearray()
-
-    async def play(asked: Asked) -> None:
-        await asked.switch()
-        await asyncio.sleep(0.2)
-        while data := await asked.reader.read(65536):
-            received.extend(data)
-
-    world.remote.play = play
-    _, _, writer = await world.upgrade(EXEC)
-    assert world.server.active_streams["exec"] == 1
-    writer.write(bytes(2_000_000) + b"the end")
-    writer.close()
-    await until(lambda: world.remote.ended == 1)
-    assert len(received) == 2_000_007
-    assert received.endswith(b"the end")
-    await until(lambda: world.server.active_streams["exec"] == 0)
-
-
-async def test_one_direction_can_end_before_the_other(pki: Pki) -> None:
-    async def play(asked: Asked) -> None:
-        await asked.switch()
-        said = await asked.reader.read()
-        for _ in range(20):
-            await asked.send(bytes(100_000))
-        await asked.send(b"got " + said)
-
-    async with running(pki, tls=False) as world:
-        world.remote.play = play
-        loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader()
-        layer = TlsLayer(
-            pki.client_context("apiserver"),
-            lambda: asyncio.StreamReaderProtocol(reader),
-            server_hostname="127.0.0.1",
-        )
-        transport, _ = await loop.create_connection(lambda: layer, "127.0.0.1", world.server.port)
-        await layer.ready
-        layer.write(f"POST {EXEC} HTTP/1.1\r\nHost: x\r\n{UPGRADE}\r\n\r\n".encode())
-        await reader.readuntil(b"\r\n\r\n")
-        layer.write(b"all of it")
-        layer.write_eof()
-        data = await reader.read()
-        assert len(data) == 20 * 100_000 + len("got all of it")
-        assert data.endswith(b"got all of it")
-        await until(lambda: world.server.active_streams["exec"] == 0)
-        transport.abort()
-
-
-async def test_a_caller_that_is_cut_off_ends_the_remote_too(world: World) -> None:
-    world.remote.play = echo
-    _, _, writer = await world.upgrade(EXEC)
-    writer.transport.abort()
-    await until(lambda: world.remote.ended == 1)
-    await until(lambda: world.server.active_streams["exec"] == 0)
-
-
 @pytest.mark.parametrize("status", [400, 403, 404, 500])
 async def test_a_refusal_comes_back_with_its_body_as_it_is(world: World, status: int) -> None:
     body = b'{"kind":"Status","message":"as it is: \xc3\xa4"}'
@@ -357,48 +281,3 @@ async def test_a_plain_request_is_told_to_upgrade(world: World, target: str) -> 
         assert response.status == 400
         assert "you must upgrade" in await response.text()
     assert not world.remote.asked
-
-
-async def test_stopping_ends_the_streams(world: World) -> None:
-    world.remote.play = echo
-    _, reader, writer = await world.upgrade(EXEC)
-    writer.write(b"x")
-    assert await reader.readexactly(1) == b"x"
-    started = asyncio.get_running_loop().time()
-    await world.server.stop(3.0)
-    assert asyncio.get_running_loop().time() - started < 3
-    assert await reader.read() == b""
-    await until(lambda: world.remote.ended == 1)
-    writer.close()
-
-
-async def test_stopping_does_not_wait_for_who_does_not_read(world: World) -> None:
-    async def play(asked: Asked) -> None:
-        await asked.switch()
-        while True:
-            await asked.send(bytes(100_000))
-
-    world.remote.play = play
-    _, _, writer = await world.upgrade(EXEC)
-    await asyncio.sleep(0.3)  # the stream's reader takes a little and then no more
-    started = asyncio.get_running_loop().time()
-    await world.server.stop(0.5)
-    assert asyncio.get_running_loop().time() - started < 2
-    writer.transport.abort()
-
-
-async def test_nothing_is_left_of_many_streams(world: World) -> None:
-    world.remote.play = echo
-
-    async def one(number: int) -> None:
-        _, reader, writer = await world.upgrade(EXEC)
-        data = bytes([number]) * 100_000
-        writer.write(data)
-        assert await reader.readexactly(len(data)) == data
-        writer.close()
-
-    await one(99)  # so that the connections to home are there already
-    before = len(asyncio.all_tasks())
-    await asyncio.gather(*(one(number) for number in range(20)))
-    await until(lambda: world.server.active_streams["exec"] == 0)
-    await until(lambda: len(asyncio.all_tasks()) <= before)
