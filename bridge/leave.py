@@ -61,7 +61,7 @@ async def leave(
                 ours = await cleanup.inventory(remote, identity)
                 fields = f"spec.nodeName={settings.name}"
                 pods = (await home.list(PODS, fields=fields)).items
-                if not agree(_summary(settings.name, node, pods, ours)):
+                if not agree(_summary(settings.name, node, lease, pods, ours)):
                     return False
                 await _remove_from_home(home, node, pods)
                 await _remove_from_remote(home, remote, pods, ours, told=told)
@@ -94,7 +94,8 @@ async def _lease(home: KubeClient, settings: LeaveSettings) -> Object | None:
     spec = lease.get("spec") or {}
     if spec.get("holderIdentity") and spec.get("renewTime") and not settings.force:
         renewed = datetime.fromisoformat(str(spec["renewTime"]))
-        age = (datetime.now(UTC) - renewed).total_seconds()
+        # Home's clock can be ahead of ours.
+        age = max((datetime.now(UTC) - renewed).total_seconds(), 0.0)
         if age < LEASE_SECONDS:
             raise PreflightError(
                 f"home: a bridge serves node {settings.name} (its Lease was renewed {age:.0f} s "
@@ -134,10 +135,14 @@ async def _identity(
     return Identity(home_id=identity, home_name=identity[:8], node=name)
 
 
-def _summary(name: str, node: Object | None, pods: list[Object], ours: Inventory) -> list[str]:
+def _summary(
+    name: str, node: Object | None, lease: Object | None, pods: list[Object], ours: Inventory
+) -> list[str]:
     lines = []
     if node is not None:
         lines.append(f"home:   Node {name} and its Lease")
+    elif lease is not None:
+        lines.append(f"home:   Lease {LEASE_NAMESPACE}/{name}")
     lines += _listed("home:   Pod", pods)
     lines += _listed("remote: Pod", ours.pods)
     for resource in dict.fromkeys(resource for resource, _ in ours.copies):
@@ -146,8 +151,11 @@ def _summary(name: str, node: Object | None, pods: list[Object], ours: Inventory
         )
     lines += [
         f"remote: Namespace {name_of(namespace)}, if nothing else is in it"
-        for namespace in ours.namespaces
+        for namespace in ours.namespaces[:SHOWN]
     ]
+    if len(ours.namespaces) > SHOWN:
+        more = len(ours.namespaces) - SHOWN
+        lines.append(f"remote: Namespace: {more} more, if nothing else is in them")
     return lines
 
 
@@ -160,7 +168,9 @@ def _listed(kind: str, objects: list[Object]) -> list[str]:
 
 async def _remove_from_home(home: KubeClient, node: Object | None, pods: list[Object]) -> None:
     if node is not None:
-        await home.patch(NODES, name_of(node), {"spec": {"unschedulable": True}})
+        # The question may have stood for long: with its UID, the patch meets no other Node.
+        cordon: Object = {"metadata": {"uid": uid_of(node)}, "spec": {"unschedulable": True}}
+        await home.patch(NODES, name_of(node), cordon)
     for pod in pods:
         await home.delete(PODS, name_of(pod), namespace=namespace_of(pod), uid=uid_of(pod))
 

@@ -168,7 +168,15 @@ class Api:
         if path == "/version":
             major, minor, _ = self.version.removeprefix("v").split(".")
             return {"major": major, "minor": minor, "gitVersion": self.version}
-        for api_version, kinds in self.store.registry.groups().items():
+        groups = self.store.registry.groups()
+        if path == "/apis":
+            versions = [{"groupVersion": name} for name in groups if "/" in name]
+            named = [
+                {"name": version["groupVersion"].partition("/")[0], "preferredVersion": version}
+                for version in versions
+            ]
+            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": named}
+        for api_version, kinds in groups.items():
             if path == ("/apis/" if "/" in api_version else "/api/") + api_version:
                 return {
                     "kind": "APIResourceList",
@@ -179,6 +187,7 @@ class Api:
                             "name": kind.resource.plural,
                             "kind": kind.resource.kind,
                             "namespaced": kind.resource.namespaced,
+                            "verbs": ["create", "delete", "get", "list", "patch", "watch"],
                         }
                         for kind in kinds
                     ],
