@@ -96,9 +96,9 @@ def join(
         settings = JoinSettings(
             remote=KubeconfigRef(kubeconfig, context),
             home=KubeconfigRef(home_kubeconfig, home_context),
-            name=check_name(name) if name else None,
-            home_name=check_home_name(home_name) if home_name else None,
-            address=check_address(address) if address else None,
+            name=check_name(name) if name is not None else None,
+            home_name=check_home_name(home_name) if home_name is not None else None,
+            address=check_address(address) if address is not None else None,
             port=port,
             template=namespace_template,
             taint=parse_taint(taint),

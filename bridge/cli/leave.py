@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from bridge.settings import SettingsError, check_name
 from sync.kube.kubeconfig import KubeconfigRef
 
 
@@ -36,10 +37,16 @@ def leave(
     Says what that is, and asks. Pods on the node are deleted; their controllers make others
     elsewhere. Nothing that is not the bridge's is touched.
     """
-    from bridge.cli.running import fail, run, step
+    from bridge.cli.running import ask, fail, run, step
     from bridge.leave import LeaveSettings
     from bridge.leave import leave as leave_clusters
 
+    try:
+        check_name(name)
+    except SettingsError as error:
+        raise fail(str(error), code=2) from None
+    if context and not kubeconfig:
+        raise fail("--context is one of a kubeconfig; name that with --kubeconfig", code=2)
     if not yes and not sys.stdin.isatty():
         raise fail("there is nobody to ask; say --yes to remove without a question", code=2)
     settings = LeaveSettings(
@@ -54,7 +61,7 @@ def leave(
             typer.echo("nothing is left to remove", err=True)
             return True
         typer.echo("To be removed:\n  " + "\n  ".join(lines), err=True)
-        return yes or typer.confirm("Remove all this?", err=True)
+        return yes or ask("Remove all this?")
 
-    if not run(lambda _: leave_clusters(settings, told=step, agree=agree)):
+    if not run(lambda _: leave_clusters(settings, told=step, agree=agree), stops=False):
         raise fail("nothing was removed")

@@ -1,0 +1,145 @@
+"""`bridge join`: options become settings, or are refused before anything is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from bridge import app
+from bridge.observability import logging as to_stderr
+from bridge.preflight.checks import PreflightError
+from bridge.settings import DEFAULT_TAINT, JoinSettings, parse_taint
+from sync.kube.access import KubeconfigRef
+from tests.bridge.cli.conftest import Invoke
+
+REMOTE = ("join", "--kubeconfig", "remote.yaml")
+
+
+@dataclass
+class Asked:
+    """What `bridge.app.join` was called with."""
+
+    settings: list[JoinSettings] = field(default_factory=list)
+    raises: Exception | None = None
+
+    async def join(
+        self, settings: JoinSettings, *, told: Callable[[str], None], stop: asyncio.Event
+    ) -> None:
+        self.settings.append(settings)
+        told("home: a step")
+        if self.raises is not None:
+            raise self.raises
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Joins are noted, not made."""
+    noted = Asked()
+    monkeypatch.setattr(app, "join", noted.join)
+    return noted
+
+
+def test_one_option_is_enough(invoke: Invoke, asked: Asked) -> None:
+    done = invoke(*REMOTE)
+    assert done.exit_code == 0
+    defaults = JoinSettings(
+        KubeconfigRef(Path("remote.yaml")), KubeconfigRef(), taint=parse_taint(DEFAULT_TAINT)
+    )
+    assert asked.settings == [defaults]
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        "✓ home: a step",
+        "✓ stopped; workloads in the remote go on",
+    ]
+
+
+def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
+    options = {
+        "--context": "r",
+        "--home-kubeconfig": "home.yaml",
+        "--home-context": "h",
+        "--name": "burst",
+        "--home-name": "berlin",
+        "--address": "fd00:0::5",
+        "--port": "0",
+        "--namespace-template": "{namespace}",
+        "--taint": "none",
+        "--tls-cert-file": "tls.crt",
+        "--tls-private-key-file": "tls.key",
+    }
+    done = invoke(*REMOTE, *(word for option in options.items() for word in option))
+    assert done.exit_code == 0, done.stderr
+    assert asked.settings == [
+        JoinSettings(
+            remote=KubeconfigRef(Path("remote.yaml"), "r"),
+            home=KubeconfigRef(Path("home.yaml"), "h"),
+            name="burst",
+            home_name="berlin",
+            address="fd00::5",
+            port=0,
+            template="{namespace}",
+            taint=None,
+            certificate=Path("tls.crt"),
+            key=Path("tls.key"),
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--name", "Not Good"),
+        ("--home-name", "Not Good"),
+        ("--address", "somewhere"),
+        ("--taint", "nonsense"),
+        ("--tls-cert-file", "tls.crt"),
+        ("--tls-private-key-file", "tls.key"),
+        ("--port", "many"),
+    ],
+    ids=lambda wrong: wrong[0],
+)
+def test_a_wrong_option_is_named_before_anything_is_asked(
+    invoke: Invoke, asked: Asked, wrong: tuple[str, str]
+) -> None:
+    done = invoke(*REMOTE, *wrong)
+    assert done.exit_code == 2
+    assert wrong[0] in done.stderr
+    assert asked.settings == []
+
+
+@pytest.mark.parametrize("option", ["--name", "--home-name", "--address"])
+def test_an_option_without_a_value_is_not_one_that_was_left_out(
+    invoke: Invoke, asked: Asked, option: str
+) -> None:
+    """As where a script's variable is empty."""
+    done = invoke(*REMOTE, option, "")
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"error: {option} '': ")
+    assert asked.settings == []
+
+
+def test_a_refusal_is_one_line_and_no_goodbye(invoke: Invoke, asked: Asked) -> None:
+    asked.raises = PreflightError("what, where, what next")
+    done = invoke(*REMOTE)
+    assert done.exit_code == 1
+    assert done.stderr.splitlines() == ["✓ home: a step", "error: what, where, what next"]
+
+
+@pytest.mark.parametrize(
+    ("args", "verbose"), [((), False), (("-v",), True), (("--verbose",), True)]
+)
+def test_verbose_is_for_the_log(
+    invoke: Invoke,
+    asked: Asked,
+    monkeypatch: pytest.MonkeyPatch,
+    args: tuple[str, ...],
+    verbose: bool,
+) -> None:
+    said = []
+    monkeypatch.setattr(to_stderr, "to_terminal", lambda *, verbose: said.append(verbose))
+    invoke(*REMOTE, *args)
+    assert said == [verbose]

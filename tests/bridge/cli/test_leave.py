@@ -1,0 +1,148 @@
+"""`bridge leave`: it asks, unless told not to, and tells by its exit code whether it left."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from bridge import leave as leave_module
+from bridge.leave import LeaveSettings
+from bridge.preflight.checks import PreflightError
+from sync.kube.access import KubeconfigRef
+from tests.bridge.cli.conftest import Invoke
+
+NODE = ("leave", "--name", "burst")
+
+
+@dataclass
+class Asked:
+    """What `bridge.leave.leave` was called with."""
+
+    settings: list[LeaveSettings] = field(default_factory=list)
+    lines: list[str] = field(default_factory=lambda: ["home:   Node burst", "remote: Pod a/b"])
+    raises: Exception | None = None
+
+    async def leave(
+        self,
+        settings: LeaveSettings,
+        *,
+        told: Callable[[str], None],
+        agree: Callable[[list[str]], bool],
+    ) -> bool:
+        self.settings.append(settings)
+        if self.raises is not None:
+            raise self.raises
+        if not agree(self.lines):
+            return False
+        told("node burst has left")
+        return True
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Leaving is noted, not done."""
+    noted = Asked()
+    monkeypatch.setattr(leave_module, "leave", noted.leave)
+    return noted
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody sits there."""
+    there = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(importlib.import_module("bridge.cli.leave"), "sys", there)
+
+
+def test_without_a_terminal_it_has_to_be_told_yes(invoke: Invoke, asked: Asked) -> None:
+    done = invoke(*NODE)
+    assert done.exit_code == 2
+    assert "--yes" in done.stderr
+    assert asked.settings == []
+
+
+@pytest.mark.parametrize("yes", ["--yes", "-y"])
+def test_told_yes_it_says_what_goes_and_does_not_ask(
+    invoke: Invoke, asked: Asked, yes: str
+) -> None:
+    done = invoke(*NODE, yes)
+    assert done.exit_code == 0
+    assert done.stderr.splitlines() == [
+        "To be removed:",
+        "  home:   Node burst",
+        "  remote: Pod a/b",
+        "✓ node burst has left",
+    ]
+    assert asked.settings == [LeaveSettings("burst", KubeconfigRef(), None, force=False)]
+
+
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize(
+    ("typed", "code", "end"),
+    [
+        ("y\n", 0, "✓ node burst has left"),
+        ("n\n", 1, "error: nothing was removed"),
+        ("\n", 1, "error: nothing was removed"),
+        ("", 1, "Aborted."),
+    ],
+    ids=["yes", "no", "just enter", "the end of the input"],
+)
+def test_a_person_is_asked_and_no_is_the_default(
+    invoke: Invoke, asked: Asked, typed: str, code: int, end: str
+) -> None:
+    done = invoke(*NODE, typed=typed)
+    assert done.exit_code == code
+    assert "  remote: Pod a/b\n" in done.stderr
+    assert "Remove all this? [y/N]" in done.stderr
+    assert end in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.usefixtures("terminal")
+def test_nothing_to_remove_is_not_asked_about(invoke: Invoke, asked: Asked) -> None:
+    asked.lines = []
+    done = invoke(*NODE)
+    assert done.exit_code == 0
+    assert done.stderr.splitlines() == ["nothing is left to remove", "✓ node burst has left"]
+
+
+def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
+    remote = ("--kubeconfig", "remote.yaml", "--context", "r")
+    home = ("--home-kubeconfig", "home.yaml", "--home-context", "h")
+    assert invoke(*NODE, "--yes", "--force", *remote, *home).exit_code == 0
+    assert asked.settings == [
+        LeaveSettings(
+            "burst",
+            KubeconfigRef(Path("home.yaml"), "h"),
+            KubeconfigRef(Path("remote.yaml"), "r"),
+            force=True,
+        )
+    ]
+
+
+def test_a_context_belongs_to_a_kubeconfig(invoke: Invoke, asked: Asked) -> None:
+    """Alone it would be passed over, and the remembered one be taken."""
+    done = invoke(*NODE, "--yes", "--context", "r")
+    assert done.exit_code == 2
+    assert "--context" in done.stderr
+    assert "--kubeconfig" in done.stderr
+    assert asked.settings == []
+
+
+@pytest.mark.parametrize("name", ["", "Not Good", "a/b"])
+def test_a_name_that_no_node_has_is_refused(invoke: Invoke, asked: Asked, name: str) -> None:
+    """An empty one, from a variable that is not set, would mean all pods without a node."""
+    done = invoke("leave", "--name", name, "--yes")
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"error: --name {name!r}: ")
+    assert asked.settings == []
+
+
+def test_a_refusal_is_one_line(invoke: Invoke, asked: Asked) -> None:
+    asked.raises = PreflightError("what, where, what next")
+    done = invoke(*NODE, "--yes")
+    assert done.exit_code == 1
+    assert done.stderr == "error: what, where, what next\n"
