@@ -47,8 +47,10 @@ def _wrong_ca(config: dict[str, Any], other: Cluster) -> None:
 
 def _everything(*clusters: Cluster) -> set[str]:
     """The UIDs of all objects of the kinds that a join could make."""
-    kinds = ("nodes", "namespaces", "pods", "leases", "configmaps", "secrets", "services")
+    kinds = ("nodes", "namespaces", "pods", "configmaps", "secrets", "services")
     found = [uids(get(cluster, kind, every=True)) for cluster in clusters for kind in kinds]
+    # Only these Leases: an API server that was restarted has a new one of its own elsewhere.
+    found += [uids(get(cluster, "leases", namespace="kube-node-lease")) for cluster in clusters]
     return {uid for objects in found for uid in objects.values()}
 
 

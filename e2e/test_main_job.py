@@ -81,7 +81,13 @@ def _service_reaches(bridged: Bridged, addresses: set[str]) -> None:
     wait_for(lambda: endpoints() == addresses, "home's endpoints are the remote pods")
     vip = get_one(bridged.remote, "service", "web", namespace=bridged.remote_namespace)
     target = f"{vip['spec']['clusterIP']}:80"
-    bridged.kubectl("exec", "deployment/web", "--", "/agnhost", "connect", "--timeout=5s", target)
+    connect = ("exec", "deployment/web", "--", "/agnhost", "connect", "--timeout=5s", target)
+    wait_for(
+        lambda: (
+            bridged.home.kubectl("-n", bridged.namespace, *connect, check=False).returncode == 0
+        ),
+        "the Service's address in the remote leads to its pods",
+    )
     home_vip = get_one(bridged.home, "service", "web", namespace=bridged.namespace)
     assert home_vip["spec"]["clusterIP"] != vip["spec"]["clusterIP"]
 
@@ -115,7 +121,13 @@ def test_logs_follow_previous_tail_and_since(bridged: Bridged) -> None:
         ),
         "the crashing container was started again, ended again, and home knows",
     )
-    assert bridged.kubectl("logs", "crashing", "--previous").split() == ["one", "two", "three"]
+    # A kubelet may have removed the container of which it still speaks: the next one is kept.
+    wait_for(
+        lambda: (
+            bridged.kubectl("logs", "crashing", "--previous").split() == ["one", "two", "three"]
+        ),
+        "the log of the container before",
+    )
     assert bridged.kubectl("logs", "crashing", "--previous", "--tail=1").split() == ["three"]
     assert bridged.kubectl("logs", "crashing", "--previous", "--since=1h").count("\n") == 3
 

@@ -80,5 +80,5 @@ async def test_pages_show_one_moment(api: FakeApi, client: KubeClient) -> None:
 
 
 async def test_a_version_from_the_future(client: KubeClient) -> None:
-    with pytest.raises(errors.ServerError, match="Too large resource version"):
+    with pytest.raises(errors.Gone, match="Too large resource version"):
         await client.list_page(CONFIG_MAPS, query={"resourceVersion": "99999"})

@@ -232,6 +232,13 @@ async def test_a_port_that_is_none_is_refused(world: World) -> None:
         await _another(world).start("127.0.0.1", 70_000)
 
 
+async def test_an_address_of_another_machine_is_refused_with_the_option_to_change(
+    world: World,
+) -> None:
+    with pytest.raises(ListenError, match="--address"):
+        await _another(world).start("192.0.2.1", 0)
+
+
 async def test_ipv6_takes_ipv4_too(world: World) -> None:
     if not socket.has_dualstack_ipv6():
         pytest.skip("no IPv6 here")
