@@ -210,11 +210,11 @@ def _listening(host: str, port: int) -> socket.socket:
             dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
         )
     except OSError as error:
-        hint = "choose another port with --port"
+        why, hint = error.strerror or error, "choose another port with --port"
         if error.errno == errno.EADDRNOTAVAIL:
             hint = "give --address an address of this machine"
         raise ListenError(
-            f"the kubelet API cannot listen on {host} port {port}: {error.strerror or error}; {hint}"
+            f"the kubelet API cannot listen on {host} port {port}: {why}; {hint}"
         ) from error
     probe_when_silent(sock)
     sock.setblocking(False)
