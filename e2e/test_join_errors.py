@@ -69,7 +69,7 @@ def _closed_port() -> int:
         return port
 
 
-def _cases(home: Cluster, remote: Cluster) -> dict[str, tuple[Change, str]]:
+def _cases(home: Cluster, remote: Cluster, silent: int) -> dict[str, tuple[Change, str]]:
     expired = "eyJhbGciOiJSUzI1NiJ9." + base64.urlsafe_b64encode(b'{"exp":1}').decode() + ".eA"
     poor = remote.kubectl("create", "token", "-n", "default", "default").stdout.strip()
     return {
@@ -78,9 +78,8 @@ def _cases(home: Cluster, remote: Cluster) -> dict[str, tuple[Change, str]]:
             "check that the server in the kubeconfig is up",
         ),
         "silent server": (
-            # TEST-NET-1 on a loopback-only route: nobody answers there.
-            lambda c: _cluster(c).update(server="https://127.0.0.1:1"),
-            "check that the server in the kubeconfig is up",
+            lambda c: _cluster(c).update(server=f"https://127.0.0.1:{silent}"),
+            "no answer",
         ),
         "unknown host": (
             lambda c: _cluster(c).update(server="https://no-such-host.invalid:6443"),
@@ -101,7 +100,10 @@ def test_each_unusable_kubeconfig_is_one_clear_sentence(
 ) -> None:
     """Unreachable, wrong CA, expired, unauthorised: what it is, where, and what to do."""
     before = _everything(home, remote)
-    for name, (change, expected) in _cases(home, remote).items():
+    # It takes connections and never says a word.
+    silent = socket.create_server(("127.0.0.1", 0))
+    cases = _cases(home, remote, silent.getsockname()[1])
+    for name, (change, expected) in cases.items():
         config = yaml.safe_load(remote.kubeconfig.read_text())
         change(config)
         path = tmp_path / f"{name.replace(' ', '-')}.yaml"
@@ -114,6 +116,7 @@ def test_each_unusable_kubeconfig_is_one_clear_sentence(
         assert seconds < PROMISED, name
         for value in _user(config).values():
             assert str(value) not in said, f"{name}: a credential was printed"
+    silent.close()
     assert _everything(home, remote) <= before
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from bridge.cli.options import HomeContext, HomeKubeconfig
 from bridge.settings import (
     DEFAULT_TAINT,
     DEFAULT_TEMPLATE,
@@ -29,13 +30,8 @@ def join(
     context: Annotated[
         str | None, typer.Option(help="Context of that kubeconfig; its current one unless given.")
     ] = None,
-    home_kubeconfig: Annotated[
-        Path | None,
-        typer.Option(help="Kubeconfig of the home cluster; as kubectl finds it unless given."),
-    ] = None,
-    home_context: Annotated[
-        str | None, typer.Option(help="Context of home's kubeconfig; its current one unless given.")
-    ] = None,
+    home_kubeconfig: HomeKubeconfig = None,
+    home_context: HomeContext = None,
     name: Annotated[
         str | None,
         typer.Option(help="Name of the virtual node; from the remote's context unless given."),

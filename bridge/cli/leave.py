@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from bridge.cli.options import HomeContext, HomeKubeconfig
 from bridge.settings import SettingsError, check_name
 from sync.kube.kubeconfig import KubeconfigRef
 
@@ -20,13 +21,8 @@ def leave(
         typer.Option(help="Kubeconfig of the remote; the one of the last join unless given."),
     ] = None,
     context: Annotated[str | None, typer.Option(help="Context of that kubeconfig.")] = None,
-    home_kubeconfig: Annotated[
-        Path | None,
-        typer.Option(help="Kubeconfig of the home cluster; as kubectl finds it unless given."),
-    ] = None,
-    home_context: Annotated[
-        str | None, typer.Option(help="Context of home's kubeconfig; its current one unless given.")
-    ] = None,
+    home_kubeconfig: HomeKubeconfig = None,
+    home_context: HomeContext = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Leave although a bridge seems to serve the node.")
