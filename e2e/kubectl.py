@@ -12,6 +12,8 @@ from e2e.clusters.model import Cluster
 Json = dict[str, Any]
 T = TypeVar("T")
 
+#: What API servers call the bridge, from its user agent.
+MANAGER = "cluster-bridge"
 #: Seconds for something to come true: an image is there already, a container starts in two.
 PATIENCE = 60.0
 
@@ -62,6 +64,22 @@ def versions(objects: list[Json]) -> dict[tuple[str, str, str], str]:
         ]["resourceVersion"]
         for obj in objects
     }
+
+
+def made_by_bridge(*clusters: Cluster) -> set[str]:
+    """The UIDs of all objects that a bridge has made or changed, of the kinds that it can.
+
+    API servers note who wrote what in ``metadata.managedFields``, under the name of the client.
+    """
+    kinds = "nodes,namespaces,pods,leases,configmaps,secrets,services,events"
+    found = set()
+    for cluster in clusters:
+        said = cluster.kubectl("get", kinds, "-A", "-o", "json", "--show-managed-fields").stdout
+        for obj in json.loads(said)["items"]:
+            writers = {entry["manager"] for entry in obj["metadata"].get("managedFields", ())}
+            if MANAGER in writers:
+                found.add(str(obj["metadata"]["uid"]))
+    return found
 
 
 def is_ready(pod: Json) -> bool:

@@ -14,7 +14,7 @@ import yaml
 
 from e2e import bridge as bridge_command
 from e2e.clusters.model import Cluster
-from e2e.kubectl import get, uids
+from e2e.kubectl import made_by_bridge
 
 #: What the issue promises, in seconds.
 PROMISED = 15.0
@@ -43,15 +43,6 @@ def _wrong_ca(config: dict[str, Any], other: Cluster) -> None:
         _cluster(config).pop(key, None)
         if key in theirs:
             _cluster(config)[key] = theirs[key]
-
-
-def _everything(*clusters: Cluster) -> set[str]:
-    """The UIDs of all objects of the kinds that a join could make."""
-    kinds = ("nodes", "namespaces", "pods", "configmaps", "secrets", "services")
-    found = [uids(get(cluster, kind, every=True)) for cluster in clusters for kind in kinds]
-    # Only these Leases: an API server that was restarted has a new one of its own elsewhere.
-    found += [uids(get(cluster, "leases", namespace="kube-node-lease")) for cluster in clusters]
-    return {uid for objects in found for uid in objects.values()}
 
 
 def _join(home: Cluster, kubeconfig: Path, *args: str) -> tuple[int, str, float]:
@@ -99,7 +90,7 @@ def test_each_unusable_kubeconfig_is_one_clear_sentence(
     home: Cluster, remote: Cluster, tmp_path: Path
 ) -> None:
     """Unreachable, wrong CA, expired, unauthorised: what it is, where, and what to do."""
-    before = _everything(home, remote)
+    before = made_by_bridge(home, remote)
     # It takes connections and never says a word.
     silent = socket.create_server(("127.0.0.1", 0))
     cases = _cases(home, remote, silent.getsockname()[1])
@@ -117,7 +108,7 @@ def test_each_unusable_kubeconfig_is_one_clear_sentence(
         for value in _user(config).values():
             assert str(value) not in said, f"{name}: a credential was printed"
     silent.close()
-    assert _everything(home, remote) <= before
+    assert made_by_bridge(home, remote) <= before
 
 
 @pytest.mark.parametrize(
@@ -141,12 +132,12 @@ def test_file_that_is_no_kubeconfig(
 
 def test_same_cluster_on_both_sides(home: Cluster) -> None:
     """A cluster does not burst into itself."""
-    before = _everything(home)
+    before = made_by_bridge(home)
     code, said, seconds = _join(home, home.kubeconfig)
     assert code == 1
     assert "is the home cluster itself" in said
     assert seconds < PROMISED
-    assert _everything(home) <= before
+    assert made_by_bridge(home) <= before
 
 
 @pytest.mark.parametrize(

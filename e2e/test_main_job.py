@@ -7,7 +7,7 @@ import subprocess
 import urllib.request
 
 from e2e.conftest import Bridged
-from e2e.kubectl import get, get_one, is_ready, uids, wait_for
+from e2e.kubectl import get, get_one, is_ready, made_by_bridge, uids, wait_for
 from e2e.workloads import busybox, web
 
 #: Seconds until a kubelet that syncs every 10 s has refreshed a volume, with time to spare.
@@ -214,6 +214,8 @@ def test_node_is_like_a_node_and_tells_the_remotes_capacity(bridged: Bridged) ->
     assert conditions["MemoryPressure"] == conditions["NetworkUnavailable"] == "False"
     lease = get_one(bridged.home, "lease", bridged.node, namespace="kube-node-lease")
     assert lease["metadata"]["ownerReferences"][0]["uid"] == node["metadata"]["uid"]
+    written = made_by_bridge(bridged.home)
+    assert {node["metadata"]["uid"], lease["metadata"]["uid"]} <= written
     theirs = get(bridged.remote, "nodes")[0]
     assert node["status"]["allocatable"]["cpu"] == theirs["status"]["allocatable"]["cpu"]
     name = theirs["metadata"]["name"]
