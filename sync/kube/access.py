@@ -97,7 +97,7 @@ class Access:
             return True
 
     async def _load(self) -> None:
-        self._check_files()
+        present = self._present_files()
         from kubernetes.aio.client import Configuration
         from kubernetes.aio.config import ConfigException, load_kube_config
 
@@ -110,7 +110,7 @@ class Access:
             async with asyncio.timeout(PLUGIN_SECONDS):
                 loader = await load_kube_config(  # type: ignore[no-untyped-call]  # it has no types
                     config_file=self.ref.files(),
-                    context=self.ref.context,
+                    context=self.ref.context or _current_context(present),
                     client_configuration=configuration,
                     persist_config=False,
                 )
@@ -140,7 +140,7 @@ class Access:
         self._take(configuration)
         self.context = str(loader.current_context["name"])
 
-    def _check_files(self) -> None:
+    def _present_files(self) -> list[Path]:
         """kubectl's rule: of a list of files those that exist count, and one must."""
         files = [Path(p).expanduser() for p in self.ref.files().split(os.pathsep) if p]
         present = [p for p in files if p.exists()]
@@ -155,6 +155,7 @@ class Access:
                 raise self._error(f"it cannot be read: {why}") from error
             if stat.S_ISREG(path.stat().st_mode) and not text.strip():
                 raise self._error("the file is empty")
+        return present
 
     def _take(self, configuration: Any) -> None:
         server = str(configuration.host)
@@ -192,6 +193,18 @@ class Access:
 
     def _error(self, message: str) -> AccessError:
         return AccessError(message, side=self.side, what=f"kubeconfig {self.ref}")
+
+
+def _current_context(files: list[Path]) -> str | None:
+    """Of a list of kubeconfigs the first one that has a current context decides, as in kubectl.
+
+    `kubernetes` lets the last one decide; None leaves it what is to be said of it.
+    """
+    for file in files:
+        config = yaml.safe_load(file.read_text(encoding="utf-8"))
+        if config.get("current-context"):
+            return str(config["current-context"])
+    return None
 
 
 class _PluginErrors(logging.Handler):

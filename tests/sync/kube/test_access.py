@@ -109,6 +109,27 @@ async def test_kubeconfig_lists_are_merged(tmp_path: Path, monkeypatch: pytest.M
     assert access.authorization() == {"Authorization": "Bearer t"}
 
 
+async def test_the_first_current_context_of_a_list_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in kubectl: a second cluster's file behind one's own changes nothing."""
+    files = []
+    for name in ("one", "two"):
+        entry = {"name": name, "cluster": {"server": f"https://{name}.test"}}
+        config = {
+            "clusters": [entry],
+            "users": [{"name": name, "user": {"token": name}}],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+            "current-context": name,
+        }
+        files.append(str(write(tmp_path / name, config)))
+    monkeypatch.setenv("KUBECONFIG", os.pathsep.join(files))
+    access = await load(KubeconfigRef(), side="home")
+    assert (access.context, access.server) == ("one", "https://one.test")
+    other = await load(KubeconfigRef(context="two"), side="home")
+    assert other.server == "https://two.test"
+
+
 async def test_tls_server_name_and_proxy(path: Path) -> None:
     more = {"tls-server-name": "api.test", "proxy-url": "http://proxy.test:3128"}
     access = await read(path, kubeconfig(SERVER, cluster=more))
