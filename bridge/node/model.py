@@ -107,8 +107,8 @@ def status(
 ) -> Object:
     """The status of the Node, to be compared with `diff.status_patch`.
 
-    Conditions carry the time of their last transition from ``current`` while they stay the same.
-    ``lastHeartbeatTime`` is left to the Lease, which is what counts (KEP-589).
+    Conditions carry their times from ``current`` while they stay the same: the heartbeat that
+    counts is the Lease's (KEP-589), and a status that only says the time anew is not written.
     """
     ours: Object = current.get("status") or {}
     wanted = [("Ready", health.ready, health.reason, health.message)]
@@ -210,15 +210,11 @@ def _conditions(
     for kind, is_true, reason, message in wanted:
         before = known.get(kind) or {}
         word = "True" if is_true else "False"
+        said = {"type": kind, "status": word, "reason": reason, "message": message}
+        same = all(before.get(key) == value for key, value in said.items())
+        beat = before.get("lastHeartbeatTime") if same else None
         since = before.get("lastTransitionTime") if before.get("status") == word else None
         conditions.append(
-            {
-                **{k: v for k, v in before.items() if k == "lastHeartbeatTime"},
-                "type": kind,
-                "status": word,
-                "reason": reason,
-                "message": message,
-                "lastTransitionTime": since or now,
-            }
+            {**said, "lastHeartbeatTime": beat or now, "lastTransitionTime": since or now}
         )
     return conditions

@@ -167,12 +167,14 @@ def test_conditions_and_fields_of_others_stay() -> None:
     assert (written["volumesInUse"], written["features"]) == (["v"], {"x": True})
 
 
-def test_a_heartbeat_that_was_there_is_kept() -> None:
+def test_a_condition_has_the_heartbeat_of_when_it_was_last_said_otherwise() -> None:
     node = _written({}, _status({}))
-    for condition in node["status"]["conditions"]:
-        condition["lastHeartbeatTime"] = None
+    assert {item["lastHeartbeatTime"] for item in node["status"]["conditions"]} == {_NOW}
+    sick = Health(False, "RemoteUnreachable", "no route")
+    found = {c["type"]: c for c in _status(node, health=sick, now=_LATER)["conditions"]}
 
-    assert model.status_patch(node, _status(node)) == {}
+    assert found["Ready"]["lastHeartbeatTime"] == _LATER
+    assert found["DiskPressure"]["lastHeartbeatTime"] == _NOW
 
 
 def test_a_resource_that_the_remote_has_no_more_goes() -> None:
