@@ -20,10 +20,9 @@ from e2e.clusters.fixture import clusters  # noqa: F401  # a fixture
 from e2e.clusters.model import Cluster
 from e2e.kubectl import Json, get, wait_for
 
-#: Seconds for a test on real clusters: containers start, kubelets refresh volumes.
-TEST_SECONDS = 180
-#: Seconds for the first test, which starts the clusters; building them anew takes minutes.
-FIRST_SECONDS = 3000
+#: Seconds for a test on real clusters, without its fixtures: the first one may build the clusters'
+#: programs for minutes, and each step of them has a limit of its own.
+TEST_SECONDS = 300
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
-            item.add_marker(pytest.mark.timeout(FIRST_SECONDS, func_only=False))
+            item.add_marker(pytest.mark.timeout(TEST_SECONDS, func_only=True))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Workers that take keys from a queue and reconcile each until it succeeds.
 
 - One key is never reconciled twice at once; different keys are, up to ``workers``.
-- A reconcile that raises is tried again with growing waits, for ever; the first failure of a key
+- A reconcile that raises is tried again with growing waits, for ever; where the same request
+  cannot succeed (`KubeError.retryable`), with the longest at once. The first failure of a key
   is logged, the following ones, and what is only waited for, at debug level. A defect in the code
   (any other exception than `KubeError` or `Waiting`) is logged with its traceback and does not
   stop the other keys.
@@ -98,7 +99,7 @@ class Controller(Generic[K]):
                     future.set_result(None)
 
     def _failed(self, key: K, error: Exception, waiting: list[asyncio.Future[None]]) -> None:
-        wait = self.queue.retry(key)
+        wait = self.queue.retry(key, soon=not isinstance(error, KubeError) or error.retryable)
         # What is waited for is told where people look for it: in a status or an Event.
         quiet = key in self._failing or isinstance(error, Waiting)
         level = logging.DEBUG if quiet else logging.WARNING

@@ -63,13 +63,17 @@ class WorkQueue(Generic[K]):
         self._cancel(key)
         self._later[key] = loop.call_later(seconds, self.add, key)
 
-    def retry(self, key: K) -> float:
-        """The key failed: it comes again, each time later. Returns the seconds until then."""
+    def retry(self, key: K, *, soon: bool = True) -> float:
+        """The key failed: it comes again, each time later. Returns the seconds until then.
+
+        Not ``soon``: after the longest wait at once, since it cannot succeed before something
+        changes, which mostly brings the key back by itself.
+        """
         backoff = self._backoffs.get(key)
         if backoff is None:
             backoff = Backoff(first=RETRY_FIRST, cap=RETRY_CAP, rng=self._rng)
             self._backoffs[key] = backoff
-        wait = backoff.next()
+        wait = backoff.next() if soon else RETRY_CAP
         self.add_after(key, wait)
         return wait
 

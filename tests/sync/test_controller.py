@@ -11,7 +11,7 @@ import pytest
 
 from sync import workqueue
 from sync.controller import Controller, Waiting
-from sync.kube.errors import Unreachable
+from sync.kube.errors import Invalid, Unreachable
 from tests.sync.virtual import run_virtual
 
 Reconcile = Callable[[str], Awaitable[None]]
@@ -209,5 +209,25 @@ def test_a_key_that_fails_for_days_is_tried_once_a_minute(
             controller.queue.hurry()
             await asyncio.sleep(0.01)
             assert len(worked.calls) == calls + 1
+
+    run_virtual(main)
+
+
+def test_what_cannot_succeed_waits_longest_at_once_unless_something_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+
+    async def main() -> None:
+        worked = Worked(*(Invalid("no", side="remote", code=422) for _ in range(10)))
+        async with running(worked, workers=1) as controller:
+            controller.queue.add("a")
+            await asyncio.sleep(59)
+            assert len(worked.calls) == 1
+            await asyncio.sleep(2)
+            assert len(worked.calls) == 2
+            controller.queue.add("a")
+            await asyncio.sleep(0.01)
+            assert len(worked.calls) == 3
 
     run_virtual(main)

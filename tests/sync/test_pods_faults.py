@@ -246,8 +246,9 @@ async def test_a_pod_whose_name_a_former_one_still_has_there_is_not_called_lost(
 )
 @pytest.mark.parametrize("policy", ["Always", "Never"])
 async def test_a_refusal_of_the_remote_is_told_once_and_tried_again(
-    world: World, code: int, reason: str, policy: str
+    world: World, code: int, reason: str, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("sync.workqueue.RETRY_CAP", 0.2)
     fault = world.remote.fail(
         Fault("POST", "*/pods", code=code, message="exceeded quota: too much", times=None)
     )
@@ -302,7 +303,10 @@ async def test_a_foreign_pod_of_that_name_is_left_alone_and_told(world: World) -
     assert (await world.told("RemoteClash"))[0].get("count") == 1
 
 
-async def test_a_change_that_the_remote_refuses_is_told_once(world: World) -> None:
+async def test_a_change_that_the_remote_refuses_is_told_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sync.workqueue.RETRY_CAP", 0.2)
     await world.start()
     world.pod()
     await world.settle()
