@@ -31,8 +31,9 @@ ANNOTATION_ACCEPTS = f"{DOMAIN}/accepts-home"
 
 #: A namespace's name and a label's value are DNS labels of at most this length (RFC 1123).
 DNS_LABEL_MAX = 63
-#: Hex digits of the hashes in names: 32 bits, plenty for the namespaces of one remote.
-SHORT_HASH = 8
+#: Hex digits of the hashes in names: 64 bits, so that nobody who may choose names at home can find
+#: two that become one.
+SHORT_HASH = 16
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 

@@ -69,7 +69,7 @@ def test_long_names_that_start_alike_stay_two() -> None:
 def test_a_name_is_not_cut_within_its_dashes() -> None:
     name = _named("{namespace}-{home}").remote_namespace(HomeNamespace("a" + "-" * 60 + "b"))
 
-    assert re.fullmatch(r"a-[0-9a-f]{8}", name)
+    assert re.fullmatch(r"a-[0-9a-f]{16}", name)
 
 
 def test_the_default_template_gives_namespace_and_home() -> None:
