@@ -209,7 +209,7 @@ class Mirror:
             changed = await self._client.patch(key.resource, name, patch, namespace=namespace)
         except Invalid:
             # Immutable, or of another type: only a new object can be what home's is.
-            await self._client.delete(key.resource, name, namespace=namespace, uid=uid_of(copy))
+            await self._delete(key, copy)
             return
         self._copies[key.resource].observe(changed)
         changes.info("%s updated in the remote", key)
@@ -281,9 +281,8 @@ class Mirror:
             naming.LABEL_NODE, labels[naming.LABEL_NODE]
         )
         for field in ("labels", "annotations"):
-            # With a domain they can be the remote's own machinery's, which would write them anew
-            # each time we take them off; as `translators.pod.update` does.
-            theirs = {k: v for k, v in (metadata(copy).get(field) or {}).items() if "/" in k}
+            present = metadata(copy).get(field) or {}
+            theirs = {k: v for k, v in present.items() if naming.set_by_remote(k)}
             desired["metadata"][field] = {**theirs, **desired["metadata"][field]}
         patch: Object = merge_patch(copy, desired, exact=_EXACT)
         return patch

@@ -26,7 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from translators import diff, pod, podstatus
-from translators.naming import Identity, origin
+from translators.naming import Identity, origin, stands_for
 from translators.types import HomeUid, Object, RemoteUid, is_deleting, metadata, uid_of
 
 
@@ -103,7 +103,7 @@ Action = Confirm | Create | Update | Delete | DeleteOrphan | WriteStatus | Remov
 def plan(state: State, identity: Identity, *, node_address: str, now: str) -> list[Action]:
     """The actions for ``state``, in their order. ``now`` is the time in RFC 3339."""
     home, remote = state.home, state.remote
-    if remote is not None and (home is None or not _stands_for(remote, home)):
+    if remote is not None and (home is None or not stands_for(remote, uid_of(home))):
         return _orphan(remote)
     if home is None:
         return []
@@ -123,11 +123,6 @@ def is_daemon(home: Object) -> bool:
     which the virtual node is none."""
     owners = metadata(home).get("ownerReferences") or ()
     return any(owner.get("controller") and owner.get("kind") == "DaemonSet" for owner in owners)
-
-
-def _stands_for(remote: Object, home: Object) -> bool:
-    known = origin(remote)
-    return known is not None and known.uid == uid_of(home)
 
 
 def _orphan(remote: Object) -> list[Action]:

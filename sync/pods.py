@@ -137,8 +137,7 @@ class Pods:
     def remote_of(self, home: Object) -> Object | None:
         """The remote pod that stands for this very home pod, or None."""
         remote = self._known(Key(namespace_of(home), name_of(home)))
-        origin = naming.origin(remote) if remote is not None else None
-        return remote if origin is not None and origin.uid == uid_of(home) else None
+        return remote if remote is not None and naming.stands_for(remote, uid_of(home)) else None
 
     def _known(self, key: Key) -> Object | None:
         remote = self._remote_pods.store.get(self._remote_key(key))
@@ -167,7 +166,7 @@ class Pods:
             if actions != [podplan.Confirm()]:
                 for action in actions:
                     await self._act(key, state, action)
-                if state.remote is not None and _stands_for(state.remote, uid):
+                if state.remote is not None and naming.stands_for(state.remote, uid):
                     self._made(uid)
                 return
             confirmed = await self._is_gone(key)
@@ -268,7 +267,7 @@ class Pods:
             made = await self._remote.get(PODS, key.name, namespace=namespace)
             if not naming.is_nodes_own(made, self._identity):
                 raise _clash(namespace, key.name) from None
-            if not _stands_for(made, uid_of(home)):
+            if not naming.stands_for(made, uid_of(home)):
                 # A former pod of that name, which the cache lacked; its end brings the key back.
                 self._remote_pods.observe(made)
                 return
@@ -354,11 +353,6 @@ def _clash(namespace: str, name: str) -> Waiting:
         f"pod {namespace}/{name} exists in the remote cluster and is not this virtual node's; "
         "rename yours or remove that one",
     )
-
-
-def _stands_for(remote: Object, home_uid: str) -> bool:
-    origin = naming.origin(remote)
-    return origin is not None and origin.uid == home_uid
 
 
 def _differ_only_in(patch: Object, before: Object, after: Object) -> bool:

@@ -168,6 +168,20 @@ def origin(remote: Object) -> Origin | None:
     return Origin(HomeNamespace(namespace), name, HomeUid(uid))
 
 
+def stands_for(remote: Object, home_uid: str) -> bool:
+    """Whether an object of the remote is that of this very home object, not of a former one that
+    had its name."""
+    known = origin(remote)
+    return known is not None and known.uid == home_uid
+
+
+def set_by_remote(key: str) -> bool:
+    """Whether a label or annotation that home's object lacks may be the remote's own machinery's
+    (CNI, schedulers, policy engines), which would write it anew each time we took it off. Those
+    keys have a domain; those without one are people's, and people write them at home."""
+    return "/" in key
+
+
 def remote_metadata(home: Object, identity: Identity) -> Object:
     """The metadata of the remote object that stands for ``home``.
 

@@ -126,7 +126,7 @@ def update(home: Object, remote: Object, identity: Identity) -> Object:
 
     Of a pod's spec the API allows images, tolerations (more of them, or for other times) and
     ``activeDeadlineSeconds`` to change. Labels and annotations are added and changed as at home;
-    one that home's pod lacks is removed unless its key has a domain (`_set_by_remote`).
+    one that home's pod lacks is removed unless its key has a domain (`naming.set_by_remote`).
     """
     wanted, meta = pod_metadata(home, identity), metadata(remote)
     patch: Object = {}
@@ -137,7 +137,7 @@ def update(home: Object, remote: Object, identity: Identity) -> Object:
             if (meta.get(field_name) or {}).get(key) != value
         }
         for key in meta.get(field_name) or {}:
-            if key not in wanted[field_name] and not _set_by_remote(key):
+            if key not in wanted[field_name] and not naming.set_by_remote(key):
                 changes[key] = None
         if changes:
             patch.setdefault("metadata", {})[field_name] = changes
@@ -145,12 +145,6 @@ def update(home: Object, remote: Object, identity: Identity) -> Object:
     if spec:
         patch["spec"] = spec
     return patch
-
-
-def _set_by_remote(key: str) -> bool:
-    """Labels and annotations with a domain can be written by the remote's own machinery (CNI,
-    schedulers, policy engines); those without one are people's, and people write them at home."""
-    return "/" in key
 
 
 def _spec_update(home: Object, remote: Object) -> Object:
