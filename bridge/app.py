@@ -30,6 +30,7 @@ from sync.engine import Engine, utc_now
 from sync.kube.client import KubeClient
 from sync.store import Key
 from translators import references
+from translators.policy import Policy
 from translators.types import Object, name_of, namespace_of, uid_of
 
 #: Seconds for open exec, log and port-forward streams to end after the stop.
@@ -77,7 +78,7 @@ async def join(settings: JoinSettings, *, told: Callable[[str], None], stop: asy
         connected(settings.home, side="home", told=told) as home,
     ):
         found = await checks.check(settings, home=home, remote=remote, told=told)
-        engine = Engine(home, remote, identity=found.identity, node_address=found.address)
+        engine = Engine(home, remote, policy=Policy(found.identity, found.address))
         server = _server(settings, found, home=home, remote=remote, directory=Directory(engine))
         await server.start(found.address, settings.port)
         told(f"home: kubelet API listens on {found.address}:{server.port}")

@@ -26,7 +26,7 @@ from sync.namespaces import Namespaces
 from sync.pods import Pods
 from sync.scopes import Scopes
 from translators import naming
-from translators.naming import Identity
+from translators.policy import Policy
 from translators.types import HomeNamespace, Object, namespace_of
 
 
@@ -40,18 +40,17 @@ class MappingChanged(Exception):
 
 
 class Engine:
-    """Makes the remote run what home has bound to ``identity.node``."""
+    """Makes the remote run what home has bound to ``policy.identity.node``."""
 
     def __init__(
         self,
         home: KubeClient,
         remote: KubeClient,
         *,
-        identity: Identity,
-        node_address: str,
+        policy: Policy,
         now: Callable[[], str] = utc_now,
     ) -> None:
-        self._identity = identity
+        identity = self._identity = policy.identity
         owned = identity.owned_by_home
         self.events = EventRecorder(home, node=identity.node, now=now)
         self.home_pods = Informer(
@@ -81,8 +80,7 @@ class Engine:
         self.pods = Pods(
             home=home,
             remote=remote,
-            identity=identity,
-            node_address=node_address,
+            policy=policy,
             home_pods=self.home_pods,
             remote_pods=self.remote_pods,
             scopes=self._scopes,

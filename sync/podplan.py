@@ -26,7 +26,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from translators import diff, pod, podstatus
-from translators.naming import Identity, origin, stands_for
+from translators.naming import origin, stands_for
+from translators.policy import Policy
 from translators.types import HomeUid, Object, RemoteUid, is_deleting, metadata, uid_of
 
 
@@ -100,7 +101,7 @@ class RemoveHome:
 Action = Confirm | Create | Update | Delete | DeleteOrphan | WriteStatus | RemoveHome
 
 
-def plan(state: State, identity: Identity, *, node_address: str, now: str) -> list[Action]:
+def plan(state: State, policy: Policy, *, now: str) -> list[Action]:
     """The actions for ``state``, in their order. ``now`` is the time in RFC 3339."""
     home, remote = state.home, state.remote
     if remote is not None and (home is None or not stands_for(remote, uid_of(home))):
@@ -108,14 +109,14 @@ def plan(state: State, identity: Identity, *, node_address: str, now: str) -> li
     if home is None:
         return []
     if is_deleting(home):
-        return _deleting(state, home, node_address=node_address)
+        return _deleting(state, home, policy)
     if podstatus.is_terminal(home):
         return _terminal(remote)
     if remote is not None:
-        return _follow(home, remote, identity, node_address=node_address)
+        return _follow(home, remote, policy)
     if is_daemon(home):
         return _refuse(home)
-    return _absent(state, home, node_address=node_address, now=now)
+    return _absent(state, home, policy, now=now)
 
 
 def is_daemon(home: Object) -> bool:
@@ -132,9 +133,9 @@ def _orphan(remote: Object) -> list[Action]:
     return [DeleteOrphan(RemoteUid(uid_of(remote)), known.uid if known else None)]
 
 
-def _deleting(state: State, home: Object, *, node_address: str) -> list[Action]:
+def _deleting(state: State, home: Object, policy: Policy) -> list[Action]:
     if state.remote is not None:
-        actions = _status(home, state.remote, node_address=node_address)
+        actions = _status(home, state.remote, policy)
         grace = metadata(home).get("deletionGracePeriodSeconds")
         theirs = metadata(state.remote).get("deletionGracePeriodSeconds")
         shortened = grace is not None and theirs is not None and grace < theirs
@@ -145,7 +146,7 @@ def _deleting(state: State, home: Object, *, node_address: str) -> list[Action]:
     if unsure and not state.confirmed:
         return [Confirm()]
     if state.ended is not None and not podstatus.is_terminal(home):
-        return [*_status(home, state.ended, node_address=node_address), RemoveHome()]
+        return [*_status(home, state.ended, policy), RemoveHome()]
     return [RemoveHome()]
 
 
@@ -155,11 +156,11 @@ def _terminal(remote: Object | None) -> list[Action]:
     return [Delete(RemoteUid(uid_of(remote)), None)]
 
 
-def _follow(home: Object, remote: Object, identity: Identity, *, node_address: str) -> list[Action]:
-    status = _status(home, remote, node_address=node_address)
+def _follow(home: Object, remote: Object, policy: Policy) -> list[Action]:
+    status = _status(home, remote, policy)
     if is_deleting(remote):
         return status
-    patch = pod.update(home, remote, identity)
+    patch = pod.update(home, remote, policy.identity)
     if not patch or podstatus.is_terminal(remote):
         return status
     return [*status, Update(RemoteUid(uid_of(remote)), patch)]
@@ -180,16 +181,16 @@ def refusal(home: Object, *, reason: str, message: str, clear_start: bool) -> li
     return [WriteStatus(patch, event=(reason, message))] if patch else []
 
 
-def _absent(state: State, home: Object, *, node_address: str, now: str) -> list[Action]:
-    policy = (home.get("spec") or {}).get("restartPolicy", "Always")
+def _absent(state: State, home: Object, policy: Policy, *, now: str) -> list[Action]:
+    restart = (home.get("spec") or {}).get("restartPolicy", "Always")
     marked = podstatus.was_handed_over(home)
     if state.ended is None and (state.making or not marked):
-        return [Create(mark_first=policy == "Never" and not marked)]
-    if state.ended is not None and not _to_run_again(state.ended, policy):
-        return _status(home, state.ended, node_address=node_address)
+        return [Create(mark_first=restart == "Never" and not marked)]
+    if state.ended is not None and not _to_run_again(state.ended, restart):
+        return _status(home, state.ended, policy)
     if not state.confirmed:
         return [Confirm()]
-    if policy != "Never":
+    if restart != "Never":
         return [Create(mark_first=False)]
     message = (
         "the pod is gone from the remote cluster, nobody knows how far it came, "
@@ -200,7 +201,7 @@ def _absent(state: State, home: Object, *, node_address: str, now: str) -> list[
     return [WriteStatus(patch, event=("RemotePodLost", message))]
 
 
-def _to_run_again(ended: Object, policy: str) -> bool:
+def _to_run_again(ended: Object, restart: str) -> bool:
     """Whether a remote pod that is gone leaves work undone.
 
     Under `Always` a pod never ends by itself: its kubelet calls it Failed when it is deleted
@@ -208,22 +209,22 @@ def _to_run_again(ended: Object, policy: str) -> bool:
     """
     if not podstatus.is_terminal(ended):
         return True
-    if policy == "Never":
+    if restart == "Never":
         return False
     deleted = is_deleting(ended)
-    return deleted and (policy == "Always" or podstatus.phase(ended) == "Failed")
+    return deleted and (restart == "Always" or podstatus.phase(ended) == "Failed")
 
 
-def _status(home: Object, remote: Object, *, node_address: str) -> list[Action]:
+def _status(home: Object, remote: Object, policy: Policy) -> list[Action]:
     if podstatus.is_terminal(home):
         return []
-    wanted = podstatus.to_home(home, remote, node_address=node_address)
-    policy = (home.get("spec") or {}).get("restartPolicy", "Always")
+    wanted = podstatus.to_home(home, remote, policy)
+    restart = (home.get("spec") or {}).get("restartPolicy", "Always")
     if (
         podstatus.is_terminal(remote)
         and not is_deleting(home)
         and is_deleting(remote)
-        and _to_run_again(remote, policy)
+        and _to_run_again(remote, restart)
     ):
         # It will be made again as soon as it is gone: a terminal phase could not be taken back.
         wanted["phase"] = podstatus.phase(home)

@@ -38,7 +38,7 @@ from sync.podplan import Action, State
 from sync.scopes import Scopes
 from sync.store import Key
 from translators import naming, pod, podstatus
-from translators.naming import Identity
+from translators.policy import Policy
 from translators.types import (
     HomeNamespace,
     Object,
@@ -68,8 +68,7 @@ class Pods:
         *,
         home: KubeClient,
         remote: KubeClient,
-        identity: Identity,
-        node_address: str,
+        policy: Policy,
         home_pods: Informer,
         remote_pods: Informer,
         scopes: Scopes,
@@ -80,8 +79,8 @@ class Pods:
     ) -> None:
         self._home = home
         self._remote = remote
-        self._identity = identity
-        self._node_address = node_address
+        self._policy = policy
+        self._identity = policy.identity
         self._home_pods = home_pods
         self._remote_pods = remote_pods
         self._scopes = scopes
@@ -160,9 +159,7 @@ class Pods:
                 making=uid in self._making,
                 confirmed=confirmed,
             )
-            actions = podplan.plan(
-                state, self._identity, node_address=self._node_address, now=self._now()
-            )
+            actions = podplan.plan(state, self._policy, now=self._now())
             if actions != [podplan.Confirm()]:
                 for action in actions:
                     await self._act(key, state, action)
@@ -259,7 +256,7 @@ class Pods:
             raise
 
     async def _make(self, key: Key, home: Object, namespace: str) -> None:
-        translated = pod.to_remote(home, self._identity, node_address=self._node_address)
+        translated = pod.to_remote(home, self._policy)
         self._making.add(uid_of(home))
         try:
             made = await self._remote.create(PODS, translated.pod, namespace=namespace)

@@ -17,6 +17,7 @@ from typing import Any
 
 from translators.diff import absent
 from translators.naming import DOMAIN
+from translators.policy import Policy
 from translators.types import Object, metadata
 
 TERMINAL = ("Succeeded", "Failed")
@@ -73,7 +74,7 @@ def is_terminal(pod: Object) -> bool:
     return phase(pod) in TERMINAL
 
 
-def to_home(home: Object, remote: Object, *, node_address: str) -> Object:
+def to_home(home: Object, remote: Object, policy: Policy) -> Object:
     """The status of the home pod while ``remote`` stands for it."""
     theirs: Object = remote.get("status") or {}
     ours: Object = home.get("status") or {}
@@ -84,8 +85,8 @@ def to_home(home: Object, remote: Object, *, node_address: str) -> Object:
         status["startTime"] = ours["startTime"]
     if theirs.get("hostIP"):
         # Only once the pod has a machine, as a kubelet does.
-        status["hostIP"] = node_address
-        status["hostIPs"] = [{"ip": node_address}]
+        status["hostIP"] = policy.node_address
+        status["hostIPs"] = [{"ip": policy.node_address}]
     generation = metadata(home).get("generation")
     if generation is not None:
         status["observedGeneration"] = generation

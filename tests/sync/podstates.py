@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from translators.naming import Identity, remote_metadata
+from translators.policy import Policy
 from translators.types import HomeUid, Object, RemoteUid
 
 IDENTITY = Identity(home_id="0123456789abcdef", home_name="berlin", node="burst")
 ADDRESS = "10.20.0.5"
+POLICY = Policy(IDENTITY, ADDRESS)
 NOW = "2025-11-03T10:00:00Z"
 
 HOME_UID, FORMER_UID = HomeUid("home-1"), HomeUid("home-0")

@@ -19,11 +19,11 @@ from sync.podplan import (
     is_daemon,
     plan,
 )
-from tests.sync.podstates import ADDRESS, FORMER_UID, IDENTITY, NOW, REMOTE_UID, home, remote
+from tests.sync.podstates import FORMER_UID, NOW, POLICY, REMOTE_UID, home, remote
 
 
 def _plan(state: State) -> list[Action]:
-    return plan(state, IDENTITY, node_address=ADDRESS, now=NOW)
+    return plan(state, POLICY, now=NOW)
 
 
 def _told(action: Action) -> Any:

@@ -22,7 +22,7 @@ from sync.podplan import (
     plan,
 )
 from tests.fakeapi.patching import strategic
-from tests.sync.podstates import ADDRESS, FORMER_UID, HOME_UID, IDENTITY, NOW, home, remote
+from tests.sync.podstates import FORMER_UID, HOME_UID, NOW, POLICY, home, remote
 from translators.naming import origin
 from translators.podstatus import is_terminal, was_handed_over
 from translators.types import Object, RemoteUid, is_deleting, uid_of
@@ -64,7 +64,7 @@ def _states() -> Iterator[State]:
 
 
 def _plan(state: State) -> list[Action]:
-    return plan(state, IDENTITY, node_address=ADDRESS, now=NOW)
+    return plan(state, POLICY, now=NOW)
 
 
 @cache

@@ -20,6 +20,7 @@ from tests.fakeapi.credentials import access_to
 from tests.sync.watched import caught_up
 from translators import naming
 from translators.naming import Identity
+from translators.policy import Policy
 
 NODE = "virtual"
 ADDRESS = "192.0.2.7"
@@ -60,7 +61,7 @@ class World:
         home = await self._client(self.home, "home")
         remote = await self._client(self.remote, "remote")
         self._engine = Engine(
-            home, remote, identity=self.identity, node_address=ADDRESS, now=lambda: self.now
+            home, remote, policy=Policy(self.identity, ADDRESS), now=lambda: self.now
         )
         self._task = asyncio.create_task(self._engine.run())
         if settle:

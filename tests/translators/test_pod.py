@@ -15,6 +15,7 @@ from tests.translators.patches import apply_merge_patch
 from tests.translators.strategies import json_values
 from translators import pod
 from translators.naming import Identity
+from translators.policy import Policy
 from translators.types import Object
 
 #: A home and a remote that call their namespaces the same.
@@ -56,7 +57,7 @@ def _home(spec: Object, **meta: Any) -> Object:
 
 
 def _remote(home: Object, identity: Identity = IDENTITY) -> Object:
-    return pod.to_remote(home, identity, node_address=ADDRESS).pod
+    return pod.to_remote(home, Policy(identity, ADDRESS)).pod
 
 
 def _spec(spec: Object) -> Object:
@@ -213,7 +214,7 @@ def test_another_volume_at_the_place_of_the_token_stays() -> None:
 
 def test_a_dropped_field_is_a_sentence() -> None:
     volume = {"name": "vault", "projected": {"sources": [{"serviceAccountToken": {}}]}}
-    translated = pod.to_remote(_home({"volumes": [volume]}), IDENTITY, node_address=ADDRESS)
+    translated = pod.to_remote(_home({"volumes": [volume]}), Policy(IDENTITY, ADDRESS))
 
     [dropped] = translated.dropped
     assert str(dropped) == (

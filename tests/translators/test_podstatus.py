@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakeapi.patching import strategic
-from tests.translators.golden import ADDRESS
+from tests.translators.golden import ADDRESS, POLICY
 from tests.translators.strategies import json_values
 from translators import podstatus
 from translators.diff import absent, status_patch
@@ -28,7 +28,7 @@ def _home(status: Object | None = None, *, generation: int | None = 1, **spec: A
 
 
 def _to_home(home: Object, theirs: Object) -> Object:
-    return podstatus.to_home(home, {"status": theirs}, node_address=ADDRESS)
+    return podstatus.to_home(home, {"status": theirs}, POLICY)
 
 
 def _condition(kind: str, status: str = "True", second: int = 0, **more: Any) -> Object:

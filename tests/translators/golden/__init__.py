@@ -15,12 +15,14 @@ import yaml
 
 from translators import configmap, diff, pod, podstatus, secret, service
 from translators.naming import Identity
+from translators.policy import Policy
 from translators.types import Object
 
 #: Whose objects these are.
 IDENTITY = Identity(home_id="0123456789abcdef", home_name="berlin", node="burst")
 #: The virtual node's address.
 ADDRESS = "10.20.0.5"
+POLICY = Policy(IDENTITY, ADDRESS)
 #: Keys of a file that are not results.
 GIVEN = ("about", "translate", "home", "remote")
 
@@ -58,7 +60,7 @@ def homes(translate: str) -> list[Object]:
 
 
 def _pod(given: Object) -> Object:
-    translated = pod.to_remote(given["home"], IDENTITY, node_address=ADDRESS)
+    translated = pod.to_remote(given["home"], POLICY)
     return {
         "remote": translated.pod,
         "dropped": [{"field": item.field, "why": item.why} for item in translated.dropped],
@@ -66,7 +68,7 @@ def _pod(given: Object) -> Object:
 
 
 def _status(given: Object) -> Object:
-    wanted = podstatus.to_home(given["home"], given["remote"], node_address=ADDRESS)
+    wanted = podstatus.to_home(given["home"], given["remote"], POLICY)
     return {"patch": diff.status_patch(given["home"].get("status") or {}, wanted)}
 
 

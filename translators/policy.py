@@ -1,0 +1,16 @@
+"""What a join decided once, and every translation and plan of it relies on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from translators.naming import Identity
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Who we are, and what the person who joined chose. It does not change while we run."""
+
+    identity: Identity
+    node_address: str
+    """The virtual node's IP address, which is its pods' ``status.hostIP``."""
