@@ -20,7 +20,7 @@ from sync import podplan
 from sync.events import EventRecorder
 from sync.informer import Informer
 from sync.kube.client import KubeClient
-from sync.kube.resources import NAMESPACES, NODES, PODS, Resource
+from sync.kube.resources import NAMESPACES, NODES, PODS, PRIORITY_CLASSES, Resource
 from sync.mirror import RESOURCES, Mirror, reference_keys
 from sync.namespaces import Namespaces
 from sync.pods import Pods
@@ -63,6 +63,7 @@ class Engine:
             remote, PODS, labels=owned, indexers={"reference": _remote_references}
         )
         self.remote_nodes = Informer(remote, NODES)
+        self._priority_classes = Informer(remote, PRIORITY_CLASSES)
         self._remote_namespaces = Informer(remote, NAMESPACES, labels=owned)
         self._copies = {kind: Informer(remote, kind, labels=owned) for kind in RESOURCES}
         self._scopes = Scopes(home, on_change=self._scoped, on_synced=self._scope_synced)
@@ -83,6 +84,7 @@ class Engine:
             policy=policy,
             home_pods=self.home_pods,
             remote_pods=self.remote_pods,
+            priority_classes=self._priority_classes,
             scopes=self._scopes,
             namespaces=namespaces,
             mirror=self.mirror,
@@ -98,6 +100,7 @@ class Engine:
             self.home_pods,
             self.remote_pods,
             self.remote_nodes,
+            self._priority_classes,
             self._remote_namespaces,
             *self._copies.values(),
         ]
@@ -162,15 +165,15 @@ class Engine:
 
 
 # -- indices -------------------------------------------------------------------------------
-# Pods of DaemonSets are not run, so that nothing is watched or copied for them.
+# Nothing is watched or copied for pods that are not run.
 
 
 def _namespaces(home: Object) -> Iterable[Hashable]:
-    return () if podplan.is_daemon(home) else (namespace_of(home),)
+    return (namespace_of(home),) if podplan.may_run(home) else ()
 
 
 def _home_references(home: Object) -> Iterable[Hashable]:
-    if podplan.is_daemon(home):
+    if not podplan.may_run(home):
         return ()
     return reference_keys(home, HomeNamespace(namespace_of(home)))
 

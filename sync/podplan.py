@@ -11,12 +11,13 @@ table, with *gone* meaning that no pod of ours is there:
 | deleting            | gone                  | last status; remove the home pod               |
 | terminal            | running               | delete it: a terminal pod does not run again   |
 | terminal            | terminal or gone      | nothing                                        |
-| refused (DaemonSet) | gone                  | say so                                         |
+| refused             | gone                  | say so                                         |
 | live                | present               | follow the spec; status                        |
 | live, never ran     | gone                  | create                                         |
 | live, ran           | gone, ended by itself | its last status                                |
 | live, ran           | gone, lost            | create again, or Failed under `Never`          |
 
+Refused are pods of DaemonSets and those that ask for what the remote cannot give (`pod.refused`).
 "Gone" of a pod that may have run is believed only after asking the remote's API server
 (`Confirm`): a cache that lags must neither start a pod twice nor declare one lost.
 """
@@ -25,8 +26,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from translators import diff, pod, podstatus
+from translators import diff, pod, podstatus, podupdate
 from translators.naming import origin, stands_for
+from translators.podupdate import Subresource
 from translators.policy import Policy
 from translators.types import HomeUid, Object, RemoteUid, is_deleting, metadata, uid_of
 
@@ -63,10 +65,11 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Patch the remote pod so that it follows home's."""
+    """Patch the remote pod, or a subresource of it, so that it follows home's."""
 
     uid: RemoteUid
     patch: Object
+    subresource: Subresource = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,8 @@ def plan(state: State, policy: Policy, *, now: str) -> list[Action]:
         return _follow(home, remote, policy)
     if is_daemon(home):
         return _refuse(home)
+    if unfit := pod.refused(home):
+        return refusal(home, reason="FieldRefused", message=unfit, clear_start=False)
     return _absent(state, home, policy, now=now)
 
 
@@ -124,6 +129,11 @@ def is_daemon(home: Object) -> bool:
     which the virtual node is none."""
     owners = metadata(home).get("ownerReferences") or ()
     return any(owner.get("controller") and owner.get("kind") == "DaemonSet" for owner in owners)
+
+
+def may_run(home: Object) -> bool:
+    """Whether the pod is one to run in the remote: nothing is watched or copied for others."""
+    return not is_daemon(home) and not pod.refused(home)
 
 
 def _orphan(remote: Object) -> list[Action]:
@@ -160,10 +170,16 @@ def _follow(home: Object, remote: Object, policy: Policy) -> list[Action]:
     status = _status(home, remote, policy)
     if is_deleting(remote):
         return status
-    patch = pod.update(home, remote, policy.identity)
-    if not patch or podstatus.is_terminal(remote):
-        return status
-    return [*status, Update(RemoteUid(uid_of(remote)), patch)]
+    return [*status, *updates(home, remote, policy)]
+
+
+def updates(home: Object, remote: Object, policy: Policy) -> list[Update]:
+    """What makes the remote pod follow home's spec and metadata, while it can."""
+    if podstatus.is_terminal(remote):
+        return []
+    uid = RemoteUid(uid_of(remote))
+    found = podupdate.changes(home, remote, policy)
+    return [Update(uid, change.patch, change.subresource) for change in found]
 
 
 def _refuse(home: Object) -> list[Action]:

@@ -35,6 +35,7 @@ from sync.kube.resources import PODS
 from sync.mirror import Mirror
 from sync.namespaces import Namespaces
 from sync.podplan import Action, State
+from sync.podupdates import PodUpdates
 from sync.scopes import Scopes
 from sync.store import Key
 from translators import naming, pod, podstatus
@@ -71,6 +72,7 @@ class Pods:
         policy: Policy,
         home_pods: Informer,
         remote_pods: Informer,
+        priority_classes: Informer,
         scopes: Scopes,
         namespaces: Namespaces,
         mirror: Mirror,
@@ -83,6 +85,7 @@ class Pods:
         self._identity = policy.identity
         self._home_pods = home_pods
         self._remote_pods = remote_pods
+        self._priority_classes = priority_classes
         self._scopes = scopes
         self._namespaces = namespaces
         self._mirror = mirror
@@ -93,9 +96,15 @@ class Pods:
         # UIDs of remote pods whose deletion was passed on, and with which grace.
         self._passed_on: dict[str, int | None] = {}
         self._ended: cachetools.LRUCache[str, Object] = cachetools.LRUCache(ENDED_MAX)
-        # UIDs of remote pods that refused a change, with what was told of it.
-        self._refused: cachetools.LRUCache[str, str] = cachetools.LRUCache(ENDED_MAX)
         self._own_write = False
+        self._updates = PodUpdates(
+            remote,
+            policy=policy,
+            remote_pods=remote_pods,
+            scopes=scopes,
+            mirror=mirror,
+            events=events,
+        )
         self.controller: Controller[Key] = Controller("pods", self._reconcile, workers=WORKERS)
 
     # -- what changed ----------------------------------------------------------------------
@@ -105,7 +114,7 @@ class Pods:
         obj = new or old or {}
         namespace = HomeNamespace(namespace_of(obj))
         if new is not None:
-            if not podplan.is_daemon(new):
+            if podplan.may_run(new):
                 self._scopes.want(namespace)
         else:
             self._made(uid_of(obj))
@@ -161,13 +170,25 @@ class Pods:
             )
             actions = podplan.plan(state, self._policy, now=self._now())
             if actions != [podplan.Confirm()]:
-                for action in actions:
-                    await self._act(key, state, action)
+                await self._carry_out(key, state, actions)
                 if state.remote is not None and naming.stands_for(state.remote, uid):
                     self._made(uid)
                 return
             confirmed = await self._is_gone(key)
         raise Waiting("Undecided", f"pod {key} is neither here nor gone in the remote cluster")
+
+    async def _carry_out(self, key: Key, state: State, actions: list[Action]) -> None:
+        """One after the other; an update that is refused does not keep the others back."""
+        refused: ApiError | None = None
+        for action in actions:
+            try:
+                await self._act(key, state, action)
+            except (Forbidden, Invalid) as error:
+                if not isinstance(action, podplan.Update):
+                    raise
+                refused = error
+        if refused is not None:
+            raise refused
 
     async def _is_gone(self, key: Key) -> bool:
         """Asks the remote's API server. What it finds of ours is put into the cache."""
@@ -187,8 +208,8 @@ class Pods:
                 await self._write_status(key, state, patch, event)
             case podplan.Create(mark_first):
                 await self._create(key, _there(state.home), mark_first=mark_first)
-            case podplan.Update(uid, patch):
-                await self._update(key, uid, patch)
+            case podplan.Update():
+                await self._updates.send(_there(state.home), action)
             case podplan.Delete(uid, grace):
                 await self._delete(key, uid, grace)
             case podplan.DeleteOrphan(uid, home_uid):
@@ -256,7 +277,8 @@ class Pods:
             raise
 
     async def _make(self, key: Key, home: Object, namespace: str) -> None:
-        translated = pod.to_remote(home, self._policy)
+        classes = frozenset(name_of(it) for it in self._priority_classes.store)
+        translated = pod.to_remote(home, self._policy, priority_classes=classes)
         self._making.add(uid_of(home))
         try:
             made = await self._remote.create(PODS, translated.pod, namespace=namespace)
@@ -270,8 +292,8 @@ class Pods:
                 return
         else:
             changes.info("pod %s: created in the remote, namespace %s", key, namespace)
-            for dropped in translated.dropped:
-                self._events.warn(home, "FieldDropped", str(dropped))
+            if translated.dropped:
+                self._events.warn(home, "FieldDropped", "; ".join(map(str, translated.dropped)))
         self._made(uid_of(home))
         self._remote_pods.observe(made)
 
@@ -294,22 +316,6 @@ class Pods:
         )
         for action in actions:
             await self._act(key, State(current, None), action)
-
-    async def _update(self, key: Key, uid: str, patch: Object) -> None:
-        namespace, name = self._remote_key(key)
-        body = {**patch, "metadata": {**patch.get("metadata", {}), "uid": uid}}
-        try:
-            changed = await self._remote.patch(PODS, name, body, namespace=namespace)
-        except (Forbidden, Invalid) as error:
-            home = self._home_pods.store.get(key)
-            message = f"the remote cluster refuses the change: {error.message}"
-            if home is not None and self._refused.get(uid) != message:
-                self._refused[uid] = message
-                self._events.warn(home, "UpdateRefused", message)
-            raise
-        self._refused.pop(uid, None)
-        self._remote_pods.observe(changed)
-        changes.info("pod %s: updated in the remote", key)
 
     async def _delete(self, key: Key, uid: str, grace: int | None) -> None:
         """Passes a deletion on, once for each grace: the cache shows it only a moment later."""

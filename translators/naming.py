@@ -25,6 +25,11 @@ ANNOTATION_HOME_NAMESPACE = f"{DOMAIN}/home-namespace"
 ANNOTATION_HOME_NAME = f"{DOMAIN}/home-name"
 ANNOTATION_HOME_UID = f"{DOMAIN}/home-uid"
 ANNOTATION_NODE_NAME = f"{DOMAIN}/node-name"
+#: What files of the downward API hold of home's labels and annotations (`translators.downward`).
+ANNOTATION_LABELS_FILE = f"{DOMAIN}/labels-file"
+ANNOTATION_ANNOTATIONS_FILE = f"{DOMAIN}/annotations-file"
+#: Which labels and annotations with a domain came from home (`translators.podupdate`).
+ANNOTATION_CARRIED_KEYS = f"{DOMAIN}/carried-keys"
 #: Set by an administrator of the remote on a namespace of theirs: the value names the home
 #: (its `--home-name`, or ``*``) whose pods may run in it.
 ANNOTATION_ACCEPTS = f"{DOMAIN}/accepts-home"
@@ -207,7 +212,7 @@ def remote_metadata(home: Object, identity: Identity) -> Object:
 def carried_labels(home: Object) -> dict[str, str]:
     """The labels of a home object that its remote counterpart carries."""
     labels = metadata(home).get("labels") or {}
-    return {key: value for key, value in labels.items() if not _ours(key)}
+    return {key: value for key, value in labels.items() if not is_ours(key)}
 
 
 def carried_annotations(home: Object) -> dict[str, str]:
@@ -216,10 +221,11 @@ def carried_annotations(home: Object) -> dict[str, str]:
     return {
         key: value
         for key, value in annotations.items()
-        if not _ours(key) and key != "kubectl.kubernetes.io/last-applied-configuration"
+        if not is_ours(key) and key != "kubectl.kubernetes.io/last-applied-configuration"
     }
 
 
-def _ours(key: str) -> bool:
+def is_ours(key: str) -> bool:
+    """Whether a label or annotation is of our own domain."""
     domain = key.partition("/")[0]
     return domain == DOMAIN or domain.endswith("." + DOMAIN)

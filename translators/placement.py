@@ -1,18 +1,33 @@
 """Where a remote pod may run: what of home's placement still means something in the remote.
 
-Node selectors and node affinity are kept where they speak of what a machine *is* (`_KEPT_KEYS`) and
-dropped where they can only mean home's nodes; home's scheduler has already obeyed them. Pod
-affinity, anti-affinity and spread hold among the remote's nodes.
+- Home's scheduler has matched node selectors and node affinity against the virtual node's labels,
+  so that they are obeyed already. They are kept where they speak of what a machine *is*
+  (`_KEPT_KEYS`), so that a remote of several kinds of machines places the pod right. All else
+  goes, without a word: node names and hostnames, labels that people put on the virtual node, and
+  its zone, region and instance type, which say where the remote is and nothing of its nodes.
+- Pod affinity, anti-affinity and spread hold among the remote's nodes and pods. Namespaces are
+  renamed; the labels of home's namespaces are not in the remote, so that a term that selects by
+  them is left out, and told.
+- Priority is carried by the name of a class that the remote has; the numbers are each cluster's.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+from translators import naming
 from translators.naming import Identity
-from translators.spec import put
+from translators.spec import Dropped, put
 from translators.types import HomeNamespace, Object
 
 #: Labels that every kubelet sets to what its machine is, so they mean the same in any cluster.
-_KEPT_KEYS = frozenset({"kubernetes.io/arch", "kubernetes.io/os"})
+_KEPT_KEYS = frozenset(
+    {"kubernetes.io/arch", "kubernetes.io/os", "node.kubernetes.io/windows-build"}
+)
+#: The label by which every API server names each namespace.
+_NAMESPACE_NAME = "kubernetes.io/metadata.name"
+#: Classes of the components of a cluster (SystemPriorityClassPrefix in pkg/apis/scheduling).
+_SYSTEM_CLASS = "system-"
 
 #: The lists of terms in pod affinity and anti-affinity.
 _WHEN = (
@@ -26,17 +41,32 @@ def kept_selector(selector: Object | None) -> Object:
     return {key: value for key, value in (selector or {}).items() if key in _KEPT_KEYS}
 
 
-def affinity(wanted: Object | None, identity: Identity) -> Object:
+def priority_class(name: str | None, known: frozenset[str]) -> Dropped | None:
+    """Why the priority class is not carried; None where it is. ``known``: the remote's classes."""
+    if not name or (name in known and not name.startswith(_SYSTEM_CLASS)):
+        return None
+    why = (
+        "is for components of the cluster itself"
+        if name.startswith(_SYSTEM_CLASS)
+        else "is no PriorityClass of the remote cluster"
+    )
+    return Dropped("spec.priorityClassName", f"{name} {why}; the pod has the default priority")
+
+
+def affinity(wanted: Object | None, identity: Identity, dropped: list[Dropped]) -> Object:
     """Affinity among the remote's nodes and pods; namespaces are renamed to the remote's."""
-    found = dict(wanted or {})
-    put(found, "nodeAffinity", _node_affinity(found.get("nodeAffinity")))
+    result = dict(wanted or {})
+    put(result, "nodeAffinity", _node_affinity(result.get("nodeAffinity")))
     for kind in ("podAffinity", "podAntiAffinity"):
-        if found.get(kind):
-            found[kind] = {
-                when: [_pod_term(term, identity) for term in terms] if when in _WHEN else terms
-                for when, terms in found[kind].items()
-            }
-    return found
+        if not result.get(kind):
+            continue
+        terms = dict(result[kind])
+        for when in _WHEN:
+            if when in terms:
+                at = f"spec.affinity.{kind}.{when}"
+                put(terms, when, _pod_terms(terms[when] or (), identity, at, dropped))
+        put(result, kind, terms)
+    return result
 
 
 def _node_affinity(affinity: Object | None) -> Object:
@@ -67,15 +97,67 @@ def _node_term(term: Object | None) -> Object:
     return {"matchExpressions": expressions} if expressions else {}
 
 
-def _pod_term(term: Object, identity: Identity) -> Object:
-    """A (weighted) pod affinity term with the namespaces that it lists renamed."""
-    if "podAffinityTerm" in term:
-        return {**term, "podAffinityTerm": _pod_term(term["podAffinityTerm"], identity)}
+# -- other pods ----------------------------------------------------------------------------
+
+
+def _pod_terms(terms: Any, identity: Identity, at: str, dropped: list[Dropped]) -> list[Object]:
+    """The (weighted) terms, less those that no namespace of the remote is known for."""
+    kept = []
+    for number, term in enumerate(terms):
+        inner = "podAffinityTerm" if "podAffinityTerm" in term else ""
+        changed = _pod_term(term[inner] if inner else term, identity)
+        if changed is None:
+            path = ".".join(
+                part for part in (f"{at}[{number}]", inner, "namespaceSelector") if part
+            )
+            why = "labels of home's namespaces are not in the remote; name the namespaces instead"
+            dropped.append(Dropped(path, why))
+        else:
+            kept.append({**term, inner: changed} if inner else changed)
+    return kept
+
+
+def _pod_term(term: Object, identity: Identity) -> Object | None:
+    """The term with its namespaces renamed; None where the remote cannot know which they are.
+
+    Listed and selected namespaces are added up, so that of both the list can stand alone.
+    """
     term = without_merged_keys(term)
-    if not term.get("namespaces"):
+    if term.get("namespaces"):
+        names = [identity.remote_namespace(HomeNamespace(name)) for name in term["namespaces"]]
+        term = {**term, "namespaces": names}
+    if term.get("namespaceSelector") is None:
         return term
-    renamed = [identity.remote_namespace(HomeNamespace(name)) for name in term["namespaces"]]
-    return {**term, "namespaces": renamed}
+    selector = _namespace_selector(term["namespaceSelector"], identity)
+    if selector is not None:
+        return {**term, "namespaceSelector": selector}
+    if term.get("namespaces"):
+        return {key: value for key, value in term.items() if key != "namespaceSelector"}
+    return None
+
+
+def _namespace_selector(selector: Object, identity: Identity) -> Object | None:
+    """The selector of the same namespaces in the remote: all of this home, or some by name; None
+    where it goes by other labels. (A namespace that was handed over is found by its name alone.)"""
+    labels = selector.get("matchLabels") or {}
+    expressions = selector.get("matchExpressions") or ()
+    if {*labels, *(e.get("key") for e in expressions)} - {_NAMESPACE_NAME}:
+        return None
+
+    def renamed(name: str) -> str:
+        return identity.remote_namespace(HomeNamespace(name))
+
+    found = {key: renamed(name) for key, name in labels.items()}
+    if not labels and not any(e.get("operator") == "In" for e in expressions):
+        found[naming.LABEL_HOME] = identity.home_id
+    result: Object = {**selector}
+    put(result, "matchLabels", found)
+    named = [
+        {**e, "values": [renamed(name) for name in e["values"]]} if e.get("values") else e
+        for e in expressions
+    ]
+    put(result, "matchExpressions", named)
+    return result
 
 
 def without_merged_keys(term: Object) -> Object:

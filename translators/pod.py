@@ -1,40 +1,29 @@
 """A home pod as it runs in the remote.
 
 The rule is: carry everything, also fields that this version does not know, and change only what
-would mean something else there. `to_remote` lists what it left out, so that it can be told.
+would mean something else there. `translators.podfields` decides each field; what is dropped of
+what the pod's owner asked for is listed, so that it can be told.
 
 - Identity (namespace, UID, node, service account) in the downward API stays home's.
-- What home's admission and scheduler decided for home's cluster goes: node name, scheduler,
-  priority, overhead, the token volume of the service account.
-- Of node selectors and affinity stays what means something there (`translators.placement`).
+- What home's admission and scheduler decided for home's cluster goes.
+- Of node selectors, affinity and priority stays what means something there
+  (`translators.placement`).
+
+What follows later, when the pod runs, is `translators.podupdate`'s.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 
-from translators import naming, placement
+from translators import downward, naming, placement, podfields
 from translators.downward import identity_in_env, identity_in_volume
 from translators.naming import Identity
 from translators.policy import Policy
 from translators.serviceaccount import without_home_token
 from translators.spec import Dropped, each_container, put
 from translators.types import Object, metadata
-
-#: Fields of the spec that home's admission or scheduler set for home's cluster alone.
-_HOME_ONLY = (
-    "nodeName",
-    "nodeSelector",
-    "overhead",
-    "preemptionPolicy",
-    "priority",
-    "priorityClassName",
-    "readinessGates",
-    "schedulerName",
-    "schedulingGates",
-    "serviceAccount",
-    "serviceAccountName",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,106 +34,90 @@ class Translated:
     dropped: list[Dropped] = field(default_factory=list)
 
 
-def to_remote(home: Object, policy: Policy) -> Translated:
-    """The pod to create in the remote for a home pod that is bound to the virtual node."""
+def refused(home: Object) -> str:
+    """Why the pod cannot run in the remote, in words for its owner; "" where it can."""
+    return "; ".join(map(str, podfields.refused(home)))
+
+
+def to_remote(
+    home: Object, policy: Policy, *, priority_classes: frozenset[str] = frozenset()
+) -> Translated:
+    """The pod to create in the remote for a home pod that is bound to the virtual node.
+
+    ``priority_classes`` are the names of those that the remote has. Ephemeral containers are left
+    out: a new pod may have none, they are added to it (`podupdate`).
+    """
+    translated = _translated(home, policy, priority_classes)
+    translated.pod["spec"].pop("ephemeralContainers", None)
+    return translated
+
+
+def ephemeral_containers(home: Object, policy: Policy) -> list[Object]:
+    """The pod's ephemeral containers as they are in the remote."""
+    found: list[Object] = (
+        _translated(home, policy, frozenset()).pod["spec"].get("ephemeralContainers", [])
+    )
+    return found
+
+
+def _translated(home: Object, policy: Policy, priority_classes: frozenset[str]) -> Translated:
     identity = policy.identity
-    dropped: list[Dropped] = []
-    spec: Object = {
-        key: value for key, value in (home.get("spec") or {}).items() if key not in _HOME_ONLY
-    }
-    # An ephemeral container cannot be part of a new pod; the API has a subresource for them.
-    spec.pop("ephemeralContainers", None)
-    kept = placement.kept_selector((home.get("spec") or {}).get("nodeSelector"))
-    if kept:
-        spec["nodeSelector"] = kept
-    put(spec, "affinity", placement.affinity(spec.get("affinity"), identity))
+    less, dropped = podfields.without_dropped(home)
+    spec: Object = dict(less.get("spec") or {})
+    put(spec, "nodeSelector", placement.kept_selector(spec.get("nodeSelector")))
+    put(spec, "affinity", placement.affinity(spec.get("affinity"), identity, dropped))
     if spec.get("topologySpreadConstraints"):
         spec["topologySpreadConstraints"] = [
             placement.without_merged_keys(constraint)
             for constraint in spec["topologySpreadConstraints"]
         ]
     put(spec, "tolerations", tolerations(home))
+    without_class = placement.priority_class(spec.get("priorityClassName"), priority_classes)
+    if without_class is not None:
+        del spec["priorityClassName"]
+        dropped.append(without_class)
     without_home_token(spec, dropped)
     account = str((home.get("spec") or {}).get("serviceAccountName") or "default")
     each_container(spec, lambda c: identity_in_env(c, account=account, address=policy.node_address))
-    put(spec, "volumes", [identity_in_volume(volume) for volume in spec.get("volumes") or ()])
+    meta = pod_metadata(home, identity)
+    texts = downward.files(home)
+    if downward.fit(meta["annotations"], texts):
+        meta["annotations"] |= texts
+    else:
+        dropped += downward.too_large(home)
+        texts = {}
+    put(spec, "volumes", [identity_in_volume(item, texts) for item in spec.get("volumes") or ()])
     spec["automountServiceAccountToken"] = False
-    pod = {
-        **{key: value for key, value in home.items() if key != "status"},
-        "metadata": pod_metadata(home, identity),
-        "spec": spec,
-    }
-    return Translated(pod=pod, dropped=dropped)
+    pod = {key: value for key, value in less.items() if key != "status"}
+    return Translated(pod={**pod, "metadata": meta, "spec": spec}, dropped=dropped)
 
 
 def pod_metadata(home: Object, identity: Identity) -> Object:
-    """As `naming.remote_metadata`, and the node's name where the downward API finds it."""
+    """As `naming.remote_metadata`, and the node's name where the downward API finds it, and which
+    keys came from home that could as well be the remote's own (`naming.set_by_remote`)."""
     meta = naming.remote_metadata(home, identity)
     meta["annotations"][naming.ANNOTATION_NODE_NAME] = identity.node
+    carried = {
+        "annotations": sorted(filter(naming.set_by_remote, naming.carried_annotations(home))),
+        "labels": sorted(filter(naming.set_by_remote, naming.carried_labels(home))),
+    }
+    some = {field_name: keys for field_name, keys in carried.items() if keys}
+    if some:
+        text = json.dumps(some, separators=(",", ":"))
+        meta["annotations"][naming.ANNOTATION_CARRIED_KEYS] = text
     return meta
+
+
+def carried_keys(remote: Object, field_name: str) -> set[str]:
+    """The keys with a domain that a remote pod's ``labels`` or ``annotations`` have of home's."""
+    text = (metadata(remote).get("annotations") or {}).get(naming.ANNOTATION_CARRIED_KEYS) or "{}"
+    try:
+        return set(json.loads(text)[field_name])
+    except (ValueError, TypeError, LookupError):
+        return set()  # Somebody wrote something else there: then nothing is known.
 
 
 def tolerations(home: Object) -> list[Object]:
     """The pod's tolerations, less those that can only mean the virtual node's taint."""
     found = (home.get("spec") or {}).get("tolerations") or ()
     return [item for item in found if not str(item.get("key", "")).startswith(naming.DOMAIN + "/")]
-
-
-def update(home: Object, remote: Object, identity: Identity) -> Object:
-    """The merge patch that makes a running remote pod follow its home pod; {} if it does.
-
-    Of a pod's spec the API allows images, tolerations (more of them, or for other times) and
-    ``activeDeadlineSeconds`` to change. Labels and annotations are added and changed as at home;
-    one that home's pod lacks is removed unless its key has a domain (`naming.set_by_remote`).
-    """
-    wanted, meta = pod_metadata(home, identity), metadata(remote)
-    patch: Object = {}
-    for field_name in ("labels", "annotations"):
-        changes = {
-            key: value
-            for key, value in wanted[field_name].items()
-            if (meta.get(field_name) or {}).get(key) != value
-        }
-        for key in meta.get(field_name) or {}:
-            if key not in wanted[field_name] and not naming.set_by_remote(key):
-                changes[key] = None
-        if changes:
-            patch.setdefault("metadata", {})[field_name] = changes
-    spec = _spec_update(home, remote)
-    if spec:
-        patch["spec"] = spec
-    return patch
-
-
-def _spec_update(home: Object, remote: Object) -> Object:
-    ours, theirs = home.get("spec") or {}, remote.get("spec") or {}
-    patch: Object = {}
-    for field_name in ("containers", "initContainers"):
-        images = {c["name"]: c.get("image") for c in ours.get(field_name) or ()}
-        current = theirs.get(field_name) or []
-        moved = [{**c, "image": images[c["name"]]} if images.get(c["name"]) else c for c in current]
-        if moved != current:
-            patch[field_name] = moved
-    deadline = ours.get("activeDeadlineSeconds")
-    if deadline is not None and deadline != theirs.get("activeDeadlineSeconds"):
-        patch["activeDeadlineSeconds"] = deadline
-    has = theirs.get("tolerations") or []
-    followed = _tolerations_update(has, tolerations(home))
-    if followed != has:
-        patch["tolerations"] = followed
-    return patch
-
-
-def _tolerations_update(has: list[Object], wanted: list[Object]) -> list[Object]:
-    """What the API allows: the seconds of a toleration may change, and more may be added."""
-
-    def lasting(toleration: Object) -> Object:
-        return {key: value for key, value in toleration.items() if key != "tolerationSeconds"}
-
-    followed = [
-        item
-        if item in wanted
-        else next((other for other in wanted if lasting(other) == lasting(item)), item)
-        for item in has
-    ]
-    return [*followed, *(item for item in wanted if item not in followed)]

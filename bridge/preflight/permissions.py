@@ -16,6 +16,7 @@ from sync.kube.resources import (
     NAMESPACES,
     NODES,
     PODS,
+    PRIORITY_CLASSES,
     SECRETS,
     SELF_SUBJECT_ACCESS_REVIEWS,
     SERVICES,
@@ -59,6 +60,8 @@ REMOTE = (
     Right(NODES, ("list", "watch")),
     Right(NAMESPACES, ("create", "get", "list", "watch")),
     Right(PODS, ("create", "get", "list", "watch", "patch", "delete")),
+    Right(PODS, ("patch",), "ephemeralcontainers"),
+    Right(PODS, ("patch",), "resize"),
     Right(PODS, ("get",), "log"),
     Right(PODS, ("create", "get"), "exec"),
     Right(PODS, ("create", "get"), "attach"),
@@ -66,6 +69,7 @@ REMOTE = (
     Right(CONFIG_MAPS, ("create", "get", "list", "watch", "patch", "delete")),
     Right(SECRETS, ("create", "get", "list", "watch", "patch", "delete")),
     Right(SERVICES, ("create", "get", "list", "watch", "patch", "delete")),
+    Right(PRIORITY_CLASSES, ("list", "watch")),
 )
 
 

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kubernetes.client import V1Container, V1PodSpec
 
-from tests.translators.golden import ADDRESS, IDENTITY, homes
-from tests.translators.patches import apply_merge_patch
+from tests.fakeapi.patching import strategic
+from tests.translators.golden import ADDRESS, IDENTITY, POLICY, homes
 from tests.translators.strategies import json_values
-from translators import pod
+from translators import pod, podupdate
 from translators.naming import Identity
 from translators.policy import Policy
 from translators.types import Object
@@ -23,32 +22,6 @@ _SAME = Identity(
     home_id="0123456789abcdef", home_name="berlin", node="burst", template="{namespace}"
 )
 _HOMES = {str(home["metadata"]["name"]): home for home in homes("pod")}
-
-#: All of the spec that the remote pod does not have, whatever it says.
-_NOT_CARRIED = {
-    "ephemeralContainers",
-    "nodeName",
-    "overhead",
-    "preemptionPolicy",
-    "priority",
-    "priorityClassName",
-    "readinessGates",
-    "schedulerName",
-    "schedulingGates",
-    "serviceAccount",
-    "serviceAccountName",
-}
-#: Fields that are looked into, with a value that stays as it is.
-_SHAPED: Object = {
-    "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"a": 1}]}},
-    "automountServiceAccountToken": False,
-    "containers": [{"name": "main"}],
-    "initContainers": [{"name": "first"}],
-    "nodeSelector": {"kubernetes.io/arch": "arm64"},
-    "tolerations": [{"key": "a"}],
-    "topologySpreadConstraints": [{"topologyKey": "a"}],
-    "volumes": [{"name": "data", "emptyDir": {}}],
-}
 
 
 def _home(spec: Object, **meta: Any) -> Object:
@@ -66,22 +39,6 @@ def _spec(spec: Object) -> Object:
 
 
 # -- what is carried -----------------------------------------------------------------------
-
-
-def test_what_is_left_out_of_the_spec_is_just_what_is_documented() -> None:
-    fields = V1PodSpec.attribute_map.values()
-    spec = {name: _SHAPED.get(name, {"any": "value"}) for name in fields}
-
-    assert _remote({**_home({}), "spec": spec})["spec"] == {
-        name: value for name, value in spec.items() if name not in _NOT_CARRIED
-    }
-
-
-def test_all_of_a_container_is_carried() -> None:
-    fields = set(V1Container.attribute_map.values()) - {"env", "volumeMounts"}
-    container = {name: {"any": "value"} for name in fields} | {"name": "main"}
-
-    assert _spec({"containers": [container]})["containers"] == [container]
 
 
 @given(json_values)
@@ -228,16 +185,32 @@ def test_a_dropped_field_is_a_sentence() -> None:
 
 
 def _update(home: Object, remote: Object) -> Object:
+    """The patch of the pod itself; there are no others."""
+    patches = _updates(home, remote)
+    assert patches.keys() <= {""}
+    found: Object = patches.get("", {})
+    return found
+
+
+def _updates(home: Object, remote: Object) -> dict[str, Object]:
+    """The patches by subresource. Once they are made, there are none."""
     before = copy.deepcopy((home, remote))
-    patch = pod.update(home, remote, IDENTITY)
+    found = podupdate.changes(home, remote, POLICY)
     assert (home, remote) == before
-    assert pod.update(home, apply_merge_patch(remote, patch), IDENTITY) == {}
-    return patch
+    patched = remote
+    for change in found:
+        patched = strategic(patched, change.patch)
+    assert podupdate.changes(home, patched, POLICY) == []
+    return {change.subresource: change.patch for change in found}
 
 
 @pytest.mark.parametrize("name", _HOMES)
-def test_a_pod_that_was_just_made_needs_no_update(name: str) -> None:
-    assert _update(_HOMES[name], _remote(_HOMES[name])) == {}
+def test_a_pod_that_was_just_made_needs_no_update_but_its_ephemeral_containers(name: str) -> None:
+    wanted = "ephemeralContainers" in _HOMES[name]["spec"]
+
+    assert _updates(_HOMES[name], _remote(_HOMES[name])).keys() == (
+        {"ephemeralcontainers"} if wanted else set()
+    )
 
 
 def test_images_follow_in_both_kinds_of_containers() -> None:
@@ -247,7 +220,7 @@ def test_images_follow_in_both_kinds_of_containers() -> None:
     home = _home({**new, "initContainers": [{"name": "c", "image": "2"}]})
 
     assert _update(home, remote)["spec"] == {
-        "containers": [{"name": "a", "image": "2"}, {"name": "b", "image": "1"}],
+        "containers": [{"name": "a", "image": "2"}],
         "initContainers": [{"name": "c", "image": "2"}],
     }
 
@@ -258,7 +231,9 @@ def test_containers_that_the_remote_added_stay() -> None:
     remote["spec"]["containers"].append(added)
     home = _home({"containers": [{"name": "a", "image": "2"}]})
 
-    assert _update(home, remote)["spec"]["containers"] == [{"name": "a", "image": "2"}, added]
+    patch = _update(home, remote)
+    assert patch == {"spec": {"containers": [{"name": "a", "image": "2"}]}}
+    assert strategic(remote, patch)["spec"]["containers"] == [{"name": "a", "image": "2"}, added]
 
 
 @pytest.mark.parametrize(
@@ -315,7 +290,100 @@ def test_labels_and_annotations_follow_and_the_remotes_own_stay() -> None:
     assert _update(home, remote) == {
         "metadata": {
             "labels": {"a": "2", "example.com/b": "1", "gone": None},
-            "annotations": {"note": None},
+            "annotations": {
+                "note": None,
+                "cluster-bridge.io/carried-keys": '{"labels":["example.com/b"]}',
+            },
+        }
+    }
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["another stays", "it was the last"])
+def test_a_key_with_a_domain_goes_if_it_came_from_home(kept: bool) -> None:
+    others = {"example.com/b": "1"} if kept else {}
+    remote = _remote(_home({}, labels={"example.com/a": "1", **others}))
+    remote["metadata"]["labels"]["theirs.example.com/a"] = "1"
+    record = '{"labels":["example.com/b"]}' if kept else None
+
+    assert _update(_home({}, labels=others), remote) == {
+        "metadata": {
+            "labels": {"example.com/a": None},
+            "annotations": {"cluster-bridge.io/carried-keys": record},
+        }
+    }
+
+
+@pytest.mark.parametrize("record", ["", "{", "[]", '{"labels": 7}', "null"])
+def test_a_record_of_keys_that_somebody_wrote_over_is_put_right(record: str) -> None:
+    home = _home({}, labels={"example.com/a": "1"})
+    remote = _remote(home)
+    remote["metadata"]["annotations"]["cluster-bridge.io/carried-keys"] = record
+
+    assert _update(home, remote)["metadata"]["annotations"].keys() == {
+        "cluster-bridge.io/carried-keys"
+    }
+
+
+# -- ephemeral containers and resize -------------------------------------------------------
+
+
+def test_ephemeral_containers_are_added_as_other_containers_are_translated() -> None:
+    env = [{"name": "NS", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}]
+    known, new = {"name": "first"}, {"name": "second", "env": env, "targetContainerName": "main"}
+    remote = _remote(_home({}))
+    remote["spec"]["ephemeralContainers"] = [known, {"name": "theirs"}]
+    path = "metadata.annotations['cluster-bridge.io/home-namespace']"
+    reference = {"apiVersion": "v1", "fieldPath": path}
+
+    assert _updates(_home({"ephemeralContainers": [known, new]}), remote) == {
+        "ephemeralcontainers": {
+            "spec": {
+                "ephemeralContainers": [
+                    {**new, "env": [{"name": "NS", "valueFrom": {"fieldRef": reference}}]}
+                ]
+            }
+        }
+    }
+
+
+def _sized(name: str, **resources: dict[str, str]) -> Object:
+    return {"name": name, "resources": resources}
+
+
+def test_a_resize_names_what_differs_as_quantities() -> None:
+    sidecar = {"restartPolicy": "Always"}
+    home = _home(
+        {
+            "containers": [
+                _sized("a", requests={"cpu": "0.5", "memory": "2Mi"}, limits={"cpu": "1"}),
+                _sized("b", requests={"cpu": "1"}),
+                {"name": "c"},
+            ],
+            "initContainers": [
+                _sized("side", requests={"cpu": "2"}) | sidecar,
+                _sized("once", requests={"cpu": "2"}),
+            ],
+        }
+    )
+    remote = _remote(home)
+    limits = {"cpu": "900m", "ephemeral-storage": "1Gi"}
+    remote["spec"]["containers"] = [
+        _sized("a", requests={"cpu": "500m", "memory": "1Mi"}, limits=limits),
+        _sized("b", requests={"cpu": "1000m", "memory": "1Gi"}, limits={"cpu": "2"}),
+        _sized("c", limits={"cpu": "1"}),
+        _sized("mesh", limits={"cpu": "1"}),
+    ]
+    remote["spec"]["initContainers"] = [
+        _sized("side") | sidecar,
+        _sized("once", requests={"cpu": "1"}),
+    ]
+
+    assert _updates(home, remote) == {
+        "resize": {
+            "spec": {
+                "containers": [_sized("a", requests={"memory": "2Mi"}, limits={"cpu": "1"})],
+                "initContainers": [_sized("side", requests={"cpu": "2"})],
+            }
         }
     }
 
@@ -328,7 +396,7 @@ def test_an_update_is_made_once(old: Object, new: Object, before: str, after: st
     containers = [{"name": "main", "image": before}]
     remote = _remote(_home({"containers": containers}, labels=old))
     home = _home({"containers": [{"name": "main", "image": after}]}, labels=new)
-    patched = apply_merge_patch(remote, _update(home, remote))
+    patched = strategic(remote, _update(home, remote))
 
     assert patched["spec"]["containers"][0]["image"] == after
     assert new.items() <= patched["metadata"]["labels"].items()

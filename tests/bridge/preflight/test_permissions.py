@@ -174,8 +174,15 @@ async def lives(world: World) -> None:
     world.home.update(CONFIG_MAPS, "conf", {"data": {"a": "2"}}, "default")
     world.home.update(SECRETS, "key", {"data": {"a": "Mg=="}}, "default")
     world.home.update(SERVICES, "web", {"metadata": {"labels": {"new": "1"}}}, "default")
-    world.home.update(PODS, "a", {"metadata": {"labels": {"new": "1"}}}, "default")
-    for kind in ("configmaps/conf", "secrets/key", "services/web", "pods/a"):
+    change = {
+        "containers": [
+            {**world.at_home()["spec"]["containers"][0], "resources": {"requests": {"cpu": "1"}}}
+        ],
+        "ephemeralContainers": [{"name": "debugger", "image": "busybox:1"}],
+    }
+    world.home.update(PODS, "a", {"metadata": {"labels": {"new": "1"}}, "spec": change}, "default")
+    pods = ("pods/a", "pods/a/ephemeralcontainers", "pods/a/resize")
+    for kind in ("configmaps/conf", "secrets/key", "services/web", *pods):
         await world.remote.until(lambda kind=kind: world.remote.writes(f"*/{kind}"))  # type: ignore[misc]
 
 

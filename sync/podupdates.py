@@ -1,0 +1,104 @@
+"""Carries changes of a home pod to its remote pod, each on the path that takes it.
+
+- An ephemeral container is sent when the ConfigMaps and Secrets that it refers to are there.
+- A refusal is told once, as an Event, and raised: the caller tries again.
+- A change that the remote takes and does not make (its admission webhooks have their own mind about
+  images, labels or resources) is not sent again while it is the same. That is forgotten with the
+  process; a new one tries once.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+import cachetools
+
+from sync import podplan
+from sync.events import EventRecorder
+from sync.informer import Informer
+from sync.kube.client import KubeClient
+from sync.kube.errors import Forbidden, Invalid
+from sync.kube.resources import PODS
+from sync.mirror import Mirror
+from sync.podplan import Update
+from sync.scopes import Scopes
+from sync.store import Key
+from translators.podupdate import Subresource
+from translators.policy import Policy
+from translators.types import HomeNamespace, Object, name_of, namespace_of
+
+log = logging.getLogger(__name__)
+changes = logging.getLogger("cluster-bridge.changes")
+
+#: Updates remembered as refused or without effect.
+REMEMBERED_MAX = 10_000
+
+
+class _Path(NamedTuple):
+    """A remote pod, or the subresource of it that takes a kind of update."""
+
+    uid: str
+    subresource: Subresource
+
+
+class PodUpdates:
+    """``remote_pods`` is told what the API server answers."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        policy: Policy,
+        remote_pods: Informer,
+        scopes: Scopes,
+        mirror: Mirror,
+        events: EventRecorder,
+    ) -> None:
+        self._client = client
+        self._policy = policy
+        self._remote_pods = remote_pods
+        self._scopes = scopes
+        self._mirror = mirror
+        self._events = events
+        # What was told of updates that were refused, and those that had no effect.
+        self._refused: cachetools.LRUCache[_Path, str] = cachetools.LRUCache(REMEMBERED_MAX)
+        self._futile: cachetools.LRUCache[_Path, Object] = cachetools.LRUCache(REMEMBERED_MAX)
+
+    async def send(self, home: Object, update: Update) -> None:
+        """Raises what the API server raises, and Waiting where a reference clashes."""
+        path = _Path(update.uid, update.subresource)
+        if self._futile.get(path) == update.patch:
+            return
+        key = Key(namespace_of(home), name_of(home))
+        if update.subresource == "ephemeralcontainers":
+            if self._scopes.get(HomeNamespace(key.namespace)) is None:
+                return  # `Pods.namespace_synced` brings the key back.
+            await self._mirror.ensure(home)
+        try:
+            changed = await self._patch(key, update)
+        except (Forbidden, Invalid) as error:
+            message = f"the remote cluster refuses the change: {error.message}"
+            if self._refused.get(path) != message:
+                self._refused[path] = message
+                self._events.warn(home, "UpdateRefused", message)
+            raise
+        self._refused.pop(path, None)
+        self._remote_pods.observe(changed)
+        if update in podplan.updates(home, changed, self._policy):
+            self._futile[path] = update.patch
+            changes.info("pod %s: the remote cluster accepts an update and undoes it", key)
+        else:
+            changes.info("pod %s: updated in the remote", key)
+
+    async def _patch(self, key: Key, update: Update) -> Object:
+        namespace = self._policy.identity.remote_namespace(HomeNamespace(key.namespace))
+        meta = {**update.patch.get("metadata", {}), "uid": update.uid}
+        return await self._client.patch(
+            PODS,
+            key.name,
+            {**update.patch, "metadata": meta},
+            namespace=namespace,
+            subresource=update.subresource or None,
+            kind="strategic",
+        )
