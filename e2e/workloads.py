@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
+from e2e.kubectl import Json
+
 BUSYBOX = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1"
 
 _PLACED = """
@@ -90,3 +95,42 @@ spec:
       image: {BUSYBOX}
       command: [sh, -c, '{script}']
 """
+
+
+def pod(node: str, name: str, meta: Json | None = None, **spec: Any) -> str:
+    """A pod with what ``spec`` has; a container that sleeps where that names none."""
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, **(meta or {})},
+            "spec": {
+                "nodeSelector": {"kubernetes.io/hostname": node},
+                "tolerations": [{"key": "cluster-bridge.io/virtual-node", "operator": "Exists"}],
+                "terminationGracePeriodSeconds": 1,
+                "containers": [shell("main", "sleep 3600")],
+                **spec,
+            },
+        }
+    )
+
+
+def shell(name: str, script: str, **fields: Any) -> Json:
+    """A container that runs a script."""
+    return {"name": name, "image": BUSYBOX, "command": ["sh", "-c", script], **fields}
+
+
+def config_map(name: str, data: Json, **fields: Any) -> str:
+    """A ConfigMap."""
+    meta = {"name": name}
+    return json.dumps(
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data, **fields}
+    )
+
+
+def secret(name: str, data: Json, **fields: Any) -> str:
+    """A Secret of plain text."""
+    meta = {"name": name}
+    return json.dumps(
+        {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": data, **fields}
+    )

@@ -1,0 +1,265 @@
+"""A pod's spec: what is carried works in the remote, what is not is told, at home."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.clusters.model import Cluster
+from e2e.conftest import Bridged
+from e2e.kubectl import Json, get, get_one, is_ready, wait_for
+from e2e.workloads import pod, shell
+from translators.podfields import decide
+
+#: Seconds until a kubelet that syncs every 10 s has refreshed a volume, with time to spare.
+VOLUME_SECONDS = 100.0
+
+
+def test_every_field_of_this_api_server_is_decided(home: Cluster) -> None:
+    """The table knows the schema that the API server itself publishes."""
+    published = json.loads(home.kubectl("get", "--raw", "/openapi/v3/api/v1").stdout)
+    schemas = published["components"]["schemas"]
+    undecided = [path for path in _fields(schemas, "Pod") if decide(path) is None]
+    assert undecided == []
+
+
+def _fields(schemas: Json, kind: str) -> Iterator[str]:
+    [name] = [name for name in schemas if name.endswith(f".core.v1.{kind}")]
+    yield from _below(schemas, schemas[name], "")
+
+
+def _below(schemas: Json, schema: Json, path: str) -> Iterator[str]:
+    for key, field in schema["properties"].items():
+        at = f"{path}.{key}".removeprefix(".")
+        items = field.get("items")
+        referred = _referred(schemas, items or field)
+        if "properties" in referred:
+            yield from _below(schemas, referred, f"{at}[]" if items else at)
+        else:
+            yield at
+
+
+def _referred(schemas: Json, field: Json) -> Json:
+    refs = [part["$ref"] for part in (field, *field.get("allOf", ())) if "$ref" in part]
+    found: Json = schemas[refs[0].rpartition("/")[2]] if refs else {}
+    return found
+
+
+def test_a_pod_with_much_in_its_spec_runs_as_at_home(bridged: Bridged) -> None:
+    """Init container, sidecar, probes, hooks, security, names, DNS and placement."""
+    bridged.apply(_rich(bridged.node))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/rich", "--timeout=90s")
+    said = _exec(
+        bridged,
+        "cat /work/order; id -u; id -G; hostname; grep alias.example /etc/hosts; "
+        "cat /etc/resolv.conf; cat /work/started; touch /no 2>/dev/null || echo read-only; "
+        "ps | grep -c '[s]leep 7777'",
+    ).splitlines()
+    assert said[:3] == ["init", "sidecar", "1000"]
+    assert set(said[3].split()) >= {"1000", "2000", "3000"}
+    assert said[4] == "box"
+    assert said[5].split() == ["192.0.2.9", "alias.example"]
+    assert set(said) >= {"nameserver 192.0.2.53", "search one.example two.example", "read-only"}
+    assert said[-1] == "1", "processes of the sidecar are seen"
+    assert "postStart" in said
+
+    [remote] = bridged.remote_pods()
+    spec = remote["spec"]
+    assert spec["nodeSelector"] == {"kubernetes.io/os": "linux"}
+    required = spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    [label] = required[0]["namespaceSelector"]["matchLabels"]
+    assert label == "cluster-bridge.io/home"
+    status = get_one(bridged.home, "pod", "rich", namespace=bridged.namespace)["status"]
+    assert [s["name"] for s in status["initContainerStatuses"]] == ["first", "sidecar"]
+    assert status["initContainerStatuses"][1]["started"] is True
+
+    _exec(bridged, "rm /work/ready")
+    wait_for(lambda: not is_ready(_home(bridged, "rich")), "the readiness probe fails at home")
+    _exec(bridged, "touch /work/ready; rm /work/alive")
+    wait_for(
+        lambda: _home(bridged, "rich")["status"]["containerStatuses"][0]["restartCount"] == 1,
+        "the liveness probe has the container restarted",
+    )
+
+
+def _rich(node: str) -> str:
+    mount = {"volumeMounts": [{"name": "work", "mountPath": "/work"}]}
+    every_second = {"periodSeconds": 1, "failureThreshold": 2}
+    script = "touch /work/ready /work/alive; trap 'exit 0' TERM; while true; do sleep 1; done"
+    return pod(
+        node,
+        "rich",
+        {"labels": {"app": "rich"}},
+        nodeSelector={"kubernetes.io/hostname": node, "kubernetes.io/os": "linux"},
+        hostname="box",
+        hostAliases=[{"ip": "192.0.2.9", "hostnames": ["alias.example"]}],
+        dnsPolicy="None",
+        dnsConfig={"nameservers": ["192.0.2.53"], "searches": ["one.example", "two.example"]},
+        shareProcessNamespace=True,
+        securityContext={
+            "runAsUser": 1000,
+            "runAsGroup": 1000,
+            "fsGroup": 2000,
+            "supplementalGroups": [3000],
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        topologySpreadConstraints=[
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "DoNotSchedule",
+                "labelSelector": {"matchLabels": {"app": "rich"}},
+                "matchLabelKeys": ["app"],
+            }
+        ],
+        affinity={
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [
+                        {
+                            "matchFields": [
+                                {"key": "metadata.name", "operator": "In", "values": [node]}
+                            ]
+                        }
+                    ]
+                }
+            },
+            "podAntiAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [
+                    {
+                        "labelSelector": {"matchLabels": {"app": "nobody"}},
+                        "namespaceSelector": {},
+                        "topologyKey": "kubernetes.io/hostname",
+                    }
+                ]
+            },
+        },
+        volumes=[{"name": "work", "emptyDir": {}}],
+        initContainers=[
+            shell("first", "echo init >>/work/order", **mount),
+            shell(
+                "sidecar",
+                "echo sidecar >>/work/order; sleep 7777",
+                restartPolicy="Always",
+                startupProbe={"exec": {"command": ["grep", "sidecar", "/work/order"]}},
+                **mount,
+            ),
+        ],
+        containers=[
+            shell(
+                "main",
+                script,
+                readinessProbe={"exec": {"command": ["cat", "/work/ready"]}, **every_second},
+                livenessProbe={
+                    "exec": {"command": ["cat", "/work/alive"]},
+                    "initialDelaySeconds": 2,
+                    **every_second,
+                },
+                lifecycle={
+                    "postStart": {
+                        "exec": {"command": ["sh", "-c", "echo postStart >/work/started"]}
+                    },
+                    "preStop": {"sleep": {"seconds": 1}},
+                },
+                securityContext={
+                    "readOnlyRootFilesystem": True,
+                    "allowPrivilegeEscalation": False,
+                    "capabilities": {"drop": ["ALL"]},
+                },
+                **mount,
+            )
+        ],
+    )
+
+
+def test_files_of_labels_and_annotations_are_homes_and_follow(bridged: Bridged) -> None:
+    """What the bridge adds in the remote is not to be seen, and edits come."""
+    items = [
+        {"path": field, "fieldRef": {"fieldPath": f"metadata.{field}"}}
+        for field in ("labels", "annotations")
+    ]
+    bridged.apply(
+        pod(
+            bridged.node,
+            "reads",
+            {"labels": {"b": "2", "a": "1"}, "annotations": {"note": 'say "hi"\n'}},
+            volumes=[{"name": "me", "downwardAPI": {"items": items}}],
+            containers=[
+                shell("main", "sleep 3600", volumeMounts=[{"name": "me", "mountPath": "/me"}])
+            ],
+        )
+    )
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/reads", "--timeout=60s")
+    assert _exec(bridged, "cat /me/labels", "reads") == 'a="1"\nb="2"'
+    annotations = _exec(bridged, "cat /me/annotations", "reads").splitlines()
+    assert 'note="say \\"hi\\"\\n"' in annotations
+    assert not [line for line in annotations if line.startswith("cluster-bridge.io/")]
+    bridged.kubectl("label", "pod", "reads", "a-", "c=3")
+    wait_for(
+        lambda: _exec(bridged, "cat /me/labels", "reads") == 'b="2"\nc="3"',
+        "the edit is in the file",
+        seconds=VOLUME_SECONDS,
+    )
+
+
+@pytest.fixture
+def urgent(home: Cluster, remote: Cluster) -> Iterator[str]:
+    """A priority class that both have, with other values; at home there is ``missing``, too."""
+    made = ((home, "e2e-both", 7), (home, "e2e-missing", 8), (remote, "e2e-both", 9))
+    for cluster, name, value in made:
+        cluster.kubectl("create", "priorityclass", name, f"--value={value}")
+    yield "e2e-both"
+    home.kubectl("delete", "priorityclass", "e2e-both", "e2e-missing")
+    remote.kubectl("delete", "priorityclass", "e2e-both")
+
+
+def test_priority_is_the_remotes_and_what_is_dropped_is_told(bridged: Bridged, urgent: str) -> None:
+    """A class goes by its name where the remote has it; else one Event names the field."""
+    bridged.apply(pod(bridged.node, "known", priorityClassName=urgent))
+    bridged.apply(pod(bridged.node, "unknown", priorityClassName="e2e-missing"))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/known", "pod/unknown", "--timeout=60s")
+    specs = {it["metadata"]["name"]: it["spec"] for it in bridged.remote_pods()}
+    assert (specs["known"]["priorityClassName"], specs["known"]["priority"]) == (urgent, 9)
+    assert specs["unknown"]["priority"] == 0
+    [event] = wait_for(lambda: _events(bridged, "FieldDropped"), "it is told")
+    assert event["involvedObject"]["name"] == "unknown"
+    assert event["message"].startswith("spec.priorityClassName: e2e-missing is no PriorityClass")
+
+
+@pytest.mark.parametrize("field", ["hostNetwork", "hostPID", "resourceClaims"])
+def test_a_refused_pod_says_why_and_another_of_its_name_runs(bridged: Bridged, field: str) -> None:
+    """It waits with the reason in its status and an Event; nothing of it is in the remote."""
+    spec: Json = {field: True}
+    if field == "resourceClaims":
+        # Home's scheduler waits for the claim; a pod that names its node is there at once.
+        claims = [{"name": "gpu", "resourceClaimName": "none"}]
+        spec = {field: claims, "nodeName": bridged.node}
+    bridged.apply(pod(bridged.node, "wants", **spec))
+    status = wait_for(
+        lambda: (
+            (found := _home(bridged, "wants")["status"]).get("reason") == "FieldRefused" and found
+        ),
+        "its status says so",
+    )
+    assert status["phase"] == "Pending"
+    assert status["message"].startswith(f"spec.{field}: ")
+    wait_for(lambda: _events(bridged, "FieldRefused"), "an Event says so")
+    bridged.kubectl("delete", "pod", "wants", "--timeout=30s")
+    bridged.apply(pod(bridged.node, "wants"))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/wants", "--timeout=60s")
+    assert len(_events(bridged, "FieldRefused")) == 1
+
+
+def _exec(bridged: Bridged, script: str, name: str = "rich") -> str:
+    return bridged.kubectl("exec", name, "-c", "main", "--", "sh", "-c", script)
+
+
+def _home(bridged: Bridged, name: str) -> Json:
+    return get_one(bridged.home, "pod", name, namespace=bridged.namespace)
+
+
+def _events(bridged: Bridged, reason: str) -> list[Json]:
+    events = get(bridged.home, "events", namespace=bridged.namespace)
+    return [event for event in events if event["reason"] == reason]
