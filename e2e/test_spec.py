@@ -228,28 +228,31 @@ def test_priority_is_the_remotes_and_what_is_dropped_is_told(bridged: Bridged, u
     assert event["message"].startswith("spec.priorityClassName: e2e-missing is no PriorityClass")
 
 
-@pytest.mark.parametrize("field", ["hostNetwork", "hostPID", "resourceClaims"])
-def test_a_refused_pod_says_why_and_another_of_its_name_runs(bridged: Bridged, field: str) -> None:
+def test_a_refused_pod_says_why_and_another_of_its_name_runs(bridged: Bridged) -> None:
     """It waits with the reason in its status and an Event; nothing of it is in the remote."""
-    spec: Json = {field: True}
-    if field == "resourceClaims":
-        # Home's scheduler waits for the claim; a pod that names its node is there at once.
-        claims = [{"name": "gpu", "resourceClaimName": "none"}]
-        spec = {field: claims, "nodeName": bridged.node}
-    bridged.apply(pod(bridged.node, "wants", **spec))
-    status = wait_for(
-        lambda: (
-            (found := _home(bridged, "wants")["status"]).get("reason") == "FieldRefused" and found
-        ),
-        "its status says so",
-    )
-    assert status["phase"] == "Pending"
-    assert status["message"].startswith(f"spec.{field}: ")
-    wait_for(lambda: _events(bridged, "FieldRefused"), "an Event says so")
-    bridged.kubectl("delete", "pod", "wants", "--timeout=30s")
-    bridged.apply(pod(bridged.node, "wants"))
-    bridged.kubectl("wait", "--for=condition=Ready", "pod/wants", "--timeout=60s")
-    assert len(_events(bridged, "FieldRefused")) == 1
+    claims = [{"name": "gpu", "resourceClaimName": "none"}]
+    # Home's scheduler would wait for the claim; a pod that names its node is there at once.
+    bridged.apply(pod(bridged.node, "resourceclaims", nodeName=bridged.node, resourceClaims=claims))
+    bridged.apply(pod(bridged.node, "hostnetwork", hostNetwork=True))
+    bridged.apply(pod(bridged.node, "hostpid", hostPID=True))
+    refused = wait_for(lambda: _refused(bridged), "their status says so")
+    for it in refused:
+        assert it["status"]["phase"] == "Pending"
+        said = it["status"]["message"].lower()
+        assert said.startswith(f"spec.{it['metadata']['name']}: ")
+    wait_for(lambda: len(_events(bridged, "FieldRefused")) == 3, "an Event of each says so")
+    assert not bridged.remote_pods()
+    bridged.kubectl("delete", "pod", "hostpid", "--timeout=30s")
+    bridged.apply(pod(bridged.node, "hostpid"))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/hostpid", "--timeout=60s")
+    assert [event.get("count") for event in _events(bridged, "FieldRefused")] == [1, 1, 1]
+
+
+def _refused(bridged: Bridged) -> list[Json]:
+    """All three, once each is refused."""
+    found = bridged.home_pods()
+    reasons = [it["status"].get("reason") for it in found]
+    return found if reasons == ["FieldRefused"] * 3 else []
 
 
 def _exec(bridged: Bridged, script: str, name: str = "rich") -> str:

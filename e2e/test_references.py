@@ -1,0 +1,128 @@
+"""ConfigMaps and Secrets: what a pod refers to is there for it, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from e2e.conftest import Bridged
+from e2e.kubectl import Json, get, wait_for
+from e2e.workloads import config_map, pod, secret, shell
+
+#: Seconds from an edit at home to the edit in the remote: one, and time for two runs of kubectl
+#: on a busy machine.
+FOLLOWS = 3.0
+
+
+def test_all_kinds_of_references_are_copied_and_nothing_else(bridged: Bridged) -> None:
+    """Environment, volumes, projected volumes, pull secrets; optional and immutable ones, binary
+    data and types; tokens of service accounts stay at home."""
+    for name in ("env", "env-from", "volume", "unused"):
+        bridged.apply(config_map(name, {"KEY": name}))
+        bridged.apply(secret(name, {"KEY": name}))
+    bridged.apply(config_map("projected", {"KEY": "fixed"}, immutable=True))
+    bridged.apply(config_map("binary", {}, binaryData={"bytes": "AP8Q"}))
+    pull = {".dockerconfigjson": '{"auths":{}}'}
+    bridged.apply(secret("pull", pull, type="kubernetes.io/dockerconfigjson"))
+    bridged.apply(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "type": "kubernetes.io/service-account-token",
+                "metadata": {
+                    "name": "token",
+                    "annotations": {"kubernetes.io/service-account.name": "default"},
+                },
+            }
+        )
+    )
+    bridged.apply(_all_kinds(bridged.node))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/refers", "--timeout=60s")
+    script = (
+        "echo $A $B $C_KEY $D_KEY; cat /cm/KEY /secret/KEY /projected/KEY; "
+        "od -An -tx1 /binary/bytes; ls /token /missing"
+    )
+    said = bridged.kubectl("exec", "refers", "--", "sh", "-c", script)
+    assert said.split() == [
+        *("env", "env", "env-from", "env-from", "volumevolumefixed"),
+        *("00", "ff", "10", "/missing:", "/token:"),
+    ]
+    assert _copies(bridged, "configmaps") == {"env", "env-from", "volume", "projected", "binary"}
+    assert _copies(bridged, "secrets") == {"env", "env-from", "volume", "pull"}
+    copied = {it["metadata"]["name"]: it for it in _in_remote(bridged, "configmaps,secrets")}
+    assert copied["projected"]["immutable"] is True
+    assert copied["pull"]["type"] == "kubernetes.io/dockerconfigjson"
+
+    bridged.kubectl("delete", "pod", "refers", "--wait=false")
+    wait_for(lambda: not _in_remote(bridged, "configmaps,secrets"), "they go after the last pod")
+
+
+def _all_kinds(node: str) -> str:
+    key = {"name": "env", "key": "KEY"}
+    volumes: Json = {
+        "cm": {"configMap": {"name": "volume"}},
+        "secret": {"secret": {"secretName": "volume"}},
+        "projected": {"projected": {"sources": [{"configMap": {"name": "projected"}}]}},
+        "binary": {"configMap": {"name": "binary"}},
+        "token": {"secret": {"secretName": "token", "optional": True}},
+        "missing": {"configMap": {"name": "missing", "optional": True}},
+    }
+    main = shell(
+        "main",
+        "sleep 3600",
+        env=[
+            {"name": "A", "valueFrom": {"configMapKeyRef": key}},
+            {"name": "B", "valueFrom": {"secretKeyRef": key}},
+            {"name": "E", "valueFrom": {"secretKeyRef": {**key, "name": "no", "optional": True}}},
+        ],
+        envFrom=[
+            {"prefix": "C_", "configMapRef": {"name": "env-from"}},
+            {"prefix": "D_", "secretRef": {"name": "env-from"}},
+        ],
+        volumeMounts=[{"name": name, "mountPath": f"/{name}"} for name in volumes],
+    )
+    return pod(
+        node,
+        "refers",
+        containers=[main],
+        imagePullSecrets=[{"name": "pull"}],
+        volumes=[{"name": name, **source} for name, source in volumes.items()],
+    )
+
+
+def test_a_missing_reference_is_waited_for_as_under_a_kubelet(bridged: Bridged) -> None:
+    """The pod is there, its container is not made, and it starts when the Secret appears."""
+    env = [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "late", "key": "KEY"}}}]
+    bridged.apply(pod(bridged.node, "waits", containers=[shell("main", "sleep 3600", env=env)]))
+    wait_for(lambda: _waits_for(bridged) == "CreateContainerConfigError", "it says what is missing")
+    bridged.apply(secret("late", {"KEY": "here"}))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/waits", "--timeout=60s")
+    assert bridged.kubectl("exec", "waits", "--", "sh", "-c", "echo $KEY") == "here\n"
+
+    patch = {"stringData": {"KEY": "changed"}}
+    bridged.kubectl("patch", "secret", "late", "-p", json.dumps(patch))
+    edited = time.monotonic()
+    wait_for(
+        lambda: _in_remote(bridged, "secrets")[0]["data"] == {"KEY": "Y2hhbmdlZA=="},
+        "the edit is in the remote",
+        seconds=FOLLOWS,
+    )
+    print(f"the edit took {time.monotonic() - edited:.2f} s, as seen with kubectl")
+
+
+def _waits_for(bridged: Bridged) -> str | None:
+    [found] = bridged.home_pods()
+    statuses = found["status"].get("containerStatuses") or [{}]
+    waiting = (statuses[0].get("state") or {}).get("waiting") or {}
+    reason: str | None = waiting.get("reason")
+    return reason
+
+
+def _copies(bridged: Bridged, kind: str) -> set[str]:
+    return {it["metadata"]["name"] for it in _in_remote(bridged, kind)}
+
+
+def _in_remote(bridged: Bridged, kinds: str) -> list[Json]:
+    selector = f"cluster-bridge.io/node={bridged.node}"
+    return get(bridged.remote, kinds, namespace=bridged.remote_namespace, selector=selector)

@@ -1,0 +1,169 @@
+"""What changes at a pod that runs follows in the remote, and its status comes back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from e2e.conftest import Bridged
+from e2e.kubectl import Json, get, get_one, wait_for
+from e2e.workloads import BUSYBOX, config_map, pod, shell
+
+#: The same program by another name.
+OTHER_BUSYBOX = "docker.io/library/busybox:1.37"
+
+
+def test_metadata_image_tolerations_and_deadline_follow(bridged: Bridged) -> None:
+    """What the API lets change in place; a key with a domain goes when home takes it back."""
+    labels = {"plain": "1", "example.com/mine": "1"}
+    bridged.apply(pod(bridged.node, "changes", {"labels": labels}))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/changes", "--timeout=60s")
+    bridged.remote.kubectl(
+        *("-n", bridged.remote_namespace, "label", "pod", "changes", "example.com/theirs=1")
+    )
+    bridged.kubectl("label", "pod", "changes", "plain-", "example.com/mine-", "example.com/new=1")
+    bridged.kubectl("annotate", "pod", "changes", "note=new")
+    wait_for(
+        lambda: _keys(bridged, "labels") == {"example.com/theirs", "example.com/new"},
+        "labels follow, and the remote's own stays",
+    )
+    wait_for(
+        lambda: _remote(bridged)["metadata"]["annotations"].get("note") == "new",
+        "the annotation follows",
+    )
+
+    bridged.kubectl("set", "image", "pod/changes", f"main={OTHER_BUSYBOX}")
+    wait_for(
+        lambda: (
+            (status := _home(bridged)["status"]["containerStatuses"][0])["restartCount"] == 1
+            and status["image"] == OTHER_BUSYBOX
+            and status["ready"]
+        ),
+        "the container runs anew with the other image",
+    )
+
+    tolerations = _home(bridged)["spec"]["tolerations"]
+    added = {"key": "example.com/t", "operator": "Exists", "effect": "NoExecute"}
+    patch = {"spec": {"tolerations": [*tolerations, added], "activeDeadlineSeconds": 3}}
+    bridged.kubectl("patch", "pod", "changes", "-p", json.dumps(patch))
+    wait_for(lambda: added in _remote(bridged)["spec"]["tolerations"], "the toleration follows")
+    wait_for(
+        lambda: (
+            (status := _home(bridged)["status"])["phase"] == "Failed"
+            and status["reason"] == "DeadlineExceeded"
+        ),
+        "the deadline follows",
+    )
+
+
+def test_debug_adds_a_container_that_can_be_read_and_attached_to(
+    bridged: Bridged, tmp_path: Path
+) -> None:
+    """`kubectl debug`, with what its container refers to."""
+    bridged.apply(pod(bridged.node, "changes"))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/changes", "--timeout=60s")
+    bridged.apply(config_map("tools", {"GREETING": "hello"}))
+    reference = {"fieldRef": {"fieldPath": "metadata.namespace"}}
+    custom = {
+        "envFrom": [{"configMapRef": {"name": "tools"}}],
+        "env": [{"name": "NAMESPACE", "valueFrom": reference}],
+    }
+    file = tmp_path / "custom.json"
+    file.write_text(json.dumps(custom))
+    script = "echo $GREETING from $NAMESPACE; ps | grep -c '[s]leep 3600'; sleep 600"
+    debug = ("debug", "changes", f"--image={BUSYBOX}")
+    bridged.kubectl(
+        *(*debug, "-c", "looks", "--target=main", f"--custom={file}", "--"), "sh", "-c", script
+    )
+    expected = ["hello", "from", bridged.namespace, "1"]
+    wait_for(
+        lambda: (
+            bridged.home.kubectl(
+                "-n", bridged.namespace, "logs", "changes", "-c", "looks", check=False
+            ).stdout.split()
+            == expected
+        ),
+        "its log is there",
+    )
+    status = wait_for(
+        lambda: _home(bridged)["status"].get("ephemeralContainerStatuses"), "its status comes back"
+    )
+    assert "running" in status[0]["state"]
+    assert get_one(bridged.remote, "configmap", "tools", namespace=bridged.remote_namespace)
+
+    talked = subprocess.run(
+        [
+            *(bridged.home.kubectl_path, f"--kubeconfig={bridged.home.kubeconfig}"),
+            *("-n", bridged.namespace, *debug, "-i", "-c", "talks", "--", "cat"),
+        ],
+        input="typed in\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "typed in" in talked.stdout, talked.stderr
+    assert _home(bridged)["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+def test_resize_in_place_follows_with_its_status(bridged: Bridged) -> None:
+    """`kubectl patch --subresource resize`, also one that no machine can give."""
+    resources = {"requests": {"cpu": "50m", "memory": "32Mi"}}
+    side = shell("side", "sleep 3600", resources=resources, restartPolicy="Always")
+    main = shell("main", "sleep 3600", resources=resources)
+    bridged.apply(pod(bridged.node, "changes", initContainers=[side], containers=[main]))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/changes", "--timeout=60s")
+    _resize(bridged, "containers", "main", {"cpu": "0.1", "memory": "48Mi"})
+    wait_for(
+        lambda: _given(bridged, "containerStatuses") == {"cpu": "100m", "memory": "48Mi"},
+        "home says what the container has now",
+    )
+    _resize(bridged, "initContainers", "side", {"cpu": "70m"})
+    wait_for(
+        lambda: _given(bridged, "initContainerStatuses") == {"cpu": "70m", "memory": "32Mi"},
+        "the sidecar's too",
+    )
+    assert _home(bridged)["status"]["containerStatuses"][0]["restartCount"] == 0
+
+    _resize(bridged, "containers", "main", {"cpu": "4000"})
+    wait_for(
+        lambda: (_condition(bridged, "PodResizePending") or {}).get("reason") == "Infeasible",
+        "home says that it cannot be given",
+    )
+    _resize(bridged, "containers", "main", {"cpu": "60m"})
+    wait_for(
+        lambda: (
+            not _condition(bridged, "PodResizePending")
+            and _given(bridged, "containerStatuses") == {"cpu": "60m", "memory": "48Mi"}
+        ),
+        "and what can be is",
+    )
+
+
+def _resize(bridged: Bridged, kind: str, name: str, requests: Json) -> None:
+    patch = {"spec": {kind: [{"name": name, "resources": {"requests": requests}}]}}
+    bridged.kubectl("patch", "pod", "changes", "--subresource=resize", "-p", json.dumps(patch))
+
+
+def _given(bridged: Bridged, statuses: str) -> Json | None:
+    found = _home(bridged)["status"][statuses][0]
+    requests: Json | None = (found.get("resources") or {}).get("requests")
+    return requests if requests == found.get("allocatedResources") else None
+
+
+def _condition(bridged: Bridged, kind: str) -> Json | None:
+    conditions = _home(bridged)["status"]["conditions"]
+    return next((it for it in conditions if it["type"] == kind), None)
+
+
+def _keys(bridged: Bridged, field: str) -> set[str]:
+    return {key for key in _remote(bridged)["metadata"][field] if "cluster-bridge.io" not in key}
+
+
+def _home(bridged: Bridged) -> Json:
+    return get_one(bridged.home, "pod", "changes", namespace=bridged.namespace)
+
+
+def _remote(bridged: Bridged) -> Json:
+    return get(bridged.remote, "pods", namespace=bridged.remote_namespace)[0]
