@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import orjson
@@ -42,6 +43,8 @@ class Store:
         self.history = History()
         self.namespaces_must_exist = namespaces_must_exist
         self.fill_defaults = True
+        self.webhook: Callable[[Object], None] | None = None
+        """A mutating admission webhook: changes in place what requests create or update."""
         self._objects: dict[Kind, dict[Key, Object]] = {}
 
     # -- reading ---------------------------------------------------------------------------
@@ -90,6 +93,8 @@ class Store:
         if self.fill_defaults:
             defaults.fill(obj)
             defaults.admit(obj)
+        if self.webhook is not None:
+            self.webhook(obj)
         rules.check_create(resource, obj)
         return obj if dry else self.commit(kind, None, obj)
 
@@ -116,6 +121,9 @@ class Store:
         meta["resourceVersion"] = old["metadata"]["resourceVersion"]
         meta["uid"] = meta.get("uid") or old["metadata"]["uid"]
         new = self._confine(kind, old, new, subresource)
+        if self.webhook is not None:
+            new = copy(new)
+            self.webhook(new)
         rules.check_update(kind.resource, old, new, subresource)
         if new == old:
             return old

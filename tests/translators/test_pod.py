@@ -129,6 +129,100 @@ def test_tolerations_of_our_own_taints_are_left_out() -> None:
     assert _spec({"tolerations": [wide, ours, other]})["tolerations"] == [wide, other]
 
 
+def _anti_affinity(term: Object) -> tuple[Object, list[str]]:
+    """A required term in the remote, {} where there is none, and what was told."""
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    home = _home({"affinity": {"podAntiAffinity": required}})
+    translated = pod.to_remote(home, POLICY)
+    found = translated.pod["spec"].get("affinity", {}).get("podAntiAffinity", {})
+    terms = found.get("requiredDuringSchedulingIgnoredDuringExecution", [{}])
+    return terms[0], [item.field for item in translated.dropped]
+
+
+_NAME = "kubernetes.io/metadata.name"
+_HOME = {"cluster-bridge.io/home": IDENTITY.home_id}
+
+
+@pytest.mark.parametrize(
+    ("selector", "there"),
+    [
+        ({}, {"matchLabels": _HOME}),
+        ({"matchLabels": {_NAME: "shop"}}, {"matchLabels": {_NAME: "shop-berlin"}}),
+        (
+            {"matchExpressions": [{"key": _NAME, "operator": "In", "values": ["a", "b"]}]},
+            {
+                "matchExpressions": [
+                    {"key": _NAME, "operator": "In", "values": ["a-berlin", "b-berlin"]}
+                ]
+            },
+        ),
+        (
+            {"matchExpressions": [{"key": _NAME, "operator": "NotIn", "values": ["a"]}]},
+            {
+                "matchLabels": _HOME,
+                "matchExpressions": [{"key": _NAME, "operator": "NotIn", "values": ["a-berlin"]}],
+            },
+        ),
+        (
+            {"matchExpressions": [{"key": _NAME, "operator": "Exists"}]},
+            {
+                "matchLabels": _HOME,
+                "matchExpressions": [{"key": _NAME, "operator": "Exists"}],
+            },
+        ),
+    ],
+    ids=["all", "one by name", "some by name", "all but one", "all that have a name"],
+)
+def test_namespaces_that_are_selected_are_those_of_this_home(
+    selector: Object, there: Object
+) -> None:
+    term = {"topologyKey": "zone", "namespaceSelector": selector}
+
+    assert _anti_affinity(term) == ({"topologyKey": "zone", "namespaceSelector": there}, [])
+
+
+def test_a_term_that_selects_namespaces_by_labels_is_left_out_and_told() -> None:
+    selector = {"matchLabels": {"team": "orders", _NAME: "shop"}}
+    term = {"topologyKey": "zone", "namespaceSelector": selector}
+    at = "spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0]"
+
+    assert _anti_affinity(term) == ({}, [f"{at}.namespaceSelector"])
+
+
+def test_but_not_where_it_lists_namespaces_too() -> None:
+    selector = {"matchExpressions": [{"key": "team", "operator": "Exists"}]}
+    term = {"topologyKey": "zone", "namespaces": ["a"], "namespaceSelector": selector}
+
+    assert _anti_affinity(term) == ({"topologyKey": "zone", "namespaces": ["a-berlin"]}, [])
+
+
+@pytest.mark.parametrize(
+    ("known", "carried"),
+    [({"urgent"}, True), (set(), False), ({"system-urgent"}, False)],
+    ids=["the remote has it", "the remote lacks it", "it is another's"],
+)
+def test_a_priority_class_is_carried_where_the_remote_has_it(
+    known: set[str], carried: bool
+) -> None:
+    home = _home({"priorityClassName": "urgent", "priority": 7, "preemptionPolicy": "Never"})
+    translated = pod.to_remote(home, POLICY, priority_classes=frozenset(known))
+
+    assert translated.pod["spec"].get("priorityClassName") == ("urgent" if carried else None)
+    assert not {"priority", "preemptionPolicy"} & translated.pod["spec"].keys()
+    assert [item.field for item in translated.dropped] == (
+        [] if carried else ["spec.priorityClassName"]
+    )
+
+
+def test_a_class_of_system_components_is_never_carried() -> None:
+    name = "system-node-critical"
+    home = _home({"priorityClassName": name})
+    translated = pod.to_remote(home, POLICY, priority_classes=frozenset({name}))
+
+    assert "priorityClassName" not in translated.pod["spec"]
+    assert "is for components of the cluster itself" in str(translated.dropped[0])
+
+
 # -- identity ------------------------------------------------------------------------------
 
 
