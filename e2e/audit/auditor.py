@@ -1,0 +1,167 @@
+"""Reads two clusters for the checks of this package, and watches pods while it is entered.
+
+    with Auditor(home, remote, node=...) as auditor:
+        ...                                  # whatever is to be audited
+        findings = auditor.settled()         # [] when all is well
+
+It reads in the words of kubectl alone. API servers may be away meanwhile: watches begin anew.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import IO
+
+from e2e.audit.copies import check_copies, check_namespaces
+from e2e.audit.foreign import Seen, check_foreign, check_home, snapshot
+from e2e.audit.history import History
+from e2e.audit.model import LABEL_NODE, Finding, Json, is_ours, of_kind
+from e2e.audit.pods import check_pods
+from e2e.clusters.errors import ClusterError
+from e2e.clusters.model import Cluster
+
+#: The kinds that a bridge makes or could touch.
+KINDS = "pods,configmaps,secrets,services,namespaces,endpointslices"
+#: Seconds for which what was found may still come right by itself, and between two looks.
+SETTLE_SECONDS = 90.0
+LOOK_EVERY = 2.0
+
+
+class Auditor:
+    """Audits the virtual node ``node`` of ``home``, which ``remote`` stands behind."""
+
+    def __init__(self, home: Cluster, remote: Cluster, *, node: str) -> None:
+        self._home = home
+        self._remote = remote
+        self._node = node
+        self._history = History()
+        self._lock = threading.Lock()
+        self._foreign: dict[str, Seen] = {}
+        self._watches = [
+            _Watch(home, ("--field-selector", f"spec.nodeName={node}"), self._saw_home),
+            _Watch(remote, ("--selector", f"{LABEL_NODE}={node}"), self._saw_remote),
+        ]
+
+    def __enter__(self) -> Auditor:
+        self.accept()
+        for watch in self._watches:
+            watch.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for watch in self._watches:
+            watch.stop()
+
+    def accept(self) -> None:
+        """What others have in the remote is now as it should be: they changed it."""
+        self._foreign = snapshot(_read(self._remote))
+
+    def findings(self) -> list[Finding]:
+        """What is wrong now. The clusters are not read at one moment: see `settled`."""
+        home, remote = _read(self._home), _read(self._remote)
+        pods = [pod for pod in of_kind(home, "Pod") if pod["spec"].get("nodeName") == self._node]
+        mine = [pod for pod in of_kind(remote, "Pod") if is_ours(pod, self._node)]
+        found = {
+            *check_pods(pods, mine, foreign=remote, address=self._address()),
+            *check_copies(home, remote, pods=pods, node=self._node),
+            *check_namespaces(remote, node=self._node),
+            *check_foreign(self._foreign, remote),
+            *check_home(home),
+        }
+        with self._lock:
+            found.update(self._history.findings())
+        return sorted(found)
+
+    def settled(self, seconds: float = SETTLE_SECONDS) -> list[Finding]:
+        """Looks again until nothing is wrong, or time is up; what is wrong then."""
+        deadline = time.monotonic() + seconds
+        while (found := self.findings()) and time.monotonic() < deadline:
+            time.sleep(LOOK_EVERY)
+        return found
+
+    def counts(self) -> str:
+        """How much was seen so far, for people."""
+        with self._lock:
+            return ", ".join(f"{count} {what}" for what, count in self._history.counts().items())
+
+    def _address(self) -> str:
+        node = json.loads(self._home.kubectl("get", "node", self._node, "-o", "json").stdout)
+        found = [a["address"] for a in node["status"]["addresses"] if a["type"] == "InternalIP"]
+        return str(found[0])
+
+    def _saw_home(self, pod: Json) -> None:
+        with self._lock:
+            self._history.saw_home(pod)
+
+    def _saw_remote(self, pod: Json) -> None:
+        with self._lock:
+            self._history.saw_remote(pod)
+
+
+def _read(cluster: Cluster) -> list[Json]:
+    args = ("get", KINDS, "-A", "-o", "json", "--show-managed-fields")
+    try:
+        found: list[Json] = json.loads(cluster.kubectl(*args).stdout)["items"]
+    except ClusterError:
+        # An object that went between a page and the next; once more says if it is more than that.
+        found = json.loads(cluster.kubectl(*args).stdout)["items"]
+    return found
+
+
+class _Watch:
+    """A `kubectl get pods --watch` that begins anew whenever it ends."""
+
+    def __init__(
+        self, cluster: Cluster, args: tuple[str, ...], saw: Callable[[Json], None]
+    ) -> None:
+        self._command = [
+            *(str(cluster.kubectl_path), f"--kubeconfig={cluster.kubeconfig}", "get", "pods"),
+            *("--all-namespaces", "--watch", "--output-watch-events", "--output=json", *args),
+        ]
+        self._saw = saw
+        self._stopping = threading.Event()
+        self._process: subprocess.Popen[str] | None = None
+        self._thread = threading.Thread(target=self._run, name=f"audit-{cluster.name}")
+
+    def start(self) -> None:
+        """Watches in a thread of its own."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the watch."""
+        self._stopping.set()
+        if self._process is not None:
+            self._process.terminate()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            with subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            ) as self._process:
+                if self._stopping.is_set():
+                    self._process.terminate()
+                assert self._process.stdout is not None
+                for event in events(self._process.stdout):
+                    if event["object"]["kind"] == "Pod":
+                        self._saw(event["object"])
+            self._stopping.wait(0.5)
+
+
+def events(lines: IO[str] | list[str]) -> Iterator[Json]:
+    """The JSON objects of kubectl's indented output, one after the other; a last one that was cut
+    off is none."""
+    gathered: list[str] = []
+    for line in lines:
+        gathered.append(line)
+        if line.rstrip("\n") == "}":
+            yield json.loads("".join(gathered))
+            gathered.clear()
