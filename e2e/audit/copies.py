@@ -14,7 +14,7 @@ from e2e.audit.model import (
     Finding,
     Json,
     Kind,
-    annotations,
+    annotations_of,
     carried_differences,
     differing,
     is_daemon,
@@ -113,11 +113,12 @@ def _ref(obj: Json) -> Ref:
 
 def _namespaces(remote: Iterable[Json], node: str) -> dict[str, str]:
     """Which namespace of the remote stands for which of home, by what stands in them."""
-    return {
-        annotations(obj)[HOME_NAMESPACE]: str(meta(obj)["namespace"])
-        for obj in remote
-        if is_ours(obj, node) and meta(obj).get("namespace") and HOME_NAMESPACE in annotations(obj)
-    }
+    found = {}
+    for obj in remote:
+        here, there = annotations_of(obj).get(HOME_NAMESPACE), meta(obj).get("namespace")
+        if here and there and is_ours(obj, node):
+            found[here] = str(there)
+    return found
 
 
 def _needed(pods: Sequence[Json], originals: dict[Ref, Json]) -> set[Ref]:
@@ -137,8 +138,8 @@ def _needed(pods: Sequence[Json], originals: dict[Ref, Json]) -> set[Ref]:
 
 def _differences(home: Json, copy: Json) -> Iterator[str]:
     """What differs; never what a Secret holds."""
-    if annotations(copy).get(HOME_UID) != uid(home):
-        yield f"its copy stands for {annotations(copy).get(HOME_UID)}, not {uid(home)}"
+    if annotations_of(copy).get(HOME_UID) != uid(home):
+        yield f"its copy stands for {annotations_of(copy).get(HOME_UID)}, not {uid(home)}"
     yield from carried_differences(home, copy)
     for field in _CONTENT.get(home["kind"], ()):
         if (home.get(field) or None) != (copy.get(field) or None):
@@ -167,14 +168,14 @@ def _in_vain(
     if kind in ("Pod", "Namespace"):
         return None  # NB: `check_pods` and `check_namespaces` see to those.
     standing = list(of_kind(ours, "Pod"))
-    home_uid = annotations(copy).get(HOME_UID)
+    home_uid = annotations_of(copy).get(HOME_UID)
     if home_uid is None:
         known = {uid(pod) for pod in pods}
-        known |= {annotations(pod).get(HOME_UID, "") for pod in standing}
-        told = known & set(annotations(copy).values())
+        known |= {annotations_of(pod).get(HOME_UID, "") for pod in standing}
+        told = known & set(annotations_of(copy).values())
         return None if told else "it stands for no object and no pod of home"
     original = next((obj for obj in home if uid(obj) == home_uid), None)
-    namespace = annotations(copy).get(HOME_NAMESPACE)
+    namespace = annotations_of(copy).get(HOME_NAMESPACE)
     users = [pod for pod in pods if meta(pod).get("namespace") == namespace]
     if kind not in _CONTENT:
         if original is None:
@@ -196,7 +197,7 @@ def check_namespaces(remote: Sequence[Json], *, node: str) -> Iterator[Finding]:
     theirs = {
         str(meta(obj)["name"])
         for obj in of_kind(remote, "Namespace")
-        if is_foreign(obj) and "cluster-bridge.io/accepts-home" not in annotations(obj)
+        if is_foreign(obj) and "cluster-bridge.io/accepts-home" not in annotations_of(obj)
     }
     for obj in remote:
         if is_ours(obj, node) and meta(obj).get("namespace") in theirs:

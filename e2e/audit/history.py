@@ -16,7 +16,7 @@ from e2e.audit.model import (
     Finding,
     Json,
     Kind,
-    annotations,
+    annotations_of,
     phase,
     subject_of,
     uid,
@@ -58,7 +58,7 @@ class History:
 
     def saw_remote(self, pod: Json) -> None:
         """A remote pod that stands for one of home, in some state."""
-        home_uid = annotations(pod).get(HOME_UID)
+        home_uid = annotations_of(pod).get(HOME_UID)
         if home_uid is None:
             return
         never = pod["spec"].get("restartPolicy") == "Never"

@@ -69,12 +69,12 @@ def subject_of(obj: Json) -> str:
     return f"{obj['kind']} {namespace + '/' if namespace else ''}{meta(obj)['name']}"
 
 
-def labels(obj: Json) -> dict[str, str]:
+def labels_of(obj: Json) -> dict[str, str]:
     """The object's labels."""
     return meta(obj).get("labels") or {}
 
 
-def annotations(obj: Json) -> dict[str, str]:
+def annotations_of(obj: Json) -> dict[str, str]:
     """The object's annotations."""
     return meta(obj).get("annotations") or {}
 
@@ -102,18 +102,18 @@ def is_daemon(pod: Json) -> bool:
 def written_by_controller(obj: Json) -> bool:
     """Whether the remote's own controller made this EndpointSlice: it copies the labels of its
     Service, ours included."""
-    writer = labels(obj).get("endpointslice.kubernetes.io/managed-by", "")
+    writer = labels_of(obj).get("endpointslice.kubernetes.io/managed-by", "")
     return writer.endswith("controller.k8s.io")
 
 
 def is_ours(remote: Json, node: str) -> bool:
     """Whether a bridge made this object of the remote for the virtual node ``node``."""
-    return labels(remote).get(LABEL_NODE) == node and not written_by_controller(remote)
+    return labels_of(remote).get(LABEL_NODE) == node and not written_by_controller(remote)
 
 
 def is_foreign(remote: Json) -> bool:
     """Whether no bridge made this object of the remote."""
-    return LABEL_HOME not in labels(remote)
+    return LABEL_HOME not in labels_of(remote)
 
 
 def of_kind(objects: Iterable[Json], *kinds: str) -> Iterator[Json]:

@@ -13,14 +13,14 @@ from e2e.audit.model import (
     Finding,
     Json,
     Kind,
-    annotations,
+    annotations_of,
     carried_differences,
     differing,
     is_daemon,
     is_deleting,
     is_foreign,
     is_terminal,
-    labels,
+    labels_of,
     meta,
     phase,
     subject_of,
@@ -45,7 +45,7 @@ def check_pods(
     others have in the remote. ``address``: the virtual node's."""
     standing = defaultdict(list)
     for pod in remote:
-        standing[annotations(pod).get(HOME_UID, "")].append(pod)
+        standing[annotations_of(pod).get(HOME_UID, "")].append(pod)
     for pod in home:
         yield from _check(pod, standing.pop(uid(pod), []), foreign, address)
     for home_uid, left in standing.items():
@@ -97,7 +97,7 @@ def _clashes(home: Json, foreign: Sequence[Json]) -> bool:
 
 
 def _origin(home: Json, remote: Json) -> Iterator[str]:
-    said = (annotations(remote).get(HOME_NAMESPACE), annotations(remote).get(HOME_NAME))
+    said = (annotations_of(remote).get(HOME_NAMESPACE), annotations_of(remote).get(HOME_NAME))
     if said != (meta(home).get("namespace"), meta(home)["name"]):
         yield f"{subject_of(remote)} says that it stands for {said}"
     if meta(remote)["name"] != meta(home)["name"]:
@@ -160,4 +160,4 @@ def _conditions(pod: Json) -> dict[str, str]:
 def selected(service: Json, pod: Json) -> bool:
     """Whether the Service selects the pod."""
     selector = service["spec"].get("selector") or {}
-    return bool(selector) and selector.items() <= labels(pod).items()
+    return bool(selector) and selector.items() <= labels_of(pod).items()

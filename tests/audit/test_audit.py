@@ -1,0 +1,393 @@
+"""The auditor finds what it is for: each kind of finding, and nothing where all is well."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from e2e.audit.auditor import events
+from e2e.audit.copies import check_copies, check_namespaces, references
+from e2e.audit.foreign import check_foreign, check_home, snapshot
+from e2e.audit.history import History
+from e2e.audit.model import Finding, Kind
+from e2e.audit.pods import check_pods
+
+Json = dict[str, Any]
+
+NODE, ADDRESS = "virtual", "192.0.2.7"
+OURS = {"cluster-bridge.io/home": "abc", "cluster-bridge.io/node": NODE}
+
+
+def origin(name: str, uid: str) -> Json:
+    return {
+        "cluster-bridge.io/home-namespace": "shop",
+        "cluster-bridge.io/home-name": name,
+        "cluster-bridge.io/home-uid": uid,
+    }
+
+
+def obj(kind: str, name: str, uid: str, *, namespace: str = "shop", **fields: Any) -> Json:
+    meta: Json = {"name": name, "namespace": namespace, "uid": uid, "resourceVersion": "1"}
+    meta |= fields.pop("metadata", {})
+    return {"kind": kind, "metadata": meta, **fields}
+
+
+def stands_for(home: Json, **changed: Any) -> Json:
+    """The remote object of a home object, as it should be."""
+    meta = home["metadata"]
+    there = copy.deepcopy(home)
+    there["metadata"] |= {
+        "namespace": "shop-h",
+        "uid": meta["uid"].replace("home", "remote"),
+        "labels": {**meta.get("labels", {}), **OURS},
+        "annotations": {**meta.get("annotations", {}), **origin(meta["name"], meta["uid"])},
+    }
+    return there | changed
+
+
+def home_pod() -> Json:
+    status = {
+        "phase": "Running",
+        "hostIP": ADDRESS,
+        "podIP": "10.9.0.1",
+        "startTime": "2030-01-01T00:00:00Z",
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "containerStatuses": [
+            {
+                "name": "main",
+                "containerID": "containerd://1",
+                "restartCount": 0,
+                "ready": True,
+                "state": {"running": {"startedAt": "2030-01-01T00:00:02Z"}},
+            }
+        ],
+    }
+    spec = {
+        "nodeName": NODE,
+        "restartPolicy": "Always",
+        "tolerations": [{"key": "x", "operator": "Exists"}, {"key": "cluster-bridge.io/x"}],
+        "containers": [
+            {
+                "name": "main",
+                "image": "busybox:1",
+                "envFrom": [{"configMapRef": {"name": "conf"}}],
+            }
+        ],
+        "volumes": [{"name": "v", "projected": {"sources": [{"secret": {"name": "key"}}]}}],
+    }
+    metadata = {"labels": {"app": "web"}, "annotations": {"note": "x"}}
+    return obj("Pod", "web", "home-1", metadata=metadata, spec=spec, status=status)
+
+
+def remote_pod(home: Json) -> Json:
+    pod = stands_for(home)
+    pod["status"]["hostIP"] = "198.51.100.1"
+    pod["spec"]["nodeName"] = "worker"
+    pod["spec"]["tolerations"] = [home["spec"]["tolerations"][0], {"key": "added"}]
+    pod["metadata"]["annotations"]["cni.example/ip"] = "10.9.0.1"
+    return pod
+
+
+@pytest.fixture
+def home() -> list[Json]:
+    """A pod, what it refers to, a Service, and what it does not refer to."""
+    service = {"selector": {"app": "web"}, "ports": [{"port": 80, "nodePort": 30001}]}
+    return [
+        home_pod(),
+        obj("ConfigMap", "conf", "home-2", data={"a": "1"}),
+        obj("Secret", "key", "home-3", data={"a": "MQ=="}, type="Opaque"),
+        obj("Service", "web", "home-4", spec=service),
+        obj("ConfigMap", "other", "home-5", data={}),
+    ]
+
+
+@pytest.fixture
+def remote(home: list[Json]) -> list[Json]:
+    """All of it in the remote, and what others have there."""
+    service = stands_for(home[3])
+    service["spec"]["ports"] = [{"port": 80}]
+    controllers = stands_for(home[3])
+    controllers["kind"] = "EndpointSlice"
+    controllers["metadata"]["labels"] |= {
+        "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"
+    }
+    del controllers["metadata"]["annotations"]
+    namespace = obj("Namespace", "shop-h", "remote-n", metadata={"labels": OURS})
+    del namespace["metadata"]["namespace"]
+    return [
+        remote_pod(home[0]),
+        stands_for(home[1]),
+        stands_for(home[2]),
+        service,
+        controllers,
+        namespace,
+        obj("ConfigMap", "theirs", "foreign-1", namespace="x", data={"a": "1"}),
+        obj("Pod", "theirs", "foreign-2", namespace="x", spec={}, status={}),
+    ]
+
+
+def audit(home: list[Json], remote: list[Json]) -> Iterator[Finding]:
+    pods = [o for o in home if o["kind"] == "Pod" and o["spec"].get("nodeName") == NODE]
+    mine = [o for o in remote if o["kind"] == "Pod" and o["metadata"].get("labels")]
+    yield from check_pods(pods, mine, foreign=remote, address=ADDRESS)
+    yield from check_copies(home, remote, pods=pods, node=NODE)
+    yield from check_namespaces(remote, node=NODE)
+
+
+def test_nothing_is_found_where_all_is_well(home: list[Json], remote: list[Json]) -> None:
+    assert list(audit(home, remote)) == []
+
+
+Change = Callable[[list[Json], list[Json]], object]
+
+
+def _set(*path: str | int, to: Any) -> Callable[[Json], None]:
+    def change(target: Any) -> None:
+        for key in path[:-1]:
+            target = target[key]
+        target[path[-1]] = to
+
+    return change
+
+
+def _pods(side: int, change: Callable[[Json], object]) -> Change:
+    return lambda home, remote: change((home, remote)[side][0])
+
+
+MAIN = ("status", "containerStatuses", 0)
+META = "metadata"
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "words"),
+    [
+        (lambda h, r: r.pop(0), Kind.LOST, "no remote pod"),
+        (lambda h, r: r.append(r[0]), Kind.DUPLICATED, "the remote has"),
+        (lambda h, r: h.pop(0), Kind.LEAKED, "home has no pod"),
+        (_pods(0, _set("spec", "containers", 0, "image", to="x:2")), Kind.DISAGREES, "image"),
+        (_pods(0, _set(META, "labels", to={"app": "web", "b": "c"})), Kind.DISAGREES, "labels b"),
+        (_pods(0, _set(META, "annotations", to={})), Kind.DISAGREES, "note: only in the remote"),
+        (_pods(1, _set("spec", "tolerations", to=[])), Kind.DISAGREES, "toleration"),
+        (_pods(1, _set(META, "deletionTimestamp", to="x")), Kind.DISAGREES, "in the remote alone"),
+        (_pods(0, _set(META, "deletionTimestamp", to="x")), Kind.DISAGREES, "at home alone"),
+        (_pods(1, _set(META, "name", to="x")), Kind.DISAGREES, "is called x"),
+        (_pods(0, _set("status", "phase", to="Failed")), Kind.DISAGREES, "ended at home"),
+        (_pods(1, _set("status", "phase", to="Failed")), Kind.DISAGREES, "phase: home Running"),
+        (_pods(1, _set("status", "podIP", to="x")), Kind.DISAGREES, "podIP"),
+        (_pods(1, _set(*MAIN, "restartCount", to=2)), Kind.DISAGREES, "restartCount"),
+        (_pods(1, _set(*MAIN, "state", to={"waiting": {}})), Kind.DISAGREES, "state"),
+        (_pods(1, _set("status", "containerStatuses", to=[])), Kind.DISAGREES, "containerStatuses"),
+        (_pods(1, _set("status", "conditions", to=[])), Kind.DISAGREES, "condition Ready"),
+        (_pods(0, _set("status", "hostIP", to="198.51.100.1")), Kind.DISAGREES, "hostIP"),
+        (_pods(0, _set("status", "startTime", to=None)), Kind.DISAGREES, "startTime"),
+        (lambda h, r: r.pop(1), Kind.LOST, "it has no copy"),
+        (lambda h, r: r.pop(2), Kind.LOST, "it has no copy"),
+        (lambda h, r: r.pop(3), Kind.LOST, "it has no copy"),
+        (lambda h, r: h.pop(3), Kind.LEAKED, "home has it no more"),
+        (lambda h, r: r.append(stands_for(h[4])), Kind.LEAKED, "no pod refers to it"),
+        (lambda h, r: h[1]["data"].update(b="2"), Kind.DISAGREES, "data differs"),
+        (lambda h, r: h[2].update(type="x"), Kind.DISAGREES, "type differs"),
+        (lambda h, r: h[1][META].update(uid="home-9"), Kind.DISAGREES, "stands for home-2"),
+        (lambda h, r: h[3]["spec"].update(selector={"app": "web", "x": "y"}), None, ""),
+        (lambda h, r: h[3]["spec"].update(ports=[{"port": 81}]), Kind.DISAGREES, "ports"),
+        (lambda h, r: h[3]["spec"].update(clusterIP="None"), Kind.DISAGREES, "headless"),
+        (lambda h, r: r[3]["spec"]["ports"][0].update(nodePort=1), Kind.DISAGREES, "node port"),
+        (lambda h, r: r[5][META].pop("labels"), Kind.LEAKED, "a namespace of others"),
+        (
+            lambda h, r: r.append(
+                obj("Secret", "t", "t", namespace="shop-h", metadata={"labels": OURS})
+            ),
+            Kind.LEAKED,
+            "no object and no pod",
+        ),
+    ],
+)
+def test_what_is_wrong_is_found(
+    home: list[Json], remote: list[Json], change: Change, kind: Kind | None, words: str
+) -> None:
+    change(home, remote)
+    found = list(audit(home, remote))
+    if kind is None:
+        assert not any(f.kind is Kind.LOST for f in found)
+        return
+    assert any(f.kind is kind and words in f.detail for f in found), found
+
+
+def test_a_pod_that_ended_needs_nothing_in_the_remote(home: list[Json]) -> None:
+    home[0]["status"]["phase"] = "Succeeded"
+    assert list(audit(home, [])) == []
+
+
+def test_a_pod_that_is_deleted_and_gone_in_the_remote_is_stuck(home: list[Json]) -> None:
+    home[0]["metadata"]["deletionTimestamp"] = "x"
+    (found,) = audit(home, [])
+    assert found.kind is Kind.STUCK
+
+
+def test_a_pod_of_a_daemon_set_is_not_missed(home: list[Json]) -> None:
+    home[0]["metadata"]["ownerReferences"] = [{"kind": "DaemonSet"}]
+    assert list(audit(home, [])) == []
+
+
+@pytest.mark.parametrize("is_true", [True, False])
+def test_a_clash_is_believed_only_where_something_is_in_the_way(
+    home: list[Json], remote: list[Json], is_true: bool
+) -> None:
+    home[0]["status"] = {
+        "phase": "Pending",
+        "reason": "RemoteClash",
+        "message": "pod shop-h/web exists in the remote cluster and is not this bridge's",
+    }
+    remote.pop(0)
+    if is_true:
+        remote.append(obj("Pod", "web", "foreign-3", namespace="shop-h", spec={}, status={}))
+    kinds = {found.kind for found in audit(home, remote)}
+    assert (Kind.LOST in kinds) is not is_true
+
+
+def test_a_token_of_a_service_account_may_not_leave_home(
+    home: list[Json], remote: list[Json]
+) -> None:
+    for side in (home, remote):
+        side[2]["type"] = "kubernetes.io/service-account-token"
+    (found,) = audit(home, remote)
+    assert (found.kind, found.detail) == (
+        Kind.LEAKED,
+        "a service account's token has left home",
+    )
+
+
+def test_what_a_pod_refers_to_is_found_at_any_depth() -> None:
+    pod = home_pod()
+    pod["spec"] |= {
+        "imagePullSecrets": [{"name": "pull"}],
+        "ephemeralContainers": [
+            {"env": [{"valueFrom": {"secretKeyRef": {"name": "env", "key": "k"}}}]}
+        ],
+        "volumes": [
+            {"secret": {"secretName": "vol"}},
+            {"csi": {"nodePublishSecretRef": {"name": "csi"}}},
+            {"configMap": {"name": "kube-root-ca.crt"}},
+        ],
+    }
+    assert references(pod) == {
+        ("ConfigMap", "shop", "conf"),
+        *(("Secret", "shop", name) for name in ("pull", "env", "vol", "csi")),
+    }
+
+
+# -- objects of others ---------------------------------------------------------------------
+
+
+def _written(part: str = "") -> list[Json]:
+    return [{"manager": "cluster-bridge", "subresource": part}]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda r: r.pop(6), "is gone"),
+        (lambda r: r[6]["metadata"].update(uid="x"), "made anew"),
+        (lambda r: r[6]["metadata"].update(resourceVersion="2"), "was written"),
+        (lambda r: r[7]["metadata"].update(managedFields=_written()), "a write of the bridge"),
+    ],
+)
+def test_what_is_done_to_others_is_found(
+    remote: list[Json], change: Callable[[list[Json]], object], words: str
+) -> None:
+    before = snapshot(remote)
+    assert list(check_foreign(before, remote)) == []
+    change(remote)
+    (found,) = check_foreign(before, remote)
+    assert found.kind is Kind.FOREIGN
+    assert words in found.detail
+
+
+def test_kubelets_may_write_the_pods_of_others(remote: list[Json]) -> None:
+    before = snapshot(remote)
+    remote[7]["metadata"]["resourceVersion"] = "2"
+    assert list(check_foreign(before, remote)) == []
+
+
+def test_at_home_the_bridge_writes_the_status_of_pods_and_nothing_else(home: list[Json]) -> None:
+    home[0]["metadata"]["managedFields"] = _written("status")
+    assert list(check_home(home)) == []
+    home[0]["metadata"]["managedFields"] = _written()
+    home[1]["metadata"]["managedFields"] = _written()
+    assert len(list(check_home(home))) == 2
+
+
+# -- what pods went through ----------------------------------------------------------------
+
+
+def _run(number: int, *, policy: str = "Never", phase: str = "Running") -> Json:
+    pod = remote_pod(home_pod())
+    pod["metadata"]["uid"] = f"remote-{number}"
+    pod["spec"]["restartPolicy"] = policy
+    pod["status"]["phase"] = phase
+    pod["status"]["containerStatuses"][0]["containerID"] = f"containerd://{number}"
+    return pod
+
+
+def _history(*remote: Json, home: list[Json] | None = None) -> list[Finding]:
+    history = History()
+    for pod in remote:
+        history.saw_remote(pod)
+    for pod in home or ():
+        history.saw_home(pod)
+    return list(history.findings())
+
+
+def test_a_pod_that_ran_once_is_no_finding() -> None:
+    assert _history(_run(1), _run(1), _run(1, phase="Succeeded")) == []
+
+
+def test_a_pod_that_may_run_again_may() -> None:
+    assert _history(_run(1, policy="Always"), _run(2, policy="Always")) == []
+
+
+def test_a_pod_that_was_made_and_run_twice_is_found() -> None:
+    assert {found.kind for found in _history(_run(1), _run(2))} == {
+        Kind.DUPLICATED,
+        Kind.TWICE_RUN,
+    }
+
+
+def test_a_container_that_was_started_again_in_its_pod_is_found() -> None:
+    again = _run(2)
+    again["metadata"]["uid"] = "remote-1"
+    assert [found.kind for found in _history(_run(1), again)] == [Kind.TWICE_RUN]
+    restarted = _run(1)
+    restarted["status"]["containerStatuses"][0]["restartCount"] = 1
+    assert [found.kind for found in _history(restarted)] == [Kind.TWICE_RUN]
+
+
+def _home(phase: str, reason: str = "") -> Json:
+    pod = home_pod()
+    pod["status"] |= {"phase": phase, "reason": reason}
+    return pod
+
+
+def test_an_end_that_is_taken_back_is_found() -> None:
+    (found,) = _history(home=[_home("Succeeded"), _home("Running")])
+    assert (found.kind, found.detail) == (
+        Kind.DISAGREES,
+        "an end was taken back: Succeeded, then Running",
+    )
+
+
+def test_an_end_that_is_not_that_of_the_remote_is_found() -> None:
+    (found,) = _history(_run(1, phase="Succeeded"), home=[_home("Failed", "RemotePodLost")])
+    assert found.kind is Kind.DISAGREES
+    assert "RemotePodLost" in found.detail
+
+
+# -- reading -------------------------------------------------------------------------------
+
+
+def test_a_stream_of_objects_is_read_one_by_one() -> None:
+    text = '{\n  "a": {\n    "b": 1\n  }\n}\n{\n  "a": 2\n}\n{\n  "cut'
+    assert list(events(text.splitlines(keepends=True))) == [{"a": {"b": 1}}, {"a": 2}]
