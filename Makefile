@@ -6,13 +6,14 @@ BIN := $(VENV)/bin
 # Newer than its inputs when the environment is complete.
 READY := $(VENV)/.ready
 
-.PHONY: help demo demo-down test test-fast test-e2e lint
+.PHONY: help demo demo-down test test-fast test-e2e soak lint
 
 help:
 	@echo 'make demo       two real clusters on this machine, joined, with a workload on them'
 	@echo 'make demo-down  removes what the demo made'
 	@echo 'make test       all tests, on two real clusters too'
 	@echo 'make test-fast  the tests that need no cluster, and the linters'
+	@echo 'make soak       5 minutes of everything at once on two real clusters, then an audit'
 
 $(READY): pyproject.toml e2e/setup.sh
 	@sh e2e/setup.sh $(PYTHON) $(VENV)
@@ -35,5 +36,8 @@ test-fast: lint
 
 test-e2e: $(READY)
 	$(BIN)/pytest e2e
+
+soak: $(READY)
+	CLUSTER_BRIDGE_SOAK_SECONDS=$${CLUSTER_BRIDGE_SOAK_SECONDS:-300} $(BIN)/pytest -s e2e/test_soak.py
 
 test: test-fast test-e2e

@@ -13,8 +13,7 @@ import json
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import IO
+from collections.abc import Callable, Iterable, Iterator
 
 from e2e.audit.copies import check_copies, check_namespaces
 from e2e.audit.foreign import Seen, check_foreign, check_home, snapshot
@@ -73,7 +72,7 @@ class Auditor:
             *check_home(home),
         }
         with self._lock:
-            found.update(self._history.findings())
+            found.update(self._history.findings(), self._history.unseen([*pods, *mine]))
         return sorted(found)
 
     def settled(self, seconds: float = SETTLE_SECONDS) -> list[Finding]:
@@ -156,12 +155,8 @@ class _Watch:
             self._stopping.wait(0.5)
 
 
-def events(lines: IO[str] | list[str]) -> Iterator[Json]:
-    """The JSON objects of kubectl's indented output, one after the other; a last one that was cut
-    off is none."""
-    gathered: list[str] = []
+def events(lines: Iterable[str]) -> Iterator[Json]:
+    """The events in kubectl's output, one a line; a last one that was cut off is none."""
     for line in lines:
-        gathered.append(line)
-        if line.rstrip("\n") == "}":
-            yield json.loads("".join(gathered))
-            gathered.clear()
+        if line.endswith("\n"):
+            yield json.loads(line)

@@ -7,7 +7,7 @@ containers' IDs) still counts.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from e2e.audit.model import (
@@ -55,9 +55,11 @@ class History:
     def __init__(self) -> None:
         self._runs: dict[str, _Runs] = {}
         self._told: dict[str, _Told] = {}
+        self._seen: set[str] = set()
 
     def saw_remote(self, pod: Json) -> None:
         """A remote pod that stands for one of home, in some state."""
+        self._seen.add(uid(pod))
         home_uid = annotations_of(pod).get(HOME_UID)
         if home_uid is None:
             return
@@ -76,6 +78,7 @@ class History:
 
     def saw_home(self, pod: Json) -> None:
         """A home pod that is bound to the node, in some state."""
+        self._seen.add(uid(pod))
         told = self._told.setdefault(uid(pod), _Told(subject_of(pod)))
         if told.ended and phase(pod) != told.ended:
             told.back = f"{told.ended}, then {phase(pod)}"
@@ -92,6 +95,12 @@ class History:
                 len(ids) for runs in self._runs.values() for ids in runs.containers.values()
             ),
         }
+
+    def unseen(self, pods: Iterable[Json]) -> Iterator[Finding]:
+        """Pods of either cluster that are there and of which nothing was ever seen."""
+        for pod in pods:
+            if uid(pod) not in self._seen:
+                yield Finding(Kind.UNSEEN, subject_of(pod), "the audit's watch has missed it")
 
     def findings(self) -> Iterator[Finding]:
         """Pods that may run once and were made or started again; ends that were taken back or

@@ -38,6 +38,8 @@ class Kind(StrEnum):
     """Both have it, and they differ."""
     FOREIGN = "foreign-touched"
     """An object of others was changed or removed."""
+    UNSEEN = "unseen"
+    """The auditor's own watch missed it: what it went through is not known."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

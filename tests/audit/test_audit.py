@@ -388,6 +388,13 @@ def test_an_end_that_is_not_that_of_the_remote_is_found() -> None:
 # -- reading -------------------------------------------------------------------------------
 
 
-def test_a_stream_of_objects_is_read_one_by_one() -> None:
-    text = '{\n  "a": {\n    "b": 1\n  }\n}\n{\n  "a": 2\n}\n{\n  "cut'
-    assert list(events(text.splitlines(keepends=True))) == [{"a": {"b": 1}}, {"a": 2}]
+def test_events_are_read_one_a_line() -> None:
+    assert list(events(['{"a": 1}\n', '{"a": 2}\n', '{"cut'])) == [{"a": 1}, {"a": 2}]
+
+
+def test_what_no_watch_has_seen_is_told() -> None:
+    history = History()
+    history.saw_home(_home("Running"))
+    history.saw_remote(_run(1))
+    (found,) = history.unseen([home_pod(), _run(1), _run(2)])
+    assert found.kind is Kind.UNSEEN
