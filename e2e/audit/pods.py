@@ -76,10 +76,12 @@ def _check(
                 f"{status.get('message')!r}",
             )
     for remote in standing:
+        # What has ended is not changed any more.
+        follows = not is_terminal(home) and not is_terminal(remote) and not is_deleting(home)
         for detail in (
             *_origin(home, remote),
-            *carried_differences(home, remote),
-            *_spec(home, remote),
+            *(carried_differences(home, remote) if follows else ()),
+            *(_spec(home, remote) if follows else ()),
             *_ends(home, remote),
             *_status(home, remote, address),
         ):

@@ -221,6 +221,14 @@ def test_a_pod_that_ended_needs_nothing_in_the_remote(home: list[Json]) -> None:
     assert list(audit(home, [])) == []
 
 
+def test_a_pod_that_ended_is_not_changed_any_more(home: list[Json], remote: list[Json]) -> None:
+    home[0]["metadata"]["labels"]["late"] = "x"
+    assert list(audit(home, remote)) != []
+    for side in (home, remote):
+        side[0]["status"]["phase"] = "Failed"
+    assert list(audit(home, remote)) == []
+
+
 def test_a_pod_that_is_deleted_and_gone_in_the_remote_is_stuck(home: list[Json]) -> None:
     home[0]["metadata"]["deletionTimestamp"] = "x"
     (found,) = audit(home, [])

@@ -1,0 +1,265 @@
+"""A random mix of what users, kubelets, networks and API servers do: it ends in agreement.
+
+The checks are the auditor's of the end-to-end tests. Each seed is a mix of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import pytest
+
+from e2e.audit.copies import check_copies
+from e2e.audit.foreign import check_foreign, snapshot
+from e2e.audit.history import History
+from e2e.audit.model import Finding
+from e2e.audit.pods import check_pods
+from sync.kube import client
+from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, SERVICES, Object
+from tests import objects
+from tests.fakeapi import FakeApi, Fault
+from tests.sync.world import ADDRESS, NODE, THERE, World
+
+STEPS = 90
+NAMES = ("a", "b", "c", "once-a", "once-b", "stays")
+USES = ("cm/one", "cm/two", "secret/one", "secret/two")
+#: The kinds that are audited.
+KINDS = (PODS, CONFIG_MAPS, SECRETS, SERVICES, NAMESPACES)
+
+
+class Mix:
+    """Steps from one source of chance."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world = world
+        self.random = random.Random(seed)
+        self.history = History()
+        self.containers = 0
+        self.before = snapshot(())
+
+    # -- users of home -----------------------------------------------------------------------
+
+    def make(self) -> None:
+        """A pod, unless one of that name is there."""
+        name = self.random.choice(NAMES)
+        if self.world.home.find(PODS, name, "default") is None:
+            policy = "Never" if name.startswith("once") else "Always"
+            uses = self.random.sample(USES, self.random.randint(0, 2))
+            labels = {"app": self.random.choice("xy")}
+            self.world.pod(name, uses=uses, labels=labels, restartPolicy=policy)
+
+    def unmake(self) -> None:
+        """Gracefully, with a grace of its own or less than before, or by force."""
+        name = self.random.choice(NAMES)
+        if self.world.home.find(PODS, name, "default"):
+            grace = self.random.choice((None, None, 20, 1, 0))
+            self.world.home.delete(PODS, name, "default", grace_seconds=grace)
+
+    def edit(self) -> None:
+        """Labels, annotations, image."""
+        name, value = self.random.choice(NAMES), str(self.random.randint(0, 5))
+        pod = self.world.home.find(PODS, name, "default")
+        if pod is not None:
+            container = {**pod["spec"]["containers"][0], "image": f"busybox:{value}"}
+            changes: tuple[Object, ...] = (
+                {"metadata": {"labels": {"soak": value}}},
+                {"metadata": {"annotations": {"soak": value}}},
+                {"metadata": {"labels": {"soak": None}}},
+                {"spec": {"containers": [container]}},
+            )
+            self.world.home.update(PODS, name, self.random.choice(changes), "default")
+
+    def configure(self) -> None:
+        """ConfigMaps, Secrets and Services come, change and go."""
+        name, data = self.random.choice(("one", "two")), {"k": self.random.choice("abc")}
+        kind, made = self.random.choice(
+            (
+                (CONFIG_MAPS, objects.config_map(name, data=data)),
+                (SECRETS, objects.secret(name, data={"k": "YQ=="}) | {"type": "Opaque"}),
+                (SERVICES, _service(name, self.random.choice("xy"))),
+            )
+        )
+        if self.random.random() < 0.7:
+            self.world.home.put(made)
+        elif self.world.home.find(kind, name, "default"):
+            self.world.home.delete(kind, name, "default")
+
+    # -- the remote ----------------------------------------------------------------------------
+
+    def kubelet(self, *, chance: float = 0.5) -> bool:
+        """The remote's scheduler and kubelet go on with some of the pods; whether with any."""
+        for pod in self.world.home.objects(PODS):
+            self.history.saw_home(pod)
+        acted = False
+        for pod in self.world.remote.objects(PODS, THERE):
+            self.history.saw_remote(pod)
+            if self.random.random() < chance:
+                acted |= self._sync(pod)
+        return acted
+
+    def _sync(self, pod: Object) -> bool:
+        name, world = pod["metadata"]["name"], self.world
+        phase = (pod.get("status") or {}).get("phase") or "Pending"
+        if pod["metadata"]["name"] == "clash":
+            return False
+        if "deletionTimestamp" in pod["metadata"]:
+            world.remote.remove(PODS, name, THERE)
+        elif phase == "Pending":
+            self.containers += 1
+            main = {"name": "main", "ready": True, "restartCount": 0, "state": {"running": {}}}
+            main["containerID"] = f"containerd://{self.containers}"
+            world.runs(name, containerStatuses=[main])
+        elif phase == "Running" and name.startswith("once"):
+            world.ends(self.random.choice(("Succeeded", "Failed")), name)
+        else:
+            return False
+        return True
+
+    # -- what goes wrong -----------------------------------------------------------------------
+
+    def fail(self) -> None:
+        """A few requests go wrong."""
+        fault = Fault(
+            self.random.choice(("*", "POST", "PATCH", "DELETE", "GET")),
+            self.random.choice(("*", "*/pods*", "*/configmaps*", "*/services*", "*/status")),
+            times=self.random.randint(1, 3),
+            **self.random.choice(_FAULTS),  # type: ignore[arg-type]  # a row of keywords
+        )
+        self._either().fail(fault)
+
+    def disturb(self) -> None:
+        """Watches break, end, expire, or say nothing for a while."""
+        api = self._either()
+        how: Callable[[], object] = self.random.choice(
+            (api.break_watches, api.end_watches, api.mute_watches, api.unmute_watches, api.compact)
+        )
+        how()
+        if how == api.compact:
+            api.expire_watches()
+
+    async def restart(self) -> None:
+        """The bridge is killed; things happen without it; another one comes."""
+        await self.world.stop()
+        for _ in range(self.random.randint(0, 5)):
+            self.step()
+        await self.world.start(settle=False)
+
+    async def outage(self) -> None:
+        """An API server goes down and comes back."""
+        api = self._either()
+        await api.stop()
+        await asyncio.sleep(0.02)
+        await api.start()
+
+    def _either(self) -> FakeApi:
+        return self.random.choice((self.world.home, self.world.remote))
+
+    # -- the mix -------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """One step that is not the bridge's."""
+        steps = (self.make, self.unmake, self.edit, self.configure, self.kubelet, self.fail)
+        weights = (6, 4, 4, 4, 8, 2)
+        (step,) = self.random.choices((*steps, self.disturb), (*weights, 2))
+        step()
+
+    async def begin(self) -> None:
+        """A namespace of ours, and objects of others in it and beside it."""
+        await self.world.start()
+        self.world.pod("stays")
+        await self.world.settle()
+        for namespace, name in (("theirs", "x"), (THERE, "clash")):
+            self.world.remote.put(objects.pod(name, namespace, node="worker"))
+            self.world.remote.put(objects.config_map("theirs", namespace, data={"k": "v"}))
+        self.world.pod("clash")
+        self.before = snapshot(_all(self.world.remote))
+
+    async def run(self) -> None:
+        """All steps."""
+        for number in range(STEPS):
+            self.step()
+            if number % 30 == 20:
+                await self.restart()
+            elif number % 30 == 10:
+                await self.outage()
+            await asyncio.sleep(self.random.choice((0, 0, 0.002, 0.01)))
+
+    async def quiet(self) -> None:
+        """Nothing fails any more, and the remote's kubelet does all that there is to do."""
+        for api in (self.world.home, self.world.remote):
+            api.heal()
+            api.unmute_watches()
+        await self.world.settle(waiting=True)
+        while self.kubelet(chance=1):
+            await self.world.settle(waiting=True)
+
+    def findings(self) -> list[Finding]:
+        """What the auditor says."""
+        home, remote = _all(self.world.home), _all(self.world.remote)
+        pods = [pod for pod in home if pod["kind"] == "Pod"]
+        mine = [pod for pod in self.world.remote.objects(PODS, THERE) if _is_ours(pod)]
+        return [
+            *check_pods(pods, mine, foreign=remote, address=ADDRESS),
+            *check_copies(home, remote, pods=pods, node=NODE),
+            *check_foreign(self.before, remote),
+            *self.history.findings(),
+        ]
+
+
+_FAULTS: tuple[dict[str, object], ...] = (
+    {"code": 429, "retry_after": 0},
+    {"code": 500},
+    {"code": 503},
+    {"code": 410},
+    {"drop": "before"},
+    {"drop": "after"},
+    {"delay": 0.02},
+)
+
+
+def _service(name: str, app: str) -> Object:
+    meta = {"name": name, "namespace": "default"}
+    # With all that a server would set by itself: `put` takes an object as it is.
+    port = {"port": 80, "targetPort": 80, "protocol": "TCP"}
+    spec = {
+        "selector": {"app": app},
+        "ports": [port],
+        "sessionAffinity": "None",
+        "type": "ClusterIP",
+    }
+    return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}
+
+
+def _all(api: FakeApi) -> list[Object]:
+    return [obj for kind in KINDS for obj in api.objects(kind)]
+
+
+def _is_ours(pod: Object) -> bool:
+    return "cluster-bridge.io/node" in (pod["metadata"].get("labels") or {})
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_random_mix_ends_in_agreement(
+    world: World, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_retry_after", lambda _: 0.01)
+    mix = Mix(world, seed)
+    await mix.begin()
+    await mix.run()
+    await mix.quiet()
+    assert mix.findings() == []
+    assert world.status("clash")["reason"] == "RemoteClash"
+
+    for pod in world.home.objects(PODS):
+        world.home.delete(PODS, pod["metadata"]["name"], "default")
+    await mix.quiet()
+    assert mix.findings() == []
+    assert world.home.objects(PODS) == []
+    assert _left(world) <= {"Namespace"}
+
+
+def _left(world: World) -> set[str]:
+    """The kinds of what is ours in the remote still."""
+    return {obj["kind"] for obj in _all(world.remote) if _is_ours(obj)}
