@@ -76,11 +76,20 @@ class Auditor:
         return sorted(found)
 
     def settled(self, seconds: float = SETTLE_SECONDS) -> list[Finding]:
-        """Looks again until nothing is wrong, or time is up; what is wrong then."""
+        """Looks again until nothing is wrong, or time is up; what is wrong then.
+
+        What two looks in a row have not both seen, word for word, has come and gone between the
+        reading of one cluster and of the other, as the state of a pod that crashes.
+        """
         deadline = time.monotonic() + seconds
-        while (found := self.findings()) and time.monotonic() < deadline:
+        found = set(self.findings())
+        while found:
             time.sleep(LOOK_EVERY)
-        return found
+            before, found = found, set(self.findings())
+            lasting = before & found
+            if not lasting or time.monotonic() >= deadline:
+                return sorted(lasting)
+        return []
 
     def counts(self) -> str:
         """How much was seen so far, for people."""
