@@ -80,11 +80,17 @@ def node_name() -> str:
 
 
 @pytest.fixture
-def bridged(home: Cluster, remote: Cluster, node_name: str, tmp_path: Path) -> Iterator[Bridged]:
-    """A joined remote. Afterwards it has left, and nothing is left over in the remote."""
+def bridged(
+    request: pytest.FixtureRequest, home: Cluster, remote: Cluster, node_name: str, tmp_path: Path
+) -> Iterator[Bridged]:
+    """A joined remote. Afterwards it has left, and nothing is left over in the remote.
+
+    ``@pytest.mark.join("--option", …)`` adds options to the command.
+    """
     namespace = f"test-{node_name.rpartition('-')[2]}"
     home.kubectl("create", "namespace", namespace)
-    args = ("--name", node_name, "--home-name", "e2e", "--port", "0")
+    options = [option for mark in request.node.iter_markers("join") for option in mark.args]
+    args = ("--name", node_name, "--home-name", "e2e", "--port", "0", *options)
     bridge = Bridge(home, remote, tmp_path / "bridge.log", args)
     bridge.start()
     try:
