@@ -95,7 +95,9 @@ def test_debug_adds_a_container_that_can_be_read_and_attached_to(
     talked = subprocess.run(
         [
             *(bridged.home.kubectl_path, f"--kubeconfig={bridged.home.kubeconfig}"),
-            *("-n", bridged.namespace, *debug, "-i", "-c", "talks", "--", "cat"),
+            *("-n", bridged.namespace, *debug, "-i", "-c", "talks", "--"),
+            # It outlives what is typed: what a container says as it ends may be lost on any node.
+            *("sh", "-c", "read line; echo got $line; sleep 2"),
         ],
         input="typed in\n",
         capture_output=True,
@@ -103,7 +105,7 @@ def test_debug_adds_a_container_that_can_be_read_and_attached_to(
         timeout=60,
         check=False,
     )
-    assert "typed in" in talked.stdout, talked.stderr
+    assert "got typed in" in talked.stdout, talked.stderr
     assert _home(bridged)["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
