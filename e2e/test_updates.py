@@ -92,20 +92,25 @@ def test_debug_adds_a_container_that_can_be_read_and_attached_to(
     assert "running" in status[0]["state"]
     assert get_one(bridged.remote, "configmap", "tools", namespace=bridged.remote_namespace)
 
-    talked = subprocess.run(
+    # What is said after the end of what is typed may be lost on any node, so it does not end.
+    answers = "while read line; do echo got $line; done"
+    with subprocess.Popen(
         [
             *(bridged.home.kubectl_path, f"--kubeconfig={bridged.home.kubeconfig}"),
-            *("-n", bridged.namespace, *debug, "-i", "-c", "talks", "--"),
-            # It outlives what is typed: what a container says as it ends may be lost on any node.
-            *("sh", "-c", "read line; echo got $line; sleep 2"),
+            *("-n", bridged.namespace, *debug, "-i", "-c", "talks", "--", "sh", "-c", answers),
         ],
-        input="typed in\n",
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         text=True,
-        timeout=60,
-        check=False,
-    )
-    assert "got typed in" in talked.stdout, talked.stderr
+    ) as talk:
+        assert talk.stdin
+        assert talk.stdout
+        talk.stdin.write("typed in\n")
+        talk.stdin.flush()
+        said = talk.stdout.readline()
+        talk.kill()
+    assert said == "got typed in\n"
     assert _home(bridged)["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
