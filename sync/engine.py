@@ -17,6 +17,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from datetime import UTC, datetime
 
 from sync import podplan
+from sync.eventmirror import EventMirror
 from sync.events import EventRecorder
 from sync.informer import Informer
 from sync.kube.client import KubeClient
@@ -66,7 +67,13 @@ class Engine:
         self._priority_classes = Informer(remote, PRIORITY_CLASSES)
         self._remote_namespaces = Informer(remote, NAMESPACES, labels=owned)
         self._copies = {kind: Informer(remote, kind, labels=owned) for kind in RESOURCES}
-        self._scopes = Scopes(home, on_change=self._scoped, on_synced=self._scope_synced)
+        self.eventmirror = EventMirror(home, remote, identity)
+        self._scopes = Scopes(
+            home,
+            on_change=self._scoped,
+            on_synced=self._scope_synced,
+            beside=self.eventmirror.follow,
+        )
         namespaces = Namespaces(remote, self._remote_namespaces, identity)
         self.mirror = Mirror(
             remote,
@@ -140,12 +147,14 @@ class Engine:
             await self.synced()
             group.create_task(self.mirror.controller.run(), name="mirror")
             group.create_task(self.pods.controller.run(), name="pods")
+            group.create_task(self.eventmirror.controller.run(), name="eventmirror")
 
     def _connect(self) -> None:
         self.home_pods.on_change(self.pods.home_changed)
         self.home_pods.on_change(self.mirror.home_pod_changed)
         self.remote_pods.on_change(self.pods.remote_changed)
         self.remote_pods.on_change(self.mirror.remote_pod_changed)
+        self.remote_pods.on_change(self.eventmirror.remote_pod_changed)
         for kind, informer in self._copies.items():
             informer.on_change(functools.partial(self.mirror.copy_changed, kind))
         for informer in self.informers:
@@ -162,6 +171,7 @@ class Engine:
         if informer.error is None:
             self.pods.controller.queue.hurry()
             self.mirror.controller.queue.hurry()
+            self.eventmirror.controller.queue.hurry()
 
 
 # -- indices -------------------------------------------------------------------------------

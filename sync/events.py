@@ -8,21 +8,19 @@ newest first, so that a broken API server does not fill the memory.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Callable
 
 from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, KubeError
 from sync.kube.resources import EVENTS
+from translators.event import MESSAGE_MAX, event_name
 from translators.types import Object, metadata, name_of, namespace_of, uid_of
 
 log = logging.getLogger(__name__)
 
 #: Events that wait to be written.
 BACKLOG = 1000
-#: The API's limit on an Event's message, in characters (validation of core/v1 Event).
-MESSAGE_MAX = 1024
 
 
 class EventRecorder:
@@ -64,13 +62,11 @@ class EventRecorder:
     def _record(self, about: Object, kind: str, reason: str, message: str) -> None:
         now = self._now()
         said = f"{uid_of(about)}/{kind}/{reason}/{message}"
-        digest = hashlib.sha256(said.encode()).hexdigest()[:16]
         namespace = namespace_of(about) or "default"
-        stem = name_of(about)[:200].rstrip("-.")
         event: Object = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": f"{stem}.{digest}", "namespace": namespace},
+            "metadata": {"name": event_name(name_of(about), said), "namespace": namespace},
             "involvedObject": {
                 "apiVersion": about.get("apiVersion", "v1"),
                 "kind": about.get("kind", ""),

@@ -51,7 +51,10 @@ BATCH = 50
 
 
 class Informer:
-    """One list and watch. `run` is to be a task of the caller's task group."""
+    """One list and watch. `run` is to be a task of the caller's task group.
+
+    ``slim`` says what is kept of an object: at least its name, namespace, UID and version.
+    """
 
     def __init__(
         self,
@@ -62,6 +65,7 @@ class Informer:
         labels: str = "",
         fields: str = "",
         indexers: Mapping[str, Indexer] | None = None,
+        slim: Callable[[Object], Object] | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self.client = client
@@ -75,6 +79,7 @@ class Informer:
         self._namespace = namespace
         self._labels = labels
         self._fields = fields
+        self._slim = slim or _slim
         self._version = ""
         self._written: set[Key] = set()
         self._handlers: list[Handler] = []
@@ -114,7 +119,7 @@ class Informer:
             self._written.add(key)
         elif self.store.get(key) is None and not _newer(_version(obj), self._version):
             return
-        self._put(_slim(obj))
+        self._put(self._slim(obj))
 
     async def run(self) -> None:
         """Lists and watches until cancelled. Raises nothing else."""
@@ -146,7 +151,7 @@ class Informer:
             present.add(key)
             # A list is the truth even where its versions are lower (a server restored from a
             # backup), but for what a write of ours returned while it was being read.
-            self._put(_slim(item), back_too=key not in self._written)
+            self._put(self._slim(item), back_too=key not in self._written)
             if count % BATCH == 0:
                 await asyncio.sleep(0)
         for key in self.store.keys() - present:
@@ -210,9 +215,9 @@ class Informer:
             known = self.store.get(key_of(obj))
             # Objects that leave the selection are told as deleted too, and can come back to it.
             if known is not None and uid_of(known) == uid_of(obj) and not _older(obj, known):
-                self._remove(key_of(obj), _slim(obj))
+                self._remove(key_of(obj), self._slim(obj))
         elif kind in ("ADDED", "MODIFIED"):
-            self._put(_slim(obj))
+            self._put(self._slim(obj))
         self._version = _version(obj) or self._version
 
     # -- state -----------------------------------------------------------------------------

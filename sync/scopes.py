@@ -1,7 +1,8 @@
 """What the bridge watches of home's namespaces: only those that have pods on the virtual node.
 
-For each such namespace there is a `Scope`: informers of its ConfigMaps, Secrets and Services.
-Nothing of any other namespace is read. A scope ends `LINGER` seconds after its last pod, so that
+For each such namespace there is a `Scope`: informers of its ConfigMaps, Secrets and Services, and
+``beside`` them what else goes on as long, for which nobody waits. Nothing of any other namespace
+is read. A scope ends `LINGER` seconds after its last pod, so that
 a rollout or a job that comes every few seconds does not list the namespace each time.
 """
 
@@ -9,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 from sync.informer import Informer
 from sync.kube.client import KubeClient
@@ -20,6 +22,9 @@ from translators.types import HomeNamespace, Object
 LINGER = 60.0
 #: The kinds whose objects pods refer to, or that refer to pods.
 SCOPED = (CONFIG_MAPS, SECRETS, SERVICES)
+
+#: Runs until cancelled, and raises nothing else.
+Beside = Callable[[HomeNamespace], Coroutine[Any, Any, None]]
 
 
 class Scope:
@@ -36,9 +41,11 @@ class Scope:
         """Whether each informer has had its first full list."""
         return all(informer.synced.is_set() for informer in self.informers.values())
 
-    async def run(self, on_synced: Callable[[HomeNamespace], None]) -> None:
+    async def run(self, on_synced: Callable[[HomeNamespace], None], beside: Beside | None) -> None:
         """Watches until cancelled; calls ``on_synced`` once, when all have been listed."""
         async with asyncio.TaskGroup() as group:
+            if beside is not None:
+                group.create_task(beside(self.namespace), name=f"beside-{self.namespace}")
             for resource, informer in self.informers.items():
                 group.create_task(informer.run(), name=f"watch-{resource}-{self.namespace}")
             for informer in self.informers.values():
@@ -55,11 +62,13 @@ class Scopes:
         *,
         on_change: Callable[[Resource, Object | None, Object | None], None],
         on_synced: Callable[[HomeNamespace], None],
+        beside: Beside | None = None,
         linger: float = LINGER,
     ) -> None:
         self._client = client
         self._on_change = on_change
         self._on_synced = on_synced
+        self._beside = beside
         self._linger = linger
         self._scopes: dict[HomeNamespace, Scope] = {}
         self._tasks: dict[HomeNamespace, asyncio.Task[None]] = {}
@@ -105,8 +114,8 @@ class Scopes:
                 timer.cancel()
 
     def _start(self, group: asyncio.TaskGroup, scope: Scope) -> None:
-        name = f"scope-{scope.namespace}"
-        self._tasks[scope.namespace] = group.create_task(scope.run(self._on_synced), name=name)
+        work = scope.run(self._on_synced, self._beside)
+        self._tasks[scope.namespace] = group.create_task(work, name=f"scope-{scope.namespace}")
 
     def _end(self, namespace: HomeNamespace) -> None:
         self._ending.pop(namespace, None)

@@ -51,7 +51,7 @@ HOME = (
     Right(CONFIG_MAPS, ("list", "watch")),
     Right(SECRETS, ("list", "watch")),
     Right(SERVICES, ("list", "watch")),
-    Right(EVENTS, ("create", "get", "patch")),
+    Right(EVENTS, ("create", "get", "list", "patch")),
     Right(LEASES, ("create", "patch"), namespace="kube-node-lease"),
     Right(TOKEN_REVIEWS, ("create",)),
     Right(SUBJECT_ACCESS_REVIEWS, ("create",)),
@@ -70,6 +70,7 @@ REMOTE = (
     Right(SECRETS, ("create", "get", "list", "watch", "patch", "delete")),
     Right(SERVICES, ("create", "get", "list", "watch", "patch", "delete")),
     Right(PRIORITY_CLASSES, ("list", "watch")),
+    Right(EVENTS, ("list", "watch")),
 )
 
 

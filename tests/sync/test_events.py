@@ -9,11 +9,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from sync import events as events_module
-from sync.events import MESSAGE_MAX, EventRecorder
+from sync.events import EventRecorder
 from sync.kube.client import KubeClient
 from sync.kube.resources import EVENTS, Object
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import node, pod
+from translators.event import MESSAGE_MAX
 
 NOW = "2030-01-01T00:00:00Z"
 

@@ -153,6 +153,7 @@ async def test_namespaces_without_pods_on_the_node_are_not_read(world: World) ->
         "/api/v1/namespaces/default/configmaps",
         "/api/v1/namespaces/default/secrets",
         "/api/v1/namespaces/default/services",
+        "/api/v1/namespaces/default/events",
     }
 
 

@@ -111,6 +111,7 @@ class World:
         self._alive()
         scopes = [it for scope in self.engine._scopes._scopes.values() for it in _all(scope)]
         remote = [it for it in self.engine.informers if it.client.side == "remote"]
+        remote += [it.events for it in self.engine.eventmirror._namespaces.values()]
         await caught_up(self.remote, *remote)
         await caught_up(self.home, self.engine.home_pods, *scopes)
 
@@ -122,6 +123,7 @@ class World:
         queues: list[WorkQueue[Any]] = [
             self.engine.pods.controller.queue,
             self.engine.mirror.controller.queue,
+            self.engine.eventmirror.controller.queue,
         ]
         return self.engine.events._waiting.empty() and not any(
             len(queue) or queue._working or (queue._later and not waiting) for queue in queues

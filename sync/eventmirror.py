@@ -1,0 +1,174 @@
+"""Tells at home what the remote says of the node's pods: one Event at home for each there.
+
+- Only namespaces with pods on the node are watched (`follow` is part of their scope), and only
+  events whose ``involvedObject.uid`` is a remote pod of this node, or was one while we ran: the
+  last words of a pod come when it is gone. What concerns others is passed over.
+- Home's Event has a name that follows from the remote event's UID, so that it is never written
+  twice. What home has already is listed once, before the first write: after a restart only what
+  is new is written. Its latest state is written: one create, or one patch of what went on.
+- Nothing waits for it: few workers take their turn among those of the pods.
+- A write that fails is tried again. One that home refuses as it is (its namespace is being
+  deleted, the Event breaks a rule) is given up until the remote's event goes on.
+- Events expire in each cluster by themselves; nothing is deleted here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+
+import cachetools
+
+from sync.controller import Controller
+from sync.informer import Informer
+from sync.kube.client import KubeClient
+from sync.kube.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
+from sync.kube.resources import EVENTS
+from sync.store import Key
+from translators import event, naming
+from translators.diff import merge_patch
+from translators.naming import Identity, Origin
+from translators.types import HomeNamespace, Object, name_of, namespace_of, uid_of
+
+log = logging.getLogger(__name__)
+
+#: Events written at once: a small part of `sync.pods.WORKERS`, so that in a burst the pods have
+#: nearly all of the loop.
+WORKERS = 4
+#: Pods that are gone whose last events are still mirrored.
+FORMER_MAX = 10_000
+
+#: What the API server says of an Event that it will not take however often it is sent.
+_REFUSED = (BadRequest, Forbidden, Invalid, NotFound)
+
+
+class _Namespace:
+    """One namespace that is followed."""
+
+    def __init__(self, events: Informer) -> None:
+        self.events = events
+        self.written: dict[str, Object] | None = None
+        """How far home's Events have gone, by name; None until home has been asked."""
+
+
+class EventMirror:
+    """Mirrors the events of one virtual node's pods. A key is home's namespace and the name of
+    the remote event; without a name it stands for the list of what home has."""
+
+    def __init__(self, home: KubeClient, remote: KubeClient, identity: Identity) -> None:
+        self._home = home
+        self._remote = remote
+        self._identity = identity
+        self._namespaces: dict[HomeNamespace, _Namespace] = {}
+        # By the remote pod's UID.
+        self._pods: dict[str, Origin] = {}
+        self._former: cachetools.LRUCache[str, Origin] = cachetools.LRUCache(FORMER_MAX)
+        self.controller: Controller[Key] = Controller("events", self._reconcile, workers=WORKERS)
+
+    # -- what changed ----------------------------------------------------------------------
+
+    async def follow(self, namespace: HomeNamespace) -> None:
+        """Watches the events of what stands for home's ``namespace``, until cancelled."""
+        events = Informer(
+            self._remote,
+            EVENTS,
+            namespace=self._identity.remote_namespace(namespace),
+            fields="involvedObject.kind=Pod",
+            indexers={"pod": lambda told: (event.pod_uid(told),)},
+            slim=event.slim,
+        )
+        events.on_change(functools.partial(self._changed, namespace))
+        followed = self._namespaces[namespace] = _Namespace(events)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(events.run(), name=f"watch-events-{namespace}")
+                await events.synced.wait()
+                self.controller.queue.add(Key(namespace, ""))
+        finally:
+            if self._namespaces.get(namespace) is followed:
+                del self._namespaces[namespace]
+
+    def remote_pod_changed(self, old: Object | None, new: Object | None) -> None:
+        """A remote pod of this home came, changed or went."""
+        pod = new or old or {}
+        origin = naming.origin(pod)
+        if origin is None or not naming.is_nodes_own(pod, self._identity):
+            return
+        uid = uid_of(pod)
+        if new is None:
+            self._pods.pop(uid, None)
+            self._former[uid] = origin
+        elif uid not in self._pods:
+            # The other watch may have been faster: its first events are there already.
+            self._pods[uid] = origin
+            followed = self._namespaces.get(origin.namespace)
+            for told in followed.events.store.by_index("pod", uid) if followed else ():
+                self.controller.queue.add(Key(origin.namespace, name_of(told)))
+
+    def _changed(self, namespace: HomeNamespace, old: Object | None, new: Object | None) -> None:
+        if new is not None and self._origin(new):
+            self.controller.queue.add(Key(namespace, name_of(new)))
+        elif old is not None and new is None:
+            followed = self._namespaces.get(namespace)
+            if followed is not None and followed.written is not None:
+                followed.written.pop(event.home_name(old), None)
+
+    def _origin(self, remote: Object) -> Origin | None:
+        uid = event.pod_uid(remote)
+        return self._pods.get(uid) or self._former.get(uid)
+
+    # -- reconcile -------------------------------------------------------------------------
+
+    async def _reconcile(self, key: Key) -> None:
+        namespace = HomeNamespace(key.namespace)
+        followed = self._namespaces.get(namespace)
+        if followed is None:
+            return
+        if not key.name:
+            await self._ask_home(namespace, followed)
+        elif followed.written is not None:
+            place = Key(self._identity.remote_namespace(namespace), key.name)
+            remote = followed.events.store.get(place)
+            origin = self._origin(remote) if remote else None
+            if remote is not None and origin is not None:
+                wanted = event.to_home(remote, origin, self._identity)
+                await self._tell(wanted, followed.written)
+
+    async def _ask_home(self, namespace: HomeNamespace, followed: _Namespace) -> None:
+        selector = event.mirrored_selector(self._identity)
+        page = await self._home.list(EVENTS, namespace=namespace, labels=selector)
+        told = {event.home_name(remote) for remote in followed.events.store}
+        followed.written = {
+            name_of(known): event.progress(known) for known in page.items if name_of(known) in told
+        }
+        for remote in followed.events.store:
+            self._changed(namespace, None, remote)
+
+    async def _tell(self, wanted: Object, written: dict[str, Object]) -> None:
+        """Makes home's Event be as wanted, where it is not, and notes that."""
+        name = name_of(wanted)
+        try:
+            known = written.get(name) or await self._create(wanted)
+            if patch := merge_patch(known, event.progress(wanted)):
+                await self._patch(wanted, patch)
+        except _REFUSED as error:
+            log.debug("event %s/%s: given up: %s", namespace_of(wanted), name, error)
+        written[name] = event.progress(wanted)
+
+    async def _create(self, wanted: Object) -> Object:
+        """How far the Event at home has gone that was made now, or was there already."""
+        namespace = namespace_of(wanted)
+        try:
+            made = await self._home.create(EVENTS, wanted, namespace=namespace)
+        except AlreadyExists:
+            made = await self._home.get(EVENTS, name_of(wanted), namespace=namespace)
+        return event.progress(made)
+
+    async def _patch(self, wanted: Object, patch: Object) -> None:
+        namespace = namespace_of(wanted)
+        try:
+            await self._home.patch(EVENTS, name_of(wanted), patch, namespace=namespace)
+        except NotFound:
+            # It has expired at home, or somebody cleared it.
+            await self._create(wanted)
