@@ -40,6 +40,31 @@ def node(name: str) -> Object:
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
 
 
+def event(about: Object, reason: str, *, message: str = "", count: int = 1) -> Object:
+    """What a kubelet says of a pod."""
+    meta = about["metadata"]
+    return _object("Event", f"{meta['name']}.{reason.lower()}", meta["namespace"], None) | {
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": meta["namespace"],
+            "name": meta["name"],
+            "uid": meta["uid"],
+            "fieldPath": "spec.containers{main}",
+        },
+        "type": "Normal",
+        "reason": reason,
+        "message": message or f"{reason} it",
+        "source": {"component": "kubelet", "host": "worker"},
+        "firstTimestamp": "2030-01-01T00:00:01Z",
+        "lastTimestamp": f"2030-01-01T00:00:{count:02}Z",
+        "count": count,
+        "eventTime": None,
+        "reportingComponent": "kubelet",
+        "reportingInstance": "worker",
+    }
+
+
 def _object(kind: str, name: str, namespace: str, labels: dict[str, str] | None) -> Object:
     meta: Object = {"name": name, "namespace": namespace}
     if labels:

@@ -31,7 +31,7 @@ IMMUTABLE = "field is immutable"
 
 def check_create(resource: Resource, obj: Object) -> None:
     """Raises Refused (422) where the object may not be created."""
-    _refuse(resource, obj, [*_metadata(resource, obj), *_pod_shape(obj)])
+    _refuse(resource, obj, [*_metadata(resource, obj), *_pod_shape(obj), *_event(obj)])
 
 
 def check_update(resource: Resource, old: Object, new: Object, subresource: str) -> None:
@@ -91,6 +91,22 @@ def _pod_shape(obj: Object) -> Iterator[Problem]:
                         f"spec.{kind}[{i}].volumeMounts[{j}].name",
                         f'Not found: "{mount["name"]}"',
                     )
+
+
+def _event(obj: Object) -> Iterator[Problem]:
+    """As legacyValidateEvent (kubernetes pkg/apis/core/validation/events.go)."""
+    if obj["kind"] != "Event":
+        return
+    about = (obj.get("involvedObject") or {}).get("namespace") or "default"
+    if not obj.get("eventTime"):
+        if about != obj["metadata"]["namespace"]:
+            yield "involvedObject.namespace", f'Invalid value: "{about}": does not match'
+        return
+    for field in ("reportingComponent", "reportingInstance", "action", "reason"):
+        if not obj.get(field):
+            yield field, "Required value"
+    if len(obj.get("message") or "") > 1024:
+        yield "message", "Invalid value: can have at most 1024 characters"
 
 
 def _service(old: Object, new: Object) -> Iterator[Problem]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import yaml
 
-from translators import configmap, diff, pod, podstatus, secret, service
+from translators import configmap, diff, event, naming, pod, podstatus, secret, service
 from translators.naming import Identity
 from translators.policy import Policy
 from translators.types import Object
@@ -24,7 +24,7 @@ IDENTITY = Identity(home_id="0123456789abcdef", home_name="berlin", node="burst"
 ADDRESS = "10.20.0.5"
 POLICY = Policy(IDENTITY, ADDRESS)
 #: Keys of a file that are not results.
-GIVEN = ("about", "translate", "home", "remote")
+GIVEN = ("about", "translate", "home", "remote", "pod")
 
 
 class Case(NamedTuple):
@@ -72,10 +72,17 @@ def _status(given: Object) -> Object:
     return {"patch": diff.status_patch(given["home"].get("status") or {}, wanted)}
 
 
+def _event(given: Object) -> Object:
+    origin = naming.origin(given["pod"])
+    assert origin is not None
+    return {"home": event.to_home(event.slim(given["remote"]), origin, IDENTITY)}
+
+
 _TRANSLATIONS: dict[str, Callable[[Object], Object]] = {
     "pod": _pod,
     "service": lambda given: {"remote": service.to_remote(given["home"], IDENTITY)},
     "configmap": lambda given: {"remote": configmap.to_remote(given["home"], IDENTITY)},
     "secret": lambda given: {"remote": secret.to_remote(given["home"], IDENTITY)},
     "status": _status,
+    "event": _event,
 }
