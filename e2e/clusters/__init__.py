@@ -8,8 +8,9 @@
 
 Contract:
 
-- `up` returns when the nodes of every cluster are Ready and a pod can be created. It changes
-  nothing about a cluster that is up, and starts again what had ended of it.
+- `up` returns when the nodes of every cluster are Ready, a pod can be created, and (where nodes
+  are real) names resolve. It changes nothing about a cluster that is up, and starts again what had
+  ended of it.
 - Pods of any cluster reach pods of any other, and the host, by address.
 - `down` leaves no process, network namespace, interface, mount, rule or cgroup.
 - Both may be interrupted anywhere: the next `up` or `down` finds what was left and removes it.

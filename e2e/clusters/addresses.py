@@ -61,7 +61,7 @@ class Plan:
 
     @property
     def dns(self) -> IPv4Address:
-        """Where pods look for DNS; nothing answers there until somebody serves it."""
+        """Where pods look for DNS: the tenth Service address, as everywhere."""
         return self.services.network_address + 10
 
 

@@ -83,6 +83,8 @@ def _build(recipe: Recipe, cache: Path, target: Path, say: Progress) -> None:
     source = find_go(cache, OLDEST, say).fetch(recipe.module, recipe.version)
     go = find_go(cache, go_needed(source.go_mod), say)
     (target / "go.mod").write_text(go_mod(recipe, source.go_mod))
+    if recipe.source:
+        (target / "main.go").write_text(recipe.source)
     # A trailing slash makes Go put one binary a package into the folder, named after the package.
     packages = [package for _, package in recipe.programs]
     argv = [str(go.binary), "build", "-v", "-o", f"{target}/", "-ldflags", recipe.ldflags]
@@ -95,7 +97,7 @@ def _build(recipe: Recipe, cache: Path, target: Path, say: Progress) -> None:
             "and network are there, and run it again",
         )
     for name, package in recipe.programs:
-        built = target / _binary_name(package)
+        built = target / (recipe.name if package == "." else _binary_name(package))
         if built.name != name:
             built.rename(target / name)
     if recipe.documents is not None:

@@ -24,6 +24,7 @@ ETCD = "etcd"
 API_SERVER = "kube-apiserver"
 CONTROLLERS = "kube-controller-manager"
 SCHEDULER = "kube-scheduler"
+DNS = "coredns"
 COMPONENTS = (ETCD, API_SERVER, CONTROLLERS, SCHEDULER)
 
 
@@ -50,6 +51,7 @@ def write_credentials(site: Site) -> None:
         CONTROLLERS: (f"system:{CONTROLLERS}", ()),
         SCHEDULER: (f"system:{SCHEDULER}", ()),
         "kube-proxy": ("system:kube-proxy", ()),
+        DNS: (f"system:{DNS}", ()),
         "kubelet": (f"system:node:{node}", ("system:nodes",)),
     }
     for component, (user, groups) in clients.items():

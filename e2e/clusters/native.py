@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from e2e.clusters import build, control_plane, images, kwok, network, node, packages, recipes
+from e2e.clusters import build, control_plane, dns, images, kwok, network, node, packages, recipes
 from e2e.clusters.addresses import Plan, free_index, free_slot
 from e2e.clusters.errors import ClusterError, InvalidRequest
 from e2e.clusters.layout import Site
@@ -38,6 +38,7 @@ class Tools:
 
     kubernetes: Path
     etcd: Path
+    coredns: Path | None
     kwok: Path | None
     images: Path | None
 
@@ -88,6 +89,7 @@ def provision(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) -
     return Tools(
         kubernetes=kubernetes,
         etcd=build.programs(recipes.etcd(), cache, say),
+        coredns=build.programs(recipes.coredns(), cache, say) if real else None,
         kwok=build.programs(recipes.kwok(), cache, say) if simulated else None,
         images=archive,
     )
@@ -217,8 +219,9 @@ def _start(site: Site, tools: Tools, say: Progress) -> None:
         if runtime is not None:
             runtime.result()
     say(f"{name}: API server ready after {time.monotonic() - started:.1f} s")
-    if site.spec.nodes is Nodes.REAL:
+    if site.spec.nodes is Nodes.REAL and tools.coredns is not None:
         node.start(site, tools.kubernetes)
+        dns.start(site, tools.coredns)
     elif tools.kwok is not None:
         kwok.start(site, tools.kwok)
     _wait_for_nodes(site)
@@ -236,7 +239,7 @@ def _mend(site: Site, say: Progress) -> None:
     :raises StartFailed: a component does not start again.
     """
     site.network.connect(connected=True)
-    order = (*control_plane.COMPONENTS, *node.COMPONENTS, *kwok.COMPONENTS)
+    order = (*control_plane.COMPONENTS, *node.COMPONENTS, *dns.COMPONENTS, *kwok.COMPONENTS)
     known = site.supervisor.names()
     ended = [name for name in order if name in known and not site.supervisor.running(name)]
     for component in ended:
@@ -253,6 +256,7 @@ def _mend(site: Site, say: Progress) -> None:
 def _wait_for_nodes(site: Site) -> None:
     if site.spec.nodes is Nodes.REAL:
         node.wait(site)
+        dns.wait(site)
     else:
         kwok.wait(site)
 

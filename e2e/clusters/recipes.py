@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from e2e.clusters.versions import ETCD, KIND, KWOK, KubernetesVersion
+from e2e.clusters.versions import COREDNS, ETCD, KIND, KWOK, KubernetesVersion
 
 # Kubernetes requires the modules that it is released with at v0.0.0, and replaces them with
 # folders of its own source tree; those folders are published as modules of their own.
@@ -27,6 +27,8 @@ _STAGES = (
     "pod/fast/pod-delete",
 )
 
+COREDNS_PLUGINS = ("bind", "errors", "kubernetes", "loadbalance", "template")
+
 _VERSION_VARIABLES = "k8s.io/component-base/version"
 
 
@@ -35,7 +37,8 @@ class Recipe:
     """One Go build: `programs` maps the name of the binary to its package.
 
     `documents` are files of the module's source that the programs need at run time: they are
-    joined, as YAML documents, into one file of the given name beside the programs.
+    joined, as YAML documents, into one file of the given name beside the programs. `source` is a
+    main.go of ours, for the package "." among the programs.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Recipe:
     ldflags: str = "-s -w"
     staging: str = ""
     documents: tuple[str, tuple[str, ...]] | None = None
+    source: str = ""
 
     @property
     def folder(self) -> str:
@@ -98,6 +102,23 @@ def kwok() -> Recipe:
         version=KWOK,
         programs=(("kwok", f"{module}/cmd/kwok"),),
         documents=(KWOK_STAGES, tuple(f"kustomize/stage/{stage}.yaml" for stage in _STAGES)),
+    )
+
+
+def coredns() -> Recipe:
+    """The DNS server of a cluster, with the plugins that `e2e.clusters.dns` uses.
+
+    With all of them, clients of every cloud among these, it takes twice as long to build.
+    """
+    module = "github.com/coredns/coredns"
+    plugins = [f'\t_ "{module}/plugin/{name}"\n' for name in COREDNS_PLUGINS]
+    imports = "".join([f'\t"{module}/coremain"\n', *plugins])
+    return Recipe(
+        name="coredns",
+        module=module,
+        version=COREDNS,
+        programs=(("coredns", "."),),
+        source=f"package main\n\nimport (\n{imports})\n\nfunc main() {{ coremain.Run() }}\n",
     )
 
 

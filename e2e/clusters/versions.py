@@ -27,6 +27,7 @@ DEFAULT_KUBERNETES = KUBERNETES["1.34"]
 ETCD = "v3.6.5"
 KWOK = "v0.8.0"
 KIND = "v0.32.0"
+COREDNS = "v1.14.7"
 
 # Node images are published for some patch releases only, along with a release of kind.
 KIND_NODES: dict[str, str] = {
