@@ -54,6 +54,8 @@ class Mix:
             (4, self._replace_pod),
             (6, self._edit_pod),
             (4, self._change_image),
+            (2, self._resize),
+            (2, self._debug),
             (5, self._edit_config),
             (3, self._late_config),
             (3, self._service),
@@ -141,6 +143,15 @@ class Mix:
         # Never of a pod that is to run once: a kubelet starts a container anew for its image.
         image = self._random.choice((BUSYBOX, OTHER_BUSYBOX))
         self._kubectl("set", "image", f"pod/{self._pick('runs', 'reads')}", f"main={image}")
+
+    def _resize(self) -> None:
+        container = {"name": "main", "resources": {"requests": _cpu(self._random.randint(10, 19))}}
+        patch = json.dumps({"spec": {"containers": [container]}})
+        self._kubectl("patch", "pod", self._pick("runs"), "--subresource=resize", "--patch", patch)
+
+    def _debug(self) -> None:
+        name = self._pick("runs", "lasts")
+        self._kubectl("debug", name, "--image", BUSYBOX, "--profile=general", "--", "sleep", "1")
 
     # -- what pods refer to ------------------------------------------------------------------
 
@@ -288,6 +299,10 @@ def _shell(script: str) -> Json:
     return {"image": BUSYBOX, "command": ["sh", "-c", script]}
 
 
+def _cpu(thousandths: int) -> Json:
+    return {"cpu": f"{thousandths}m"}
+
+
 def _sleeping() -> Json:
     return _shell("trap 'exit 0' TERM; sleep 3600 & wait")
 
@@ -313,7 +328,7 @@ def _waits(source: random.Random) -> Json:
 
 
 _FLAVOURS: dict[str, Callable[[random.Random], Json]] = {
-    "runs": lambda _: _pod_of(_sleeping()),
+    "runs": lambda _: _pod_of({**_sleeping(), "resources": {"requests": _cpu(10)}}),
     "reads": _reads,
     "waits": _waits,
     "crashes": lambda _: _pod_of(_shell("sleep 1; exit 1")),

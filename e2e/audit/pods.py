@@ -32,7 +32,10 @@ _SPEC = ("activeDeadlineSeconds", "restartPolicy", "terminationGracePeriodSecond
 _CONTAINER = ("args", "command", "image", "resources")
 #: Fields of a pod's status, and of its containers', that are the remote's word.
 _STATUS = ("podIP", "podIPs", "reason", "message")
-_CONTAINER_STATUS = ("containerID", "image", "imageID", "ready", "restartCount", "started", "state")
+_CONTAINER_STATUS = (
+    *("allocatedResources", "containerID", "image", "imageID", "ready", "resources"),
+    *("restartCount", "started", "state"),
+)
 _STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 #: Why a pod waits while a foreign object of the remote is in its way.
 _CLASH = "RemoteClash"
