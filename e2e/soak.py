@@ -56,6 +56,7 @@ class Mix:
             (4, self._change_image),
             (2, self._resize),
             (2, self._debug),
+            (2, self._lose),
             (5, self._edit_config),
             (3, self._late_config),
             (3, self._service),
@@ -152,6 +153,14 @@ class Mix:
     def _debug(self) -> None:
         name = self._pick("runs", "lasts")
         self._kubectl("debug", name, "--image", BUSYBOX, "--profile=general", "--", "sleep", "1")
+
+    def _lose(self) -> None:
+        """Somebody deletes a pod in the remote alone, gracefully or by force."""
+        name = self._pick("runs", "reads", "lasts", "stubborn")
+        how = self._random.choice(("--grace-period=1", "--grace-period=0"))
+        force = ["--force"] if how.endswith("=0") else []
+        args = ["delete", "pod", name, "--wait=false", how, *force]
+        self._run(f"in the remote: {' '.join(args)}", *args, remote=True)
 
     # -- what pods refer to ------------------------------------------------------------------
 
@@ -258,11 +267,18 @@ class Mix:
     def _kubectl(self, *args: str) -> None:
         self._run(" ".join(args), *args)
 
-    def _run(self, what: str, *args: str, input: str | None = None) -> None:  # noqa: A002
+    def _run(
+        self,
+        what: str,
+        *args: str,
+        input: str | None = None,  # noqa: A002 - as in subprocess.run
+        remote: bool = False,
+    ) -> None:
         """As kubectl; being refused because of what others did meanwhile is noted."""
-        result = self._bridged.home.kubectl(
-            "-n", self._bridged.namespace, *args, check=False, input=input
-        )
+        cluster, namespace = self._bridged.home, self._bridged.namespace
+        if remote:
+            cluster, namespace = self._bridged.remote, self._bridged.remote_namespace
+        result = cluster.kubectl("-n", namespace, *args, check=False, input=input)
         refused = result.returncode != 0
         self._note(what + (" (refused)" if refused else ""))
         lines = [line for line in result.stderr.splitlines() if line and "arning" not in line]

@@ -117,6 +117,13 @@ class Mix:
             return False
         return True
 
+    def lose(self) -> None:
+        """Somebody takes a running pod away in the remote alone."""
+        name = self.random.choice(NAMES)
+        pod = self.world.there(name)
+        if pod and (pod.get("status") or {}).get("phase") == "Running":
+            self.world.remote.remove(PODS, name, THERE)
+
     # -- what goes wrong -----------------------------------------------------------------------
 
     def fail(self) -> None:
@@ -160,9 +167,9 @@ class Mix:
 
     def step(self) -> None:
         """One step that is not the bridge's."""
-        steps = (self.make, self.unmake, self.edit, self.configure, self.kubelet, self.fail)
-        weights = (6, 4, 4, 4, 8, 2)
-        (step,) = self.random.choices((*steps, self.disturb), (*weights, 2))
+        steps = (self.make, self.unmake, self.edit, self.configure, self.kubelet)
+        faults = (self.lose, self.fail, self.disturb)
+        (step,) = self.random.choices((*steps, *faults), (6, 4, 4, 4, 8, 1, 2, 2))
         step()
 
     async def begin(self) -> None:
