@@ -86,16 +86,20 @@ def _build(recipe: Recipe, cache: Path, target: Path, say: Progress) -> None:
     if recipe.source:
         (target / "main.go").write_text(recipe.source)
     # A trailing slash makes Go put one binary a package into the folder, named after the package.
+    flags = ["-v", "-ldflags", recipe.ldflags, "-o"]
     packages = [package for _, package in recipe.programs]
-    argv = [str(go.binary), "build", "-v", "-o", f"{target}/", "-ldflags", recipe.ldflags]
-    errors = _compile(go, [*argv, *packages], target, f"{recipe.name} {recipe.version}", say)
-    if errors is not None:
-        raise BuildFailed(
-            f"{recipe.name} {recipe.version} does not build:\n{last_lines(errors)}",
-            where=f"{recipe.module} {recipe.version}",
-            next_step="when a module cannot be had, take another version; else see whether disk "
-            "and network are there, and run it again",
-        )
+    commands = [[str(go.binary), "build", *flags, f"{target}/", *packages]]
+    for name, package in recipe.tests:
+        commands.append([str(go.binary), "test", "-c", *flags, str(target / name), package])
+    for argv in commands:
+        errors = _compile(go, argv, target, f"{recipe.name} {recipe.version}", say)
+        if errors is not None:
+            raise BuildFailed(
+                f"{recipe.name} {recipe.version} does not build:\n{last_lines(errors)}",
+                where=f"{recipe.module} {recipe.version}",
+                next_step="when a module cannot be had, take another version; else see whether "
+                "disk and network are there, and run it again",
+            )
     for name, package in recipe.programs:
         built = target / (recipe.name if package == "." else _binary_name(package))
         if built.name != name:

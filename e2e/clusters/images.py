@@ -154,7 +154,7 @@ def archive_of_test_images(cache: Path, programs: Path, say: Progress) -> Path:
 
 
 def _test_images(pause: bytes, busybox: Path, agnhost: bytes) -> list[Image]:
-    base = _busybox_layer(busybox)
+    base = busybox_layer(busybox)
     programs: Layer = (
         Entry("agnhost", content=agnhost),
         Entry("agnhost-2", link="agnhost", hard=True),
@@ -167,7 +167,8 @@ def _test_images(pause: bytes, busybox: Path, agnhost: bytes) -> list[Image]:
     ]
 
 
-def _busybox_layer(busybox: Path) -> Layer:
+def busybox_layer(busybox: Path) -> Layer:
+    """A small root file system: busybox under the names of all its applets."""
     applets = run([busybox, "--list"]).stdout.split()
     folders = ("bin", "dev", "etc", "home", "proc", "root", "sbin", "sys", "usr", "usr/bin", "var")
     return (

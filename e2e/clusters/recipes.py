@@ -29,6 +29,7 @@ _STAGES = (
 
 COREDNS_PLUGINS = ("bind", "errors", "kubernetes", "loadbalance", "template")
 
+_KUBERNETES = "k8s.io/kubernetes"
 _VERSION_VARIABLES = "k8s.io/component-base/version"
 
 
@@ -36,9 +37,10 @@ _VERSION_VARIABLES = "k8s.io/component-base/version"
 class Recipe:
     """One Go build: `programs` maps the name of the binary to its package.
 
-    `documents` are files of the module's source that the programs need at run time: they are
-    joined, as YAML documents, into one file of the given name beside the programs. `source` is a
-    main.go of ours, for the package "." among the programs.
+    `tests` are packages whose tests are compiled into a program of the given name. `documents` are
+    files of the module's source that the programs need at run time: they are joined, as YAML
+    documents, into one file of the given name beside the programs. `source` is a main.go of ours,
+    for the package "." among the programs.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Recipe:
     programs: tuple[tuple[str, str], ...]
     ldflags: str = "-s -w"
     staging: str = ""
+    tests: tuple[tuple[str, str], ...] = ()
     documents: tuple[str, tuple[str, ...]] | None = None
     source: str = ""
 
@@ -66,23 +69,34 @@ def kubernetes(version: KubernetesVersion) -> Recipe:
         "kubelet",
         "kubectl",
     )
-    module = "k8s.io/kubernetes"
-    stamps = {
-        "gitVersion": str(version),
-        "gitMajor": str(version.major),
-        "gitMinor": str(version.minor),
-        "gitTreeState": "clean",
-    }
-    flags = [f"-X {_VERSION_VARIABLES}.{name}={value}" for name, value in stamps.items()]
     return Recipe(
         name="kubernetes",
-        module=module,
+        module=_KUBERNETES,
         version=str(version),
         programs=(
-            *((command, f"{module}/cmd/{command}") for command in commands),
-            ("agnhost", f"{module}/test/images/agnhost"),
+            *((command, f"{_KUBERNETES}/cmd/{command}") for command in commands),
+            ("agnhost", f"{_KUBERNETES}/test/images/agnhost"),
         ),
-        ldflags=" ".join(["-s -w", *flags]),
+        ldflags=_stamped(version),
+        staging=version.staging,
+    )
+
+
+def kubernetes_e2e(version: KubernetesVersion) -> Recipe:
+    """The upstream end-to-end tests, what runs them in parallel, and a program of their images.
+
+    Ginkgo's version is the one that the tests require: it follows from the module.
+    """
+    return Recipe(
+        name="kubernetes-e2e",
+        module=_KUBERNETES,
+        version=str(version),
+        programs=(
+            ("ginkgo", "github.com/onsi/ginkgo/v2/ginkgo"),
+            ("nnp", f"{_KUBERNETES}/test/images/nonewprivs"),
+        ),
+        tests=(("e2e.test", f"{_KUBERNETES}/test/e2e"),),
+        ldflags=_stamped(version),
         staging=version.staging,
     )
 
@@ -152,3 +166,15 @@ def go_needed(upstream: str) -> tuple[int, int]:
     """The Go release that a module asks for."""
     go = _GO.search(upstream)
     return (int(go[1]), int(go[2])) if go else (1, 21)
+
+
+def _stamped(version: KubernetesVersion) -> str:
+    """Linker flags by which a program of Kubernetes knows its version."""
+    stamps = {
+        "gitVersion": str(version),
+        "gitMajor": str(version.major),
+        "gitMinor": str(version.minor),
+        "gitTreeState": "clean",
+    }
+    flags = [f"-X {_VERSION_VARIABLES}.{name}={value}" for name, value in stamps.items()]
+    return " ".join(["-s -w", *flags])

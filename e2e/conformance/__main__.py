@@ -1,0 +1,131 @@
+"""`python -m e2e.conformance run|document`: the upstream tests on the real and the virtual node.
+
+The report goes to standard output as JSON, what a person wants to see meanwhile to standard error.
+Exit status 0: what the real node passes, the virtual node passes; 1: it does not, or the tests
+could not be run; 2: the request was wrong. The environment says which clusters, as for the tests
+(`e2e/clusters/fixture.py`); those that were not up before are taken down again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from e2e.bridge import BridgeFailed
+from e2e.clusters import Cluster, ClusterError, InvalidRequest, Settings, down, find, specs, up
+from e2e.clusters.fixture import settings_from_environment
+from e2e.conformance import document as documents
+from e2e.conformance import exceptions as exempt
+from e2e.conformance.conduct import Node, Request, conduct
+from e2e.conformance.report import Report
+
+# A real kubelet on two cores keeps up with so many tests at a time: most of a test is waiting.
+DEFAULT_PROCS = 8
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
+
+
+@app.command()
+def run(
+    *,
+    focus: Annotated[str, typer.Option(help="Of the selection, only what matches this.")] = "",
+    smoke: Annotated[bool, typer.Option("--smoke", help="Only a few quick tests.")] = False,
+    only: Annotated[Node | None, typer.Option(help="Run on one of the two nodes only.")] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(help="With --only virtual: an earlier report, for the real node's results."),
+    ] = None,
+    procs: Annotated[int, typer.Option(help="Tests at a time.", min=1)] = DEFAULT_PROCS,
+    repeat_failed: Annotated[
+        bool, typer.Option(help="Run what fails once more, alone, and report both.")
+    ] = True,
+    output: Annotated[Path, typer.Option(help="Folder for logs and JUnit files.")] = Path(
+        "conformance"
+    ),
+) -> None:
+    """Run the selection on both nodes, and compare."""
+    if baseline is not None and only is not Node.VIRTUAL:
+        raise InvalidRequest("--baseline is for --only virtual", where="--baseline")
+    request = Request(
+        nodes=tuple(Node) if only is None else (only,),
+        focus=focus,
+        smoke=smoke,
+        procs=procs,
+        repeat_failed=repeat_failed,
+        output=output.absolute(),
+        baseline=json.loads(baseline.read_text()) if baseline else None,
+    )
+    settings = settings_from_environment()
+    with _clusters(settings) as clusters:
+        report, selection = conduct(request, clusters, settings, _say)
+    about = {"kubernetes": str(settings.kubernetes), "left_out": selection.skipped}
+    print(json.dumps(report.as_json(about), indent=2))
+    _tell(report)
+    if report.unexplained():
+        raise typer.Exit(1)
+
+
+@app.command()
+def document(
+    *,
+    check: Annotated[bool, typer.Option("--check", help="Only see if it is up to date.")] = False,
+) -> None:
+    """Make the tables of docs/conformance.md from the selection and the exceptions."""
+    there = documents.FILE.read_text()
+    made = documents.renewed(there, exempt.load(exempt.FILE.read_text()))
+    if made == there:
+        return
+    if check:
+        _say(f"{documents.FILE.name} is not up to date: run this without --check")
+        raise typer.Exit(1)
+    documents.FILE.write_text(made)
+
+
+def main() -> None:
+    """Run the command line, and exit with its status."""
+    try:
+        app(prog_name="python -m e2e.conformance")
+    except InvalidRequest as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    except (ClusterError, BridgeFailed) as error:
+        print(error, file=sys.stderr)
+        sys.exit(1)
+
+
+@contextmanager
+def _clusters(settings: Settings) -> Iterator[dict[str, Cluster]]:
+    """Both clusters; those that were not up before are taken down again."""
+    wanted = specs()
+    before = set(find(settings))
+    try:
+        yield up(wanted, settings, _say)
+    finally:
+        if started := [spec.name for spec in wanted if spec.name not in before]:
+            down(started, settings, _say)
+
+
+def _tell(report: Report) -> None:
+    """The report in a few lines."""
+    for name in report.unexplained():
+        _say(f"fails on the virtual node: {name}")
+    for name in report.stale():
+        _say(f"no exception any more, it passes: {name}")
+    for name in report.flaky():
+        _say(f"failed on the virtual node, and passed when it was run again: {name}")
+    for node, counts in report.counts().items():
+        _say(f"{node} node: " + ", ".join(f"{n} {outcome}" for outcome, n in counts.items()))
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""A selection of the upstream tests, run on home's real node, on the virtual node, or on both."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from e2e.clusters import Cluster, InvalidRequest, Settings
+from e2e.clusters.build import programs
+from e2e.clusters.model import Progress
+from e2e.clusters.recipes import kubernetes, kubernetes_e2e
+from e2e.conformance import exceptions as exempt
+from e2e.conformance import images
+from e2e.conformance.nodes import require_real_alone, virtual_alone
+from e2e.conformance.report import Json, Report, Run, run_from_json
+from e2e.conformance.selection import Selection, select
+from e2e.conformance.suite import Suite
+
+
+class Node(StrEnum):
+    """Which node the tests run on."""
+
+    REAL = "real"
+    VIRTUAL = "virtual"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be run, and how; `output` is the folder for logs and JUnit files.
+
+    `nodes` are run in this order. `baseline` is an earlier report that stands for a run on the
+    real node.
+    """
+
+    nodes: tuple[Node, ...]
+    focus: str
+    smoke: bool
+    procs: int
+    repeat_failed: bool
+    output: Path
+    baseline: Json | None = None
+
+
+def conduct(
+    request: Request, clusters: dict[str, Cluster], settings: Settings, say: Progress
+) -> tuple[Report, Selection]:
+    """Run what is asked for.
+
+    :raises InvalidRequest: no test matches, or the baseline or an exception does not fit.
+    :raises ClusterError: the tests could not be run; see `e2e.clusters.errors`.
+    :raises BridgeFailed: the bridge did not join.
+    """
+    home, remote = clusters["home"], clusters["remote"]
+    require_real_alone(home)
+    suite = _provide(clusters, settings, say)
+    names = suite.names()
+    selection = select(names, focus=request.focus, smoke=request.smoke)
+    if not selection.names:
+        raise InvalidRequest("no test of the selection matches", where="--focus")
+    try:
+        exceptions = exempt.load(exempt.FILE.read_text())
+        exempt.require_known(exceptions, names)
+        runs = {}
+        if request.baseline is not None:
+            runs[Node.REAL] = run_from_json(request.baseline, Node.REAL, selection.names)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from error
+    for node in request.nodes:
+        folder = request.output / node
+        alone = virtual_alone(home, remote, folder, say) if node is Node.VIRTUAL else nullcontext()
+        with alone:
+            runs[node] = _run(suite, selection, node, request)
+    return (
+        Report(selection.names, runs.get(Node.REAL), runs.get(Node.VIRTUAL), exceptions),
+        selection,
+    )
+
+
+def _provide(clusters: dict[str, Cluster], settings: Settings, say: Progress) -> Suite:
+    """Build the programs, and load the images that the tests ask for into every node."""
+    version, cache = settings.kubernetes, settings.cache
+    e2e = programs(kubernetes_e2e(version), cache, say)
+    components = programs(kubernetes(version), cache, say)
+    archive = images.archive(cache, version, components, e2e, say)
+    for cluster in clusters.values():
+        cluster.load_images(archive)
+    return Suite(e2e, clusters["home"], say)
+
+
+def _run(suite: Suite, selection: Selection, node: Node, request: Request) -> Run:
+    folder = request.output / node
+    title = f"{node} node"
+    first = suite.run(selection.names, title=title, folder=folder, procs=request.procs)
+    failed = Run(first).failed()
+    if not (failed and request.repeat_failed):
+        return Run(first)
+    again = folder / "again"
+    return Run(first, suite.run(failed, title=f"{title}, again", folder=again, procs=1))

@@ -1,0 +1,39 @@
+"""Tests that the real node passes and the virtual node need not: read from `exceptions.yaml`.
+
+The file is a list of reasons, each with the full names of the tests that it excuses. It is the one
+place for them: docs/conformance.md is made from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import yaml
+
+FILE = Path(__file__).with_name("exceptions.yaml")
+
+
+def load(text: str) -> dict[str, str]:
+    """Test name → reason, in the order of the file.
+
+    :raises ValueError: the file has another form, or a test twice.
+    """
+    found: dict[str, str] = {}
+    for entry in yaml.safe_load(text) or []:
+        if not isinstance(entry, dict) or set(entry) != {"reason", "tests"}:
+            raise ValueError(f"not an entry with a reason and its tests: {entry!r}")
+        for name in entry["tests"]:
+            if name in found:
+                raise ValueError(f"listed twice: {name}")
+            found[name] = " ".join(str(entry["reason"]).split())
+    return found
+
+
+def require_known(exceptions: Mapping[str, str], names: Collection[str]) -> None:
+    """Every exception is for a test that exists.
+
+    :raises ValueError: it names those that do not.
+    """
+    if unknown := [name for name in exceptions if name not in set(names)]:
+        raise ValueError(f"no such tests: {'; '.join(unknown)}")

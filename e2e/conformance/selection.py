@@ -1,0 +1,101 @@
+"""Which upstream tests are run: the one definition, for both nodes and for the document. Pure.
+
+A test is selected when its name matches a group and no skip. Names are those that
+`e2e.test --list-tests` prints, such as "[sig-node] Pods should be updated [Conformance]".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+# A line of --list-tests: the place in the source, then the name.
+_LISTED = re.compile(r"\s*\S+\.go:\d+: (?P<name>\S.*)")
+
+# A few quick tests of what differs most from an ordinary kubelet: about a minute in all.
+SMOKE = (
+    r"^\[sig-node\] Pods should be submitted and removed",
+    r"^\[sig-node\] Pods should be updated",
+    r"^\[sig-node\] Pods should support remote command execution over websockets",
+    r"^\[sig-node\] Pods should support retrieving logs from the container over websockets",
+    r"^\[sig-node\] Downward API should provide pod name, namespace and IP address",
+    r"^\[sig-node\] Downward API should provide pod UID as env vars",
+    r"^\[sig-node\] InitContainer .* should invoke init containers on a RestartNever pod",
+    r"^\[sig-node\] Kubelet when scheduling a busybox command in a pod should print the output",
+    r"^\[sig-storage\] ConfigMap should be consumable from pods in volume with mappings \[",
+    r"^\[sig-storage\] Secrets should be consumable from pods in volume \[",
+    r"^\[sig-storage\] Projected combined should project all components",
+    r"^\[sig-apps\] Job should run a job to completion when tasks succeed",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Tests whose names match are run, or not run, and why."""
+
+    pattern: str
+    reason: str
+
+
+GROUPS = (
+    Rule(r"^\[sig-node\]", "what a node does"),
+    Rule(
+        r"^\[sig-storage\] (ConfigMap|Secrets|Projected|Downward API|EmptyDir|Subpath)",
+        "volumes that need no driver",
+    ),
+    Rule(r"^\[sig-apps\]", "controllers, and the pods they make"),
+    Rule(r"^\[sig-cli\]", "kubectl, and all that it asks of a kubelet"),
+    Rule(r"^\[sig-auth\] ServiceAccounts", "identity of pods"),
+    Rule(r"^\[sig-network\] EndpointSlice", "addresses of pods behind Services"),
+)
+
+SKIPS = (
+    Rule(r"\[Serial\]", "is not to be run beside others"),
+    Rule(r"\[Disruptive\]", "breaks the cluster it runs on"),
+    Rule(r"\[Slow\]", "takes minutes alone"),
+    Rule(r"\[Flaky\]", "fails now and then everywhere, upstream says"),
+    Rule(r"\[Feature:OffByDefault\]", "needs an alpha feature, which is off in these clusters"),
+    Rule(r"\[DRA\]", "needs a driver for devices on the node's host"),
+    Rule(r"\[Feature:NodeProblemDetector\]|\bSSH\b", "needs SSH to the node"),
+    Rule(r"crictl|Mount propagation|HostCleanup", "runs commands on the node's host"),
+    Rule(r"AppArmor", "needs AppArmor in the kernel of the node's host"),
+    Rule(r"\[Feature:NodeLogQuery\]", "reads logs of the node's host, and is off by default"),
+    Rule(r"\[Feature:RuntimeHandler\]", "needs a second container runtime on the node"),
+    Rule(r"\[Feature:KubeletCredentialProviders\]", "needs a program on the node's host"),
+    Rule(r"UserNamespaces", "needs a container runtime with user namespaces"),
+    Rule(r"\[Feature:StatefulUpgrade\]", "is a test of upgrading a cluster"),
+    Rule(r"private image|able to pull image|private registry", "needs a registry"),
+    Rule(r"load-balancer", "needs a cloud"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The tests to run, sorted, and how many of the groups each skip left out."""
+
+    names: tuple[str, ...]
+    skipped: dict[str, int]
+
+
+def listed(output: str) -> list[str]:
+    """The names in what `e2e.test --list-tests` prints."""
+    return [found["name"] for line in output.splitlines() if (found := _LISTED.fullmatch(line))]
+
+
+def select(names: Iterable[str], *, focus: str = "", smoke: bool = False) -> Selection:
+    """Select from all names; `focus` narrows it to names that match it, `smoke` to a few."""
+    few = "|".join(SMOKE) if smoke else ""
+    chosen, skipped = [], dict.fromkeys((rule.reason for rule in SKIPS), 0)
+    for name in names:
+        if not (_any(GROUPS, name) and re.search(focus, name) and re.search(few, name)):
+            continue
+        if rule := _any(SKIPS, name):
+            skipped[rule.reason] += 1
+        else:
+            chosen.append(name)
+    return Selection(tuple(sorted(chosen)), {why: n for why, n in skipped.items() if n})
+
+
+def _any(rules: Iterable[Rule], name: str) -> Rule | None:
+    return next((rule for rule in rules if re.search(rule.pattern, name)), None)
