@@ -1,14 +1,15 @@
 """Stand-ins for the images that the upstream tests ask for, under the names they know.
 
-No registry is needed: agnhost and nnp are upstream's programs, built from its module; everything
-else is busybox, and a web server of forty lines for httpd and nginx. An image does here what the
-selected tests ask of it, and no more.
+No registry is needed: agnhost and nnp are upstream's programs, built from its module; the rest is
+busybox and bash of Debian, and two small programs for httpd, nginx and curl (`programs/`). An image
+does here what the selected tests ask of it, and no more.
 """
 
 from __future__ import annotations
 
 import hashlib
 import shutil
+import tempfile
 from pathlib import Path
 
 from e2e.clusters.build import go_program, locked
@@ -23,61 +24,16 @@ from e2e.clusters.images import (
     write_archive,
 )
 from e2e.clusters.model import Progress
+from e2e.clusters.packages import Package, ensure
 from e2e.clusters.toolchain import OLDEST, find_go
 from e2e.clusters.versions import KubernetesVersion
 
-# Part of the cached archive's name: raise it when the images below change.
-_EDITION = 1
-
 _REGISTRY = "registry.k8s.io/e2e-test-images"
+_PROGRAMS = Path(__file__).with_name("programs")
+_PACKAGES = (Package("busybox-static", "busybox"), Package("bash-static", "bash-static"))
 
 # Where upstream's agnhost image takes its certificate from.
 _CERTIFICATE = "test/images/agnhost/porter"
-
-# Answers with the files of a folder and nothing else: a file that was moved away is 404, which the
-# tests of StatefulSets rely on. It ends on SIGTERM at once, which busybox's httpd as process 1 of
-# a container does not.
-_WEB_SERVER = """\
-package main
-
-import (
-	"net/http"
-	"os"
-	"os/signal"
-	"path/filepath"
-	"syscall"
-)
-
-func main() {
-	root := os.Args[1]
-	ended := make(chan os.Signal, 1)
-	signal.Notify(ended, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGWINCH)
-	go func() {
-		<-ended
-		os.Exit(0)
-	}()
-	http.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		name := r.URL.Path
-		if name == "/" {
-			name = "/index.html"
-		}
-		content, err := os.ReadFile(filepath.Join(root, filepath.Clean(name)))
-		if err != nil {
-			http.NotFound(w, r)
-			return
-		}
-		w.Header().Set("Content-Type", "text/html")
-		w.Write(content)
-	})
-	if err := http.ListenAndServe(":80", nil); err != nil {
-		println(err.Error())
-		os.Exit(1)
-	}
-}
-"""
-
-# The image has no bash; its applets run what the tests write for one.
-_BASH = b'#!/bin/sh\nexec /bin/sh "$@"\n'
 
 # Upstream's agnhost has a user that belongs to a group by the image alone.
 _USERS = b"""\
@@ -92,82 +48,96 @@ user-defined-in-image:x:1000:
 group-defined-in-image:x:50000:user-defined-in-image
 """
 
+_LOCAL_BIN = (Entry("usr/local"), Entry("usr/local/bin"))
+
 
 def archive(
     cache: Path, version: KubernetesVersion, kubernetes: Path, e2e: Path, say: Progress
 ) -> Path:
-    """The archive of these images, made once for each version of busybox and Kubernetes.
+    """The archive of these images, made once for each content of what they are made from.
 
     `kubernetes` and `e2e` are the folders of the programs of these recipes.
 
-    :raises ClusterError: the web server does not compile, or upstream's module cannot be had.
+    :raises ClusterError: a program does not compile, or a package or module cannot be had.
     """
-    busybox = Path(shutil.which("busybox") or "/bin/busybox")
-    key = hashlib.sha256(busybox.read_bytes()).hexdigest()[:12]
-    path = cache / "images" / f"{e2e.name}-busybox-{key}-{_EDITION}.tar"
+    ensure(_PACKAGES, say)
+    busybox, bash = (Path(shutil.which(package.program) or "") for package in _PACKAGES)
+    sources = sorted(_PROGRAMS.glob("*.go"))
+    made_from = [Path(__file__), busybox, bash, *sources]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in made_from)).hexdigest()
+    path = cache / "images" / f"{e2e.name}-{digest[:12]}.tar"
     with locked(path.with_name(f".{path.name}.lock")):
         if path.exists():
             return path
         say(f"making the images of the upstream tests in {path.parent}")
-        source = find_go(cache, OLDEST, say).fetch("k8s.io/kubernetes", str(version)).folder
-        server = path.with_name(f".{path.name}.server")
-        go_program(_WEB_SERVER, "webserver", server, cache, say)
-        certificate = tuple(
-            Entry(name, 0o644, (source / _CERTIFICATE / name).read_bytes())
-            for name in ("localhost.crt", "localhost.key")
-        )
-        partial = path.with_name(f".{path.name}.partial")
-        agnhost = _agnhost((kubernetes / "agnhost").read_bytes(), certificate)
-        base = busybox_layer(busybox)
-        nnp = (
-            Entry("usr/local/bin"),
-            Entry("usr/local/bin/nnp", 0o6755, (e2e / "nnp").read_bytes()),
-        )
-        write_archive(partial, _images(base, agnhost, nnp, server.read_bytes()))
-        server.unlink()
-        partial.rename(path)
+        upstream = find_go(cache, OLDEST, say).fetch("k8s.io/kubernetes", str(version)).folder
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            programs = {
+                "agnhost": (kubernetes / "agnhost").read_bytes(),
+                "nnp": (e2e / "nnp").read_bytes(),
+            }
+            for source in sources:
+                built = Path(folder, source.stem)
+                go_program(source.read_text(), source.stem, built, cache, say)
+                programs[source.stem] = built.read_bytes()
+            partial = Path(folder, path.name)
+            images = _images(_base(busybox, bash), programs, upstream / _CERTIFICATE)
+            write_archive(partial, images)
+            partial.rename(path)
     return path
 
 
-def _images(base: Layer, agnhost: Layer, nnp: Layer, server: bytes) -> list[Image]:
+def _base(busybox: Path, bash: Path) -> tuple[Layer, ...]:
+    """busybox, with bash for its shell.
+
+    busybox's own drops variables whose names a shell cannot have, such as `data-1`, on the way to
+    the programs that it starts: the tests of ConfigMaps and Secrets look for them.
+    """
+    shell = Entry("bin/bash", content=bash.read_bytes())
+    return busybox_layer(busybox), (shell, Entry("bin/sh", 0o777, link="/bin/bash"))
+
+
+def _images(base: tuple[Layer, ...], programs: dict[str, bytes], certificate: Path) -> list[Image]:
+    agnhost: Layer = (
+        Entry("agnhost", content=programs["agnhost"]),
+        Entry("agnhost-2", link="agnhost", hard=True),
+        Entry("uploads", 0o1777),
+        Entry("etc/passwd", 0o644, _USERS),
+        Entry("etc/group", 0o644, _GROUPS),
+        *_LOCAL_BIN,
+        Entry("usr/local/bin/curl", content=programs["curl"]),
+        *(
+            Entry(name, 0o644, (certificate / name).read_bytes())
+            for name in ("localhost.crt", "localhost.key")
+        ),
+    )
     nautilus: Layer = (Entry("data.json", 0o644, b'{\n  "image": "nautilus.jpg"\n}\n'),)
+    nnp: Layer = (*_LOCAL_BIN, Entry("usr/local/bin/nnp", 0o6755, programs["nnp"]))
+    with_agnhost = (*base, agnhost)
     return [
-        Image((BUSYBOX, BUSYBOX_SHORT, f"{_REGISTRY}/busybox:1.36.1-1"), (base,), command=("sh",)),
-        Image((AGNHOST,), (base, agnhost), ("/agnhost",), ("pause",)),
+        Image((BUSYBOX, BUSYBOX_SHORT, f"{_REGISTRY}/busybox:1.36.1-1"), base, command=("sh",)),
+        Image((AGNHOST,), with_agnhost, ("/agnhost",), ("pause",)),
         Image(
             (f"{_REGISTRY}/nautilus:1.7",),
-            (base, agnhost, nautilus),
+            (*with_agnhost, nautilus),
             ("/agnhost",),
             ("test-webserver",),
         ),
-        Image((f"{_REGISTRY}/nonewprivs:1.3",), (base, nnp), command=("nnp",)),
-        Image((f"{_REGISTRY}/nonroot:1.4",), (base,), command=("sh",), user="1234"),
-        _web_server("httpd", ("2.4.38-4", "2.4.39-4"), "/usr/local/apache2/htdocs", base, server),
-        _web_server("nginx", ("1.14-4", "1.15-4"), "/usr/share/nginx/html", base, server),
+        Image((f"{_REGISTRY}/nonewprivs:1.3",), (*base, nnp), command=("nnp",)),
+        Image((f"{_REGISTRY}/nonroot:1.4",), base, command=("sh",), user="1234"),
+        _web_server("httpd:2.4.38-4", "usr/local/apache2/htdocs", base, programs),
+        _web_server("httpd:2.4.39-4", "usr/local/apache2/htdocs", base, programs),
+        _web_server("nginx:1.14-4", "usr/share/nginx/html", base, programs),
+        _web_server("nginx:1.15-4", "usr/share/nginx/html", base, programs),
     ]
 
 
-def _agnhost(program: bytes, certificate: Layer) -> Layer:
-    return (
-        Entry("agnhost", content=program),
-        Entry("agnhost-2", link="agnhost", hard=True),
-        Entry("uploads", 0o1777),
-        Entry("bin/bash", content=_BASH),
-        Entry("etc/passwd", 0o644, _USERS),
-        Entry("etc/group", 0o644, _GROUPS),
-        *certificate,
-    )
-
-
-def _web_server(name: str, tags: tuple[str, ...], root: str, base: Layer, program: bytes) -> Image:
-    folders = [part.as_posix().lstrip("/") for part in reversed(Path(root).parents)][1:]
-    page = b"<html><body><h1>It works!</h1></body></html>\n"
+def _web_server(name: str, root: str, base: tuple[Layer, ...], programs: dict[str, bytes]) -> Image:
+    parents = [str(parent) for parent in reversed(Path(root).parents)][1:]
     layer: Layer = (
-        *(Entry(folder) for folder in (*folders, root.lstrip("/"))),
-        Entry(f"{root.lstrip('/')}/index.html", 0o644, page),
-        Entry("usr/local"),
-        Entry("usr/local/bin"),
-        Entry(f"usr/local/bin/{name}", content=program),
+        *(Entry(folder) for folder in (*parents, root)),
+        Entry(f"{root}/index.html", 0o644, b"<html><body><h1>It works!</h1></body></html>\n"),
+        *_LOCAL_BIN,
+        Entry("usr/local/bin/webserver", content=programs["webserver"]),
     )
-    names = tuple(f"{_REGISTRY}/{name}:{tag}" for tag in tags)
-    return Image(names, (base, layer), command=(name, root))
+    return Image((f"{_REGISTRY}/{name}",), (*base, layer), command=("webserver", f"/{root}"))

@@ -47,6 +47,7 @@ GROUPS = (
     Rule(r"^\[sig-apps\]", "controllers, and the pods they make"),
     Rule(r"^\[sig-cli\]", "kubectl, and all that it asks of a kubelet"),
     Rule(r"^\[sig-auth\] ServiceAccounts", "identity of pods"),
+    Rule(r"^\[sig-auth\] NodeAuthenticator", "who may ask a kubelet"),
     Rule(r"^\[sig-network\] EndpointSlice", "addresses of pods behind Services"),
 )
 

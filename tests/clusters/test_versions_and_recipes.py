@@ -86,3 +86,10 @@ def test_the_version_is_stamped_into_the_programs() -> None:
     assert "version.gitVersion=v1.35.4 " in recipe.ldflags
     assert "version.gitMinor=35 " in recipe.ldflags
     assert recipe.folder == "kubernetes-v1.35.4"
+
+
+def test_the_upstream_tests_are_a_build_of_their_own_of_the_same_version() -> None:
+    recipe = recipes.kubernetes_e2e(KubernetesVersion(1, 34, 4))
+    assert recipe.folder == "kubernetes-e2e-v1.34.4"
+    assert recipe.tests == (("e2e.test", "k8s.io/kubernetes/test/e2e"),)
+    assert "k8s.io/api => k8s.io/api v0.34.4" in recipes.go_mod(recipe, UPSTREAM)

@@ -1,0 +1,95 @@
+"""A run of the suite, with programs that stand in for Ginkgo and the tests."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from e2e.clusters.model import Backend, Cluster, Control
+from e2e.conformance.results import Outcome
+from e2e.conformance.suite import Suite, SuiteFailed, focus
+
+NAME = '[sig-node] Pods (a|b) should run "x" $HOME [Conformance]'
+
+GINKGO = """\
+#!/bin/sh
+for arg; do
+  case $arg in --report-dir=*) folder=${arg#*=} ;; esac
+done
+printf '%s\\n' "$@" > "$folder/arguments"
+echo "•"
+echo "• [FAILED] [1 seconds]"
+cat > "$folder/junit_01.xml" <<'EOF'
+<testsuites><testsuite>
+<testcase name="[It] a" status="passed" time="1"/>
+<testcase name="[It] b" status="failed" time="1"><failure message="no"/></testcase>
+</testsuite></testsuites>
+EOF
+exit 1
+"""
+
+
+def _suite(folder: Path, ginkgo: str, said: list[str]) -> Suite:
+    for name, content in {"ginkgo": ginkgo, "e2e.test": "#!/bin/sh\necho ' x/a.go:1: a'"}.items():
+        program = folder / name
+        program.write_text(content)
+        program.chmod(0o755)
+    cluster = Cluster(
+        name="home",
+        backend=Backend.NATIVE,
+        kubernetes="v1.34.4",
+        kubeconfig=folder / "kubeconfig",
+        server="https://192.0.2.1:6443",
+        node_ip="192.0.2.1",
+        node_names=("home-node-0",),
+        pod_cidr="192.0.2.128/26",
+        service_cidr="192.0.2.192/26",
+        host_address="192.0.2.254",
+        kubectl_path=folder / "kubectl",
+        control=cast("Control", None),
+    )
+    return Suite(folder, cluster, said.append)
+
+
+def test_the_focus_is_exactly_the_tests_by_name() -> None:
+    pattern = focus([NAME, "b"])
+    assert re.search(pattern, f"Kubernetes e2e suite {NAME}")
+    assert re.search(pattern, "Kubernetes e2e suite b")
+    assert not re.search(pattern, "Kubernetes e2e suite b c")
+    assert not re.search(pattern, "Kubernetes e2e suite [sig-node] b")
+
+
+def test_a_run_gives_each_test_its_result_though_some_fail(tmp_path: Path) -> None:
+    said: list[str] = []
+    suite = _suite(tmp_path, GINKGO, said)
+    results = suite.run(["a", "b", "c"], title="real node", folder=tmp_path / "out", procs=3)
+    assert [result.outcome for result in results.values()] == [
+        Outcome.PASSED,
+        Outcome.FAILED,
+        Outcome.MISSING,
+    ]
+    assert said[-1].startswith("real node: 2 of 3 tests, 1 failed, ")
+    arguments = (tmp_path / "out" / "arguments").read_text().splitlines()
+    assert "--procs=3" in arguments
+    assert f"--focus={focus(['a', 'b', 'c'])}" in arguments
+    assert arguments.index("--") < arguments.index("--provider=skeleton")
+
+
+def test_a_run_that_leaves_no_results_is_an_error_with_what_it_said(tmp_path: Path) -> None:
+    suite = _suite(tmp_path, "#!/bin/sh\necho cannot load kubeconfig\nexit 3\n", [])
+    with pytest.raises(SuiteFailed, match="ended with 3:\ncannot load kubeconfig"):
+        suite.run(["a"], title="real node", folder=tmp_path / "out", procs=1)
+
+
+def test_results_of_an_earlier_run_do_not_count(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    _suite(tmp_path, GINKGO, []).run(["a"], title="real node", folder=folder, procs=1)
+    with pytest.raises(SuiteFailed):
+        _suite(tmp_path, "#!/bin/sh\n", []).run(["a"], title="x", folder=folder, procs=1)
+
+
+def test_the_tests_that_there_are_come_from_the_suite(tmp_path: Path) -> None:
+    assert _suite(tmp_path, GINKGO, []).names() == ["a"]
