@@ -1,4 +1,5 @@
-// What the tests use of curl: -s, -k, -I, -o FILE, -w '%{http_code}', -X METHOD, -H/--header LINE.
+// What the tests use of curl: -q, -s, -k, -g, -I, -o FILE, -w '%{http_code}', -X METHOD,
+// -H/--header LINE, -m/--max-time and --connect-timeout SECONDS.
 package main
 
 import (
@@ -11,16 +12,18 @@ import (
 	"time"
 )
 
+var long = map[string]string{"--header": "-H", "--max-time": "-m", "--connect-timeout": "-m"}
+
 func main() {
-	method, url, output, format := "", "", "", ""
+	method, url, output, format, seconds := "", "", "", "", "30"
 	head := false
 	headers := http.Header{}
 	args := os.Args[1:]
 	for len(args) > 0 {
 		arg := args[0]
 		args = args[1:]
-		if arg == "--header" {
-			arg = "-H"
+		if short, known := long[arg]; known {
+			arg = short
 		}
 		if !strings.HasPrefix(arg, "-") {
 			url = arg
@@ -29,7 +32,7 @@ func main() {
 		for flags := arg[1:]; flags != ""; {
 			flag := flags[0]
 			flags = flags[1:]
-			if strings.IndexByte("skI", flag) >= 0 {
+			if strings.IndexByte("qskgI", flag) >= 0 {
 				head = head || flag == 'I'
 				continue
 			}
@@ -44,6 +47,8 @@ func main() {
 				format = value
 			case 'X':
 				method = value
+			case 'm':
+				seconds = value
 			case 'H':
 				name, rest, _ := strings.Cut(value, ":")
 				headers.Add(name, strings.TrimSpace(rest))
@@ -55,13 +60,20 @@ func main() {
 	if method == "" {
 		method = map[bool]string{true: "HEAD", false: "GET"}[head]
 	}
+	if !strings.Contains(url, "://") {
+		url = "http://" + url
+	}
+	limit, err := time.ParseDuration(seconds + "s")
+	if err != nil {
+		fail("%v", err)
+	}
 	request, err := http.NewRequest(method, url, nil)
 	if err != nil {
 		fail("%v", err)
 	}
 	request.Header = headers
 	insecure := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
-	client := http.Client{Transport: insecure, Timeout: 30 * time.Second}
+	client := http.Client{Transport: insecure, Timeout: limit}
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	answer, err := client.Do(request)
 	if err != nil {
