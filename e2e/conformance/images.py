@@ -48,6 +48,12 @@ user-defined-in-image:x:1000:
 group-defined-in-image:x:50000:user-defined-in-image
 """
 
+# Debian's busybox has no applet of that name.
+_PRINTENV = b"""\
+#!/bin/bash
+[ "${!1+set}" ] && echo "${!1}"
+"""
+
 _LOCAL_BIN = (Entry("usr/local"), Entry("usr/local/bin"))
 
 
@@ -93,8 +99,12 @@ def _base(busybox: Path, bash: Path) -> tuple[Layer, ...]:
     busybox's own drops variables whose names a shell cannot have, such as `data-1`, on the way to
     the programs that it starts: the tests of ConfigMaps and Secrets look for them.
     """
-    shell = Entry("bin/bash", content=bash.read_bytes())
-    return busybox_layer(busybox), (shell, Entry("bin/sh", 0o777, link="/bin/bash"))
+    shell: Layer = (
+        Entry("bin/bash", content=bash.read_bytes()),
+        Entry("bin/sh", 0o777, link="/bin/bash"),
+        Entry("bin/printenv", content=_PRINTENV),
+    )
+    return busybox_layer(busybox), shell
 
 
 def _images(base: tuple[Layer, ...], programs: dict[str, bytes], certificate: Path) -> list[Image]:
