@@ -78,7 +78,9 @@ async def join(settings: JoinSettings, *, told: Callable[[str], None], stop: asy
         connected(settings.home, side="home", told=told) as home,
     ):
         found = await checks.check(settings, home=home, remote=remote, told=told)
-        engine = Engine(home, remote, policy=Policy(found.identity, found.address))
+        policy = Policy(found.identity, found.address, daemonsets=settings.daemonsets)
+        linger = settings.namespace_linger
+        engine = Engine(home, remote, policy=policy, namespace_linger=linger)
         server = _server(settings, found, home=home, remote=remote, directory=Directory(engine))
         await server.start(found.address, settings.port)
         told(f"home: kubelet API listens on {found.address}:{server.port}")

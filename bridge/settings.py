@@ -6,9 +6,12 @@ import ipaddress
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from sync.kube.kubeconfig import KubeconfigRef
+from sync.unused import LINGER
 from translators.naming import DOMAIN, dns_label
+from translators.policy import DaemonSets
 from translators.types import Object
 
 #: The port that clients expect a kubelet on; where it stands in the Node's status they use that.
@@ -47,6 +50,10 @@ class JoinSettings:
     """How home's namespaces are named in the remote."""
     taint: Object | None = None
     """As in a Node's ``spec.taints``; None for no taint."""
+    daemonsets: DaemonSets = "skip"
+    """Whether pods of DaemonSets that are bound to the node run in the remote."""
+    namespace_linger: float = LINGER
+    """Seconds that an empty remote namespace of ours stays."""
     certificate: Path | None = None
     """The kubelet API's serving certificate and its key, PEM; self-signed unless given."""
     key: Path | None = None
@@ -66,6 +73,15 @@ def parse_taint(text: str) -> Object | None:
     if match["value"]:
         taint["value"] = match["value"]
     return taint
+
+
+def check_daemonsets(text: str) -> DaemonSets:
+    """``skip`` or ``run``. Raises SettingsError."""
+    for mode in get_args(DaemonSets):
+        if text == mode:
+            found: DaemonSets = mode
+            return found
+    raise SettingsError(f"--daemonsets {text!r}: give one of {', '.join(get_args(DaemonSets))}")
 
 
 def check_name(name: str) -> str:

@@ -92,15 +92,21 @@ async def remove_copies(remote: KubeClient, copies: list[tuple[Resource, Object]
 
 async def remove_namespaces(remote: KubeClient, namespaces: list[Object]) -> list[tuple[str, str]]:
     """Deletes the namespaces that hold nothing more. Returns (name, why it was kept) of others."""
-    kinds, silent = await _listable(remote) if namespaces else ([], "")
+    look = await _listable(remote) if namespaces else ([], "")
     kept = []
     for namespace in namespaces:
-        foreign = silent or await _foreign(remote, name_of(namespace), kinds)
+        foreign = await _foreign(remote, name_of(namespace), *look)
         if foreign:
             kept.append((name_of(namespace), foreign))
         else:
             await remote.delete(NAMESPACES, name_of(namespace), uid=uid_of(namespace))
     return kept
+
+
+async def contents(remote: KubeClient, namespace: str) -> str:
+    """What is in the namespace that the cluster did not put there itself, or why that cannot be
+    known, as half a sentence; "" for nothing. Lists every kind that the remote serves."""
+    return await _foreign(remote, namespace, *await _listable(remote))
 
 
 async def _is_there(remote: KubeClient, pod: Object) -> bool:
@@ -137,8 +143,10 @@ async def _listable(remote: KubeClient) -> tuple[list[Resource], str]:
     return [kind for kind in found if kind.plural not in _DERIVED], silent
 
 
-async def _foreign(remote: KubeClient, namespace: str, kinds: list[Resource]) -> str:
-    """What is in the namespace that the cluster did not put there itself; "" for nothing."""
+async def _foreign(remote: KubeClient, namespace: str, kinds: list[Resource], silent: str) -> str:
+    """What keeps a namespace, given the kinds and why these are not all; "" for nothing."""
+    if silent:
+        return silent
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def look(kind: Resource) -> str:

@@ -16,7 +16,7 @@ import functools
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from datetime import UTC, datetime
 
-from sync import podplan
+from sync import podplan, unused
 from sync.eventmirror import EventMirror
 from sync.events import EventRecorder
 from sync.informer import Informer
@@ -26,6 +26,7 @@ from sync.mirror import RESOURCES, Mirror, reference_keys
 from sync.namespaces import Namespaces
 from sync.pods import Pods
 from sync.scopes import Scopes
+from sync.unused import Unused
 from translators import naming
 from translators.policy import Policy
 from translators.types import HomeNamespace, Object, namespace_of
@@ -50,6 +51,7 @@ class Engine:
         *,
         policy: Policy,
         now: Callable[[], str] = utc_now,
+        namespace_linger: float = unused.LINGER,
     ) -> None:
         identity = self._identity = policy.identity
         owned = identity.owned_by_home
@@ -58,7 +60,10 @@ class Engine:
             home,
             PODS,
             fields=f"spec.nodeName={identity.node}",
-            indexers={"namespace": _namespaces, "reference": _home_references},
+            indexers={
+                "namespace": functools.partial(_namespaces, policy),
+                "reference": functools.partial(_home_references, policy),
+            },
         )
         self.remote_pods = Informer(
             remote, PODS, labels=owned, indexers={"reference": _remote_references}
@@ -97,6 +102,14 @@ class Engine:
             mirror=self.mirror,
             events=self.events,
             now=now,
+        )
+        self.unused = Unused(
+            remote,
+            identity=identity,
+            namespaces=namespaces,
+            home_pods=self.home_pods,
+            owned=[self.remote_pods, *self._copies.values()],
+            linger=namespace_linger,
         )
         self._connect()
 
@@ -148,15 +161,21 @@ class Engine:
             group.create_task(self.mirror.controller.run(), name="mirror")
             group.create_task(self.pods.controller.run(), name="pods")
             group.create_task(self.eventmirror.controller.run(), name="eventmirror")
+            group.create_task(self.unused.controller.run(), name="namespaces")
 
     def _connect(self) -> None:
         self.home_pods.on_change(self.pods.home_changed)
         self.home_pods.on_change(self.mirror.home_pod_changed)
+        self.home_pods.on_change(self.unused.home_pod_changed)
         self.remote_pods.on_change(self.pods.remote_changed)
         self.remote_pods.on_change(self.mirror.remote_pod_changed)
         self.remote_pods.on_change(self.eventmirror.remote_pod_changed)
         for kind, informer in self._copies.items():
             informer.on_change(functools.partial(self.mirror.copy_changed, kind))
+        for informer in (self.remote_pods, *self._copies.values()):
+            informer.on_change(self.unused.owned_changed)
+        self._remote_namespaces.on_change(self.unused.namespace_changed)
+        self._remote_namespaces.on_change(self._namespace_changed)
         for informer in self.informers:
             informer.on_state(self._recovered)
 
@@ -167,23 +186,30 @@ class Engine:
         self.pods.namespace_synced(namespace)
         self.mirror.namespace_synced(namespace)
 
+    def _namespace_changed(self, old: Object | None, new: Object | None) -> None:
+        """A remote namespace that is gone is made again at once where it is needed."""
+        gone = naming.home_namespace(old) if old is not None and new is None else None
+        if gone is not None:
+            self._scope_synced(gone)
+
     def _recovered(self, informer: Informer) -> None:
         if informer.error is None:
             self.pods.controller.queue.hurry()
             self.mirror.controller.queue.hurry()
             self.eventmirror.controller.queue.hurry()
+            self.unused.controller.queue.hurry()
 
 
 # -- indices -------------------------------------------------------------------------------
 # Nothing is watched or copied for pods that are not run.
 
 
-def _namespaces(home: Object) -> Iterable[Hashable]:
-    return (namespace_of(home),) if podplan.may_run(home) else ()
+def _namespaces(policy: Policy, home: Object) -> Iterable[Hashable]:
+    return (namespace_of(home),) if podplan.may_run(home, policy) else ()
 
 
-def _home_references(home: Object) -> Iterable[Hashable]:
-    if not podplan.may_run(home):
+def _home_references(policy: Policy, home: Object) -> Iterable[Hashable]:
+    if not podplan.may_run(home, policy):
         return ()
     return reference_keys(home, HomeNamespace(namespace_of(home)))
 

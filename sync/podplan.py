@@ -5,7 +5,7 @@ table, with *gone* meaning that no pod of ours is there:
 
 | home pod            | remote pod            | actions                                        |
 |---------------------|-----------------------|------------------------------------------------|
-| gone                | present               | delete the orphan                              |
+| gone                | present               | delete the orphan, with the pod's own grace    |
 | any                 | of a former home pod  | delete the orphan                              |
 | deleting            | present               | status; delete with home's grace               |
 | deleting            | gone                  | last status; remove the home pod               |
@@ -13,11 +13,18 @@ table, with *gone* meaning that no pod of ours is there:
 | terminal            | terminal or gone      | nothing                                        |
 | refused             | gone                  | say so                                         |
 | live                | present               | follow the spec; status                        |
+| live                | being deleted         | status: not Ready; what comes next is told     |
 | live, never ran     | gone                  | create                                         |
 | live, ran           | gone, ended by itself | its last status                                |
 | live, ran           | gone, lost            | create again, or Failed under `Never`          |
 
-Refused are pods of DaemonSets and those that ask for what the remote cannot give (`pod.refused`).
+Refused are pods of DaemonSets that are not asked for, and those that ask for what the remote cannot
+give (`pod.refused`).
+
+A pod that was force-deleted at home ends in the remote as a kubelet would end it: with the grace of
+its spec, or what is left of a deletion that was passed on (pod_workers.go,
+calculateEffectiveGracePeriod).
+
 "Gone" of a pod that may have run is believed only after asking the remote's API server
 (`Confirm`): a cache that lags must neither start a pod twice nor declare one lost.
 """
@@ -117,23 +124,25 @@ def plan(state: State, policy: Policy, *, now: str) -> list[Action]:
         return _terminal(remote)
     if remote is not None:
         return _follow(home, remote, policy)
-    if is_daemon(home):
-        return _refuse(home)
+    if is_skipped(home, policy):
+        return _refuse(home, now=now)
     if unfit := pod.refused(home):
-        return refusal(home, reason="FieldRefused", message=unfit, clear_start=False)
+        return refusal(home, reason="FieldRefused", message=unfit, clear_start=False, now=now)
     return _absent(state, home, policy, now=now)
 
 
-def is_daemon(home: Object) -> bool:
-    """Whether a DaemonSet made the pod: for home's machines (network, storage, log agents), of
-    which the virtual node is none."""
+def is_skipped(home: Object, policy: Policy) -> bool:
+    """Whether a DaemonSet made the pod, and those are not asked for: most are for home's machines
+    (network, storage, log agents), of which the virtual node is none."""
+    if policy.daemonsets == "run":
+        return False
     owners = metadata(home).get("ownerReferences") or ()
     return any(owner.get("controller") and owner.get("kind") == "DaemonSet" for owner in owners)
 
 
-def may_run(home: Object) -> bool:
+def may_run(home: Object, policy: Policy) -> bool:
     """Whether the pod is one to run in the remote: nothing is watched or copied for others."""
-    return not is_daemon(home) and not pod.refused(home)
+    return not is_skipped(home, policy) and not pod.refused(home)
 
 
 def _orphan(remote: Object) -> list[Action]:
@@ -182,17 +191,22 @@ def updates(home: Object, remote: Object, policy: Policy) -> list[Update]:
     return [Update(uid, change.patch, change.subresource) for change in found]
 
 
-def _refuse(home: Object) -> list[Action]:
+def _refuse(home: Object, *, now: str) -> list[Action]:
     message = (
         "pods of DaemonSets are for home's own machines and do not run in the remote cluster; "
-        "keep the DaemonSet off this node with a node affinity"
+        "keep the DaemonSet off this node with a node affinity, or join with --daemonsets=run"
     )
-    return refusal(home, reason="DaemonSetSkipped", message=message, clear_start=False)
+    return refusal(home, reason="DaemonSetSkipped", message=message, clear_start=False, now=now)
 
 
-def refusal(home: Object, *, reason: str, message: str, clear_start: bool) -> list[Action]:
-    """Tells that the pod waits, once: in its status, which remembers it, and as an Event."""
-    wanted = podstatus.pending(reason=reason, message=message, clear_start=clear_start)
+def refusal(
+    home: Object, *, reason: str, message: str, clear_start: bool, now: str
+) -> list[Action]:
+    """Tells that the pod waits, once: in its status and a condition, which remember it, and as an
+    Event."""
+    wanted = podstatus.pending(
+        home, reason=reason, message=message, clear_start=clear_start, now=now
+    )
     patch = diff.status_patch(home.get("status") or {}, wanted)
     return [WriteStatus(patch, event=(reason, message))] if patch else []
 
@@ -234,16 +248,19 @@ def _to_run_again(ended: Object, restart: str) -> bool:
 def _status(home: Object, remote: Object, policy: Policy) -> list[Action]:
     if podstatus.is_terminal(home):
         return []
-    wanted = podstatus.to_home(home, remote, policy)
+    acted = podstatus.has_acted(home, remote) and not updates(home, remote, policy)
+    wanted = podstatus.to_home(home, remote, policy, acted=acted)
+    event = None
     restart = (home.get("spec") or {}).get("restartPolicy", "Always")
-    if (
-        podstatus.is_terminal(remote)
-        and not is_deleting(home)
-        and is_deleting(remote)
-        and _to_run_again(remote, restart)
-    ):
-        # It will be made again as soon as it is gone: a terminal phase could not be taken back.
-        wanted["phase"] = podstatus.phase(home)
-        wanted["reason"], wanted["message"] = "RemotePodDeleted", "deleted in the remote cluster"
+    if is_deleting(remote) and not is_deleting(home) and _to_run_again(remote, restart):
+        message = "deleted in the remote cluster"
+        if restart != "Never":
+            message += "; it is made again there when it is gone"
+        wanted["reason"], wanted["message"] = podstatus.REASON_DELETED, message
+        if podstatus.is_terminal(remote):
+            # A terminal phase could not be taken back.
+            wanted["phase"] = podstatus.phase(home)
+        if (home.get("status") or {}).get("reason") != podstatus.REASON_DELETED:
+            event = (podstatus.REASON_DELETED, message)
     patch = diff.status_patch(home.get("status") or {}, wanted)
-    return [WriteStatus(patch)] if patch else []
+    return [WriteStatus(patch, event=event)] if patch else []

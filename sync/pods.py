@@ -114,7 +114,7 @@ class Pods:
         obj = new or old or {}
         namespace = HomeNamespace(namespace_of(obj))
         if new is not None:
-            if podplan.may_run(new):
+            if podplan.may_run(new, self._policy):
                 self._scopes.want(namespace)
         else:
             self._made(uid_of(obj))
@@ -261,6 +261,8 @@ class Pods:
             namespace = await self._namespaces.ensure(HomeNamespace(key.namespace))
             await self._mirror.ensure(home)
             if mark_first:
+                if podstatus.is_refused(home):
+                    await self._rehearse(key, home, namespace)
                 mark = podstatus.handed_over(now=self._now())
                 if not await self._write_status(key, State(home, None), mark, None):
                     return  # Nobody would know that it runs.
@@ -276,9 +278,20 @@ class Pods:
             await self._tell(key, home, reason, message)
             raise
 
+    async def _rehearse(self, key: Key, home: Object, namespace: str) -> None:
+        """Raises what the making of a pod that was refused before would raise, so that another
+        refusal does not cost a mark written and taken back each time."""
+        body = self._translated(home).pod
+        try:
+            await self._remote.create(PODS, body, namespace=namespace, dry_run=True)
+        except (Forbidden, Invalid, NotFound):
+            raise
+        except ApiError as error:
+            # A webhook may not know dry runs; and who has the name, the making itself finds out.
+            log.debug("pod %s: the rehearsal says nothing: %s", key, error)
+
     async def _make(self, key: Key, home: Object, namespace: str) -> None:
-        classes = frozenset(name_of(it) for it in self._priority_classes.store)
-        translated = pod.to_remote(home, self._policy, priority_classes=classes)
+        translated = self._translated(home)
         self._making.add(uid_of(home))
         try:
             made = await self._remote.create(PODS, translated.pod, namespace=namespace)
@@ -297,6 +310,10 @@ class Pods:
         self._made(uid_of(home))
         self._remote_pods.observe(made)
 
+    def _translated(self, home: Object) -> pod.Translated:
+        classes = frozenset(name_of(it) for it in self._priority_classes.store)
+        return pod.to_remote(home, self._policy, priority_classes=classes)
+
     def _made(self, uid: str) -> None:
         """What was remembered of the making and the end of earlier remote pods is settled."""
         self._making.discard(uid)
@@ -312,7 +329,11 @@ class Pods:
         ran = bool((current.get("status") or {}).get("containerStatuses"))
         marked = podstatus.was_handed_over(current)
         actions = podplan.refusal(
-            current, reason=reason, message=message, clear_start=marked and not ran
+            current,
+            reason=reason,
+            message=message,
+            clear_start=marked and not ran,
+            now=self._now(),
         )
         for action in actions:
             await self._act(key, State(current, None), action)
@@ -360,19 +381,24 @@ def _clash(namespace: str, name: str) -> Waiting:
 
 def _differ_only_in(patch: Object, before: Object, after: Object) -> bool:
     """Whether a patch of the status explains all that is different, so that nobody else's change
-    came with it. Lists may have been merged with others' items: then it does not."""
-    if any(isinstance(value, list | dict) for value in patch.values()):
+    came with it. Addresses may have been merged with others' items: then it does not."""
+    if any(isinstance(value, list | dict) for key, value in patch.items() if key != "conditions"):
         return False
-    status = [
-        {key: value for key, value in (obj.get("status") or {}).items() if key not in patch}
-        for obj in (before, after)
-    ]
+    told = {condition["type"] for condition in patch.get("conditions") or ()}
     meta = [
         {k: v for k, v in metadata(obj).items() if k not in ("managedFields", "resourceVersion")}
         for obj in (before, after)
     ]
-    same = status[0] == status[1] and meta[0] == meta[1]
+    same = _without(patch, told, before) == _without(patch, told, after) and meta[0] == meta[1]
     return same and before.get("spec") == after.get("spec")
+
+
+def _without(patch: Object, told: set[str], obj: Object) -> Object:
+    """The status without what the patch says, and the conditions without those that it tells."""
+    status = obj.get("status") or {}
+    kept = {key: value for key, value in status.items() if key not in patch and key != "conditions"}
+    found = status.get("conditions") or ()
+    return {**kept, "conditions": [c for c in found if c["type"] not in told]}
 
 
 def _there(home: Object | None) -> Object:

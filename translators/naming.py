@@ -173,6 +173,13 @@ def origin(remote: Object) -> Origin | None:
     return Origin(HomeNamespace(namespace), name, HomeUid(uid))
 
 
+def home_namespace(remote_namespace: Object) -> HomeNamespace | None:
+    """The home namespace that a remote namespace of ours stands for; None where it does not say."""
+    annotations = metadata(remote_namespace).get("annotations") or {}
+    name = str(annotations.get(ANNOTATION_HOME_NAMESPACE) or "")
+    return HomeNamespace(name) if name else None
+
+
 def stands_for(remote: Object, home_uid: str) -> bool:
     """Whether an object of the remote is that of this very home object, not of a former one that
     had its name."""

@@ -4,8 +4,13 @@ Everything that the remote's kubelet says is carried, fields that this version d
 included, but for what is home's own:
 
 - ``hostIP`` is the virtual node's address, where clients ask for logs and exec;
-- ``qosClass`` is immutable, ``startTime`` is set once, ``observedGeneration`` is home's;
+- ``qosClass`` is immutable, ``startTime`` is set once; ``observedGeneration`` is home's, told once
+  the remote's kubelet acts on all that home's spec says;
 - conditions of other writers (readiness gates, PodScheduled) stay, and Ready counts the gates;
+- a DisruptionTarget of the remote is marked as such, so that it goes when another remote pod stands
+  for the home pod; one that home's own controllers set stays as it is;
+- a remote pod that is being deleted while home's lives is not Ready: home's own endpoints cannot
+  see that it is going;
 - a container that ended for good stays ended, also when the remote pod had to be made again.
 
 A map that comes out is what `diff.status_patch` compares: None means "must not be there".
@@ -13,12 +18,13 @@ A map that comes out is what `diff.status_patch` compares: None means "must not 
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any
 
 from translators.diff import absent
 from translators.naming import DOMAIN
 from translators.policy import Policy
-from translators.types import Object, metadata
+from translators.types import Object, is_deleting, metadata
 
 TERMINAL = ("Succeeded", "Failed")
 
@@ -26,8 +32,34 @@ TERMINAL = ("Succeeded", "Failed")
 #: stays True.
 CONDITION_REMOTE_SCHEDULED = f"{DOMAIN}/RemoteScheduled"
 
-#: Set at home by its API server or scheduler, never taken from the remote.
-_HOME_ONLY = frozenset(
+#: False at home while the pod cannot be made in the remote, with the reason; gone when it is made.
+CONDITION_ACCEPTED = f"{DOMAIN}/Accepted"
+#: Begins the message of a DisruptionTarget that comes from the remote.
+FROM_REMOTE = "in the remote cluster: "
+#: ``status.reason`` of a pod whose remote pod somebody deleted there; it will be made again.
+REASON_DELETED = "RemotePodDeleted"
+
+#: Carried whole from the remote's status; all lists but the conditions as they are. With
+#: `HOME_ONLY` this decides every field of a v1.34 PodStatus; unknown ones are carried too.
+CARRIED = frozenset(
+    {
+        "allocatedResources",
+        "conditions",
+        "containerStatuses",
+        "ephemeralContainerStatuses",
+        "initContainerStatuses",
+        "message",
+        "phase",
+        "podIP",
+        "podIPs",
+        "reason",
+        "resize",
+        "resources",
+        "startTime",
+    }
+)
+#: Set at home by its API server or scheduler, or computed here; never taken from the remote.
+HOME_ONLY = frozenset(
     {
         "extendedResourceClaimStatus",
         "hostIP",
@@ -74,12 +106,29 @@ def is_terminal(pod: Object) -> bool:
     return phase(pod) in TERMINAL
 
 
-def to_home(home: Object, remote: Object, policy: Policy) -> Object:
-    """The status of the home pod while ``remote`` stands for it."""
+def has_acted(home: Object, remote: Object) -> bool:
+    """Whether the remote's kubelet has seen the remote pod as it is now, and its deletion where
+    home's is being deleted.
+
+    A kubelet that knows ``observedGeneration`` (from 1.33 on) has it in its first status; one that
+    does not is known by a ``startTime`` without it.
+    """
+    if is_deleting(home) and not is_deleting(remote):
+        return False
+    status = remote.get("status") or {}
+    observed = status.get("observedGeneration")
+    if observed is None:
+        return bool(status.get("startTime"))
+    return bool(observed >= (metadata(remote).get("generation") or 0))
+
+
+def to_home(home: Object, remote: Object, policy: Policy, *, acted: bool = True) -> Object:
+    """The status of the home pod while ``remote`` stands for it. ``acted``: the remote has done
+    all that home's spec says, so that home's generation counts as observed."""
     theirs: Object = remote.get("status") or {}
     ours: Object = home.get("status") or {}
     status: Object = dict.fromkeys(_REMOVABLE)
-    status.update({key: value for key, value in theirs.items() if key not in _HOME_ONLY})
+    status.update({key: value for key, value in theirs.items() if key not in HOME_ONLY})
     status["phase"] = phase(remote)
     if ours.get("startTime"):
         status["startTime"] = ours["startTime"]
@@ -87,14 +136,14 @@ def to_home(home: Object, remote: Object, policy: Policy) -> Object:
         # Only once the pod has a machine, as a kubelet does.
         status["hostIP"] = policy.node_address
         status["hostIPs"] = [{"ip": policy.node_address}]
-    generation = metadata(home).get("generation")
+    generation = (metadata(home) if acted else {}).get("generation", ours.get("observedGeneration"))
     if generation is not None:
         status["observedGeneration"] = generation
     for field_name in _STATUSES:
         found = _container_statuses(field_name, home, remote)
         if found:
             status[field_name] = found
-    status["conditions"] = _conditions(home, theirs, generation)
+    status["conditions"] = _conditions(home, remote, generation)
     return status
 
 
@@ -152,12 +201,16 @@ def _waiting(status: Object) -> Object:
     }
 
 
-def _conditions(home: Object, theirs: Object, generation: Any) -> list[Object]:
+def _conditions(home: Object, remote: Object, generation: Any) -> list[Object]:
     """Home's conditions with the remote's put in their places, in a stable order."""
-    ours = (home.get("status") or {}).get("conditions") or []
-    merged: dict[str, Object] = {c["type"]: c for c in ours}
+    theirs = (remote.get("status") or {}).get("conditions") or []
+    merged: dict[str, Object] = {
+        c["type"]: c for c in (home.get("status") or {}).get("conditions") or ()
+    }
     gates = _gates(home)
-    for condition in theirs.get("conditions") or ():
+    said = {condition["type"] for condition in theirs}
+    over = {kind for kind in merged if _is_over(merged[kind], said)}
+    for condition in theirs:
         kind = condition["type"]
         if kind in gates:
             continue  # Whoever opens home's gates does so at home.
@@ -166,17 +219,51 @@ def _conditions(home: Object, theirs: Object, generation: Any) -> list[Object]:
             if condition.get("status") == "True" and kind not in merged:
                 continue
             condition = {**condition, "type": kind}  # noqa: PLW2901
+        elif kind == "DisruptionTarget":
+            if kind in merged and not _is_remotes(merged[kind]):
+                continue  # Home's own has been acted on already.
+            message = FROM_REMOTE + str(condition.get("message") or "")
+            condition = {**condition, "message": message}  # noqa: PLW2901
         elif kind == "Ready":
-            condition = _ready(condition, home, merged)  # noqa: PLW2901
+            condition = _ready(_going(condition, home, remote), home, merged)  # noqa: PLW2901
         if "observedGeneration" in condition:
             # None where home's API server knows none of pods, and would not store it.
             condition = {**condition, "observedGeneration": generation}  # noqa: PLW2901
         merged[kind] = condition
-    said = {condition["type"] for condition in theirs.get("conditions") or ()}
-    return [
-        absent(kind) if kind in _KUBELETS and kind not in said else condition
-        for kind, condition in merged.items()
-    ]
+    return [absent(kind) if kind in over else condition for kind, condition in merged.items()]
+
+
+def _is_over(condition: Object, said: set[str]) -> bool:
+    """Whether a condition at home is the remote's or ours, and is taken back."""
+    kind = condition["type"]
+    if kind == "DisruptionTarget":
+        return kind not in said and _is_remotes(condition)
+    return kind == CONDITION_ACCEPTED or (kind in _KUBELETS and kind not in said)
+
+
+def _is_remotes(condition: Object) -> bool:
+    return str(condition.get("message") or "").startswith(FROM_REMOTE)
+
+
+def _going(ready: Object, home: Object, remote: Object) -> Object:
+    """Ready, which a pod that is deleted in the remote alone is not: since its deletion."""
+    if is_deleting(home) or not is_deleting(remote) or ready.get("status") != "True":
+        return ready
+    return {
+        **ready,
+        "status": "False",
+        "reason": REASON_DELETED,
+        "message": "the pod is being deleted in the remote cluster",
+        "lastTransitionTime": _deleted_at(remote),
+    }
+
+
+def _deleted_at(pod: Object) -> str:
+    """When the deletion was asked for: the timestamp in the metadata is when the grace is over."""
+    meta = metadata(pod)
+    over = datetime.fromisoformat(meta["deletionTimestamp"])
+    asked = over - timedelta(seconds=meta.get("deletionGracePeriodSeconds") or 0)
+    return asked.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _gates(home: Object) -> list[str]:
@@ -212,16 +299,40 @@ def _ready(condition: Object, home: Object, conditions: dict[str, Object]) -> Ob
     return held
 
 
-def pending(*, reason: str, message: str, clear_start: bool) -> Object:
+def pending(home: Object, *, reason: str, message: str, clear_start: bool, now: str) -> Object:
     """The status of a pod that cannot be made in the remote for now.
 
     ``reason`` is what `kubectl get pods` shows. ``clear_start`` takes back the mark that the pod
-    was handed to the remote (`handed_over`), after a refusal that says it was not.
+    was handed to the remote (`handed_over`), after a refusal that says it was not. ``now`` is the
+    time in RFC 3339.
     """
-    status: Object = {"phase": "Pending", "reason": reason, "message": message}
+    before = _condition(home, CONDITION_ACCEPTED)
+    accepted = {
+        "type": CONDITION_ACCEPTED,
+        "status": "False",
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": before.get("lastTransitionTime") or now,
+    }
+    status: Object = {
+        "phase": "Pending",
+        "reason": reason,
+        "message": message,
+        "conditions": [accepted],
+    }
     if clear_start:
         status["startTime"] = None
     return status
+
+
+def is_refused(home: Object) -> bool:
+    """Whether the pod waits since the last attempt to make it (`pending`)."""
+    return bool(_condition(home, CONDITION_ACCEPTED))
+
+
+def _condition(pod: Object, kind: str) -> Object:
+    found = (pod.get("status") or {}).get("conditions") or ()
+    return next((condition for condition in found if condition["type"] == kind), {})
 
 
 def handed_over(*, now: str) -> Object:
@@ -249,14 +360,16 @@ def failed(home: Object, *, reason: str, message: str, now: str) -> Object:
     for field_name in ("containerStatuses", "initContainerStatuses"):
         if ours.get(field_name):
             status[field_name] = [_ended(item, message, now) for item in ours[field_name]]
-    conditions = [
+    status["conditions"] = [
         {**c, "status": "False", "reason": "PodFailed", "lastTransitionTime": now}
         if c["type"] in ("Ready", "ContainersReady") and c.get("status") != "False"
         else c
         for c in ours.get("conditions") or ()
     ]
-    if conditions:
-        status["conditions"] = conditions
+    if not _condition(home, "DisruptionTarget"):
+        # As the garbage collector says of pods whose node is gone: a Job need not count it.
+        target = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": now}
+        status["conditions"].append({**target, "reason": reason, "message": message})
     return status
 
 

@@ -15,11 +15,13 @@ from bridge.settings import (
     JoinSettings,
     SettingsError,
     check_address,
+    check_daemonsets,
     check_home_name,
     check_name,
     parse_taint,
 )
 from sync.kube.kubeconfig import KubeconfigRef
+from sync.unused import LINGER
 
 
 def join(
@@ -69,6 +71,18 @@ def join(
         str,
         typer.Option(help="Taint of the new node, KEY=VALUE:EFFECT, or none."),
     ] = DEFAULT_TAINT,
+    daemonsets: Annotated[
+        str,
+        typer.Option(
+            help="Pods of DaemonSets that are bound to the node: skip (they wait, and say why) or "
+            "run (as any other pod).",
+            metavar="skip|run",
+        ),
+    ] = "skip",
+    namespace_linger: Annotated[
+        float,
+        typer.Option(help="Seconds that an empty remote namespace stays.", min=0, hidden=True),
+    ] = LINGER,
     tls_cert_file: Annotated[
         Path | None,
         typer.Option(help="Certificate of the kubelet API (PEM); self-signed unless given."),
@@ -98,6 +112,8 @@ def join(
             port=port,
             template=namespace_template,
             taint=parse_taint(taint),
+            daemonsets=check_daemonsets(daemonsets),
+            namespace_linger=namespace_linger,
             certificate=tls_cert_file,
             key=tls_private_key_file,
         )

@@ -58,7 +58,8 @@ HOME = (
 )
 REMOTE = (
     Right(NODES, ("list", "watch")),
-    Right(NAMESPACES, ("create", "get", "list", "watch")),
+    # Kinds that it may not list in a namespace of its own keep that from being removed, no more.
+    Right(NAMESPACES, ("create", "get", "list", "watch", "delete")),
     Right(PODS, ("create", "get", "list", "watch", "patch", "delete")),
     Right(PODS, ("patch",), "ephemeralcontainers"),
     Right(PODS, ("patch",), "resize"),

@@ -151,12 +151,22 @@ class KubeClient:
             query["continue"] = token
 
     async def create(
-        self, resource: Resource, body: Object, *, namespace: str | None = None
+        self,
+        resource: Resource,
+        body: Object,
+        *,
+        namespace: str | None = None,
+        dry_run: bool = False,
     ) -> Object:
-        """Creates the object. Raises AlreadyExists where one of that name is there."""
+        """Creates the object. Raises AlreadyExists where one of that name is there. ``dry_run``:
+        the server checks and admits it as ever, and does not keep it."""
         name = (body.get("metadata") or {}).get("name", "")
         return await self.request(
-            "POST", resource.path(namespace=namespace), body=body, subject=name
+            "POST",
+            resource.path(namespace=namespace),
+            query={"dryRun": "All"} if dry_run else None,
+            body=body,
+            subject=name,
         )
 
     async def patch(

@@ -16,7 +16,7 @@ from sync.podplan import (
     State,
     Update,
     WriteStatus,
-    is_daemon,
+    is_skipped,
     plan,
 )
 from tests.sync.podstates import FORMER_UID, NOW, POLICY, REMOTE_UID, home, remote
@@ -231,7 +231,7 @@ def test_an_owner_that_does_not_control_is_no_daemon_set() -> None:
     pod = home()
     pod["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "name": "log"}]
 
-    assert not is_daemon(pod)
+    assert not is_skipped(pod, POLICY)
 
 
 def test_an_end_before_another_attempt_says_that_it_was_deleted() -> None:

@@ -18,7 +18,7 @@ from sync.podplan import (
     State,
     Update,
     WriteStatus,
-    is_daemon,
+    is_skipped,
     plan,
 )
 from tests.fakeapi.patching import strategic
@@ -105,7 +105,7 @@ def test_a_pod_is_made_only_where_it_may_run() -> None:
         assert state.remote is None
         assert not is_deleting(pod)
         assert not is_terminal(pod)
-        assert not is_daemon(pod)
+        assert not is_skipped(pod, POLICY)
 
 
 def test_a_pod_that_must_not_run_twice_is_made_once() -> None:

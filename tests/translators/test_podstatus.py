@@ -283,11 +283,38 @@ def test_what_is_known_of_containers_stays_where_the_remote_pod_ended_without_a_
 # -- without a remote pod ------------------------------------------------------------------
 
 
-def test_a_pod_that_waits_says_why_and_can_take_its_mark_back() -> None:
-    why = {"reason": "RemoteClash", "message": "a pod of that name is there"}
+def _waiting(home: Object, *, clear_start: bool = False) -> Object:
+    message = "a pod of that name is there"
+    return podstatus.pending(
+        home, reason="RemoteClash", message=message, clear_start=clear_start, now=_NOW
+    )
 
-    assert podstatus.pending(**why, clear_start=False) == {"phase": "Pending", **why}
-    assert podstatus.pending(**why, clear_start=True)["startTime"] is None
+
+def test_a_pod_that_waits_says_why_and_can_take_its_mark_back() -> None:
+    status = _waiting(_home())
+
+    assert (status["phase"], status["reason"]) == ("Pending", "RemoteClash")
+    assert "startTime" not in status
+    assert _waiting(_home(), clear_start=True)["startTime"] is None
+    (accepted,) = status["conditions"]
+    assert accepted == {
+        "type": "cluster-bridge.io/Accepted",
+        "status": "False",
+        "reason": "RemoteClash",
+        "message": "a pod of that name is there",
+        "lastTransitionTime": _NOW,
+    }
+
+
+def test_a_pod_that_waits_on_says_since_when_and_stops_when_it_is_made() -> None:
+    home = _home({"conditions": [{**_waiting(_home())["conditions"][0]}]})
+    home["status"]["conditions"][0]["lastTransitionTime"] = "2025-11-01T00:00:00Z"
+
+    assert podstatus.is_refused(home)
+    assert not podstatus.is_refused(_home())
+    assert _waiting(home)["conditions"] == home["status"]["conditions"]
+    (gone,) = status_patch(home["status"], _to_home(home, {}))["conditions"]
+    assert gone == {"type": podstatus.CONDITION_ACCEPTED, "$patch": "delete"}
 
 
 def test_the_mark_is_the_start() -> None:

@@ -1,0 +1,122 @@
+"""Remote namespaces that are empty again go, if we made them.
+
+A namespace is looked at `LINGER` seconds after the last home pod of this node in it went, and at
+start. It is deleted, by its UID, only if nothing is in it: no object of this home (any virtual
+node's) in the caches, and then, by a look over all kinds that the remote serves
+(`cleanup.contents`), nothing of anybody else. What cannot be listed counts as something. What is
+kept is looked at again after its next pod, or at the next start.
+
+A foreign namespace, also one that was handed over, is never removed. A pod that comes while the
+namespace is going waits (`Namespaces.ensure`) and is made when the namespace's end is seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from sync import cleanup
+from sync.controller import Controller
+from sync.informer import Informer
+from sync.kube.client import KubeClient
+from sync.namespaces import Namespaces
+from translators import naming
+from translators.naming import Identity
+from translators.types import HomeNamespace, Object, is_deleting, metadata, name_of, namespace_of
+
+log = logging.getLogger(__name__)
+changes = logging.getLogger("cluster-bridge.changes")
+
+#: Seconds that a remote namespace stays after its last pod, so that a job that comes every few
+#: seconds does not make and remove it each time. As long as `sync.scopes` watches home's.
+LINGER = 60.0
+#: Looks at once: each asks for some sixty lists.
+WORKERS = 1
+
+
+class Unused:
+    """``owned`` are the informers of all kinds that this home has in the remote but namespaces."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        identity: Identity,
+        namespaces: Namespaces,
+        home_pods: Informer,
+        owned: Iterable[Informer],
+        linger: float = LINGER,
+    ) -> None:
+        self._client = client
+        self._identity = identity
+        self._namespaces = namespaces
+        self._home_pods = home_pods
+        self._owned = list(owned)
+        self._linger = linger
+        # When the last object in each was seen to go, in the loop's time.
+        self._since: dict[HomeNamespace, float] = {}
+        self.controller: Controller[HomeNamespace] = Controller(
+            "namespaces", self._reconcile, workers=WORKERS
+        )
+
+    # -- what changed ----------------------------------------------------------------------
+
+    def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
+        """A home pod went, perhaps the last of its namespace."""
+        if old is not None and new is None:
+            self._went(HomeNamespace(namespace_of(old)))
+
+    def owned_changed(self, old: Object | None, new: Object | None) -> None:
+        """An object of ours in the remote went, perhaps the last one."""
+        origin = naming.origin(old) if old is not None and new is None else None
+        if origin is not None:
+            self._went(origin.namespace)
+
+    def namespace_changed(self, old: Object | None, new: Object | None) -> None:
+        """A namespace of ours is seen for the first time: nobody may need it."""
+        home = naming.home_namespace(new) if old is None and new is not None else None
+        if home is not None:
+            self._went(home)
+
+    def _went(self, namespace: HomeNamespace) -> None:
+        if not self._is_wanted(namespace):
+            self._since[namespace] = asyncio.get_running_loop().time()
+            self.controller.queue.add_after(namespace, self._linger)
+
+    def _is_wanted(self, namespace: HomeNamespace) -> bool:
+        return bool(self._home_pods.store.by_index("namespace", namespace))
+
+    # -- reconcile -------------------------------------------------------------------------
+
+    async def _reconcile(self, namespace: HomeNamespace) -> None:
+        since = self._since.get(namespace)
+        if since is None or self._is_wanted(namespace):
+            self._since.pop(namespace, None)
+            return  # It comes again after the last pod.
+        left = since + self._linger - asyncio.get_running_loop().time()
+        if left > 0:
+            self.controller.queue.add_after(namespace, left)
+            return
+        known = self._namespaces.known(namespace)
+        if known is None or not self._may_go(known) or self._holds_ours(name_of(known)):
+            self._since.pop(namespace, None)
+            return
+        foreign = await cleanup.contents(self._client, name_of(known))
+        if self._since.get(namespace) != since or self._is_wanted(namespace):
+            return  # Something came meanwhile; its end brings the key back.
+        if foreign:
+            log.debug("namespace %s is kept in the remote: %s", name_of(known), foreign)
+        else:
+            await self._namespaces.remove(known)
+            changes.info("namespace %s: empty, removed from the remote", name_of(known))
+        self._since.pop(namespace, None)
+
+    def _may_go(self, remote: Object) -> bool:
+        handed_over = naming.ANNOTATION_ACCEPTS in (metadata(remote).get("annotations") or {})
+        return (
+            naming.is_owned(remote, self._identity) and not handed_over and not is_deleting(remote)
+        )
+
+    def _holds_ours(self, name: str) -> bool:
+        return any(namespace_of(obj) == name for it in self._owned for obj in it.store)
