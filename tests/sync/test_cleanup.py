@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from aiohttp import web
 
 from sync import cleanup
 from sync.cleanup import inventory, remove_copies, remove_namespaces, remove_pods
 from sync.kube.client import KubeClient
 from sync.kube.errors import Unreachable
-from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, Object, Resource
+from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, Object
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map, pod, secret
+from tests.sync.discovery import serve_discovery
 from tests.sync.world import IDENTITY, THERE
 from translators import naming
-
-WIDGETS = Resource("example.com", "v1", "widgets", "Widget")
 
 
 @pytest.fixture(autouse=True)
@@ -28,35 +26,8 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def discovery(api: FakeApi) -> None:
-    """The server tells what it serves, each kind with its verbs."""
-
-    async def groups(_: web.Request) -> web.Response:
-        names = [name for name in api.store.registry.groups() if "/" in name]
-        versions = [{"preferredVersion": {"groupVersion": name}} for name in names]
-        return web.json_response({"kind": "APIGroupList", "groups": versions})
-
-    async def kinds(request: web.Request) -> web.Response:
-        found = api.store.registry.groups()[
-            request.path.removeprefix("/api/").removeprefix("/apis/")
-        ]
-        rows = [
-            {
-                "name": kind.resource.plural,
-                "kind": kind.resource.kind,
-                "namespaced": kind.resource.namespaced,
-                "verbs": ["get", "list"],
-            }
-            for kind in found
-        ]
-        rows.append({"name": "pods/log", "kind": "Pod", "namespaced": True, "verbs": ["get"]})
-        return web.json_response({"kind": "APIResourceList", "resources": rows})
-
-    api.route("GET", "/apis", groups)
-    api.route("GET", "/api/v1", kinds)
-    api.register(WIDGETS)
-    for name in api.store.registry.groups():
-        if "/" in name:
-            api.route("GET", f"/apis/{name}", kinds)
+    """The server tells what it serves."""
+    serve_discovery(api)
 
 
 def ours(obj: Object, *, node: str = "virtual", home: str = IDENTITY.home_id) -> Object:

@@ -142,11 +142,11 @@ _TABLE: dict[str, tuple[State, list[Any]]] = {
     ),
     "nor one that is being deleted": (
         State(home(image="busybox:2"), remote(deleting=30)),
-        [_RUNNING],
+        [("status", "Running", "RemotePodDeleted")],
     ),
     "an end on the way to another attempt is no end": (
         State(home(phase="Running"), _DELETING),
-        [_STATUS],
+        [("status", None, "RemotePodDeleted")],
     ),
     "a pod that is being deleted is deleted with its grace": (
         State(home(phase="Running", deleting=25), remote()),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from sync.kube.resources import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS, SERVICES, Object
@@ -280,6 +282,55 @@ async def test_pods_of_others_in_the_remote_are_left_alone(world: World) -> None
         assert "deletionTimestamp" not in world.remote.get(PODS, "theirs", namespace)["metadata"]
 
 
+# -- refusals ------------------------------------------------------------------------------
+
+
+async def test_a_pod_that_must_not_run_twice_waits_without_a_write(world: World) -> None:
+    refused = world.remote.fail(Fault("POST", "*/pods", code=403, times=None))
+    await world.start()
+    world.pod(restartPolicy="Never")
+    await world.told("RemoteForbidden")
+    (accepted,) = world.status()["conditions"]
+    assert (accepted["type"], accepted["status"]) == ("cluster-bridge.io/Accepted", "False")
+    assert accepted["reason"] == "RemoteForbidden"
+    hits = refused.hits
+    await world.remote.until(lambda: refused.hits > hits + 1)
+    world.home.clear_log()
+    hits = refused.hits
+    await world.remote.until(lambda: refused.hits > hits + 3)
+    assert world.home.writes() == []
+    world.remote.heal()
+    await world.settle()
+    assert world.there()
+    world.runs()
+    await world.settle()
+    assert "cluster-bridge.io/Accepted" not in {c["type"] for c in world.status()["conditions"]}
+
+
+async def test_a_pod_that_is_deleted_in_the_remote_is_told_and_made_again(world: World) -> None:
+    await world.start()
+    world.pod()
+    await world.settle()
+    world.runs()
+    await world.settle()
+    first = world.there()
+    assert first is not None
+    world.remote.delete(PODS, "a", THERE, grace_seconds=10)
+    await world.settle()
+    (event,) = await world.told("RemotePodDeleted")
+    assert event["involvedObject"]["name"] == "a"
+    ready = next(c for c in world.status()["conditions"] if c["type"] == "Ready")
+    assert ready["status"] == "False"
+    world.remote.remove(PODS, "a", THERE)
+    await world.settle()
+    second = world.there()
+    assert second is not None
+    assert second["metadata"]["uid"] != first["metadata"]["uid"]
+    world.runs()
+    await world.settle()
+    assert "reason" not in world.status()
+
+
 # -- DaemonSets ----------------------------------------------------------------------------
 
 
@@ -304,3 +355,13 @@ async def test_a_pod_of_a_daemon_set_is_refused_and_nothing_is_watched_for_it(
     await world.settle()
     assert world.home.find(PODS, "agent", "agents") is None
     assert len(world.home.objects(EVENTS)) == 1
+
+
+async def test_a_pod_of_a_daemon_set_runs_where_that_is_asked_for(world: World) -> None:
+    world.policy = dataclasses.replace(world.policy, daemonsets="run")
+    daemon = pod("agent", node="virtual")
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "1"}
+    daemon["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
+    world.home.put(daemon)
+    await world.start()
+    assert world.there("agent")

@@ -13,6 +13,7 @@ from sync.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.errors import Side
 from sync.kube.resources import CONFIG_MAPS, EVENTS, NODES, PODS, SECRETS, Object
+from sync.unused import LINGER
 from sync.workqueue import WorkQueue
 from tests import objects
 from tests.fakeapi import FakeApi
@@ -37,6 +38,8 @@ class World:
         self.remote = remote
         self.identity = IDENTITY
         self.now = "2030-01-01T00:00:00Z"
+        self.policy = Policy(self.identity, ADDRESS)
+        self.namespace_linger = LINGER
         self._clients = AsyncExitStack()
         self._engine: Engine | None = None
         self._task: asyncio.Task[None] | None = None
@@ -61,7 +64,11 @@ class World:
         home = await self._client(self.home, "home")
         remote = await self._client(self.remote, "remote")
         self._engine = Engine(
-            home, remote, policy=Policy(self.identity, ADDRESS), now=lambda: self.now
+            home,
+            remote,
+            policy=self.policy,
+            now=lambda: self.now,
+            namespace_linger=self.namespace_linger,
         )
         self._task = asyncio.create_task(self._engine.run())
         if settle:

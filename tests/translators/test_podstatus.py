@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kubernetes.client import V1ContainerStatus, V1PodStatus
 
 from tests.fakeapi.patching import strategic
 from tests.translators.golden import ADDRESS, POLICY
@@ -278,6 +279,110 @@ def test_what_is_known_of_containers_stays_where_the_remote_pod_ended_without_a_
     home = _home({"containerStatuses": [_container("main", "running")]})
 
     assert "containerStatuses" not in _to_home(home, {"phase": "Failed"})
+
+
+# -- what the remote has acted on ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("generation", "status", "acted"),
+    [
+        (2, {}, False),
+        (2, {"observedGeneration": 1, "startTime": _NOW}, False),
+        (2, {"observedGeneration": 2, "startTime": _NOW}, True),
+        (None, {"startTime": _NOW}, True),
+    ],
+    ids=["no kubelet yet", "an older one", "this one", "a kubelet that does not say"],
+)
+def test_the_remote_has_acted_when_its_kubelet_has_seen_the_pod(
+    generation: int | None, status: Object, acted: bool
+) -> None:
+    remote: Object = {"metadata": {"generation": generation}, "status": status}
+
+    assert podstatus.has_acted(_home(generation=7), remote) is acted
+
+
+def test_a_deletion_has_been_acted_on_when_it_was_passed_on() -> None:
+    home = _home(generation=7)
+    home["metadata"]["deletionTimestamp"] = _NOW
+    remote: Object = {"metadata": {}, "status": {"startTime": _NOW}}
+
+    assert not podstatus.has_acted(home, remote)
+    remote["metadata"]["deletionTimestamp"] = _NOW
+    assert podstatus.has_acted(home, remote)
+
+
+@pytest.mark.parametrize("before", [None, 6], ids=["nothing was told", "an older was told"])
+def test_a_generation_is_told_only_once_it_is_acted_on(before: int | None) -> None:
+    home = _home({"observedGeneration": before} if before else {}, generation=7)
+    theirs = {"conditions": [{**_condition("Initialized"), "observedGeneration": 1}]}
+    status = podstatus.to_home(home, {"status": theirs}, POLICY, acted=False)
+
+    assert status.get("observedGeneration") == before
+    assert status["conditions"][-1]["observedGeneration"] == before
+
+
+# -- ends that the remote decides ----------------------------------------------------------
+
+
+def _disrupted(message: str) -> Object:
+    return {**_condition("DisruptionTarget"), "reason": "EvictionByEvictionAPI", "message": message}
+
+
+def test_a_disruption_in_the_remote_is_marked_and_goes_with_its_pod() -> None:
+    (told,) = _to_home(_home(), {"conditions": [_disrupted("drained")]})["conditions"]
+    assert told == _disrupted("in the remote cluster: drained")
+
+    again = _home({"conditions": [told]})
+    assert _to_home(again, {"conditions": [_disrupted("drained")]})["conditions"] == [told]
+    (gone,) = _to_home(again, {})["conditions"]
+    assert gone == {"type": "DisruptionTarget", "$patch": "delete"}
+
+
+@pytest.mark.parametrize("theirs", [[], [_disrupted("drained")]], ids=["alone", "and theirs"])
+def test_a_disruption_at_home_stays(theirs: list[Object]) -> None:
+    own = _disrupted("evicted at home")
+
+    assert _to_home(_home({"conditions": [own]}), {"conditions": theirs})["conditions"] == [own]
+
+
+@pytest.mark.parametrize("deleted_at_home", [False, True])
+def test_a_pod_that_goes_in_the_remote_alone_is_not_ready(deleted_at_home: bool) -> None:
+    home = _home()
+    if deleted_at_home:
+        home["metadata"]["deletionTimestamp"] = _NOW
+    remote: Object = {
+        "metadata": {
+            "deletionTimestamp": "2025-11-03T10:00:30Z",
+            "deletionGracePeriodSeconds": 30,
+        },
+        "status": {"conditions": [_condition("Ready")]},
+    }
+    (ready,) = podstatus.to_home(home, remote, POLICY)["conditions"]
+
+    if deleted_at_home:
+        assert ready == _condition("Ready")
+    else:
+        assert (ready["status"], ready["reason"]) == ("False", "RemotePodDeleted")
+        assert ready["lastTransitionTime"] == "2025-11-03T10:00:00Z"
+
+
+# -- every field is decided ----------------------------------------------------------------
+
+
+def test_every_field_of_a_status_is_decided() -> None:
+    known = set(V1PodStatus.attribute_map.values())
+
+    assert known <= podstatus.CARRIED | podstatus.HOME_ONLY
+    assert not podstatus.CARRIED & podstatus.HOME_ONLY
+
+
+@pytest.mark.parametrize("field", sorted(V1ContainerStatus.attribute_map.values()))
+def test_every_field_of_a_container_status_is_carried(field: str) -> None:
+    theirs = {"name": "main", field: "main"} if field != "state" else {"name": "main", "state": {}}
+    status = _to_home(_home(), {"containerStatuses": [theirs]})
+
+    assert status["containerStatuses"] == [theirs]
 
 
 # -- without a remote pod ------------------------------------------------------------------

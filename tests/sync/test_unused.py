@@ -1,0 +1,177 @@
+"""Remote namespaces go when they are empty again, if we made them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, Object
+from tests.fakeapi import Fault
+from tests.objects import config_map, pod
+from tests.sync.discovery import WIDGETS, serve_discovery
+from tests.sync.world import THERE, World
+from translators import naming
+
+#: Long enough for a test to do something in it, short enough to wait for.
+SOON = 0.05
+
+
+@pytest.fixture
+def lived(world: World) -> World:
+    """Looks at namespaces come soon."""
+    serve_discovery(world.remote)
+    world.namespace_linger = SOON
+    return world
+
+
+def _namespace(world: World) -> Object | None:
+    return world.remote.find(NAMESPACES, THERE)
+
+
+async def _pod_comes_and_goes(world: World) -> None:
+    world.pod()
+    await world.settle()
+    world.home.delete(PODS, "a", "default", grace_seconds=0)
+    await world.settle()
+    if world.there():
+        world.remote.remove(PODS, "a", THERE)
+    await world.settle()
+
+
+async def _looked(world: World) -> None:
+    """Until the namespace has been looked at and nothing is planned."""
+    queue = world.engine.unused.controller.queue
+    for _ in range(1000):
+        if not (queue._later or len(queue) or queue._working):
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"still at work: {queue!r}")
+
+
+async def test_a_namespace_goes_after_its_last_pod(lived: World) -> None:
+    lived.home.put(config_map("conf"))
+    await lived.start()
+    lived.pod(uses=["cm/conf"])
+    await lived.settle()
+    await _pod_comes_and_goes(lived)
+    await lived.remote.until(lambda: not _namespace(lived))
+    (entry,) = lived.remote.writes("/api/v1/namespaces/" + THERE)
+    assert entry.body["preconditions"]["uid"]
+
+
+async def test_it_stays_while_a_pod_is_there_and_for_a_while(lived: World) -> None:
+    lived.namespace_linger = 60.0
+    await lived.start()
+    await _pod_comes_and_goes(lived)
+    assert _namespace(lived)
+    assert lived.engine.unused.controller.queue._later
+
+
+async def test_a_pod_in_time_keeps_it(lived: World) -> None:
+    await lived.start()
+    await _pod_comes_and_goes(lived)
+    lived.pod("b")
+    await lived.settle()
+    await _looked(lived)
+    assert _namespace(lived)
+    assert lived.there("b")
+
+
+async def test_one_that_was_left_behind_goes_after_a_start(lived: World) -> None:
+    meta = {
+        "name": THERE,
+        "labels": naming.owner_labels(lived.identity),
+        "annotations": {naming.ANNOTATION_HOME_NAMESPACE: "default"},
+    }
+    lived.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+    await lived.start()
+    await lived.remote.until(lambda: not _namespace(lived))
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [
+        {"apiVersion": "v1", "kind": "ConfigMap"},
+        {"apiVersion": WIDGETS.api_version, "kind": WIDGETS.kind},
+    ],
+    ids=["a ConfigMap", "of a kind of theirs"],
+)
+async def test_what_somebody_else_put_there_keeps_it(lived: World, thing: Object) -> None:
+    await lived.start()
+    lived.pod()
+    await lived.settle()
+    lived.remote.put({**thing, "metadata": {"name": "theirs", "namespace": THERE}})
+    await _pod_comes_and_goes(lived)
+    await _looked(lived)
+    assert _namespace(lived)
+    assert not lived.remote.requests("DELETE", "/api/v1/namespaces/" + THERE)
+
+
+async def test_a_pod_of_another_virtual_node_keeps_it(lived: World) -> None:
+    await lived.start()
+    lived.pod()
+    await lived.settle()
+    other = pod("b", THERE)
+    labels = naming.owner_labels(lived.identity)
+    other["metadata"]["labels"] = {**labels, naming.LABEL_NODE: "another"}
+    lived.remote.put(other)
+    await _pod_comes_and_goes(lived)
+    await _looked(lived)
+    assert _namespace(lived)
+
+
+async def test_what_cannot_be_listed_keeps_it(lived: World) -> None:
+    await lived.start()
+    lived.remote.fail(Fault("GET", "*/leases", code=403, times=None))
+    lived.remote.fail(Fault("GET", "/apis/example.com/*", code=403, times=None))
+    await _pod_comes_and_goes(lived)
+    await _looked(lived)
+    assert _namespace(lived)
+
+
+@pytest.mark.parametrize("owned", [False, True], ids=["foreign", "ours by then"])
+async def test_a_namespace_that_was_handed_over_stays(lived: World, owned: bool) -> None:
+    meta: Object = {"name": THERE, "annotations": {naming.ANNOTATION_ACCEPTS: "*"}}
+    if owned:
+        meta["labels"] = naming.owner_labels(lived.identity)
+        meta["annotations"][naming.ANNOTATION_HOME_NAMESPACE] = "default"
+    lived.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+    await lived.start()
+    await _pod_comes_and_goes(lived)
+    await _looked(lived)
+    assert _namespace(lived)
+
+
+async def test_a_refused_look_is_tried_again(lived: World) -> None:
+    await lived.start()
+    fault = lived.remote.fail(Fault("DELETE", "/api/v1/namespaces/" + THERE, code=500))
+    await _pod_comes_and_goes(lived)
+    await lived.remote.until(lambda: not _namespace(lived))
+    assert fault.hits == 1
+
+
+async def test_a_pod_that_comes_while_it_goes_waits_and_starts_as_soon_as_it_is_gone(
+    lived: World,
+) -> None:
+    await lived.start()
+    lived.pod()
+    await lived.settle()
+    held = config_map("held", THERE)
+    held["metadata"]["finalizers"] = ["example.com/hold"]
+    held["metadata"]["labels"] = naming.owner_labels(lived.identity)
+    await _pod_comes_and_goes(lived)
+    lived.remote.put(held)
+    first = _namespace(lived)
+    assert first
+    lived.remote.delete(NAMESPACES, THERE)
+    await lived.settle()
+    lived.pod("b")
+    await lived.told("RemoteNamespaceTerminating")
+    await lived.settle(waiting=True)
+    assert lived.status("b")["reason"] == "RemoteNamespaceTerminating"
+    lived.remote.update(CONFIG_MAPS, "held", {"metadata": {"finalizers": None}}, THERE)
+    await lived.settle()
+    assert lived.there("b")
+    conditions = lived.status("b").get("conditions") or []
+    assert "cluster-bridge.io/Accepted" not in {c["type"] for c in conditions}
