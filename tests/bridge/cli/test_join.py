@@ -68,6 +68,8 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
         "--port": "0",
         "--namespace-template": "{namespace}",
         "--taint": "none",
+        "--daemonsets": "run",
+        "--namespace-linger": "5",
         "--tls-cert-file": "tls.crt",
         "--tls-private-key-file": "tls.key",
     }
@@ -83,6 +85,8 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
             port=0,
             template="{namespace}",
             taint=None,
+            daemonsets="run",
+            namespace_linger=5.0,
             certificate=Path("tls.crt"),
             key=Path("tls.key"),
         )
@@ -96,6 +100,7 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
         ("--home-name", "Not Good"),
         ("--address", "somewhere"),
         ("--taint", "nonsense"),
+        ("--daemonsets", "perhaps"),
         ("--tls-cert-file", "tls.crt"),
         ("--tls-private-key-file", "tls.key"),
         ("--port", "many"),

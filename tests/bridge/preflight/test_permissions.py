@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from bridge.preflight import permissions
 from bridge.preflight.permissions import HOME, NAMED, REMOTE, Right
 from sync.kube.resources import (
     CONFIG_MAPS,
+    NAMESPACES,
     NODES,
     PODS,
     SECRETS,
@@ -110,7 +112,8 @@ async def test_of_many_rights_the_first_are_named_and_the_rest_counted(
 def uses(side: str, api: FakeApi) -> Iterator[tuple[Use, Entry, str]]:
     """What was asked of the server, as its authorizer sees it; and in which namespace."""
     reviews = {it.path(): it for it in (TOKEN_REVIEWS, SUBJECT_ACCESS_REVIEWS)}
-    free = {"/version", SELF_SUBJECT_ACCESS_REVIEWS.path()}  # everybody may
+    # Everybody may, and what a namespace holds is listed as far as that is allowed.
+    free = {"/version", "/apis", "/api/v1", SELF_SUBJECT_ACCESS_REVIEWS.path()}
     for entry in api.log:
         if entry.path in free:
             continue
@@ -198,6 +201,22 @@ async def ends(world: World) -> None:
         await world.remote.until(lambda kind=kind: not _ours(world, kind))  # type: ignore[misc]
 
 
+def left_behind(world: World) -> None:
+    """A namespace of ours that nobody needs, in a remote that names no kinds to look at."""
+
+    async def nothing(_: web.Request) -> web.Response:
+        return web.json_response({})
+
+    for path in ("/apis", "/api/v1"):
+        world.remote.route("GET", path, nothing)
+    meta = {
+        "name": "empty-h",
+        "labels": naming.owner_labels(world.identity),
+        "annotations": {naming.ANNOTATION_HOME_NAMESPACE: "empty"},
+    }
+    world.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+
+
 def _ours(world: World, kind: Resource) -> list[Object]:
     found = world.remote.objects(kind, THERE)
     return [it for it in found if naming.LABEL_HOME in (it["metadata"].get("labels") or {})]
@@ -229,8 +248,11 @@ async def test_the_tables_are_what_the_bridge_asks_of_the_api_servers(
     world = World(two.home, two.remote)
     await clashes_and_life(two, world)
     two.home.update(NODES, NODE, {"metadata": {"labels": {"type": None}}})
-    async with joined(two):  # meets its own Node, and tells once more what is in the way
+    left_behind(world)
+    settings = dataclasses.replace(two.settings, namespace_linger=0.0)
+    async with joined(two, settings):  # meets its own Node, and tells once more what is in the way
         await two.home.until(lambda: two.home.requests("PATCH", "*/events/*"))
+        await two.remote.until(lambda: not two.remote.find(NAMESPACES, "empty-h"))
 
     used: set[Use] = set()
     for side, api, table in (("home", two.home, HOME), ("remote", two.remote, REMOTE)):
