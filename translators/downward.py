@@ -94,6 +94,8 @@ def too_large(home: Object) -> list[Dropped]:
 
 
 def _file_paths(home: Object) -> Iterator[tuple[str, str]]:
+    if not (home.get("spec") or {}).get("volumes"):
+        return
     items = "items[].fieldRef.fieldPath"
     for source in ("downwardAPI", "projected.sources[].downwardAPI"):
         yield from found(home, f"spec.volumes[].{source}.{items}")

@@ -30,6 +30,8 @@ ANNOTATION_LABELS_FILE = f"{DOMAIN}/labels-file"
 ANNOTATION_ANNOTATIONS_FILE = f"{DOMAIN}/annotations-file"
 #: Which labels and annotations with a domain came from home (`translators.podupdate`).
 ANNOTATION_CARRIED_KEYS = f"{DOMAIN}/carried-keys"
+#: The images that home's containers had when they were last carried (`translators.podupdate`).
+ANNOTATION_CARRIED_IMAGES = f"{DOMAIN}/carried-images"
 #: Set by an administrator of the remote on a namespace of theirs: the value names the home
 #: (its `--home-name`, or ``*``) whose pods may run in it.
 ANNOTATION_ACCEPTS = f"{DOMAIN}/accepts-home"

@@ -93,8 +93,9 @@ def _translated(home: Object, policy: Policy, priority_classes: frozenset[str]) 
 
 
 def pod_metadata(home: Object, identity: Identity) -> Object:
-    """As `naming.remote_metadata`, and the node's name where the downward API finds it, and which
-    keys came from home that could as well be the remote's own (`naming.set_by_remote`)."""
+    """As `naming.remote_metadata`, and the node's name where the downward API finds it, and what
+    `podupdate` is to know of home later: the images, and which keys came from there that could as
+    well be the remote's own (`naming.set_by_remote`)."""
     meta = naming.remote_metadata(home, identity)
     meta["annotations"][naming.ANNOTATION_NODE_NAME] = identity.node
     carried = {
@@ -103,18 +104,40 @@ def pod_metadata(home: Object, identity: Identity) -> Object:
     }
     some = {field_name: keys for field_name, keys in carried.items() if keys}
     if some:
-        text = json.dumps(some, separators=(",", ":"))
-        meta["annotations"][naming.ANNOTATION_CARRIED_KEYS] = text
+        meta["annotations"][naming.ANNOTATION_CARRIED_KEYS] = _compact(some)
+    spec = home.get("spec") or {}
+    images = {
+        container["name"]: container["image"]
+        for field_name in ("containers", "initContainers")
+        for container in spec.get(field_name) or ()
+        if container.get("image")
+    }
+    if images:
+        meta["annotations"][naming.ANNOTATION_CARRIED_IMAGES] = _compact(images)
     return meta
+
+
+_compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def carried_keys(remote: Object, field_name: str) -> set[str]:
     """The keys with a domain that a remote pod's ``labels`` or ``annotations`` have of home's."""
-    text = (metadata(remote).get("annotations") or {}).get(naming.ANNOTATION_CARRIED_KEYS) or "{}"
+    keys = _recorded(remote, naming.ANNOTATION_CARRIED_KEYS).get(field_name)
+    return set(map(str, keys)) if isinstance(keys, list) else set()
+
+
+def carried_images(remote: Object) -> Object:
+    """The image that home's container of each name had when it was last carried."""
+    return _recorded(remote, naming.ANNOTATION_CARRIED_IMAGES)
+
+
+def _recorded(remote: Object, annotation: str) -> Object:
+    text = (metadata(remote).get("annotations") or {}).get(annotation) or ""
     try:
-        return set(json.loads(text)[field_name])
-    except (ValueError, TypeError, LookupError):
-        return set()  # Somebody wrote something else there: then nothing is known.
+        found = json.loads(text)
+    except ValueError:
+        found = None  # Somebody wrote something else there: then nothing is known.
+    return found if isinstance(found, dict) else {}
 
 
 def tolerations(home: Object) -> list[Object]:

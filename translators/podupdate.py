@@ -2,7 +2,8 @@
 
 The API takes each kind of change on a path of its own, so that `changes` gives up to three patches:
 
-- the pod itself: images, tolerations (more of them, or for other times), a deadline, labels and
+- the pod itself: images that changed at home (one that a webhook of the remote put in the place of
+  home's stays until then), tolerations (more of them, or for other times), a deadline, labels and
   annotations. A label or annotation that home's pod lost is removed, but never one that the
   remote's own machinery set;
 - ``ephemeralcontainers``: those that are added, as `kubectl debug` does. None is ever changed;
@@ -19,7 +20,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from translators import downward, naming
-from translators.pod import carried_keys, ephemeral_containers, pod_metadata, tolerations
+from translators.pod import (
+    carried_images,
+    carried_keys,
+    ephemeral_containers,
+    pod_metadata,
+    tolerations,
+)
 from translators.policy import Policy
 from translators.quantity import QuantityError, parse
 from translators.types import Object, metadata
@@ -56,7 +63,9 @@ def _of_pod(home: Object, remote: Object, policy: Policy) -> Object:
     meta = _metadata(home, remote, policy)
     if meta:
         patch["metadata"] = meta
-    spec = _spec(home, remote)
+    # Home's images are written down at the remote pod: where that is true, none has changed.
+    images = naming.ANNOTATION_CARRIED_IMAGES in meta.get("annotations", {})
+    spec = _spec(home, remote, images=images)
     if spec:
         patch["spec"] = spec
     return patch
@@ -71,9 +80,11 @@ def _metadata(home: Object, remote: Object, policy: Policy) -> Object:
     if downward.fit(notes, texts):
         notes |= texts
     patch: Object = {}
+    record = naming.ANNOTATION_CARRIED_KEYS
+    same_keys = notes.get(record) == read.get(record)
     for field_name in ("labels", "annotations"):
         present = has.get(field_name) or {}
-        known = carried_keys(remote, field_name) | {naming.ANNOTATION_CARRIED_KEYS}
+        known = set() if same_keys else {*carried_keys(remote, field_name), record}
         changed = {k: v for k, v in wanted[field_name].items() if present.get(k) != v}
         for key in present:
             ours = key in known or not naming.set_by_remote(key)
@@ -84,15 +95,16 @@ def _metadata(home: Object, remote: Object, policy: Policy) -> Object:
     return patch
 
 
-def _spec(home: Object, remote: Object) -> Object:
+def _spec(home: Object, remote: Object, *, images: bool) -> Object:
     ours, theirs = home.get("spec") or {}, remote.get("spec") or {}
     patch: Object = {}
-    for field_name in ("containers", "initContainers"):
-        images = {c["name"]: c.get("image") for c in ours.get(field_name) or ()}
+    carried = carried_images(remote) if images else {}
+    for field_name in ("containers", "initContainers") if images else ():
+        wanted = {c["name"]: c.get("image") for c in ours.get(field_name) or ()}
         moved = [
-            {"name": c["name"], "image": images[c["name"]]}
+            {"name": c["name"], "image": wanted[c["name"]]}
             for c in theirs.get(field_name) or ()
-            if images.get(c["name"]) and images[c["name"]] != c.get("image")
+            if wanted.get(c["name"]) not in (None, "", c.get("image"), carried.get(c["name"]))
         ]
         if moved:
             patch[field_name] = moved

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from translators.naming import Identity, remote_metadata
+from translators import pod
+from translators.naming import Identity
 from translators.policy import Policy
 from translators.types import HomeUid, Object, RemoteUid
 
@@ -50,8 +51,7 @@ def remote(
     image: str = "busybox:1",
 ) -> Object:
     """A remote pod that stands for the home pod with UID ``of``."""
-    meta = remote_metadata(home(uid=of), IDENTITY)
-    meta["annotations"]["cluster-bridge.io/node-name"] = "burst"
+    meta = pod.pod_metadata(home(uid=of, image=image), IDENTITY)
     meta["uid"] = uid
     if deleting is not None:
         meta |= {"deletionTimestamp": _TIME, "deletionGracePeriodSeconds": deleting}

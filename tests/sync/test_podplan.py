@@ -41,6 +41,8 @@ _SUCCEEDED = ("status", "Succeeded", None)
 _FAILED = ("status", "Failed", None)
 _DELETING = remote(phase="Failed", deleting=30)
 
+_IMAGES = {"cluster-bridge.io/carried-images": '{"main":"busybox:2"}'}
+
 _TABLE: dict[str, tuple[State, list[Any]]] = {
     "nothing is there and nothing is done": (State(None, None), []),
     "a remote pod without a home pod is deleted": (
@@ -132,7 +134,10 @@ _TABLE: dict[str, tuple[State, list[Any]]] = {
             _RUNNING,
             Update(
                 REMOTE_UID,
-                {"spec": {"containers": [{"name": "main", "image": "busybox:2"}]}},
+                {
+                    "metadata": {"annotations": _IMAGES},
+                    "spec": {"containers": [{"name": "main", "image": "busybox:2"}]},
+                },
             ),
         ],
     ),

@@ -326,8 +326,19 @@ def test_containers_that_the_remote_added_stay() -> None:
     home = _home({"containers": [{"name": "a", "image": "2"}]})
 
     patch = _update(home, remote)
-    assert patch == {"spec": {"containers": [{"name": "a", "image": "2"}]}}
+    assert patch["spec"] == {"containers": [{"name": "a", "image": "2"}]}
     assert strategic(remote, patch)["spec"]["containers"] == [{"name": "a", "image": "2"}, added]
+
+
+def test_an_image_that_the_remote_put_in_the_place_of_homes_stays_until_home_changes_it() -> None:
+    home = _home({"containers": [{"name": "a", "image": "1"}]})
+    remote = copy.deepcopy(_remote(home))
+    remote["spec"]["containers"][0]["image"] = "mirror/1"
+
+    assert _update(home, remote) == {}
+    assert _update(_home({"containers": [{"name": "a", "image": "2"}]}), remote)["spec"] == {
+        "containers": [{"name": "a", "image": "2"}]
+    }
 
 
 @pytest.mark.parametrize(
