@@ -2,8 +2,8 @@
 
 For each such namespace there is a `Scope`: informers of its ConfigMaps, Secrets and Services, and
 ``beside`` them what else goes on as long, for which nobody waits. Nothing of any other namespace
-is read. A scope ends `LINGER` seconds after its last pod, so that
-a rollout or a job that comes every few seconds does not list the namespace each time.
+is read. A scope ends `LINGER` seconds after its last pod, so that a rollout or a job that comes
+every few seconds does not list the namespace each time.
 """
 
 from __future__ import annotations

@@ -145,7 +145,8 @@ async def test_a_namespace_with_nothing_but_what_the_cluster_puts_there_goes(
     api.put(config_map("kube-root-ca.crt", THERE))
     account: Object = {"apiVersion": "v1", "kind": "ServiceAccount"}
     api.put({**account, "metadata": {"name": "default", "namespace": THERE}})
-    event: Object = {"apiVersion": "v1", "kind": "Event", "involvedObject": {}}
+    about = {"kind": "Pod", "namespace": THERE, "name": "gone"}
+    event: Object = {"apiVersion": "v1", "kind": "Event", "involvedObject": about}
     api.put({**event, "metadata": {"name": "e", "namespace": THERE}})
     assert await remove_namespaces(client, [made]) == []
     assert api.find(NAMESPACES, THERE) is None
