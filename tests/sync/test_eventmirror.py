@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from sync.eventmirror import EventMirror
 from sync.kube.resources import EVENTS, NAMESPACES, PODS, Object
 from tests import objects
-from tests.fakeapi import Entry, Fault
-from tests.sync.world import NODE, THERE, World
+from tests.conftest import ClientFor
+from tests.fakeapi import Entry, FakeApi, Fault
+from tests.sync.world import IDENTITY, NODE, THERE, World
 from translators import naming
 from translators.types import HomeNamespace
 
@@ -147,30 +149,31 @@ async def test_the_last_words_of_a_pod_come_and_after_a_restart_it_is_forgotten(
     assert heard(world)["Started"]["involvedObject"]["uid"] != uid
 
 
-async def test_an_event_that_is_seen_before_its_pod_is_told(world: World) -> None:
-    await world.start()
-    # The pod is made, but nothing tells us so.
-    faults = [
-        world.remote.fail(Fault("GET", "*/pods", code=500)),
-        world.remote.fail(Fault("POST", "*/pods", drop="after", times=1)),
-        world.remote.fail(Fault("POST", "*/pods", code=500)),
+async def test_an_event_that_is_seen_before_its_pod_is_told(
+    home_api: FakeApi, remote_api: FakeApi, client_for: ClientFor
+) -> None:
+    clients = await client_for(home_api, "home"), await client_for(remote_api, "remote")
+    mirror = EventMirror(*clients, IDENTITY)
+    home = home_api.put(objects.pod("a"))
+    remote = remote_api.put(
+        {**objects.pod("a", THERE), "metadata": naming.remote_metadata(home, IDENTITY)}
+    )
+    remote_api.put(objects.event(remote, "Scheduled"))
+    tasks = [
+        asyncio.create_task(mirror.follow(DEFAULT)),
+        asyncio.create_task(mirror.controller.run()),
     ]
-    world.remote.break_watches(PODS)
-    world.pod()
-    await world.remote.until(world.there)
-    say(world, "Scheduled")
-    await world.remote.until(lambda: _seen(world))
-    assert heard(world) == {}
-    for fault in faults:
-        world.remote.heal(fault)
-    await world.settle()
-    assert set(heard(world)) == {"Scheduled"}
-
-
-def _seen(world: World) -> int:
-    """The events of the namespace ``default`` that the engine knows of."""
-    followed = world.engine.eventmirror._namespaces.get(DEFAULT)
-    return len(followed.events.store) if followed else 0
+    try:
+        await home_api.until(lambda: home_api.requests("GET", "*/events"))
+        await home_api.until(lambda: not mirror.controller.queue._working)
+        assert home_api.objects(EVENTS) == []
+        mirror.remote_pod_changed(None, remote)
+        await home_api.until(lambda: home_api.objects(EVENTS))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    assert mirror._namespaces == {}
 
 
 async def test_a_history_that_was_lost_is_listed_and_only_what_is_new_written(
