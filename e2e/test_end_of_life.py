@@ -1,0 +1,200 @@
+"""Every end of a pod is that of a pod on a kubelet."""
+
+from __future__ import annotations
+
+import json
+
+from e2e.conftest import Bridged
+from e2e.kubectl import Json, get, get_one, uids, wait_for
+from e2e.workloads import BUSYBOX, busybox
+
+#: A pod that does not go by itself: its grace is what ends it.
+STUBBORN = "trap : TERM; while true; do sleep 1; done"
+
+
+def _condition(pod: Json, kind: str) -> Json:
+    found = pod["status"].get("conditions", [])
+    return next((c for c in found if c["type"] == kind), {})
+
+
+def _home(bridged: Bridged, name: str) -> Json | None:
+    pods = {pod["metadata"]["name"]: pod for pod in bridged.home_pods()}
+    return pods.get(name)
+
+
+def _ready(bridged: Bridged, *names: str) -> None:
+    pods = [f"pod/{name}" for name in names]
+    bridged.kubectl("wait", "--for=condition=Ready", *pods, "--timeout=90s")
+
+
+def _with_grace(manifest: str, seconds: int) -> str:
+    return manifest.replace(
+        "terminationGracePeriodSeconds: 2", f"terminationGracePeriodSeconds: {seconds}"
+    )
+
+
+def test_a_graceful_end_runs_prestop_and_keeps_the_exit_code(bridged: Bridged) -> None:
+    """The container's own answer to TERM is the last thing that home is told."""
+    bridged.apply(
+        f"""
+apiVersion: v1
+kind: Pod
+metadata: {{name: polite, finalizers: [example.com/look]}}
+spec:
+  nodeSelector: {{kubernetes.io/hostname: {bridged.node}}}
+  tolerations: [{{key: cluster-bridge.io/virtual-node, operator: Exists}}]
+  terminationGracePeriodSeconds: 30
+  restartPolicy: Never
+  containers:
+    - name: main
+      image: {BUSYBOX}
+      command: [sh, -c, 'trap "exit $(cat /tmp/code)" TERM; rm -f /tmp/code;
+        while true; do [ -f /tmp/code ] && trap "exit 7" TERM; sleep 0.2; done']
+      lifecycle: {{preStop: {{exec: {{command: [sh, -c, "touch /tmp/code; sleep 1"]}}}}}}
+"""
+    )
+    _ready(bridged, "polite")
+    bridged.kubectl("delete", "pod", "polite", "--wait=false")
+    try:
+
+        def ended() -> int | None:
+            status = (_home(bridged, "polite") or {}).get("status", {})
+            state = status.get("containerStatuses", [{}])[0].get("state", {})
+            code: int | None = state.get("terminated", {}).get("exitCode")
+            return code
+
+        assert wait_for(ended, "home knows the exit code") == 7
+        wait_for(lambda: not bridged.remote_pods(), "the remote pod is gone")
+    finally:
+        patch = '{"metadata":{"finalizers":null}}'
+        bridged.kubectl("patch", "pod", "polite", "--type=merge", "-p", patch)
+    wait_for(lambda: not bridged.home_pods(), "the home pod is gone")
+
+
+def test_a_grace_can_be_shortened_or_nothing(bridged: Bridged) -> None:
+    """Shortened, force-deleted, and deleted before it could start."""
+    for name in ("shortened", "forced"):
+        bridged.apply(_with_grace(busybox(bridged.node, name, STUBBORN), 300))
+    never = (
+        busybox(bridged.node, "unborn", "true")
+        .replace(
+            "spec:\n",
+            "spec:\n  affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: "
+            "{nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, "
+            f"values: [{bridged.node}]}}]}}]}}}}}}\n",
+            1,
+        )
+        .replace(BUSYBOX, "registry.invalid/none:1")
+    )
+    bridged.apply(never)
+    _ready(bridged, "shortened", "forced")
+    wait_for(lambda: "unborn" in uids(bridged.remote_pods()), "the remote has the pod")
+    bridged.kubectl("delete", "pod", "unborn", "--timeout=60s")
+
+    bridged.kubectl("delete", "pod", "shortened", "--wait=false")
+    bridged.kubectl("delete", "pod", "shortened", "--grace-period=1", "--timeout=60s")
+
+    bridged.kubectl("delete", "pod", "forced", "--grace-period=5", "--wait=false")
+    bridged.kubectl("delete", "pod", "forced", "--grace-period=0", "--force")
+    assert _home(bridged, "forced") is None
+    wait_for(lambda: not bridged.remote_pods(), "nothing is left in the remote")
+
+
+def test_a_pod_that_the_remote_loses_is_made_again_or_has_failed(bridged: Bridged) -> None:
+    """Deleted by hand, and evicted by the API: the restart policy says what comes next."""
+    bridged.apply(busybox(bridged.node, "again", STUBBORN))
+    bridged.apply(busybox(bridged.node, "drained", STUBBORN))
+    bridged.apply(busybox(bridged.node, "once", STUBBORN, restart="Never"))
+    _ready(bridged, "again", "drained", "once")
+    at_home, first = uids(bridged.home_pods()), uids(bridged.remote_pods())
+
+    namespace = bridged.remote_namespace
+    bridged.remote.kubectl("-n", namespace, "delete", "pod", "again", "--wait=false")
+    for name in ("drained", "once"):
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+        }
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}/eviction"
+        bridged.remote.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(eviction))
+
+    def made_again() -> bool:
+        now = uids(bridged.remote_pods())
+        return all(now.get(name, first[name]) != first[name] for name in ("again", "drained"))
+
+    wait_for(made_again, "both are made again")
+    _ready(bridged, "again", "drained")
+    assert uids(bridged.home_pods()) == at_home
+    assert not _condition(_home(bridged, "drained") or {}, "DisruptionTarget")
+
+    def failed() -> Json | None:
+        pod = _home(bridged, "once")
+        return pod if pod and pod["status"]["phase"] == "Failed" else None
+
+    target = _condition(wait_for(failed, "the other has failed"), "DisruptionTarget")
+    assert target["reason"] == "EvictionByEvictionAPI"
+    assert "in the remote cluster" in target["message"]
+    assert "once" not in uids(bridged.remote_pods())
+    events = get(bridged.home, "events", namespace=bridged.namespace)
+    assert "RemotePodDeleted" in {event["reason"] for event in events}
+
+
+def test_an_eviction_by_the_remotes_kubelet_comes_back(bridged: Bridged) -> None:
+    """Its emptyDir was full: Failed, Evicted, and never run again."""
+    manifest = busybox(bridged.node, "full", "head -c 3000000 /dev/zero > /d/x; sleep 3600")
+    volume = "      volumeMounts: [{name: d, mountPath: /d}]\n"
+    volume += "  volumes: [{name: d, emptyDir: {sizeLimit: 1Mi}}]\n"
+    bridged.apply(manifest + volume)
+
+    def evicted() -> bool:
+        pod = _home(bridged, "full")
+        return bool(pod and pod["status"].get("reason") == "Evicted")
+
+    wait_for(evicted, "home tells the eviction", seconds=150)
+    pod = get_one(bridged.home, "pod", "full", namespace=bridged.namespace)
+    assert pod["status"]["phase"] == "Failed"
+    assert _condition(pod, "DisruptionTarget")["reason"] == "TerminationByKubelet"
+
+
+def test_a_deletion_while_the_remote_is_away_is_not_lost(bridged: Bridged) -> None:
+    """The home pod stays Terminating, and goes when the remote is back."""
+    bridged.apply(busybox(bridged.node, "goes", "sleep 3600"))
+    _ready(bridged, "goes")
+    bridged.remote.stop_component("kube-apiserver")
+    try:
+        bridged.kubectl("delete", "pod", "goes", "--wait=false")
+        bridged.kubectl("get", "pod", "goes")
+    finally:
+        bridged.remote.start_component("kube-apiserver")
+    wait_for(lambda: not bridged.home_pods(), "the pod is gone at home", seconds=120)
+    wait_for(lambda: not bridged.remote_pods(), "and in the remote")
+
+
+def test_a_stateful_set_has_its_pod_again_under_its_name(bridged: Bridged) -> None:
+    """Another UID at home is another pod in the remote."""
+    bridged.apply(
+        f"""
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {{name: db}}
+spec:
+  serviceName: db
+  selector: {{matchLabels: {{app: db}}}}
+  template:
+    metadata: {{labels: {{app: db}}}}
+    spec:
+      nodeSelector: {{kubernetes.io/hostname: {bridged.node}}}
+      tolerations: [{{key: cluster-bridge.io/virtual-node, operator: Exists}}]
+      terminationGracePeriodSeconds: 1
+      containers: [{{name: main, image: "{BUSYBOX}", command: [sleep, "3600"]}}]
+"""
+    )
+    wait_for(lambda: _home(bridged, "db-0"), "the pod is made")
+    _ready(bridged, "db-0")
+    before = uids(bridged.home_pods()), uids(bridged.remote_pods())
+    bridged.kubectl("delete", "pod", "db-0", "--timeout=60s")
+    wait_for(lambda: _home(bridged, "db-0"), "the pod is made again")
+    _ready(bridged, "db-0")
+    assert uids(bridged.home_pods())["db-0"] != before[0]["db-0"]
+    assert uids(bridged.remote_pods())["db-0"] != before[1]["db-0"]
