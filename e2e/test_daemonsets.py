@@ -41,6 +41,7 @@ def test_they_are_told_and_their_daemon_set_does_not_spin(bridged: Bridged) -> N
         return pod if pod["status"].get("reason") == "DaemonSetSkipped" else None
 
     pod = wait_for(told, "the pod says why it waits")
+    assert pod is not None
     accepted = next(
         c for c in pod["status"]["conditions"] if c["type"] == "cluster-bridge.io/Accepted"
     )

@@ -132,7 +132,8 @@ def test_a_pod_that_the_remote_loses_is_made_again_or_has_failed(bridged: Bridge
         pod = _home(bridged, "once")
         return pod if pod and pod["status"]["phase"] == "Failed" else None
 
-    target = _condition(wait_for(failed, "the other has failed"), "DisruptionTarget")
+    ended = wait_for(failed, "the other has failed")
+    target = _condition(ended or {}, "DisruptionTarget")
     assert target["reason"] == "EvictionByEvictionAPI"
     assert "in the remote cluster" in target["message"]
     assert "once" not in uids(bridged.remote_pods())

@@ -32,7 +32,9 @@ def _ended(bridged: Bridged, name: str) -> Json:
         kinds = {c["type"] for c in found.get("conditions", ()) if c["status"] == "True"}
         return found if kinds & {"Complete", "Failed"} else None
 
-    return wait_for(status, f"job {name} has ended", seconds=120)
+    ended = wait_for(status, f"job {name} has ended", seconds=120)
+    assert ended is not None
+    return ended
 
 
 def _reason(status: Json) -> str:

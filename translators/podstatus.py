@@ -40,7 +40,7 @@ FROM_REMOTE = "in the remote cluster: "
 REASON_DELETED = "RemotePodDeleted"
 
 #: Carried whole from the remote's status; all lists but the conditions as they are. With
-#: `HOME_ONLY` this decides every field of a v1.34 PodStatus; unknown ones are carried too.
+#: `HOME_ONLY` this decides every field of a PodStatus (to v1.36); unknown ones are carried too.
 CARRIED = frozenset(
     {
         "allocatedResources",
@@ -56,6 +56,7 @@ CARRIED = frozenset(
         "resize",
         "resources",
         "startTime",
+        "volumeHealth",
     }
 )
 #: Set at home by its API server or scheduler, or computed here; never taken from the remote.
@@ -64,6 +65,7 @@ HOME_ONLY = frozenset(
         "extendedResourceClaimStatus",
         "hostIP",
         "hostIPs",
+        "nodeAllocatableResourceClaimStatuses",
         "nominatedNodeName",
         "observedGeneration",
         "qosClass",

@@ -170,7 +170,7 @@ async def test_a_pod_that_comes_while_it_goes_waits_and_starts_as_soon_as_it_is_
     await lived.told("RemoteNamespaceTerminating")
     await lived.settle(waiting=True)
     assert lived.status("b")["reason"] == "RemoteNamespaceTerminating"
-    lived.remote.update(CONFIG_MAPS, "held", {"metadata": {"finalizers": None}}, THERE)
+    lived.remote.remove(CONFIG_MAPS, "held", THERE)
     await lived.settle()
     assert lived.there("b")
     conditions = lived.status("b").get("conditions") or []
