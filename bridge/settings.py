@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import get_args
 
 from sync.kube.kubeconfig import KubeconfigRef
-from sync.unused import LINGER
 from translators.naming import DOMAIN, dns_label
 from translators.policy import DaemonSets
 from translators.types import Object
@@ -19,6 +18,8 @@ KUBELET_PORT = 10250
 DEFAULT_TEMPLATE = "{namespace}-{home}"
 #: Keeps pods that nobody meant to burst on home's own machines.
 DEFAULT_TAINT = f"{DOMAIN}/virtual-node=true:NoSchedule"
+#: Seconds: a job that comes every few seconds must not make and remove its namespace each time.
+NAMESPACE_LINGER = 60.0
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 _TAINT = re.compile(r"(?P<key>[^=:\s]+)(?:=(?P<value>[^=:\s]*))?:(?P<effect>\w+)")
@@ -52,7 +53,7 @@ class JoinSettings:
     """As in a Node's ``spec.taints``; None for no taint."""
     daemonsets: DaemonSets = "skip"
     """Whether pods of DaemonSets that are bound to the node run in the remote."""
-    namespace_linger: float = LINGER
+    namespace_linger: float = NAMESPACE_LINGER
     """Seconds that an empty remote namespace of ours stays."""
     certificate: Path | None = None
     """The kubelet API's serving certificate and its key, PEM; self-signed unless given."""

@@ -16,7 +16,7 @@ import functools
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from datetime import UTC, datetime
 
-from sync import podplan, unused
+from sync import podplan
 from sync.eventmirror import EventMirror
 from sync.events import EventRecorder
 from sync.informer import Informer
@@ -50,8 +50,8 @@ class Engine:
         remote: KubeClient,
         *,
         policy: Policy,
+        namespace_linger: float,
         now: Callable[[], str] = utc_now,
-        namespace_linger: float = unused.LINGER,
     ) -> None:
         identity = self._identity = policy.identity
         owned = identity.owned_by_home

@@ -1,6 +1,6 @@
 """Remote namespaces that are empty again go, if we made them.
 
-A namespace is looked at `LINGER` seconds after the last home pod of this node in it went, and at
+A namespace is looked at ``linger`` seconds after the last home pod of this node in it went, and at
 start. It is deleted, by its UID, only if nothing is in it: no object of this home (any virtual
 node's) in the caches, and then, by a look over all kinds that the remote serves
 (`cleanup.contents`), nothing of anybody else. What cannot be listed counts as something. What is
@@ -28,9 +28,6 @@ from translators.types import HomeNamespace, Object, is_deleting, metadata, name
 log = logging.getLogger(__name__)
 changes = logging.getLogger("cluster-bridge.changes")
 
-#: Seconds that a remote namespace stays after its last pod, so that a job that comes every few
-#: seconds does not make and remove it each time. As long as `sync.scopes` watches home's.
-LINGER = 60.0
 #: Looks at once: each asks for some sixty lists.
 WORKERS = 1
 
@@ -46,7 +43,7 @@ class Unused:
         namespaces: Namespaces,
         home_pods: Informer,
         owned: Iterable[Informer],
-        linger: float = LINGER,
+        linger: float,
     ) -> None:
         self._client = client
         self._identity = identity

@@ -12,6 +12,7 @@ from bridge.settings import (
     DEFAULT_TAINT,
     DEFAULT_TEMPLATE,
     KUBELET_PORT,
+    NAMESPACE_LINGER,
     JoinSettings,
     SettingsError,
     check_address,
@@ -21,7 +22,6 @@ from bridge.settings import (
     parse_taint,
 )
 from sync.kube.kubeconfig import KubeconfigRef
-from sync.unused import LINGER
 
 
 def join(
@@ -81,8 +81,10 @@ def join(
     ] = "skip",
     namespace_linger: Annotated[
         float,
-        typer.Option(help="Seconds that an empty remote namespace stays.", min=0, hidden=True),
-    ] = LINGER,
+        typer.Option(
+            help="Seconds that a remote namespace of the bridge's stays after its last pod.", min=0
+        ),
+    ] = NAMESPACE_LINGER,
     tls_cert_file: Annotated[
         Path | None,
         typer.Option(help="Certificate of the kubelet API (PEM); self-signed unless given."),

@@ -13,7 +13,6 @@ from sync.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.errors import Side
 from sync.kube.resources import CONFIG_MAPS, EVENTS, NODES, PODS, SECRETS, Object
-from sync.unused import LINGER
 from sync.workqueue import WorkQueue
 from tests import objects
 from tests.fakeapi import FakeApi
@@ -39,7 +38,7 @@ class World:
         self.identity = IDENTITY
         self.now = "2030-01-01T00:00:00Z"
         self.policy = Policy(self.identity, ADDRESS)
-        self.namespace_linger = LINGER
+        self.namespace_linger = 60.0
         self._clients = AsyncExitStack()
         self._engine: Engine | None = None
         self._task: asyncio.Task[None] | None = None

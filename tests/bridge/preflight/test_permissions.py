@@ -209,9 +209,10 @@ def left_behind(world: World) -> None:
 
     for path in ("/apis", "/api/v1"):
         world.remote.route("GET", path, nothing)
+    kube_system = world.home.get(NAMESPACES, "kube-system")
     meta = {
         "name": "empty-h",
-        "labels": naming.owner_labels(world.identity),
+        "labels": {naming.LABEL_HOME: naming.home_id(str(kube_system["metadata"]["uid"]))},
         "annotations": {naming.ANNOTATION_HOME_NAMESPACE: "empty"},
     }
     world.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
