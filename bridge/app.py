@@ -78,7 +78,13 @@ async def join(settings: JoinSettings, *, told: Callable[[str], None], stop: asy
         connected(settings.home, side="home", told=told) as home,
     ):
         found = await checks.check(settings, home=home, remote=remote, told=told)
-        policy = Policy(found.identity, found.address, daemonsets=settings.daemonsets)
+        policy = Policy(
+            found.identity,
+            found.address,
+            daemonsets=settings.daemonsets,
+            service_accounts=settings.service_accounts,
+            home_api=found.home_api,
+        )
         linger = settings.namespace_linger
         engine = Engine(home, remote, policy=policy, namespace_linger=linger)
         server = _server(settings, found, home=home, remote=remote, directory=Directory(engine))

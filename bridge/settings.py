@@ -7,10 +7,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
+from urllib.parse import urlsplit
 
 from sync.kube.kubeconfig import KubeconfigRef
 from translators.naming import DOMAIN, dns_label
-from translators.policy import DaemonSets
+from translators.policy import DaemonSets, HostPort, ServiceAccounts
 from translators.types import Object
 
 #: The port that clients expect a kubelet on; where it stands in the Node's status they use that.
@@ -20,11 +21,14 @@ DEFAULT_TEMPLATE = "{namespace}-{home}"
 DEFAULT_TAINT = f"{DOMAIN}/virtual-node=true:NoSchedule"
 #: Seconds: a job that comes every few seconds must not make and remove its namespace each time.
 NAMESPACE_LINGER = 60.0
+#: Where an API server is where its address names no port (that of https).
+API_PORT = 443
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 _TAINT = re.compile(r"(?P<key>[^=:\s]+)(?:=(?P<value>[^=:\s]*))?:(?P<effect>\w+)")
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _NODE_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_API_HOST = re.compile(rf"{_LABEL}(\.{_LABEL})*|[0-9a-f:.]*:[0-9a-f:.]*")
 
 
 class SettingsError(ValueError):
@@ -58,6 +62,10 @@ class JoinSettings:
     certificate: Path | None = None
     """The kubelet API's serving certificate and its key, PEM; self-signed unless given."""
     key: Path | None = None
+    service_accounts: ServiceAccounts = "home"
+    """Whose identity pods have (`translators.serviceaccount`)."""
+    home_api: HostPort | None = None
+    """Where pods reach home's API server; from home's kubeconfig unless given."""
 
 
 def parse_taint(text: str) -> Object | None:
@@ -118,3 +126,29 @@ def check_address(address: str) -> str:
     if parsed.is_unspecified or parsed.is_multicast or getattr(parsed, "scope_id", None):
         raise SettingsError(message)  # Addresses that no other machine can dial.
     return str(parsed)
+
+
+def check_service_accounts(text: str) -> ServiceAccounts:
+    """One of the modes. Raises SettingsError."""
+    for mode in get_args(ServiceAccounts):
+        if text == mode:
+            found: ServiceAccounts = mode
+            return found
+    raise SettingsError(f"--service-accounts {text!r}: say home, remote or none")
+
+
+def parse_home_api(text: str) -> HostPort:
+    """``HOST[:PORT]``, an IPv6 address with a port in brackets. Raises SettingsError."""
+    message = f"--home-api-address {text!r}: write HOST, HOST:PORT or [IPV6]:PORT"
+    try:
+        return HostPort(str(ipaddress.IPv6Address(text)), API_PORT)
+    except ValueError:
+        pass
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname or "", parts.port
+    except ValueError as error:
+        raise SettingsError(message) from error
+    if parts.netloc != text or "@" in text or not _API_HOST.fullmatch(host) or port == 0:
+        raise SettingsError(message)
+    return HostPort(host, port or API_PORT)

@@ -21,11 +21,12 @@ from sync.eventmirror import EventMirror
 from sync.events import EventRecorder
 from sync.informer import Informer
 from sync.kube.client import KubeClient
-from sync.kube.resources import NAMESPACES, NODES, PODS, PRIORITY_CLASSES, Resource
+from sync.kube.resources import NAMESPACES, NODES, PODS, PRIORITY_CLASSES, SECRETS, Resource
 from sync.mirror import RESOURCES, Mirror, reference_keys
 from sync.namespaces import Namespaces
 from sync.pods import Pods
 from sync.scopes import Scopes
+from sync.tokens import Tokens
 from sync.unused import Unused
 from translators import naming
 from translators.policy import Policy
@@ -90,6 +91,18 @@ class Engine:
             remote_pods=self.remote_pods,
             events=self.events,
         )
+        self.tokens = Tokens(
+            home=home,
+            remote=remote,
+            policy=policy,
+            home_pods=self.home_pods,
+            remote_pods=self.remote_pods,
+            secrets=self._copies[SECRETS],
+            scopes=self._scopes,
+            namespaces=namespaces,
+            events=self.events,
+            now=now,
+        )
         self.pods = Pods(
             home=home,
             remote=remote,
@@ -100,6 +113,7 @@ class Engine:
             scopes=self._scopes,
             namespaces=namespaces,
             mirror=self.mirror,
+            tokens=self.tokens,
             events=self.events,
             now=now,
         )
@@ -159,6 +173,7 @@ class Engine:
             group.create_task(self.events.run(), name="events")
             await self.synced()
             group.create_task(self.mirror.controller.run(), name="mirror")
+            group.create_task(self.tokens.controller.run(), name="tokens")
             group.create_task(self.pods.controller.run(), name="pods")
             group.create_task(self.eventmirror.controller.run(), name="eventmirror")
             group.create_task(self.unused.controller.run(), name="namespaces")
@@ -166,12 +181,15 @@ class Engine:
     def _connect(self) -> None:
         self.home_pods.on_change(self.pods.home_changed)
         self.home_pods.on_change(self.mirror.home_pod_changed)
+        self.home_pods.on_change(self.tokens.home_pod_changed)
         self.home_pods.on_change(self.unused.home_pod_changed)
         self.remote_pods.on_change(self.pods.remote_changed)
         self.remote_pods.on_change(self.mirror.remote_pod_changed)
+        self.remote_pods.on_change(self.tokens.remote_pod_changed)
         self.remote_pods.on_change(self.eventmirror.remote_pod_changed)
         for kind, informer in self._copies.items():
             informer.on_change(functools.partial(self.mirror.copy_changed, kind))
+        self._copies[SECRETS].on_change(self.tokens.secret_changed)
         for informer in (self.remote_pods, *self._copies.values()):
             informer.on_change(self.unused.owned_changed)
         self._remote_namespaces.on_change(self.unused.namespace_changed)
@@ -181,10 +199,12 @@ class Engine:
 
     def _scoped(self, kind: Resource, old: Object | None, new: Object | None) -> None:
         self.mirror.home_changed(kind, old, new)
+        self.tokens.home_changed(kind, old, new)
 
     def _scope_synced(self, namespace: HomeNamespace) -> None:
         self.pods.namespace_synced(namespace)
         self.mirror.namespace_synced(namespace)
+        self.tokens.namespace_synced(namespace)
 
     def _namespace_changed(self, old: Object | None, new: Object | None) -> None:
         """A remote namespace that is gone is made again at once where it is needed."""
@@ -198,6 +218,7 @@ class Engine:
             self.mirror.controller.queue.hurry()
             self.eventmirror.controller.queue.hurry()
             self.unused.controller.queue.hurry()
+            self.tokens.controller.queue.hurry()
 
 
 # -- indices -------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ from sync.podplan import Action, State
 from sync.podupdates import PodUpdates
 from sync.scopes import Scopes
 from sync.store import Key
+from sync.tokens import Tokens
 from translators import naming, pod, podstatus
 from translators.policy import Policy
 from translators.types import (
@@ -76,6 +77,7 @@ class Pods:
         scopes: Scopes,
         namespaces: Namespaces,
         mirror: Mirror,
+        tokens: Tokens,
         events: EventRecorder,
         now: Callable[[], str],
     ) -> None:
@@ -89,6 +91,7 @@ class Pods:
         self._scopes = scopes
         self._namespaces = namespaces
         self._mirror = mirror
+        self._tokens = tokens
         self._events = events
         self._now = now
         # UIDs of home pods whose creation was tried by us, with an outcome that is not known.
@@ -260,6 +263,8 @@ class Pods:
         try:
             namespace = await self._namespaces.ensure(HomeNamespace(key.namespace))
             await self._mirror.ensure(home)
+            # Asked for when the pod came, so that both are waited for at once.
+            await self._tokens.ensure(home)
             if mark_first:
                 if podstatus.is_refused(home):
                     await self._rehearse(key, home, namespace)

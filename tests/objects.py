@@ -35,6 +35,11 @@ def pod(
     return _object("Pod", name, namespace, labels) | {"spec": spec}
 
 
+def service_account(name: str, namespace: str = "default") -> Object:
+    """A ServiceAccount."""
+    return _object("ServiceAccount", name, namespace, None)
+
+
 def node(name: str) -> Object:
     """A node."""
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}

@@ -21,7 +21,7 @@ from translators import downward, naming, placement, podfields
 from translators.downward import identity_in_env, identity_in_volume
 from translators.naming import Identity
 from translators.policy import Policy
-from translators.serviceaccount import without_home_token
+from translators.serviceaccount import account, with_identity
 from translators.spec import Dropped, each_container, put
 from translators.types import Object, metadata
 
@@ -76,9 +76,9 @@ def _translated(home: Object, policy: Policy, priority_classes: frozenset[str]) 
     if without_class is not None:
         del spec["priorityClassName"]
         dropped.append(without_class)
-    without_home_token(spec, dropped)
-    account = str((home.get("spec") or {}).get("serviceAccountName") or "default")
-    each_container(spec, lambda c: identity_in_env(c, account=account, address=policy.node_address))
+    with_identity(spec, home, policy, dropped)
+    name, address = account(home), policy.node_address
+    each_container(spec, lambda c: identity_in_env(c, account=name, address=address))
     meta = pod_metadata(home, identity)
     texts = downward.files(home)
     if downward.fit(meta["annotations"], texts):
@@ -87,7 +87,6 @@ def _translated(home: Object, policy: Policy, priority_classes: frozenset[str]) 
         dropped += downward.too_large(home)
         texts = {}
     put(spec, "volumes", [identity_in_volume(item, texts) for item in spec.get("volumes") or ()])
-    spec["automountServiceAccountToken"] = False
     pod = {key: value for key, value in less.items() if key != "status"}
     return Translated(pod={**pod, "metadata": meta, "spec": spec}, dropped=dropped)
 

@@ -90,7 +90,7 @@ _SPEC: dict[str, Rule] = {
     **_all("imagePullSecrets[].name", _COPIED, under="spec."),
     **_all(
         "automountServiceAccountToken",
-        Rule("translated", "serviceaccount: the remote mounts no token of its own"),
+        Rule("translated", "serviceaccount: mounted in the remote only of its own accounts"),
         under="spec.",
     ),
     **_all("serviceAccount serviceAccountName", _ACCOUNT, under="spec."),
@@ -212,7 +212,7 @@ _VOLUMES: dict[str, Rule] = {
     **_all("projected.defaultMode projected.defaultUser", _AS_IT_IS, under="spec.volumes[]."),
     **_all(
         "projected.sources[].serviceAccountToken.**",
-        Rule("translated", "serviceaccount: a token of the remote's would be another identity"),
+        Rule("translated", "serviceaccount: read from a Secret, carried or dropped, by the mode"),
         under="spec.volumes[].",
     ),
     **_all(

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from translators.naming import Identity
 
 #: What becomes of pods of DaemonSets that are bound to the virtual node.
 DaemonSets = Literal["skip", "run"]
+#: Whose identity pods have towards an API server (`translators.serviceaccount`).
+ServiceAccounts = Literal["home", "remote", "none"]
+
+
+class HostPort(NamedTuple):
+    """Where a server listens; the host may be a name, an IPv4 or an IPv6 address (no brackets)."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +32,6 @@ class Policy:
     """The virtual node's IP address, which is its pods' ``status.hostIP``."""
     daemonsets: DaemonSets = "skip"
     """Whether pods of DaemonSets run in the remote, or are told that they do not."""
+    service_accounts: ServiceAccounts = "home"
+    home_api: HostPort | None = None
+    """Where pods reach home's API server; None where the mode needs none."""

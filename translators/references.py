@@ -2,7 +2,8 @@
 
 The places are those of the pod's v1 schema: environment (``env``, ``envFrom``), volumes,
 projected volumes and image pull secrets. A name may be referred to many times; it is listed once.
-``kube-root-ca.crt`` is never copied: each cluster publishes its own in every namespace.
+``kube-root-ca.crt`` is never copied: each cluster publishes its own in every namespace. Nor is a
+Secret with the name of our own token Secrets, or one could stand where the other is.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ Kind = Literal["ConfigMap", "Secret"]
 
 #: Published by the controller-manager into every namespace (its root-ca-cert-publisher).
 ROOT_CA = "kube-root-ca.crt"
+#: How the names of our Secrets with pods' tokens begin (`translators.serviceaccount`).
+TOKEN_PREFIX = "cluster-bridge-token-"  # noqa: S105  # a name
 
 #: Volume sources that name a Secret of the pod's namespace, and under which key they do.
 _VOLUME_SECRETS = {
@@ -41,7 +44,13 @@ def references(pod: Object) -> frozenset[Reference]:
     found = set(_from_containers(spec)) | set(_from_volumes(spec))
     for item in spec.get("imagePullSecrets") or ():
         found |= set(_named("Secret", item))
-    return frozenset(ref for ref in found if ref != Reference("ConfigMap", ROOT_CA))
+    return frozenset(filter(_is_copied, found))
+
+
+def _is_copied(ref: Reference) -> bool:
+    if ref.kind == "ConfigMap":
+        return ref.name != ROOT_CA
+    return not ref.name.startswith(TOKEN_PREFIX)
 
 
 def containers(spec: Object) -> Iterator[Object]:

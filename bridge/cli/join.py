@@ -19,6 +19,8 @@ from bridge.settings import (
     check_daemonsets,
     check_home_name,
     check_name,
+    check_service_accounts,
+    parse_home_api,
     parse_taint,
 )
 from sync.kube.kubeconfig import KubeconfigRef
@@ -85,6 +87,20 @@ def join(
             help="Seconds that a remote namespace of the bridge's stays after its last pod.", min=0
         ),
     ] = NAMESPACE_LINGER,
+    service_accounts: Annotated[
+        str,
+        typer.Option(
+            help="Identity of the pods at an API server: home (tokens of home's service accounts, "
+            "bound to the pod), remote (the account of that name in the remote), or none."
+        ),
+    ] = "home",
+    home_api_address: Annotated[
+        str | None,
+        typer.Option(
+            help="HOST[:PORT] at which pods in the remote reach home's API server; from home's "
+            "kubeconfig unless given, or where that is on loopback from home's Service kubernetes."
+        ),
+    ] = None,
     tls_cert_file: Annotated[
         Path | None,
         typer.Option(help="Certificate of the kubelet API (PEM); self-signed unless given."),
@@ -118,6 +134,8 @@ def join(
             namespace_linger=namespace_linger,
             certificate=tls_cert_file,
             key=tls_private_key_file,
+            service_accounts=check_service_accounts(service_accounts),
+            home_api=parse_home_api(home_api_address) if home_api_address is not None else None,
         )
     except SettingsError as error:
         raise fail(str(error), code=2) from None

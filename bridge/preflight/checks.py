@@ -7,13 +7,15 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from bridge.preflight import permissions
-from bridge.settings import JoinSettings
+from bridge.settings import API_PORT, JoinSettings
 from sync.kube.access import Access, KubeconfigRef, load
 from sync.kube.client import KubeClient
 from sync.kube.errors import (
@@ -26,8 +28,9 @@ from sync.kube.errors import (
     Unauthorized,
     Unreachable,
 )
-from sync.kube.resources import CONFIG_MAPS, NAMESPACES, NODES
+from sync.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, NAMESPACES, NODES
 from translators.naming import Identity, TemplateError, check_template, dns_label, home_id
+from translators.policy import HostPort
 from translators.types import Object, uid_of
 
 #: Seconds for everything, kubeconfig plugins included: a person waits for this.
@@ -48,6 +51,8 @@ class Found:
     client_ca: str
     """PEM of the authorities by which home's API server proves who it is; "" where home keeps
     that to itself."""
+    home_api: HostPort | None
+    """Where pods reach home's API server; None where they have no identity there."""
 
 
 Told = Callable[[str], None]
@@ -72,7 +77,9 @@ async def check(
     """All checks between two clusters that answer. Raises PreflightError."""
     with explained():
         async with asyncio.timeout(LIMIT):
-            lacking = await permissions.lacking(home=home, remote=remote)
+            lacking = await permissions.lacking(
+                home=home, remote=remote, mode=settings.service_accounts
+            )
             if lacking:
                 raise PreflightError(lacking)
             told("both: the credentials may do what the bridge does")
@@ -85,8 +92,13 @@ async def check(
             identity = _identity(settings, remote.access, home_uid=home_uid)
             address = settings.address or await _address(home)
             client_ca = await _client_ca(home)
+            home_api = None
+            if settings.service_accounts == "home":
+                home_api = settings.home_api or await _home_api(home)
     told(f"home: reaches this bridge at {address}")
-    return Found(identity, home_id(remote_uid), address, client_ca)
+    if home_api is not None:
+        told(f"remote: pods find home's API server at {home_api}")
+    return Found(identity, home_id(remote_uid), address, client_ca, home_api)
 
 
 class explained:  # noqa: N801  # reads as a statement
@@ -200,3 +212,31 @@ async def _client_ca(home: KubeClient) -> str:
     except (NotFound, Forbidden):
         return ""
     return str((found.get("data") or {}).get("client-ca-file") or "")
+
+
+async def _home_api(home: KubeClient) -> HostPort:
+    """Where home's API server is for pods: as in the kubeconfig, or where that is on loopback as
+    the endpoints of the Service ``kubernetes`` say."""
+    server = urlsplit(home.access.server)
+    if not _is_loopback(server.hostname or ""):
+        return HostPort(server.hostname or "", server.port or API_PORT)
+    path = ENDPOINT_SLICES.path("kubernetes", namespace="default")
+    try:
+        found = await home.request("GET", path, timeout=permissions.QUESTION)
+    except NotFound:
+        found = {}
+    addresses = [it for end in found.get("endpoints") or () for it in end.get("addresses") or ()]
+    ports = [it["port"] for it in found.get("ports") or () if it.get("port")]
+    if not (addresses and ports):
+        raise PreflightError(
+            f"home's API server is at {home.access.host}, which does not tell where pods can reach "
+            "it; say so with --home-api-address HOST:PORT, or join with --service-accounts none"
+        )
+    return HostPort(str(addresses[0]), int(ports[0]))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from sync.kube.client import KubeClient
 from sync.kube.resources import (
     CONFIG_MAPS,
+    ENDPOINT_SLICES,
     EVENTS,
     LEASES,
     NAMESPACES,
@@ -19,11 +20,13 @@ from sync.kube.resources import (
     PRIORITY_CLASSES,
     SECRETS,
     SELF_SUBJECT_ACCESS_REVIEWS,
+    SERVICE_ACCOUNTS,
     SERVICES,
     SUBJECT_ACCESS_REVIEWS,
     TOKEN_REVIEWS,
     Resource,
 )
+from translators.policy import ServiceAccounts
 from translators.types import Object
 
 #: Seconds for one question to an API server.
@@ -56,6 +59,12 @@ HOME = (
     Right(TOKEN_REVIEWS, ("create",)),
     Right(SUBJECT_ACCESS_REVIEWS, ("create",)),
 )
+#: What home must allow too where pods have tokens of its service accounts; the address of its API
+#: server is looked up where the kubeconfig's is on loopback.
+HOME_TOKENS = (
+    Right(SERVICE_ACCOUNTS, ("create",), "token"),
+    Right(ENDPOINT_SLICES, ("get",), namespace="default"),
+)
 REMOTE = (
     Right(NODES, ("list", "watch")),
     # Kinds that it may not list in a namespace of its own keep that from being removed, no more.
@@ -75,9 +84,14 @@ REMOTE = (
 )
 
 
-async def lacking(*, home: KubeClient, remote: KubeClient) -> str:
+def at_home(mode: ServiceAccounts) -> tuple[Right, ...]:
+    """The rights that home must allow, by `Policy.service_accounts`."""
+    return (*HOME, *HOME_TOKENS) if mode == "home" else HOME
+
+
+async def lacking(*, home: KubeClient, remote: KubeClient, mode: ServiceAccounts) -> str:
     """One sentence that names the rights that are missing; "" where none is."""
-    asked = [(home, right, verb) for right in HOME for verb in right.verbs]
+    asked = [(home, right, verb) for right in at_home(mode) for verb in right.verbs]
     asked += [(remote, right, verb) for right in REMOTE for verb in right.verbs]
     allowed = await asyncio.gather(*(_may(*question) for question in asked))
     missing = [question for question, answer in zip(asked, allowed, strict=True) if not answer]

@@ -19,6 +19,17 @@ from tests.sync.world import NODE
 CANARY = "canary-4711"
 
 
+#: Where home's API server says it is.
+API_SLICE: Object = {
+    "apiVersion": "discovery.k8s.io/v1",
+    "kind": "EndpointSlice",
+    "metadata": {"name": "kubernetes", "namespace": "default"},
+    "addressType": "IPv4",
+    "endpoints": [{"addresses": ["192.0.2.1"]}],
+    "ports": [{"name": "https", "port": 6443}],
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Clusters:
     """Both API servers, and the settings of a join between them."""
@@ -43,6 +54,9 @@ def clusters(home: FakeApi, remote: FakeApi, folder: Path) -> Clusters:
         content = kubeconfig(api.url, user={"token": CANARY}, context=f"{name}-context")
         files[name] = write(folder / f"{name}.yaml", content)
     put_worker(remote, "worker")
+    home.put(API_SLICE)
+    home.put(objects.service_account("default"))
+    home.put(objects.config_map("kube-root-ca.crt", data={"ca.crt": "home's CA"}))
     settings = JoinSettings(
         KubeconfigRef(files["remote"]),
         KubeconfigRef(files["home"]),

@@ -8,11 +8,12 @@ from typing import Any
 from sync.kube.resources import (
     PODS,
     SELF_SUBJECT_ACCESS_REVIEWS,
+    SERVICE_ACCOUNTS,
     SUBJECT_ACCESS_REVIEWS,
     TOKEN_REVIEWS,
     Object,
 )
-from tests.fakeapi import patching, refusals
+from tests.fakeapi import patching, refusals, tokens
 from tests.fakeapi.deletion import delete
 from tests.fakeapi.journal import Entry
 from tests.fakeapi.kinds import Kind, Target
@@ -37,6 +38,8 @@ class Api:
         self.store = store
         self.lister = Lister(store)
         self.version = "v1.34.4"
+        self.clock: Callable[[], str] = timestamp
+        """The time in RFC 3339 from which tokens live."""
         self.authorize: Callable[[Object], bool] = lambda _spec: True
         """Answers SubjectAccessReviews and SelfSubjectAccessReviews by their ``spec``."""
         self.authenticate: Callable[[str], Object | None] = lambda _token: {"username": "someone"}
@@ -66,6 +69,8 @@ class Api:
         body = _body(entry)
         if target.subresource == "binding":
             return 201, self._bind(target, body)
+        if target.kind.resource == SERVICE_ACCOUNTS and target.subresource == "token":
+            return 201, tokens.issue(self.store, self._old(target), body, now=self.clock())
         if target.name is not None:
             raise _not_allowed()
         if target.kind.resource.namespaced and target.namespace is None:
@@ -217,6 +222,8 @@ def bind(store: Store, kind: Kind, pod: Object, node: str) -> Object:
 def _has(target: Target) -> bool:
     if target.subresource == "status":
         return target.kind.status
+    if target.kind.resource == SERVICE_ACCOUNTS:
+        return target.subresource == "token"
     return target.kind.resource == PODS and target.subresource in {*_SPECIAL, "binding"}
 
 

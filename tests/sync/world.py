@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 from sync.engine import Engine
@@ -20,7 +21,7 @@ from tests.fakeapi.credentials import access_to
 from tests.sync.watched import caught_up
 from translators import naming
 from translators.naming import Identity
-from translators.policy import Policy
+from translators.policy import HostPort, Policy
 
 NODE = "virtual"
 ADDRESS = "192.0.2.7"
@@ -37,8 +38,14 @@ class World:
         self.remote = remote
         self.identity = IDENTITY
         self.now = "2030-01-01T00:00:00Z"
-        self.policy = Policy(self.identity, ADDRESS)
+        self.policy = Policy(
+            self.identity,
+            ADDRESS,
+            service_accounts="none",
+            home_api=HostPort("192.0.2.1", 6443),
+        )
         self.namespace_linger = 60.0
+        home.api.clock = lambda: self.now
         self._clients = AsyncExitStack()
         self._engine: Engine | None = None
         self._task: asyncio.Task[None] | None = None
@@ -65,7 +72,7 @@ class World:
         self._engine = Engine(
             home,
             remote,
-            policy=self.policy,
+            policy=replace(self.policy, identity=self.identity),
             now=lambda: self.now,
             namespace_linger=self.namespace_linger,
         )
@@ -130,9 +137,14 @@ class World:
             self.engine.pods.controller.queue,
             self.engine.mirror.controller.queue,
             self.engine.eventmirror.controller.queue,
+            self.engine.tokens.controller.queue,
         ]
         return self.engine.events._waiting.empty() and not any(
-            len(queue) or queue._working or (queue._later and not waiting) for queue in queues
+            len(queue)
+            or queue._working
+            # What has not failed waits for its time, such as a token's renewal.
+            or (queue._later.keys() & queue._backoffs.keys() and not waiting)
+            for queue in queues
         )
 
     def _progress(self) -> tuple[object, ...]:

@@ -30,7 +30,7 @@ def _home(spec: Object, **meta: Any) -> Object:
 
 
 def _remote(home: Object, identity: Identity = IDENTITY) -> Object:
-    return pod.to_remote(home, Policy(identity, ADDRESS)).pod
+    return pod.to_remote(home, Policy(identity, ADDRESS, service_accounts="none")).pod
 
 
 def _spec(spec: Object) -> Object:
@@ -265,7 +265,8 @@ def test_another_volume_at_the_place_of_the_token_stays() -> None:
 
 def test_a_dropped_field_is_a_sentence() -> None:
     volume = {"name": "vault", "projected": {"sources": [{"serviceAccountToken": {}}]}}
-    translated = pod.to_remote(_home({"volumes": [volume]}), Policy(IDENTITY, ADDRESS))
+    policy = Policy(IDENTITY, ADDRESS, service_accounts="none")
+    translated = pod.to_remote(_home({"volumes": [volume]}), policy)
 
     [dropped] = translated.dropped
     assert str(dropped) == (

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
 
 from bridge.preflight import permissions
-from bridge.preflight.permissions import HOME, NAMED, REMOTE, Right
+from bridge.preflight.permissions import NAMED, REMOTE, Right, at_home
 from sync.kube.resources import (
     CONFIG_MAPS,
     NAMESPACES,
@@ -40,7 +41,9 @@ Use = tuple[str, Resource, str, str]
 
 async def lacking(two: Clusters, client_for: ClientFor) -> str:
     return await permissions.lacking(
-        home=await client_for(two.home, "home"), remote=await client_for(two.remote, "remote")
+        home=await client_for(two.home, "home"),
+        remote=await client_for(two.remote, "remote"),
+        mode=two.settings.service_accounts,
     )
 
 
@@ -65,7 +68,7 @@ async def test_each_right_is_asked_for_once_with_its_place(
     two: Clusters, client_for: ClientFor
 ) -> None:
     await lacking(two, client_for)
-    for api, table in ((two.home, HOME), (two.remote, REMOTE)):
+    for api, table in ((two.home, at_home("home")), (two.remote, REMOTE)):
         asked = [entry.body["spec"]["resourceAttributes"] for entry in api.log]
         assert len(asked) == sum(len(right.verbs) for right in table)
         for right in table:
@@ -76,6 +79,15 @@ async def test_each_right_is_asked_for_once_with_its_place(
                 place["namespace"] = right.namespace
             for verb in right.verbs:
                 assert asked.count({**place, "verb": verb}) == 1
+
+
+async def test_tokens_are_a_right_only_where_pods_have_them(
+    two: Clusters, client_for: ClientFor
+) -> None:
+    two.home.api.authorize = only(resource="serviceaccounts", subresource="token")
+    assert "may not create serviceaccounts/token" in await lacking(two, client_for)
+    settings = two.but(service_accounts="none")
+    assert await lacking(replace(two, settings=settings), client_for) == ""
 
 
 async def test_what_one_side_lacks_is_named(two: Clusters, client_for: ClientFor) -> None:
@@ -256,7 +268,7 @@ async def test_the_tables_are_what_the_bridge_asks_of_the_api_servers(
         await two.remote.until(lambda: not two.remote.find(NAMESPACES, "empty-h"))
 
     used: set[Use] = set()
-    for side, api, table in (("home", two.home, HOME), ("remote", two.remote, REMOTE)):
+    for side, api, table in (("home", two.home, at_home("home")), ("remote", two.remote, REMOTE)):
         for use, entry, namespace in uses(side, api):
             if entry.path.endswith("/configmaps/extension-apiserver-authentication"):
                 continue  # NB: of use, not needed: where it may not be read, tokens are.
@@ -264,7 +276,7 @@ async def test_the_tables_are_what_the_bridge_asks_of_the_api_servers(
             assert any(covers(right, use, namespace) for right in table), entry
     rights = {
         (side, right.resource, right.subresource, verb)
-        for side, table in (("home", HOME), ("remote", REMOTE))
+        for side, table in (("home", at_home("home")), ("remote", REMOTE))
         for right in table
         for verb in right.verbs
     }

@@ -8,6 +8,7 @@ change of the rules, for a person to read the difference.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,16 +16,16 @@ import yaml
 
 from translators import configmap, diff, event, naming, pod, podstatus, secret, service
 from translators.naming import Identity
-from translators.policy import Policy
+from translators.policy import HostPort, Policy
 from translators.types import Object
 
 #: Whose objects these are.
 IDENTITY = Identity(home_id="0123456789abcdef", home_name="berlin", node="burst")
 #: The virtual node's address.
 ADDRESS = "10.20.0.5"
-POLICY = Policy(IDENTITY, ADDRESS)
+POLICY = Policy(IDENTITY, ADDRESS, home_api=HostPort("10.20.0.1", 6443))
 #: Keys of a file that are not results.
-GIVEN = ("about", "translate", "home", "remote", "pod")
+GIVEN = ("about", "translate", "service_accounts", "home", "remote", "pod")
 
 
 class Case(NamedTuple):
@@ -60,7 +61,8 @@ def homes(translate: str) -> list[Object]:
 
 
 def _pod(given: Object) -> Object:
-    translated = pod.to_remote(given["home"], POLICY)
+    mode = given.get("service_accounts", POLICY.service_accounts)
+    translated = pod.to_remote(given["home"], replace(POLICY, service_accounts=mode))
     return {
         "remote": translated.pod,
         "dropped": [{"field": item.field, "why": item.why} for item in translated.dropped],

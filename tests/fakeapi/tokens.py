@@ -1,0 +1,39 @@
+"""TokenRequests, after pkg/registry/core/serviceaccount/storage/token.go."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import datetime, timedelta
+
+from sync.kube.resources import PODS, SERVICE_ACCOUNTS, Object
+from tests.fakeapi import refusals
+from tests.fakeapi.store import Store
+
+#: What a token begins with, so that tests find it wherever it gets to.
+PREFIX = "issued-token-"
+#: Seconds that a token lives, where nobody asks, and at least.
+_LIFE, _LEAST = 3600, 600
+
+
+def issue(store: Store, account: Object, body: Object, *, now: str) -> Object:
+    """The answer with a new token. Raises Refused."""
+    name, namespace = account["metadata"]["name"], account["metadata"]["namespace"]
+    spec = body.get("spec") or {}
+    seconds = spec.get("expirationSeconds", _LIFE)
+    if seconds < _LEAST:
+        why = f"Invalid value: {seconds}: may not specify a duration less than 10 minutes"
+        raise refusals.invalid(SERVICE_ACCOUNTS, "", ("spec.expirationSeconds", why))
+    if bound := spec.get("boundObjectRef"):
+        pod = store.get(store.registry.of(PODS), namespace, bound["name"])
+        if pod["spec"].get("serviceAccountName") != name:
+            why = f'cannot bind token for serviceaccount "{name}" to pod running with different'
+            raise refusals.bad_request(f"{why} serviceaccount name.")
+        if bound.get("uid", pod["metadata"]["uid"]) != pod["metadata"]["uid"]:
+            why = "the UID in the bound object reference does not match the UID in record."
+            raise refusals.conflict(PODS, bound["name"], why)
+    expires = datetime.fromisoformat(now) + timedelta(seconds=seconds)
+    status = {
+        "token": PREFIX + secrets.token_hex(8),
+        "expirationTimestamp": expires.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+    return {**body, "spec": {"audiences": ["api"], **spec}, "status": status}
