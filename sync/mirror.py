@@ -29,7 +29,7 @@ from sync.kube.resources import CONFIG_MAPS, SECRETS, SERVICES, Resource
 from sync.namespaces import Namespaces
 from sync.scopes import Scopes
 from sync.store import Key
-from translators import configmap, naming, secret, service
+from translators import configmap, naming, secret, service, serviceaccount
 from translators.diff import merge_patch
 from translators.naming import Identity
 from translators.references import references
@@ -261,7 +261,9 @@ class Mirror:
 
     def _copy(self, key: MirrorKey) -> Object | None:
         namespace = self._identity.remote_namespace(key.namespace)
-        return self._copies[key.resource].store.get(Key(namespace, key.name))
+        copy = self._copies[key.resource].store.get(Key(namespace, key.name))
+        # Tokens of a pod are no copy, whatever home has under that name.
+        return None if copy is None or serviceaccount.pod_of(copy) else copy
 
     def _is_current(self, key: MirrorKey) -> bool:
         """Whether nothing is to do for the key, so that nobody has to wait for it."""

@@ -14,6 +14,8 @@ from bridge.settings import (
     check_address,
     check_home_name,
     check_name,
+    check_service_accounts,
+    parse_home_api,
     parse_taint,
 )
 from sync.kube.access import KubeconfigRef
@@ -99,3 +101,38 @@ def test_settings_are_frozen() -> None:
 
     with pytest.raises(dataclasses.FrozenInstanceError):
         settings.name = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("mode", ["home", "remote", "none"])
+def test_a_mode_of_service_accounts(mode: str) -> None:
+    assert check_service_accounts(mode) == mode
+
+
+@pytest.mark.parametrize("mode", ["", "Home", "both"])
+def test_another_mode_is_refused(mode: str) -> None:
+    with pytest.raises(SettingsError, match="--service-accounts .*home, remote or none"):
+        check_service_accounts(mode)
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port", "shown"),
+    [
+        ("api.example.com", "api.example.com", 443, "api.example.com:443"),
+        ("192.0.2.1:6443", "192.0.2.1", 6443, "192.0.2.1:6443"),
+        ("fd00::1", "fd00::1", 443, "[fd00::1]:443"),
+        ("[fd00::1]:6443", "fd00::1", 6443, "[fd00::1]:6443"),
+        ("[fd00::1]", "fd00::1", 443, "[fd00::1]:443"),
+    ],
+)
+def test_where_homes_api_server_is(text: str, host: str, port: int, shown: str) -> None:
+    found = parse_home_api(text)
+    assert found == (host, port)
+    assert str(found) == shown
+
+
+@pytest.mark.parametrize(
+    "text", ["", "https://a", "a:b", "a:0", "a:70000", "a/b", "u@a", "a b", "[fd00::1", ":6443"]
+)
+def test_where_no_api_server_can_be(text: str) -> None:
+    with pytest.raises(SettingsError, match="--home-api-address"):
+        parse_home_api(text)

@@ -205,7 +205,7 @@ async def test_a_pod_waits_with_a_reason_for_an_account_that_is_missing(asking: 
     assert asking.status()["reason"] == "TokenRefused"
     assert 'serviceaccounts "clerk" not found' in asking.status()["message"]
     asking.home.put(service_account("clerk"))
-    await asking.remote.until(lambda: asking.there())
+    await asking.remote.until(asking.there)
 
 
 async def test_a_running_pod_is_told_that_its_token_cannot_be_renewed(asking: World) -> None:
@@ -254,11 +254,12 @@ async def test_no_token_is_in_a_log_an_event_or_a_repr(
     asking: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    asking.remote.fail(Fault("POST", "*/secrets", code=422, times=1))
+    refused = asking.remote.fail(Fault("POST", "*/secrets", code=422, times=100))
     await asking.start()
     asking.pod()
     await asking.told("RemoteInvalid")
     await asking.stop()
+    asking.remote.heal(refused)
     await asking.start()
     assert texts(asking)
     engine = asking.engine

@@ -15,13 +15,14 @@ from bridge.preflight import checks, permissions
 from bridge.preflight.checks import Found, PreflightError, connected
 from bridge.settings import JoinSettings
 from sync.kube.access import KubeconfigRef
-from sync.kube.resources import CONFIG_MAPS, NAMESPACES
+from sync.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, NAMESPACES
 from tests.bridge.clusters import CANARY, Clusters
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.objects import config_map, node
 from translators.naming import home_id
+from translators.policy import HostPort
 
 REVIEWS = "*/selfsubjectaccessreviews"
 Break = Callable[[Clusters], JoinSettings]
@@ -66,6 +67,7 @@ async def test_two_clusters_that_can_be_joined(two: Clusters) -> None:
         f"home: {two.home.url} (context home-context), v1.34.4",
         "both: the credentials may do what the bridge does",
         "home: reaches this bridge at 127.0.0.1",
+        "remote: pods find home's API server at 192.0.2.1:6443",
     ]
     assert two.writes() == []
 
@@ -78,7 +80,8 @@ async def test_each_question_comes_after_those_that_it_relies_on(two: Clusters) 
     await checked(two.settings)
     asked = [entry.path.rpartition("/")[2] for entry in two.home.log]
     order = ["version", "selfsubjectaccessreviews", "kube-system"]
-    assert list(dict.fromkeys(asked)) == [*order, "extension-apiserver-authentication"]
+    others = ["extension-apiserver-authentication", "kubernetes"]
+    assert list(dict.fromkeys(asked)) == [*order, *others]
     asked = [entry.path.rpartition("/")[2] for entry in two.remote.log]
     assert list(dict.fromkeys(asked)) == order
 
@@ -104,6 +107,21 @@ async def test_a_client_ca_config_map_without_one(two: Clusters) -> None:
         CONFIG_MAPS, "extension-apiserver-authentication", {"data": None}, "kube-system"
     )
     assert (await checked(two.settings)).client_ca == ""
+
+
+async def test_the_address_of_homes_api_server_is_the_one_given(two: Clusters) -> None:
+    found = await checked(two.but(home_api=HostPort("api.example.com", 443)))
+    assert found.home_api == HostPort("api.example.com", 443)
+
+
+async def test_without_tokens_nobody_asks_where_homes_api_server_is(two: Clusters) -> None:
+    assert (await checked(two.but(service_accounts="none"))).home_api is None
+    assert two.home.requests(path="*/endpointslices/*") == []
+
+
+async def test_a_home_that_does_not_tell_where_its_api_server_is(two: Clusters) -> None:
+    two.home.remove(ENDPOINT_SLICES, "kubernetes", "default")
+    assert "say so with --home-api-address" in await refused(two.settings)
 
 
 # -- what is refused -----------------------------------------------------------------------

@@ -23,7 +23,8 @@ from translators.types import Object
 IDENTITY = Identity(home_id="0123456789abcdef", home_name="berlin", node="burst")
 #: The virtual node's address.
 ADDRESS = "10.20.0.5"
-POLICY = Policy(IDENTITY, ADDRESS, home_api=HostPort("10.20.0.1", 6443))
+POLICY = Policy(IDENTITY, ADDRESS)
+HOME_API = HostPort("10.20.0.1", 6443)
 #: Keys of a file that are not results.
 GIVEN = ("about", "translate", "service_accounts", "home", "remote", "pod")
 
@@ -62,7 +63,8 @@ def homes(translate: str) -> list[Object]:
 
 def _pod(given: Object) -> Object:
     mode = given.get("service_accounts", POLICY.service_accounts)
-    translated = pod.to_remote(given["home"], replace(POLICY, service_accounts=mode))
+    policy = replace(POLICY, service_accounts=mode, home_api=HOME_API)
+    translated = pod.to_remote(given["home"], policy)
     return {
         "remote": translated.pod,
         "dropped": [{"field": item.field, "why": item.why} for item in translated.dropped],

@@ -1,0 +1,96 @@
+"""Whose identity a pod in the remote has towards an API server."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from e2e.clusters.model import Cluster
+from e2e.conftest import Bridged
+from e2e.kubectl import Json, get, is_ready, wait_for
+from e2e.workloads import pod
+
+MOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+def running(bridged: Bridged) -> None:
+    """Until the test's pod is ready at home."""
+    wait_for(lambda: any(map(is_ready, bridged.home_pods())), "the pod is ready")
+
+
+def read(bridged: Bridged, command: str) -> str:
+    """What a shell command in the pod says."""
+    return bridged.kubectl("exec", "asks", "--", "sh", "-c", command)
+
+
+def review(cluster: Cluster, token: str) -> Json:
+    """Whose the cluster says the token is."""
+    body = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenReview",
+        "spec": {"token": token},
+    }
+    args = ("create", "-f", "-", "-o", "json")
+    status: Json = json.loads(cluster.kubectl(*args, input=json.dumps(body)).stdout)["status"]
+    return status
+
+
+def token_secrets(bridged: Bridged) -> list[Json]:
+    found = get(bridged.remote, "secrets", namespace=bridged.remote_namespace)
+    return [it for it in found if it["metadata"]["name"].startswith("cluster-bridge-token-")]
+
+
+def test_a_pod_is_at_homes_api_what_it_would_be_at_home(bridged: Bridged) -> None:
+    bridged.kubectl("create", "serviceaccount", "clerk")
+    source = {"audience": "vault", "expirationSeconds": 600, "path": "token"}
+    volume = {"name": "vault", "projected": {"sources": [{"serviceAccountToken": source}]}}
+    main = {
+        "name": "main",
+        "image": "registry.k8s.io/e2e-test-images/agnhost:2.56",
+        "args": ["pause"],
+        "volumeMounts": [{"name": "vault", "mountPath": "/vault"}],
+    }
+    bridged.apply(
+        pod(bridged.node, "asks", serviceAccountName="clerk", containers=[main], volumes=[volume])
+    )
+    running(bridged)
+
+    name = f"system:serviceaccount:{bridged.namespace}:clerk"
+    token = read(bridged, f"cat {MOUNT}/token")
+    assert review(bridged.home, token)["user"]["username"] == name
+    assert not review(bridged.remote, token).get("authenticated")
+    assert read(bridged, f"cat {MOUNT}/namespace") == bridged.namespace
+    [ca] = [
+        it["data"]["ca.crt"]
+        for it in get(bridged.home, "configmaps", namespace=bridged.namespace)
+        if it["metadata"]["name"] == "kube-root-ca.crt"
+    ]
+    assert read(bridged, f"cat {MOUNT}/ca.crt").strip() == ca.strip()
+    assert not review(bridged.home, read(bridged, "cat /vault/token")).get("authenticated")
+    # The way to home's API server, as the environment names it.
+    read(bridged, "/agnhost connect $KUBERNETES_SERVICE_HOST:$KUBERNETES_SERVICE_PORT --timeout=5s")
+
+    assert len(token_secrets(bridged)) == 1
+    bridged.kubectl("delete", "pod", "asks")
+    wait_for(lambda: not token_secrets(bridged), "the tokens are gone from the remote")
+    wait_for(
+        lambda: not review(bridged.home, token).get("authenticated"), "home takes the token back"
+    )
+
+
+@pytest.mark.join("--service-accounts", "remote")
+def test_a_pod_can_be_what_the_remote_grants(bridged: Bridged) -> None:
+    bridged.apply(pod(bridged.node, "asks"))
+    running(bridged)
+    user = review(bridged.remote, read(bridged, f"cat {MOUNT}/token"))["user"]["username"]
+    assert user == f"system:serviceaccount:{bridged.remote_namespace}:default"
+    assert token_secrets(bridged) == []
+
+
+@pytest.mark.join("--service-accounts", "none")
+def test_a_pod_can_be_nobody(bridged: Bridged) -> None:
+    bridged.apply(pod(bridged.node, "asks"))
+    running(bridged)
+    assert read(bridged, f"ls {MOUNT} 2>/dev/null || echo nothing").strip() == "nothing"
+    assert token_secrets(bridged) == []
