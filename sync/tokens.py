@@ -253,9 +253,8 @@ class Tokens:
         if self._policy.service_accounts != "home":
             return _NOTHING
         found = serviceaccount.needs(home)
-        if not found.tokens or podstatus.is_terminal(home) or not podplan.may_run(home):
-            return _NOTHING
-        return found
+        live = podplan.may_run(home, self._policy) and not podstatus.is_terminal(home)
+        return found if found.tokens and live else _NOTHING
 
     def _home_pod(self, ref: PodRef) -> Object | None:
         home = self._home_pods.store.get(Key(ref.namespace, ref.name))

@@ -110,7 +110,7 @@ def test_a_mode_of_service_accounts(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["", "Home", "both"])
 def test_another_mode_is_refused(mode: str) -> None:
-    with pytest.raises(SettingsError, match="--service-accounts .*home, remote or none"):
+    with pytest.raises(SettingsError, match=r"--service-accounts .*home, remote or none"):
         check_service_accounts(mode)
 
 
