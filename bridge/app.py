@@ -81,6 +81,7 @@ async def join(settings: JoinSettings, *, told: Callable[[str], None], stop: asy
         policy = Policy(
             found.identity,
             found.address,
+            network=settings.network,
             daemonsets=settings.daemonsets,
             service_accounts=settings.service_accounts,
             home_api=found.home_api,

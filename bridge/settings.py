@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from sync.kube.kubeconfig import KubeconfigRef
 from translators.naming import DOMAIN, dns_label
-from translators.policy import DaemonSets, HostPort, ServiceAccounts
+from translators.policy import DaemonSets, HostPort, Network, ServiceAccounts
 from translators.types import Object
 
 #: The port that clients expect a kubelet on; where it stands in the Node's status they use that.
@@ -53,6 +53,8 @@ class JoinSettings:
     """The kubelet API's port; 0 takes a free one."""
     template: str = DEFAULT_TEMPLATE
     """How home's namespaces are named in the remote."""
+    network: Network = "flat"
+    """How pods of the two clusters reach each other."""
     taint: Object | None = None
     """As in a Node's ``spec.taints``; None for no taint."""
     daemonsets: DaemonSets = "skip"

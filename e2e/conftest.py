@@ -23,6 +23,8 @@ from e2e.kubectl import Json, get, wait_for
 #: Seconds for a test on real clusters, without its fixtures: the first one may build the clusters'
 #: programs for minutes, and each step of them has a limit of its own.
 TEST_SECONDS = 300
+#: The kinds that the bridge makes objects of in the remote.
+_OURS = "pods,configmaps,secrets,services,endpointslices"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -107,6 +109,6 @@ def bridged(
     assert left.returncode == 0, left.stderr
     selector = f"cluster-bridge.io/node={node_name}"
     wait_for(
-        lambda: not get(remote, "pods,configmaps,secrets,services", selector=selector, every=True),
+        lambda: not get(remote, _OURS, selector=selector, every=True),
         "nothing of ours is left in the remote",
     )

@@ -71,7 +71,7 @@ def made_by_bridge(*clusters: Cluster) -> set[str]:
 
     API servers note who wrote what in ``metadata.managedFields``, under the name of the client.
     """
-    kinds = "nodes,namespaces,pods,leases,configmaps,secrets,services,events"
+    kinds = "nodes,namespaces,pods,leases,configmaps,secrets,services,endpointslices,events"
     found = set()
     for cluster in clusters:
         said = cluster.kubectl("get", kinds, "-A", "-o", "json", "--show-managed-fields").stdout

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from sync.kube.client import KubeClient
 from sync.kube.errors import ApiError, NotFound
-from sync.kube.resources import NAMESPACES, PODS, Resource
-from sync.mirror import RESOURCES, reference_keys
+from sync.kube.resources import NAMESPACES, PODS, SERVICES, Resource
+from sync.mirror import RESOURCES, MirrorKey, copies_selector, reference_keys
 from translators import naming
 from translators.naming import Identity
 from translators.types import Object, name_of, namespace_of, uid_of
@@ -45,22 +45,26 @@ class Inventory:
 async def inventory(remote: KubeClient, identity: Identity) -> Inventory:
     """All objects with this home's and this node's labels.
 
-    Copies that a pod of another virtual node of this home uses are that node's by now.
+    Copies that a pod of another virtual node of this home uses are that node's by now, and so are
+    the Services of its namespace.
     """
     labels = ",".join(f"{key}={value}" for key, value in naming.owner_labels(identity).items())
     found = Inventory()
     found.pods = (await remote.list(PODS, labels=labels)).items
     others = (await remote.list(PODS, labels=identity.owned_by_home)).items
-    used = set()
+    used: set[MirrorKey] = set()
+    shared: set[str] = set()
     for pod in others:
         origin = naming.origin(pod)
         if origin is not None and not naming.is_nodes_own(pod, identity):
             used |= set(reference_keys(pod, origin.namespace))
+            shared.add(origin.namespace)
     for resource in RESOURCES:
-        for copy in (await remote.list(resource, labels=labels)).items:
+        for copy in (await remote.list(resource, labels=copies_selector(resource, labels))).items:
             origin = naming.origin(copy)
             key = (resource, origin.namespace, origin.name) if origin else None
-            if key not in used:
+            is_shared = resource is SERVICES and origin is not None and origin.namespace in shared
+            if key not in used and not is_shared:
                 found.copies.append((resource, copy))
     found.namespaces = (await remote.list(NAMESPACES, labels=labels)).items
     return found
@@ -85,7 +89,7 @@ async def remove_pods(
 
 
 async def remove_copies(remote: KubeClient, copies: list[tuple[Resource, Object]]) -> None:
-    """Deletes ConfigMaps, Secrets and Services of ours."""
+    """Deletes ConfigMaps, Secrets, Services and EndpointSlices of ours."""
     for resource, copy in copies:
         await remote.delete(resource, name_of(copy), namespace=namespace_of(copy), uid=uid_of(copy))
 

@@ -22,7 +22,7 @@ from sync.events import EventRecorder
 from sync.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.resources import NAMESPACES, NODES, PODS, PRIORITY_CLASSES, SECRETS, Resource
-from sync.mirror import RESOURCES, Mirror, reference_keys
+from sync.mirror import RESOURCES, Mirror, copies_selector, reference_keys
 from sync.namespaces import Namespaces
 from sync.pods import Pods
 from sync.scopes import Scopes
@@ -67,17 +67,29 @@ class Engine:
             },
         )
         self.remote_pods = Informer(
-            remote, PODS, labels=owned, indexers={"reference": _remote_references}
+            remote,
+            PODS,
+            labels=owned,
+            indexers={"namespace": _origins, "reference": _remote_references},
         )
         self.remote_nodes = Informer(remote, NODES)
         self._priority_classes = Informer(remote, PRIORITY_CLASSES)
         self._remote_namespaces = Informer(remote, NAMESPACES, labels=owned)
-        self._copies = {kind: Informer(remote, kind, labels=owned) for kind in RESOURCES}
+        self._copies = {
+            kind: Informer(
+                remote,
+                kind,
+                labels=copies_selector(kind, owned),
+                indexers={"origin": _origins},
+            )
+            for kind in RESOURCES
+        }
         self.eventmirror = EventMirror(home, remote, identity)
         self._scopes = Scopes(
             home,
             on_change=self._scoped,
             on_synced=self._scope_synced,
+            network=policy.network,
             beside=self.eventmirror.follow,
         )
         namespaces = Namespaces(remote, self._remote_namespaces, identity)
@@ -233,6 +245,11 @@ def _home_references(policy: Policy, home: Object) -> Iterable[Hashable]:
     if not podplan.may_run(home, policy):
         return ()
     return reference_keys(home, HomeNamespace(namespace_of(home)))
+
+
+def _origins(remote: Object) -> Iterable[Hashable]:
+    origin = naming.origin(remote)
+    return () if origin is None else (origin.namespace,)
 
 
 def _remote_references(remote: Object) -> Iterator[Hashable]:

@@ -1,22 +1,25 @@
-"""Keeps the remote's copies of home's ConfigMaps, Secrets and Services right.
+"""Keeps the remote's copies of home's ConfigMaps, Secrets, Services and EndpointSlices right.
 
 A copy exists while it is *needed*: a ConfigMap or Secret while a pod on the node refers to it, a
-Service while it selects one. Nothing else of a namespace is copied. One controller works all
-kinds; its key names the home object.
+Service while its namespace has pods on the node, an EndpointSlice (where pod networks are routed)
+while its Service has a copy of ours and it has endpoints that the remote does not see itself.
+Nothing else of a namespace is copied. One controller works all kinds; its key names the home
+object.
 
 - A copy follows its original; where the API forbids the change (an immutable object, a Secret's
   type), it is deleted and made anew.
-- A copy goes when it is needed no more or its original is gone; a ConfigMap or Secret that a pod
-  of this home still mounts in the remote is kept until that pod is gone.
+- A copy goes when it is needed no more or its original is gone. What a pod of this home still
+  uses in the remote is kept until that pod is gone: a ConfigMap or Secret that it mounts, and the
+  Services of its namespace.
 - A foreign object of that name is left alone, and `Waiting` says so: a pod must not run with
-  another's configuration.
+  another's configuration. With another's Service it may, and its endpoints stay as they are.
 - Nothing is deleted on the word of a cache that is not complete.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,11 +28,11 @@ from sync.events import EventRecorder
 from sync.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, Forbidden, Invalid
-from sync.kube.resources import CONFIG_MAPS, SECRETS, SERVICES, Resource
+from sync.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, SECRETS, SERVICES, Resource
 from sync.namespaces import Namespaces
 from sync.scopes import Scopes
 from sync.store import Key
-from translators import configmap, naming, secret, service, serviceaccount
+from translators import configmap, endpointslice, naming, secret, service, serviceaccount
 from translators.diff import merge_patch
 from translators.naming import Identity
 from translators.references import references
@@ -67,16 +70,30 @@ class MirrorKey(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class _Kind:
     to_remote: Callable[[Object, Identity], Object]
-    may_leave: Callable[[Object], bool]
+    may_leave: Callable[[Object, Identity], bool]
+    remote_name: Callable[[str, Identity], str] = lambda name, _: name
+    selector: str = ""
+    """What tells copies from other objects that have our labels too."""
 
 
 _KINDS: dict[Resource, _Kind] = {
-    CONFIG_MAPS: _Kind(configmap.to_remote, lambda _: True),
-    SECRETS: _Kind(secret.to_remote, secret.is_copied),
-    SERVICES: _Kind(service.to_remote, lambda home: not service.is_api_server(home)),
+    CONFIG_MAPS: _Kind(configmap.to_remote, lambda *_: True),
+    SECRETS: _Kind(secret.to_remote, lambda home, _: secret.is_copied(home)),
+    SERVICES: _Kind(service.to_remote, lambda home, _: service.is_copied(home)),
+    ENDPOINT_SLICES: _Kind(
+        endpointslice.to_remote,
+        endpointslice.has_endpoints,
+        remote_name=endpointslice.remote_name,
+        selector=endpointslice.SELECTOR,
+    ),
 }
 RESOURCES = tuple(_KINDS)
 _BY_KIND = {resource.kind: resource for resource in RESOURCES}
+
+
+def copies_selector(resource: Resource, labels: str) -> str:
+    """The label selector of our copies of a kind that have these labels."""
+    return ",".join(part for part in (labels, _KINDS[resource].selector) if part)
 
 
 def reference_keys(pod: Object, namespace: HomeNamespace) -> Iterator[MirrorKey]:
@@ -109,6 +126,7 @@ class Mirror:
         self._remote_pods = remote_pods
         self._events = events
         self._clashes: set[MirrorKey] = set()
+        self._populated: set[HomeNamespace] = set()
         self.controller: Controller[MirrorKey] = Controller(
             "mirror", self._reconcile, workers=WORKERS
         )
@@ -125,8 +143,9 @@ class Mirror:
         for key in reference_keys(pod, namespace):
             if not self._is_current(key):
                 await self.controller.settled(key)
-        for key in self._services_of(pod):
-            if not self._is_current(key):
+        # Before its first pod, a namespace's Services: a kubelet tells them in the environment.
+        for key in self._originals(SERVICES, namespace):
+            if self._original(key) and self._copy(key) is None and key not in self._clashes:
                 try:
                     await self.controller.settled(key)
                 except (Waiting, Forbidden, Invalid) as error:
@@ -140,6 +159,8 @@ class Mirror:
         if obj is not None:
             namespace = HomeNamespace(namespace_of(obj))
             self.controller.queue.add(MirrorKey(resource, namespace, name_of(obj)))
+            if resource is SERVICES and _leaves(old) != _leaves(new):
+                self._add_slices(namespace, name_of(obj))
 
     def copy_changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
         """A copy changed, by us or by somebody else."""
@@ -147,17 +168,21 @@ class Mirror:
             origin = naming.origin(state or {})
             if origin is not None:
                 self.controller.queue.add(MirrorKey(resource, origin.namespace, origin.name))
+                if resource is SERVICES and (old is None or new is None):
+                    self._add_slices(origin.namespace, origin.name)
 
     def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
-        """A pod came, went, or changed what it refers to or its labels."""
+        """A pod came, went, or changed what it refers to."""
         needs = [
-            set(reference_keys(pod, HomeNamespace(namespace_of(pod)))) | set(self._services_of(pod))
-            if pod
-            else set()
+            set(reference_keys(pod, HomeNamespace(namespace_of(pod)))) if pod else set()
             for pod in (old, new)
         ]
         for key in needs[0] ^ needs[1]:
             self.controller.queue.add(key)
+        namespace = HomeNamespace(namespace_of(new or old or {}))
+        if self._has_pods(namespace) != (namespace in self._populated):
+            self._populated ^= {namespace}
+            self._add_namespace(namespace)
 
     def remote_pod_changed(self, old: Object | None, new: Object | None) -> None:
         """A remote pod that is gone may have been the last one that held a copy."""
@@ -165,27 +190,42 @@ class Mirror:
         if origin is not None and old is not None:
             for key in reference_keys(old, origin.namespace):
                 self.controller.queue.add(key)
+            if not self._remote_pods.store.by_index("namespace", origin.namespace):
+                self._add_namespace(origin.namespace)
 
     def namespace_synced(self, namespace: HomeNamespace) -> None:
         """What home has is known: what was missed while nobody watched is found, copies whose
         originals went as well as originals that have no copy yet."""
         for pod in self._home_pods.store.by_index("namespace", namespace):
             self.home_pod_changed(None, pod)
-        remote = self._identity.remote_namespace(namespace)
-        for resource, informer in self._copies.items():
-            for copy in informer.store:
-                if namespace_of(copy) == remote:
-                    self.copy_changed(resource, None, copy)
+        for key in self._copies_of(namespace, RESOURCES):
+            self.controller.queue.add(key)
+        self._add_namespace(namespace)
+
+    def _add_namespace(self, namespace: HomeNamespace) -> None:
+        """What is needed because the namespace has pods, or not because it has none."""
+        for resource in (SERVICES, ENDPOINT_SLICES):
+            for key in self._originals(resource, namespace):
+                self.controller.queue.add(key)
+        for key in self._copies_of(namespace, (SERVICES, ENDPOINT_SLICES)):
+            self.controller.queue.add(key)
+
+    def _add_slices(self, namespace: HomeNamespace, service_name: str) -> None:
+        """The EndpointSlices of a Service."""
+        scope = self._scopes.get(namespace)
+        if scope is not None and ENDPOINT_SLICES in scope.informers:
+            for slice_ in scope.informers[ENDPOINT_SLICES].store.by_index("service", service_name):
+                self.controller.queue.add(MirrorKey(ENDPOINT_SLICES, namespace, name_of(slice_)))
 
     # -- reconcile -------------------------------------------------------------------------
 
     async def _reconcile(self, key: MirrorKey) -> None:
         scope = self._scopes.get(key.namespace)
-        if scope is None and self._home_pods.store.by_index("namespace", key.namespace):
+        if scope is None and self._has_pods(key.namespace):
             return  # NB: the namespace is being listed; its keys come again when that is done.
         home = self._original(key)
         copy = self._copy(key)
-        if home is not None and self._is_used(key, home):
+        if home is not None and self._is_used(key):
             await self._write(key, home, copy)
         elif copy is not None and naming.is_nodes_own(copy, self._identity):
             # Without a scope nothing is known of the original, but no pod here needs the copy.
@@ -220,7 +260,7 @@ class Mirror:
         try:
             made = await self._client.create(key.resource, desired, namespace=namespace)
         except AlreadyExists:
-            made = await self._client.get(key.resource, key.name, namespace=namespace)
+            made = await self._client.get(key.resource, name_of(desired), namespace=namespace)
             if not naming.is_owned(made, self._identity):
                 raise self._clash(key, home, namespace) from None
             # The cache lagged. What differs is put right when the key comes again, by this:
@@ -254,14 +294,43 @@ class Mirror:
     def _original(self, key: MirrorKey) -> Object | None:
         """The home object, if it is there and may leave home."""
         scope = self._scopes.get(key.namespace)
-        if scope is None:
+        if scope is None or key.resource not in scope.informers:
             return None
         home = scope.informers[key.resource].store.get(Key(key.namespace, key.name))
-        return home if home is not None and _KINDS[key.resource].may_leave(home) else None
+        if home is None or not _KINDS[key.resource].may_leave(home, self._identity):
+            return None
+        if key.resource is ENDPOINT_SLICES and not self._serves(key.namespace, home):
+            return None
+        return home
+
+    def _serves(self, namespace: HomeNamespace, slice_: Object) -> bool:
+        """Whether the slice's Service has a copy: another's Service gets no endpoints of ours."""
+        key = MirrorKey(SERVICES, namespace, endpointslice.service_name(slice_))
+        return self._original(key) is not None and self._copy(key) is not None
+
+    def _originals(self, resource: Resource, namespace: HomeNamespace) -> Iterator[MirrorKey]:
+        """The home objects of a kind in a namespace that is watched."""
+        scope = self._scopes.get(namespace)
+        if scope is not None and resource in scope.informers:
+            for home in scope.informers[resource].store:
+                yield MirrorKey(resource, namespace, name_of(home))
+
+    def _copies_of(
+        self, namespace: HomeNamespace, resources: Iterable[Resource]
+    ) -> Iterator[MirrorKey]:
+        for resource in resources:
+            for copy in self._copies[resource].store.by_index("origin", namespace):
+                origin = naming.origin(copy)
+                if origin is not None:
+                    yield MirrorKey(resource, namespace, origin.name)
+
+    def _has_pods(self, namespace: HomeNamespace) -> bool:
+        return bool(self._home_pods.store.by_index("namespace", namespace))
 
     def _copy(self, key: MirrorKey) -> Object | None:
         namespace = self._identity.remote_namespace(key.namespace)
-        copy = self._copies[key.resource].store.get(Key(namespace, key.name))
+        name = _KINDS[key.resource].remote_name(key.name, self._identity)
+        copy = self._copies[key.resource].store.get(Key(namespace, name))
         # Tokens of a pod are no copy, whatever home has under that name.
         return None if copy is None or serviceaccount.pod_of(copy) else copy
 
@@ -289,21 +358,18 @@ class Mirror:
         patch: Object = merge_patch(copy, desired, exact=_EXACT)
         return patch
 
-    def _is_used(self, key: MirrorKey, home: Object) -> bool:
-        """Whether a pod on this node refers to the home object, or is selected by it."""
-        if key.resource is not SERVICES:
+    def _is_used(self, key: MirrorKey) -> bool:
+        """Whether a pod on this node refers to the home object, or may use it by name."""
+        if key.resource in (CONFIG_MAPS, SECRETS):
             return bool(self._home_pods.store.by_index("reference", key))
-        pods = self._home_pods.store.by_index("namespace", key.namespace)
-        return any(service.selects(home, metadata(pod).get("labels") or {}) for pod in pods)
+        return self._has_pods(key.namespace)
 
     def _held_in_remote(self, key: MirrorKey) -> bool:
-        """Whether a pod of this home (of any of its virtual nodes) refers to the copy."""
-        return bool(self._remote_pods.store.by_index("reference", key))
+        """Whether a pod of this home (of any of its virtual nodes) still uses the copy."""
+        if key.resource in (CONFIG_MAPS, SECRETS):
+            return bool(self._remote_pods.store.by_index("reference", key))
+        return bool(self._remote_pods.store.by_index("namespace", key.namespace))
 
-    def _services_of(self, pod: Object) -> Iterator[MirrorKey]:
-        namespace = HomeNamespace(namespace_of(pod))
-        scope = self._scopes.get(namespace)
-        labels = metadata(pod).get("labels") or {}
-        for candidate in scope.informers[SERVICES].store if scope else ():
-            if service.selects(candidate, labels) and not service.is_api_server(candidate):
-                yield MirrorKey(SERVICES, namespace, name_of(candidate))
+
+def _leaves(home_service: Object | None) -> bool:
+    return home_service is not None and service.is_copied(home_service)

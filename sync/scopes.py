@@ -1,27 +1,38 @@
 """What the bridge watches of home's namespaces: only those that have pods on the virtual node.
 
 For each such namespace there is a `Scope`: informers of its ConfigMaps, Secrets and Services, and
-``beside`` them what else goes on as long, for which nobody waits. Nothing of any other namespace
-is read. A scope ends `LINGER` seconds after its last pod, so that a rollout or a job that comes
-every few seconds does not list the namespace each time.
+of its EndpointSlices where home's addresses mean something in the remote; and ``beside`` them what
+else goes on as long, for which nobody waits. Nothing of any other namespace is read. A scope ends
+`LINGER` seconds after its last pod, so that a rollout or a job that comes every few seconds does
+not list the namespace each time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from sync.informer import Informer
 from sync.kube.client import KubeClient
-from sync.kube.resources import CONFIG_MAPS, SECRETS, SERVICES, Resource
+from sync.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, SECRETS, SERVICES, Resource
+from sync.store import Indexer
+from translators import endpointslice
+from translators.policy import Network
 from translators.types import HomeNamespace, Object
 
 #: Seconds that a namespace is watched after its last pod.
 LINGER = 60.0
-#: The kinds whose objects pods refer to, or that refer to pods.
-SCOPED = (CONFIG_MAPS, SECRETS, SERVICES)
+#: What is watched for each kind of network: what pods refer to, and what refers to pods.
+SCOPED: Mapping[Network, tuple[Resource, ...]] = {
+    "flat": (CONFIG_MAPS, SECRETS, SERVICES, ENDPOINT_SLICES),
+    "none": (CONFIG_MAPS, SECRETS, SERVICES),
+}
+#: How the objects of a kind are looked up, other than by name.
+_INDEXERS: Mapping[Resource, Mapping[str, Indexer]] = {
+    ENDPOINT_SLICES: {"service": lambda slice_: (endpointslice.service_name(slice_),)}
+}
 
 #: Runs until cancelled, and raises nothing else.
 Beside = Callable[[HomeNamespace], Coroutine[Any, Any, None]]
@@ -30,10 +41,13 @@ Beside = Callable[[HomeNamespace], Coroutine[Any, Any, None]]
 class Scope:
     """The informers of one home namespace."""
 
-    def __init__(self, client: KubeClient, namespace: HomeNamespace) -> None:
+    def __init__(
+        self, client: KubeClient, namespace: HomeNamespace, kinds: Iterable[Resource]
+    ) -> None:
         self.namespace = namespace
         self.informers: Mapping[Resource, Informer] = {
-            resource: Informer(client, resource, namespace=namespace) for resource in SCOPED
+            kind: Informer(client, kind, namespace=namespace, indexers=_INDEXERS.get(kind))
+            for kind in kinds
         }
 
     @property
@@ -62,10 +76,12 @@ class Scopes:
         *,
         on_change: Callable[[Resource, Object | None, Object | None], None],
         on_synced: Callable[[HomeNamespace], None],
+        network: Network = "flat",
         beside: Beside | None = None,
         linger: float = LINGER,
     ) -> None:
         self._client = client
+        self._kinds = SCOPED[network]
         self._on_change = on_change
         self._on_synced = on_synced
         self._beside = beside
@@ -87,7 +103,7 @@ class Scopes:
             timer.cancel()
         if namespace in self._scopes:
             return
-        scope = Scope(self._client, namespace)
+        scope = Scope(self._client, namespace, self._kinds)
         for resource, informer in scope.informers.items():
             informer.on_change(functools.partial(self._on_change, resource))
         self._scopes[namespace] = scope

@@ -32,6 +32,8 @@ ANNOTATION_ANNOTATIONS_FILE = f"{DOMAIN}/annotations-file"
 ANNOTATION_CARRIED_KEYS = f"{DOMAIN}/carried-keys"
 #: The images that home's containers had when they were last carried (`translators.podupdate`).
 ANNOTATION_CARRIED_IMAGES = f"{DOMAIN}/carried-images"
+#: On a home Service: ``"false"`` keeps it out of the remote (`translators.service`).
+ANNOTATION_MIRROR = f"{DOMAIN}/mirror"
 #: Set by an administrator of the remote on a namespace of theirs: the value names the home
 #: (its `--home-name`, or ``*``) whose pods may run in it.
 ANNOTATION_ACCEPTS = f"{DOMAIN}/accepts-home"

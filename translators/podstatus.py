@@ -4,6 +4,8 @@ Everything that the remote's kubelet says is carried, fields that this version d
 included, but for what is home's own:
 
 - ``hostIP`` is the virtual node's address, where clients ask for logs and exec;
+- ``podIP`` and ``podIPs`` are told only where home can reach them (``policy.network``): an address
+  makes the pod an endpoint of home's Services;
 - ``qosClass`` is immutable, ``startTime`` is set once; ``observedGeneration`` is home's, told once
   the remote's kubelet acts on all that home's spec says;
 - conditions of other writers (readiness gates, PodScheduled) stay, and Ready counts the gates;
@@ -72,6 +74,7 @@ HOME_ONLY = frozenset(
         "resourceClaimStatuses",
     }
 )
+_ADDRESSES = frozenset({"podIP", "podIPs"})
 #: Ours to remove when the remote's status has them no more.
 _REMOVABLE = (
     "allocatedResources",
@@ -130,7 +133,8 @@ def to_home(home: Object, remote: Object, policy: Policy, *, acted: bool = True)
     theirs: Object = remote.get("status") or {}
     ours: Object = home.get("status") or {}
     status: Object = dict.fromkeys(_REMOVABLE)
-    status.update({key: value for key, value in theirs.items() if key not in HOME_ONLY})
+    unsaid = HOME_ONLY if policy.network == "flat" else HOME_ONLY | _ADDRESSES
+    status.update({key: value for key, value in theirs.items() if key not in unsaid})
     status["phase"] = phase(remote)
     if ours.get("startTime"):
         status["startTime"] = ours["startTime"]

@@ -7,6 +7,9 @@ from typing import Literal, NamedTuple
 
 from translators.naming import Identity
 
+#: How pods of the two clusters reach each other: ``flat``, every pod has an address that is routed
+#: in both; ``none``, not at all.
+Network = Literal["flat", "none"]
 #: What becomes of pods of DaemonSets that are bound to the virtual node.
 DaemonSets = Literal["skip", "run"]
 #: Whose identity pods have towards an API server (`translators.serviceaccount`).
@@ -30,6 +33,7 @@ class Policy:
     identity: Identity
     node_address: str
     """The virtual node's IP address, which is its pods' ``status.hostIP``."""
+    network: Network = "flat"
     daemonsets: DaemonSets = "skip"
     """Whether pods of DaemonSets run in the remote, or are told that they do not."""
     service_accounts: ServiceAccounts = "home"

@@ -9,10 +9,8 @@ for a balancer for a name that only its pods use.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from translators.naming import Identity, remote_metadata
-from translators.types import Object, name_of, namespace_of
+from translators.naming import ANNOTATION_MIRROR, Identity, remote_metadata
+from translators.types import Object, metadata, name_of, namespace_of
 
 #: Fields of a Service's spec that belong to home's network alone.
 _HOME_ONLY = (
@@ -32,17 +30,19 @@ _HOME_ONLY = (
 #: Fields of a Service's spec that somebody can take back; most others have a default.
 OPTIONAL = (
     "externalName",
+    "ports",
     "publishNotReadyAddresses",
+    "selector",
     "sessionAffinityConfig",
     "trafficDistribution",
 )
 
 
-def selects(service: Object, labels: Mapping[str, str]) -> bool:
-    """Whether the Service's selector matches a pod with these labels. A Service without a
-    selector selects nothing."""
-    selector = (service.get("spec") or {}).get("selector") or {}
-    return bool(selector) and all(labels.get(key) == value for key, value in selector.items())
+def is_copied(home: Object) -> bool:
+    """Whether the Service is to exist in the remote: all but home's API server, and those whose
+    annotation says no."""
+    annotations = metadata(home).get("annotations") or {}
+    return annotations.get(ANNOTATION_MIRROR) != "false" and not is_api_server(home)
 
 
 def is_api_server(service: Object) -> bool:

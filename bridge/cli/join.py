@@ -24,6 +24,7 @@ from bridge.settings import (
     parse_taint,
 )
 from sync.kube.kubeconfig import KubeconfigRef
+from translators.policy import Network
 
 
 def join(
@@ -69,6 +70,13 @@ def join(
             "in namespaces that the bridge makes or that were handed over to it."
         ),
     ] = DEFAULT_TEMPLATE,
+    network: Annotated[
+        Network,
+        typer.Option(
+            help="flat: pods of both clusters reach each other by address, and Services lead to "
+            "pods of both. none: they do not, and no address of one is told to the other."
+        ),
+    ] = "flat",
     taint: Annotated[
         str,
         typer.Option(help="Taint of the new node, KEY=VALUE:EFFECT, or none."),
@@ -129,6 +137,7 @@ def join(
             address=check_address(address) if address is not None else None,
             port=port,
             template=namespace_template,
+            network=network,
             taint=parse_taint(taint),
             daemonsets=check_daemonsets(daemonsets),
             namespace_linger=namespace_linger,

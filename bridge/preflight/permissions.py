@@ -54,6 +54,7 @@ HOME = (
     Right(CONFIG_MAPS, ("list", "watch")),
     Right(SECRETS, ("list", "watch")),
     Right(SERVICES, ("list", "watch")),
+    Right(ENDPOINT_SLICES, ("list", "watch")),
     Right(EVENTS, ("create", "get", "list", "patch")),
     Right(LEASES, ("create", "patch"), namespace="kube-node-lease"),
     Right(TOKEN_REVIEWS, ("create",)),
@@ -79,6 +80,7 @@ REMOTE = (
     Right(CONFIG_MAPS, ("create", "get", "list", "watch", "patch", "delete")),
     Right(SECRETS, ("create", "get", "list", "watch", "patch", "delete")),
     Right(SERVICES, ("create", "get", "list", "watch", "patch", "delete")),
+    Right(ENDPOINT_SLICES, ("create", "get", "list", "watch", "patch", "delete")),
     Right(PRIORITY_CLASSES, ("list", "watch")),
     Right(EVENTS, ("list", "watch")),
 )

@@ -75,12 +75,7 @@ _BUILTIN = (
     Kind(_core("persistentvolumes", "PersistentVolume", namespaced=False)),
     Kind(_core("resourcequotas", "ResourceQuota")),
     Kind(_core("limitranges", "LimitRange"), status=False),
-    Kind(
-        Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"),
-        status=False,
-        generation=True,
-        blind_put=False,
-    ),
+    Kind(known.ENDPOINT_SLICES, status=False, generation=True, blind_put=False),
 )
 
 

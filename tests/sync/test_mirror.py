@@ -1,10 +1,10 @@
-"""Copies of ConfigMaps, Secrets and Services follow their originals and go with their pods."""
+"""Copies of ConfigMaps and Secrets follow their originals and go with their pods."""
 
 from __future__ import annotations
 
 import pytest
 
-from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, SERVICES, Object
+from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, Object
 from tests.fakeapi import Fault
 from tests.objects import config_map, secret
 from tests.sync.world import IDENTITY, THERE, World
@@ -137,28 +137,6 @@ async def test_a_service_account_token_never_leaves_home(world: World) -> None:
     assert world.secret() is None
 
 
-async def test_the_services_that_select_a_pod_follow_its_labels(world: World) -> None:
-    service: Object = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "web", "namespace": "default"},
-        "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}], "type": "LoadBalancer"},
-    }
-    world.home.put(service)
-    await with_pod(world)
-    assert world.remote.find(SERVICES, "web", THERE) is None
-    world.home.update(PODS, "a", {"metadata": {"labels": {"app": "web"}}}, "default")
-    await world.settle()
-    copy = world.remote.get(SERVICES, "web", THERE)
-    assert copy["spec"]["type"] == "ClusterIP"
-    world.home.put({**service, "spec": {**service["spec"], "ports": [{"port": 8080}]}})
-    await world.settle()
-    assert world.remote.get(SERVICES, "web", THERE)["spec"]["ports"][0]["port"] == 8080
-    world.home.update(PODS, "a", {"metadata": {"labels": {"app": "x"}}}, "default")
-    await world.settle()
-    assert world.remote.find(SERVICES, "web", THERE) is None
-
-
 # -- ending --------------------------------------------------------------------------------
 
 
@@ -281,43 +259,6 @@ async def test_a_foreign_object_is_left_alone_and_the_pod_waits_and_says_so(
     assert world.there()
     assert (world.config_map() or {})["data"] == {"k": "ours"}
     assert len(await world.told("RemoteClash")) == 2
-
-
-async def test_a_foreign_service_does_not_keep_the_pod_from_running(world: World) -> None:
-    service: Object = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "web", "namespace": "default"},
-        "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]},
-    }
-    world.home.put(service)
-    labels = {naming.LABEL_HOME: IDENTITY.home_id}
-    world.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": _named(THERE, labels)})
-    meta = {"name": "web", "namespace": THERE}
-    theirs = world.remote.put({**service, "metadata": meta})
-    await world.start()
-    world.pod(labels={"app": "web"})
-    await world.settle(waiting=True)
-    assert world.there()
-    assert world.remote.get(SERVICES, "web", THERE) == theirs
-
-
-async def test_a_service_that_the_remote_refuses_does_not_keep_the_pod_from_running(
-    world: World,
-) -> None:
-    world.home.put(
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": "web", "namespace": "default"},
-            "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]},
-        }
-    )
-    world.remote.fail(Fault("POST", "*/services", code=403))
-    await world.start()
-    world.pod(labels={"app": "web"})
-    await world.settle(waiting=True)
-    assert world.there()
 
 
 async def test_a_copy_whose_answer_was_lost_is_taken_for_what_it_is(world: World) -> None:

@@ -79,7 +79,7 @@ async def test_a_scope_lingers_and_then_ends_with_its_watches(
     scopes = Watched(client)
     async with running(scopes):
         scopes.want(DEFAULT)
-        await api.until(lambda: len(api.open_watches()) == 3)
+        await api.until(lambda: len(api.open_watches()) == 4)
         scopes.release(DEFAULT)
         scopes.release(DEFAULT)
         assert scopes.get(DEFAULT) is not None
@@ -107,7 +107,7 @@ async def test_a_namespace_that_is_wanted_again_too_late_is_listed_anew(
     scopes = Watched(client)
     async with running(scopes):
         scopes.want(DEFAULT)
-        await api.until(lambda: len(api.open_watches()) == 3)
+        await api.until(lambda: len(api.open_watches()) == 4)
         scopes.release(DEFAULT)
         await api.until(lambda: not api.open_watches())
         api.put(config_map("conf"))
@@ -130,7 +130,7 @@ async def test_cancellation_ends_all_watches_and_timers(
     async with running(scopes):
         for name in ("default", "kube-system"):
             scopes.want(HomeNamespace(name))
-        await api.until(lambda: len(api.open_watches()) == 6)
+        await api.until(lambda: len(api.open_watches()) == 8)
         scopes.release(DEFAULT)
     await api.until(lambda: not api.open_watches())
     await asyncio.sleep(2 * LINGER)
@@ -154,6 +154,7 @@ async def test_namespaces_without_pods_on_the_node_are_not_read(world: World) ->
         "/api/v1/namespaces/default/secrets",
         "/api/v1/namespaces/default/services",
         "/api/v1/namespaces/default/events",
+        "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices",
     }
 
 

@@ -22,6 +22,7 @@ def test_result_is_as_recorded(case: Case) -> None:
 def test_every_translation_is_recorded() -> None:
     assert {case.content["translate"] for case in _ALL} == {
         "configmap",
+        "endpointslice",
         "event",
         "pod",
         "secret",

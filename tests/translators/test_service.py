@@ -12,7 +12,8 @@ from kubernetes.client import V1ServiceSpec
 from tests.translators.golden import IDENTITY, homes
 from tests.translators.strategies import json_values
 from translators.diff import merge_patch
-from translators.service import OPTIONAL, is_api_server, is_headless, selects, to_remote
+from translators.naming import ANNOTATION_MIRROR
+from translators.service import OPTIONAL, is_api_server, is_copied, is_headless, to_remote
 from translators.types import Object
 
 #: All of the spec that the remote Service does not have.
@@ -82,28 +83,20 @@ def test_families_of_addresses(policy: str, carried: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("selector", "labels", "expected"),
-    [
-        ({"app": "web"}, {"app": "web", "tier": "front"}, True),
-        ({"app": "web", "tier": "back"}, {"app": "web", "tier": "front"}, False),
-        ({"app": ""}, {}, False),
-        ({}, {"app": "web"}, False),
-        (None, {"app": "web"}, False),
-    ],
-    ids=[
-        "all of it matches",
-        "one of it does not",
-        "an empty value is not a missing label",
-        "an empty one selects nothing",
-        "none selects nothing",
-    ],
+    ("value", "expected"),
+    [(None, True), ("true", True), ("", True), ("false", False)],
+    ids=["unless told otherwise", "told so", "not told anything", "told not to"],
 )
-def test_selector(selector: Object | None, labels: dict[str, str], expected: bool) -> None:
-    assert selects(_service({"selector": selector}), labels) is expected
+def test_an_annotation_keeps_a_service_at_home(value: str | None, expected: bool) -> None:
+    home = _service({})
+    home["metadata"]["annotations"] = {} if value is None else {ANNOTATION_MIRROR: value}
+
+    assert is_copied(home) is expected
 
 
 def test_only_the_api_servers_own_service_is_not_copied() -> None:
     assert is_api_server(_service({}, "kubernetes", "default"))
+    assert not is_copied(_service({}, "kubernetes", "default"))
     assert not is_api_server(_service({}, "kubernetes", "shop"))
     assert not is_api_server(_service({}, "web", "default"))
 
@@ -118,7 +111,8 @@ def test_headless(spec: Object, expected: bool) -> None:
 
 
 def test_optional_fields_can_be_taken_back() -> None:
-    with_all = to_remote(_service({"type": "ClusterIP", **dict.fromkeys(OPTIONAL, "x")}), IDENTITY)
+    spec: Object = {"type": "ClusterIP", **dict.fromkeys(OPTIONAL, "x"), "ports": [{"port": 80}]}
+    with_all = to_remote(_service(spec), IDENTITY)
     without = to_remote(_service({"type": "ClusterIP"}), IDENTITY)
     without["spec"] |= dict.fromkeys(OPTIONAL)
 

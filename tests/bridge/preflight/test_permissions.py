@@ -13,6 +13,7 @@ from bridge.preflight import permissions
 from bridge.preflight.permissions import NAMED, REMOTE, Right, at_home
 from sync.kube.resources import (
     CONFIG_MAPS,
+    ENDPOINT_SLICES,
     NAMESPACES,
     NODES,
     PODS,
@@ -29,8 +30,8 @@ from tests.bridge.joined import Joined, caller, joined
 from tests.conftest import ClientFor
 from tests.fakeapi import Entry, FakeApi
 from tests.objects import config_map, pod, secret
-from tests.sync.world import NODE, THERE, World
-from translators import naming
+from tests.sync.world import IDENTITY, NODE, THERE, World
+from translators import endpointslice, naming
 
 #: Side, resource, subresource, verb.
 Use = tuple[str, Resource, str, str]
@@ -161,12 +162,29 @@ def service(name: str) -> Object:
     }
 
 
+def slice_of(service_name: str, name: str, address: str = "10.0.0.1") -> Object:
+    return {
+        "apiVersion": ENDPOINT_SLICES.api_version,
+        "kind": ENDPOINT_SLICES.kind,
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "labels": {endpointslice.LABEL_SERVICE: service_name},
+        },
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": [address]}],
+        "ports": [],
+    }
+
+
 async def clashes(world: World) -> None:
     """Things are in the way in the remote, in a namespace that was handed over."""
     accepts = {naming.ANNOTATION_ACCEPTS: "h"}
     meta = {"name": THERE, "annotations": accepts}
     world.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
-    for made in (config_map("taken"), secret("taken"), service("taken"), pod("taken")):
+    slice_name = endpointslice.remote_name("web-taken", IDENTITY)
+    in_the_way = slice_of("web", slice_name)
+    for made in (config_map("taken"), secret("taken"), service("taken"), pod("taken"), in_the_way):
         world.remote.put({**made, "metadata": {**made["metadata"], "namespace": THERE}})
     world.home.put(config_map("taken"))
     world.home.put(secret("taken"))
@@ -181,6 +199,8 @@ async def lives(world: World) -> None:
     world.home.put(config_map("conf", data={"a": "1"}))
     world.home.put(secret("key", data={"a": "MQ=="}))
     world.home.put(service("web"))
+    world.home.put(slice_of("web", "web-taken"))
+    world.home.put(slice_of("web", "web-1"))
     world.pod("a", uses=["cm/conf", "secret/key"], labels={"app": "web"})
     world.pod("lost")
     await world.remote.until(lambda: world.there("a") and world.there("lost"))
@@ -189,6 +209,9 @@ async def lives(world: World) -> None:
     world.home.update(CONFIG_MAPS, "conf", {"data": {"a": "2"}}, "default")
     world.home.update(SECRETS, "key", {"data": {"a": "Mg=="}}, "default")
     world.home.update(SERVICES, "web", {"metadata": {"labels": {"new": "1"}}}, "default")
+    slice_name = endpointslice.remote_name("web-1", IDENTITY)
+    await world.remote.until(lambda: world.remote.find(ENDPOINT_SLICES, slice_name, THERE))
+    world.home.put(slice_of("web", "web-1", "10.0.0.2"))
     change = {
         "containers": [
             {**world.at_home()["spec"]["containers"][0], "resources": {"requests": {"cpu": "1"}}}
@@ -197,19 +220,21 @@ async def lives(world: World) -> None:
     }
     world.home.update(PODS, "a", {"metadata": {"labels": {"new": "1"}}, "spec": change}, "default")
     pods = ("pods/a", "pods/a/ephemeralcontainers", "pods/a/resize")
-    for kind in ("configmaps/conf", "secrets/key", "services/web", *pods):
+    slices = f"endpointslices/{slice_name}"
+    for kind in ("configmaps/conf", "secrets/key", "services/web", slices, *pods):
         await world.remote.until(lambda kind=kind: world.remote.writes(f"*/{kind}"))  # type: ignore[misc]
 
 
 async def ends(world: World) -> None:
     """What `lives` made goes again."""
+    world.home.remove(SERVICES, "web", "default")
     world.home.remove(PODS, "lost", "default")
     await world.remote.until(lambda: world.there("lost") is None)
     world.home.delete(PODS, "a", "default")
     await world.remote.until(lambda: "deletionTimestamp" in (world.there("a") or {})["metadata"])
     world.remote.remove(PODS, "a", THERE)
     await world.home.until(lambda: world.home.find(PODS, "a", "default") is None)
-    for kind in (CONFIG_MAPS, SECRETS, SERVICES):
+    for kind in (CONFIG_MAPS, SECRETS, SERVICES, ENDPOINT_SLICES):
         await world.remote.until(lambda kind=kind: not _ours(world, kind))  # type: ignore[misc]
 
 

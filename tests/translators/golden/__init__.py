@@ -14,7 +14,17 @@ from typing import NamedTuple
 
 import yaml
 
-from translators import configmap, diff, event, naming, pod, podstatus, secret, service
+from translators import (
+    configmap,
+    diff,
+    endpointslice,
+    event,
+    naming,
+    pod,
+    podstatus,
+    secret,
+    service,
+)
 from translators.naming import Identity
 from translators.policy import HostPort, Policy
 from translators.types import Object
@@ -26,7 +36,7 @@ ADDRESS = "10.20.0.5"
 POLICY = Policy(IDENTITY, ADDRESS)
 HOME_API = HostPort("10.20.0.1", 6443)
 #: Keys of a file that are not results.
-GIVEN = ("about", "translate", "service_accounts", "home", "remote", "pod")
+GIVEN = ("about", "translate", "network", "service_accounts", "home", "remote", "pod")
 
 
 class Case(NamedTuple):
@@ -72,7 +82,8 @@ def _pod(given: Object) -> Object:
 
 
 def _status(given: Object) -> Object:
-    wanted = podstatus.to_home(given["home"], given["remote"], POLICY)
+    policy = replace(POLICY, network=given.get("network", POLICY.network))
+    wanted = podstatus.to_home(given["home"], given["remote"], policy)
     return {"patch": diff.status_patch(given["home"].get("status") or {}, wanted)}
 
 
@@ -85,6 +96,7 @@ def _event(given: Object) -> Object:
 _TRANSLATIONS: dict[str, Callable[[Object], Object]] = {
     "pod": _pod,
     "service": lambda given: {"remote": service.to_remote(given["home"], IDENTITY)},
+    "endpointslice": lambda given: {"remote": endpointslice.to_remote(given["home"], IDENTITY)},
     "configmap": lambda given: {"remote": configmap.to_remote(given["home"], IDENTITY)},
     "secret": lambda given: {"remote": secret.to_remote(given["home"], IDENTITY)},
     "status": _status,
