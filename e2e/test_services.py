@@ -1,0 +1,137 @@
+"""Services by name, from pods of both clusters to pods of both."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import urlencode
+
+import pytest
+
+from e2e.clusters.model import Cluster
+from e2e.conftest import Bridged
+from e2e.kubectl import Json, get, get_one, is_ready, wait_for
+
+OURS = "endpointslice.kubernetes.io/managed-by=cluster-bridge"
+
+_POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME, labels: {app: NAME}}
+spec:
+  nodeSelector: {kubernetes.io/hostname: THE-NODE}
+  tolerations: [{operator: Exists}]
+  terminationGracePeriodSeconds: 1
+  containers:
+    - name: main
+      image: registry.k8s.io/e2e-test-images/agnhost:2.56
+      args: [netexec, --http-port=8080]
+      readinessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: NAME}
+spec:
+  type: NodePort
+  selector: {app: NAME}
+  ports: [{name: http, port: 80, targetPort: 8080}]
+---
+"""
+
+_OTHER_SERVICES = """
+apiVersion: v1
+kind: Service
+metadata: {name: near-headless}
+spec: {clusterIP: None, selector: {app: near}, ports: [{port: 8080}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: alias}
+spec: {type: ExternalName, externalName: near.THE-NAMESPACE.svc.cluster.local}
+"""
+
+
+def server(name: str, node: str) -> str:
+    """A pod that answers with its name, and its Service, which wishes for a node port."""
+    return _POD.replace("NAME", name).replace("THE-NODE", node)
+
+
+def services(bridged: Bridged) -> dict[str, Json]:
+    """The Services that are in the remote, by name."""
+    found = get(bridged.remote, "services", namespace=bridged.remote_namespace)
+    return {it["metadata"]["name"]: it for it in found}
+
+
+def slices(bridged: Bridged) -> list[Json]:
+    """The EndpointSlices that the bridge made there."""
+    return get(bridged.remote, "endpointslices", namespace=bridged.remote_namespace, selector=OURS)
+
+
+def wait_until_ready(bridged: Bridged, count: int) -> None:
+    """All pods of the test are there and Ready at home."""
+    wait_for(lambda: [is_ready(pod) for pod in bridged.home_pods()] == [True] * count, "Ready")
+
+
+def who_answers(cluster: Cluster, namespace: str, pod: str, host: str, port: int = 80) -> str:
+    """Has a pod ask a host by name, and returns the name of the pod that answers; "" for none."""
+    query = urlencode(
+        {"request": "hostname", "protocol": "http", "host": host, "port": port, "tries": 1}
+    )
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod}:8080/proxy/dial?{query}"
+    said = cluster.kubectl("get", "--raw", path, check=False)
+    answers = json.loads(said.stdout).get("responses", []) if said.returncode == 0 else []
+    return str(answers[0]) if answers else ""
+
+
+def test_pods_of_both_clusters_reach_those_of_both_by_the_names_of_services(
+    bridged: Bridged, home: Cluster, remote: Cluster
+) -> None:
+    there = bridged.remote_namespace
+    bridged.apply(server("near", home.node_names[0]) + server("far", bridged.node))
+    bridged.apply(_OTHER_SERVICES.replace("THE-NAMESPACE", there))
+    wait_until_ready(bridged, 2)
+
+    for host, port in (("near", 80), ("near-headless", 8080), ("alias", 80)):
+        wait_for(
+            lambda host=host, port=port: who_answers(remote, there, "far", host, port) == "near",  # type: ignore[misc]
+            f"the remote pod reaches the home pod as {host}",
+        )
+    wait_for(lambda: who_answers(remote, there, "far", "far") == "far", "it reaches itself")
+    wait_for(
+        lambda: who_answers(home, bridged.namespace, "near", "far") == "far",
+        "the home pod reaches the remote pod",
+    )
+    copies = services(bridged)
+    assert set(copies) == {"near", "far", "near-headless", "alias"}
+    assert copies["far"]["spec"]["type"] == "ClusterIP"
+    assert "nodePort" not in copies["far"]["spec"]["ports"][0]
+
+    bridged.kubectl("annotate", "service", "near-headless", "cluster-bridge.io/mirror=false")
+    wait_for(lambda: "near-headless" not in services(bridged), "one is kept at home")
+    bridged.kubectl("delete", "pod", "near", "--wait=false")
+    wait_for(lambda: not slices(bridged), "an endpoint that is gone at home is gone")
+    bridged.kubectl("delete", "pod", "far", "--wait=false")
+    wait_for(lambda: not services(bridged), "with the last pod the Services are gone")
+
+
+@pytest.mark.join("--network=none")
+def test_without_a_network_between_the_clusters_no_address_is_told(
+    bridged: Bridged, home: Cluster, remote: Cluster
+) -> None:
+    bridged.apply(server("near", home.node_names[0]) + server("far", bridged.node))
+    wait_until_ready(bridged, 2)
+    far = get_one(home, "pod", "far", namespace=bridged.namespace)
+    assert "podIP" not in far["status"]
+    assert "podIPs" not in far["status"]
+    found = get(
+        home,
+        "endpointslices",
+        namespace=bridged.namespace,
+        selector="kubernetes.io/service-name=far",
+    )
+    assert not any(it.get("endpoints") for it in found)
+    wait_for(
+        lambda: who_answers(remote, bridged.remote_namespace, "far", "far") == "far",
+        "within the remote the Service leads to its pod",
+    )
+    assert set(services(bridged)) == {"near", "far"}
+    assert slices(bridged) == []
