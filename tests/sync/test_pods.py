@@ -43,7 +43,7 @@ async def test_a_pod_comes_after_its_namespace_and_all_that_it_needs(world: Worl
         "secrets",
         "services",
     }
-    assert len(paths) == 5
+    assert len(paths) == 6, "the other Service of the namespace too, and nothing else"
     assert world.remote.get(CONFIG_MAPS, "conf", THERE)["data"] == {"k": "v"}
     assert world.remote.get(SECRETS, "key", THERE)["data"] == {"k": "djE="}
     assert world.remote.find(SERVICES, "web", THERE)
