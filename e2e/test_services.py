@@ -95,7 +95,10 @@ def test_pods_of_both_clusters_reach_those_of_both_by_the_names_of_services(
             lambda host=host, port=port: who_answers(remote, there, "far", host, port) == "near",  # type: ignore[misc]
             f"the remote pod reaches the home pod as {host}",
         )
-    wait_for(lambda: who_answers(remote, there, "far", "far") == "far", "it reaches itself")
+    # Its own name alone would be its own address: it stands in the pod's /etc/hosts.
+    wait_for(
+        lambda: who_answers(remote, there, "far", f"far.{there}") == "far", "it reaches itself"
+    )
     wait_for(
         lambda: who_answers(home, bridged.namespace, "near", "far") == "far",
         "the home pod reaches the remote pod",
@@ -117,6 +120,7 @@ def test_pods_of_both_clusters_reach_those_of_both_by_the_names_of_services(
 def test_without_a_network_between_the_clusters_no_address_is_told(
     bridged: Bridged, home: Cluster, remote: Cluster
 ) -> None:
+    there = bridged.remote_namespace
     bridged.apply(server("near", home.node_names[0]) + server("far", bridged.node))
     wait_until_ready(bridged, 2)
     far = get_one(home, "pod", "far", namespace=bridged.namespace)
@@ -130,7 +134,7 @@ def test_without_a_network_between_the_clusters_no_address_is_told(
     )
     assert not any(it.get("endpoints") for it in found)
     wait_for(
-        lambda: who_answers(remote, bridged.remote_namespace, "far", "far") == "far",
+        lambda: who_answers(remote, there, "far", f"far.{there}") == "far",
         "within the remote the Service leads to its pod",
     )
     assert set(services(bridged)) == {"near", "far"}
