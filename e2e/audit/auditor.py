@@ -25,7 +25,8 @@ from e2e.clusters.model import Cluster
 
 #: The kinds that a bridge makes or could touch.
 KINDS = "pods,configmaps,secrets,services,namespaces,endpointslices"
-#: Seconds for which what was found may still come right by itself, and between two looks.
+#: Seconds for which what was found may still come right by itself (an empty namespace lingers for
+#: 60), and between two looks.
 SETTLE_SECONDS = 90.0
 LOOK_EVERY = 2.0
 
@@ -67,7 +68,7 @@ class Auditor:
         found = {
             *check_pods(pods, mine, foreign=remote, address=self._address()),
             *check_copies(home, remote, pods=pods, node=self._node),
-            *check_namespaces(remote, node=self._node),
+            *check_namespaces(remote, pods=pods, node=self._node),
             *check_foreign(self._foreign, remote),
             *check_home(home),
         }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from e2e.audit.model import (
+    ACCEPTS,
     HOME_NAMESPACE,
     HOME_UID,
     Finding,
@@ -192,13 +193,23 @@ def _in_vain(
     return "no pod refers to it"
 
 
-def check_namespaces(remote: Sequence[Json], *, node: str) -> Iterator[Finding]:
-    """What stands for the node stands in namespaces that are ours or were handed over."""
+def check_namespaces(
+    remote: Sequence[Json], *, pods: Sequence[Json], node: str
+) -> Iterator[Finding]:
+    """What stands for the node stands in namespaces that are ours or were handed over, and ours
+    go when nothing is in them; ``pods``: home's on the virtual node."""
+    namespaces = list(of_kind(remote, "Namespace"))
     theirs = {
         str(meta(obj)["name"])
-        for obj in of_kind(remote, "Namespace")
-        if is_foreign(obj) and "cluster-bridge.io/accepts-home" not in annotations_of(obj)
+        for obj in namespaces
+        if is_foreign(obj) and ACCEPTS not in annotations_of(obj)
     }
     for obj in remote:
         if is_ours(obj, node) and meta(obj).get("namespace") in theirs:
             yield Finding(Kind.LEAKED, subject_of(obj), "stands in a namespace of others")
+    full = {meta(obj).get("namespace") for obj in remote if meta(obj)["name"] != _ROOT_CA}
+    wanted = {meta(pod).get("namespace") for pod in pods}
+    for obj in namespaces:
+        home = annotations_of(obj).get(HOME_NAMESPACE)
+        if is_ours(obj, node) and meta(obj)["name"] not in full and home not in wanted:
+            yield Finding(Kind.LEAKED, subject_of(obj), "is empty, and nothing needs it")

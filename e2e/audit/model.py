@@ -17,6 +17,8 @@ LABEL_NODE = f"{DOMAIN}/node"
 HOME_NAMESPACE = f"{DOMAIN}/home-namespace"
 HOME_NAME = f"{DOMAIN}/home-name"
 HOME_UID = f"{DOMAIN}/home-uid"
+#: What others write on a namespace of theirs that a bridge may use.
+ACCEPTS = f"{DOMAIN}/accepts-home"
 
 TERMINAL = ("Succeeded", "Failed")
 

@@ -115,7 +115,8 @@ def remote(home: list[Json]) -> list[Json]:
         "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"
     }
     del controllers["metadata"]["annotations"]
-    namespace = obj("Namespace", "shop-h", "remote-n", metadata={"labels": OURS})
+    written = {"labels": OURS, "annotations": {"cluster-bridge.io/home-namespace": "shop"}}
+    namespace = obj("Namespace", "shop-h", "remote-n", metadata=written)
     del namespace["metadata"]["namespace"]
     return [
         remote_pod(home[0]),
@@ -134,7 +135,7 @@ def audit(home: list[Json], remote: list[Json]) -> Iterator[Finding]:
     mine = [o for o in remote if o["kind"] == "Pod" and o["metadata"].get("labels")]
     yield from check_pods(pods, mine, foreign=remote, address=ADDRESS)
     yield from check_copies(home, remote, pods=pods, node=NODE)
-    yield from check_namespaces(remote, node=NODE)
+    yield from check_namespaces(remote, pods=pods, node=NODE)
 
 
 def test_nothing_is_found_where_all_is_well(home: list[Json], remote: list[Json]) -> None:
@@ -233,6 +234,15 @@ def test_a_pod_that_is_deleted_and_gone_in_the_remote_is_stuck(home: list[Json])
     home[0]["metadata"]["deletionTimestamp"] = "x"
     (found,) = audit(home, [])
     assert found.kind is Kind.STUCK
+
+
+def test_a_namespace_of_ours_goes_when_nothing_is_in_it(
+    home: list[Json], remote: list[Json]
+) -> None:
+    (found,) = audit(home[1:], [remote[5], *remote[6:]])
+    assert (found.kind, found.subject) == (Kind.LEAKED, "Namespace shop-h")
+    kept = obj("ConfigMap", "theirs", "foreign-3", namespace="shop-h", data={})
+    assert list(audit(home[1:], [remote[5], kept])) == []
 
 
 def test_a_pod_of_a_daemon_set_is_not_missed(home: list[Json]) -> None:
