@@ -99,11 +99,7 @@ async def test_a_pod_costs_few_requests(world: World) -> None:
 
 
 async def test_nothing_is_decided_before_every_cache_is_full(world: World) -> None:
-    await world.start()
-    world.pod()
-    await world.settle()
-    world.runs()
-    await world.settle()
+    await world.start_running()
     await world.stop()
     world.forget()
     for path in ("/api/v1/pods", "/api/v1/configmaps", "/api/v1/namespaces", "/api/v1/nodes"):
@@ -124,11 +120,7 @@ async def test_another_mapping_of_namespaces_is_refused_while_pods_run_under_the
     world: World,
 ) -> None:
     """Looked for where they are not, all pods would be started a second time."""
-    await world.start()
-    world.pod()
-    await world.settle()
-    world.runs()
-    await world.settle()
+    await world.start_running()
     await world.stop()
     world.forget()
 
@@ -143,11 +135,7 @@ async def test_another_mapping_of_namespaces_is_refused_while_pods_run_under_the
 
 
 async def test_a_home_that_is_away_stops_nothing_in_the_remote(world: World) -> None:
-    await world.start()
-    world.pod()
-    await world.settle()
-    world.runs()
-    await world.settle()
+    await world.start_running()
     world.forget()
     await world.home.stop()
     world.runs(message="still here")

@@ -51,11 +51,7 @@ async def test_a_pod_comes_after_its_namespace_and_all_that_it_needs(world: Worl
 
 
 async def test_the_status_comes_back_with_home_as_its_address(world: World) -> None:
-    await world.start()
-    world.pod()
-    await world.settle()
-    world.runs()
-    await world.settle()
+    await world.start_running()
     status = world.status()
     assert (status["phase"], status["podIP"], status["hostIP"]) == ("Running", "10.9.0.1", ADDRESS)
     assert status["containerStatuses"][0]["ready"] is True
@@ -67,11 +63,7 @@ async def test_the_status_comes_back_with_home_as_its_address(world: World) -> N
 async def test_nothing_is_written_when_nothing_changes(world: World) -> None:
     world.home.put(config_map("conf"))
     world.home.put(service("web", app="web"))
-    await world.start()
-    world.pod(uses=["cm/conf"], labels={"app": "web"})
-    await world.settle()
-    world.runs()
-    await world.settle()
+    await world.start_running(uses=["cm/conf"], labels={"app": "web"})
     world.forget()
     for queue in (world.engine.pods.controller.queue, world.engine.mirror.controller.queue):
         assert not queue._later
@@ -116,11 +108,7 @@ async def test_a_restart_of_the_engine_with_running_pods_writes_nothing(world: W
 
 
 async def test_a_status_that_somebody_else_overwrote_is_put_right(world: World) -> None:
-    await world.start()
-    world.pod()
-    await world.settle()
-    world.runs()
-    await world.settle()
+    await world.start_running()
     world.home.update(PODS, "a", {"status": {"podIP": "1.2.3.4"}}, "default")
     await world.settle()
     assert world.status()["podIP"] == "10.9.0.1"
@@ -153,11 +141,7 @@ async def test_images_and_labels_follow(world: World) -> None:
 async def test_a_deletion_is_passed_on_with_its_grace_and_waits_for_the_remote(
     world: World,
 ) -> None:
-    await world.start()
-    world.pod()
-    await world.settle()
-    world.runs()
-    await world.settle()
+    await world.start_running()
     world.home.delete(PODS, "a", "default", grace_seconds=17)
     await world.settle()
     remote = world.there()
@@ -209,11 +193,7 @@ async def test_a_deletion_asks_the_remote_when_it_is_not_known_if_the_pod_was_ma
 
 
 async def test_a_pod_recreated_under_its_name_is_another_pod(world: World) -> None:
-    await world.start()
-    world.pod()
-    await world.settle()
-    world.runs()
-    await world.settle()
+    await world.start_running()
     first = world.there()
     world.home.delete(PODS, "a", "default", grace_seconds=0)
     second = world.pod()
@@ -237,11 +217,7 @@ async def test_a_pod_recreated_under_its_name_is_another_pod(world: World) -> No
 async def test_a_pod_that_vanished_at_home_goes_in_the_remote(
     world: World, while_down: bool
 ) -> None:
-    await world.start()
-    world.pod()
-    await world.settle()
-    world.runs()
-    await world.settle()
+    await world.start_running()
     if while_down:
         await world.stop()
     world.home.remove(PODS, "a", "default")
@@ -256,11 +232,7 @@ async def test_a_pod_that_vanished_at_home_goes_in_the_remote(
 async def test_an_orphan_is_deleted_only_after_home_itself_said_that_it_is_one(
     world: World,
 ) -> None:
-    await world.start()
-    world.pod()
-    await world.settle()
-    world.runs()
-    await world.settle()
+    await world.start_running()
     refuse = world.home.fail(Fault("GET", "*/pods/a", code=500, times=None))
     world.home.remove(PODS, "a", "default")
     await world.home.until(lambda: refuse.hits >= 3)
@@ -308,11 +280,7 @@ async def test_a_pod_that_must_not_run_twice_waits_without_a_write(world: World)
 
 
 async def test_a_pod_that_is_deleted_in_the_remote_is_told_and_made_again(world: World) -> None:
-    await world.start()
-    world.pod()
-    await world.settle()
-    world.runs()
-    await world.settle()
+    await world.start_running()
     first = world.there()
     assert first is not None
     world.remote.delete(PODS, "a", THERE, grace_seconds=10)

@@ -87,11 +87,7 @@ async def test_a_pod_that_was_made_before_a_kill_is_found_again(world: World) ->
 async def test_a_pod_that_was_lost_in_the_remote_is_made_again(
     world: World, policy: str, down: bool
 ) -> None:
-    await world.start()
-    world.pod(restartPolicy=policy)
-    await world.settle()
-    world.runs()
-    await world.settle()
+    await world.start_running(restartPolicy=policy)
     if down:
         await world.stop()
     world.remote.remove(PODS, "a", THERE)
@@ -105,11 +101,7 @@ async def test_a_pod_that_was_lost_in_the_remote_is_made_again(
 
 
 async def test_a_pod_that_must_not_run_twice_and_was_lost_has_failed(world: World) -> None:
-    await world.start()
-    world.pod(restartPolicy="Never")
-    await world.settle()
-    world.runs()
-    await world.settle()
+    await world.start_running(restartPolicy="Never")
     world.forget()
     world.remote.remove(PODS, "a", THERE)
     await world.settle()
@@ -138,11 +130,7 @@ async def test_a_pod_that_ended_and_was_cleaned_up_in_the_remote_is_not_run_agai
 async def test_a_pod_deleted_in_the_remote_alone_comes_again_and_home_sees_no_end_of_it(
     world: World,
 ) -> None:
-    await world.start()
-    world.pod()
-    await world.settle()
-    world.runs()
-    await world.settle()
+    await world.start_running()
     world.remote.delete(PODS, "a", THERE)
     world.ends("Failed")
     await world.settle()
@@ -325,11 +313,7 @@ async def test_a_change_that_the_remote_refuses_is_told_once(
 async def test_a_namespace_that_is_being_deleted_in_the_remote_is_waited_for(
     world: World,
 ) -> None:
-    await world.start()
-    world.pod()
-    await world.settle()
-    world.runs()
-    await world.settle()
+    await world.start_running()
     world.remote.delete(NAMESPACES, THERE)
     await world.settle()
     world.pod("late")

@@ -80,6 +80,14 @@ class World:
         if settle:
             await self.settle()
 
+    async def start_running(self, **pod: Any) -> None:
+        """Starts an engine, and then a pod (what `pod` takes) that the remote runs."""
+        await self.start()
+        name = self.pod(**pod)["metadata"]["name"]
+        await self.settle()
+        self.runs(name)
+        await self.settle()
+
     async def _client(self, api: FakeApi, side: Side) -> KubeClient:
         return await self._clients.enter_async_context(KubeClient(access_to(api, side)))
 
