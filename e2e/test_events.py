@@ -22,7 +22,9 @@ def test_events_of_a_pod_are_at_home_with_their_counts(bridged: Bridged) -> None
     bridged.apply(busybox(bridged.node, "crashes", "exit 3"))
     probe = "      readinessProbe: {exec: {command: ['false']}, periodSeconds: 1}\n"
     bridged.apply(busybox(bridged.node, "unready", "sleep 3600") + probe)
-    volume = "  volumes: [{name: v, configMap: {name: not-there}}]\n"
+    # A kubelet sets up what a container mounts.
+    mount = "      volumeMounts: [{name: v, mountPath: /v}]\n"
+    volume = mount + "  volumes: [{name: v, configMap: {name: not-there}}]\n"
     bridged.apply(busybox(bridged.node, "lacks", "sleep 3600") + volume)
 
     wait_for(lambda: _reasons(bridged, "lives") >= STARTS, "the pod's start is told")
