@@ -235,7 +235,7 @@ async def ends(world: World) -> None:
     world.remote.remove(PODS, "a", THERE)
     await world.home.until(lambda: world.home.find(PODS, "a", "default") is None)
     for kind in (CONFIG_MAPS, SECRETS, SERVICES, ENDPOINT_SLICES):
-        await world.remote.until(lambda kind=kind: not _ours(world, kind))  # type: ignore[misc]
+        await world.remote.until(lambda kind=kind: not _copies(world, kind))  # type: ignore[misc]
 
 
 def left_behind(world: World) -> None:
@@ -255,9 +255,9 @@ def left_behind(world: World) -> None:
     world.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
 
 
-def _ours(world: World, kind: Resource) -> list[Object]:
-    found = world.remote.objects(kind, THERE)
-    return [it for it in found if naming.LABEL_HOME in (it["metadata"].get("labels") or {})]
+def _copies(world: World, kind: Resource) -> list[Object]:
+    """Those of home's objects; the tokens of pods that wait are none."""
+    return [it for it in world.remote.objects(kind, THERE) if naming.origin(it)]
 
 
 async def is_looked_into(run: Joined, remote: FakeApi) -> None:
