@@ -21,7 +21,7 @@ from sync.controller import Controller
 from sync.informer import Informer
 from sync.kube.client import KubeClient
 from sync.namespaces import Namespaces
-from translators import naming
+from translators import naming, serviceaccount
 from translators.naming import Identity
 from translators.types import HomeNamespace, Object, is_deleting, metadata, name_of, namespace_of
 
@@ -66,7 +66,9 @@ class Unused:
 
     def owned_changed(self, old: Object | None, new: Object | None) -> None:
         """An object of ours in the remote went, perhaps the last one."""
-        origin = naming.origin(old) if old is not None and new is None else None
+        if old is None or new is not None:
+            return
+        origin = naming.origin(old) or serviceaccount.pod_of(old)
         if origin is not None:
             self._went(origin.namespace)
 
