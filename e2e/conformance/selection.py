@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-# A line of --list-tests: the place in the source, then the name.
-_LISTED = re.compile(r"\s*\S+\.go:\d+: (?P<name>\S.*)")
+# A line of --list-tests: the place in the source, then the name. Blanks at its end are lost in the
+# results.
+_LISTED = re.compile(r"\s*\S+\.go:\d+: (?P<name>\S.*?)\s*")
 
 # A few quick tests of what differs most from an ordinary kubelet: about a minute in all.
 SMOKE = (

@@ -121,12 +121,12 @@ class Suite:
 
 
 def focus(names: Sequence[str]) -> str:
-    """A regular expression for exactly these tests.
+    """A regular expression for exactly these tests, blanks at the end aside.
 
     Anchored as a whole: Go's matcher then follows few alternatives at a time. One anchor a name
     makes it take minutes for all names.
     """
-    return f"^{_SUITE}(?:{'|'.join(re.escape(name) for name in names)})$"
+    return f"^{_SUITE}(?:{'|'.join(re.escape(name) for name in names)}) *$"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
