@@ -62,7 +62,9 @@ def read_junit(text: str, names: Iterable[str]) -> dict[str, Result]:
 def _result(case: ET.Element) -> Result:
     seconds = round(float(case.get("time") or 0), 1)
     if (skipped := case.find("skipped")) is not None:
-        return Result(Outcome.SKIPPED, _message(skipped), seconds)
+        reason = _message(skipped)
+        # Without a reason it is one that was not run: filtered out, or the run was interrupted.
+        return Result(Outcome.SKIPPED, reason, seconds) if reason else Result(Outcome.MISSING)
     for kind in ("failure", "error"):
         if (problem := case.find(kind)) is not None:
             return Result(Outcome.FAILED, _message(problem), seconds)
@@ -71,4 +73,4 @@ def _result(case: ET.Element) -> Result:
 
 def _message(element: ET.Element) -> str:
     said = element.get("message") or element.text or ""
-    return _BLANKS.sub(" ", said).strip().removeprefix("skipped - ")[:_MESSAGE]
+    return _BLANKS.sub(" ", said).strip().removeprefix("skipped").removeprefix(" - ")[:_MESSAGE]

@@ -26,17 +26,19 @@ JUNIT = """\
   <testcase name="[It] d" status="skipped" time="0.2">
     <skipped message="skipped - needs a cloud"></skipped>
   </testcase>
-  <testcase name="[It] not asked for" status="skipped" time="0"><skipped></skipped></testcase>
+  <testcase name="[It] e" status="skipped" time="0"><skipped message="skipped"/></testcase>
+  <testcase name="[It] not asked for" status="passed" time="1"></testcase>
 </testsuite></testsuites>
 """
 
 
 def test_each_test_has_an_outcome_and_the_reason_when_it_did_not_pass() -> None:
-    assert read_junit(JUNIT, ["a <b>", "c", "d", "e"]) == {
+    assert read_junit(JUNIT, ["a <b>", "c", "d", "e", "f"]) == {
         "a <b>": PASSED,
         "c": Result(Outcome.FAILED, "timed out waiting", 30.0),
         "d": Result(Outcome.SKIPPED, "needs a cloud", 0.2),
         "e": MISSING,
+        "f": MISSING,
     }
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from e2e.conformance.selection import GROUPS, SKIPS, SMOKE, listed, select
 
-LISTED = """\
+LISTED = f"""\
 The following spec names can be used with 'ginkgo run --focus/skip':
-    k8s.io/kubernetes@v1.34.4/test/e2e/common/node/pods.go:226: [sig-node] Pods should be updated 
+    k8s.io/kubernetes@v1.34.4/test/e2e/pods.go:226: [sig-node] Pods should be updated{" "}
     k8s.io/kubernetes@v1.34.4/test/e2e/apps/job.go:80: [sig-apps] Job should run [Serial] [Slow]
 
     k8s.io/kubernetes@v1.34.4/test/e2e/dns.go:1: [sig-network] DNS should resolve: a name
