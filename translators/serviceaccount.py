@@ -32,9 +32,10 @@ _TOKEN_MOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105  # 
 _LIFE = 3600
 #: The key of the CA, in its ConfigMap and in our Secret.
 CA_KEY = "ca.crt"
-#: Of our Secret: the home pod, as ``namespace/name/uid``; and when each key is due to be renewed
-#: and expires, as JSON ``{key: [renew, expires]}`` in RFC 3339.
+#: Of our Secret: the home pod, as ``namespace/name``, and its UID; and when each key is due to be
+#: renewed and expires, as JSON ``{key: [renew, expires]}`` in RFC 3339.
 ANNOTATION_POD = f"{naming.DOMAIN}/token-pod"
+ANNOTATION_POD_UID = f"{naming.DOMAIN}/token-pod-uid"
 ANNOTATION_TIMES = f"{naming.DOMAIN}/token-times"
 
 
@@ -129,7 +130,11 @@ def secret(
             "name": secret_name(ref.uid),
             "namespace": identity.remote_namespace(ref.namespace),
             "labels": naming.owner_labels(identity),
-            "annotations": {ANNOTATION_POD: "/".join(ref), ANNOTATION_TIMES: times_text(times)},
+            "annotations": {
+                ANNOTATION_POD: str(ref),
+                ANNOTATION_POD_UID: ref.uid,
+                ANNOTATION_TIMES: times_text(times),
+            },
         },
         "type": "Opaque",
         "data": {key: encoded(text) for key, text in data.items()},
@@ -158,11 +163,12 @@ def times(token_secret: Object) -> dict[str, Times]:
 
 def pod_of(token_secret: Object) -> PodRef | None:
     """The home pod that a Secret of the remote is for; None for other Secrets."""
-    text = (metadata(token_secret).get("annotations") or {}).get(ANNOTATION_POD) or ""
-    parts = text.split("/")
-    if len(parts) != 3 or name_of(token_secret) != secret_name(parts[2]):
+    annotations = metadata(token_secret).get("annotations") or {}
+    namespace, _, name = str(annotations.get(ANNOTATION_POD) or "").partition("/")
+    uid = str(annotations.get(ANNOTATION_POD_UID) or "")
+    if not (namespace and name) or name_of(token_secret) != secret_name(uid):
         return None
-    return PodRef(HomeNamespace(parts[0]), parts[1], parts[2])
+    return PodRef(HomeNamespace(namespace), name, uid)
 
 
 # -- the pod -------------------------------------------------------------------------------
