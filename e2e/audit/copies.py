@@ -1,7 +1,8 @@
 """Copies: what pods refer to is in the remote as it is at home, and no copy is there in vain.
 
 Between what must be there and what may be there is a margin: a copy may outlive its last pod's
-end, and Services that select no pod of the node may be there or not.
+end. All Services of a namespace with pods must be there, and home's endpoints of them: the bridges
+that are audited are joined with ``--network=flat``.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from e2e.audit.model import (
     ACCEPTS,
+    HOME_NAME,
     HOME_NAMESPACE,
     HOME_UID,
     Finding,
@@ -23,12 +25,12 @@ from e2e.audit.model import (
     is_foreign,
     is_ours,
     is_terminal,
+    labels_of,
     meta,
     of_kind,
     subject_of,
     uid,
 )
-from e2e.audit.pods import selected
 
 #: Kind, namespace and name of a home object.
 Ref = tuple[str, str, str]
@@ -55,6 +57,10 @@ _CONTENT = {
     "Secret": ("data", "type", "immutable"),
 }
 _SERVICE = ("selector", "externalName", "publishNotReadyAddresses", "sessionAffinity")
+#: On a home Service: ``"false"`` keeps it at home.
+_MIRROR = "cluster-bridge.io/mirror"
+#: Of an EndpointSlice: the Service that it is of.
+_SERVICE_NAME = "kubernetes.io/service-name"
 _PORT = ("name", "port", "targetPort", "protocol", "appProtocol")
 
 
@@ -102,6 +108,7 @@ def check_copies(
             for detail in _differences(original, copy):
                 yield Finding(Kind.DISAGREES, subject_of(original), detail)
     ours = [obj for obj in remote if is_ours(obj, node)]
+    yield from _check_endpoints(home, ours, pods=pods, node=node)
     for copy in ours:
         why = _in_vain(copy, home=home, ours=ours, pods=pods)
         if why:
@@ -123,11 +130,13 @@ def _namespaces(remote: Iterable[Json], node: str) -> dict[str, str]:
 
 
 def _needed(pods: Sequence[Json], originals: dict[Ref, Json]) -> set[Ref]:
-    live = [pod for pod in pods if not is_terminal(pod) and not is_deleting(pod)]
-    needed = {ref for pod in live for ref in references(pod)}
+    needed = {ref for pod in pods if _is_live(pod) for ref in references(pod)}
+    namespaces = _live_namespaces(pods)
     for ref, obj in originals.items():
-        if ref[0] == "Service" and any(
-            ref[1] == meta(pod).get("namespace") and selected(obj, pod) for pod in live
+        if (
+            ref[0] == "Service"
+            and ref[1] in namespaces
+            and annotations_of(obj).get(_MIRROR) != "false"
         ):
             needed.add(ref)
     return {
@@ -135,6 +144,50 @@ def _needed(pods: Sequence[Json], originals: dict[Ref, Json]) -> set[Ref]:
         for ref in needed
         if ref in originals and ref != _API_SERVER and originals[ref].get("type") != _TOKEN
     }
+
+
+def _is_live(pod: Json) -> bool:
+    return not is_terminal(pod) and not is_deleting(pod)
+
+
+def _live_namespaces(pods: Iterable[Json]) -> set[str]:
+    return {str(meta(pod).get("namespace", "")) for pod in pods if _is_live(pod)}
+
+
+def _check_endpoints(
+    home: Sequence[Json], ours: Sequence[Json], *, pods: Sequence[Json], node: str
+) -> Iterator[Finding]:
+    """Home's endpoints of each Service that has a copy, but for the node's own pods."""
+    namespaces = _live_namespaces(pods)
+    services = {_origin(obj) for obj in of_kind(ours, "Service")}
+    copies = {annotations_of(obj).get(HOME_UID): obj for obj in of_kind(ours, "EndpointSlice")}
+    for slice_ in of_kind(home, "EndpointSlice"):
+        namespace = str(meta(slice_).get("namespace", ""))
+        wanted = _addresses(slice_, but=node)
+        served = (namespace, labels_of(slice_).get(_SERVICE_NAME)) in services
+        if not wanted or not served or namespace not in namespaces:
+            continue
+        copy = copies.get(uid(slice_))
+        if copy is None:
+            yield Finding(Kind.LOST, subject_of(slice_), "its endpoints are not in the remote")
+        elif (there := _addresses(copy)) != wanted:
+            detail = f"endpoints: home {wanted}, remote {there}"
+            yield Finding(Kind.DISAGREES, subject_of(slice_), detail)
+
+
+def _origin(copy: Json) -> tuple[str | None, str | None]:
+    notes = annotations_of(copy)
+    return notes.get(HOME_NAMESPACE), notes.get(HOME_NAME)
+
+
+def _addresses(slice_: Json, *, but: str = "") -> list[tuple[str, bool | None]]:
+    """Each address and whether it is ready, less those on the node ``but``."""
+    return sorted(
+        (address, (endpoint.get("conditions") or {}).get("ready"))
+        for endpoint in slice_.get("endpoints") or ()
+        if not but or endpoint.get("nodeName") != but
+        for address in endpoint["addresses"]
+    )
 
 
 def _differences(home: Json, copy: Json) -> Iterator[str]:

@@ -20,7 +20,6 @@ from e2e.audit.model import (
     is_deleting,
     is_foreign,
     is_terminal,
-    labels_of,
     meta,
     phase,
     subject_of,
@@ -160,9 +159,3 @@ def _status(home: Json, remote: Json, address: str) -> Iterator[str]:
 def _conditions(pod: Json) -> dict[str, str]:
     found = (pod.get("status") or {}).get("conditions") or ()
     return {condition["type"]: condition["status"] for condition in found}
-
-
-def selected(service: Json, pod: Json) -> bool:
-    """Whether the Service selects the pod."""
-    selector = service["spec"].get("selector") or {}
-    return bool(selector) and selector.items() <= labels_of(pod).items()

@@ -101,6 +101,16 @@ def home() -> list[Json]:
         obj("Secret", "key", "home-3", data={"a": "MQ=="}, type="Opaque"),
         obj("Service", "web", "home-4", spec=service),
         obj("ConfigMap", "other", "home-5", data={}),
+        obj(
+            "EndpointSlice",
+            "web-1",
+            "home-6",
+            metadata={"labels": {"kubernetes.io/service-name": "web"}},
+            endpoints=[
+                {"addresses": ["10.1.0.1"], "conditions": {"ready": True}, "nodeName": "m1"},
+                {"addresses": ["10.9.0.1"], "conditions": {"ready": True}, "nodeName": NODE},
+            ],
+        ),
     ]
 
 
@@ -116,6 +126,8 @@ def remote(home: list[Json]) -> list[Json]:
     }
     del controllers["metadata"]["annotations"]
     written = {"labels": OURS, "annotations": {"cluster-bridge.io/home-namespace": "shop"}}
+    endpoints = stands_for(home[5])
+    endpoints["endpoints"] = [{**home[5]["endpoints"][0], "nodeName": None}]
     namespace = obj("Namespace", "shop-h", "remote-n", metadata=written)
     del namespace["metadata"]["namespace"]
     return [
@@ -127,6 +139,7 @@ def remote(home: list[Json]) -> list[Json]:
         namespace,
         obj("ConfigMap", "theirs", "foreign-1", namespace="x", data={"a": "1"}),
         obj("Pod", "theirs", "foreign-2", namespace="x", spec={}, status={}),
+        endpoints,
     ]
 
 
@@ -193,6 +206,19 @@ META = "metadata"
         (lambda h, r: h[2].update(type="x"), Kind.DISAGREES, "type differs"),
         (lambda h, r: h[1][META].update(uid="home-9"), Kind.DISAGREES, "stands for home-2"),
         (lambda h, r: h[3]["spec"].update(selector={"app": "web", "x": "y"}), None, ""),
+        (
+            lambda h, r: h.append(obj("Service", "more", "home-7", spec={"selector": {"x": "y"}})),
+            Kind.LOST,
+            "it has no copy",
+        ),
+        (lambda h, r: r.pop(8), Kind.LOST, "endpoints are not in the remote"),
+        (lambda h, r: r[8].update(endpoints=[]), Kind.DISAGREES, "endpoints: home"),
+        (
+            lambda h, r: h[5]["endpoints"][0].update(conditions={"ready": False}),
+            Kind.DISAGREES,
+            "endpoints: home",
+        ),
+        (lambda h, r: h.pop(5), Kind.LEAKED, "home has it no more"),
         (lambda h, r: h[3]["spec"].update(ports=[{"port": 81}]), Kind.DISAGREES, "ports"),
         (lambda h, r: h[3]["spec"].update(clusterIP="None"), Kind.DISAGREES, "headless"),
         (lambda h, r: r[3]["spec"]["ports"][0].update(nodePort=1), Kind.DISAGREES, "node port"),
@@ -239,7 +265,7 @@ def test_a_pod_that_is_deleted_and_gone_in_the_remote_is_stuck(home: list[Json])
 def test_a_namespace_of_ours_goes_when_nothing_is_in_it(
     home: list[Json], remote: list[Json]
 ) -> None:
-    (found,) = audit(home[1:], [remote[5], *remote[6:]])
+    (found,) = audit(home[1:], [remote[5], *remote[6:8]])
     assert (found.kind, found.subject) == (Kind.LEAKED, "Namespace shop-h")
     kept = obj("ConfigMap", "theirs", "foreign-3", namespace="shop-h", data={})
     assert list(audit(home[1:], [remote[5], kept])) == []
