@@ -121,6 +121,7 @@ class Engine:
             policy=policy,
             home_pods=self.home_pods,
             remote_pods=self.remote_pods,
+            remote_nodes=self.remote_nodes,
             priority_classes=self._priority_classes,
             scopes=self._scopes,
             namespaces=namespaces,
@@ -196,6 +197,7 @@ class Engine:
         self.home_pods.on_change(self.tokens.home_pod_changed)
         self.home_pods.on_change(self.unused.home_pod_changed)
         self.remote_pods.on_change(self.pods.remote_changed)
+        self.remote_nodes.on_change(self.pods.node_changed)
         self.remote_pods.on_change(self.mirror.remote_pod_changed)
         self.remote_pods.on_change(self.tokens.remote_pod_changed)
         self.remote_pods.on_change(self.eventmirror.remote_pod_changed)

@@ -14,7 +14,7 @@ table, with *gone* meaning that no pod of ours is there:
 | refused             | gone                  | say so                                         |
 | live                | present               | follow the spec; status                        |
 | live                | being deleted         | status: not Ready; what comes next is told     |
-| live, never ran     | gone                  | create                                         |
+| live, never ran     | gone                  | create, or Failed where it can never fit       |
 | live, ran           | gone, ended by itself | its last status                                |
 | live, ran           | gone, lost            | create again, or Failed under `Never`          |
 
@@ -31,9 +31,11 @@ calculateEffectiveGracePeriod).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
 
-from translators import diff, pod, podstatus, podupdate
+from translators import diff, fit, pod, podstatus, podupdate
 from translators.naming import origin, stands_for
 from translators.podupdate import Subresource
 from translators.policy import Policy
@@ -55,6 +57,8 @@ class State:
     that trying again cannot make a second one."""
     confirmed: bool = False
     """The remote's API server itself says that it has no such pod of ours."""
+    offered: Mapping[str, Fraction] = field(default_factory=dict)
+    """What all nodes of the remote have together; {} where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +219,8 @@ def _absent(state: State, home: Object, policy: Policy, *, now: str) -> list[Act
     restart = (home.get("spec") or {}).get("restartPolicy", "Always")
     marked = podstatus.was_handed_over(home)
     if state.ended is None and (state.making or not marked):
+        if not state.making and (rejection := fit.rejection(home, state.offered)):
+            return _reject(home, *rejection, now=now)
         return [Create(mark_first=restart == "Never" and not marked)]
     if state.ended is not None and not _to_run_again(state.ended, restart):
         return _status(home, state.ended, policy)
@@ -229,6 +235,13 @@ def _absent(state: State, home: Object, policy: Policy, *, now: str) -> list[Act
     lost = podstatus.failed(home, reason="RemotePodLost", message=message, now=now)
     patch = diff.status_patch(home.get("status") or {}, lost)
     return [WriteStatus(patch, event=("RemotePodLost", message))]
+
+
+def _reject(home: Object, reason: str, message: str, *, now: str) -> list[Action]:
+    """As a kubelet: the pod has Failed before it began."""
+    wanted = podstatus.rejected(home, reason=reason, message=message, now=now)
+    patch = diff.status_patch(home.get("status") or {}, wanted)
+    return [WriteStatus(patch, event=(reason, message))]
 
 
 def _to_run_again(ended: Object, restart: str) -> bool:

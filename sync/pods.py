@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from fractions import Fraction
 
 import cachetools
 
@@ -39,7 +40,7 @@ from sync.podupdates import PodUpdates
 from sync.scopes import Scopes
 from sync.store import Key
 from sync.tokens import Tokens
-from translators import naming, pod, podstatus
+from translators import fit, naming, pod, podstatus
 from translators.policy import Policy
 from translators.types import (
     HomeNamespace,
@@ -73,6 +74,7 @@ class Pods:
         policy: Policy,
         home_pods: Informer,
         remote_pods: Informer,
+        remote_nodes: Informer,
         priority_classes: Informer,
         scopes: Scopes,
         namespaces: Namespaces,
@@ -87,6 +89,8 @@ class Pods:
         self._identity = policy.identity
         self._home_pods = home_pods
         self._remote_pods = remote_pods
+        self._remote_nodes = remote_nodes
+        self._offered: dict[str, Fraction] | None = None
         self._priority_classes = priority_classes
         self._scopes = scopes
         self._namespaces = namespaces
@@ -138,6 +142,18 @@ class Pods:
         _tell_phase(old, new)
         self.controller.queue.add(Key(origin.namespace, origin.name))
 
+    def node_changed(self, old: Object | None, new: Object | None) -> None:
+        """A node of the remote came, changed or went."""
+        sizes = [((node or {}).get("status") or {}).get("allocatable") for node in (old, new)]
+        if sizes[0] != sizes[1]:
+            self._offered = None
+
+    def _all_offered(self) -> dict[str, Fraction]:
+        """What all nodes have together: summed anew after one of them changed its size."""
+        if self._offered is None:
+            self._offered = fit.offered(self._remote_nodes.store)
+        return self._offered
+
     def namespace_synced(self, namespace: HomeNamespace) -> None:
         """The namespace's ConfigMaps, Secrets and Services are known: its pods can go on."""
         for home in self._home_pods.store.by_index("namespace", namespace):
@@ -170,6 +186,7 @@ class Pods:
                 ended=self._ended.get(uid),
                 making=uid in self._making,
                 confirmed=confirmed,
+                offered=self._all_offered(),
             )
             actions = podplan.plan(state, self._policy, now=self._now())
             if actions != [podplan.Confirm()]:

@@ -379,6 +379,16 @@ def failed(home: Object, *, reason: str, message: str, now: str) -> Object:
     return status
 
 
+def rejected(home: Object, *, reason: str, message: str, now: str) -> Object:
+    """The status of a pod that is not taken and never will be (`translators.fit`), as a kubelet
+    writes it (rejectPod in pkg/kubelet/kubelet.go). ``now`` is the time in RFC 3339."""
+    status: Object = {"phase": "Failed", "reason": reason, "message": message, "startTime": now}
+    generation = metadata(home).get("generation")
+    if generation is not None:
+        status["observedGeneration"] = generation
+    return status
+
+
 def _ended(status: Object, message: str, now: str) -> Object:
     if "terminated" in (status.get("state") or {}):
         return status

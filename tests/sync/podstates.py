@@ -26,9 +26,10 @@ def home(
     daemon: bool = False,
     uid: str = HOME_UID,
     image: str = "busybox:1",
+    asks: str | None = None,
 ) -> Object:
     """A pod that is bound to the virtual node. ``marked``: it may have run in the remote.
-    ``deleting``: its grace in seconds."""
+    ``deleting``: its grace in seconds. ``asks``: CPUs that it requests."""
     meta: Object = {"name": "web", "namespace": "shop", "uid": uid}
     if deleting is not None:
         meta |= {"deletionTimestamp": _TIME, "deletionGracePeriodSeconds": deleting}
@@ -37,8 +38,10 @@ def home(
     status: Object = {"phase": phase, "qosClass": "BestEffort"}
     if marked or phase != "Pending":
         status["startTime"] = _TIME
-    containers = [{"name": "main", "image": image}]
-    spec = {"containers": containers, "restartPolicy": policy, "nodeName": "burst"}
+    container: Object = {"name": "main", "image": image}
+    if asks is not None:
+        container["resources"] = {"requests": {"cpu": asks}}
+    spec = {"containers": [container], "restartPolicy": policy, "nodeName": "burst"}
     return {"metadata": meta, "spec": spec, "status": status}
 
 

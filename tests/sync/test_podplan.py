@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -70,6 +71,14 @@ _TABLE: dict[str, tuple[State, list[Any]]] = {
         [],
     ),
     "a new pod is made": (State(home(), None), _CREATE),
+    "one that can never fit has failed before it began": (
+        State(home(asks="9"), None, offered={"cpu": Fraction(8)}),
+        [("status", "Failed", "OutOfcpu")],
+    ),
+    "one that ran is not given up for its size": (
+        State(home(asks="9", marked=True), None, confirmed=True, offered={"cpu": Fraction(8)}),
+        _CREATE,
+    ),
     "one that must not run twice is marked first": (
         State(home(policy="Never"), None),
         [Create(mark_first=True)],

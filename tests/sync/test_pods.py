@@ -8,7 +8,7 @@ import pytest
 
 from sync.kube.resources import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS, SERVICES, Object
 from tests.fakeapi import Fault
-from tests.objects import config_map, pod, secret
+from tests.objects import config_map, node, pod, secret
 from tests.sync.world import ADDRESS, THERE, World
 from translators import naming
 
@@ -333,3 +333,24 @@ async def test_a_pod_of_a_daemon_set_runs_where_that_is_asked_for(world: World) 
     world.home.put(daemon)
     await world.start()
     assert world.there("agent")
+
+
+async def test_a_pod_that_no_node_could_ever_hold_has_failed_until_there_is_one(
+    world: World,
+) -> None:
+    world.remote.put(node("small") | {"status": {"allocatable": {"cpu": "4"}}})
+    await world.start()
+    asks = {"requests": {"cpu": "1000"}}
+    world.pod("large", containers=[{"name": "main", "image": "busybox:1", "resources": asks}])
+    await world.settle()
+    assert (world.status("large")["phase"], world.status("large")["reason"]) == (
+        "Failed",
+        "OutOfcpu",
+    )
+    assert world.there("large") is None
+    await world.told("OutOfcpu")
+    world.remote.put(node("giant") | {"status": {"allocatable": {"cpu": "2000"}}})
+    await world.settle()
+    world.pod("next", containers=[{"name": "main", "image": "busybox:1", "resources": asks}])
+    await world.settle()
+    assert world.there("next")

@@ -1,0 +1,65 @@
+"""A pod that could never fit is refused in a kubelet's words; one that may is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests import objects
+from translators import fit
+from translators.types import Object
+
+#: Two nodes together: 8 CPUs and 4 GiB.
+_HAS = fit.offered(
+    {"status": {"allocatable": {"cpu": "4", "memory": "2Gi", "example.com/gpu": "1"}}}
+    for _ in range(2)
+)
+
+
+def _pod(*requests: dict[str, str], **spec: Any) -> Object:
+    pod = objects.pod("a")
+    containers = [
+        {"name": f"c{number}", "resources": {"requests": asked}}
+        for number, asked in enumerate(requests)
+    ]
+    pod["spec"] |= {"containers": containers, **spec}
+    return pod
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        _pod({}),
+        _pod({"cpu": "8", "memory": "4Gi"}),
+        _pod({"cpu": "4"}, {"cpu": "4000m"}),
+        _pod({"cpu": "9"}, resources={"requests": {"cpu": "1"}}),
+        _pod({"cpu": "many"}),
+    ],
+)
+def test_what_may_fit_is_taken(pod: Object) -> None:
+    assert fit.rejection(pod, _HAS) is None
+
+
+@pytest.mark.parametrize(
+    ("pod", "reason", "numbers"),
+    [
+        (_pod({"cpu": "8001m"}), "OutOfcpu", "cpu, requested: 8001, used: 0, capacity: 8000"),
+        (_pod({"cpu": "5"}, {"cpu": "5"}), "OutOfcpu", "cpu, requested: 10000"),
+        (_pod({"memory": "5Gi", "cpu": "9"}), "OutOfcpu", "requested: 9000"),
+        (_pod({"memory": "5Gi"}), "OutOfmemory", "requested: 5368709120, used: 0"),
+        (_pod({"example.com/gpu": "3"}), "OutOfexample.com/gpu", "requested: 3, used: 0"),
+        (_pod({"example.com/fpga": "1"}), "OutOfexample.com/fpga", "capacity: 0"),
+        (_pod({}, resources={"requests": {"cpu": "99"}}), "OutOfcpu", "requested: 99000"),
+    ],
+)
+def test_what_never_fits_is_refused(pod: Object, reason: str, numbers: str) -> None:
+    found = fit.rejection(pod, _HAS)
+    assert found is not None
+    assert found[0] == reason
+    assert numbers in found[1]
+    assert found[1].startswith("Pod was rejected: Node didn't have enough resource: ")
+
+
+def test_nothing_is_refused_where_no_node_is_known() -> None:
+    assert fit.rejection(_pod({"cpu": "99"}), fit.offered([])) is None
