@@ -12,11 +12,12 @@ LOST_SECONDS = 120.0
 
 
 def _tolerating(manifest: str, seconds: int) -> str:
-    """The pod leaves a lost node after so long, not after the five minutes of the default."""
+    """The pod leaves a machine that is silent after so long, and not the virtual node, which says
+    that it has no machine any more."""
     lost = "".join(
         f", {{key: node.kubernetes.io/{taint}, operator: Exists, effect: NoExecute, "
-        f"tolerationSeconds: {seconds}}}"
-        for taint in ("not-ready", "unreachable")
+        f"tolerationSeconds: {tolerated}}}"
+        for taint, tolerated in (("not-ready", 3600), ("unreachable", seconds))
     )
     return manifest.replace("operator: Exists}]", "operator: Exists}" + lost + "]")
 

@@ -124,5 +124,7 @@ def _copies(bridged: Bridged, kind: str) -> set[str]:
 
 
 def _in_remote(bridged: Bridged, kinds: str) -> list[Json]:
+    """The copies; the Secret with the pod's own tokens is none."""
     selector = f"cluster-bridge.io/node={bridged.node}"
-    return get(bridged.remote, kinds, namespace=bridged.remote_namespace, selector=selector)
+    found = get(bridged.remote, kinds, namespace=bridged.remote_namespace, selector=selector)
+    return [it for it in found if "cluster-bridge.io/home-name" in it["metadata"]["annotations"]]

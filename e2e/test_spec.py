@@ -91,7 +91,7 @@ def _rich(node: str) -> str:
     return pod(
         node,
         "rich",
-        {"labels": {"app": "rich"}},
+        {"labels": {"app": "rich", "tier": "one"}},
         nodeSelector={"kubernetes.io/hostname": node, "kubernetes.io/os": "linux"},
         hostname="box",
         hostAliases=[{"ip": "192.0.2.9", "hostnames": ["alias.example"]}],
@@ -111,7 +111,7 @@ def _rich(node: str) -> str:
                 "topologyKey": "kubernetes.io/hostname",
                 "whenUnsatisfiable": "DoNotSchedule",
                 "labelSelector": {"matchLabels": {"app": "rich"}},
-                "matchLabelKeys": ["app"],
+                "matchLabelKeys": ["tier"],
             }
         ],
         affinity={
