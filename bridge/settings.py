@@ -6,7 +6,6 @@ import ipaddress
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 from urllib.parse import urlsplit
 
 from sync.kube.kubeconfig import KubeconfigRef
@@ -86,15 +85,6 @@ def parse_taint(text: str) -> Object | None:
     return taint
 
 
-def check_daemonsets(text: str) -> DaemonSets:
-    """``skip`` or ``run``. Raises SettingsError."""
-    for mode in get_args(DaemonSets):
-        if text == mode:
-            found: DaemonSets = mode
-            return found
-    raise SettingsError(f"--daemonsets {text!r}: give one of {', '.join(get_args(DaemonSets))}")
-
-
 def check_name(name: str) -> str:
     """A Node's name, as the API wants it (DNS subdomain). Raises SettingsError."""
     if len(name) > 253 or not _NODE_NAME.fullmatch(name):  # RFC 1123
@@ -128,15 +118,6 @@ def check_address(address: str) -> str:
     if parsed.is_unspecified or parsed.is_multicast or getattr(parsed, "scope_id", None):
         raise SettingsError(message)  # Addresses that no other machine can dial.
     return str(parsed)
-
-
-def check_service_accounts(text: str) -> ServiceAccounts:
-    """One of the modes. Raises SettingsError."""
-    for mode in get_args(ServiceAccounts):
-        if text == mode:
-            found: ServiceAccounts = mode
-            return found
-    raise SettingsError(f"--service-accounts {text!r}: say home, remote or none")
 
 
 def parse_home_api(text: str) -> HostPort:

@@ -87,6 +87,8 @@ class Tokens:
         self._events = events
         self._now = now
         self._rng = random.Random()  # noqa: S311  # jitter, not a secret
+        # UIDs of Secrets that were deleted: the cache shows it only a moment later.
+        self._deleted: set[str] = set()
         self.controller: Controller[PodRef] = Controller("tokens", self._reconcile, workers=WORKERS)
 
     # -- what others ask -------------------------------------------------------------------
@@ -126,6 +128,8 @@ class Tokens:
 
     def secret_changed(self, old: Object | None, new: Object | None) -> None:
         """A Secret with tokens changed, by us or by somebody else."""
+        if new is None and old is not None:
+            self._deleted.discard(uid_of(old))
         ref = serviceaccount.pod_of(new or old or {})
         if ref is not None:
             self.controller.queue.add(ref)
@@ -241,9 +245,12 @@ class Tokens:
         log.debug("tokens of pod %s: renewed", ref)
 
     async def _delete(self, ref: PodRef, secret: Object) -> None:
-        await self._remote.delete(
-            SECRETS, name_of(secret), namespace=namespace_of(secret), uid=uid_of(secret)
-        )
+        uid = uid_of(secret)
+        if uid in self._deleted:
+            return
+        await self._remote.delete(SECRETS, name_of(secret), namespace=namespace_of(secret), uid=uid)
+        if self._secret(ref) is not None:
+            self._deleted.add(uid)
         changes.info("tokens of pod %s: removed from the remote", ref)
 
     # -- what is known ---------------------------------------------------------------------

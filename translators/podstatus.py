@@ -221,6 +221,9 @@ def _conditions(home: Object, remote: Object, generation: Any) -> list[Object]:
         if kind in gates:
             continue  # Whoever opens home's gates does so at home.
         if kind == "PodScheduled":
+            ours = merged.get(kind)
+            if ours and "observedGeneration" in condition:
+                merged[kind] = {**ours, "observedGeneration": generation}
             kind = CONDITION_REMOTE_SCHEDULED
             if condition.get("status") == "True" and kind not in merged:
                 continue

@@ -16,15 +16,13 @@ from bridge.settings import (
     JoinSettings,
     SettingsError,
     check_address,
-    check_daemonsets,
     check_home_name,
     check_name,
-    check_service_accounts,
     parse_home_api,
     parse_taint,
 )
 from sync.kube.kubeconfig import KubeconfigRef
-from translators.policy import Network
+from translators.policy import DaemonSets, Network, ServiceAccounts
 
 
 def join(
@@ -82,11 +80,10 @@ def join(
         typer.Option(help="Taint of the new node, KEY=VALUE:EFFECT, or none."),
     ] = DEFAULT_TAINT,
     daemonsets: Annotated[
-        str,
+        DaemonSets,
         typer.Option(
             help="Pods of DaemonSets that are bound to the node: skip (they wait, and say why) or "
-            "run (as any other pod).",
-            metavar="skip|run",
+            "run (as any other pod)."
         ),
     ] = "skip",
     namespace_linger: Annotated[
@@ -96,7 +93,7 @@ def join(
         ),
     ] = NAMESPACE_LINGER,
     service_accounts: Annotated[
-        str,
+        ServiceAccounts,
         typer.Option(
             help="Identity of the pods at an API server: home (tokens of home's service accounts, "
             "bound to the pod), remote (the account of that name in the remote), or none."
@@ -139,11 +136,11 @@ def join(
             template=namespace_template,
             network=network,
             taint=parse_taint(taint),
-            daemonsets=check_daemonsets(daemonsets),
+            daemonsets=daemonsets,
             namespace_linger=namespace_linger,
             certificate=tls_cert_file,
             key=tls_private_key_file,
-            service_accounts=check_service_accounts(service_accounts),
+            service_accounts=service_accounts,
             home_api=parse_home_api(home_api_address) if home_api_address is not None else None,
         )
     except SettingsError as error:

@@ -14,7 +14,6 @@ from bridge.settings import (
     check_address,
     check_home_name,
     check_name,
-    check_service_accounts,
     parse_home_api,
     parse_taint,
 )
@@ -101,17 +100,6 @@ def test_settings_are_frozen() -> None:
 
     with pytest.raises(dataclasses.FrozenInstanceError):
         settings.name = "other"  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("mode", ["home", "remote", "none"])
-def test_a_mode_of_service_accounts(mode: str) -> None:
-    assert check_service_accounts(mode) == mode
-
-
-@pytest.mark.parametrize("mode", ["", "Home", "both"])
-def test_another_mode_is_refused(mode: str) -> None:
-    with pytest.raises(SettingsError, match=r"--service-accounts .*home, remote or none"):
-        check_service_accounts(mode)
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,17 @@ def test_the_generation_is_homes() -> None:
     assert status["conditions"][0]["observedGeneration"] == 7
 
 
+def test_homes_own_scheduled_is_of_the_generation_that_is_acted_on() -> None:
+    """As a kubelet tells it, though home's scheduler wrote the condition."""
+    ours = _condition("PodScheduled") | {"reason": "ours"}
+    theirs = _condition("PodScheduled") | {"reason": "theirs"}
+    home = _home({"conditions": [ours]}, generation=7)
+    (told,) = _to_home(home, {"conditions": [theirs | {"observedGeneration": 1}]})["conditions"]
+
+    assert told == ours | {"observedGeneration": 7}
+    assert _to_home(home, {"conditions": [theirs]})["conditions"] == [ours]
+
+
 def test_a_home_without_generations_is_told_none() -> None:
     theirs = {"observedGeneration": 1, "conditions": [_condition("Ready", observedGeneration=1)]}
     home = _home({"conditions": [_condition("Ready")]}, generation=None)

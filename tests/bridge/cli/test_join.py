@@ -15,6 +15,7 @@ from bridge.preflight.checks import PreflightError
 from bridge.settings import DEFAULT_TAINT, JoinSettings, parse_taint
 from sync.kube.access import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
+from translators.policy import HostPort
 
 REMOTE = ("join", "--kubeconfig", "remote.yaml")
 
@@ -68,7 +69,10 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
         "--port": "0",
         "--namespace-template": "{namespace}",
         "--taint": "none",
+        "--network": "none",
         "--daemonsets": "run",
+        "--service-accounts": "remote",
+        "--home-api-address": "192.0.2.1",
         "--namespace-linger": "5",
         "--tls-cert-file": "tls.crt",
         "--tls-private-key-file": "tls.key",
@@ -85,7 +89,10 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
             port=0,
             template="{namespace}",
             taint=None,
+            network="none",
             daemonsets="run",
+            service_accounts="remote",
+            home_api=HostPort("192.0.2.1", 443),
             namespace_linger=5.0,
             certificate=Path("tls.crt"),
             key=Path("tls.key"),
@@ -101,6 +108,9 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
         ("--address", "somewhere"),
         ("--taint", "nonsense"),
         ("--daemonsets", "perhaps"),
+        ("--network", "wide"),
+        ("--service-accounts", "Home"),
+        ("--home-api-address", "https://192.0.2.1"),
         ("--tls-cert-file", "tls.crt"),
         ("--tls-private-key-file", "tls.key"),
         ("--port", "many"),
