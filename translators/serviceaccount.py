@@ -3,8 +3,9 @@
 - ``home``: tokens of home's service account, which home issues for the home pod (`sync.tokens`
   asks for them). They are in one Secret of the remote per pod, with home's CA beside them, and
   each token source of a volume reads that Secret. The environment names home's API server.
-  Unlike a kubelet's token files, these have the volume's mode also under ``fsGroup`` and
-  ``runAsUser``, where a kubelet would write 0600.
+  Under ``fsGroup`` the group alone may read a token, as of a kubelet. Under ``runAsUser`` alone,
+  where a kubelet gives the file to that user with mode 0600, it has the volume's mode: a Secret's
+  file belongs to root.
 - ``remote``: the account of the same name in the remote, whose admission adds the volume.
 - ``none``: no identity. The volume that home's admission added goes without a word, with its
   mounts; a token that the pod's author asked for by name is reported.
@@ -30,6 +31,9 @@ from translators.types import HomeNamespace, Object, metadata, name_of, namespac
 _TOKEN_MOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105  # a path
 #: Seconds of a token whose source names none (the API's default for the field).
 _LIFE = 3600
+#: A token's file under ``fsGroup`` (collectData in pkg/volume/projected), to which the kubelet then
+#: gives the group the right to read.
+_GROUPS_MODE = 0o600
 #: The key of the CA, in its ConfigMap and in our Secret.
 CA_KEY = "ca.crt"
 #: Of our Secret: the home pod, as ``namespace/name``, and its UID; and when each key is due to be
@@ -179,7 +183,9 @@ def with_identity(spec: Object, home: Object, policy: Policy, dropped: list[Drop
     spec["automountServiceAccountToken"] = False
     if policy.service_accounts == "home":
         name = secret_name(uid_of(home))
-        put(spec, "volumes", [_from_secret(it, name) for it in spec.get("volumes") or ()])
+        grouped = (spec.get("securityContext") or {}).get("fsGroup") is not None
+        mode = _GROUPS_MODE if grouped else None
+        put(spec, "volumes", [_from_secret(it, name, mode) for it in spec.get("volumes") or ()])
         if policy.home_api is not None:
             known = _environment(policy.home_api)
             each_container(spec, lambda container: _with_env(container, known))
@@ -193,17 +199,19 @@ def with_identity(spec: Object, home: Object, policy: Policy, dropped: list[Drop
         put(spec, "volumes", [_without_tokens(it, dropped) for it in spec.get("volumes") or ()])
 
 
-def _from_secret(volume: Object, name: str) -> Object:
+def _from_secret(volume: Object, name: str, mode: int | None) -> Object:
     if not _has_token(volume):
         return volume
-    sources = [_source(source, name) for source in volume["projected"]["sources"]]
+    sources = [_source(source, name, mode) for source in volume["projected"]["sources"]]
     return {**volume, "projected": {**volume["projected"], "sources": sources}}
 
 
-def _source(source: Object, name: str) -> Object:
+def _source(source: Object, name: str, mode: int | None) -> Object:
     if "serviceAccountToken" in source:
         token = source["serviceAccountToken"]
         item = {"key": _wanted(token).key, "path": token["path"]}
+        if mode is not None:
+            item["mode"] = mode
         return {"secret": {"name": name, "items": [item]}}
     if _is_ca(source):
         ours = {"items": [{"key": CA_KEY, "path": CA_KEY}], **source["configMap"], "name": name}
