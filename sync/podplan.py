@@ -123,7 +123,7 @@ def plan(state: State, policy: Policy, *, now: str) -> list[Action]:
     if home is None:
         return []
     if is_deleting(home):
-        return _deleting(state, home, policy)
+        return _deleting(state, home, policy, now=now)
     if podstatus.is_terminal(home):
         return _terminal(remote)
     if remote is not None:
@@ -156,7 +156,7 @@ def _orphan(remote: Object) -> list[Action]:
     return [DeleteOrphan(RemoteUid(uid_of(remote)), known.uid if known else None)]
 
 
-def _deleting(state: State, home: Object, policy: Policy) -> list[Action]:
+def _deleting(state: State, home: Object, policy: Policy, *, now: str) -> list[Action]:
     if state.remote is not None:
         actions = _status(home, state.remote, policy)
         grace = metadata(home).get("deletionGracePeriodSeconds")
@@ -168,9 +168,21 @@ def _deleting(state: State, home: Object, policy: Policy) -> list[Action]:
     unsure = state.making or (podstatus.was_handed_over(home) and state.ended is None)
     if unsure and not state.confirmed:
         return [Confirm()]
-    if state.ended is not None and not podstatus.is_terminal(home):
-        return [*_status(home, state.ended, policy), RemoveHome()]
-    return [RemoveHome()]
+    return [*_last_status(state, home, policy, now=now), RemoveHome()]
+
+
+def _last_status(state: State, home: Object, policy: Policy, *, now: str) -> list[Action]:
+    """What is still to be told of a pod that is gone in the remote: a finalizer may keep the home
+    pod, which must not be called running then."""
+    if podstatus.is_terminal(home):
+        return []
+    ended = state.ended
+    if not metadata(home).get("finalizers") or (ended and podstatus.is_terminal(ended)):
+        return _status(home, ended, policy) if ended is not None else []
+    # Deleted with a grace of 0, or before it began: there was no last word of the remote's kubelet.
+    wanted = podstatus.stopped(home, message="it is gone from the remote cluster", now=now)
+    patch = diff.status_patch(home.get("status") or {}, wanted)
+    return [WriteStatus(patch)] if patch else []
 
 
 def _terminal(remote: Object | None) -> list[Action]:

@@ -359,13 +359,24 @@ def was_handed_over(home: Object) -> bool:
 
 
 def failed(home: Object, *, reason: str, message: str, now: str) -> Object:
-    """The status of a pod that was lost in the remote and must not run again.
+    """The status of a pod that was lost in the remote and must not run again: `stopped`, and why.
+    ``now`` is the time in RFC 3339."""
+    status = stopped(home, message=message, now=now) | {"reason": reason, "message": message}
+    if not _condition(home, "DisruptionTarget"):
+        # As the garbage collector says of pods whose node is gone: a Job need not count it.
+        target = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": now}
+        status["conditions"].append({**target, "reason": reason, "message": message})
+    return status
+
+
+def stopped(home: Object, *, message: str, now: str) -> Object:
+    """The status of a pod of which nothing runs any more, and nobody saw how it ended.
 
     Containers that had not terminated are said to have, with exit code 137, as a kubelet says of
-    containers that it finds gone. ``now`` is the time in RFC 3339.
+    containers that it finds gone; ``message`` says where they are. ``now`` is the time in RFC 3339.
     """
     ours = home.get("status") or {}
-    status: Object = {"phase": "Failed", "reason": reason, "message": message}
+    status: Object = {"phase": "Failed"}
     for field_name in ("containerStatuses", "initContainerStatuses"):
         if ours.get(field_name):
             status[field_name] = [_ended(item, message, now) for item in ours[field_name]]
@@ -375,10 +386,6 @@ def failed(home: Object, *, reason: str, message: str, now: str) -> Object:
         else c
         for c in ours.get("conditions") or ()
     ]
-    if not _condition(home, "DisruptionTarget"):
-        # As the garbage collector says of pods whose node is gone: a Job need not count it.
-        target = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": now}
-        status["conditions"].append({**target, "reason": reason, "message": message})
     return status
 
 

@@ -27,12 +27,16 @@ def home(
     uid: str = HOME_UID,
     image: str = "busybox:1",
     asks: str | None = None,
+    kept: bool = False,
 ) -> Object:
     """A pod that is bound to the virtual node. ``marked``: it may have run in the remote.
-    ``deleting``: its grace in seconds. ``asks``: CPUs that it requests."""
+    ``deleting``: its grace in seconds. ``asks``: CPUs that it requests.
+    ``kept``: by a finalizer."""
     meta: Object = {"name": "web", "namespace": "shop", "uid": uid}
     if deleting is not None:
         meta |= {"deletionTimestamp": _TIME, "deletionGracePeriodSeconds": deleting}
+    if kept:
+        meta["finalizers"] = ["example.com/look"]
     if daemon:
         meta["ownerReferences"] = [{"kind": "DaemonSet", "name": "log", "controller": True}]
     status: Object = {"phase": phase, "qosClass": "BestEffort"}

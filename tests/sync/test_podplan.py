@@ -188,6 +188,18 @@ _TABLE: dict[str, tuple[State, list[Any]]] = {
         [_FAILED, RemoveHome()],
     ),
     "a pod that never started goes at once": (State(home(deleting=30), None), [RemoveHome()]),
+    "one that a finalizer keeps is not called pending for ever": (
+        State(home(deleting=30, kept=True), None),
+        [_FAILED, RemoveHome()],
+    ),
+    "nor running when the remote's kubelet had no last word": (
+        State(home(phase="Running", deleting=0, kept=True), None, ended=remote()),
+        [_FAILED, RemoveHome()],
+    ),
+    "its last word counts": (
+        State(home(phase="Running", deleting=30, kept=True), None, ended=remote(phase="Succeeded")),
+        [_SUCCEEDED, RemoveHome()],
+    ),
     "one that may have is asked for": (State(home(marked=True, deleting=30), None), [Confirm()]),
     "and goes": (State(home(marked=True, deleting=30), None, confirmed=True), [RemoveHome()]),
     "one that is perhaps being made is asked for": (

@@ -354,3 +354,19 @@ async def test_a_pod_that_no_node_could_ever_hold_has_failed_until_there_is_one(
     world.pod("next", containers=[{"name": "main", "image": "busybox:1", "resources": asks}])
     await world.settle()
     assert world.there("next")
+
+
+async def test_a_pod_that_a_finalizer_keeps_is_told_to_have_ended(world: World) -> None:
+    await world.start_running()
+    world.home.update(PODS, "a", {"metadata": {"finalizers": ["example.com/look"]}}, "default")
+    world.home.delete(PODS, "a", "default", grace_seconds=0)
+    await world.settle()
+    assert world.there() is None
+    status = world.status()
+    assert status["phase"] == "Failed"
+    assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 137
+    assert [c["status"] for c in status["conditions"] if c["type"] == "Ready"] == ["False"]
+    world.forget()
+    world.home.update(PODS, "a", {"metadata": {"labels": {"x": "y"}}}, "default")
+    await world.settle()
+    assert not [write for write in world.writes() if "PATCH" in write]
