@@ -60,7 +60,10 @@ SKIPS = (
     Rule(r"\[Feature:OffByDefault\]", "needs an alpha feature, which is off in these clusters"),
     Rule(r"\[DRA\]", "needs a driver for devices on the node's host"),
     Rule(r"\[Feature:NodeProblemDetector\]|\bSSH\b", "needs SSH to the node"),
-    Rule(r"crictl|Mount propagation|HostCleanup", "runs commands on the node's host"),
+    Rule(
+        r"crictl|Mount propagation|HostCleanup|a RuntimeClass with scheduling without taints",
+        "runs commands on the node's host",
+    ),
     Rule(r"AppArmor", "needs AppArmor in the kernel of the node's host"),
     Rule(r"\[Feature:NodeLogQuery\]", "reads logs of the node's host, and is off by default"),
     Rule(r"\[Feature:RuntimeHandler\]", "needs a second container runtime on the node"),
