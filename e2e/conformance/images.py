@@ -94,14 +94,16 @@ def archive(
 
 
 def _base(busybox: Path, bash: Path) -> tuple[Layer, ...]:
-    """busybox, with bash for its shell.
+    """busybox, with bash beside its own shell.
 
-    busybox's own drops variables whose names a shell cannot have, such as `data-1`, on the way to
-    the programs that it starts: the tests of ConfigMaps and Secrets look for them.
+    busybox's shell drops variables whose names a shell cannot have, such as `data-1`, on the way to
+    the programs that it starts. The tests of ConfigMaps and Secrets, which look for them, start
+    `sh`; others start `/bin/sh`, and know what busybox's own says of an error.
     """
     shell: Layer = (
         Entry("bin/bash", content=bash.read_bytes()),
-        Entry("bin/sh", 0o777, link="/bin/bash"),
+        *_LOCAL_BIN,
+        Entry("usr/local/bin/sh", 0o777, link="/bin/bash"),
         Entry("bin/printenv", content=_PRINTENV),
     )
     return busybox_layer(busybox), shell
