@@ -35,7 +35,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from translators import diff, fit, pod, podstatus, podupdate
+from translators import diff, fit, pod, podstatus, podupdate, podverdict
 from translators.naming import origin, stands_for
 from translators.podupdate import Subresource
 from translators.policy import Policy
@@ -165,7 +165,7 @@ def _deleting(state: State, home: Object, policy: Policy, *, now: str) -> list[A
         if not is_deleting(state.remote) or shortened:
             actions.append(Delete(RemoteUid(uid_of(state.remote)), grace))
         return actions
-    unsure = state.making or (podstatus.was_handed_over(home) and state.ended is None)
+    unsure = state.making or (podverdict.was_handed_over(home) and state.ended is None)
     if unsure and not state.confirmed:
         return [Confirm()]
     return [*_last_status(state, home, policy, now=now), RemoveHome()]
@@ -180,7 +180,7 @@ def _last_status(state: State, home: Object, policy: Policy, *, now: str) -> lis
     if not metadata(home).get("finalizers") or (ended and podstatus.is_terminal(ended)):
         return _status(home, ended, policy) if ended is not None else []
     # Deleted with a grace of 0, or before it began: there was no last word of the remote's kubelet.
-    wanted = podstatus.stopped(home, message="it is gone from the remote cluster", now=now)
+    wanted = podverdict.stopped(home, message="it is gone from the remote cluster", now=now)
     patch = diff.status_patch(home.get("status") or {}, wanted)
     return [WriteStatus(patch)] if patch else []
 
@@ -220,7 +220,7 @@ def refusal(
 ) -> list[Action]:
     """Tells that the pod waits, once: in its status and a condition, which remember it, and as an
     Event."""
-    wanted = podstatus.pending(
+    wanted = podverdict.pending(
         home, reason=reason, message=message, clear_start=clear_start, now=now
     )
     patch = diff.status_patch(home.get("status") or {}, wanted)
@@ -229,7 +229,7 @@ def refusal(
 
 def _absent(state: State, home: Object, policy: Policy, *, now: str) -> list[Action]:
     restart = (home.get("spec") or {}).get("restartPolicy", "Always")
-    marked = podstatus.was_handed_over(home)
+    marked = podverdict.was_handed_over(home)
     if state.ended is None and (state.making or not marked):
         if not state.making and (rejection := fit.rejection(home, state.offered)):
             return _reject(home, *rejection, now=now)
@@ -244,14 +244,14 @@ def _absent(state: State, home: Object, policy: Policy, *, now: str) -> list[Act
         "the pod is gone from the remote cluster, nobody knows how far it came, "
         "and its restartPolicy is Never"
     )
-    lost = podstatus.failed(home, reason="RemotePodLost", message=message, now=now)
+    lost = podverdict.failed(home, reason="RemotePodLost", message=message, now=now)
     patch = diff.status_patch(home.get("status") or {}, lost)
     return [WriteStatus(patch, event=("RemotePodLost", message))]
 
 
 def _reject(home: Object, reason: str, message: str, *, now: str) -> list[Action]:
     """As a kubelet: the pod has Failed before it began."""
-    wanted = podstatus.rejected(home, reason=reason, message=message, now=now)
+    wanted = podverdict.rejected(home, reason=reason, message=message, now=now)
     patch = diff.status_patch(home.get("status") or {}, wanted)
     return [WriteStatus(patch, event=(reason, message))]
 

@@ -40,7 +40,7 @@ from sync.podupdates import PodUpdates
 from sync.scopes import Scopes
 from sync.store import Key
 from sync.tokens import Tokens
-from translators import fit, naming, pod, podstatus
+from translators import fit, naming, pod, podstatus, podverdict
 from translators.policy import Policy
 from translators.types import (
     HomeNamespace,
@@ -283,9 +283,9 @@ class Pods:
             # Asked for when the pod came, so that both are waited for at once.
             await self._tokens.ensure(home)
             if mark_first:
-                if podstatus.is_refused(home):
+                if podverdict.is_refused(home):
                     await self._rehearse(key, home, namespace)
-                mark = podstatus.handed_over(now=self._now())
+                mark = podverdict.handed_over(now=self._now())
                 if not await self._write_status(key, State(home, None), mark, None):
                     return  # Nobody would know that it runs.
             await self._make(key, home, namespace)
@@ -349,7 +349,7 @@ class Pods:
         if current is None or uid_of(current) != uid_of(home) or is_deleting(current):
             return
         ran = bool((current.get("status") or {}).get("containerStatuses"))
-        marked = podstatus.was_handed_over(current)
+        marked = podverdict.was_handed_over(current)
         actions = podplan.refusal(
             current,
             reason=reason,

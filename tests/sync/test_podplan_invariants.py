@@ -24,7 +24,8 @@ from sync.podplan import (
 from tests.fakeapi.patching import strategic
 from tests.sync.podstates import FORMER_UID, HOME_UID, NOW, POLICY, home, remote
 from translators.naming import origin
-from translators.podstatus import is_terminal, was_handed_over
+from translators.podstatus import is_terminal
+from translators.podverdict import was_handed_over
 from translators.types import Object, RemoteUid, is_deleting, uid_of
 
 _POLICIES = ("Always", "OnFailure", "Never")

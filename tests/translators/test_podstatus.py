@@ -13,7 +13,7 @@ from kubernetes.client import V1ContainerStatus, V1PodStatus
 from tests.fakeapi.patching import strategic
 from tests.translators.golden import ADDRESS, POLICY
 from tests.translators.strategies import json_values
-from translators import podstatus
+from translators import podstatus, podverdict
 from translators.diff import absent, status_patch
 from translators.types import Object
 
@@ -401,7 +401,7 @@ def test_every_field_of_a_container_status_is_carried(field: str) -> None:
 
 def _waiting(home: Object, *, clear_start: bool = False) -> Object:
     message = "a pod of that name is there"
-    return podstatus.pending(
+    return podverdict.pending(
         home, reason="RemoteClash", message=message, clear_start=clear_start, now=_NOW
     )
 
@@ -426,16 +426,16 @@ def test_a_pod_that_waits_on_says_since_when_and_stops_when_it_is_made() -> None
     home = _home({"conditions": [{**_waiting(_home())["conditions"][0]}]})
     home["status"]["conditions"][0]["lastTransitionTime"] = "2025-11-01T00:00:00Z"
 
-    assert podstatus.is_refused(home)
-    assert not podstatus.is_refused(_home())
+    assert podverdict.is_refused(home)
+    assert not podverdict.is_refused(_home())
     assert _waiting(home)["conditions"] == home["status"]["conditions"]
     (gone,) = status_patch(home["status"], _to_home(home, {}))["conditions"]
     assert gone == {"type": podstatus.CONDITION_ACCEPTED, "$patch": "delete"}
 
 
 def test_the_mark_is_the_start() -> None:
-    assert not podstatus.was_handed_over(_home())
-    assert podstatus.was_handed_over(_home(podstatus.handed_over(now=_NOW)))
+    assert not podverdict.was_handed_over(_home())
+    assert podverdict.was_handed_over(_home(podverdict.handed_over(now=_NOW)))
 
 
 def test_a_lost_pod_has_failed_with_all_its_containers() -> None:
@@ -453,7 +453,7 @@ def test_a_lost_pod_has_failed_with_all_its_containers() -> None:
         }
     )
     before = copy.deepcopy(home)
-    status = podstatus.failed(home, reason="RemotePodLost", message="gone", now=_NOW)
+    status = podverdict.failed(home, reason="RemotePodLost", message="gone", now=_NOW)
     lost = {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": "gone"}
 
     assert (status["phase"], status["reason"], status["message"]) == (

@@ -1,0 +1,120 @@
+"""The status of a home pod of which no remote pod speaks: it waits, was handed over, or has ended.
+
+What the bridge says here it says by itself, in the fields and conditions in which a kubelet would.
+As in `translators.podstatus`, what comes out is for `diff.status_patch`.
+"""
+
+from __future__ import annotations
+
+from translators.podstatus import CONDITION_ACCEPTED
+from translators.types import Object, metadata
+
+
+def pending(home: Object, *, reason: str, message: str, clear_start: bool, now: str) -> Object:
+    """The status of a pod that cannot be made in the remote for now.
+
+    ``reason`` is what `kubectl get pods` shows. ``clear_start`` takes back the mark that the pod
+    was handed to the remote (`handed_over`), after a refusal that says it was not. ``now`` is the
+    time in RFC 3339.
+    """
+    before = _condition(home, CONDITION_ACCEPTED)
+    accepted = {
+        "type": CONDITION_ACCEPTED,
+        "status": "False",
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": before.get("lastTransitionTime") or now,
+    }
+    status: Object = {
+        "phase": "Pending",
+        "reason": reason,
+        "message": message,
+        "conditions": [accepted],
+    }
+    if clear_start:
+        status["startTime"] = None
+    return status
+
+
+def is_refused(home: Object) -> bool:
+    """Whether the pod waits since the last attempt to make it (`pending`)."""
+    return bool(_condition(home, CONDITION_ACCEPTED))
+
+
+def _condition(pod: Object, kind: str) -> Object:
+    found = (pod.get("status") or {}).get("conditions") or ()
+    return next((condition for condition in found if condition["type"] == kind), {})
+
+
+def handed_over(*, now: str) -> Object:
+    """The mark, written before the remote pod is made, that the pod may have run from now on.
+
+    ``now`` is the time in RFC 3339. It is ``startTime``: "when the object was acknowledged by the
+    kubelet" (k8s.io/api/core/v1 PodStatus).
+    """
+    return {"startTime": now}
+
+
+def was_handed_over(home: Object) -> bool:
+    """Whether the pod may have run in the remote before."""
+    return bool((home.get("status") or {}).get("startTime"))
+
+
+def failed(home: Object, *, reason: str, message: str, now: str) -> Object:
+    """The status of a pod that was lost in the remote and must not run again: `stopped`, and why.
+    ``now`` is the time in RFC 3339."""
+    status = stopped(home, message=message, now=now) | {"reason": reason, "message": message}
+    if not _condition(home, "DisruptionTarget"):
+        # As the garbage collector says of pods whose node is gone: a Job need not count it.
+        target = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": now}
+        status["conditions"].append({**target, "reason": reason, "message": message})
+    return status
+
+
+def stopped(home: Object, *, message: str, now: str) -> Object:
+    """The status of a pod of which nothing runs any more, and nobody saw how it ended.
+
+    Containers that had not terminated are said to have, with exit code 137, as a kubelet says of
+    containers that it finds gone; ``message`` says where they are. ``now`` is the time in RFC 3339.
+    """
+    ours = home.get("status") or {}
+    status: Object = {"phase": "Failed"}
+    for field_name in ("containerStatuses", "initContainerStatuses"):
+        if ours.get(field_name):
+            status[field_name] = [_ended(item, message, now) for item in ours[field_name]]
+    status["conditions"] = [
+        {**c, "status": "False", "reason": "PodFailed", "lastTransitionTime": now}
+        if c["type"] in ("Ready", "ContainersReady") and c.get("status") != "False"
+        else c
+        for c in ours.get("conditions") or ()
+    ]
+    return status
+
+
+def rejected(home: Object, *, reason: str, message: str, now: str) -> Object:
+    """The status of a pod that is not taken and never will be (`translators.fit`), as a kubelet
+    writes it (rejectPod in pkg/kubelet/kubelet.go). ``now`` is the time in RFC 3339."""
+    status: Object = {"phase": "Failed", "reason": reason, "message": message, "startTime": now}
+    generation = metadata(home).get("generation")
+    if generation is not None:
+        status["observedGeneration"] = generation
+    return status
+
+
+def _ended(status: Object, message: str, now: str) -> Object:
+    if "terminated" in (status.get("state") or {}):
+        return status
+    ended = {
+        "exitCode": 137,
+        "reason": "ContainerStatusUnknown",
+        "message": message,
+        "finishedAt": now,
+        "startedAt": (status.get("state") or {}).get("running", {}).get("startedAt"),
+        "containerID": status.get("containerID"),
+    }
+    return {
+        **status,
+        "ready": False,
+        "started": False,
+        "state": {"terminated": {key: value for key, value in ended.items() if value}},
+    }
