@@ -53,8 +53,8 @@ def test_a_pod_with_much_in_its_spec_runs_as_at_home(bridged: Bridged) -> None:
     bridged.kubectl("wait", "--for=condition=Ready", "pod/rich", "--timeout=90s")
     said = _exec(
         bridged,
-        "cat /work/order; id -u; id -G; hostname; grep alias.example /etc/hosts; "
-        "cat /etc/resolv.conf; cat /work/started; touch /no 2>/dev/null || echo read-only; "
+        "cat /common/order; id -u; id -G; hostname; grep alias.example /etc/hosts; "
+        "cat /etc/resolv.conf; cat /common/started; touch /no 2>/dev/null || echo read-only; "
         "ps | grep -c '[s]leep 7777'",
     ).splitlines()
     assert said[:3] == ["init", "sidecar", "1000"]
@@ -75,9 +75,9 @@ def test_a_pod_with_much_in_its_spec_runs_as_at_home(bridged: Bridged) -> None:
     assert [s["name"] for s in status["initContainerStatuses"]] == ["first", "sidecar"]
     assert status["initContainerStatuses"][1]["started"] is True
 
-    _exec(bridged, "rm /work/ready")
+    _exec(bridged, "rm /common/ready")
     wait_for(lambda: not is_ready(_home(bridged, "rich")), "the readiness probe fails at home")
-    _exec(bridged, "touch /work/ready; rm /work/alive")
+    _exec(bridged, "touch /common/ready; rm /common/alive")
     wait_for(
         lambda: _home(bridged, "rich")["status"]["containerStatuses"][0]["restartCount"] == 1,
         "the liveness probe has the container restarted",
@@ -85,9 +85,9 @@ def test_a_pod_with_much_in_its_spec_runs_as_at_home(bridged: Bridged) -> None:
 
 
 def _rich(node: str) -> str:
-    mount = {"volumeMounts": [{"name": "work", "mountPath": "/work"}]}
+    mount = {"volumeMounts": [{"name": "work", "mountPath": "/common"}]}
     every_second = {"periodSeconds": 1, "failureThreshold": 2}
-    script = "touch /work/ready /work/alive; trap 'exit 0' TERM; while true; do sleep 1; done"
+    script = "touch /common/ready /common/alive; trap 'exit 0' TERM; while true; do sleep 1; done"
     return pod(
         node,
         "rich",
@@ -138,12 +138,12 @@ def _rich(node: str) -> str:
         },
         volumes=[{"name": "work", "emptyDir": {}}],
         initContainers=[
-            shell("first", "echo init >>/work/order", **mount),
+            shell("first", "echo init >>/common/order", **mount),
             shell(
                 "sidecar",
-                "echo sidecar >>/work/order; sleep 7777",
+                "echo sidecar >>/common/order; sleep 7777",
                 restartPolicy="Always",
-                startupProbe={"exec": {"command": ["grep", "sidecar", "/work/order"]}},
+                startupProbe={"exec": {"command": ["grep", "sidecar", "/common/order"]}},
                 **mount,
             ),
         ],
@@ -151,15 +151,15 @@ def _rich(node: str) -> str:
             shell(
                 "main",
                 script,
-                readinessProbe={"exec": {"command": ["cat", "/work/ready"]}, **every_second},
+                readinessProbe={"exec": {"command": ["cat", "/common/ready"]}, **every_second},
                 livenessProbe={
-                    "exec": {"command": ["cat", "/work/alive"]},
+                    "exec": {"command": ["cat", "/common/alive"]},
                     "initialDelaySeconds": 2,
                     **every_second,
                 },
                 lifecycle={
                     "postStart": {
-                        "exec": {"command": ["sh", "-c", "echo postStart >/work/started"]}
+                        "exec": {"command": ["sh", "-c", "echo postStart >/common/started"]}
                     },
                     "preStop": {"sleep": {"seconds": 1}},
                 },

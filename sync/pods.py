@@ -25,7 +25,6 @@ from sync.kube.client import KubeClient
 from sync.kube.errors import (
     AlreadyExists,
     ApiError,
-    Conflict,
     Forbidden,
     Invalid,
     NotFound,
@@ -36,6 +35,7 @@ from sync.kube.resources import PODS
 from sync.mirror import Mirror
 from sync.namespaces import Namespaces
 from sync.podplan import Action, State
+from sync.podstatuses import PodStatuses
 from sync.podupdates import PodUpdates
 from sync.scopes import Scopes
 from sync.store import Key
@@ -46,7 +46,6 @@ from translators.types import (
     HomeNamespace,
     Object,
     is_deleting,
-    metadata,
     name_of,
     namespace_of,
     uid_of,
@@ -103,7 +102,7 @@ class Pods:
         # UIDs of remote pods whose deletion was passed on, and with which grace.
         self._passed_on: dict[str, int | None] = {}
         self._ended: cachetools.LRUCache[str, Object] = cachetools.LRUCache(ENDED_MAX)
-        self._own_write = False
+        self._statuses = PodStatuses(home, home_pods=home_pods, events=events)
         self._updates = PodUpdates(
             remote,
             policy=policy,
@@ -127,7 +126,7 @@ class Pods:
             self._made(uid_of(obj))
             if not self._home_pods.store.by_index("namespace", namespace):
                 self._scopes.release(namespace)
-        if not self._own_write:
+        if not self._statuses.writing:
             self.controller.queue.add(Key(namespace, name_of(obj)))
 
     def remote_changed(self, old: Object | None, new: Object | None) -> None:
@@ -225,7 +224,7 @@ class Pods:
     async def _act(self, key: Key, state: State, action: Action) -> None:
         match action:
             case podplan.WriteStatus(patch, event):
-                await self._write_status(key, state, patch, event)
+                await self._statuses.write(_there(state.home), patch, event)
             case podplan.Create(mark_first):
                 await self._create(key, _there(state.home), mark_first=mark_first)
             case podplan.Update():
@@ -246,34 +245,6 @@ class Pods:
             case podplan.Confirm():
                 raise AssertionError("Confirm stands alone in a plan")
 
-    async def _write_status(
-        self, key: Key, state: State, patch: Object, event: tuple[str, str] | None
-    ) -> bool:
-        """Whether the pod was still there to take it."""
-        home = _there(state.home)
-        body: Object = {"metadata": {"uid": uid_of(home)}, "status": patch}
-        try:
-            written = await self._home.patch(
-                PODS,
-                key.name,
-                body,
-                namespace=key.namespace,
-                subresource="status",
-                kind="strategic",
-            )
-        except (NotFound, Conflict):
-            # Deleted, or another pod by that name: its own event brings the key back.
-            log.debug("pod %s: its status is of no use any more", key)
-            return False
-        # What we wrote is no news: a pod that is refused must not be tried again for its telling.
-        self._own_write = _differ_only_in(patch, home, written)
-        self._home_pods.observe(written)
-        self._own_write = False
-        if event is not None:
-            self._events.warn(home, *event)
-            changes.info("pod %s: %s: %s", key, *event)
-        return True
-
     async def _create(self, key: Key, home: Object, *, mark_first: bool) -> None:
         if self._scopes.get(HomeNamespace(key.namespace)) is None:
             return  # `namespace_synced` brings the key back.
@@ -286,7 +257,7 @@ class Pods:
                 if podverdict.is_refused(home):
                     await self._rehearse(key, home, namespace)
                 mark = podverdict.handed_over(now=self._now())
-                if not await self._write_status(key, State(home, None), mark, None):
+                if not await self._statuses.write(home, mark):
                     return  # Nobody would know that it runs.
             await self._make(key, home, namespace)
         except Waiting as waiting:
@@ -399,28 +370,6 @@ def _clash(namespace: str, name: str) -> Waiting:
         f"pod {namespace}/{name} exists in the remote cluster and is not this virtual node's; "
         "rename yours or remove that one",
     )
-
-
-def _differ_only_in(patch: Object, before: Object, after: Object) -> bool:
-    """Whether a patch of the status explains all that is different, so that nobody else's change
-    came with it. Addresses may have been merged with others' items: then it does not."""
-    if any(isinstance(value, list | dict) for key, value in patch.items() if key != "conditions"):
-        return False
-    told = {condition["type"] for condition in patch.get("conditions") or ()}
-    meta = [
-        {k: v for k, v in metadata(obj).items() if k not in ("managedFields", "resourceVersion")}
-        for obj in (before, after)
-    ]
-    same = _without(patch, told, before) == _without(patch, told, after) and meta[0] == meta[1]
-    return same and before.get("spec") == after.get("spec")
-
-
-def _without(patch: Object, told: set[str], obj: Object) -> Object:
-    """The status without what the patch says, and the conditions without those that it tells."""
-    status = obj.get("status") or {}
-    kept = {key: value for key, value in status.items() if key not in patch and key != "conditions"}
-    found = status.get("conditions") or ()
-    return {**kept, "conditions": [c for c in found if c["type"] not in told]}
 
 
 def _there(home: Object | None) -> Object:
