@@ -192,10 +192,9 @@ def _terminal(remote: Object | None) -> list[Action]:
 
 
 def _follow(home: Object, remote: Object, policy: Policy) -> list[Action]:
-    status = _status(home, remote, policy)
-    if is_deleting(remote):
-        return status
-    return [*status, *updates(home, remote, policy)]
+    following = updates(home, remote, policy)
+    status = _status_of(home, remote, policy, follows=not following)
+    return status if is_deleting(remote) else [*status, *following]
 
 
 def updates(home: Object, remote: Object, policy: Policy) -> list[Update]:
@@ -273,7 +272,13 @@ def _to_run_again(ended: Object, restart: str) -> bool:
 def _status(home: Object, remote: Object, policy: Policy) -> list[Action]:
     if podstatus.is_terminal(home):
         return []
-    acted = podstatus.has_acted(home, remote) and not updates(home, remote, policy)
+    return _status_of(home, remote, policy, follows=not updates(home, remote, policy))
+
+
+def _status_of(home: Object, remote: Object, policy: Policy, *, follows: bool) -> list[Action]:
+    """What is to be told of a home pod that has not ended. ``follows``: the remote pod has all
+    that home's says."""
+    acted = follows and podstatus.has_acted(home, remote)
     wanted = podstatus.to_home(home, remote, policy, acted=acted)
     event = None
     restart = (home.get("spec") or {}).get("restartPolicy", "Always")

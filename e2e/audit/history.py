@@ -23,8 +23,6 @@ from e2e.audit.model import (
 )
 
 _STATUSES = ("initContainerStatuses", "containerStatuses")
-#: Why a pod ended at home without its remote pod's word.
-_LOST = "RemotePodLost"
 
 
 @dataclass(slots=True)
