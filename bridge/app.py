@@ -85,9 +85,15 @@ async def join(settings: JoinSettings, *, told: Callable[[str], None], stop: asy
             daemonsets=settings.daemonsets,
             service_accounts=settings.service_accounts,
             home_api=found.home_api,
+            node_selector=settings.node_selector,
         )
-        linger = settings.namespace_linger
-        engine = Engine(home, remote, policy=policy, namespace_linger=linger)
+        engine = Engine(
+            home,
+            remote,
+            policy=policy,
+            namespace_linger=settings.namespace_linger,
+            limits=settings.limits,
+        )
         server = _server(settings, found, home=home, remote=remote, directory=Directory(engine))
         await server.start(found.address, settings.port)
         told(f"home: kubelet API listens on {found.address}:{server.port}")
@@ -111,6 +117,7 @@ async def _serve(
     node = NodeController(
         home,
         facts,
+        offer=engine.offer,
         remote_nodes=engine.remote_nodes,
         watched=[engine.remote_pods, engine.remote_nodes],
         now=utc_now,

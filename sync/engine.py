@@ -21,14 +21,24 @@ from sync.eventmirror import EventMirror
 from sync.events import EventRecorder
 from sync.informer import Informer
 from sync.kube.client import KubeClient
-from sync.kube.resources import NAMESPACES, NODES, PODS, PRIORITY_CLASSES, SECRETS, Resource
+from sync.kube.resources import (
+    NAMESPACES,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    RESOURCE_QUOTAS,
+    SECRETS,
+    Resource,
+)
 from sync.mirror import RESOURCES, Mirror, copies_selector, reference_keys
 from sync.namespaces import Namespaces
+from sync.offer import NOT_ENDED, Offer, slim_namespace, slim_pod
 from sync.pods import Pods
 from sync.scopes import Scopes
 from sync.tokens import Tokens
 from sync.unused import Unused
 from translators import naming
+from translators.capacity import NO_LIMITS, Limits
 from translators.policy import Policy
 from translators.types import HomeNamespace, Object, namespace_of
 
@@ -52,6 +62,7 @@ class Engine:
         *,
         policy: Policy,
         namespace_linger: float,
+        limits: Limits = NO_LIMITS,
         now: Callable[[], str] = utc_now,
     ) -> None:
         identity = self._identity = policy.identity
@@ -72,7 +83,18 @@ class Engine:
             labels=owned,
             indexers={"namespace": _origins, "reference": _remote_references},
         )
-        self.remote_nodes = Informer(remote, NODES)
+        self.remote_nodes = Informer(remote, NODES, labels=policy.node_selection)
+        # What there is for this node: others' use of the remote, and what bounds ours.
+        self.offer = Offer(identity, limits)
+        self._foreign_pods = Informer(
+            remote,
+            PODS,
+            labels=identity.foreign,
+            fields=NOT_ENDED,
+            slim=functools.partial(slim_pod, identity=identity),
+        )
+        self._all_namespaces = Informer(remote, NAMESPACES, slim=slim_namespace)
+        self._quotas = Informer(remote, RESOURCE_QUOTAS)
         self._priority_classes = Informer(remote, PRIORITY_CLASSES)
         self._remote_namespaces = Informer(remote, NAMESPACES, labels=owned)
         self._copies = {
@@ -150,6 +172,9 @@ class Engine:
             self._priority_classes,
             self._remote_namespaces,
             *self._copies.values(),
+            self._foreign_pods,
+            self._all_namespaces,
+            self._quotas,
         ]
 
     async def synced(self) -> None:
@@ -198,6 +223,11 @@ class Engine:
         self.home_pods.on_change(self.unused.home_pod_changed)
         self.remote_pods.on_change(self.pods.remote_changed)
         self.remote_nodes.on_change(self.pods.node_changed)
+        self.remote_nodes.on_change(self.offer.node_changed)
+        self.remote_pods.on_change(self.offer.pod_changed)
+        self._foreign_pods.on_change(self.offer.pod_changed)
+        self._all_namespaces.on_change(self.offer.namespace_changed)
+        self._quotas.on_change(self.offer.quota_changed)
         self.remote_pods.on_change(self.mirror.remote_pod_changed)
         self.remote_pods.on_change(self.tokens.remote_pod_changed)
         self.remote_pods.on_change(self.eventmirror.remote_pod_changed)

@@ -53,7 +53,8 @@ BATCH = 50
 class Informer:
     """One list and watch. `run` is to be a task of the caller's task group.
 
-    ``slim`` says what is kept of an object: at least its name, namespace, UID and version.
+    ``slim`` says what is kept of an object: at least its name, namespace, UID and version. Handlers
+    get no more than that.
     """
 
     def __init__(
@@ -143,7 +144,11 @@ class Informer:
         self._written.clear()
         self._watched = False
         page = await self.client.list(
-            self.resource, namespace=self._namespace, labels=self._labels, fields=self._fields
+            self.resource,
+            namespace=self._namespace,
+            labels=self._labels,
+            fields=self._fields,
+            slim=self._slim,
         )
         present: set[Key] = set()
         for count, item in enumerate(page.items, start=1):
@@ -151,7 +156,7 @@ class Informer:
             present.add(key)
             # A list is the truth even where its versions are lower (a server restored from a
             # backup), but for what a write of ours returned while it was being read.
-            self._put(self._slim(item), back_too=key not in self._written)
+            self._put(item, back_too=key not in self._written)
             if count % BATCH == 0:
                 await asyncio.sleep(0)
         for key in self.store.keys() - present:

@@ -33,7 +33,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 from translators import diff, fit, pod, podstatus, podupdate, podverdict
 from translators.naming import origin, stands_for
@@ -57,7 +56,7 @@ class State:
     that trying again cannot make a second one."""
     confirmed: bool = False
     """The remote's API server itself says that it has no such pod of ours."""
-    offered: Mapping[str, Fraction] = field(default_factory=dict)
+    offered: Mapping[str, int] = field(default_factory=dict)
     """What all nodes of the remote have together; {} where that is not known."""
 
 

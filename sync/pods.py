@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from fractions import Fraction
 
 import cachetools
 
@@ -42,6 +41,7 @@ from sync.store import Key
 from sync.tokens import Tokens
 from translators import fit, naming, pod, podstatus, podverdict
 from translators.policy import Policy
+from translators.requests import Amounts
 from translators.types import (
     HomeNamespace,
     Object,
@@ -89,7 +89,7 @@ class Pods:
         self._home_pods = home_pods
         self._remote_pods = remote_pods
         self._remote_nodes = remote_nodes
-        self._offered: dict[str, Fraction] | None = None
+        self._offered: Amounts | None = None
         self._priority_classes = priority_classes
         self._scopes = scopes
         self._namespaces = namespaces
@@ -147,7 +147,7 @@ class Pods:
         if sizes[0] != sizes[1]:
             self._offered = None
 
-    def _all_offered(self) -> dict[str, Fraction]:
+    def _all_offered(self) -> Amounts:
         """What all nodes have together: summed anew after one of them changed its size."""
         if self._offered is None:
             self._offered = fit.offered(self._remote_nodes.store)

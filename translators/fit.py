@@ -8,65 +8,40 @@ fit later, and a pod that may yet run is not given up.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from fractions import Fraction
 
-from translators.quantity import QuantityError, parse
+from translators import requests
+from translators.requests import Amounts
 from translators.types import Object
 
 #: Resources in the order in which a kubelet names the first that lacks; others come after.
 _FIRST = ("cpu", "memory", "ephemeral-storage")
 
 
-def offered(nodes: Iterable[Object]) -> dict[str, Fraction]:
+def offered(nodes: Iterable[Object]) -> Amounts:
     """The allocatable resources of all nodes together; {} where there are none."""
-    total: defaultdict[str, Fraction] = defaultdict(Fraction)
+    total: Amounts = {}
     for node in nodes:
-        for resource, quantity in ((node.get("status") or {}).get("allocatable") or {}).items():
-            total[resource] += _value(quantity)
-    return dict(total)
+        found = requests.of_list((node.get("status") or {}).get("allocatable"))
+        for resource, amount in found.items():
+            total[resource] = total.get(resource, 0) + amount
+    return total
 
 
-def rejection(home: Object, has: Mapping[str, Fraction]) -> tuple[str, str] | None:
+def rejection(home: Object, has: Mapping[str, int]) -> tuple[str, str] | None:
     """(reason, message) as a kubelet's where the pod asks for more than ``has``, else None.
 
-    The words are those of pkg/kubelet/lifecycle/predicate.go. Nothing is refused where nothing is
-    known of the nodes.
+    The words are those of pkg/kubelet/lifecycle/predicate.go; CPU is counted in thousandths there
+    too. Nothing is refused where nothing is known of the nodes.
     """
     if not has:
         return None
-    asked = _requests(home)
+    asked = requests.of_pod(home)
+    del asked[requests.PODS]  # One pod is never more than the nodes have.
     for resource in sorted(asked, key=lambda it: (it not in _FIRST, it)):
-        if asked[resource] > has.get(resource, Fraction(0)):
-            numbers = [_number(resource, it.get(resource, Fraction(0))) for it in (asked, has)]
+        if asked[resource] > has.get(resource, 0):
             return f"OutOf{resource}", (
                 f"Pod was rejected: Node didn't have enough resource: {resource}, "
-                f"requested: {numbers[0]}, used: 0, capacity: {numbers[1]}"
+                f"requested: {asked[resource]}, used: 0, capacity: {has.get(resource, 0)}"
             )
     return None
-
-
-def _requests(home: Object) -> dict[str, Fraction]:
-    """What the pod asks for at least: all its containers together, or what it says as a whole."""
-    spec = home.get("spec") or {}
-    asked: defaultdict[str, Fraction] = defaultdict(Fraction)
-    for container in spec.get("containers") or ():
-        for resource, quantity in (
-            (container.get("resources") or {}).get("requests") or {}
-        ).items():
-            asked[resource] += _value(quantity)
-    whole = ((spec.get("resources") or {}).get("requests") or {}).items()
-    return dict(asked) | {resource: _value(quantity) for resource, quantity in whole}
-
-
-def _value(quantity: str) -> Fraction:
-    try:
-        return parse(quantity)
-    except QuantityError:
-        return Fraction(0)
-
-
-def _number(resource: str, value: Fraction) -> int:
-    """As a kubelet counts: CPU in thousandths."""
-    return int(value * 1000) if resource == "cpu" else int(value)

@@ -21,6 +21,8 @@ DOMAIN = "cluster-bridge.io"
 
 LABEL_HOME = f"{DOMAIN}/home"
 LABEL_NODE = f"{DOMAIN}/node"
+#: On a virtual node's Node: what a pod selects to run on any of them.
+LABEL_VIRTUAL = f"{DOMAIN}/virtual-node"
 ANNOTATION_HOME_NAMESPACE = f"{DOMAIN}/home-namespace"
 ANNOTATION_HOME_NAME = f"{DOMAIN}/home-name"
 ANNOTATION_HOME_UID = f"{DOMAIN}/home-uid"
@@ -73,6 +75,11 @@ class Identity:
     def owned_by_home(self) -> str:
         """The label selector of all that this home owns in the remote."""
         return f"{LABEL_HOME}={self.home_id}"
+
+    @property
+    def foreign(self) -> str:
+        """The label selector of all that is not this home's."""
+        return f"{LABEL_HOME}!={self.home_id}"
 
     def remote_namespace(self, namespace: HomeNamespace) -> RemoteNamespace:
         """The namespace of the remote that stands for ``namespace``.

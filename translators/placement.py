@@ -5,6 +5,8 @@
   (`_KEPT_KEYS`), so that a remote of several kinds of machines places the pod right. All else
   goes, without a word: node names and hostnames, labels that people put on the virtual node, and
   its zone, region and instance type, which say where the remote is and nothing of its nodes.
+- Where the virtual node stands for some of the remote's nodes (``--node-selector``), the pod is
+  confined to them. A pod that wants a machine that is not among them waits, as the scheduler says.
 - Pod affinity, anti-affinity and spread hold among the remote's nodes and pods. Namespaces are
   renamed; the labels of home's namespaces are not in the remote, so that a term that selects by
   them is left out, and told.
@@ -13,6 +15,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from translators import naming
@@ -39,6 +42,30 @@ _WHEN = (
 def kept_selector(selector: Object | None) -> Object:
     """The node selector less what can only mean home's nodes."""
     return {key: value for key, value in (selector or {}).items() if key in _KEPT_KEYS}
+
+
+def confine(spec: Object, selector: Mapping[str, str]) -> None:
+    """Confines the remote pod of this spec to the nodes with these labels, and to those that it
+    selects itself: a label that it wants otherwise is demanded beside, not instead."""
+    own = spec.get("nodeSelector") or {}
+    put(spec, "nodeSelector", {**selector, **own})
+    demanded = [
+        {"key": key, "operator": "In", "values": [value]}
+        for key, value in selector.items()
+        if own.get(key, value) != value
+    ]
+    if not demanded:
+        return
+    affinity = spec.get("affinity") or {}
+    nodes = affinity.get("nodeAffinity") or {}
+    required = nodes.get(_WHEN[0]) or {"nodeSelectorTerms": [{}]}
+    # Terms are alternatives: the demand is part of each.
+    terms = [
+        {**term, "matchExpressions": [*(term.get("matchExpressions") or ()), *demanded]}
+        for term in required["nodeSelectorTerms"]
+    ]
+    nodes = {**nodes, _WHEN[0]: {**required, "nodeSelectorTerms": terms}}
+    spec["affinity"] = {**affinity, "nodeAffinity": nodes}
 
 
 def priority_class(name: str | None, known: frozenset[str]) -> Dropped | None:

@@ -66,6 +66,7 @@ def _translated(home: Object, policy: Policy, priority_classes: frozenset[str]) 
     spec: Object = dict(less.get("spec") or {})
     put(spec, "nodeSelector", placement.kept_selector(spec.get("nodeSelector")))
     put(spec, "affinity", placement.affinity(spec.get("affinity"), identity, dropped))
+    placement.confine(spec, policy.node_selector)
     if spec.get("topologySpreadConstraints"):
         spec["topologySpreadConstraints"] = [
             placement.without_merged_keys(constraint)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from translators.naming import Identity
@@ -39,3 +40,10 @@ class Policy:
     service_accounts: ServiceAccounts = "home"
     home_api: HostPort | None = None
     """Where pods reach home's API server; None where the mode needs none."""
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the remote's nodes that this virtual node stands for; of all where it is empty."""
+
+    @property
+    def node_selection(self) -> str:
+        """The label selector of these nodes."""
+        return ",".join(f"{key}={value}" for key, value in sorted(self.node_selector.items()))

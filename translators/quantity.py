@@ -1,7 +1,9 @@
 """Quantities as Kubernetes parses and prints them (apimachinery's ``resource.Quantity``).
 
-Arithmetic is exact, on `Fraction`. Printing is canonical: no fraction, the largest suffix that
-allows it, in the family of suffixes of the operands (``Ki`` or ``k``).
+Arithmetic is exact, on `Fraction`. Reading rounds away from zero what is finer than a nano (who
+asked for something does not get nothing) and caps what has a binary suffix at 2⁶³-1, as
+ParseQuantity in k8s.io/apimachinery/pkg/api/resource does. Printing is canonical: no fraction, the
+largest suffix that allows it, of the wanted family (``Ki`` or ``k``).
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from fractions import Fraction
 from math import ceil
 
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
+#: The largest value with a binary suffix.
+_BINARY_MAX = Fraction(2**63 - 1)
 _DECIMAL = {
     "n": Fraction(1, 10**9),
     "u": Fraction(1, 10**6),
@@ -41,19 +45,16 @@ def parse(text: str | float) -> Fraction:
         raise QuantityError(f"{text!r} is not a quantity such as 500m, 2 or 1.5Gi")
     number = Fraction(match["number"])
     if match["exponent"] is not None:
-        return number * Fraction(10) ** int(match["exponent"])
+        return _in_nanos(number * Fraction(10) ** int(match["exponent"]))
     suffix = match["suffix"] or ""
-    return number * (_BINARY[suffix] if suffix in _BINARY else _DECIMAL[suffix])
-
-
-def is_binary(text: str | float) -> bool:
-    """Whether the quantity is written with a binary suffix."""
-    return str(text).endswith("i")
+    if suffix not in _BINARY:
+        return _in_nanos(number * _DECIMAL[suffix])
+    value = _in_nanos(number * _BINARY[suffix])
+    return max(-_BINARY_MAX, min(value, _BINARY_MAX))
 
 
 def render(value: Fraction, *, binary: bool = False) -> str:
-    """The canonical form; what is finer than a nano is rounded away from zero, as Kubernetes
-    does: who asked for something does not get nothing."""
+    """The canonical form; what is finer than a nano is rounded away from zero."""
     if value == 0:
         return "0"
     if binary and value.denominator == 1 and abs(value) >= 2**10:
@@ -62,8 +63,7 @@ def render(value: Fraction, *, binary: bool = False) -> str:
         }
     else:
         suffixes = _DECIMAL
-        nanos = ceil(abs(value) * 10**9)
-        value = Fraction(nanos if value > 0 else -nanos, 10**9)
+        value = _in_nanos(value)
     for suffix, unit in sorted(suffixes.items(), key=lambda item: -item[1]):
         scaled = value / unit
         if scaled.denominator == 1:
@@ -71,8 +71,8 @@ def render(value: Fraction, *, binary: bool = False) -> str:
     raise AssertionError(f"{value} is rounded to nanos, so a suffix fits")
 
 
-def total(quantities: list[str]) -> str:
-    """The exact sum, with binary suffixes where one of them has one, so that the order of the
-    operands does not show. The sum of none is ``0``."""
-    value = sum((parse(quantity) for quantity in quantities), Fraction(0))
-    return render(value, binary=any(is_binary(quantity) for quantity in quantities))
+def _in_nanos(value: Fraction) -> Fraction:
+    if (value * 10**9).denominator == 1:
+        return value
+    nanos = ceil(abs(value) * 10**9)
+    return Fraction(nanos if value > 0 else -nanos, 10**9)

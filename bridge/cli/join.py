@@ -19,6 +19,8 @@ from bridge.settings import (
     check_home_name,
     check_name,
     parse_home_api,
+    parse_limits,
+    parse_node_selector,
     parse_taint,
 )
 from sync.kube.kubeconfig import KubeconfigRef
@@ -113,6 +115,30 @@ def join(
     tls_private_key_file: Annotated[
         Path | None, typer.Option(help="Key of that certificate (PEM).")
     ] = None,
+    node_selector: Annotated[
+        str,
+        typer.Option(
+            help="KEY=VALUE[,KEY=VALUE]: the node stands for the remote's nodes with these labels, "
+            "and its pods run on them; all of the remote's nodes unless given."
+        ),
+    ] = "",
+    reserve: Annotated[
+        str,
+        typer.Option(help="What the remote keeps for itself of any resource: cpu=2,memory=4Gi."),
+    ] = "",
+    share: Annotated[
+        str,
+        typer.Option(help="The part of what is left that the node offers, above 0 and at most 1."),
+    ] = "1",
+    cpu: Annotated[
+        str | None, typer.Option(help="The most CPU that the node offers, such as 16 or 500m.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="The most memory that the node offers, such as 64Gi.")
+    ] = None,
+    pods: Annotated[
+        int | None, typer.Option(help="The most pods that the node takes.", min=0)
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show all log lines.")] = False,
 ) -> None:
     """Make a remote cluster appear in the home cluster as one virtual node.
@@ -142,6 +168,8 @@ def join(
             key=tls_private_key_file,
             service_accounts=service_accounts,
             home_api=parse_home_api(home_api_address) if home_api_address is not None else None,
+            limits=parse_limits(reserve=reserve, share=share, cpu=cpu, memory=memory, pods=pods),
+            node_selector=parse_node_selector(node_selector),
         )
     except SettingsError as error:
         raise fail(str(error), code=2) from None

@@ -3,7 +3,8 @@
 - The Node is made when it is not there, also after somebody deleted it, and is never taken from
   another owner: `NodeTaken` ends the join.
 - The status is written when it differs, `SETTLE` seconds after the first of a burst of changes;
-  unchanged it is never written.
+  unchanged it is never written. Where the remote's load changes all the time, what is free is
+  written every `SPACING` seconds, and the largest pod's size every `LARGEST_SECONDS`.
 - The Lease is renewed every `RENEW_SECONDS` while this process lives; that is all an idle bridge
   writes. When it stops, the Lease is released (its holder emptied), so that `bridge leave` and
   the next join know that nobody serves the node; home calls it NotReady when the Lease expires.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -23,9 +25,9 @@ from sync.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, Conflict, Forbidden, KubeError, NotFound, Unauthorized
 from sync.kube.resources import LEASES, NODES
+from sync.offer import Offer, Offered
 from sync.store import Key
 from sync.workqueue import WorkQueue
-from translators import capacity
 from translators.types import Object, metadata, uid_of
 
 log = logging.getLogger(__name__)
@@ -37,6 +39,10 @@ LEASE_NAMESPACE = "kube-node-lease"
 LEASE_SECONDS, RENEW_SECONDS = 40, 10.0
 #: Seconds after a change before it is written, so that a burst is one write.
 SETTLE = 0.5
+#: The least seconds between two writes of what is free, each of which all watchers of Nodes get.
+SPACING = 1.0
+#: The least seconds between two writes of the annotation with the largest pod's size.
+LARGEST_SECONDS = 30.0
 #: Seconds for which the remote's watches may fail before the node says so: a restart of an API
 #: server takes less, and a node that flaps costs its pods their endpoints.
 OUTAGE_SECONDS = 15.0
@@ -49,19 +55,22 @@ class NodeTaken(Exception):
 
 
 class NodeController:
-    """``remote_nodes`` is the informer of the remote's nodes, also the witness of its health."""
+    """``offer`` is what the Node has; ``remote_nodes`` is the informer of the nodes behind it;
+    ``watched`` are the witnesses of the remote's health."""
 
     def __init__(
         self,
         home: KubeClient,
         facts: NodeFacts,
         *,
+        offer: Offer,
         remote_nodes: Informer,
         watched: list[Informer],
         now: Callable[[], str],
     ) -> None:
         self._home = home
         self._facts = facts
+        self._offer = offer
         self._remote_nodes = remote_nodes
         self._watched = watched
         self._now = now
@@ -69,10 +78,13 @@ class NodeController:
         self._node_uid = ""
         self._lease_uid = ""
         self._told = ""
+        # The loop's times of the last writes.
+        self._status_written = self._largest_written = -math.inf
         self.node = Informer(home, NODES, fields=f"metadata.name={facts.name}")
         self.node.on_change(self._changed)
         self.node.on_state(self._home_state_changed)
-        remote_nodes.on_change(self._changed)
+        remote_nodes.on_change(self._remote_node_changed)
+        offer.on_change(self._offer_changed)
         for informer in watched:
             informer.on_state(self._state_changed)
 
@@ -106,6 +118,14 @@ class NodeController:
 
     def _changed(self, _: Object | None, __: Object | None) -> None:
         self._queue.add_after(_NODE, SETTLE)
+
+    def _remote_node_changed(self, old: Object | None, new: Object | None) -> None:
+        if model.seen_of(old) != model.seen_of(new):
+            self._queue.add_after(_NODE, SETTLE)
+
+    def _offer_changed(self) -> None:
+        since = asyncio.get_running_loop().time() - self._status_written
+        self._queue.add_after(_NODE, max(SETTLE, SPACING - since))
 
     def _state_changed(self, _: Informer) -> None:
         # An outage that is not one yet is looked at again when it is: `_health`.
@@ -162,8 +182,9 @@ class NodeController:
         It is made with its status, so that the scheduler never sees a node without capacity.
         """
         nodes = list(self._remote_nodes.store)
-        body = model.new_node(self._facts, nodes)
-        body["status"], said = self._desired(body, nodes)
+        offered = self._offer.offered()
+        body = model.new_node(self._facts, nodes, largest=offered.largest)
+        body["status"], said = self._desired(body, nodes, offered)
         try:
             node = await self._home.create(NODES, body)
         except AlreadyExists:
@@ -174,25 +195,39 @@ class NodeController:
         self.node.observe(node)
         return node
 
-    def _desired(self, node: Object, nodes: list[Object]) -> tuple[Object, str]:
+    def _desired(self, node: Object, nodes: list[Object], offered: Offered) -> tuple[Object, str]:
         """The status that the Node should have, and a line for people."""
-        health, offered = self._health(nodes), capacity.of_nodes(nodes)
+        health = self._health(nodes)
         status = model.status(
-            node, self._facts, capacity=offered, nodes=nodes, health=health, now=self._now()
+            node, self._facts, offered=offered, nodes=nodes, health=health, now=self._now()
         )
         word = "Ready" if health.ready else "NotReady"
-        return status, f"{word} ({health.message}); {model.describe(offered)}"
+        return status, f"{word} ({health.message}); {model.describe(offered.capacity)}"
+
+    def _largest(self, node: Object, wanted: str) -> str:
+        """What the Node should say of the largest pod: what it says until its time has come."""
+        said = (metadata(node).get("annotations") or {}).get(model.ANNOTATION_LARGEST)
+        if said == wanted:
+            return wanted
+        now = asyncio.get_running_loop().time()
+        wait = self._largest_written + LARGEST_SECONDS - now
+        if said is not None and wait > 0:
+            self._queue.add_after(_NODE, wait)
+            return str(said)
+        self._largest_written = now
+        return wanted
 
     async def _write(self, node: Object) -> None:
-        nodes = list(self._remote_nodes.store)
+        nodes, offered = list(self._remote_nodes.store), self._offer.offered()
         # With its UID, a patch meets no other Node that has since taken the name.
         same: Object = {"metadata": {"uid": uid_of(node)}}
-        patch = model.metadata_patch(node, self._facts, nodes)
+        largest = self._largest(node, offered.largest)
+        patch = model.metadata_patch(node, self._facts, nodes, largest=largest)
         if patch:
             patch["metadata"] |= same["metadata"]
             node = await self._home.patch(NODES, self._facts.name, patch)
             self.node.observe(node)
-        desired, said = self._desired(node, nodes)
+        desired, said = self._desired(node, nodes, offered)
         patch = model.status_patch(node, desired)
         if not patch:
             return
@@ -203,6 +238,7 @@ class NodeController:
             subresource="status",
             kind="strategic",
         )
+        self._status_written = asyncio.get_running_loop().time()
         self.node.observe(written)
         self._tell(said)
 

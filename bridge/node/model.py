@@ -11,19 +11,23 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sync.offer import Offered
 from translators import diff
-from translators.capacity import Capacity, counts
-from translators.naming import DOMAIN, label_value
+from translators.capacity import Capacity, by_importance, counts
+from translators.naming import DOMAIN, LABEL_VIRTUAL, label_value
 from translators.types import Object, metadata
 
-#: What a pod selects to run on any virtual node.
-LABEL_VIRTUAL = f"{DOMAIN}/virtual-node"
 #: Says that a Node is a virtual one of this bridge; the value is the remote's identity.
 LABEL_REMOTE = f"{DOMAIN}/remote"
 #: Where the remote's kubeconfig was at the last join, for `bridge leave` on the same machine.
 ANNOTATION_KUBECONFIG = f"{DOMAIN}/kubeconfig"
 ANNOTATION_CONTEXT = f"{DOMAIN}/context"
 ANNOTATION_HOME_NAME = f"{DOMAIN}/home-name"
+
+#: What the largest pod is that could run (`translators.capacity.largest`).
+ANNOTATION_LARGEST = f"{DOMAIN}/largest-pod"
+#: Says which of the remote's ResourceQuotas are used up; on the Node where there are any.
+CONDITION_QUOTA = f"{DOMAIN}/QuotaExhausted"
 
 #: Conditions that a kubelet reports and that must each have a status, or the node's health is
 #: taken as unknown; (type, reason, message).
@@ -59,7 +63,7 @@ class NodeFacts:
     annotations: dict[str, str]
 
 
-def new_node(facts: NodeFacts, nodes: Iterable[Object]) -> Object:
+def new_node(facts: NodeFacts, nodes: Iterable[Object], *, largest: str) -> Object:
     """The Node to create. ``nodes`` are the remote's: what they all are, the virtual node is."""
     node: Object = {
         "apiVersion": "v1",
@@ -67,7 +71,7 @@ def new_node(facts: NodeFacts, nodes: Iterable[Object]) -> Object:
         "metadata": {
             "name": facts.name,
             "labels": labels(facts, nodes),
-            "annotations": facts.annotations,
+            "annotations": {**facts.annotations, ANNOTATION_LARGEST: largest},
         },
         "spec": {"taints": [facts.taint]} if facts.taint else {},
     }
@@ -89,9 +93,19 @@ def labels(facts: NodeFacts, nodes: Iterable[Object]) -> dict[str, str]:
     }
 
 
-def metadata_patch(current: Object, facts: NodeFacts, nodes: Iterable[Object]) -> Object:
+def seen_of(node: Object | None) -> object:
+    """What `labels` and `status` read of a node of the remote, beside what it offers."""
+    return node and (counts(node), (node.get("status") or {}).get("nodeInfo"))
+
+
+def metadata_patch(
+    current: Object, facts: NodeFacts, nodes: Iterable[Object], *, largest: str
+) -> Object:
     """The merge patch for labels and annotations of ours that are not as they should be."""
-    desired = {"labels": labels(facts, nodes), "annotations": facts.annotations}
+    desired = {
+        "labels": labels(facts, nodes),
+        "annotations": {**facts.annotations, ANNOTATION_LARGEST: largest},
+    }
     patch: Object = diff.merge_patch(metadata(current), desired)
     return {"metadata": patch} if patch else {}
 
@@ -100,7 +114,7 @@ def status(
     current: Object,
     facts: NodeFacts,
     *,
-    capacity: Capacity,
+    offered: Offered,
     nodes: Iterable[Object],
     health: Health,
     now: str,
@@ -113,6 +127,10 @@ def status(
     ours: Object = current.get("status") or {}
     wanted = [("Ready", health.ready, health.reason, health.message)]
     wanted += [(kind, False, reason, message) for kind, reason, message in _QUIET]
+    had = any(it.get("type") == CONDITION_QUOTA for it in ours.get("conditions") or ())
+    if offered.exhausted is not None or had:
+        wanted.append(_quota(offered.exhausted or ()))
+    capacity = offered.capacity
     return {
         # Resources that the remote no longer has are to go from the map.
         "capacity": {**dict.fromkeys(ours.get("capacity") or {}), **capacity.capacity},
@@ -138,26 +156,32 @@ def status_patch(current: Object, desired: Object) -> Object:
     return {**patch, **conditions}
 
 
+def _quota(exhausted: tuple[str, ...]) -> tuple[str, bool, str, str]:
+    """The condition that tells of quotas; without numbers, which change with every pod."""
+    if exhausted:
+        return CONDITION_QUOTA, True, "RemoteQuotaReached", "; ".join(exhausted)
+    return CONDITION_QUOTA, False, "RemoteQuotaLeft", "no quota of the remote is used up"
+
+
 def describe(capacity: Capacity) -> str:
     """One line for people: ``2 nodes: cpu 4, memory 16Gi, pods 220``."""
-    parts = [f"{name} {quantity}" for name, quantity in capacity.allocatable.items()]
-    what = ", ".join(sorted(parts, key=_importance)) or "nothing"
+    offered = capacity.allocatable
+    parts = [f"{name} {offered[name]}" for name in sorted(offered, key=by_importance)]
+    what = ", ".join(parts) or "nothing"
     return f"{capacity.nodes} node{'s' if capacity.nodes != 1 else ''}: {what}"
 
 
 def remote_health(nodes: Iterable[Object]) -> Health:
-    """The health of a remote that answers."""
-    usable = sum(1 for node in nodes if counts(node))
+    """The health of a remote that answers. ``nodes``: those that --node-selector selects."""
+    known = list(nodes)
+    usable = sum(1 for node in known if counts(node))
     if usable:
         return Health(True, "RemoteReady", f"the remote cluster has {usable} usable node(s)")
-    return Health(
-        False, "NoUsableNodes", "no node of the remote cluster is Ready, schedulable and untainted"
-    )
-
-
-def _importance(part: str) -> tuple[int, str]:
-    order = {"cpu": 0, "memory": 1, "pods": 2}
-    return order.get(part.split(" ", maxsplit=1)[0], len(order)), part
+    if known:
+        why = "no node of the remote cluster is Ready, schedulable and untainted"
+    else:
+        why = "the remote cluster has no nodes, or none that --node-selector selects"
+    return Health(False, "NoUsableNodes", why)
 
 
 def _node_info(facts: NodeFacts, nodes: Iterable[Object]) -> Object:

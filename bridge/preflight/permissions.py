@@ -18,6 +18,7 @@ from sync.kube.resources import (
     NODES,
     PODS,
     PRIORITY_CLASSES,
+    RESOURCE_QUOTAS,
     SECRETS,
     SELF_SUBJECT_ACCESS_REVIEWS,
     SERVICE_ACCOUNTS,
@@ -82,6 +83,7 @@ REMOTE = (
     Right(SERVICES, ("create", "get", "list", "watch", "patch", "delete")),
     Right(ENDPOINT_SLICES, ("create", "get", "list", "watch", "patch", "delete")),
     Right(PRIORITY_CLASSES, ("list", "watch")),
+    Right(RESOURCE_QUOTAS, ("list", "watch")),
     Right(EVENTS, ("list", "watch")),
 )
 

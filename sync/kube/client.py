@@ -14,7 +14,7 @@ Guarantees:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -138,14 +138,18 @@ class KubeClient:
         labels: str = "",
         fields: str = "",
         page_size: int = 500,
+        slim: Callable[[Object], Object] | None = None,
     ) -> Page:
-        """All objects that match, read in pages. The state is that of the first page."""
+        """All objects that match, read in pages. The state is that of the first page.
+
+        ``slim`` is what is kept of each, so that a long list is never whole in memory.
+        """
         query = {"limit": str(page_size), "labelSelector": labels, "fieldSelector": fields}
         query = {key: value for key, value in query.items() if value}
         items: list[Object] = []
         while True:
             page, token = await self.list_page(resource, namespace=namespace, query=query)
-            items += page.items
+            items += page.items if slim is None else map(slim, page.items)
             if not token:
                 return Page(items=items, resource_version=page.resource_version)
             query["continue"] = token

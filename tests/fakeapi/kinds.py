@@ -73,7 +73,7 @@ _BUILTIN = (
     Kind(_core("serviceaccounts", "ServiceAccount"), status=False),
     Kind(_core("persistentvolumeclaims", "PersistentVolumeClaim")),
     Kind(_core("persistentvolumes", "PersistentVolume", namespaced=False)),
-    Kind(_core("resourcequotas", "ResourceQuota")),
+    Kind(known.RESOURCE_QUOTAS),
     Kind(_core("limitranges", "LimitRange"), status=False),
     Kind(known.ENDPOINT_SLICES, status=False, generation=True, blind_put=False),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -72,11 +71,11 @@ _TABLE: dict[str, tuple[State, list[Any]]] = {
     ),
     "a new pod is made": (State(home(), None), _CREATE),
     "one that can never fit has failed before it began": (
-        State(home(asks="9"), None, offered={"cpu": Fraction(8)}),
+        State(home(asks="9"), None, offered={"cpu": 8000}),
         [("status", "Failed", "OutOfcpu")],
     ),
     "one that ran is not given up for its size": (
-        State(home(asks="9", marked=True), None, confirmed=True, offered={"cpu": Fraction(8)}),
+        State(home(asks="9", marked=True), None, confirmed=True, offered={"cpu": 8000}),
         _CREATE,
     ),
     "one that must not run twice is marked first": (

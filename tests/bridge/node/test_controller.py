@@ -18,9 +18,12 @@ from sync import workqueue
 from sync.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.resources import LEASES, NODES, Object
+from sync.offer import Offer
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault
 from tests.sync.watched import Waits, watching
+from tests.sync.world import IDENTITY
+from translators.capacity import NO_LIMITS
 
 NAME = "virtual"
 FACTS = NodeFacts(
@@ -33,7 +36,7 @@ FACTS = NodeFacts(
     annotations={model.ANNOTATION_HOME_NAME: "h"},
 )
 #: Stand in for the constants of the module, so that no test waits for half a minute.
-SETTLE, OUTAGE, RENEW = 0.01, 0.15, 0.02
+SETTLE, SPACING, OUTAGE, RENEW = 0.01, 0.05, 0.15, 0.02
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +45,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     Waits(monkeypatch)
     monkeypatch.setattr(informer_module, "SHORT_WATCH", 0.01)
     monkeypatch.setattr(controller_module, "SETTLE", SETTLE)
+    monkeypatch.setattr(controller_module, "SPACING", SPACING)
     monkeypatch.setattr(controller_module, "OUTAGE_SECONDS", OUTAGE)
     monkeypatch.setattr(controller_module, "RENEW_SECONDS", RENEW)
     monkeypatch.setattr(workqueue, "RETRY_FIRST", 0.005)
@@ -68,9 +72,19 @@ def node(home: KubeClient, nodes: Informer) -> NodeController:
     return controller(home, nodes)
 
 
-def controller(home: KubeClient, nodes: Informer) -> NodeController:
+def controller(home: KubeClient, nodes: Informer, *, offer: Offer | None = None) -> NodeController:
+    """It offers what the nodes have; what else is offered, ``offer`` is told by the test."""
+    offer = offer or Offer(IDENTITY, NO_LIMITS)
+    nodes.on_change(offer.node_changed)
+    for known in nodes.store:
+        offer.node_changed(None, known)
     return NodeController(
-        home, FACTS, remote_nodes=nodes, watched=[nodes], now=lambda: "2030-01-01T00:00:00Z"
+        home,
+        FACTS,
+        offer=offer,
+        remote_nodes=nodes,
+        watched=[nodes],
+        now=lambda: "2030-01-01T00:00:00Z",
     )
 
 

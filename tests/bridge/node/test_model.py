@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from bridge.node import model
 from bridge.node.model import Health, NodeFacts
+from sync.offer import Offered
 from tests.fakeapi.patching import merge, strategic
 from translators.capacity import Capacity
 from translators.types import Object
@@ -25,6 +27,7 @@ _FACTS = NodeFacts(
 )
 _HEALTHY = Health(True, "RemoteReady", "all is well")
 _CAPACITY = Capacity({"cpu": "8"}, {"cpu": "7840m", "memory": "14Gi", "pods": "220"}, nodes=2)
+_OFFERED = Offered(_CAPACITY, "cpu=1,memory=2Gi", None)
 _NOW, _LATER = "2025-11-03T09:00:00Z", "2025-11-03T09:05:00Z"
 
 
@@ -48,7 +51,7 @@ def _worker(*, ready: str = "True", **info: str) -> Object:
 
 def _status(current: Object, **more: Any) -> Object:
     given: dict[str, Any] = {
-        "capacity": _CAPACITY,
+        "offered": _OFFERED,
         "nodes": [_worker()],
         "health": _HEALTHY,
         "now": _NOW,
@@ -64,7 +67,7 @@ def _written(current: Object, desired: Object) -> Object:
 
 
 def test_a_new_node_has_labels_annotations_and_its_taint() -> None:
-    node = model.new_node(_FACTS, [_worker()])
+    node = model.new_node(_FACTS, [_worker()], largest="cpu=1")
 
     assert node["metadata"] == {
         "name": "burst",
@@ -77,7 +80,10 @@ def test_a_new_node_has_labels_annotations_and_its_taint() -> None:
             "cluster-bridge.io/virtual-node": "true",
             "cluster-bridge.io/remote": "fedcba9876543210",
         },
-        "annotations": {"cluster-bridge.io/context": "remote"},
+        "annotations": {
+            "cluster-bridge.io/context": "remote",
+            "cluster-bridge.io/largest-pod": "cpu=1",
+        },
     }
     assert node["spec"] == {"taints": [_TAINT]}
 
@@ -92,7 +98,7 @@ def test_a_node_can_be_made_without_a_taint_and_before_the_remote_has_nodes() ->
         taint=None,
         annotations={},
     )
-    node = model.new_node(facts, [])
+    node = model.new_node(facts, [], largest="cpu=1")
 
     assert node["spec"] == {}
     assert node["metadata"]["labels"]["kubernetes.io/arch"] == "amd64"
@@ -100,20 +106,23 @@ def test_a_node_can_be_made_without_a_taint_and_before_the_remote_has_nodes() ->
 
 
 def test_only_labels_and_annotations_of_ours_are_put_right() -> None:
-    node = model.new_node(_FACTS, [_worker()])
+    node = model.new_node(_FACTS, [_worker()], largest="cpu=1")
     node["metadata"]["labels"] |= {"team": "orders", "kubernetes.io/arch": "amd64"}
     node["metadata"]["annotations"] = {"note": "x"}
     before = copy.deepcopy(node)
-    patch = model.metadata_patch(node, _FACTS, [_worker()])
+    patch = model.metadata_patch(node, _FACTS, [_worker()], largest="cpu=2")
 
     assert patch == {
         "metadata": {
             "labels": {"kubernetes.io/arch": "arm64"},
-            "annotations": {"cluster-bridge.io/context": "remote"},
+            "annotations": {
+                "cluster-bridge.io/context": "remote",
+                "cluster-bridge.io/largest-pod": "cpu=2",
+            },
         }
     }
     assert node == before
-    assert model.metadata_patch(merge(node, patch), _FACTS, [_worker()]) == {}
+    assert model.metadata_patch(merge(node, patch), _FACTS, [_worker()], largest="cpu=2") == {}
 
 
 def test_a_status_that_was_written_is_not_written_again() -> None:
@@ -237,4 +246,28 @@ def test_a_remote_without_usable_nodes_is_not_ready() -> None:
     assert model.remote_health([_worker(), _worker(ready="False")]) == Health(
         True, "RemoteReady", "the remote cluster has 1 usable node(s)"
     )
-    assert model.remote_health([_worker(ready="Unknown")]).reason == "NoUsableNodes"
+    unusable = model.remote_health([_worker(ready="Unknown")])
+    assert unusable.reason == "NoUsableNodes"
+    none = model.remote_health([])
+    assert none.reason == "NoUsableNodes"
+    assert "--node-selector" in none.message
+
+
+def test_quotas_are_told_of_from_when_there_are_any() -> None:
+    kind = "cluster-bridge.io/QuotaExhausted"
+
+    def told(node: Object, exhausted: tuple[str, ...] | None) -> Object:
+        return _written(node, _status(node, offered=replace(_OFFERED, exhausted=exhausted)))
+
+    def condition(node: Object) -> Object | None:
+        found = [it for it in node["status"]["conditions"] if it["type"] == kind]
+        return found[0] if found else None
+
+    none = told({}, None)
+    assert condition(none) is None
+    reached = told(none, ("namespace a, quota q: pods", "namespace b, quota q: cpu"))
+    said = condition(reached) or {}
+    assert (said["status"], said["reason"]) == ("True", "RemoteQuotaReached")
+    assert said["message"] == "namespace a, quota q: pods; namespace b, quota q: cpu"
+    assert (condition(told(reached, ())) or {})["status"] == "False"
+    assert (condition(told(reached, None)) or {})["status"] == "False", "the quota was removed"

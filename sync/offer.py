@@ -1,0 +1,287 @@
+"""What the remote can offer now, kept up to date by the events of its nodes, pods and quotas.
+
+- Fed by informers, whose handlers these are. One event costs what it changed: sums are kept by node
+  and by namespace, and only nodes that changed are counted anew.
+- A pod counts from when it is seen until it is gone or has ended (Succeeded, Failed), on the node
+  that it is bound to, even where that node is not known yet. What was counted of a pod is what is
+  taken off again, whatever its last event says.
+- `on_change` handlers are called when something that is offered may have changed. Events that
+  change nothing of it (statuses, heartbeats) call none.
+
+The rules are those of `translators.capacity` and `translators.quota`.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from translators import capacity, naming, quota, requests
+from translators.capacity import Capacity, Limits
+from translators.naming import Identity
+from translators.requests import Amounts
+from translators.types import Object, metadata, name_of, namespace_of, uid_of
+
+K = TypeVar("K")
+
+#: Field selector of the pods that can still use something of a node.
+NOT_ENDED = "status.phase!=Succeeded,status.phase!=Failed"
+#: Different sizes of pods that are kept once only.
+_SIZES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """What there is for the virtual node."""
+
+    capacity: Capacity
+    largest: str
+    """`translators.capacity.largest`."""
+    exhausted: tuple[str, ...] | None
+    """The quotas of this home's namespaces that are used up, in words; None where it has none."""
+
+
+class Usage(NamedTuple):
+    """What one pod takes, and from what. A tuple, since there may be very many."""
+
+    namespace: str
+    node: str
+    own: bool
+    """Whether the pod is this virtual node's."""
+    amounts: tuple[tuple[str, int], ...]
+
+
+def usage(pod: Object, identity: Identity) -> Usage | None:
+    """What the remote pod takes; None where it has ended."""
+    if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+        return None
+    return Usage(
+        namespace=sys.intern(namespace_of(pod)),
+        node=sys.intern(str((pod.get("spec") or {}).get("nodeName") or "")),
+        own=naming.is_nodes_own(pod, identity),
+        amounts=_once(tuple(sorted(requests.of_pod(pod).items()))),
+    )
+
+
+def slim_pod(pod: Object, identity: Identity) -> Object:
+    """What an informer keeps of a pod of others: what it needs itself, and the pod's `usage`."""
+    found = usage(pod, identity)
+    return {"metadata": {**_identified(pod), "namespace": namespace_of(pod)}, "usage": found}
+
+
+def slim_namespace(namespace: Object) -> Object:
+    """What an informer keeps of a namespace: whose it is, and for whom (`naming.accepts`)."""
+    meta = metadata(namespace)
+    said = {key: meta[key] for key in ("labels", "annotations") if key in meta}
+    return {"metadata": {**_identified(namespace), **said}}
+
+
+def _identified(obj: Object) -> Object:
+    return {key: metadata(obj)[key] for key in ("name", "uid", "resourceVersion")}
+
+
+@functools.lru_cache(maxsize=_SIZES)
+def _once(amounts: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    """The same object for equal sizes: pods of one template have the same."""
+    return amounts
+
+
+class _Sum:
+    """A sum of amounts, of which each can be taken off again; it names what its parts name."""
+
+    __slots__ = ("_named", "amounts")
+
+    def __init__(self) -> None:
+        self.amounts: Amounts = {}
+        self._named: dict[str, int] = {}
+
+    def add(self, amounts: Mapping[str, int], sign: int = 1) -> None:
+        for resource, amount in amounts.items():
+            named = self._named.get(resource, 0) + sign
+            if named:
+                self._named[resource] = named
+                self.amounts[resource] = self.amounts.get(resource, 0) + sign * amount
+            else:
+                del self._named[resource], self.amounts[resource]
+
+
+class _Size(NamedTuple):
+    """A node of the remote, as far as it is counted."""
+
+    counts: bool
+    capacity: Amounts
+    allocatable: Amounts
+
+
+class Offer:
+    """The sums, of what the handlers were told."""
+
+    def __init__(self, identity: Identity, limits: Limits) -> None:
+        self._identity = identity
+        self._limits = limits
+        self._handlers: list[Callable[[], None]] = []
+        self._nodes: dict[str, _Size] = {}
+        # What was counted of each pod, by its UID.
+        self._pods: dict[str, Usage] = {}
+        # Requests by (node, whether ours), and those of others by namespace.
+        self._on_node: defaultdict[tuple[str, bool], _Sum] = defaultdict(_Sum)
+        self._foreign: defaultdict[str, _Sum] = defaultdict(_Sum)
+        # The number of our pods in each namespace that has some.
+        self._busy: defaultdict[str, int] = defaultdict(int)
+        # Names of the namespaces that this home may use, and the quotas of all, by namespace.
+        self._accepted: set[str] = set()
+        self._quotas: defaultdict[str, dict[str, Object]] = defaultdict(dict)
+        # What each node that counts has and offers, as it is in the totals, and whose is stale.
+        self._counted: dict[str, tuple[Amounts, Amounts]] = {}
+        self._stale: set[str] = set()
+        self._has, self._free = _Sum(), _Sum()
+
+    def on_change(self, handler: Callable[[], None]) -> None:
+        """Calls ``handler()`` when `offered` may give something else."""
+        self._handlers.append(handler)
+
+    def offered(self) -> Offered:
+        """What there is now."""
+        for node in self._stale:
+            self._count(node)
+        self._stale.clear()
+        quotas = {
+            namespace: list(several.values())
+            for namespace, several in self._quotas.items()
+            if namespace in self._accepted
+        }
+        offered = capacity.offered(
+            has=self._has.amounts,
+            free=self._free.amounts,
+            nodes=len(self._counted),
+            limits=self._limits,
+            quota=quota.left(
+                quotas,
+                foreign={
+                    name: self._foreign[name].amounts for name in quotas if name in self._foreign
+                },
+                busy=self._busy,
+            ),
+        )
+        used_up = [
+            quota.exhausted(it, offered.capacity) for several in quotas.values() for it in several
+        ]
+        return Offered(
+            offered,
+            largest=capacity.largest(
+                (self._left_on(node) for node in self._counted), offered.allocatable
+            ),
+            exhausted=tuple(sorted(filter(None, used_up))) if quotas else None,
+        )
+
+    # -- what changed ----------------------------------------------------------------------
+
+    def node_changed(self, old: Object | None, new: Object | None) -> None:
+        """A node of the remote came, changed or went."""
+        name = name_of(new or old or {})
+        before = self._nodes.pop(name, None)
+        after = _size(new) if new is not None else None
+        if after is not None:
+            self._nodes[name] = after
+        if before != after:
+            self._stale.add(name)
+            self._tell()
+
+    def pod_changed(self, old: Object | None, new: Object | None) -> None:
+        """A pod of the remote came, changed or went: one of ours, or a `slim_pod` of others."""
+        uid = uid_of(new or old or {})
+        before = self._pods.pop(uid, None)
+        after = None
+        if new is not None:
+            after = new["usage"] if "usage" in new else usage(new, self._identity)
+        if after is not None:
+            self._pods[uid] = after
+        if before != after:
+            self._use(before, -1)
+            self._use(after, 1)
+            self._tell()
+
+    def namespace_changed(self, old: Object | None, new: Object | None) -> None:
+        """A namespace of the remote came, changed or went."""
+        name = name_of(new or old or {})
+        before = name in self._accepted
+        if new is not None and naming.accepts(new, self._identity):
+            self._accepted.add(name)
+        else:
+            self._accepted.discard(name)
+        if before != (name in self._accepted) and name in self._quotas:
+            self._tell()
+
+    def quota_changed(self, old: Object | None, new: Object | None) -> None:
+        """A ResourceQuota of the remote came, changed or went."""
+        namespace = namespace_of(new or old or {})
+        several = self._quotas[namespace]
+        if new is not None:
+            several[name_of(new)] = new
+        else:
+            several.pop(name_of(old or {}), None)
+        if not several:
+            del self._quotas[namespace]
+        if namespace in self._accepted:
+            self._tell()
+
+    # -- sums ------------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        for handler in self._handlers:
+            handler()
+
+    def _use(self, used: Usage | None, sign: int) -> None:
+        if used is None:
+            return
+        amounts = dict(used.amounts)
+        if used.node:
+            _add(self._on_node, (used.node, used.own), amounts, sign)
+        if not used.own:
+            _add(self._foreign, used.namespace, amounts, sign)
+            self._stale.add(used.node)
+            return
+        self._busy[used.namespace] += sign
+        if not self._busy[used.namespace]:
+            del self._busy[used.namespace]
+
+    def _requested(self, node: str, *, own: bool) -> Amounts:
+        found = self._on_node.get((node, own))
+        return found.amounts if found is not None else {}
+
+    def _count(self, name: str) -> None:
+        """Puts the node as it is now into the totals, in place of what it was."""
+        before = self._counted.pop(name, None)
+        if before is not None:
+            self._has.add(before[0], -1)
+            self._free.add(before[1], -1)
+        size = self._nodes.get(name)
+        if size is None or not size.counts:
+            return
+        left = capacity.free(size.allocatable, self._requested(name, own=False))
+        self._counted[name] = (size.capacity, left)
+        self._has.add(size.capacity)
+        self._free.add(left)
+
+    def _left_on(self, name: str) -> Amounts:
+        both = (self._requested(name, own=own) for own in (False, True))
+        return capacity.free(self._nodes[name].allocatable, *both)
+
+
+def _add(sums: defaultdict[K, _Sum], key: K, amounts: Amounts, sign: int) -> None:
+    sums[key].add(amounts, sign)
+    if not sums[key].amounts:
+        del sums[key]
+
+
+def _size(node: Object) -> _Size:
+    status = node.get("status") or {}
+    return _Size(
+        counts=capacity.counts(node),
+        capacity=requests.of_list(status.get("capacity")),
+        allocatable=requests.of_list(status.get("allocatable")),
+    )
