@@ -1,0 +1,298 @@
+"""The node tells what the remote has left, soon after it changes, and home's scheduler obeys."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e import bridge as bridge_command
+from e2e.bridge import Bridge
+from e2e.clusters.model import Cluster
+from e2e.conftest import Bridged
+from e2e.kubectl import Json, get, get_one, uids, wait_for
+from e2e.workloads import pod, shell
+from translators import requests
+
+#: Seconds from a change in the remote until home's Node says so; beside it, a kubectl that asks.
+SOON, ASKING = 2.0, 0.5
+#: The size of a worker that is made by hand.
+LARGE = {
+    "cpu": "8",
+    "memory": "16Gi",
+    "pods": "20",
+    "example.com/gpu": "4",
+    "hugepages-2Mi": "64Mi",
+}
+
+
+def test_what_others_use_is_not_offered(bridged: Bridged) -> None:
+    """Less with a pod of theirs, as before without it; nothing is written in between."""
+    before = _allocatable(bridged)
+    with _foreign(bridged, "theirs", cpu="300m", memory="256Mi"):
+        _soon(
+            lambda: _less(before, _allocatable(bridged)) == _asked(cpu="300m", memory="256Mi"),
+            "their pod's requests and its place are gone",
+        )
+        wait_for(lambda: "Running" in _phases(bridged), "it runs")
+        version = _node(bridged)["metadata"]["resourceVersion"]
+        time.sleep(3)
+        assert _node(bridged)["metadata"]["resourceVersion"] == version
+    _soon(lambda: _allocatable(bridged) == before, "all is back when their pod is gone")
+
+
+def test_homes_scheduler_places_nothing_where_the_remote_is_full(bridged: Bridged) -> None:
+    """A pod that does not fit stays at home, and is placed when others have left."""
+    with _foreign(bridged, "greedy", cpu=f"{_allocatable(bridged)['cpu'] - 100}m"):
+        _soon(lambda: _allocatable(bridged)["cpu"] == 100, "what they left")
+        bridged.apply(_asking(bridged.node, "waits", cpu="200m"))
+        bridged.apply(_asking(bridged.node, "fits", cpu="100m"))
+        bridged.kubectl("wait", "--for=condition=Ready", "pod/fits", "--timeout=60s")
+        waits = get_one(bridged.home, "pod", "waits", namespace=bridged.namespace)
+        assert "nodeName" not in waits["spec"]
+        [scheduled] = waits["status"]["conditions"]
+        assert scheduled["reason"] == "Unschedulable"
+        assert "Insufficient cpu" in scheduled["message"]
+        assert "waits" not in uids(bridged.remote_pods())
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/waits", "--timeout=60s")
+
+
+def test_a_node_that_takes_no_pods_of_ours_does_not_count(bridged: Bridged) -> None:
+    """Tainted or cordoned it is gone from the sum; a preference changes nothing."""
+    before, [name] = _allocatable(bridged), uids(get(bridged.remote, "nodes"))
+    remote = bridged.remote.kubectl
+    for begin, end in (
+        (("taint", "node", name, "a=b:NoSchedule"), ("taint", "node", name, "a:NoSchedule-")),
+        (("cordon", name), ("uncordon", name)),
+    ):
+        remote(*begin)
+        try:
+            _soon(lambda: _allocatable(bridged) == {}, f"nothing is offered after {begin}")
+            assert _condition(bridged, "Ready")["reason"] == "NoUsableNodes"
+        finally:
+            remote(*end)
+        _soon(lambda: _allocatable(bridged) == before, f"all is back after {end}")
+    remote("taint", "node", name, "a=b:PreferNoSchedule")
+    try:
+        time.sleep(SOON)
+        assert _allocatable(bridged) == before
+    finally:
+        remote("taint", "node", name, "a:PreferNoSchedule-")
+
+
+@pytest.mark.join("--reserve", "cpu=1,memory=1Gi", "--share", "0.5", "--cpu", "2", "--pods", "7")
+def test_the_options_bound_what_is_offered(bridged: Bridged) -> None:
+    """Every resource of a large worker is offered, by half, after what is kept back, and capped."""
+    [theirs] = get(bridged.remote, "nodes")
+    real = requests.of_list(theirs["status"]["allocatable"])
+    with _worker(bridged.remote, f"large-{bridged.namespace}"):
+        found = _soon(
+            lambda: "example.com/gpu" in _allocatable(bridged) and _allocatable(bridged),
+            "the large worker is offered",
+        )
+        assert found["memory"] == (real["memory"] + 15 * 2**30) // 2
+        assert (found["cpu"], found["pods"]) == (2000, 7)
+        assert (found["example.com/gpu"], found["hugepages-2Mi"]) == (2, 2**25)
+        status = _node(bridged)["status"]
+        assert (status["capacity"]["cpu"], status["capacity"]["example.com/gpu"]) == ("2", "4")
+        name = f"large-{bridged.namespace}"
+        with _foreign(
+            bridged, "gpu", node=name, **{"example.com/gpu": "2", "hugepages-2Mi": "4Mi"}
+        ):
+            _soon(lambda: _allocatable(bridged)["example.com/gpu"] == 1, "half of two are left")
+            assert _allocatable(bridged)["hugepages-2Mi"] == 30 * 2**20
+    _soon(lambda: "example.com/gpu" not in _allocatable(bridged), "gone with the worker")
+
+
+def test_the_largest_pod_is_an_annotation(bridged: Bridged) -> None:
+    """It is made with the node, and is no more than its one worker has free, ours counted."""
+    said = _node(bridged)["metadata"]["annotations"]["cluster-bridge.io/largest-pod"]
+    sizes = requests.of_list(dict(part.split("=") for part in said.split(",")))
+    offered = _allocatable(bridged)
+    assert offered["cpu"] - 100 < sizes["cpu"] <= offered["cpu"]
+    assert offered["memory"] - 2**27 < sizes["memory"] <= offered["memory"]
+
+
+def test_a_quota_of_the_remote_bounds_the_node_and_is_named_when_it_is_used_up(
+    bridged: Bridged,
+) -> None:
+    """Of five pods the two that a quota allows are placed; the others wait at home."""
+    namespace = bridged.remote_namespace
+    remote = bridged.remote.kubectl
+    remote("create", "namespace", namespace)
+    remote("annotate", "namespace", namespace, "cluster-bridge.io/accepts-home=e2e")
+    try:
+        remote("create", "quota", "team", "-n", namespace, "--hard=requests.cpu=450m,pods=7")
+        _soon(
+            lambda: (_allocatable(bridged)["cpu"], _allocatable(bridged)["pods"]) == (450, 7),
+            "the node offers what the quota allows",
+        )
+        kind = "cluster-bridge.io/QuotaExhausted"
+        assert _condition(bridged, kind)["status"] == "False"
+        with _foreign(bridged, "uses-it", namespace=namespace, cpu="50m"):
+            _soon(lambda: _allocatable(bridged)["cpu"] == 400, "others use some of it")
+            for number in range(5):
+                bridged.apply(_asking(bridged.node, f"p{number}", cpu="200m"))
+            wait_for(lambda: _condition(bridged, kind)["status"] == "True", "it is used up")
+            assert (
+                _condition(bridged, kind)["message"]
+                == f"namespace {namespace}, quota team: requests.cpu"
+            )
+            time.sleep(SOON)
+            placed = [it for it in bridged.home_pods() if it["spec"].get("nodeName")]
+            assert len(placed) == len(bridged.remote_pods()) - 1 == 2
+            assert not [it for it in placed if it["status"].get("reason")], "none was refused"
+        bridged.kubectl("delete", "pods", "--all", "--grace-period=1")
+        wait_for(lambda: _condition(bridged, kind)["status"] == "False", "some of it is left")
+        remote("delete", "quota", "team", "-n", namespace)
+        _soon(lambda: _allocatable(bridged)["cpu"] > 450, "no quota, no bound")
+    finally:
+        remote("delete", "namespace", namespace, "--wait=false")
+
+
+@pytest.fixture
+def pools(remote: Cluster, node_name: str) -> Iterator[str]:
+    """The remote's own node is of pool ``a``; a worker of pool ``b``, whose name this is."""
+    [own] = uids(get(remote, "nodes"))
+    remote.kubectl("label", "node", own, "pool=a")
+    try:
+        with _worker(remote, f"b-{node_name}", pool="b"):
+            yield f"b-{node_name}"
+    finally:
+        remote.kubectl("label", "node", own, "pool-")
+
+
+@pytest.mark.join("--node-selector", "pool=a")
+def test_two_nodes_stand_for_two_pools_of_one_remote(
+    pools: str, bridged: Bridged, tmp_path: Path
+) -> None:
+    """Each has its pool's size, and its pods run there and nowhere else."""
+    other = f"{bridged.node}-b"
+    assert "example.com/gpu" not in _allocatable(bridged)
+    options = ("--name", other, "--home-name", "e2e", "--port", "0", "--node-selector", "pool=b")
+    second = Bridge(bridged.home, bridged.remote, tmp_path / "second.log", options)
+    second.start()
+    try:
+        status = get_one(bridged.home, "node", other)["status"]
+        assert status["allocatable"] == LARGE
+        bridged.apply(_asking(bridged.node, "at-a", cpu="100m"))
+        bridged.apply(_asking(other, "at-b", cpu="100m"))
+        bridged.kubectl("wait", "--for=condition=Ready", "pod/at-a", "--timeout=60s")
+        wait_for(
+            lambda: len([it for it in bridged.remote_pods() if it["spec"].get("nodeName")]) == 2,
+            "both are placed in the remote",
+        )
+        placed = {it["metadata"]["name"]: it["spec"] for it in bridged.remote_pods()}
+        assert placed["at-b"]["nodeName"] == pools
+        assert placed["at-a"]["nodeName"] != pools
+        assert placed["at-a"]["nodeSelector"] == {"pool": "a"}
+        bridged.remote.kubectl("label", "node", pools, "pool-")
+        _soon(
+            lambda: not get_one(bridged.home, "node", other)["status"].get("allocatable"),
+            "a node that left the pool counts no more",
+        )
+    finally:
+        second.kill()
+        _delete_pod(bridged.remote, bridged.remote_namespace, "at-b")
+        leave = ("leave", "--name", other, "--yes", "--force", "--kubeconfig")
+        left = bridge_command.run(*leave, bridged.remote.kubeconfig, home=bridged.home)
+    assert left.returncode == 0, left.stderr
+
+
+# -- what is there -------------------------------------------------------------------------
+
+
+def _node(bridged: Bridged) -> Json:
+    return get_one(bridged.home, "node", bridged.node)
+
+
+def _allocatable(bridged: Bridged) -> dict[str, int]:
+    return requests.of_list(_node(bridged)["status"].get("allocatable"))
+
+
+def _condition(bridged: Bridged, kind: str) -> Json:
+    conditions = _node(bridged)["status"]["conditions"]
+    return next((it for it in conditions if it["type"] == kind), {"status": "none"})
+
+
+def _phases(bridged: Bridged) -> list[str]:
+    pods = get(bridged.remote, "pods", namespace="default", selector=f"of={bridged.node}")
+    return [it["status"].get("phase", "") for it in pods]
+
+
+def _asked(**amounts: str) -> dict[str, int]:
+    return {**requests.of_list(amounts), "pods": 1}
+
+
+def _less(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+    changes = {name: before[name] - after.get(name, 0) for name in before}
+    return {name: change for name, change in changes.items() if change}
+
+
+def _soon(condition: Callable[[], object], what: str) -> dict[str, int]:
+    """Waits for what a change in the remote, just made, brings about; no longer than it may."""
+    began = time.monotonic()
+    found = wait_for(condition, what)
+    assert time.monotonic() - began < SOON + ASKING, f"late: {what}"
+    return found if isinstance(found, dict) else {}
+
+
+# -- what others do ------------------------------------------------------------------------
+
+
+def _asking(node: str, name: str, **asked: str) -> str:
+    container = shell("main", "sleep 3600", resources={"requests": asked, "limits": _whole(asked)})
+    return pod(node, name, containers=[container])
+
+
+def _whole(asked: dict[str, str]) -> dict[str, str]:
+    """Extended resources and huge pages need a limit too."""
+    return {name: value for name, value in asked.items() if name not in ("cpu", "memory")}
+
+
+@contextlib.contextmanager
+def _foreign(
+    bridged: Bridged, name: str, *, node: str = "", namespace: str = "default", **asked: str
+) -> Iterator[None]:
+    """A pod of somebody else in the remote; huge pages ask for memory beside them."""
+    if any(key.startswith("hugepages-") for key in asked):
+        asked = {"memory": "64Mi", **asked}
+    manifest = json.loads(_asking("", name, **asked))
+    manifest["metadata"]["labels"] = {"of": bridged.node}
+    del manifest["spec"]["nodeSelector"]
+    if node:
+        manifest["spec"]["nodeName"] = node
+    bridged.remote.kubectl("apply", "-n", namespace, "-f", "-", input=json.dumps(manifest))
+    try:
+        yield
+    finally:
+        _delete_pod(bridged.remote, namespace, name)
+
+
+def _delete_pod(cluster: Cluster, namespace: str, name: str) -> None:
+    """Also where no kubelet would ever say that it has ended."""
+    force = ("--force", "--grace-period=0", "--ignore-not-found")
+    cluster.kubectl("delete", "pod", "-n", namespace, name, *force)
+
+
+@contextlib.contextmanager
+def _worker(remote: Cluster, name: str, **labels: str) -> Iterator[None]:
+    """A node without a kubelet, Ready for as long as the control plane believes it."""
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+    ready = {"type": "Ready", "status": "True", "reason": "ByHand"}
+    status = {"capacity": LARGE, "allocatable": LARGE, "conditions": [ready]}
+    remote.kubectl("create", "-f", "-", input=json.dumps(node))
+    try:
+        patch = json.dumps({"status": status})
+        remote.kubectl("patch", "node", name, "--subresource=status", "-p", patch)
+        wait_for(
+            lambda: not get_one(remote, "node", name)["spec"].get("taints"),
+            "the new node has lost the taint of a new one",
+        )
+        yield
+    finally:
+        remote.kubectl("delete", "node", name)

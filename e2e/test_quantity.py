@@ -1,0 +1,214 @@
+"""Quantities and pods' requests, compared with Kubernetes' own code in a program of Go.
+
+The program answers a line of JSON with one: ``{"quantities": […], "binary": …}`` with the canonical
+sum, and ``{"pod": …}`` with what PodRequests gives, in thousandths.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from e2e.clusters import build
+from e2e.clusters.model import Settings
+from e2e.clusters.recipes import Recipe
+from e2e.kubectl import Json
+from translators import requests
+from translators.quantity import QuantityError, parse, render
+
+_SOURCE = """package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+
+	"k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	helpers "k8s.io/component-helpers/resource"
+)
+
+type question struct {
+	Quantities []string
+	Binary     bool
+	Pod        *v1.Pod
+}
+
+func answer(asked question) any {
+	if asked.Pod != nil {
+		found := map[string]int64{}
+		options := helpers.PodResourcesOptions{UseStatusResources: true}
+		for name, quantity := range helpers.PodRequests(asked.Pod, options) {
+			found[string(name)] = quantity.MilliValue()
+		}
+		return found
+	}
+	sum := resource.Quantity{}
+	for _, text := range asked.Quantities {
+		quantity, err := resource.ParseQuantity(text)
+		if err != nil {
+			return err.Error()
+		}
+		sum.Add(quantity)
+	}
+	sum.Format = resource.DecimalSI
+	if asked.Binary {
+		sum.Format = resource.BinarySI
+	}
+	return sum.String()
+}
+
+func main() {
+	lines := bufio.NewScanner(os.Stdin)
+	lines.Buffer(nil, 1<<24)
+	for lines.Scan() {
+		asked := question{}
+		if err := json.Unmarshal(lines.Bytes(), &asked); err != nil {
+			panic(err)
+		}
+		said, _ := json.Marshal(answer(asked))
+		fmt.Println(string(said))
+	}
+}
+"""
+EXAMPLES = 2000
+
+Ask = Callable[[Json], Any]
+
+
+@pytest.fixture(scope="module")
+def ask() -> Iterator[Ask]:
+    """Asks the program."""
+    chosen = Settings()
+    # A name of its own for each text of the program: builds are kept by name.
+    name = f"oracle-{hashlib.sha256(_SOURCE.encode()).hexdigest()[:8]}"
+    recipe = Recipe(
+        name=name,
+        module="k8s.io/component-helpers",
+        version=chosen.kubernetes.staging,
+        programs=((name, "."),),
+        source=_SOURCE,
+    )
+    program = build.programs(recipe, chosen.cache, print) / name
+    with subprocess.Popen(
+        [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        written, read = process.stdin, process.stdout
+
+        def asked(question: Json) -> Any:
+            print(json.dumps(question), file=written, flush=True)
+            return json.loads(read.readline())
+
+        yield asked
+        process.stdin.close()
+
+
+_SUFFIXES = ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"]
+_quantities = st.builds(
+    str.__add__,
+    st.from_regex(r"[+-]?[0-9]{1,12}(\.[0-9]{0,10})?", fullmatch=True),
+    st.one_of(
+        st.sampled_from(_SUFFIXES),
+        st.from_regex(r"[eE][+-]?[0-9]", fullmatch=True),
+    ),
+)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(texts=st.lists(_quantities, min_size=1, max_size=4), binary=st.booleans())
+def test_a_sum_is_printed_as_apimachinery_prints_it(
+    ask: Ask, texts: list[str], binary: bool
+) -> None:
+    total = sum(map(parse, texts), Fraction(0))
+    assert ask({"quantities": texts, "binary": binary}) == render(total, binary=binary)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.text(alphabet="0123456789+-.eEinumkKMGTP ", max_size=6))
+def test_what_is_read_is_read_by_apimachinery_too(ask: Ask, text: str) -> None:
+    """That takes some more, such as a suffix without a number."""
+    try:
+        found = render(parse(text))
+    except QuantityError:
+        return
+    assert ask({"quantities": [text], "binary": False}) == found
+
+
+_lists = st.fixed_dictionaries(
+    {},
+    optional={
+        "cpu": st.sampled_from(["0", "100m", "1", "1500m", "2"]),
+        "memory": st.sampled_from(["64Mi", "1G", "500m", "3Gi"]),
+        "hugepages-2Mi": st.sampled_from(["2Mi", "8Mi"]),
+        "example.com/gpu": st.sampled_from(["1", "4"]),
+    },
+)
+_NAMES = st.sampled_from(["a", "b", "c"])
+_containers = st.builds(
+    lambda name, asked, restart: {
+        "name": name,
+        "resources": {"requests": asked},
+        **({"restartPolicy": restart} if restart else {}),
+    },
+    _NAMES,
+    _lists,
+    st.sampled_from(["", "Always"]),
+)
+_statuses = st.builds(
+    lambda name, has, granted: {
+        "name": name,
+        "allocatedResources": granted,
+        **({"resources": {"requests": has}} if has is not None else {}),
+    },
+    _NAMES,
+    st.none() | _lists,
+    _lists,
+)
+
+
+def _several(each: st.SearchStrategy[Json]) -> st.SearchStrategy[list[Json]]:
+    return st.lists(each, max_size=3, unique_by=lambda it: it["name"])
+
+
+_pods = st.builds(
+    lambda containers, init, whole, overhead, statuses, reason: {
+        "spec": {
+            "containers": [{**it, "restartPolicy": None} for it in containers],
+            "initContainers": init,
+            "overhead": overhead,
+            **({"resources": {"requests": whole}} if whole is not None else {}),
+        },
+        "status": {
+            "containerStatuses": statuses,
+            "conditions": [{"type": "PodResizePending", "reason": reason}],
+        },
+    },
+    _several(_containers),
+    _several(_containers),
+    st.none() | _lists,
+    _lists,
+    _several(_statuses),
+    st.sampled_from(["Infeasible", "Deferred"]),
+)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(_pods)
+def test_a_pods_requests_are_what_the_scheduler_counts(ask: Ask, pod: Json) -> None:
+    expected = {
+        name: millis if name == requests.CPU else -(-millis // 1000)
+        for name, millis in ask({"pod": pod}).items()
+        if millis
+    }
+    assert requests.of_pod(pod) == {**expected, requests.PODS: 1}
