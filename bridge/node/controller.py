@@ -78,8 +78,9 @@ class NodeController:
         self._node_uid = ""
         self._lease_uid = ""
         self._told = ""
-        # The loop's times of the last writes.
-        self._status_written = self._largest_written = -math.inf
+        # What the Node is to say that is free, and the loop's times of when that last changed.
+        self._said: Offered | None = None
+        self._said_since = self._largest_since = -math.inf
         self.node = Informer(home, NODES, fields=f"metadata.name={facts.name}")
         self.node.on_change(self._changed)
         self.node.on_state(self._home_state_changed)
@@ -124,8 +125,7 @@ class NodeController:
             self._queue.add_after(_NODE, SETTLE)
 
     def _offer_changed(self) -> None:
-        since = asyncio.get_running_loop().time() - self._status_written
-        self._queue.add_after(_NODE, max(SETTLE, SPACING - since))
+        self._queue.add_after(_NODE, SETTLE)
 
     def _state_changed(self, _: Informer) -> None:
         # An outage that is not one yet is looked at again when it is: `_health`.
@@ -182,7 +182,7 @@ class NodeController:
         It is made with its status, so that the scheduler never sees a node without capacity.
         """
         nodes = list(self._remote_nodes.store)
-        offered = self._offer.offered()
+        offered = self._offered()
         body = model.new_node(self._facts, nodes, largest=offered.largest)
         body["status"], said = self._desired(body, nodes, offered)
         try:
@@ -204,21 +204,33 @@ class NodeController:
         word = "Ready" if health.ready else "NotReady"
         return status, f"{word} ({health.message}); {model.describe(offered.capacity)}"
 
+    def _offered(self) -> Offered:
+        """What the Node should say that is free: what it says until its time has come, since
+        every write brings us here again."""
+        found, now = self._offer.offered(), asyncio.get_running_loop().time()
+        if self._said is None or found != self._said:
+            wait = self._said_since + SPACING - now
+            if self._said is not None and wait > 0:
+                self._queue.add_after(_NODE, wait)
+                return self._said
+            self._said, self._said_since = found, now
+        return self._said
+
     def _largest(self, node: Object, wanted: str) -> str:
         """What the Node should say of the largest pod: what it says until its time has come."""
         said = (metadata(node).get("annotations") or {}).get(model.ANNOTATION_LARGEST)
         if said == wanted:
             return wanted
         now = asyncio.get_running_loop().time()
-        wait = self._largest_written + LARGEST_SECONDS - now
+        wait = self._largest_since + LARGEST_SECONDS - now
         if said is not None and wait > 0:
             self._queue.add_after(_NODE, wait)
             return str(said)
-        self._largest_written = now
+        self._largest_since = now
         return wanted
 
     async def _write(self, node: Object) -> None:
-        nodes, offered = list(self._remote_nodes.store), self._offer.offered()
+        nodes, offered = list(self._remote_nodes.store), self._offered()
         # With its UID, a patch meets no other Node that has since taken the name.
         same: Object = {"metadata": {"uid": uid_of(node)}}
         largest = self._largest(node, offered.largest)
@@ -238,7 +250,6 @@ class NodeController:
             subresource="status",
             kind="strategic",
         )
-        self._status_written = asyncio.get_running_loop().time()
         self.node.observe(written)
         self._tell(said)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from bridge.node.controller import LEASE_NAMESPACE, NodeController, NodeTaken
 from bridge.preflight.checks import PreflightError
 from sync.engine import Engine, MappingChanged
 from sync.kube.access import KubeconfigRef
-from sync.kube.resources import LEASES, NODES, Object
-from tests.bridge.clusters import CANARY, Clusters
+from sync.kube.resources import LEASES, NODES, PODS, Object
+from tests.bridge.clusters import CANARY, Clusters, put_worker
 from tests.bridge.joined import SOON, begin, caller, joined
 from tests.fakeapi import FakeApi
 from tests.objects import node, pod
 from tests.sync.world import NODE, THERE, World
+from translators import naming
+from translators.capacity import Limits
 
 pytestmark = pytest.mark.usefixtures("soon")
 
@@ -103,6 +106,60 @@ async def test_the_node_remembers_how_its_remote_is_reached_from_any_folder(
     remembered = two.home.get(NODES, NODE)["metadata"]["annotations"]
     assert remembered[model.ANNOTATION_KUBECONFIG] == str(path)
     assert remembered[model.ANNOTATION_CONTEXT] == "remote-context"
+
+
+async def test_two_nodes_stand_for_two_pools_of_one_remote(two: Clusters) -> None:
+    for name, cpu in (("worker", "4"), ("other", "8"), ("no-pool", "16")):
+        put_worker(two.remote, name, cpu=cpu)
+    two.remote.update(NODES, "worker", {"metadata": {"labels": {"pool": "a"}}})
+    two.remote.update(NODES, "other", {"metadata": {"labels": {"pool": "b"}}})
+    settings = [two.but(name=f"node-{pool}", node_selector={"pool": pool}) for pool in ("a", "b")]
+    async with joined(two, settings[0]), joined(two, settings[1]):
+        for node_name, cpu in (("node-a", "4"), ("node-b", "8")):
+            assert two.home.get(NODES, node_name)["status"]["capacity"]["cpu"] == cpu
+            two.home.put(pod(f"on-{node_name}", node=node_name))
+        for pool in ("a", "b"):
+            name = f"on-node-{pool}"
+            await two.remote.until(lambda name=name: two.remote.find(PODS, name, THERE))  # type: ignore[misc]
+            spec = two.remote.get(PODS, name, THERE)["spec"]
+            assert spec["nodeSelector"] == {"pool": pool}
+        two.remote.update(NODES, "other", {"metadata": {"labels": {"pool": "a"}}})
+        await two.home.until(
+            lambda: two.home.get(NODES, "node-a")["status"]["capacity"]["cpu"] == "12"
+        )
+        await two.home.until(lambda: not two.home.get(NODES, "node-b")["status"].get("capacity"))
+
+
+async def test_what_others_use_and_what_quotas_leave_is_on_the_node(two: Clusters) -> None:
+    theirs = pod("theirs", node="worker")
+    theirs["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
+    two.remote.put(theirs)
+    two.remote.put(pod("ended", node="worker"))
+    two.remote.update(PODS, "ended", {"status": {"phase": "Failed"}}, "default")
+    async with joined(two, two.but(limits=Limits(share=Fraction(1, 2)))):
+        status = two.home.get(NODES, NODE)["status"]
+        assert (status["capacity"]["cpu"], status["allocatable"]["cpu"]) == ("4", "1500m")
+        assert status["allocatable"]["pods"] == "54"
+        two.remote.remove(PODS, "theirs", "default")
+        await two.home.until(
+            lambda: two.home.get(NODES, NODE)["status"]["allocatable"]["cpu"] == "2"
+        )
+        accepts = {"name": "x", "annotations": {naming.ANNOTATION_ACCEPTS: "*"}}
+        two.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": accepts})
+        quota = {"name": "q", "namespace": "x"}
+        two.remote.put(
+            {
+                "apiVersion": "v1",
+                "kind": "ResourceQuota",
+                "metadata": quota,
+                "spec": {"hard": {"pods": "3"}},
+            }
+        )
+        await two.home.until(
+            lambda: two.home.get(NODES, NODE)["status"]["allocatable"]["pods"] == "3"
+        )
+        kinds = [it["type"] for it in two.home.get(NODES, NODE)["status"]["conditions"]]
+        assert model.CONDITION_QUOTA in kinds
 
 
 async def test_kubeconfigs_that_a_variable_lists_are_all_remembered(

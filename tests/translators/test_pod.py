@@ -33,6 +33,20 @@ def _remote(home: Object, identity: Identity = IDENTITY) -> Object:
     return pod.to_remote(home, Policy(identity, ADDRESS, service_accounts="none")).pod
 
 
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def _is(key: str, value: str) -> Object:
+    """What a node's label must be."""
+    return {"key": key, "operator": "In", "values": [value]}
+
+
+def _required(*alternatives: Object) -> Object:
+    """The affinity to nodes for which one of these is true."""
+    terms = [{"matchExpressions": [it]} for it in alternatives]
+    return {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": terms}}}
+
+
 def _spec(spec: Object) -> Object:
     found: Object = _remote(_home(spec))["spec"]
     return found
@@ -506,3 +520,63 @@ def test_an_update_is_made_once(old: Object, new: Object, before: str, after: st
 
     assert patched["spec"]["containers"][0]["image"] == after
     assert new.items() <= patched["metadata"]["labels"].items()
+
+
+# -- some of the remote's nodes ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "selector", "terms"),
+    [
+        ({}, {"pool": "a", "kubernetes.io/arch": "amd64"}, None),
+        (
+            {"nodeSelector": {"kubernetes.io/arch": "amd64", "pool": "home's"}},
+            {"pool": "a", "kubernetes.io/arch": "amd64"},
+            None,
+        ),
+        (
+            {"nodeSelector": {"kubernetes.io/arch": "arm64"}},
+            {"pool": "a", "kubernetes.io/arch": "arm64"},
+            [{"matchExpressions": [_is("kubernetes.io/arch", "amd64")]}],
+        ),
+        (
+            {
+                "nodeSelector": {"kubernetes.io/arch": "arm64"},
+                "affinity": _required(_is("kubernetes.io/os", "a"), _is("kubernetes.io/os", "b")),
+            },
+            {"pool": "a", "kubernetes.io/arch": "arm64"},
+            [
+                {
+                    "matchExpressions": [
+                        _is("kubernetes.io/os", os),
+                        _is("kubernetes.io/arch", "amd64"),
+                    ]
+                }
+                for os in ("a", "b")
+            ],
+        ),
+    ],
+    ids=[
+        "a pod that selects nothing",
+        "one that agrees",
+        "one that wants another machine waits",
+        "whichever alternative it would take",
+    ],
+)
+def test_a_pod_is_confined_to_the_nodes_that_its_node_stands_for(
+    spec: Object, selector: dict[str, str], terms: list[Object] | None
+) -> None:
+    confined = Policy(
+        IDENTITY,
+        ADDRESS,
+        service_accounts="none",
+        node_selector={"pool": "a", "kubernetes.io/arch": "amd64"},
+    )
+    home = _home(spec)
+    before = copy.deepcopy(home)
+    found = pod.to_remote(home, confined).pod["spec"]
+
+    assert found["nodeSelector"] == selector
+    required = found.get("affinity", {}).get("nodeAffinity", {}).get(_REQUIRED, {})
+    assert required.get("nodeSelectorTerms") == terms
+    assert home == before

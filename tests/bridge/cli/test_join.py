@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from bridge.preflight.checks import PreflightError
 from bridge.settings import DEFAULT_TAINT, JoinSettings, parse_taint
 from sync.kube.access import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
+from translators.capacity import Limits
 from translators.policy import HostPort
 
 REMOTE = ("join", "--kubeconfig", "remote.yaml")
@@ -74,6 +76,12 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
         "--service-accounts": "remote",
         "--home-api-address": "192.0.2.1",
         "--namespace-linger": "5",
+        "--node-selector": "pool=burst",
+        "--reserve": "cpu=2",
+        "--share": "0.9",
+        "--cpu": "16",
+        "--memory": "64Gi",
+        "--pods": "50",
         "--tls-cert-file": "tls.crt",
         "--tls-private-key-file": "tls.key",
     }
@@ -96,6 +104,12 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
             namespace_linger=5.0,
             certificate=Path("tls.crt"),
             key=Path("tls.key"),
+            limits=Limits(
+                {"cpu": 2000},
+                Fraction(9, 10),
+                {"cpu": 16_000, "memory": 64 * 2**30, "pods": 50},
+            ),
+            node_selector={"pool": "burst"},
         )
     ]
 
@@ -114,6 +128,12 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
         ("--tls-cert-file", "tls.crt"),
         ("--tls-private-key-file", "tls.key"),
         ("--port", "many"),
+        ("--node-selector", "burst"),
+        ("--reserve", "cpu=some"),
+        ("--share", "90%"),
+        ("--cpu", "-1"),
+        ("--memory", "64GB"),
+        ("--pods", "-1"),
     ],
     ids=lambda wrong: wrong[0],
 )

@@ -238,6 +238,66 @@ async def test_the_status_is_written_only_when_it_differs_and_a_burst_is_one_wri
         assert len(node_writes(home_api)) <= 2
 
 
+def foreign(name: str, cpu: str) -> Object:
+    """A pod of others on the remote's node."""
+    asked = {"name": "main", "resources": {"requests": {"cpu": cpu}}}
+    return {
+        "metadata": {"name": name, "namespace": "theirs", "uid": name},
+        "spec": {"nodeName": "w1", "containers": [asked]},
+    }
+
+
+def allocatable(api: FakeApi) -> str:
+    """The CPU that the virtual node offers."""
+    found: str = api.get(NODES, NAME)["status"]["allocatable"]["cpu"]
+    return found
+
+
+async def test_what_others_use_is_written_at_once_and_then_every_so_often(
+    home_api: FakeApi, home: KubeClient, nodes: Informer
+) -> None:
+    """The load changes all the time: the first change is told soon, the last one in any case."""
+    offer = Offer(IDENTITY, NO_LIMITS)
+    async with running(controller(home, nodes, offer=offer)):
+        home_api.clear_log()
+        offer.pod_changed(None, foreign("first", "500m"))
+        await home_api.until(lambda: allocatable(home_api) == "3500m")
+        began = asyncio.get_running_loop().time()
+        for number in range(100):
+            offer.pod_changed(None, foreign(f"p{number}", "10m"))
+            await asyncio.sleep(0.002)
+        await home_api.until(lambda: allocatable(home_api) == "2500m")
+        took = asyncio.get_running_loop().time() - began
+        statuses = [it for it in home_api.writes() if it.path.endswith(f"/{NAME}/status")]
+        assert len(statuses) <= 2 + took / SPACING
+        home_api.clear_log()
+        offer.pod_changed(None, foreign("p1", "10m"))
+        offer.pod_changed(None, foreign("one", "100m"))
+        offer.pod_changed(foreign("one", "100m"), None)
+        await asyncio.sleep(3 * SPACING)
+        assert node_writes(home_api) == [], "nothing is different"
+
+
+async def test_the_largest_pod_is_told_when_the_node_is_made_and_then_seldom(
+    home_api: FakeApi, home: KubeClient, nodes: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said() -> str:
+        found: str = home_api.get(NODES, NAME)["metadata"]["annotations"][model.ANNOTATION_LARGEST]
+        return found
+
+    monkeypatch.setattr(controller_module, "LARGEST_SECONDS", 0.4)
+    offer = Offer(IDENTITY, NO_LIMITS)
+    async with running(controller(home, nodes, offer=offer)):
+        assert said() == "cpu=4,memory=8Gi"
+        offer.pod_changed(None, foreign("a", "1"))
+        await home_api.until(lambda: said() == "cpu=3,memory=8Gi")
+        offer.pod_changed(None, foreign("b", "1"))
+        await home_api.until(lambda: allocatable(home_api) == "2")
+        assert said() == "cpu=3,memory=8Gi", "its time has not come"
+        offer.pod_changed(None, foreign("c", "1"))
+        await home_api.until(lambda: said() == "cpu=1,memory=8Gi")
+
+
 async def test_what_others_overwrote_is_put_right(home_api: FakeApi, node: NodeController) -> None:
     async with running(node):
         conditions = [
