@@ -80,7 +80,7 @@ func main() {
 	}
 }
 """
-EXAMPLES = 2000
+EXAMPLES = 1000
 
 Ask = Callable[[Json], Any]
 

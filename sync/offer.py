@@ -117,6 +117,14 @@ class _Size(NamedTuple):
     allocatable: Amounts
 
 
+class _Counted(NamedTuple):
+    """What a node that counts adds to the totals, and what ours leave of it too."""
+
+    has: Amounts
+    free: Amounts
+    left: Amounts
+
+
 class Offer:
     """The sums, of what the handlers were told."""
 
@@ -135,8 +143,8 @@ class Offer:
         # Names of the namespaces that this home may use, and the quotas of all, by namespace.
         self._accepted: set[str] = set()
         self._quotas: defaultdict[str, dict[str, Object]] = defaultdict(dict)
-        # What each node that counts has and offers, as it is in the totals, and whose is stale.
-        self._counted: dict[str, tuple[Amounts, Amounts]] = {}
+        # The nodes that count, as they are in the totals, and those of which that is stale.
+        self._counted: dict[str, _Counted] = {}
         self._stale: set[str] = set()
         self._has, self._free = _Sum(), _Sum()
 
@@ -173,7 +181,7 @@ class Offer:
         return Offered(
             offered,
             largest=capacity.largest(
-                (self._left_on(node) for node in self._counted), offered.allocatable
+                (node.left for node in self._counted.values()), offered.allocatable
             ),
             exhausted=tuple(sorted(filter(None, used_up))) if quotas else None,
         )
@@ -241,9 +249,9 @@ class Offer:
         amounts = dict(used.amounts)
         if used.node:
             _add(self._on_node, (used.node, used.own), amounts, sign)
+            self._stale.add(used.node)
         if not used.own:
             _add(self._foreign, used.namespace, amounts, sign)
-            self._stale.add(used.node)
             return
         self._busy[used.namespace] += sign
         if not self._busy[used.namespace]:
@@ -257,19 +265,20 @@ class Offer:
         """Puts the node as it is now into the totals, in place of what it was."""
         before = self._counted.pop(name, None)
         if before is not None:
-            self._has.add(before[0], -1)
-            self._free.add(before[1], -1)
+            self._has.add(before.has, -1)
+            self._free.add(before.free, -1)
         size = self._nodes.get(name)
         if size is None or not size.counts:
             return
-        left = capacity.free(size.allocatable, self._requested(name, own=False))
-        self._counted[name] = (size.capacity, left)
-        self._has.add(size.capacity)
-        self._free.add(left)
-
-    def _left_on(self, name: str) -> Amounts:
-        both = (self._requested(name, own=own) for own in (False, True))
-        return capacity.free(self._nodes[name].allocatable, *both)
+        theirs, ours = (self._requested(name, own=own) for own in (False, True))
+        counted = _Counted(
+            has=size.capacity,
+            free=capacity.free(size.allocatable, theirs),
+            left=capacity.free(size.allocatable, theirs, ours),
+        )
+        self._counted[name] = counted
+        self._has.add(counted.has)
+        self._free.add(counted.free)
 
 
 def _add(sums: defaultdict[K, _Sum], key: K, amounts: Amounts, sign: int) -> None:
