@@ -77,7 +77,7 @@ class NodeController:
         self._queue: WorkQueue[str] = WorkQueue()
         self._node_uid = ""
         self._lease_uid = ""
-        self._told = ""
+        self._told: Health | None = None
         # What the Node is to say that is free, and the loop's times of when that last changed.
         self._said: Offered | None = None
         self._said_since = self._largest_since = -math.inf
@@ -184,25 +184,25 @@ class NodeController:
         nodes = list(self._remote_nodes.store)
         offered = self._offered()
         body = model.new_node(self._facts, nodes, largest=offered.largest)
-        body["status"], said = self._desired(body, nodes, offered)
+        health = self._health(nodes)
+        body["status"] = self._status(body, nodes, offered, health)
         try:
             node = await self._home.create(NODES, body)
         except AlreadyExists:
             node = await self._home.get(NODES, self._facts.name)
             check_ours(node, self._facts)
         else:
-            self._tell(said)
+            self._tell(health, offered)
         self.node.observe(node)
         return node
 
-    def _desired(self, node: Object, nodes: list[Object], offered: Offered) -> tuple[Object, str]:
-        """The status that the Node should have, and a line for people."""
-        health = self._health(nodes)
-        status = model.status(
+    def _status(
+        self, node: Object, nodes: list[Object], offered: Offered, health: Health
+    ) -> Object:
+        """The status that the Node should have."""
+        return model.status(
             node, self._facts, offered=offered, nodes=nodes, health=health, now=self._now()
         )
-        word = "Ready" if health.ready else "NotReady"
-        return status, f"{word} ({health.message}); {model.describe(offered.capacity)}"
 
     def _offered(self) -> Offered:
         """What the Node should say that is free: what it says until its time has come, since
@@ -239,8 +239,8 @@ class NodeController:
             patch["metadata"] |= same["metadata"]
             node = await self._home.patch(NODES, self._facts.name, patch)
             self.node.observe(node)
-        desired, said = self._desired(node, nodes, offered)
-        patch = model.status_patch(node, desired)
+        health = self._health(nodes)
+        patch = model.status_patch(node, self._status(node, nodes, offered, health))
         if not patch:
             return
         written = await self._home.patch(
@@ -251,12 +251,15 @@ class NodeController:
             kind="strategic",
         )
         self.node.observe(written)
-        self._tell(said)
+        self._tell(health, offered)
 
-    def _tell(self, said: str) -> None:
-        if said != self._told:
-            self._told = said
-            changes.info("node %s: %s", self._facts.name, said)
+    def _tell(self, health: Health, offered: Offered) -> None:
+        """One line for people when the node's health changes: what is free always does."""
+        level = logging.INFO if health != self._told else logging.DEBUG
+        self._told = health
+        word = "Ready" if health.ready else "NotReady"
+        what = model.describe(offered.capacity)
+        changes.log(level, "node %s: %s (%s); %s", self._facts.name, word, health.message, what)
 
     def _health(self, nodes: list[Object]) -> Health:
         now = asyncio.get_running_loop().time()
