@@ -55,6 +55,17 @@ async def test_list_reads_all_pages_of_one_moment(api: FakeApi, client: KubeClie
     assert len(api.requests("GET")) == 3
 
 
+async def test_what_is_kept_of_each_item_is_all_that_a_list_has(
+    api: FakeApi, client: KubeClient
+) -> None:
+    for i in range(5):
+        api.put(config_map(f"c{i}", data={"k": "v"}))
+    page = await client.list(
+        CONFIG_MAPS, page_size=2, slim=lambda item: {"name": item["metadata"]["name"]}
+    )
+    assert page.items == [{"name": f"c{i}"} for i in range(5)]
+
+
 async def test_items_of_a_list_have_their_kind(api: FakeApi, client: KubeClient) -> None:
     api.put(config_map("a"))
     (item,) = (await client.list(CONFIG_MAPS)).items
