@@ -84,6 +84,7 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
         "--pods": "50",
         "--tls-cert-file": "tls.crt",
         "--tls-private-key-file": "tls.key",
+        "--serving-certificate": "self-signed",
     }
     done = invoke(*REMOTE, *(word for option in options.items() for word in option))
     assert done.exit_code == 0, done.stderr

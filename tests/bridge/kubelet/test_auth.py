@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -12,14 +11,11 @@ import pytest
 
 from bridge.kubelet.auth import (
     ALLOWED_LIFETIME,
-    AUTHENTICATED,
     DENIED_LIFETIME,
     TOKEN_LIFETIME,
     Gate,
-    User,
-    bearer_token,
-    certificate_user,
 )
+from bridge.kubelet.callers import AUTHENTICATED, User
 from bridge.kubelet.refusals import Refusal
 from sync.kube.client import KubeClient
 from tests.bridge.kubelet.conftest import World
@@ -241,32 +237,3 @@ async def test_closing_ends_what_is_asked(home: FakeHome) -> None:
         with pytest.raises(asyncio.CancelledError):
             await asking
         home.delay = 0
-
-
-@pytest.mark.parametrize(
-    ("header", "token"),
-    [
-        ("", ""),
-        ("Bearer", ""),
-        ("Bearer ", ""),
-        ("Bearer abc", "abc"),
-        ("bearer  abc ", "abc"),
-        ("Basic abc", ""),
-        ("Bearerabc", ""),
-    ],
-)
-def test_bearer_tokens(header: str, token: str) -> None:
-    assert bearer_token(header) == token
-
-
-def test_a_certificate_that_has_expired_since_names_nobody() -> None:
-    subject = ((("organizationName", "masters"),), (("commonName", "admin"),))
-    later = time.strftime("%b %d %H:%M:%S %Y GMT", time.gmtime(time.time() + 60))
-    earlier = time.strftime("%b %d %H:%M:%S %Y GMT", time.gmtime(time.time() - 60))
-    assert certificate_user({"subject": subject, "notAfter": later}) == User(
-        "admin", ("masters", AUTHENTICATED)
-    )
-    assert certificate_user({"subject": subject, "notAfter": earlier}) is None
-    assert certificate_user({}) is None
-    anonymous = ((("commonName", "system:anonymous"),),)
-    assert certificate_user({"subject": anonymous, "notAfter": later}) is None
