@@ -117,10 +117,7 @@ class SelfSigned:
         self._now = now
         self._rng = random.Random()  # noqa: S311  # jitter, not a secret
         self._pair = self._made()
-        self.origin = (
-            "self-signed; an API server with --kubelet-certificate-authority needs "
-            "--serving-certificate csr"
-        )
+        self.origin = "self-signed; API servers that check it need --serving-certificate csr"
 
     def _made(self) -> ServingCertificate:
         return self_signed(self._node, self._addresses, now=self._now())
