@@ -1,8 +1,8 @@
 """The kubelet API's server: TLS, who may call, the table of routes, start and stop.
 
-Every request goes the same way: who is it (401), may they (403), is there such a path and method
-(404, 405), and only then does a route's handler see it; so nobody learns what exists who may not.
-An answer of 400 and above is one sentence in plain text.
+Every request of HTTP/1 goes the same way: who is it (401), may they (403), is there such a path and
+method (404, 405), and only then does a route's handler see it; so nobody learns what exists who may
+not. An answer of 400 and above is one sentence in plain text.
 
 `start` raises `ListenError` when the port is not to be had. `stop` ends what is open within its
 bound: streams hand over what they hold, the rest is cut. After it no task and no connection is
@@ -18,7 +18,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from aiohttp import http_exceptions, web
+from aiohttp import HttpVersion10, HttpVersion11, http_exceptions, web
 
 from bridge.kubelet.active import ActiveStreams
 from bridge.kubelet.auth import VERBS, Gate
@@ -177,6 +177,8 @@ class KubeletServer:
                 return plain(refusal.status, refusal.sentence, refusal.headers)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.version not in (HttpVersion10, HttpVersion11):  # the parser knows others too
+            raise Refusal(400, "only HTTP/1.1 is spoken here", headers={"Connection": "close"})
         user = await self._gate.authenticate(request)
         verb = VERBS.get(request.method)
         if verb is None:
