@@ -18,6 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 from bridge.kubelet.certdir import CertDir
+from bridge.kubelet.certificate import ServingCertificate
 from bridge.kubelet.clientca import ClientCa
 from bridge.kubelet.directory import RemotePod
 from bridge.kubelet.server import KubeletServer
@@ -97,15 +98,9 @@ async def join(settings: JoinSettings, *, told: Callable[[str], None], stop: asy
             limits=settings.limits,
         )
         source = _source(settings, found, home, told)
-        server = KubeletServer(
-            home=home,
-            remote=remote,
-            directory=Directory(engine),
-            node_name=found.identity.node,
-            client_ca=found.client_ca,
-            certificate=source.first(),
-            anonymous=settings.anonymous_auth,
-        )
+        first = source.first()
+        directory = Directory(engine)
+        server = _server(settings, found, first, home=home, remote=remote, directory=directory)
         await server.start(found.address, settings.port)
         told(f"home: kubelet API listens on {found.address}:{server.port}")
         told(f"home: the kubelet API's certificate is {source.origin}")
@@ -178,6 +173,26 @@ def _facts(settings: JoinSettings, found: Found, engine: Engine, port: int) -> N
             model.ANNOTATION_CONTEXT: access.context,
             model.ANNOTATION_HOME_NAME: found.identity.home_name,
         },
+    )
+
+
+def _server(
+    settings: JoinSettings,
+    found: Found,
+    certificate: ServingCertificate,
+    *,
+    home: KubeClient,
+    remote: KubeClient,
+    directory: Directory,
+) -> KubeletServer:
+    return KubeletServer(
+        home=home,
+        remote=remote,
+        directory=directory,
+        node_name=found.identity.node,
+        client_ca=found.client_ca,
+        certificate=certificate,
+        anonymous=settings.anonymous_auth,
     )
 
 

@@ -232,7 +232,7 @@ class Requested:
         try:
             pair = await self._asked()
             use(pair)
-            self._folder.keep(pair)
+            await asyncio.to_thread(self._folder.keep, pair)
         except _NotIssued as error:
             wait = self._refusals.next()
             log.warning("home: %s; another is made in %.0f s", error, wait)
@@ -252,7 +252,7 @@ class Requested:
     async def _asked(self) -> ServingCertificate:
         """One that home has signed. Raises KubeError, CertificateError and _NotIssued."""
         key = self._folder.pending() or new_key()
-        self._folder.keep_pending(key)
+        await asyncio.to_thread(self._folder.keep_pending, key)
         request = signing_request(key, self._node, self._addresses)
         name = name_of(request)
         try:

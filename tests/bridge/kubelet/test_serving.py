@@ -207,9 +207,9 @@ async def test_who_is_approved_at_once_is_not_told_to_wait(
     monkeypatch.setattr(serving, "HINT_AFTER", 5.0)
     signer, source = Signer(home_api), make()
     source.first()
-    async with running(source) as used:
+    async with running(source):
         signer.approve(await signer.asked())
-        await until(lambda: bool(used))
+        await until(lambda: bool(make.told))
     assert ["waiting" in line for line in make.told] == [False]
 
 
