@@ -9,7 +9,9 @@ requests, while it is found out who calls, and while the last of an answer is wr
 - None waits longer than `WAITING` seconds, so a head that comes byte by byte, a peer that is silent
   and one that does not read its answer are bounded.
 - None refuses to read for longer than `STALLED`.
-- After `outdate` no further request comes over the connections of until then.
+- After `outdate` the connections of until then end: at once between two requests, else after the
+  answer to the one that has come or, where none has yet, the first. A client asks again where a
+  connection that it has used ends, but not where a new one does.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ class Connections:
         """A request has come over its connection and is answered."""
         connection = self._of(request)
         if connection is not None:
-            connection.asking = True
+            connection.asking = connection.used = True
         try:
             yield
         finally:
@@ -78,10 +80,10 @@ class Connections:
                 self._waits(connection)
 
     def outdate(self) -> None:
-        """Ends those without a request now, and the others after their answer."""
+        """Ends all that are open, without harm to a request."""
         for connection in list(self._open):
             connection.outdated = True
-            if not connection.asking:
+            if connection.used and not connection.asking:
                 connection.close()
 
     def _of(self, request: web.BaseRequest) -> Connection | None:
@@ -116,6 +118,8 @@ class Connection(TlsLayer):
         self._stalled: asyncio.TimerHandle | None = None
         self.asking = False
         """Whether it has a request that is being answered."""
+        self.used = False
+        """Whether it has ever had one."""
         self.outdated = False
         """Whether what it was accepted by has changed since."""
 

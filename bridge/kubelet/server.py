@@ -100,8 +100,8 @@ class KubeletServer:
     ) -> None:
         """Another certificate or client CA, for the connections to come.
 
-        After another client CA those of before take no further request, since their callers were
-        known by the old one. Raises CertificateError, and goes on with what it had.
+        After another client CA those of before end (`Connections.outdate`), since their callers
+        were known by the old one. Raises CertificateError, and goes on with what it had.
         """
         pair = certificate or self._certificate
         bundle = self._client_ca if client_ca is None else client_ca

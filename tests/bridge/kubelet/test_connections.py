@@ -175,6 +175,7 @@ async def test_another_client_ca_ends_what_the_old_one_let_in(world: World, pki:
     async with (
         connected(world, "apiserver") as (idle, idle_writer),
         connected(world, "apiserver") as (busy, busy_writer),
+        connected(world, "apiserver") as (new, new_writer),
     ):
         request = b"GET /healthz/ping HTTP/1.1\r\nHost: x\r\n\r\n"
         idle_writer.write(request)
@@ -185,6 +186,8 @@ async def test_another_client_ca_ends_what_the_old_one_let_in(world: World, pki:
         assert await ended(idle) == b""
         answer = await ended(busy)
         assert answer.startswith(b"HTTP/1.1 405 ")
+        new_writer.write(request)
+        assert (await ended(new)).startswith(b"HTTP/1.1 200 ")
     assert await is_served(world)
 
 
