@@ -17,9 +17,12 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-from bridge.kubelet.certificate import from_files, self_signed
+from bridge.kubelet.certdir import CertDir
+from bridge.kubelet.certificate import ServingCertificate
+from bridge.kubelet.clientca import ClientCa
 from bridge.kubelet.directory import RemotePod
 from bridge.kubelet.server import KubeletServer
+from bridge.kubelet.serving import Files, Requested, SelfSigned, ServingSource, state_folder
 from bridge.node import model
 from bridge.node.controller import NodeController
 from bridge.node.model import NodeFacts
@@ -94,11 +97,19 @@ async def join(settings: JoinSettings, *, told: Callable[[str], None], stop: asy
             namespace_linger=settings.namespace_linger,
             limits=settings.limits,
         )
-        server = _server(settings, found, home=home, remote=remote, directory=Directory(engine))
+        source = _source(settings, found, home, told)
+        first = source.first()
+        directory = Directory(engine)
+        server = _server(settings, found, first, home=home, remote=remote, directory=directory)
         await server.start(found.address, settings.port)
         told(f"home: kubelet API listens on {found.address}:{server.port}")
+        told(f"home: the kubelet API's certificate is {source.origin}")
         try:
-            await _serve(settings, found, engine, home, server.port, told=told, stop=stop)
+            async with asyncio.TaskGroup() as group:
+                authorities = ClientCa(home, found.client_ca)
+                fresh = group.create_task(_kept_fresh(server, source, authorities), name="TLS")
+                await _serve(settings, found, engine, home, server.port, told=told, stop=stop)
+                fresh.cancel()
         finally:
             await server.stop(STREAMS_SECONDS)
 
@@ -168,21 +179,39 @@ def _facts(settings: JoinSettings, found: Found, engine: Engine, port: int) -> N
 def _server(
     settings: JoinSettings,
     found: Found,
+    certificate: ServingCertificate,
     *,
     home: KubeClient,
     remote: KubeClient,
     directory: Directory,
 ) -> KubeletServer:
-    node = found.identity.node
-    if settings.certificate is not None and settings.key is not None:
-        certificate = from_files(settings.certificate, settings.key)
-    else:
-        certificate = self_signed(node, [found.address])
     return KubeletServer(
         home=home,
         remote=remote,
         directory=directory,
-        node_name=node,
+        node_name=found.identity.node,
         client_ca=found.client_ca,
         certificate=certificate,
+        anonymous=settings.anonymous_auth,
     )
+
+
+def _source(
+    settings: JoinSettings, found: Found, home: KubeClient, told: Callable[[str], None]
+) -> ServingSource:
+    node, addresses = found.identity.node, [found.address]
+    if settings.certificate is not None and settings.key is not None:
+        return Files(settings.certificate, settings.key)
+    if settings.serving == "csr":
+        folder = CertDir(settings.cert_dir or state_folder(found.identity.home_id, node))
+        return Requested(home, node, addresses, folder, told=told)
+    return SelfSigned(node, addresses)
+
+
+async def _kept_fresh(server: KubeletServer, source: ServingSource, authorities: ClientCa) -> None:
+    """Has the kubelet API use the certificate and the client CA of now, until cancelled."""
+    async with asyncio.TaskGroup() as group:
+        renewing = source.run(lambda pair: server.renew(certificate=pair))
+        group.create_task(renewing, name="serving certificate")
+        following = authorities.run(lambda bundle: server.renew(client_ca=bundle))
+        group.create_task(following, name="client CA")

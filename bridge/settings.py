@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 from sync.kube.kubeconfig import KubeconfigRef
@@ -27,6 +28,8 @@ DEFAULT_TAINT = f"{DOMAIN}/virtual-node=true:NoSchedule"
 NAMESPACE_LINGER = 60.0
 #: Where an API server is where its address names no port (that of https).
 API_PORT = 443
+#: Who signs the serving certificate, where it does not come from files.
+ServingCertificate = Literal["self-signed", "csr"]
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 _TAINT = re.compile(r"(?P<key>[^=:\s]+)(?:=(?P<value>[^=:\s]*))?:(?P<effect>\w+)")
@@ -69,8 +72,14 @@ class JoinSettings:
     namespace_linger: float = NAMESPACE_LINGER
     """Seconds that an empty remote namespace of ours stays."""
     certificate: Path | None = None
-    """The kubelet API's serving certificate and its key, PEM; self-signed unless given."""
+    """The kubelet API's serving certificate and its key, PEM; by ``serving`` unless given."""
     key: Path | None = None
+    serving: ServingCertificate = "self-signed"
+    """Whether the serving certificate is asked for at home (``csr``)."""
+    cert_dir: Path | None = None
+    """Where a certificate of home's is kept; in the user's state folder unless given."""
+    anonymous_auth: bool = False
+    """Whether callers without a credential are asked about too, as ``system:anonymous``."""
     service_accounts: ServiceAccounts = "home"
     """Whose identity pods have (`translators.serviceaccount`)."""
     home_api: HostPort | None = None

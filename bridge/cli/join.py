@@ -14,6 +14,7 @@ from bridge.settings import (
     KUBELET_PORT,
     NAMESPACE_LINGER,
     JoinSettings,
+    ServingCertificate,
     SettingsError,
     check_address,
     check_home_name,
@@ -110,7 +111,10 @@ def join(
     ] = None,
     tls_cert_file: Annotated[
         Path | None,
-        typer.Option(help="Certificate of the kubelet API (PEM); self-signed unless given."),
+        typer.Option(
+            help="Certificate of the kubelet API (PEM), read again when it changes; by "
+            "--serving-certificate unless given."
+        ),
     ] = None,
     tls_private_key_file: Annotated[
         Path | None, typer.Option(help="Key of that certificate (PEM).")
@@ -139,6 +143,29 @@ def join(
     pods: Annotated[
         int | None, typer.Option(help="The most pods that the node takes.", min=0)
     ] = None,
+    serving_certificate: Annotated[
+        ServingCertificate,
+        typer.Option(
+            help="Who signs the kubelet API's certificate: self-signed, or csr (home does, after "
+            "somebody has approved a CertificateSigningRequest; self-signed until then). API "
+            "servers with --kubelet-certificate-authority need the latter, or files."
+        ),
+    ] = "self-signed",
+    cert_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of this node's own in which a certificate of csr and its key are kept for "
+            "the next join; in ~/.local/state/cluster-bridge unless given."
+        ),
+    ] = None,
+    anonymous_auth: Annotated[
+        bool,
+        typer.Option(
+            "--anonymous-auth",
+            help="Take callers of the kubelet API without a credential as system:anonymous; home's "
+            "authorisation decides what they may. Without it they are refused.",
+        ),
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show all log lines.")] = False,
 ) -> None:
     """Make a remote cluster appear in the home cluster as one virtual node.
@@ -151,6 +178,10 @@ def join(
 
     if (tls_cert_file is None) != (tls_private_key_file is None):
         raise fail("--tls-cert-file and --tls-private-key-file go together", code=2)
+    if tls_cert_file is not None and serving_certificate != "self-signed":
+        raise fail("--tls-cert-file and --serving-certificate exclude each other", code=2)
+    if cert_dir is not None and serving_certificate != "csr":
+        raise fail("--cert-dir is of use with --serving-certificate csr only", code=2)
     try:
         settings = JoinSettings(
             remote=KubeconfigRef(kubeconfig, context),
@@ -166,6 +197,9 @@ def join(
             namespace_linger=namespace_linger,
             certificate=tls_cert_file,
             key=tls_private_key_file,
+            serving=serving_certificate,
+            cert_dir=cert_dir,
+            anonymous_auth=anonymous_auth,
             service_accounts=service_accounts,
             home_api=parse_home_api(home_api_address) if home_api_address is not None else None,
             limits=parse_limits(reserve=reserve, share=share, cpu=cpu, memory=memory, pods=pods),

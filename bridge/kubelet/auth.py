@@ -1,12 +1,15 @@
 """Who calls, and whether they may: as a kubelet asks, of home's API server.
 
-- A client certificate of home's client CA, which TLS has verified, names the caller: CN the user,
-  every O a group. Else a bearer token does, by a TokenReview. Nobody else is let in: 401.
+- A client certificate of home's client CA, which TLS has verified, names the caller. Else a bearer
+  token does, by a TokenReview. Nobody else is let in: 401. Where it was asked for (``anonymous``),
+  who comes with no credential at all is ``system:anonymous``; one that is bad stays 401.
 - What they may is asked by SubjectAccessReview on ``nodes/SUBRESOURCE`` of our node; the finest
   subresource first, then ``proxy`` where a kubelet falls back to it. Denied is 403.
-- A review that fails is 500: neither yes nor no is guessed.
+- A review that fails is 500: neither yes nor no is guessed. (A kubelet answers 401 where it is the
+  TokenReview; but the token may be good, and who gets a 401 throws it away.)
 - TokenReviews are remembered for `TOKEN_LIFETIME`, by a hash of the token, and accesses for
-  `ALLOWED_LIFETIME` and `DENIED_LIFETIME`. The same question is not under way twice.
+  `ALLOWED_LIFETIME` and `DENIED_LIFETIME`; so many, and no more, as `reviews.SIZE`. The same
+  question is not under way twice, and no more than `REVIEWS` of a kind.
 - No token is in a log, an error or a repr, nor is it kept.
 """
 
@@ -15,15 +18,22 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from aiohttp import web
 
+from bridge.kubelet.callers import (
+    ANONYMOUS,
+    BadCredential,
+    User,
+    bearer_token,
+    certificate_user,
+    reviewed_user,
+    websocket_token,
+)
 from bridge.kubelet.refusals import Refusal
 from bridge.kubelet.reviews import Remembered
 from sync.kube.client import KubeClient
@@ -38,8 +48,10 @@ DENIED_LIFETIME = 30.0
 #: Seconds that the caller is made to wait for a review, retries included.
 REVIEW_TIMEOUT = 10.0
 
-AUTHENTICATED = "system:authenticated"
-ANONYMOUS = "system:anonymous"
+#: Reviews of one kind that are asked for at once: with both kinds half of what `KubeClient` has
+#: under way, so that no caller keeps the bridge from its own requests; and callers with tokens that
+#: nobody knows keep none from being let in who is known.
+REVIEWS = 16
 
 #: What a method is to an API server. Others (HEAD, OPTIONS) are nothing that could be allowed.
 VERBS: Mapping[str, str] = {
@@ -50,17 +62,9 @@ VERBS: Mapping[str, str] = {
     "DELETE": "delete",
 }
 
+_KINDS = (TOKEN_REVIEWS, SUBJECT_ACCESS_REVIEWS)
+
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class User:
-    """A caller, as home knows them."""
-
-    name: str
-    groups: tuple[str, ...]
-    uid: str = ""
-    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +92,17 @@ class Gate:
     """Lets callers in, or refuses them. Call `close` at the end."""
 
     def __init__(
-        self, home: KubeClient, node_name: str, *, clock: Callable[[], float] = time.monotonic
+        self,
+        home: KubeClient,
+        node_name: str,
+        *,
+        anonymous: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._home = home
         self._node = node_name
+        self._anonymous = anonymous
+        self._turns = {kind: asyncio.Semaphore(REVIEWS) for kind in _KINDS}
         self._tokens: Remembered[bytes, _Verdict] = Remembered(
             lambda _: TOKEN_LIFETIME, clock=clock
         )
@@ -108,25 +119,49 @@ class Gate:
 
     async def authenticate(self, request: web.BaseRequest) -> User:
         """The caller. Raises Refusal: 401, or 500 when home cannot be asked."""
-        transport = request.transport
-        certificate = transport.get_extra_info("peercert") if transport is not None else None
-        user = certificate_user(certificate or {})
-        token = bearer_token(request.headers.get("Authorization", ""))
-        if user is None and token:
-            digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-            user = (await self._tokens.get(digest, partial(self._review_token, token))).user
+        bad = False
+        for known in (self._by_certificate, self._by_bearer_token, self._by_websocket_token):
+            try:
+                user = await known(request)
+            except BadCredential:
+                bad = True
+                continue
+            if user is not None:
+                return user
+        if self._anonymous and not bad:
+            return ANONYMOUS
+        raise Refusal(
+            401,
+            "the caller is not known; come with a client certificate or a bearer token "
+            "of the home cluster",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+
+    async def _by_certificate(self, request: web.BaseRequest) -> User | None:
+        tls = request.get_extra_info("ssl_object")
+        certificate = tls.getpeercert() if tls is not None else None
+        if not certificate:
+            return None
+        return certificate_user(certificate, tls.getpeercert(binary_form=True), now=time.time())
+
+    async def _by_bearer_token(self, request: web.BaseRequest) -> User | None:
+        return await self._by_token(bearer_token(request.headers))
+
+    async def _by_websocket_token(self, request: web.BaseRequest) -> User | None:
+        return await self._by_token(websocket_token(request.headers))
+
+    async def _by_token(self, token: str | None) -> User | None:
+        if token is None:
+            return None
+        digest = hashlib.sha256(token.encode()).digest()
+        user = (await self._tokens.get(digest, partial(self._review_token, token))).user
         if user is None:
-            raise Refusal(
-                401,
-                "the caller is not known; come with a client certificate or a bearer token "
-                "of the home cluster",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
+            raise BadCredential("home does not know the token")
         return user
 
     async def _review_token(self, token: str) -> _Verdict:
         status = await self._review(TOKEN_REVIEWS, {"token": token})
-        return _Verdict(_reviewed_user(status))
+        return _Verdict(reviewed_user(status))
 
     # -- whether -----------------------------------------------------------------------------
 
@@ -164,7 +199,7 @@ class Gate:
     async def _review(self, resource: Resource, spec: Object) -> Object:
         review = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
         try:
-            async with asyncio.timeout(REVIEW_TIMEOUT):
+            async with asyncio.timeout(REVIEW_TIMEOUT), self._turns[resource]:
                 answer = await self._home.create(resource, review)
         except (KubeError, TimeoutError) as error:
             log.warning("a %s failed, so a request is refused: %s", resource.kind, error)
@@ -173,43 +208,3 @@ class Gate:
             ) from error
         status: Object = answer.get("status") or {}
         return status
-
-
-def certificate_user(certificate: Mapping[str, Any]) -> User | None:
-    """The user of a verified certificate, in the form of `ssl.SSLObject.getpeercert`.
-
-    None without one, without a common name, and when it has expired since the handshake.
-    """
-    names = [pair for relative in certificate.get("subject", ()) for pair in relative]
-    user = [value for key, value in names if key == "commonName"]
-    if not user or not user[-1] or user[-1] == ANONYMOUS:
-        return None
-    if ssl.cert_time_to_seconds(str(certificate["notAfter"])) < time.time():
-        return None
-    groups = [value for key, value in names if key == "organizationName"]
-    return User(user[-1], _with_authenticated(groups))
-
-
-def bearer_token(header: str) -> str:
-    """The token of an ``Authorization`` header, or nothing."""
-    scheme, _, rest = header.strip().partition(" ")
-    return rest.strip() if scheme.lower() == "bearer" else ""
-
-
-def _reviewed_user(status: Object) -> User | None:
-    user: Object = status.get("user") or {}
-    name = user.get("username")
-    if status.get("authenticated") is not True or not name or name == ANONYMOUS:
-        return None
-    extra: Mapping[str, list[str]] = user.get("extra") or {}
-    return User(
-        str(name),
-        _with_authenticated(user.get("groups") or []),
-        uid=str(user.get("uid") or ""),
-        extra=tuple(sorted((key, tuple(values)) for key, values in extra.items())),
-    )
-
-
-def _with_authenticated(groups: list[str]) -> tuple[str, ...]:
-    rest = [group for group in groups if group != AUTHENTICATED]
-    return (*rest, AUTHENTICATED)

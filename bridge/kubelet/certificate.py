@@ -1,10 +1,12 @@
 """The server's side of TLS: its certificate, and whose client certificates count.
 
-A certificate comes from files, or is made here and signed by itself: home's API server accepts
-that one unless it was started with ``--kubelet-certificate-authority``. A client certificate is
-asked for, not demanded (metrics-server comes with a token), and counts only when it is of home's
-client CA. Private keys are in no repr and no error, and on disk only where OpenSSL has to read them
-from: in a folder of our own that is removed at once.
+Where a certificate comes from, and when it is renewed, is `bridge.kubelet.serving`'s. One that is
+made and signed here is accepted by home's API server unless that was started with
+``--kubelet-certificate-authority``. A client certificate is asked for, not demanded (metrics-server
+comes with a token), and counts only when it is of home's client CA. One of another CA ends the
+handshake, where a kubelet answers 401: OpenSSL hands over no certificate that it has not verified.
+Private keys are in no repr and no error, and on disk only where OpenSSL has to read them from: in a
+folder of our own that is removed at once.
 """
 
 from __future__ import annotations
@@ -59,18 +61,13 @@ def _read(path: Path) -> bytes:
         raise CertificateError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def self_signed(node_name: str, addresses: Sequence[str]) -> ServingCertificate:
+def self_signed(
+    node_name: str, addresses: Sequence[str], *, now: datetime | None = None
+) -> ServingCertificate:
     """A new certificate for the node, good for its name and its addresses (or host names)."""
     key = ec.generate_private_key(ec.SECP256R1())
-    common = f"system:node:{node_name}"
-    name = x509.Name(
-        [
-            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
-            x509.NameAttribute(NameOID.COMMON_NAME, common[:_COMMON_NAME]),
-        ]
-    )
-    now = datetime.now(UTC)
-    alternatives = dict.fromkeys([*map(_alternative, addresses), x509.DNSName(node_name)])
+    name = subject(node_name)
+    now = now or datetime.now(UTC)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -79,19 +76,62 @@ def self_signed(node_name: str, addresses: Sequence[str]) -> ServingCertificate:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(now + LIFETIME)
-        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        .add_extension(alternatives(node_name, addresses), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(key, hashes.SHA256())
     )
-    return ServingCertificate(
-        certificate.public_bytes(serialization.Encoding.PEM),
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        ),
+    return ServingCertificate(certificate.public_bytes(serialization.Encoding.PEM), key_pem(key))
+
+
+def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """The key as it is kept and given to OpenSSL."""
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
     )
+
+
+def subject(node_name: str) -> x509.Name:
+    """Who a kubelet's serving certificate is of (k8s.io/kubernetes/pkg/apis/certificates)."""
+    common = f"system:node:{node_name}"
+    return x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
+            x509.NameAttribute(NameOID.COMMON_NAME, common[:_COMMON_NAME]),
+        ]
+    )
+
+
+def alternatives(node_name: str, addresses: Sequence[str]) -> x509.SubjectAlternativeName:
+    """What it is good for: the node's name and its addresses (or host names)."""
+    return x509.SubjectAlternativeName(
+        dict.fromkeys([*map(_alternative, addresses), x509.DNSName(node_name)])
+    )
+
+
+def lifetime(pair: ServingCertificate) -> tuple[datetime, datetime]:
+    """From when to when the certificate is good. Raises CertificateError."""
+    leaf = _leaf(pair)
+    return leaf.not_valid_before_utc, leaf.not_valid_after_utc
+
+
+def lacking(pair: ServingCertificate, node_name: str, addresses: Sequence[str]) -> list[str]:
+    """The names and addresses of the node for which the certificate is not good."""
+    try:
+        found = _leaf(pair).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        known = set(found)
+    except x509.ExtensionNotFound:
+        known = set()
+    return [str(name.value) for name in alternatives(node_name, addresses) if name not in known]
+
+
+def _leaf(pair: ServingCertificate) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(pair.certificate)
+    except ValueError as error:
+        raise CertificateError("the certificate is not valid PEM") from error
 
 
 def _alternative(address: str) -> x509.GeneralName:

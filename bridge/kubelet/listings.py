@@ -7,6 +7,7 @@ from collections.abc import Callable
 import orjson
 from aiohttp import web
 
+from bridge.kubelet.auth import ALLOWED_LIFETIME, DENIED_LIFETIME, TOKEN_LIFETIME
 from bridge.kubelet.directory import PodDirectory
 from bridge.kubelet.refusals import Refusal, plain
 from bridge.kubelet.routing import Call
@@ -20,9 +21,12 @@ class Listings:
     ``trouble`` says in a sentence why the bridge does not follow the pods just now, or nothing.
     """
 
-    def __init__(self, directory: PodDirectory, trouble: Callable[[], str]) -> None:
+    def __init__(
+        self, directory: PodDirectory, trouble: Callable[[], str], *, anonymous: bool
+    ) -> None:
         self._directory = directory
         self._trouble = trouble
+        self._anonymous = anonymous
 
     async def pods(self, _: Call) -> web.StreamResponse:
         """All home pods of the node, those that are being deleted among them."""
@@ -51,10 +55,16 @@ class Listings:
             "streamingConnectionIdleTimeout": f"{IDLE / 3600:.0f}h0m0s",
             "authentication": {
                 "x509": {},
-                "webhook": {"enabled": True},
-                "anonymous": {"enabled": False},
+                "webhook": {"enabled": True, "cacheTTL": _duration(TOKEN_LIFETIME)},
+                "anonymous": {"enabled": self._anonymous},
             },
-            "authorization": {"mode": "Webhook"},
+            "authorization": {
+                "mode": "Webhook",
+                "webhook": {
+                    "cacheAuthorizedTTL": _duration(ALLOWED_LIFETIME),
+                    "cacheUnauthorizedTTL": _duration(DENIED_LIFETIME),
+                },
+            },
         }
         return _json({"kubeletconfig": config})
 
@@ -67,6 +77,12 @@ def is_running(pod: Object) -> bool:
     kinds = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
     containers = [container for kind in kinds for container in status.get(kind) or []]
     return any("running" in (container.get("state") or {}) for container in containers)
+
+
+def _duration(seconds: float) -> str:
+    """As in a configuration file: ``2m0s``."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m{rest}s"
 
 
 def _pod_list(pods: list[Object]) -> web.Response:

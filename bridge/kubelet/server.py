@@ -1,8 +1,8 @@
 """The kubelet API's server: TLS, who may call, the table of routes, start and stop.
 
-Every request goes the same way: who is it (401), may they (403), is there such a path and method
-(404, 405), and only then does a route's handler see it; so nobody learns what exists who may not.
-An answer of 400 and above is one sentence in plain text.
+Every request of HTTP/1 goes the same way: who is it (401), may they (403), is there such a path and
+method (404, 405), and only then does a route's handler see it; so nobody learns what exists who may
+not. An answer of 400 and above is one sentence in plain text.
 
 `start` raises `ListenError` when the port is not to be had. `stop` ends what is open within its
 bound: streams hand over what they hold, the rest is cut. After it no task and no connection is
@@ -18,11 +18,12 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from aiohttp import http_exceptions, web
+from aiohttp import HttpVersion10, HttpVersion11, http_exceptions, web
 
 from bridge.kubelet.active import ActiveStreams
 from bridge.kubelet.auth import VERBS, Gate
 from bridge.kubelet.certificate import ServingCertificate, server_context
+from bridge.kubelet.connections import WAITING, Connection, Connections
 from bridge.kubelet.directory import PodDirectory
 from bridge.kubelet.listings import Listings
 from bridge.kubelet.logs import Logs
@@ -31,15 +32,15 @@ from bridge.kubelet.routing import Call, Route, Router, split_target, subresourc
 from bridge.kubelet.streams import Streams
 from sync.kube.client import KubeClient
 from sync.kube.sockets import probe_when_silent
-from sync.kube.tls import TlsLayer
 
 #: A request's first line, in bytes. A command's arguments stand in it, percent-encoded; one can
-#: have 128 KiB on Linux. kubelets take 1 MiB of head in all.
+#: have 128 KiB on Linux.
 MAX_LINE = 256 * 1024
 #: One header, in bytes: a bearer token with many groups in it has some KiB.
 MAX_HEADER = 16 * 1024
-#: Seconds that a connection may stay open without a request; API servers give theirs up after 90.
-IDLE_CONNECTION = 120.0
+#: How many headers: with the line 1 MiB of head in all, as a kubelet (net/http's
+#: DefaultMaxHeaderBytes). API servers send some ten.
+MAX_HEADERS = 48
 #: Seconds for what was cancelled to clean up.
 CLEANUP = 1.0
 
@@ -54,8 +55,9 @@ class KubeletServer:
     """The kubelet API of one virtual node. `start` it, and `stop` it in the end.
 
     ``client_ca`` is ``client-ca-file`` of home's ConfigMap
-    ``kube-system/extension-apiserver-authentication``. ``routes`` come on top of the table below.
-    ``trouble`` says in a sentence why pods are not followed just now, or nothing.
+    ``kube-system/extension-apiserver-authentication``. ``anonymous`` is whether callers without a
+    credential are asked about too. ``routes`` come on top of the table below. ``trouble`` says in a
+    sentence why pods are not followed just now, or nothing.
     """
 
     def __init__(
@@ -67,21 +69,23 @@ class KubeletServer:
         node_name: str,
         certificate: ServingCertificate,
         client_ca: str,
+        anonymous: bool = False,
         routes: Sequence[Route] = (),
         trouble: Callable[[], str] = str,
     ) -> None:
         self._certificate = certificate
         self._client_ca = client_ca
         self._context = server_context(certificate, client_ca=client_ca)
-        self._gate = Gate(home, node_name)
+        self._gate = Gate(home, node_name, anonymous=anonymous)
+        self._connections = Connections()
         self._active = ActiveStreams()
         logs = Logs(remote, directory, self._active)
         streams = Streams(remote, directory, self._active)
-        listings = Listings(directory, trouble)
+        listings = Listings(directory, trouble, anonymous=anonymous)
         self._router = Router([*_routes(logs, streams, listings), *routes])
         self._http: web.Server | None = None
         self._listener: asyncio.Server | None = None
-        self._shaking: set[TlsLayer] = set()
+        self._shaking: set[Connection] = set()
         self._answering: set[asyncio.Task[object]] = set()
         self.port = 0
         """Where it listens; of use when `start` was given port 0."""
@@ -96,11 +100,14 @@ class KubeletServer:
     ) -> None:
         """Another certificate or client CA, for the connections to come.
 
-        Raises CertificateError, and goes on with what it had.
+        After another client CA those of before end (`Connections.outdate`), since their callers
+        were known by the old one. Raises CertificateError, and goes on with what it had.
         """
         pair = certificate or self._certificate
         bundle = self._client_ca if client_ca is None else client_ca
         self._context = server_context(pair, client_ca=bundle)
+        if bundle != self._client_ca:
+            self._connections.outdate()
         self._certificate, self._client_ca = pair, bundle
 
     # -- start and stop ----------------------------------------------------------------------
@@ -113,9 +120,10 @@ class KubeletServer:
             handler_cancellation=True,
             access_log=None,
             logger=_http_log(),
-            keepalive_timeout=IDLE_CONNECTION,
+            keepalive_timeout=2 * WAITING,  # `Connections` is to decide
             max_line_size=MAX_LINE,
             max_field_size=MAX_HEADER,
+            max_headers=MAX_HEADERS,
             auto_decompress=False,
             lingering_time=CLEANUP,
         )
@@ -146,11 +154,11 @@ class KubeletServer:
             await http.shutdown(CLEANUP)
             await self._gate.close()
 
-    def _accepted(self) -> TlsLayer:
+    def _accepted(self) -> Connection:
         http = self._http
         if http is None:  # between the listener's end and this connection
             raise ConnectionAbortedError("the kubelet API is stopping")
-        layer = TlsLayer(self._context, http, server_side=True)
+        layer = Connection(self._context, http, self._connections)
         self._shaking.add(layer)
         layer.ready.add_done_callback(lambda _: self._shaking.discard(layer))
         return layer
@@ -162,12 +170,15 @@ class KubeletServer:
         if task is not None:
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
-        try:
-            return await self._answer(request)
-        except Refusal as refusal:
-            return plain(refusal.status, refusal.sentence, refusal.headers)
+        with self._connections.asking(request):
+            try:
+                return await self._answer(request)
+            except Refusal as refusal:
+                return plain(refusal.status, refusal.sentence, refusal.headers)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.version not in (HttpVersion10, HttpVersion11):  # the parser knows others too
+            raise Refusal(400, "only HTTP/1.1 is spoken here", headers={"Connection": "close"})
         user = await self._gate.authenticate(request)
         verb = VERBS.get(request.method)
         if verb is None:
@@ -175,7 +186,8 @@ class KubeletServer:
         segments, query = split_target(request.raw_path)
         await self._gate.authorize(user, verb, subresources(segments))
         route, parameters = self._router.find(request.method, segments)
-        return await route.handler(Call(request, parameters, query))
+        with self._connections.admitted(request):
+            return await route.handler(Call(request, parameters, query))
 
 
 def _routes(logs: Logs, streams: Streams, listings: Listings) -> list[Route]:

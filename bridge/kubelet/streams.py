@@ -15,6 +15,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
 from bridge.kubelet.active import ActiveStreams
+from bridge.kubelet.callers import TOKEN_PROTOCOL
 from bridge.kubelet.directory import PodDirectory, RemotePod
 from bridge.kubelet.options import Pairs, exec_query, forward_query, parse_query
 from bridge.kubelet.pods import remote_pod
@@ -32,8 +33,6 @@ _PROTOCOLS = ("spdy/3.1", "websocket")
 #: Headers of an upgrade, in a request and in its answer. All others stay where they are.
 _STREAM_PROTOCOL = "x-stream-protocol-version"
 _WEBSOCKET = "sec-websocket-"
-#: A browser's way to send a bearer token, among the subprotocols: it is home's, not the remote's.
-_TOKEN_PROTOCOL = "base64url.bearer.authorization.k8s.io."  # noqa: S105  # no token, its mark
 #: Headers of an answer that says no.
 _OF_REFUSALS = ("content-type", "retry-after", "x-accepted-stream-protocol-versions")
 
@@ -125,10 +124,11 @@ def upgrade_headers(request: web.BaseRequest) -> list[tuple[str, str]]:
 
 
 def _without_tokens(subprotocols: str) -> str:
+    """Tokens there are home's, not the remote's."""
     kept = [
         protocol.strip()
         for protocol in subprotocols.split(",")
-        if not protocol.strip().lower().startswith(_TOKEN_PROTOCOL)
+        if not protocol.strip().lower().startswith(TOKEN_PROTOCOL)
     ]
     return ", ".join(kept)
 

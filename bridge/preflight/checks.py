@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from bridge.kubelet import clientca
 from bridge.preflight import permissions
 from bridge.settings import API_PORT, JoinSettings
 from sync.kube.access import Access, KubeconfigRef, load
@@ -77,9 +78,7 @@ async def check(
     """All checks between two clusters that answer. Raises PreflightError."""
     with explained():
         async with asyncio.timeout(LIMIT):
-            lacking = await permissions.lacking(
-                home=home, remote=remote, mode=settings.service_accounts
-            )
+            lacking = await permissions.lacking(home=home, remote=remote, settings=settings)
             if lacking:
                 raise PreflightError(lacking)
             told("both: the credentials may do what the bridge does")
@@ -206,12 +205,12 @@ def _internal_addresses(nodes: Iterable[Object]) -> Iterable[str]:
 
 
 async def _client_ca(home: KubeClient) -> str:
-    path = CONFIG_MAPS.path("extension-apiserver-authentication", namespace="kube-system")
+    path = CONFIG_MAPS.path(clientca.NAME, namespace=clientca.NAMESPACE)
     try:
         found = await home.request("GET", path, timeout=permissions.QUESTION)
     except (NotFound, Forbidden):
         return ""
-    return str((found.get("data") or {}).get("client-ca-file") or "")
+    return clientca.bundle_of(found)
 
 
 async def _home_api(home: KubeClient) -> HostPort:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from bridge.settings import JoinSettings
 from sync.kube.client import KubeClient
 from sync.kube.resources import (
+    CERTIFICATE_SIGNING_REQUESTS,
     CONFIG_MAPS,
     ENDPOINT_SLICES,
     EVENTS,
@@ -27,7 +29,6 @@ from sync.kube.resources import (
     TOKEN_REVIEWS,
     Resource,
 )
-from translators.policy import ServiceAccounts
 from translators.types import Object
 
 #: Seconds for one question to an API server.
@@ -67,6 +68,8 @@ HOME_TOKENS = (
     Right(SERVICE_ACCOUNTS, ("create",), "token"),
     Right(ENDPOINT_SLICES, ("get",), namespace="default"),
 )
+#: What home must allow too where it is to sign the serving certificate.
+HOME_CERTIFICATES = (Right(CERTIFICATE_SIGNING_REQUESTS, ("create", "list", "watch")),)
 REMOTE = (
     Right(NODES, ("list", "watch")),
     # Kinds that it may not list in a namespace of its own keep that from being removed, no more.
@@ -88,14 +91,16 @@ REMOTE = (
 )
 
 
-def at_home(mode: ServiceAccounts) -> tuple[Right, ...]:
-    """The rights that home must allow, by `Policy.service_accounts`."""
-    return (*HOME, *HOME_TOKENS) if mode == "home" else HOME
+def at_home(settings: JoinSettings) -> tuple[Right, ...]:
+    """The rights that home must allow, by what is asked for."""
+    tokens = HOME_TOKENS if settings.service_accounts == "home" else ()
+    certificates = HOME_CERTIFICATES if settings.serving == "csr" else ()
+    return (*HOME, *tokens, *certificates)
 
 
-async def lacking(*, home: KubeClient, remote: KubeClient, mode: ServiceAccounts) -> str:
+async def lacking(*, home: KubeClient, remote: KubeClient, settings: JoinSettings) -> str:
     """One sentence that names the rights that are missing; "" where none is."""
-    asked = [(home, right, verb) for right in at_home(mode) for verb in right.verbs]
+    asked = [(home, right, verb) for right in at_home(settings) for verb in right.verbs]
     asked += [(remote, right, verb) for right in REMOTE for verb in right.verbs]
     allowed = await asyncio.gather(*(_may(*question) for question in asked))
     missing = [question for question, answer in zip(asked, allowed, strict=True) if not answer]

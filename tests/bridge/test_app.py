@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from bridge import app
+from bridge.kubelet import clientca
 from bridge.kubelet.certificate import CertificateError
 from bridge.kubelet.server import ListenError
 from bridge.node import model
@@ -21,9 +24,11 @@ from sync.engine import Engine, MappingChanged
 from sync.kube.access import KubeconfigRef
 from sync.kube.resources import LEASES, NODES, PODS, Object
 from tests.bridge.clusters import CANARY, Clusters, put_worker
-from tests.bridge.joined import SOON, begin, caller, joined
+from tests.bridge.joined import SOON, Joined, begin, caller, joined
+from tests.bridge.kubelet.pki import Pki
 from tests.fakeapi import FakeApi
-from tests.objects import node, pod
+from tests.fakeapi.signer import Signer
+from tests.objects import config_map, node, pod
 from tests.sync.world import NODE, THERE, World
 from translators import naming
 from translators.capacity import Limits
@@ -92,7 +97,16 @@ async def test_the_kubelet_api_listens_before_the_node_names_its_port(two: Clust
     async with joined(two) as run:
         pass
     steps = [line.partition(" ")[2].split(" ")[0] for line in run.told]
-    assert steps == [two.remote.url, two.home.url, "the", "reaches", "pods", "kubelet", "node"]
+    assert steps == [
+        two.remote.url,
+        two.home.url,
+        "the",
+        "reaches",
+        "pods",
+        "kubelet",
+        "the",
+        "node",
+    ]
 
 
 async def test_the_node_remembers_how_its_remote_is_reached_from_any_folder(
@@ -248,6 +262,45 @@ async def test_joining_again_takes_up_what_runs(two: Clusters) -> None:
         await asyncio.sleep(0.05)
     assert world.there("web") == before
     assert two.remote.writes() == []
+
+
+async def test_home_signs_the_serving_certificate_while_the_join_runs(
+    two: Clusters, tmp_path: Path
+) -> None:
+    signer = Signer(two.home)
+    settings = two.but(serving="csr", cert_dir=tmp_path / "serving")
+    async with joined(two, settings) as run:
+        assert any("self-signed until home has signed one" in line for line in run.told)
+        signer.approve(await signer.asked())
+        await run.says("certificate is one of home's")
+        context = ssl.create_default_context(cadata=signer.ca)
+        context.verify_flags &= ~ssl.VerifyFlags.VERIFY_X509_STRICT
+        for name in ("127.0.0.1", NODE):
+            _, writer = await asyncio.open_connection(
+                "127.0.0.1", run.port, ssl=context, server_hostname=name
+            )
+            writer.close()
+    async with joined(two, settings) as run:
+        assert any("certificate is one of home's" in line for line in run.told)
+
+
+async def test_a_change_of_homes_client_ca_is_taken_up(two: Clusters, tmp_path: Path) -> None:
+    pki = Pki(tmp_path)
+    context = pki.client_context("apiserver")
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+
+    async def status(run: Joined) -> int:
+        url = f"https://127.0.0.1:{run.port}/healthz/ping"
+        async with aiohttp.ClientSession() as session, session.get(url, ssl=context) as answer:
+            return answer.status
+
+    async with joined(two) as run:
+        assert await status(run) == 401
+        two.home.put(config_map(clientca.NAME, "kube-system", data={"client-ca-file": pki.ca_text}))
+        async with asyncio.timeout(SOON):
+            while await status(run) != 200:  # noqa: ASYNC110  # nothing tells when it is taken up
+                await asyncio.sleep(0.01)
 
 
 # -- what goes wrong -----------------------------------------------------------------------

@@ -42,6 +42,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._virtual = _Clock()
         super().__init__(_Selector(self._virtual))
+        # What is due is looked for up to now and this much more, which has to be more than nothing
+        # after months too.
+        self._clock_resolution = 1e-6
 
     def time(self) -> float:
         """The virtual time."""

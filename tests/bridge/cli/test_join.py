@@ -114,6 +114,32 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
     ]
 
 
+def test_options_of_a_certificate_that_home_signs(invoke: Invoke, asked: Asked) -> None:
+    options = ("--serving-certificate", "csr", "--cert-dir", "certs", "--anonymous-auth")
+    assert invoke(*REMOTE, *options).exit_code == 0
+    (settings,) = asked.settings
+    assert (settings.serving, settings.cert_dir) == ("csr", Path("certs"))
+    assert settings.anonymous_auth
+    assert settings.certificate is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--tls-cert-file a --tls-private-key-file b --serving-certificate csr",
+        "--cert-dir certs",
+        "--cert-dir certs --serving-certificate self-signed",
+    ],
+)
+def test_options_of_a_certificate_that_exclude_each_other(
+    invoke: Invoke, asked: Asked, options: str
+) -> None:
+    done = invoke(*REMOTE, *options.split())
+    assert done.exit_code == 2
+    assert "--serving-certificate" in done.stderr
+    assert asked.settings == []
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -127,6 +153,7 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
         ("--home-api-address", "https://192.0.2.1"),
         ("--tls-cert-file", "tls.crt"),
         ("--tls-private-key-file", "tls.key"),
+        ("--serving-certificate", "auto"),
         ("--port", "many"),
         ("--node-selector", "burst"),
         ("--reserve", "cpu=some"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 #: Common name and organizations of each party.
 PARTIES = {
@@ -18,6 +18,13 @@ PARTIES = {
     "remote": ("remote-api", ()),
     "apiserver": ("kube-apiserver", ("masters", "watchers")),
     "nameless": ("", ("masters",)),
+    "server-only": ("server-only", ()),
+    "client-only": ("client-only", ()),
+}
+#: What a certificate is for, where it says so.
+USAGES = {
+    "server-only": ExtendedKeyUsageOID.SERVER_AUTH,
+    "client-only": ExtendedKeyUsageOID.CLIENT_AUTH,
 }
 
 
@@ -90,6 +97,8 @@ def _signed(
         ),
         critical=False,
     )
+    if name in USAGES:
+        builder = builder.add_extension(x509.ExtendedKeyUsage([USAGES[name]]), critical=False)
     return builder.sign(issuer_key, hashes.SHA256()), key
 
 

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
+from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 
+from bridge.kubelet import reviews
 from bridge.kubelet.auth import (
     ALLOWED_LIFETIME,
-    AUTHENTICATED,
     DENIED_LIFETIME,
+    REVIEWS,
     TOKEN_LIFETIME,
     Gate,
-    User,
-    bearer_token,
-    certificate_user,
 )
+from bridge.kubelet.callers import AUTHENTICATED, TOKEN_PROTOCOL, BadCredential, User
 from bridge.kubelet.refusals import Refusal
 from sync.kube.client import KubeClient
 from tests.bridge.kubelet.conftest import World
-from tests.bridge.kubelet.fakes import FakeHome, access_for
+from tests.bridge.kubelet.fakes import EXEC, FakeHome, access_for, echo, until
 
 
 async def test_a_client_certificate_names_user_and_groups(world: World) -> None:
@@ -243,30 +244,140 @@ async def test_closing_ends_what_is_asked(home: FakeHome) -> None:
         home.delay = 0
 
 
-@pytest.mark.parametrize(
-    ("header", "token"),
-    [
-        ("", ""),
-        ("Bearer", ""),
-        ("Bearer ", ""),
-        ("Bearer abc", "abc"),
-        ("bearer  abc ", "abc"),
-        ("Basic abc", ""),
-        ("Bearerabc", ""),
-    ],
-)
-def test_bearer_tokens(header: str, token: str) -> None:
-    assert bearer_token(header) == token
+# -- anonymous callers -------------------------------------------------------------------------
 
 
-def test_a_certificate_that_has_expired_since_names_nobody() -> None:
-    subject = ((("organizationName", "masters"),), (("commonName", "admin"),))
-    later = time.strftime("%b %d %H:%M:%S %Y GMT", time.gmtime(time.time() + 60))
-    earlier = time.strftime("%b %d %H:%M:%S %Y GMT", time.gmtime(time.time() - 60))
-    assert certificate_user({"subject": subject, "notAfter": later}) == User(
-        "admin", ("masters", AUTHENTICATED)
+@pytest.fixture
+def anybody(world: World) -> None:
+    """The server takes anonymous callers."""
+    world.server._gate._anonymous = True
+
+
+async def test_anonymous_callers_are_asked_about_where_that_is_wanted(
+    world: World, anybody: None
+) -> None:
+    world.home.denied = {("system:anonymous", "get", "proxy")}
+    async with world.session(token=None) as session:
+        async with session.get("/healthz") as response:
+            assert response.status == 200
+        async with session.get("/containerLogs/default/web/app") as response:
+            assert response.status == 403
+    spec = world.home.access_reviews[0]["spec"]
+    assert (spec["user"], spec["groups"]) == ("system:anonymous", ["system:unauthenticated"])
+    assert not world.remote.asked
+
+
+@pytest.mark.parametrize("token", ["bad", "ä"])
+async def test_a_bad_credential_does_not_become_an_anonymous_caller(
+    world: World, anybody: None, token: str
+) -> None:
+    async with world.session(token=token) as session, session.get("/healthz") as response:
+        assert response.status == 401
+    assert not world.home.access_reviews
+
+
+@pytest.mark.parametrize(("anonymous", "status"), [(True, 200), (False, 401)])
+async def test_another_scheme_is_no_credential(world: World, anonymous: bool, status: int) -> None:
+    world.server._gate._anonymous = anonymous
+    headers = {"Authorization": "Basic YTpi"}
+    session = world.session(token=None)
+    async with session, session.get("/healthz", headers=headers) as response:
+        assert response.status == status
+
+
+# -- certificates and tokens on the wire ----------------------------------------------------------
+
+
+async def test_a_certificate_that_is_no_clients_is_not_let_in(world: World) -> None:
+    """As x509.VerifyOptions with ExtKeyUsageClientAuth has it."""
+    async with world.session(token=None, cert="server-only") as session:
+        with pytest.raises(aiohttp.ClientError):
+            await session.get("/healthz")
+    session = world.session(token=None, cert="client-only")
+    async with session, session.get("/healthz") as response:
+        assert response.status == 200
+    (review,) = world.home.access_reviews
+    assert review["spec"]["user"] == "client-only"
+    (identity,) = review["spec"]["extra"]["authentication.kubernetes.io/credential-id"]
+    certificate = x509.load_pem_x509_certificate(world.pki.files("client-only")[0].read_bytes())
+    assert identity == "X509SHA256=" + certificate.fingerprint(hashes.SHA256()).hex()
+
+
+async def test_a_token_among_the_subprotocols_lets_in_and_stays_here(world: World) -> None:
+    world.remote.play = echo
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", world.server.port, ssl=world.pki.client_context(None)
     )
-    assert certificate_user({"subject": subject, "notAfter": earlier}) is None
-    assert certificate_user({}) is None
-    anonymous = ((("commonName", "system:anonymous"),),)
-    assert certificate_user({"subject": anonymous, "notAfter": later}) is None
+    token = TOKEN_PROTOCOL + urlsafe_b64encode(b"good").decode().rstrip("=")
+    lines = [
+        f"GET {EXEC} HTTP/1.1",
+        "Host: x",
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        f"Sec-WebSocket-Protocol: v4.channel.k8s.io, {token}",
+    ]
+    writer.write("\r\n".join([*lines, "", ""]).encode())
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+    (asked,) = world.remote.asked
+    assert asked.values("Sec-WebSocket-Protocol") == ["v4.channel.k8s.io"]
+    (review,) = world.home.token_reviews
+    assert review["spec"] == {"token": "good"}
+    writer.close()
+
+
+# -- what callers can cost ---------------------------------------------------------------------
+
+
+async def test_many_tokens_are_asked_about_a_few_at_a_time(home: FakeHome) -> None:
+    home.delay = 0.05
+    async with KubeClient(access_for(home.url, "home")) as client:
+        gate = Gate(client, "virtual")
+        asking = [
+            asyncio.create_task(gate._by_token(f"unknown-{number}"))
+            for number in range(3 * REVIEWS)
+        ]
+        await until(lambda: bool(home.token_reviews))
+        await asyncio.sleep(0.03)
+        assert len(home.token_reviews) <= REVIEWS
+        # Who is known does not stand in line behind them.
+        began = asyncio.get_running_loop().time()
+        await gate.authorize(ALICE, "get", ("pods",))
+        assert asyncio.get_running_loop().time() - began < 0.1 + home.delay
+        outcomes = await asyncio.gather(*asking, return_exceptions=True)
+        assert all(isinstance(outcome, BadCredential) for outcome in outcomes)
+        assert len(home.token_reviews) == 3 * REVIEWS
+        await gate.close()
+
+
+async def test_what_is_remembered_is_bounded(
+    home: FakeHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reviews, "SIZE", 8)
+    async with KubeClient(access_for(home.url, "home")) as client:
+        gate = Gate(client, "virtual")
+        for number in range(20):
+            with pytest.raises(BadCredential):
+                await gate._by_token(f"unknown-{number}")
+        assert len(gate._tokens._known) == 8
+        assert not gate._tokens._asking
+        await gate.close()
+
+
+async def test_a_right_that_is_taken_away_is_refused_when_the_answer_is_forgotten(
+    home: FakeHome,
+) -> None:
+    clock = Clock()
+    async with KubeClient(access_for(home.url, "home")) as client:
+        gate = Gate(client, "virtual", clock=clock)
+        await gate.authorize(ALICE, "get", ("proxy",))
+        home.denied = {("alice", "get", "proxy")}
+        clock.now += ALLOWED_LIFETIME - 1
+        await gate.authorize(ALICE, "get", ("proxy",))
+        clock.now += 2
+        with pytest.raises(Refusal) as refused:
+            await gate.authorize(ALICE, "get", ("proxy",))
+        assert refused.value.status == 403
+        home.denied = set()
+        clock.now += DENIED_LIFETIME + 1
+        await gate.authorize(ALICE, "get", ("proxy",))
+        await gate.close()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -12,6 +12,7 @@ from aiohttp import web
 from bridge.preflight import permissions
 from bridge.preflight.permissions import NAMED, REMOTE, Right, at_home
 from sync.kube.resources import (
+    CERTIFICATE_SIGNING_REQUESTS,
     CONFIG_MAPS,
     ENDPOINT_SLICES,
     NAMESPACES,
@@ -44,7 +45,7 @@ async def lacking(two: Clusters, client_for: ClientFor) -> str:
     return await permissions.lacking(
         home=await client_for(two.home, "home"),
         remote=await client_for(two.remote, "remote"),
-        mode=two.settings.service_accounts,
+        settings=two.settings,
     )
 
 
@@ -69,7 +70,7 @@ async def test_each_right_is_asked_for_once_with_its_place(
     two: Clusters, client_for: ClientFor
 ) -> None:
     await lacking(two, client_for)
-    for api, table in ((two.home, at_home("home")), (two.remote, REMOTE)):
+    for api, table in ((two.home, at_home(two.settings)), (two.remote, REMOTE)):
         asked = [entry.body["spec"]["resourceAttributes"] for entry in api.log]
         assert len(asked) == sum(len(right.verbs) for right in table)
         for right in table:
@@ -89,6 +90,17 @@ async def test_tokens_are_a_right_only_where_pods_have_them(
     assert "may not create serviceaccounts/token" in await lacking(two, client_for)
     settings = two.but(service_accounts="none")
     assert await lacking(replace(two, settings=settings), client_for) == ""
+
+
+async def test_signing_requests_are_a_right_only_where_one_is_made(
+    two: Clusters, client_for: ClientFor
+) -> None:
+    two.home.api.authorize = only(resource="certificatesigningrequests", verb="create")
+    assert await lacking(two, client_for) == ""
+    settings = two.but(serving="csr")
+    assert "may not create certificatesigningrequests.certificates.k8s.io" in await lacking(
+        replace(two, settings=settings), client_for
+    )
 
 
 async def test_what_one_side_lacks_is_named(two: Clusters, client_for: ClientFor) -> None:
@@ -280,20 +292,24 @@ async def is_looked_into(run: Joined, remote: FakeApi) -> None:
 
 
 async def test_the_tables_are_what_the_bridge_asks_of_the_api_servers(
-    two: Clusters, soon: None
+    two: Clusters, soon: None, tmp_path: Path
 ) -> None:
     """Every request of a join is covered by a right, and every right is used by a request."""
     world = World(two.home, two.remote)
     await clashes_and_life(two, world)
     two.home.update(NODES, NODE, {"metadata": {"labels": {"type": None}}})
     left_behind(world)
-    settings = dataclasses.replace(two.settings, namespace_linger=0.0)
+    settings = two.but(namespace_linger=0.0, serving="csr", cert_dir=tmp_path / "serving")
     async with joined(two, settings):  # meets its own Node, and tells once more what is in the way
         await two.home.until(lambda: two.home.requests("PATCH", "*/events/*"))
         await two.remote.until(lambda: not two.remote.find(NAMESPACES, "empty-h"))
+        await two.home.until(lambda: two.home.open_watches(CERTIFICATE_SIGNING_REQUESTS))
 
     used: set[Use] = set()
-    for side, api, table in (("home", two.home, at_home("home")), ("remote", two.remote, REMOTE)):
+    for side, api, table in (
+        ("home", two.home, at_home(settings)),
+        ("remote", two.remote, REMOTE),
+    ):
         for use, entry, namespace in uses(side, api):
             if entry.path.endswith("/configmaps/extension-apiserver-authentication"):
                 continue  # NB: of use, not needed: where it may not be read, tokens are.
@@ -301,7 +317,7 @@ async def test_the_tables_are_what_the_bridge_asks_of_the_api_servers(
             assert any(covers(right, use, namespace) for right in table), entry
     rights = {
         (side, right.resource, right.subresource, verb)
-        for side, table in (("home", at_home("home")), ("remote", REMOTE))
+        for side, table in (("home", at_home(settings)), ("remote", REMOTE))
         for right in table
         for verb in right.verbs
     }

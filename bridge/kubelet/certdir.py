@@ -1,0 +1,97 @@
+"""The folder in which a serving certificate of home's outlives the bridge.
+
+A request has to be approved by somebody, so a restart must not need a new one: kept are the
+certificate with its key (`serving.pem`), and the key of a request that waits (`pending.key`). Files
+are of mode 0600 in a folder of 0700, and are written whole or not at all. One folder is for one
+node. Where a file cannot be read or written, `CertificateError` names it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+from bridge.kubelet.certificate import CertificateError, ServingCertificate
+
+#: What a private key begins with in PEM (RFC 7468); the certificates stand before it.
+_KEY = b"-----BEGIN PRIVATE KEY-----"
+
+
+class CertDir:
+    """The files of one node."""
+
+    def __init__(self, folder: Path) -> None:
+        self._current = folder / "serving.pem"
+        self._pending = folder / "pending.key"
+
+    def prepare(self) -> None:
+        """Makes the folder, and finds out whether it can be written. Raises CertificateError."""
+        try:
+            self._current.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self._current.parent):
+                pass
+        except OSError as error:
+            raise _not_usable(self._current.parent, error) from error
+
+    def current(self) -> ServingCertificate | None:
+        """The certificate and its key, or None where none has been issued."""
+        content = _read(self._current)
+        if content is None or _KEY not in content:
+            return None
+        certificate, mark, key = content.partition(_KEY)
+        return ServingCertificate(certificate, mark + key)
+
+    def keep(self, pair: ServingCertificate) -> None:
+        """Keeps what was issued; the key of its request is not needed any more."""
+        _write(self._current, pair.certificate + pair.key)
+        self.forget_pending()
+
+    def pending(self) -> bytes | None:
+        """The key of the request that waits."""
+        return _read(self._pending)
+
+    def keep_pending(self, key: bytes) -> None:
+        """Keeps the key of a request that is about to be made."""
+        _write(self._pending, key)
+
+    def forget_pending(self) -> None:
+        """The next request is for another key."""
+        try:
+            self._pending.unlink(missing_ok=True)
+        except OSError as error:
+            raise _not_usable(self._pending, error) from error
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _not_usable(path, error) from error
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # of mode 0600
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                Path(name).unlink()
+            raise
+    except OSError as error:
+        raise _not_usable(path, error) from error
+
+
+def _not_usable(path: Path, error: OSError) -> CertificateError:
+    return CertificateError(
+        f"{path} cannot be used to keep the serving certificate: {error.strerror}; "
+        "give another folder with --cert-dir"
+    )

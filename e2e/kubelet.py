@@ -1,0 +1,91 @@
+"""The virtual node's kubelet API, called directly: by whom, and with which path, a test decides.
+
+Requests are written by hand, since a client's library would tidy their paths up.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import socket
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from e2e.clusters.model import Cluster
+from e2e.kubectl import get_one
+
+#: Seconds for one request.
+PATIENCE = 30.0
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What a kubeconfig holds, as files: home's CA, and an administrator's certificate."""
+
+    ca: Path
+    certificate: Path
+    key: Path
+
+    @classmethod
+    def of(cls, cluster: Cluster, folder: Path) -> Credentials:
+        """Those of the cluster's kubeconfig, written into the folder."""
+        config: dict[str, Any] = yaml.safe_load(cluster.kubeconfig.read_text())
+        there, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        found = cls(folder / "ca.crt", folder / "admin.crt", folder / "admin.key")
+        for path, encoded in (
+            (found.ca, there["certificate-authority-data"]),
+            (found.certificate, user["client-certificate-data"]),
+            (found.key, user["client-key-data"]),
+        ):
+            path.write_bytes(base64.b64decode(encoded))
+        return found
+
+
+def endpoint(home: Cluster, node: str) -> tuple[str, int]:
+    """Where home's API server finds the node's kubelet API."""
+    status = get_one(home, "node", node)["status"]
+    addresses = {it["type"]: it["address"] for it in status["addresses"]}
+    return addresses["InternalIP"], status["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+
+
+def status_of(
+    at: tuple[str, int],
+    target: str,
+    *,
+    method: str = "GET",
+    token: str = "",
+    pair: tuple[Path, Path] | None = None,
+) -> tuple[int, str]:
+    """Code and text of the answer. Raises OSError where there is none."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if pair is not None:
+        context.load_cert_chain(*pair)
+    lines = [f"{method} {target} HTTP/1.1", f"Host: {at[0]}", "Connection: close"]
+    lines += [f"Authorization: Bearer {token}"] if token else []
+    with (
+        socket.create_connection(at, PATIENCE) as plain,
+        context.wrap_socket(plain, server_hostname=at[0]) as tls,
+    ):
+        tls.sendall("\r\n".join([*lines, "", ""]).encode())
+        answer = http.client.HTTPResponse(tls, method=method)
+        answer.begin()
+        return answer.status, answer.read().decode()
+
+
+def is_signed_by(at: tuple[str, int], ca: Path, name: str) -> bool:
+    """Whether the server's certificate is one of the CA's, and good for the name or address."""
+    context = ssl.create_default_context(cafile=ca)
+    try:
+        with (
+            socket.create_connection(at, PATIENCE) as plain,
+            context.wrap_socket(plain, server_hostname=name),
+        ):
+            return True
+    except ssl.SSLCertVerificationError:
+        return False

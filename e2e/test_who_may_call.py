@@ -1,0 +1,124 @@
+"""Who may call the virtual node's kubelet API, and what they reach."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.clusters.certs import Authority
+from e2e.clusters.model import Cluster
+from e2e.conftest import Bridged
+from e2e.kubectl import is_ready, wait_for
+from e2e.kubelet import Credentials, endpoint, status_of
+from e2e.workloads import pod
+
+
+@pytest.fixture
+def admin(home: Cluster, tmp_path: Path) -> tuple[Path, Path]:
+    """An administrator's certificate and key, of home's CA."""
+    found = Credentials.of(home, tmp_path)
+    return found.certificate, found.key
+
+
+def account(bridged: Bridged, name: str) -> str:
+    """Makes a service account; a token of it."""
+    bridged.kubectl("create", "serviceaccount", name)
+    return bridged.kubectl("create", "token", name).strip()
+
+
+@pytest.fixture
+def proxy_role(bridged: Bridged) -> Iterator[str]:
+    """A cluster role that allows to read by way of this node alone."""
+    name = f"e2e-{bridged.node}"
+    rule = ("--verb=get", "--resource=nodes/proxy", f"--resource-name={bridged.node}")
+    bridged.home.kubectl("create", "clusterrole", name, *rule)
+    yield name
+    bridged.home.kubectl("delete", "clusterrole,clusterrolebinding", name, "--ignore-not-found")
+
+
+def test_who_is_not_known_is_refused(
+    bridged: Bridged, admin: tuple[Path, Path], tmp_path: Path
+) -> None:
+    at = endpoint(bridged.home, bridged.node)
+    assert status_of(at, "/pods", pair=admin)[0] == 200
+    assert status_of(at, "/pods")[0] == 401
+    assert status_of(at, "/no/such/path")[0] == 401
+    assert status_of(at, "/pods", token="a.b.c")[0] == 401
+    # The same name and group, signed by somebody else: that handshake ends.
+    other = Authority.create(tmp_path / "other", "ca", "home-ca")
+    pair = other.issue("admin", "kubernetes-admin", groups=("system:masters",))
+    with pytest.raises(ssl.SSLError, match="unknown ca"):
+        status_of(at, "/pods", pair=(pair.certificate, pair.key))
+
+
+def test_a_service_account_may_what_it_is_allowed_and_no_longer(
+    bridged: Bridged, proxy_role: str
+) -> None:
+    home, at = bridged.home, endpoint(bridged.home, bridged.node)
+    nobody, reader = account(bridged, "nobody"), account(bridged, "reader")
+    code, text = status_of(at, "/pods", token=nobody)
+    assert code == 403
+    assert f"system:serviceaccount:{bridged.namespace}:nobody" in text
+
+    subject = f"--serviceaccount={bridged.namespace}:reader"
+    home.kubectl("create", "clusterrolebinding", proxy_role, f"--clusterrole={proxy_role}", subject)
+    wait_for(lambda: status_of(at, "/pods", token=reader)[0] == 200, "the reader may")
+    assert status_of(at, "/healthz", token=reader)[0] == 200
+    assert status_of(at, "/pods", token=nobody)[0] == 403
+    # To read is not to run: home's API server asks for "create" where a command is run.
+    assert status_of(at, "/exec/a/b/c?command=id&output=1", method="POST", token=reader)[0] == 403
+
+    home.kubectl("delete", "clusterrolebinding", proxy_role)
+    # What was allowed is remembered for five minutes, as by a kubelet; a new bridge asks anew.
+    assert status_of(at, "/pods", token=reader)[0] == 200
+    bridged.bridge.stop()
+    bridged.bridge.start()
+    at = endpoint(home, bridged.node)
+    assert status_of(at, "/pods", token=reader)[0] == 403
+
+
+@pytest.mark.join("--anonymous-auth")
+def test_anonymous_callers_are_asked_about_where_that_is_wanted(
+    bridged: Bridged, proxy_role: str, admin: tuple[Path, Path]
+) -> None:
+    at = endpoint(bridged.home, bridged.node)
+    code, text = status_of(at, "/containerLogs/a/b/c")
+    assert (code, "system:anonymous" in text) == (403, True)
+    assert status_of(at, "/pods", token="a.b.c")[0] == 401
+    said = json.loads(status_of(at, "/configz", pair=admin)[1])["kubeletconfig"]
+    assert said["authentication"]["anonymous"] == {"enabled": True}
+
+
+def test_only_pods_of_the_node_are_reached_and_no_other_path_of_the_remote(
+    bridged: Bridged, admin: tuple[Path, Path]
+) -> None:
+    bridged.apply(pod(bridged.node, "ours"))
+    bridged.kubectl("run", "theirs", "--image=registry.k8s.io/pause:3.10.1", "--restart=Never")
+    wait_for(lambda: all(map(is_ready, bridged.home_pods())), "both pods are ready")
+    at, here = endpoint(bridged.home, bridged.node), bridged.namespace
+    assert status_of(at, f"/containerLogs/{here}/ours/main", pair=admin)[0] == 200
+    assert status_of(at, f"/containerLogs/{here}/theirs/theirs", pair=admin)[0] == 404
+    # Names of the remote are no names here.
+    elsewhere = bridged.remote_namespace
+    (there,) = bridged.remote_pods()
+    assert there["metadata"]["name"] == "ours"
+    assert status_of(at, f"/containerLogs/{elsewhere}/ours/main", pair=admin)[0] == 404
+    for trick in (
+        f"/containerLogs/{here}/..%2f..%2fsecrets/main",
+        f"/containerLogs/{here}/ours%2f..%2f..%2f..%2fkube-system%2fpods/main",
+        f"/containerLogs/{here}/../{elsewhere}/ours/main",
+        f"/containerLogs/{here}%2f..%2f{elsewhere}/ours/main",
+        f"/containerLogs/{here}/ours/main%3fcontainer=other",
+        f"/containerLogs/{here}/ours/%2e%2e",
+        f"/containerLogs/{here}/ours%00/main",
+        f"/containerLogs//{here}/ours/main",
+        f"//containerLogs/{here}/ours/main",
+        f"/%2e%2e/api/v1/namespaces/{elsewhere}/secrets",
+        f"/api/v1/namespaces/{elsewhere}/secrets",
+        f"https://elsewhere/containerLogs/{here}/ours/main",
+    ):
+        assert status_of(at, trick, pair=admin)[0] in (400, 404), trick
