@@ -13,13 +13,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 
 from bridge.kubelet.certificate import from_files, self_signed
-from bridge.kubelet.directory import RemotePod
+from bridge.kubelet.directory import Placed, RemotePod
+from bridge.kubelet.routing import Route
 from bridge.kubelet.server import KubeletServer
+from bridge.metrics.endpoints import Metrics
 from bridge.node import model
 from bridge.node.controller import NodeController
 from bridge.node.model import NodeFacts
@@ -29,7 +31,7 @@ from bridge.settings import JoinSettings
 from sync.engine import Engine, utc_now
 from sync.kube.client import KubeClient
 from sync.store import Key
-from translators import references
+from translators import naming, references
 from translators.policy import Policy
 from translators.types import Object, name_of, namespace_of, uid_of
 
@@ -60,6 +62,19 @@ class Directory:
     def pods(self) -> list[Object]:
         """The home pods on this node."""
         return list(self._engine.home_pods.store)
+
+    def placed(self) -> list[Placed]:
+        """Where the remote pods of this node are."""
+        found = []
+        for home in self._engine.home_pods.store:
+            remote = self._engine.pods.remote_of(home)
+            origin = naming.origin(remote) if remote is not None else None
+            node = str((remote.get("spec") or {}).get("nodeName") or "") if remote else ""
+            if remote is not None and origin is not None and node:
+                found.append(
+                    Placed(origin, namespace_of(remote), name_of(remote), uid_of(remote), node)
+                )
+        return found
 
 
 def version() -> str:
@@ -94,13 +109,18 @@ async def join(settings: JoinSettings, *, told: Callable[[str], None], stop: asy
             namespace_linger=settings.namespace_linger,
             limits=settings.limits,
         )
-        server = _server(settings, found, home=home, remote=remote, directory=Directory(engine))
+        directory = Directory(engine)
+        metrics = Metrics(remote, directory, found.identity, found.metrics)
+        server = _server(
+            settings, found, home=home, remote=remote, directory=directory, routes=metrics.routes
+        )
         await server.start(found.address, settings.port)
         told(f"home: kubelet API listens on {found.address}:{server.port}")
         try:
             await _serve(settings, found, engine, home, server.port, told=told, stop=stop)
         finally:
             await server.stop(STREAMS_SECONDS)
+            await metrics.close()
 
 
 async def _serve(
@@ -172,6 +192,7 @@ def _server(
     home: KubeClient,
     remote: KubeClient,
     directory: Directory,
+    routes: Sequence[Route],
 ) -> KubeletServer:
     node = found.identity.node
     if settings.certificate is not None and settings.key is not None:
@@ -185,4 +206,5 @@ def _server(
         node_name=node,
         client_ca=found.client_ca,
         certificate=certificate,
+        routes=routes,
     )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 from sync.kube.kubeconfig import KubeconfigRef
@@ -28,6 +29,12 @@ NAMESPACE_LINGER = 60.0
 #: Where an API server is where its address names no port (that of https).
 API_PORT = 443
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+#: Where the bridge learns what pods use: from the remote's kubelets, from its metrics API, or not
+#: at all.
+MetricsSource = Literal["kubelets", "api", "none"]
+#: What can be asked for: ``auto`` is the first of these that the remote's credential may use.
+MetricsChoice = Literal["auto", "kubelets", "api", "none"]
 
 _TAINT = re.compile(r"(?P<key>[^=:\s]+)(?:=(?P<value>[^=:\s]*))?:(?P<effect>\w+)")
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -73,6 +80,8 @@ class JoinSettings:
     key: Path | None = None
     service_accounts: ServiceAccounts = "home"
     """Whose identity pods have (`translators.serviceaccount`)."""
+    metrics: MetricsChoice = "auto"
+    """Where the bridge learns what pods use."""
     home_api: HostPort | None = None
     """Where pods reach home's API server; from home's kubeconfig unless given."""
     limits: Limits = NO_LIMITS

@@ -14,6 +14,7 @@ from bridge.settings import (
     KUBELET_PORT,
     NAMESPACE_LINGER,
     JoinSettings,
+    MetricsChoice,
     SettingsError,
     check_address,
     check_home_name,
@@ -108,6 +109,14 @@ def join(
             "kubeconfig unless given, or where that is on loopback from home's Service kubernetes."
         ),
     ] = None,
+    metrics: Annotated[
+        MetricsChoice,
+        typer.Option(
+            help="Where to learn what pods use, for kubectl top and autoscalers: the remote's "
+            "kubelets (get nodes/proxy), its metrics api (list pods.metrics.k8s.io), or none; auto "
+            "takes the first that the credential may use."
+        ),
+    ] = "auto",
     tls_cert_file: Annotated[
         Path | None,
         typer.Option(help="Certificate of the kubelet API (PEM); self-signed unless given."),
@@ -167,6 +176,7 @@ def join(
             certificate=tls_cert_file,
             key=tls_private_key_file,
             service_accounts=service_accounts,
+            metrics=metrics,
             home_api=parse_home_api(home_api_address) if home_api_address is not None else None,
             limits=parse_limits(reserve=reserve, share=share, cpu=cpu, memory=memory, pods=pods),
             node_selector=parse_node_selector(node_selector),

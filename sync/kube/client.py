@@ -244,9 +244,29 @@ class KubeClient:
             stop=tenacity.stop_after_attempt(THROTTLE_ATTEMPTS),
             reraise=True,
         )
-        return await retrying(self._authorized, call)
+        decoded = _decoded(await retrying(self._authorized, call))
+        if not isinstance(decoded, dict):
+            raise Unreachable(
+                "the answer is not a JSON object; is this an API server, or a proxy before it?",
+                side=self.side,
+                what=call.what,
+            )
+        return decoded
 
-    async def _authorized(self, call: _Call) -> Object:
+    async def read(self, path: str, *, query: Query | None = None, timeout: float) -> bytes:
+        """The body of a GET as it is, whatever its type. Raises as `request` does; is not tried
+        again when the server asks to wait."""
+        call = _Call(
+            method="GET",
+            url=self._url(path, query),
+            data=None,
+            headers={"Accept": "*/*"},
+            what=f"GET {path}",
+            limits=aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_TIMEOUT),
+        )
+        return await self._authorized(call)
+
+    async def _authorized(self, call: _Call) -> bytes:
         seen = self.access.generation
         try:
             return await self._once(call)
@@ -255,7 +275,7 @@ class KubeClient:
                 raise
         return await self._once(call)
 
-    async def _once(self, call: _Call) -> Object:
+    async def _once(self, call: _Call) -> bytes:
         with self._transport_errors(call.what):
             async with _entered(self._requests).request(
                 call.method,
@@ -267,14 +287,7 @@ class KubeClient:
                 raw = await response.read()
                 if response.status >= 300:
                     raise self._failure(response, raw, call.what)
-        decoded = _decoded(raw)
-        if not isinstance(decoded, dict):
-            raise Unreachable(
-                "the answer is not a JSON object; is this an API server, or a proxy before it?",
-                side=self.side,
-                what=call.what,
-            )
-        return decoded
+        return raw
 
     @asynccontextmanager
     async def stream(

@@ -92,7 +92,16 @@ async def test_the_kubelet_api_listens_before_the_node_names_its_port(two: Clust
     async with joined(two) as run:
         pass
     steps = [line.partition(" ")[2].split(" ")[0] for line in run.told]
-    assert steps == [two.remote.url, two.home.url, "the", "reaches", "pods", "kubelet", "node"]
+    assert steps == [
+        two.remote.url,
+        two.home.url,
+        "the",
+        "reaches",
+        "pods",
+        "its",
+        "kubelet",
+        "node",
+    ]
 
 
 async def test_the_node_remembers_how_its_remote_is_reached_from_any_folder(

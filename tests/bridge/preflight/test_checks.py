@@ -68,6 +68,7 @@ async def test_two_clusters_that_can_be_joined(two: Clusters) -> None:
         "both: the credentials may do what the bridge does",
         "home: reaches this bridge at 127.0.0.1",
         "remote: pods find home's API server at 192.0.2.1:6443",
+        "remote: its kubelets tell what pods use",
     ]
     assert two.writes() == []
 
