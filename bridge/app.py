@@ -25,6 +25,7 @@ from bridge.metrics.endpoints import Metrics
 from bridge.node import model
 from bridge.node.controller import NodeController
 from bridge.node.model import NodeFacts
+from bridge.observability.metrics import Exporter, Parts
 from bridge.preflight import checks
 from bridge.preflight.checks import Found, connected
 from bridge.settings import JoinSettings
@@ -111,8 +112,20 @@ async def join(settings: JoinSettings, *, told: Callable[[str], None], stop: asy
         )
         directory = Directory(engine)
         metrics = Metrics(remote, directory, found.identity, found.metrics)
+        exporter = Exporter()
+        routes = [*metrics.routes, exporter.route]
         server = _server(
-            settings, found, home=home, remote=remote, directory=directory, routes=metrics.routes
+            settings, found, home=home, remote=remote, directory=directory, routes=routes
+        )
+        exporter.show(
+            Parts(
+                version=version(),
+                home=home,
+                remote=remote,
+                engine=engine,
+                server=server,
+                metrics=metrics,
+            )
         )
         await server.start(found.address, settings.port)
         told(f"home: kubelet API listens on {found.address}:{server.port}")

@@ -75,7 +75,7 @@ class Metrics:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.usage = usage or NodeUsage()
-        self.scrapes: Counter[tuple[str, str]] = Counter()
+        self.scrapes: Counter[tuple[str, ...]] = Counter()
         """How many answers were put together, by path and result: complete, or partial where a
         kubelet (or the metrics API) was silent."""
         self._remote = remote

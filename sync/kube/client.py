@@ -35,6 +35,7 @@ from sync.kube.errors import (
 )
 from sync.kube.resources import Object, Resource
 from sync.kube.sockets import TransportErrors, watched_socket
+from sync.measures import Requests
 
 #: An API server lets 400 reads and 200 writes run at once by default (--max-requests-inflight,
 #: --max-mutating-requests-inflight); a fair part of that saturates its CPUs.
@@ -84,6 +85,8 @@ class KubeClient:
         self._user_agent = user_agent
         self._requests: aiohttp.ClientSession | None = None
         self._streams: aiohttp.ClientSession | None = None
+        self.measures = Requests()
+        """What was asked through this client, in numbers."""
 
     def __repr__(self) -> str:
         return f"<KubeClient {self.side} {self.access.server}>"
@@ -276,17 +279,22 @@ class KubeClient:
         return await self._once(call)
 
     async def _once(self, call: _Call) -> bytes:
-        with self._transport_errors(call.what):
-            async with _entered(self._requests).request(
-                call.method,
-                call.url,
-                data=call.data,
-                timeout=call.limits,
-                **self._how(call.headers),
-            ) as response:
-                raw = await response.read()
-                if response.status >= 300:
-                    raise self._failure(response, raw, call.what)
+        code = "none"
+        try:
+            with self.measures.seconds[call.method].timed(), self._transport_errors(call.what):
+                async with _entered(self._requests).request(
+                    call.method,
+                    call.url,
+                    data=call.data,
+                    timeout=call.limits,
+                    **self._how(call.headers),
+                ) as response:
+                    raw = await response.read()
+                    code = str(response.status)
+                    if response.status >= 300:
+                        raise self._failure(response, raw, call.what)
+        finally:
+            self.measures.answered[call.method, code] += 1
         return raw
 
     @asynccontextmanager
@@ -307,6 +315,7 @@ class KubeClient:
                 response = await _entered(self._streams).get(
                     self._url(path, query), timeout=limits, **self._how({})
                 )
+            self.measures.answered["STREAM", str(response.status)] += 1
             try:
                 if response.status < 300:
                     yield response
