@@ -25,6 +25,7 @@ from bridge.metrics.endpoints import Metrics
 from bridge.node import model
 from bridge.node.controller import NodeController
 from bridge.node.model import NodeFacts
+from bridge.node.note import Note
 from bridge.observability.metrics import Exporter, Parts
 from bridge.preflight import checks
 from bridge.preflight.checks import Found, connected
@@ -130,7 +131,11 @@ async def join(settings: JoinSettings, *, told: Callable[[str], None], stop: asy
         await server.start(found.address, settings.port)
         told(f"home: kubelet API listens on {found.address}:{server.port}")
         try:
-            await _serve(settings, found, engine, home, server.port, told=told, stop=stop)
+            usage = metrics.usage
+            note = Note(model.ANNOTATION_CPU_SECONDS, usage.note, usage.go_on)
+            await _serve(
+                settings, found, engine, home, server.port, note=note, told=told, stop=stop
+            )
         finally:
             await server.stop(STREAMS_SECONDS)
             await metrics.close()
@@ -143,6 +148,7 @@ async def _serve(
     home: KubeClient,
     port: int,
     *,
+    note: Note,
     told: Callable[[str], None],
     stop: asyncio.Event,
 ) -> None:
@@ -154,6 +160,7 @@ async def _serve(
         remote_nodes=engine.remote_nodes,
         watched=[engine.remote_pods, engine.remote_nodes],
         now=utc_now,
+        note=note,
     )
     try:
         async with asyncio.TaskGroup() as group:

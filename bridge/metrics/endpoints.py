@@ -71,10 +71,9 @@ class Metrics:
         identity: Identity,
         source: MetricsSource,
         *,
-        usage: NodeUsage | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.usage = usage or NodeUsage()
+        self.usage = NodeUsage()
         self.scrapes: Counter[tuple[str, ...]] = Counter()
         """How many answers were put together, by path and result: complete, or partial where a
         kubelet (or the metrics API) was silent."""

@@ -6,12 +6,14 @@ what the node offers, which is what is left for us.
 The CPU counter never falls. Each pod adds what it has used since its last sample; a pod whose
 counter fell began anew, and a sample that is not newer than the last one adds nothing. What pods
 had used before they were first asked about is not counted, unless they came after that, so that no
-start of the bridge shows as a leap. Where nothing is used both numbers are not quite zero
+start of the bridge shows as a leap; `note` and `go_on` carry the sum from one bridge to the next.
+Where nothing is used both numbers are not quite zero
 (`NOTHING_SECONDS`, `NOTHING_BYTES`): metrics-server takes zero for missing and drops the node.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Set
 from typing import NamedTuple
 
@@ -32,13 +34,27 @@ class PodUsage(NamedTuple):
 class NodeUsage:
     """Sums what pods say, one answer after the other."""
 
-    def __init__(self, *, cpu_seconds: float = 0.0) -> None:
-        self.cpu_seconds = max(cpu_seconds, NOTHING_SECONDS)
+    def __init__(self) -> None:
+        self.cpu_seconds = NOTHING_SECONDS
         self.memory_bytes: float = NOTHING_BYTES
         self.milliseconds: int | None = None
         """When the newest of the pods' samples was taken; None where no pod has one."""
         self._last: dict[str, tuple[float, int]] = {}
         self._before: Set[str] | None = None
+
+    def note(self) -> str:
+        """The sum, for the next bridge."""
+        return repr(self.cpu_seconds)
+
+    def go_on(self, note: str) -> None:
+        """Begins where the bridge before ended; where that left nothing, or nothing that is a
+        number, with what there is."""
+        try:
+            before = float(note)
+        except ValueError:
+            return
+        if 0 < before < math.inf:
+            self.cpu_seconds += before
 
     def count(self, samples: Iterable[PodUsage], *, present: Set[str]) -> None:
         """Takes up an answer. ``present`` are the UIDs of all pods that are there: those that do

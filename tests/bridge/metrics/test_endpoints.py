@@ -190,6 +190,21 @@ async def test_the_node_uses_what_its_pods_use_and_the_counter_goes_on(
         assert value(text, "node_memory_working_set_bytes") == 1000
 
 
+async def test_the_counter_of_the_node_goes_on_with_the_next_bridge(
+    two: Clusters, there: Kubelets
+) -> None:
+    async with running(two, "worker") as (_, __, session):
+        await read(session)
+        there.seconds, there.at = 15.0, 2000
+        before = value(await read(session), "node_cpu_usage_seconds_total")
+    async with joined(two) as run, caller(run) as session:
+        after = value(await read(session), "node_cpu_usage_seconds_total")
+        assert after >= before >= 5
+        there.seconds, there.at = 16.0, 3000
+        again = value(await read(session), "node_cpu_usage_seconds_total")
+    assert again == pytest.approx(after + 1)
+
+
 async def test_a_silent_kubelet_costs_its_own_pods_and_is_told(
     two: Clusters, there: Kubelets, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,8 +60,18 @@ def test_a_sample_that_is_not_newer_counts_nothing() -> None:
     assert usage.cpu_seconds == pytest.approx(1 + NOTHING_SECONDS)
 
 
-def test_it_goes_on_where_it_was() -> None:
-    assert NodeUsage(cpu_seconds=42.0).cpu_seconds == 42.0
+def test_the_next_bridge_goes_on_where_this_one_ended() -> None:
+    first, second = counted([used("a", 1, 1)], [used("a", 43, 2)]), NodeUsage()
+    second.count([used("a", 44, 3)], present={"a"})
+    second.go_on(first.note())
+    assert second.cpu_seconds >= first.cpu_seconds >= 42
+
+
+@pytest.mark.parametrize("note", ["", "much", "nan", "inf", "-5"])
+def test_a_note_that_says_nothing_changes_nothing(note: str) -> None:
+    usage = NodeUsage()
+    usage.go_on(note)
+    assert usage.cpu_seconds == NOTHING_SECONDS
 
 
 pods = st.sampled_from(["a", "b", "c"])
