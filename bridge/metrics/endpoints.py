@@ -2,16 +2,16 @@
 
 An answer is put together when somebody asks, and remembered for `REMEMBERED` seconds: those who
 ask at the same time, as replicas of a metrics-server do, cost one round of questions. Where it
-comes from is `Source`; what a source does not have is 404 with the reason.
+comes from is `MetricsSource`; what a source does not have is 404 with the reason.
 
 ``/metrics/resource`` is always answered: where kubelets were silent, with what the others said and
-``resource_scrape_error 1``, as a kubelet does. The others are 503 when nobody answered at all.
+``resource_scrape_error 1``; where all were, with that alone, as a kubelet does. The others are 503
+when nobody answered at all.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -26,13 +26,12 @@ from bridge.kubelet.refusals import Refusal
 from bridge.kubelet.reviews import Remembered
 from bridge.kubelet.routing import Call, Route
 from bridge.metrics import rates
-from bridge.metrics.kubelets import ALL_SECONDS, Answers, Kubelets
+from bridge.metrics.api import MetricsApi
+from bridge.metrics.kubelets import Answers, Kubelets
 from bridge.metrics.summary import summary, usages
 from bridge.metrics.usage import NodeUsage, PodUsage
 from bridge.settings import MetricsSource
 from sync.kube.client import KubeClient
-from sync.kube.errors import KubeError
-from sync.kube.resources import POD_METRICS
 from translators import exposition, podstats
 from translators.exposition import Families, RemoteName, Sample
 from translators.naming import Identity, Origin
@@ -50,8 +49,6 @@ _NODE = (
 _ERRORS = ("resource_scrape_error", "scrape_error")
 
 T = TypeVar("T")
-
-log = logging.getLogger(__name__)
 
 
 class _Told(NamedTuple):
@@ -77,19 +74,19 @@ class Metrics:
         self.scrapes: Counter[tuple[str, ...]] = Counter()
         """How many answers were put together, by path and result: complete, or partial where a
         kubelet (or the metrics API) was silent."""
-        self._remote = remote
         self._directory = directory
-        self._identity = identity
+        self._node_name = identity.node
         self._source = source
         self._clock = clock
         self._since = round(clock() * 1000)
         self._kubelets = Kubelets(remote)
-        self._counters = rates.Counters()
+        self._api = MetricsApi(remote, directory, identity)
         self._answers: Remembered[str, bytes] = Remembered(lambda _: REMEMBERED)
 
     async def close(self) -> None:
         """Ends the questions that are under way."""
         await self._answers.close()
+        await self._api.close()
 
     @property
     def routes(self) -> list[Route]:
@@ -134,12 +131,14 @@ class Metrics:
             self.usage.count((it for part in told.parts for it in part.usage), present=present)
             failed = told.failed > 0
         else:
-            counted = await self._ask_rates()
+            counted = await self._api.ask()
             failed = counted is None
-            parts = [rates.families(counted or ())]
+            parts = [] if counted is None else [rates.families(counted)]
             self.usage.count((pod.usage() for pod in counted or ()), present=present)
         self._scraped(path, failed=failed)
-        return await asyncio.to_thread(_rendered, [*parts, self._node(), _errors(failed)])
+        if parts or not failed:
+            parts.append(self._node())
+        return await asyncio.to_thread(_rendered, [*parts, _errors(failed)])
 
     async def _ask_summary(self, *, short: bool) -> bytes:
         path = "/stats/summary"
@@ -150,7 +149,7 @@ class Metrics:
             self._some(path, told)
             found = [stats for part in told.parts for stats in part]
         else:
-            counted = await self._ask_rates()
+            counted = await self._api.ask()
             self._scraped(path, failed=counted is None)
             if counted is None:
                 raise Refusal(503, "the remote's metrics API does not answer")
@@ -158,7 +157,7 @@ class Metrics:
         self.usage.count(usages(found), present={pod.home.uid for pod in pods})
         whole = summary(
             found,
-            node=self._identity.node,
+            node=self._node_name,
             usage=self.usage,
             since=self._since,
             now=round(self._clock() * 1000),
@@ -173,20 +172,6 @@ class Metrics:
         told = await self._kubelets.ask(path, self._directory.placed(), _read_families)
         self._some(path, told)
         return await asyncio.to_thread(_rendered, told.parts)
-
-    async def _ask_rates(self) -> list[rates.Pod] | None:
-        """What the metrics API says of our pods; None where it does not answer."""
-        query = {"labelSelector": self._identity.owned_by_home}
-        try:
-            answer = await self._remote.request(
-                "GET", POD_METRICS.path(), query=query, timeout=ALL_SECONDS
-            )
-        except KubeError as error:
-            log.debug("the metrics API does not answer: %s", error)
-            return None
-        pods = {RemoteName(it.namespace, it.name): it.home for it in self._directory.placed()}
-        present = {home.uid for home in pods.values()}
-        return self._counters.count(answer.get("items") or (), pods, present=present)
 
     # -- what is added -----------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 Only nodes that run a pod of ours are asked, `PARALLEL` at a time. One that does not answer within
 `NODE_SECONDS` costs the answer its own pods and nothing else; the whole is over after
-`ALL_SECONDS`. Answers are read in threads: a full node has some thousand lines.
+`ALL_SECONDS`. Answers are read in a thread, one at a time: a full node has some thousand lines, and
+threads share the interpreter, so that each more would hold up the event loop.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Kubelets:
         for pod in pods:
             by_node[pod.node][RemoteName(pod.namespace, pod.name)] = pod.home
         self._silent &= by_node.keys()
-        turn = asyncio.Semaphore(PARALLEL)
+        turn, reading = asyncio.Semaphore(PARALLEL), asyncio.Lock()
         parts: list[T] = []
 
         async def one(node: str, ours: Mapping[RemoteName, Origin]) -> None:
@@ -68,7 +69,8 @@ class Kubelets:
             async with turn:
                 try:
                     body = await self._remote.read(where, query=query, timeout=NODE_SECONDS)
-                    parts.append(await asyncio.to_thread(read, body, ours))
+                    async with reading:
+                        parts.append(await asyncio.to_thread(read, body, ours))
                 except (KubeError, ValueError) as error:
                     self._fails(node, error)
                 else:

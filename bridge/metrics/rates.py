@@ -11,7 +11,7 @@ less than nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -22,6 +22,15 @@ from translators.exposition import Families, RemoteName, family, line
 from translators.naming import Origin
 from translators.types import Object, name_of, namespace_of
 
+#: Those of a kubelet that metrics-server and people look for
+#: (pkg/kubelet/metrics/collectors/resource_metrics.go).
+_FAMILIES = (
+    ("container_cpu_usage_seconds_total", "counter", "CPU time, added up from rates"),
+    ("container_memory_working_set_bytes", "gauge", "Working set"),
+    ("container_start_time_seconds", "gauge", "Since when CPU time is added up"),
+    ("pod_cpu_usage_seconds_total", "counter", "CPU time, added up from rates"),
+    ("pod_memory_working_set_bytes", "gauge", "Working set"),
+)
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(h|ms|us|µs|ns|m|s)")
 
@@ -71,11 +80,9 @@ class Counters:
         self._counters: dict[tuple[str, str], _Counter] = {}
         self._begun = False
 
-    def count(
-        self, items: Iterable[Object], pods: Mapping[RemoteName, Origin], *, present: Set[str]
-    ) -> list[Pod]:
-        """Takes up an answer: PodMetrics, of which those of ``pods`` count. ``present`` are the
-        UIDs of all home pods that are there; what is counted for others is forgotten."""
+    def count(self, items: Iterable[Object], pods: Mapping[RemoteName, Origin]) -> list[Pod]:
+        """Takes up an answer: PodMetrics, of which those of ``pods`` count, which are all that are
+        there; what is counted for others is forgotten."""
         found = []
         for item in items:
             home = pods.get(RemoteName(namespace_of(item), name_of(item)))
@@ -86,6 +93,7 @@ class Counters:
             except (KeyError, ValueError):
                 continue  # It is no PodMetrics as we know them.
         self._begun = True
+        present = {home.uid for home in pods.values()}
         for key in [key for key in self._counters if key[0] not in present]:
             del self._counters[key]
         return found
@@ -119,25 +127,21 @@ class Counters:
 
 def families(pods: Iterable[Pod]) -> Families:
     """``/metrics/resource`` of these pods."""
-    cpu = family("container_cpu_usage_seconds_total", "counter", "CPU time, added up from rates")
-    memory = family("container_memory_working_set_bytes", "gauge", "Working set")
-    start = family("container_start_time_seconds", "gauge", "Since when CPU time is added up")
-    pod_cpu = family("pod_cpu_usage_seconds_total", "counter", "CPU time, added up from rates")
-    pod_memory = family("pod_memory_working_set_bytes", "gauge", "Working set")
-    found = {it.header[0].split()[2]: it for it in (cpu, memory, start, pod_cpu, pod_memory)}
-    names = list(found)
+    found = {name: family(name, kind, told) for name, kind, told in _FAMILIES}
+
+    def add(name: str, labels: Mapping[str, str], value: float, at: int | None) -> None:
+        found[name].samples.append(line(name, labels, value, at))
+
     for pod in pods:
-        whole = {"namespace": str(pod.home.namespace), "pod": pod.home.name}
-        at = pod.milliseconds
+        whole, at = {"namespace": str(pod.home.namespace), "pod": pod.home.name}, pod.milliseconds
         for each in pod.containers:
-            # In this order: metrics-server looks for each label by what stands before it.
             labels = {"container": each.name, **whole}
-            cpu.samples.append(line(names[0], labels, each.cpu_seconds, at))
-            memory.samples.append(line(names[1], labels, each.memory_bytes, at))
-            start.samples.append(line(names[2], labels, each.since / 1000))
+            add("container_cpu_usage_seconds_total", labels, each.cpu_seconds, at)
+            add("container_memory_working_set_bytes", labels, each.memory_bytes, at)
+            add("container_start_time_seconds", labels, each.since / 1000, None)
         used = pod.usage()
-        pod_cpu.samples.append(line(names[3], whole, used.cpu_seconds, at))
-        pod_memory.samples.append(line(names[4], whole, used.memory_bytes, at))
+        add("pod_cpu_usage_seconds_total", whole, used.cpu_seconds, at)
+        add("pod_memory_working_set_bytes", whole, used.memory_bytes, at)
     return found
 
 

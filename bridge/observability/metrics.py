@@ -9,6 +9,7 @@ docs/metrics.md has the table of all (a test holds it against this).
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -221,18 +222,21 @@ def _by_part(counters: Mapping[str, Mapping[str, int]]) -> dict[_Labels, int]:
     return {(part, key): count for part, it in counters.items() for key, count in it.items()}
 
 
-def _gauge(name: str, told: str, labels: _Labels, values: Mapping[_Labels, int]) -> Metric:
-    family = GaugeMetricFamily(f"cluster_bridge_{name}", told, labels=labels)
+def _numbers(
+    kind: type[GaugeMetricFamily | CounterMetricFamily],
+    name: str,
+    told: str,
+    labels: _Labels,
+    values: Mapping[_Labels, int],
+) -> Metric:
+    family = kind(f"cluster_bridge_{name}", told, labels=labels)
     for key, value in values.items():
         family.add_metric(key, value)
     return family
 
 
-def _counter(name: str, told: str, labels: _Labels, values: Mapping[_Labels, int]) -> Metric:
-    family = CounterMetricFamily(f"cluster_bridge_{name}", told, labels=labels)
-    for key, value in values.items():
-        family.add_metric(key, value)
-    return family
+_gauge = functools.partial(_numbers, GaugeMetricFamily)
+_counter = functools.partial(_numbers, CounterMetricFamily)
 
 
 def _histogram(

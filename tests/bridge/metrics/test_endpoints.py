@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
-from bridge.metrics import endpoints, kubelets
+from bridge.metrics import api, endpoints, kubelets
 from bridge.settings import MetricsChoice
 from sync.kube.resources import PODS, Object
 from tests.bridge.clusters import Clusters, put_worker
@@ -89,7 +89,8 @@ def there(two: Clusters) -> Kubelets:
 @pytest.fixture(autouse=True)
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each question is a new one."""
-    monkeypatch.setattr(endpoints, "REMEMBERED", 0.0)
+    for module in (endpoints, api):
+        monkeypatch.setattr(module, "REMEMBERED", 0.0)
 
 
 @asynccontextmanager
@@ -228,7 +229,9 @@ async def test_who_asks_does_not_wait_for_ever(
     there.silent = {"worker", "another"}
     async with running(two, "worker", "another") as (_, __, session):
         async with asyncio.timeout(3):
-            assert value(await read(session), "resource_scrape_error") == 1
+            text = await read(session)
+            assert value(text, "resource_scrape_error") == 1
+            assert "node_" not in text
             status, sentence = await refused(session, "/metrics/cadvisor")
     assert (status, "no kubelet of the remote answers" in sentence) == (503, True)
 

@@ -32,8 +32,8 @@ def said(second: int, cpu: str = "250m", *, name: str = "web", **fields: Any) ->
     }
 
 
-def count(counters: Counters, *items: Object, present: set[str] | None = None) -> list[rates.Pod]:
-    return counters.count(items, PODS, present={"home-1"} if present is None else present)
+def count(counters: Counters, *items: Object) -> list[rates.Pod]:
+    return counters.count(items, PODS)
 
 
 def seconds(pods: list[rates.Pod]) -> float:
@@ -75,7 +75,7 @@ def test_a_pod_that_is_gone_is_forgotten_and_one_that_is_not_told_of_is_not() ->
     count(counters, said(0))
     count(counters)
     assert seconds(count(counters, said(4, "1"))) == pytest.approx(4 + NOTHING_SECONDS)
-    count(counters, present=set())
+    counters.count([], {})
     assert seconds(count(counters, said(8, "1"))) == pytest.approx(10.5 + NOTHING_SECONDS)
 
 
