@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
+import aiohttp
 import pytest
 from aiohttp import web
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.bridge.clusters import CANARY, Clusters
-from tests.bridge.joined import Joined, caller, joined
+from tests.bridge.joined import SOON, Joined, caller, joined
 from tests.sync.world import World
 
 pytestmark = pytest.mark.usefixtures("soon")
@@ -22,8 +24,8 @@ _ROW = re.compile(r"\| `(\w+)` \| (\w+) \| (.*?) \| (.*?) \|")
 _TOTAL = "_total"
 
 
-async def metrics(run: Joined) -> dict[str, Metric]:
-    async with caller(run) as session, session.get("/metrics") as answer:
+async def metrics(session: aiohttp.ClientSession) -> dict[str, Metric]:
+    async with session.get("/metrics") as answer:
         assert answer.status == 200, await answer.text()
         text = await answer.text()
     assert CANARY not in text
@@ -58,7 +60,7 @@ async def used(two: Clusters, run: Joined) -> dict[str, Metric]:
             async with session.get(path) as answer:
                 assert answer.status == 200
                 await answer.read()
-    return await metrics(run)
+        return await metrics(session)
 
 
 def kind(family: Metric) -> str:
@@ -109,15 +111,10 @@ async def test_what_they_say_is_what_happened(two: Clusters) -> None:
 
 
 async def test_a_remote_that_is_away_is_not_up(two: Clusters) -> None:
-    async with joined(two) as run:
+    async with joined(two) as run, caller(run) as session:
         await two.remote.stop()
-        async with caller(run) as session:
-            for _ in range(200):
-                found = await metrics(run)
-                if value(found, "cluster_bridge_up", side="remote") == 0:
-                    break
-            async with session.get("/healthz/ping") as answer:
-                assert answer.status == 200
-        assert value(found, "cluster_bridge_up", side="remote") == 0
+        async with asyncio.timeout(SOON):
+            while value(found := await metrics(session), "cluster_bridge_up", side="remote"):
+                await asyncio.sleep(0.02)
         assert value(found, "cluster_bridge_up", side="home") == 1
         assert value(found, "cluster_bridge_watch_failures_total", side="remote") > 0
