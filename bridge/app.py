@@ -13,26 +13,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 
 from bridge.kubelet.certdir import CertDir
 from bridge.kubelet.certificate import ServingCertificate
 from bridge.kubelet.clientca import ClientCa
-from bridge.kubelet.directory import RemotePod
+from bridge.kubelet.directory import Placed, RemotePod
+from bridge.kubelet.routing import Route
 from bridge.kubelet.server import KubeletServer
 from bridge.kubelet.serving import Files, Requested, SelfSigned, ServingSource, state_folder
+from bridge.metrics.endpoints import Metrics
 from bridge.node import model
 from bridge.node.controller import NodeController
 from bridge.node.model import NodeFacts
+from bridge.node.note import Note
+from bridge.observability.metrics import Exporter, Parts
 from bridge.preflight import checks
 from bridge.preflight.checks import Found, connected
 from bridge.settings import JoinSettings
 from sync.engine import Engine, utc_now
 from sync.kube.client import KubeClient
 from sync.store import Key
-from translators import references
+from translators import naming, references
 from translators.policy import Policy
 from translators.types import Object, name_of, namespace_of, uid_of
 
@@ -63,6 +67,19 @@ class Directory:
     def pods(self) -> list[Object]:
         """The home pods on this node."""
         return list(self._engine.home_pods.store)
+
+    def placed(self) -> list[Placed]:
+        """Where the remote pods of this node are."""
+        found = []
+        for home in self._engine.home_pods.store:
+            remote = self._engine.pods.remote_of(home)
+            origin = naming.origin(remote) if remote is not None else None
+            node = str((remote.get("spec") or {}).get("nodeName") or "") if remote else ""
+            if remote is not None and origin is not None and node:
+                found.append(
+                    Placed(origin, namespace_of(remote), name_of(remote), uid_of(remote), node)
+                )
+        return found
 
 
 def version() -> str:
@@ -98,20 +115,44 @@ async def join(settings: JoinSettings, *, told: Callable[[str], None], stop: asy
             limits=settings.limits,
         )
         source = _source(settings, found, home, told)
-        first = source.first()
         directory = Directory(engine)
-        server = _server(settings, found, first, home=home, remote=remote, directory=directory)
+        metrics = Metrics(remote, directory, found.identity, found.metrics)
+        exporter = Exporter()
+        server = _server(
+            settings,
+            found,
+            source.first(),
+            home=home,
+            remote=remote,
+            directory=directory,
+            routes=[*metrics.routes, exporter.route],
+        )
+        exporter.show(
+            Parts(
+                version=version(),
+                home=home,
+                remote=remote,
+                engine=engine,
+                server=server,
+                metrics=metrics,
+            )
+        )
         await server.start(found.address, settings.port)
         told(f"home: kubelet API listens on {found.address}:{server.port}")
         told(f"home: the kubelet API's certificate is {source.origin}")
         try:
+            usage = metrics.usage
+            note = Note(model.ANNOTATION_CPU_SECONDS, usage.note, usage.go_on)
             async with asyncio.TaskGroup() as group:
                 authorities = ClientCa(home, found.client_ca)
                 fresh = group.create_task(_kept_fresh(server, source, authorities), name="TLS")
-                await _serve(settings, found, engine, home, server.port, told=told, stop=stop)
+                await _serve(
+                    settings, found, engine, home, server.port, note=note, told=told, stop=stop
+                )
                 fresh.cancel()
         finally:
             await server.stop(STREAMS_SECONDS)
+            await metrics.close()
 
 
 async def _serve(
@@ -121,6 +162,7 @@ async def _serve(
     home: KubeClient,
     port: int,
     *,
+    note: Note,
     told: Callable[[str], None],
     stop: asyncio.Event,
 ) -> None:
@@ -132,6 +174,7 @@ async def _serve(
         remote_nodes=engine.remote_nodes,
         watched=[engine.remote_pods, engine.remote_nodes],
         now=utc_now,
+        note=note,
     )
     try:
         async with asyncio.TaskGroup() as group:
@@ -184,6 +227,7 @@ def _server(
     home: KubeClient,
     remote: KubeClient,
     directory: Directory,
+    routes: Sequence[Route],
 ) -> KubeletServer:
     return KubeletServer(
         home=home,
@@ -193,6 +237,7 @@ def _server(
         client_ca=found.client_ca,
         certificate=certificate,
         anonymous=settings.anonymous_auth,
+        routes=routes,
     )
 
 

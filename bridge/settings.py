@@ -32,6 +32,12 @@ API_PORT = 443
 ServingCertificate = Literal["self-signed", "csr"]
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
+#: Where the bridge learns what pods use: from the remote's kubelets, from its metrics API, or not
+#: at all.
+MetricsSource = Literal["kubelets", "api", "none"]
+#: What can be asked for: ``auto`` is the first of these that the remote's credential may use.
+MetricsChoice = Literal["auto", "kubelets", "api", "none"]
+
 _TAINT = re.compile(r"(?P<key>[^=:\s]+)(?:=(?P<value>[^=:\s]*))?:(?P<effect>\w+)")
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _QUALIFIED = r"([A-Za-z0-9]([-\w.]*[A-Za-z0-9])?)"
@@ -82,6 +88,8 @@ class JoinSettings:
     """Whether callers without a credential are asked about too, as ``system:anonymous``."""
     service_accounts: ServiceAccounts = "home"
     """Whose identity pods have (`translators.serviceaccount`)."""
+    metrics: MetricsChoice = "auto"
+    """Where the bridge learns what pods use."""
     home_api: HostPort | None = None
     """Where pods reach home's API server; from home's kubeconfig unless given."""
     limits: Limits = NO_LIMITS

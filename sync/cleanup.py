@@ -22,6 +22,8 @@ from translators.types import Object, name_of, namespace_of, uid_of
 
 #: Kinds whose objects the cluster itself makes for what else is in a namespace.
 _DERIVED = frozenset({"endpoints", "endpointslices", "events"})
+#: Groups that hold nothing: what they list is worked out from the pods that are there.
+_COMPUTED = frozenset({"metrics.k8s.io"})
 #: Objects that the cluster makes in every namespace: (plural, name).
 _AUTOMATIC = frozenset({("configmaps", "kube-root-ca.crt"), ("serviceaccounts", "default")})
 #: Seconds between looks at pods that are still ending.
@@ -127,9 +129,8 @@ async def _listable(remote: KubeClient) -> tuple[list[Resource], str]:
     """
     groups = await remote.request("GET", "/apis")
     paths = ["/api/v1"]
-    paths += [
-        f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups.get("groups") or ()
-    ]
+    versions = [group["preferredVersion"]["groupVersion"] for group in groups.get("groups") or ()]
+    paths += [f"/apis/{it}" for it in versions if it.partition("/")[0] not in _COMPUTED]
     found, silent = [], ""
     for path in paths:
         try:

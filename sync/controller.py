@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
 from sync.kube.errors import KubeError
+from sync.measures import Histogram
 from sync.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,10 @@ class Controller(Generic[K]):
         self._reconcile = reconcile
         self._workers = workers
         self._failing: set[K] = set()
+        self.results: Counter[str] = Counter()
+        """How reconciles ended: success, waiting (`Waiting`), failure (`KubeError`) or defect."""
+        self.worked = Histogram()
+        """How long they took."""
         self._settled: defaultdict[K, list[asyncio.Future[None]]] = defaultdict(list)
 
     def __repr__(self) -> str:
@@ -85,13 +90,17 @@ class Controller(Generic[K]):
 
     async def _attempt(self, key: K, waiting: list[asyncio.Future[None]]) -> None:
         try:
-            await self._reconcile(key)
+            with self.worked.timed():
+                await self._reconcile(key)
         except (KubeError, Waiting) as error:
+            self.results["failure" if isinstance(error, KubeError) else "waiting"] += 1
             self._failed(key, error, waiting)
         except Exception as error:  # one key's defect must not stop the others
             log.exception("%s %s: a defect in the bridge; please report it", self.name, key)
+            self.results["defect"] += 1
             self._failed(key, error, waiting)
         else:
+            self.results["success"] += 1
             self._failing.discard(key)
             self.queue.forget(key)
             for future in waiting:

@@ -15,8 +15,10 @@ import asyncio
 import functools
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 from sync import podplan
+from sync.controller import Controller
 from sync.eventmirror import EventMirror
 from sync.events import EventRecorder
 from sync.informer import Informer
@@ -177,6 +179,12 @@ class Engine:
             self._quotas,
         ]
 
+    @property
+    def controllers(self) -> list[Controller[Any]]:
+        """Those that make the clusters agree."""
+        parts = (self.mirror, self.tokens, self.pods, self.eventmirror, self.unused)
+        return [part.controller for part in parts]
+
     async def synced(self) -> None:
         """Waits until every informer has had its first full list.
 
@@ -210,11 +218,8 @@ class Engine:
             group.create_task(self._scopes.run(), name="scopes")
             group.create_task(self.events.run(), name="events")
             await self.synced()
-            group.create_task(self.mirror.controller.run(), name="mirror")
-            group.create_task(self.tokens.controller.run(), name="tokens")
-            group.create_task(self.pods.controller.run(), name="pods")
-            group.create_task(self.eventmirror.controller.run(), name="eventmirror")
-            group.create_task(self.unused.controller.run(), name="namespaces")
+            for controller in self.controllers:
+                group.create_task(controller.run(), name=controller.name)
 
     def _connect(self) -> None:
         self.home_pods.on_change(self.pods.home_changed)
@@ -258,11 +263,8 @@ class Engine:
 
     def _recovered(self, informer: Informer) -> None:
         if informer.error is None:
-            self.pods.controller.queue.hurry()
-            self.mirror.controller.queue.hurry()
-            self.eventmirror.controller.queue.hurry()
-            self.unused.controller.queue.hurry()
-            self.tokens.controller.queue.hurry()
+            for controller in self.controllers:
+                controller.queue.hurry()
 
 
 # -- indices -------------------------------------------------------------------------------

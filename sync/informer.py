@@ -143,6 +143,7 @@ class Informer:
     async def _list(self) -> str:
         self._written.clear()
         self._watched = False
+        self.client.measures.lists[str(self.resource)] += 1
         page = await self.client.list(
             self.resource,
             namespace=self._namespace,
@@ -183,6 +184,7 @@ class Informer:
         }
         path = self.resource.path(namespace=self._namespace)
         query = {key: value for key, value in query.items() if value}
+        self.client.measures.watches[str(self.resource)] += 1
         loop = asyncio.get_running_loop()
         started, handled = loop.time(), 0
         async with self.client.stream(path, query=query, idle=seconds + WATCH_GRACE) as response:
@@ -263,6 +265,7 @@ class Informer:
         self._tell_state()
 
     def _fails(self, error: KubeError) -> None:
+        self.client.measures.watch_failures[str(self.resource)] += 1
         known, self.error = self.error, error
         if known is None:
             self.failing_since = asyncio.get_running_loop().time()

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import deque
 from typing import Generic, TypeVar
 
 from sync.backoff import Backoff
+from sync.measures import Histogram
 
 K = TypeVar("K")
 
@@ -35,6 +37,13 @@ class WorkQueue(Generic[K]):
         self._later: dict[K, asyncio.TimerHandle] = {}
         self._backoffs: dict[K, Backoff] = {}
         self._waiters: deque[asyncio.Future[None]] = deque()
+        self._since: dict[K, float] = {}
+        self.adds = 0
+        """How often a key was added that did not wait already."""
+        self.retries = 0
+        """How often a key was to be tried again."""
+        self.waited = Histogram()
+        """How long keys waited for a worker, from when they were added."""
 
     def __repr__(self) -> str:
         return (
@@ -51,6 +60,8 @@ class WorkQueue(Generic[K]):
         if key in self._dirty:
             return
         self._dirty.add(key)
+        self.adds += 1
+        self._since[key] = time.monotonic()
         if key not in self._working:
             self._push(key)
 
@@ -74,6 +85,7 @@ class WorkQueue(Generic[K]):
             backoff = Backoff(first=RETRY_FIRST, cap=RETRY_CAP, rng=self._rng)
             self._backoffs[key] = backoff
         wait = backoff.next() if soon else RETRY_CAP
+        self.retries += 1
         self.add_after(key, wait)
         return wait
 
@@ -106,6 +118,7 @@ class WorkQueue(Generic[K]):
         key = self._ready.popleft()
         self._dirty.discard(key)
         self._working.add(key)
+        self.waited.observe(time.monotonic() - self._since.pop(key))
         return key
 
     def done(self, key: K) -> None:

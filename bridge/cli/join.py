@@ -14,6 +14,7 @@ from bridge.settings import (
     KUBELET_PORT,
     NAMESPACE_LINGER,
     JoinSettings,
+    MetricsChoice,
     ServingCertificate,
     SettingsError,
     check_address,
@@ -109,6 +110,14 @@ def join(
             "kubeconfig unless given, or where that is on loopback from home's Service kubernetes."
         ),
     ] = None,
+    metrics: Annotated[
+        MetricsChoice,
+        typer.Option(
+            help="Where to learn what pods use, for kubectl top and autoscalers: the remote's "
+            "kubelets (get nodes/proxy), its metrics api (list pods.metrics.k8s.io), or none; auto "
+            "takes the first that the credential may use."
+        ),
+    ] = "auto",
     tls_cert_file: Annotated[
         Path | None,
         typer.Option(
@@ -201,6 +210,7 @@ def join(
             cert_dir=cert_dir,
             anonymous_auth=anonymous_auth,
             service_accounts=service_accounts,
+            metrics=metrics,
             home_api=parse_home_api(home_api_address) if home_api_address is not None else None,
             limits=parse_limits(reserve=reserve, share=share, cpu=cpu, memory=memory, pods=pods),
             node_selector=parse_node_selector(node_selector),

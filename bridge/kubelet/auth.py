@@ -110,6 +110,17 @@ class Gate:
             lambda decision: ALLOWED_LIFETIME if decision.allowed else DENIED_LIFETIME, clock=clock
         )
 
+    @property
+    def reviews(self) -> dict[tuple[str, ...], int]:
+        """How many answers were needed so far, by kind of review and whether it was asked or
+        remembered."""
+        return {
+            ("TokenReview", "asked"): self._tokens.asked,
+            ("TokenReview", "remembered"): self._tokens.remembered,
+            ("SubjectAccessReview", "asked"): self._accesses.asked,
+            ("SubjectAccessReview", "remembered"): self._accesses.remembered,
+        }
+
     async def close(self) -> None:
         """Ends the reviews that are under way."""
         await self._tokens.close()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sync.kube.resources import Object
+from translators.naming import Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,18 @@ class RemotePod:
     name: str
     containers: frozenset[str]
     """The names of all its containers: init and ephemeral ones are among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A pod that a kubelet of the remote runs, and the home pod that it stands for."""
+
+    home: Origin
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    """The remote's node; whoever else there has a pod of this name has another."""
 
 
 class PodDirectory(Protocol):
@@ -30,3 +43,6 @@ class PodDirectory(Protocol):
 
     def pods(self) -> list[Object]:
         """The home pods that are bound to our node, as home has them."""
+
+    def placed(self) -> list[Placed]:
+        """Where the remote pods of our node are: those that the remote's scheduler has placed."""

@@ -35,14 +35,22 @@ class Remembered(Generic[Key, Answer]):
             maxsize=SIZE, ttu=lambda _, answer, now: now + lifetime(answer), timer=clock
         )
         self._asking: dict[Key, asyncio.Task[Answer]] = {}
+        self.asked = 0
+        """How many questions were asked."""
+        self.remembered = 0
+        """How many answers were remembered, or shared while they were asked for."""
 
     async def get(self, key: Key, ask: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
         """The answer to the question of this key; ``ask`` asks it. Raises what ``ask`` raises."""
         known = self._known.get(key)
         if known is not None:
+            self.remembered += 1
             return known
         task = self._asking.get(key)
-        if task is None:
+        if task is not None:
+            self.remembered += 1
+        else:
+            self.asked += 1
             task = asyncio.create_task(ask())
             self._asking[key] = task
             task.add_done_callback(lambda done: self._answered(key, done))

@@ -33,8 +33,11 @@ _SUBRESOURCES: Mapping[str, tuple[str, ...]] = {
 
 #: What a kubelet has and this one has not: code, and the sentence.
 _ABSENT: Mapping[str, tuple[int, str]] = {
-    "metrics": (404, "the bridge does not serve the metrics of this virtual node (yet)"),
-    "stats": (404, "the bridge does not serve the statistics of this virtual node (yet)"),
+    "metrics": (
+        404,
+        "a virtual node has /metrics, /metrics/resource, /metrics/cadvisor and /metrics/probes",
+    ),
+    "stats": (404, "a virtual node has /stats/summary"),
     "run": (404, "/run is not served by a virtual node; use exec, as kubectl does"),
     "logs": (404, "a virtual node is no machine, so it has no log files; see the bridge's own log"),
     "checkpoint": (404, "the pods of a virtual node cannot be checkpointed"),

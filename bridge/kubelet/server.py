@@ -95,6 +95,11 @@ class KubeletServer:
         """How many streams are open now: logs, exec, attach, portforward."""
         return self._active.counts
 
+    @property
+    def reviews(self) -> dict[tuple[str, ...], int]:
+        """What `Gate.reviews` says."""
+        return self._gate.reviews
+
     def renew(
         self, *, certificate: ServingCertificate | None = None, client_ca: str | None = None
     ) -> None:

@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 
 from bridge.node import model
 from bridge.node.model import Health, NodeFacts
+from bridge.node.note import Note
 from sync.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, Conflict, Forbidden, KubeError, NotFound, Unauthorized
@@ -67,6 +68,7 @@ class NodeController:
         remote_nodes: Informer,
         watched: list[Informer],
         now: Callable[[], str],
+        note: Note | None = None,
     ) -> None:
         self._home = home
         self._facts = facts
@@ -74,6 +76,7 @@ class NodeController:
         self._remote_nodes = remote_nodes
         self._watched = watched
         self._now = now
+        self._note = note
         self._queue: WorkQueue[str] = WorkQueue()
         self._node_uid = ""
         self._lease_uid = ""
@@ -109,7 +112,7 @@ class NodeController:
         """Gives the Lease back. Best effort: an expired one says the same a little later."""
         if not self._lease_uid:
             return  # It is not ours; another process may serve the node.
-        patch: Object = {"metadata": {"uid": self._lease_uid}, "spec": {"holderIdentity": None}}
+        patch = self._lease_patch({"holderIdentity": None})
         try:
             await self._home.patch(LEASES, self._facts.name, patch, namespace=LEASE_NAMESPACE)
         except KubeError as error:
@@ -289,7 +292,7 @@ class NodeController:
             "renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         }
         if self._lease_uid:
-            patch: Object = {"metadata": {"uid": self._lease_uid}, "spec": spec}
+            patch = self._lease_patch(spec)
             try:
                 await self._home.patch(LEASES, self._facts.name, patch, namespace=LEASE_NAMESPACE)
             except (NotFound, Conflict):
@@ -297,6 +300,13 @@ class NodeController:
             else:
                 return
         await self._take_lease(spec)
+
+    def _lease_patch(self, spec: Object) -> Object:
+        """Changes the Lease, as long as it is ours."""
+        meta: Object = {"uid": self._lease_uid}
+        if self._note is not None and (annotations := self._note.annotations()):
+            meta["annotations"] = annotations
+        return {"metadata": meta, "spec": spec}
 
     async def _take_lease(self, spec: Object) -> None:
         """Makes the Lease, or takes over the one that is there, with the Node as its owner."""
@@ -321,6 +331,8 @@ class NodeController:
                 LEASES, self._facts.name, patch, namespace=LEASE_NAMESPACE
             )
         self._lease_uid = uid_of(lease)
+        if self._note is not None:
+            self._note.begin(lease)
 
 
 def check_ours(node: Object, facts: NodeFacts) -> None:

@@ -23,6 +23,8 @@ LABEL_REMOTE = f"{DOMAIN}/remote"
 ANNOTATION_KUBECONFIG = f"{DOMAIN}/kubeconfig"
 ANNOTATION_CONTEXT = f"{DOMAIN}/context"
 ANNOTATION_HOME_NAME = f"{DOMAIN}/home-name"
+#: On the Lease: what the node's pods have used by then, for the bridge that comes next.
+ANNOTATION_CPU_SECONDS = f"{DOMAIN}/cpu-seconds"
 
 #: What the largest pod is that could run (`translators.capacity.largest`).
 ANNOTATION_LARGEST = f"{DOMAIN}/largest-pod"

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from bridge.kubelet import clientca
 from bridge.preflight import permissions
-from bridge.settings import API_PORT, JoinSettings
+from bridge.settings import API_PORT, JoinSettings, MetricsChoice, MetricsSource
 from sync.kube.access import Access, KubeconfigRef, load
 from sync.kube.client import KubeClient
 from sync.kube.errors import (
@@ -29,7 +29,7 @@ from sync.kube.errors import (
     Unauthorized,
     Unreachable,
 )
-from sync.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, NAMESPACES, NODES
+from sync.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, NAMESPACES, NODES, POD_METRICS
 from translators.naming import Identity, TemplateError, check_template, dns_label, home_id
 from translators.policy import HostPort
 from translators.types import Object, uid_of
@@ -54,9 +54,19 @@ class Found:
     that to itself."""
     home_api: HostPort | None
     """Where pods reach home's API server; None where they have no identity there."""
+    metrics: MetricsSource
+    """Where the bridge learns what pods use."""
 
 
 Told = Callable[[str], None]
+
+_METRICS_TOLD: Mapping[MetricsSource, str] = {
+    "kubelets": "remote: its kubelets tell what pods use",
+    "api": "remote: its metrics API tells what pods use; kubelets would do so exactly, with the "
+    "right to get nodes/proxy",
+    "none": "remote: nothing tells what pods use, so kubectl top and autoscalers do not know "
+    "these; grant get nodes/proxy or list pods.metrics.k8s.io for that",
+}
 
 
 @asynccontextmanager
@@ -94,10 +104,12 @@ async def check(
             home_api = None
             if settings.service_accounts == "home":
                 home_api = settings.home_api or await _home_api(home)
+            metrics = await _metrics(remote, settings.metrics)
     told(f"home: reaches this bridge at {address}")
     if home_api is not None:
         told(f"remote: pods find home's API server at {home_api}")
-    return Found(identity, home_id(remote_uid), address, client_ca, home_api)
+    told(_METRICS_TOLD[metrics])
+    return Found(identity, home_id(remote_uid), address, client_ca, home_api, metrics)
 
 
 class explained:  # noqa: N801  # reads as a statement
@@ -232,6 +244,38 @@ async def _home_api(home: KubeClient) -> HostPort:
             "it; say so with --home-api-address HOST:PORT, or join with --service-accounts none"
         )
     return HostPort(str(addresses[0]), int(ports[0]))
+
+
+async def _metrics(remote: KubeClient, choice: MetricsChoice) -> MetricsSource:
+    """Where the bridge learns what pods use. Raises PreflightError where it may not as asked."""
+    if choice in ("auto", "kubelets"):
+        if await permissions.may_all(remote, permissions.REMOTE_METRICS["kubelets"]):
+            return "kubelets"
+        if choice == "kubelets":
+            raise PreflightError(
+                "remote: --metrics kubelets needs the right to get nodes/proxy; grant it, or take "
+                "--metrics auto"
+            )
+    if choice in ("auto", "api"):
+        allowed = await permissions.may_all(remote, permissions.REMOTE_METRICS["api"])
+        if allowed and await _serves_metrics(remote):
+            return "api"
+        if choice == "api":
+            raise PreflightError(
+                "remote: --metrics api needs a metrics API (a metrics-server, say) and the right "
+                "to list pods.metrics.k8s.io; see to both, or take --metrics auto"
+            )
+    return "none"
+
+
+async def _serves_metrics(remote: KubeClient) -> bool:
+    """Whether the remote has a metrics API; everybody may ask for what it serves."""
+    path = f"/apis/{POD_METRICS.api_version}"
+    try:
+        await remote.request("GET", path, timeout=permissions.QUESTION)
+    except ApiError:
+        return False
+    return True
 
 
 def _is_loopback(host: str) -> bool:

@@ -6,9 +6,10 @@ These tables are the one source: a right that the code uses stands here, and is 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from bridge.settings import JoinSettings
+from bridge.settings import JoinSettings, MetricsSource
 from sync.kube.client import KubeClient
 from sync.kube.resources import (
     CERTIFICATE_SIGNING_REQUESTS,
@@ -18,6 +19,7 @@ from sync.kube.resources import (
     LEASES,
     NAMESPACES,
     NODES,
+    POD_METRICS,
     PODS,
     PRIORITY_CLASSES,
     RESOURCE_QUOTAS,
@@ -89,6 +91,13 @@ REMOTE = (
     Right(RESOURCE_QUOTAS, ("list", "watch")),
     Right(EVENTS, ("list", "watch")),
 )
+#: By which the bridge learns what pods use; either will do, and the rest works without. The first
+#: is wide: on a kubelet a GET can run commands in any container of its node. The API server knows
+#: no finer one for its proxy (`nodes/metrics` and the like count where a kubelet is dialled).
+REMOTE_METRICS: Mapping[MetricsSource, tuple[Right, ...]] = {
+    "kubelets": (Right(NODES, ("get",), "proxy"),),
+    "api": (Right(POD_METRICS, ("list",)),),
+}
 
 
 def at_home(settings: JoinSettings) -> tuple[Right, ...]:
@@ -113,6 +122,12 @@ async def lacking(*, home: KubeClient, remote: KubeClient, settings: JoinSetting
     if not parts:
         return ""
     return "; ".join(parts) + "; grant these rights or use another credential"
+
+
+async def may_all(client: KubeClient, rights: Iterable[Right]) -> bool:
+    """Whether the credential has all of these."""
+    asked = [(right, verb) for right in rights for verb in right.verbs]
+    return all(await asyncio.gather(*(_may(client, right, verb) for right, verb in asked)))
 
 
 async def _may(client: KubeClient, right: Right, verb: str) -> bool:

@@ -68,6 +68,14 @@ class Api:
         except OSError:
             return False
 
+    def made(self, path: str, body: object) -> bool:
+        """Whether the object is there, made now if it was not; a server that does not take it yet,
+        or does not answer, is no error."""
+        try:
+            return self.request("POST", path, body)[0] in {201, 409}
+        except OSError:
+            return False
+
     def ready_nodes(self) -> set[str]:
         """The names of the nodes that are Ready; none while the server does not answer."""
         try:

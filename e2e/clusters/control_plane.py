@@ -20,11 +20,15 @@ API_BURST = 4000
 # A cold start of two clusters on two cores takes about 8 s.
 START_TIMEOUT = 120.0
 
+# Seconds between two looks at a HorizontalPodAutoscaler: 15 unless said otherwise.
+AUTOSCALER_PERIOD = 3
+
 ETCD = "etcd"
 API_SERVER = "kube-apiserver"
 CONTROLLERS = "kube-controller-manager"
 SCHEDULER = "kube-scheduler"
 DNS = "coredns"
+METRICS = "metrics-server"
 COMPONENTS = (ETCD, API_SERVER, CONTROLLERS, SCHEDULER)
 
 
@@ -52,6 +56,7 @@ def write_credentials(site: Site) -> None:
         SCHEDULER: (f"system:{SCHEDULER}", ()),
         "kube-proxy": ("system:kube-proxy", ()),
         DNS: (f"system:{DNS}", ()),
+        METRICS: (f"system:{METRICS}", ()),
         "kubelet": (f"system:node:{node}", ("system:nodes",)),
     }
     for component, (user, groups) in clients.items():
@@ -153,6 +158,7 @@ def controllers_command(site: Site, folder: Path) -> list[str | Path]:
         "--use-service-account-credentials=true",
         "--allocate-node-cidrs=false",
         "--leader-elect=false",
+        f"--horizontal-pod-autoscaler-sync-period={AUTOSCALER_PERIOD}s",
         f"--kube-api-qps={API_QPS}",
         f"--kube-api-burst={API_BURST}",
         f"--cert-dir={pki}",

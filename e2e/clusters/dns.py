@@ -15,7 +15,6 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from e2e.clusters.api import Api
 from e2e.clusters.control_plane import API_SERVER, DNS
 from e2e.clusters.layout import Site
 
@@ -46,7 +45,7 @@ def start(site: Site, folder: Path) -> None:
     for path, body in objects(site):
         # A server that has just started refuses for a moment: it has yet to make kube-system, and
         # to learn which addresses Services can have.
-        made = functools.partial(_is_made, api, path, body)
+        made = functools.partial(api.made, path, body)
         site.wait(f"POST {path} was accepted", made, (API_SERVER,), START_TIMEOUT)
     api.close()
 
@@ -135,13 +134,6 @@ def objects(site: Site) -> list[tuple[str, dict[str, Any]]]:
             },
         ),
     ]
-
-
-def _is_made(api: Api, path: str, body: dict[str, Any]) -> bool:
-    try:
-        return api.request("POST", path, body)[0] in {201, 409}
-    except OSError:
-        return False
 
 
 def resolves(name: str, server: str) -> bool:

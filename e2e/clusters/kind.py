@@ -91,6 +91,11 @@ class KindControl:
     def load(self, archive: Path) -> None:
         run([self.program, "load", "image-archive", archive, "--name", self.cluster])
 
+    def serve_metrics(self, say: Progress) -> None:
+        raise InvalidRequest(
+            "these clusters have no metrics-server", next_step="take --backend native"
+        )
+
     def _inside(self, *argv: str, check: bool = True) -> str:
         return run(["docker", "exec", self.node, *argv], check=check).stdout
 

@@ -142,6 +142,10 @@ class Settings:
         return self.folder(name) / "kubeconfig"
 
 
+# Told one line at a time what goes on; the command line prints it.
+Progress = Callable[[str], None]
+
+
 class Control(Protocol):
     """What a backend can do to a running cluster; tests of faults use it through `Cluster`."""
 
@@ -162,6 +166,9 @@ class Control(Protocol):
 
     def load(self, archive: Path) -> None:
         """Import a Docker or OCI image archive into the node."""
+
+    def serve_metrics(self, say: Progress) -> None:
+        """Have a metrics-server answer for `metrics.k8s.io`; built if it is not in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,9 +251,12 @@ class Cluster:
         """Import a Docker or OCI image archive into the node."""
         self.control.load(archive)
 
+    def serve_metrics(self, say: Progress) -> None:
+        """Have a metrics-server answer for `metrics.k8s.io`: the component `metrics-server`.
 
-# Told one line at a time what goes on; the command line prints it.
-Progress = Callable[[str], None]
+        :raises InvalidRequest: the backend has none.
+        """
+        self.control.serve_metrics(say)
 
 
 def silent(_: str) -> None:

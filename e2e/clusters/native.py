@@ -14,7 +14,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from e2e.clusters import build, control_plane, dns, images, kwok, network, node, packages, recipes
+from e2e.clusters import (
+    build,
+    control_plane,
+    dns,
+    images,
+    kwok,
+    metrics,
+    network,
+    node,
+    packages,
+    recipes,
+)
 from e2e.clusters.addresses import Plan, free_index, free_slot
 from e2e.clusters.errors import ClusterError, InvalidRequest
 from e2e.clusters.layout import Site
@@ -69,6 +80,10 @@ class NativeControl:
         if self.site.spec.nodes is Nodes.SIMULATED:
             raise InvalidRequest("a simulated node has no images", where=self.site.spec.name)
         node.load(self.site, archive)
+
+    def serve_metrics(self, say: Progress) -> None:
+        folder = build.programs(recipes.metrics_server(), self.site.settings.cache, say)
+        metrics.start(self.site, folder)
 
 
 def provision(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) -> Tools:
@@ -239,7 +254,8 @@ def _mend(site: Site, say: Progress) -> None:
     :raises StartFailed: a component does not start again.
     """
     site.network.connect(connected=True)
-    order = (*control_plane.COMPONENTS, *node.COMPONENTS, *dns.COMPONENTS, *kwok.COMPONENTS)
+    parts = (control_plane, node, dns, kwok, metrics)
+    order = [component for part in parts for component in part.COMPONENTS]
     known = site.supervisor.names()
     ended = [name for name in order if name in known and not site.supervisor.running(name)]
     for component in ended:

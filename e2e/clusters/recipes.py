@@ -9,7 +9,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from e2e.clusters.versions import COREDNS, ETCD, KIND, KWOK, KubernetesVersion
+from e2e.clusters.versions import (
+    COREDNS,
+    ETCD,
+    KIND,
+    KWOK,
+    METRICS_SERVER,
+    KubernetesVersion,
+)
 
 # Kubernetes requires the modules that it is released with at v0.0.0, and replaces them with
 # folders of its own source tree; those folders are published as modules of their own.
@@ -134,6 +141,13 @@ def coredns() -> Recipe:
         programs=(("coredns", "."),),
         source=f"package main\n\nimport (\n{imports})\n\nfunc main() {{ coremain.Run() }}\n",
     )
+
+
+def metrics_server() -> Recipe:
+    """What `kubectl top` and HorizontalPodAutoscalers ask."""
+    module = "sigs.k8s.io/metrics-server"
+    programs = (("metrics-server", f"{module}/cmd/metrics-server"),)
+    return Recipe("metrics-server", module, METRICS_SERVER, programs)
 
 
 def kind() -> Recipe:

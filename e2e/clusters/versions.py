@@ -28,6 +28,7 @@ ETCD = "v3.6.5"
 KWOK = "v0.8.0"
 KIND = "v0.32.0"
 COREDNS = "v1.14.7"
+METRICS_SERVER = "v0.9.0"
 
 # Node images are published for some patch releases only, along with a release of kind.
 KIND_NODES: dict[str, str] = {

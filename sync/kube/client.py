@@ -35,6 +35,7 @@ from sync.kube.errors import (
 )
 from sync.kube.resources import Object, Resource
 from sync.kube.sockets import TransportErrors, watched_socket
+from sync.measures import Requests
 
 #: An API server lets 400 reads and 200 writes run at once by default (--max-requests-inflight,
 #: --max-mutating-requests-inflight); a fair part of that saturates its CPUs.
@@ -84,6 +85,8 @@ class KubeClient:
         self._user_agent = user_agent
         self._requests: aiohttp.ClientSession | None = None
         self._streams: aiohttp.ClientSession | None = None
+        self.measures = Requests()
+        """What was asked through this client, in numbers."""
 
     def __repr__(self) -> str:
         return f"<KubeClient {self.side} {self.access.server}>"
@@ -244,9 +247,29 @@ class KubeClient:
             stop=tenacity.stop_after_attempt(THROTTLE_ATTEMPTS),
             reraise=True,
         )
-        return await retrying(self._authorized, call)
+        decoded = _decoded(await retrying(self._authorized, call))
+        if not isinstance(decoded, dict):
+            raise Unreachable(
+                "the answer is not a JSON object; is this an API server, or a proxy before it?",
+                side=self.side,
+                what=call.what,
+            )
+        return decoded
 
-    async def _authorized(self, call: _Call) -> Object:
+    async def read(self, path: str, *, query: Query | None = None, timeout: float) -> bytes:
+        """The body of a GET as it is, whatever its type. Raises as `request` does; is not tried
+        again when the server asks to wait."""
+        call = _Call(
+            method="GET",
+            url=self._url(path, query),
+            data=None,
+            headers={"Accept": "*/*"},
+            what=f"GET {path}",
+            limits=aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_TIMEOUT),
+        )
+        return await self._authorized(call)
+
+    async def _authorized(self, call: _Call) -> bytes:
         seen = self.access.generation
         try:
             return await self._once(call)
@@ -255,26 +278,24 @@ class KubeClient:
                 raise
         return await self._once(call)
 
-    async def _once(self, call: _Call) -> Object:
-        with self._transport_errors(call.what):
-            async with _entered(self._requests).request(
-                call.method,
-                call.url,
-                data=call.data,
-                timeout=call.limits,
-                **self._how(call.headers),
-            ) as response:
-                raw = await response.read()
-                if response.status >= 300:
-                    raise self._failure(response, raw, call.what)
-        decoded = _decoded(raw)
-        if not isinstance(decoded, dict):
-            raise Unreachable(
-                "the answer is not a JSON object; is this an API server, or a proxy before it?",
-                side=self.side,
-                what=call.what,
-            )
-        return decoded
+    async def _once(self, call: _Call) -> bytes:
+        code = "none"
+        try:
+            with self.measures.seconds[call.method].timed(), self._transport_errors(call.what):
+                async with _entered(self._requests).request(
+                    call.method,
+                    call.url,
+                    data=call.data,
+                    timeout=call.limits,
+                    **self._how(call.headers),
+                ) as response:
+                    raw = await response.read()
+                    code = str(response.status)
+                    if response.status >= 300:
+                        raise self._failure(response, raw, call.what)
+        finally:
+            self.measures.answered[call.method, code] += 1
+        return raw
 
     @asynccontextmanager
     async def stream(
@@ -294,6 +315,7 @@ class KubeClient:
                 response = await _entered(self._streams).get(
                     self._url(path, query), timeout=limits, **self._how({})
                 )
+            self.measures.answered["STREAM", str(response.status)] += 1
             try:
                 if response.status < 300:
                     yield response

@@ -10,7 +10,7 @@ from sync import cleanup
 from sync.cleanup import inventory, remove_copies, remove_namespaces, remove_pods
 from sync.kube.client import KubeClient
 from sync.kube.errors import Unreachable
-from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, Object
+from sync.kube.resources import CONFIG_MAPS, NAMESPACES, POD_METRICS, PODS, SECRETS, Object
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map, pod, secret
 from tests.sync.discovery import serve_discovery
@@ -203,6 +203,17 @@ async def test_a_kind_that_went_meanwhile_holds_nothing(api: FakeApi, client: Ku
     made = api.put(ours(namespace()))
     api.fail(Fault("GET", "*/widgets", code=404, times=None))
     assert await remove_namespaces(client, [made]) == []
+
+
+async def test_what_a_metrics_server_says_holds_no_namespace(
+    api: FakeApi, client: KubeClient
+) -> None:
+    """It tells of pods that have just gone; and a credential need not be allowed to ask it."""
+    made = api.put(ours(namespace()))
+    api.register(POD_METRICS)
+    api.fail(Fault("GET", "*/metrics.k8s.io/*", code=403, times=None))
+    assert await remove_namespaces(client, [made]) == []
+    assert api.find(NAMESPACES, THERE) is None
 
 
 async def test_without_namespaces_nothing_is_asked(api: FakeApi, client: KubeClient) -> None:

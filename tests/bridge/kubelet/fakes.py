@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from aiohttp import web
 
-from bridge.kubelet.directory import RemotePod
+from bridge.kubelet.directory import Placed, RemotePod
 from sync.kube.access import Access, KubeconfigRef
 from sync.kube.errors import Side
 from sync.kube.resources import Object
@@ -216,6 +216,9 @@ class Directory:
 
     def pods(self) -> list[Object]:
         return self.listed
+
+    def placed(self) -> list[Placed]:
+        return []
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -13,6 +13,7 @@ from bridge.node import controller as controller_module
 from bridge.node import model
 from bridge.node.controller import LEASE_NAMESPACE, NodeController, NodeTaken
 from bridge.node.model import NodeFacts
+from bridge.node.note import Note
 from sync import informer as informer_module
 from sync import workqueue
 from sync.informer import Informer
@@ -72,7 +73,9 @@ def node(home: KubeClient, nodes: Informer) -> NodeController:
     return controller(home, nodes)
 
 
-def controller(home: KubeClient, nodes: Informer, *, offer: Offer | None = None) -> NodeController:
+def controller(
+    home: KubeClient, nodes: Informer, *, offer: Offer | None = None, note: Note | None = None
+) -> NodeController:
     """It offers what the nodes have; what else is offered, ``offer`` is told by the test."""
     offer = offer or Offer(IDENTITY, NO_LIMITS)
     nodes.on_change(offer.node_changed)
@@ -85,6 +88,7 @@ def controller(home: KubeClient, nodes: Informer, *, offer: Offer | None = None)
         remote_nodes=nodes,
         watched=[nodes],
         now=lambda: "2030-01-01T00:00:00Z",
+        note=note,
     )
 
 
@@ -377,6 +381,41 @@ async def test_the_lease_is_renewed_and_nothing_else_is_written(
         await home_api.until(renewed)
         paths = {entry.path for entry in home_api.writes()}
         assert paths == {f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases/{NAME}"}
+
+
+async def test_a_note_for_the_next_bridge_goes_along_with_renewals_when_it_changed(
+    home_api: FakeApi, home: KubeClient, nodes: Informer
+) -> None:
+    told: list[str] = []
+    line = "1"
+    node = controller(home, nodes, note=Note("example.com/note", lambda: line, told.append))
+    async with running(node):
+        await home_api.until(lambda: noted(home_api) == "1")
+        home_api.clear_log()
+        await asyncio.sleep(3 * RENEW)
+        assert not any("annotations" in it.body["metadata"] for it in home_api.requests("PATCH"))
+        line = "2"
+        await home_api.until(lambda: noted(home_api) == "2")
+        line = "3"
+    await node.release()
+    assert noted(home_api) == "3"
+
+    line = ""
+    async with running(
+        controller(home, nodes, note=Note("example.com/note", lambda: line, told.append))
+    ):
+        assert told == ["", "3"]
+        home_api.remove(LEASES, NAME, LEASE_NAMESPACE)
+        await home_api.until(lambda: home_api.find(LEASES, NAME, LEASE_NAMESPACE))
+        line = "4"
+        await home_api.until(lambda: noted(home_api) == "4")
+    assert told == ["", "3"], "read once"
+
+
+def noted(api: FakeApi) -> str | None:
+    """The line on the Lease."""
+    annotations: dict[str, str] = lease(api)["metadata"].get("annotations") or {}
+    return annotations.get("example.com/note")
 
 
 @pytest.mark.parametrize("replaced", [False, True], ids=["deleted", "replaced"])

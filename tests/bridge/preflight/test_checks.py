@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from bridge.preflight import checks, permissions
 from bridge.preflight.checks import Found, PreflightError, connected
-from bridge.settings import JoinSettings
+from bridge.settings import JoinSettings, MetricsChoice, MetricsSource
 from sync.kube.access import KubeconfigRef
-from sync.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, NAMESPACES
+from sync.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, NAMESPACES, Object
 from tests.bridge.clusters import CANARY, Clusters
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault
@@ -68,6 +69,7 @@ async def test_two_clusters_that_can_be_joined(two: Clusters) -> None:
         "both: the credentials may do what the bridge does",
         "home: reaches this bridge at 127.0.0.1",
         "remote: pods find home's API server at 192.0.2.1:6443",
+        "remote: its kubelets tell what pods use",
     ]
     assert two.writes() == []
 
@@ -219,6 +221,64 @@ async def test_a_refusal_is_one_sentence_and_nothing_is_written(
     for words in said:
         assert words in sentence
     assert "\n" not in sentence
+    assert two.writes() == []
+
+
+# -- where the pods' use is learned ---------------------------------------------------------
+
+
+def grant(two: Clusters, there: set[str]) -> None:
+    """The remote's rights: ``kubelets`` and ``api``; ``served`` where it has a metrics API."""
+
+    def authorize(spec: Object) -> bool:
+        asked: Object = spec["resourceAttributes"]
+        if asked.get("subresource") == "proxy":
+            return "kubelets" in there
+        return "api" in there or asked["group"] != "metrics.k8s.io"
+
+    async def serve(_: web.Request) -> web.Response:
+        return web.json_response({})
+
+    two.remote.api.authorize = authorize
+    if "served" in there:
+        two.remote.route("GET", "/apis/metrics.k8s.io/v1beta1", serve)
+
+
+@pytest.mark.parametrize(
+    ("choice", "there", "source"),
+    [
+        ("auto", {"kubelets", "api", "served"}, "kubelets"),
+        ("auto", {"api", "served"}, "api"),
+        ("auto", {"api"}, "none"),
+        ("auto", {"served"}, "none"),
+        ("kubelets", {"kubelets"}, "kubelets"),
+        ("api", {"kubelets", "api", "served"}, "api"),
+        ("none", {"kubelets", "api", "served"}, "none"),
+    ],
+)
+async def test_metrics_come_from_where_they_may_be_asked(
+    two: Clusters, choice: MetricsChoice, there: set[str], source: MetricsSource
+) -> None:
+    grant(two, there)
+    told: list[str] = []
+    assert (await checked(two.but(metrics=choice), told)).metrics == source
+    assert told[-1] == checks._METRICS_TOLD[source]
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        ("kubelets", "--metrics kubelets needs the right to get nodes/proxy"),
+        ("api", "the right to list pods.metrics.k8s.io"),
+    ],
+)
+async def test_a_source_that_was_asked_for_and_cannot_be_had_is_an_error(
+    two: Clusters, choice: MetricsChoice, words: str
+) -> None:
+    grant(two, {"served"})
+    sentence = await refused(two.but(metrics=choice))
+    assert words in sentence
+    assert "--metrics auto" in sentence
     assert two.writes() == []
 
 

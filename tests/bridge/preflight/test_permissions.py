@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from bridge.preflight import permissions
-from bridge.preflight.permissions import NAMED, REMOTE, Right, at_home
+from bridge.preflight.permissions import NAMED, REMOTE, REMOTE_METRICS, Right, at_home
 from sync.kube.resources import (
     CERTIFICATE_SIGNING_REQUESTS,
     CONFIG_MAPS,
@@ -151,7 +151,9 @@ def uses(side: str, api: FakeApi) -> Iterator[tuple[Use, Entry, str]]:
         )
         resource = target.kind.resource
         namespace = (target.namespace if resource.namespaced else target.name) or ""
-        yield (side, resource, target.subresource, verb), entry, namespace
+        # What stands behind a node's proxy is the kubelet's to allow.
+        subresource = target.subresource.partition("/")[0]
+        yield (side, resource, subresource, verb), entry, namespace
 
 
 def covers(right: Right, use: Use, namespace: str) -> bool:
@@ -273,7 +275,8 @@ def _copies(world: World, kind: Resource) -> list[Object]:
 
 
 async def is_looked_into(run: Joined, remote: FakeApi) -> None:
-    """Somebody reads the pod's log and opens every kind of stream, by either protocol."""
+    """Somebody reads the pod's log, asks what it uses, and opens every kind of stream, by either
+    protocol."""
 
     async def refuse(_: web.Request) -> web.Response:
         return web.Response(status=403, text="not today")
@@ -282,8 +285,9 @@ async def is_looked_into(run: Joined, remote: FakeApi) -> None:
         remote.route("*", f"*/pods/a/{subresource}", refuse)
     upgrade = {"Connection": "Upgrade", "Upgrade": "SPDY/3.1"}
     async with caller(run) as session:
-        async with session.get("/containerLogs/default/a/main") as answer:
-            await answer.read()
+        for path in ("/containerLogs/default/a/main", "/metrics/resource"):
+            async with session.get(path) as answer:
+                await answer.read()
         for path in ("/exec/default/a/main", "/attach/default/a/main", "/portForward/default/a"):
             for method in ("GET", "POST"):
                 query = "command=true&output=1" if path.startswith("/exec") else "output=1"
@@ -306,10 +310,12 @@ async def test_the_tables_are_what_the_bridge_asks_of_the_api_servers(
         await two.home.until(lambda: two.home.open_watches(CERTIFICATE_SIGNING_REQUESTS))
 
     used: set[Use] = set()
-    for side, api, table in (
-        ("home", two.home, at_home(settings)),
-        ("remote", two.remote, REMOTE),
-    ):
+    tables = {
+        "home": at_home(settings),
+        "remote": (*REMOTE, *REMOTE_METRICS["kubelets"]),
+    }
+    for side, api in (("home", two.home), ("remote", two.remote)):
+        table = tables[side]
         for use, entry, namespace in uses(side, api):
             if entry.path.endswith("/configmaps/extension-apiserver-authentication"):
                 continue  # NB: of use, not needed: where it may not be read, tokens are.
@@ -317,7 +323,7 @@ async def test_the_tables_are_what_the_bridge_asks_of_the_api_servers(
             assert any(covers(right, use, namespace) for right in table), entry
     rights = {
         (side, right.resource, right.subresource, verb)
-        for side, table in (("home", at_home(settings)), ("remote", REMOTE))
+        for side, table in tables.items()
         for right in table
         for verb in right.verbs
     }

@@ -1,0 +1,354 @@
+"""What pods on the virtual node use, as home's own metrics-server, autoscaler and people see it.
+
+The metrics-servers stay up until the clusters go: an API that a cluster knows and nobody serves
+would hold up the deletion of every namespace.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from bridge.preflight.permissions import REMOTE, REMOTE_METRICS, Right
+from e2e.bridge import Bridge
+from e2e.clusters.model import Cluster
+from e2e.conftest import Bridged
+from e2e.kubectl import get_one, is_ready, wait_for
+from e2e.workloads import pod, shell
+
+#: Seconds for metrics to be there: two scrapes of metrics-server (`e2e.clusters.metrics`), and that
+#: what a kubelet itself looks at is up to 15 s old.
+METRICS_SECONDS = 120.0
+#: Seconds between two looks at a kubelet, and how many of them are averaged over: a bit more than
+#: two scrapes are apart.
+LOOK_SECONDS = 3.0
+LOOKS = 5
+#: What `kubectl top pod` is worked out from.
+CPU = "container_cpu_usage_seconds_total"
+#: What the busy pod may use, in cores.
+LIMIT = 0.2
+BURN = "while true; do :; done"
+#: Burns as long as somebody wants it to.
+BURN_ON_DEMAND = "while true; do if [ -e /tmp/burn ]; then :; else sleep 0.2; fi; done"
+
+
+@pytest.fixture(scope="module")
+def metrics_server(clusters: dict[str, Cluster]) -> None:
+    """Home has a metrics-server."""
+    clusters["home"].serve_metrics(print)
+
+
+def busy(name: str = "busy", script: str = BURN) -> dict[str, Any]:
+    """A container that uses its limit."""
+    limits = {"cpu": f"{LIMIT * 1000:.0f}m", "memory": "64Mi"}
+    return shell(name, script, resources={"requests": {"cpu": "100m"}, "limits": limits})
+
+
+def raw(cluster: Cluster, path: str, *args: str) -> str:
+    """What an API server answers."""
+    return cluster.kubectl("get", "--raw", path, *args).stdout
+
+
+def kubelet(cluster: Cluster, node: str, path: str) -> str:
+    """What a node's kubelet answers, through its API server."""
+    return raw(cluster, f"/api/v1/nodes/{node}/proxy{path}")
+
+
+def families(text: str) -> dict[str, Metric]:
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def sample(text: str, name: str, **labels: str) -> tuple[float, float] | None:
+    """Value and time of the sample with these labels; None where there is none."""
+    for family in text_string_to_metric_families(text):
+        for it in family.samples:
+            if it.name == name and labels.items() <= it.labels.items():
+                return it.value, float(it.timestamp or 0)
+    return None
+
+
+def cores(text: str) -> float:
+    """``123m`` or ``2`` of `kubectl top`."""
+    return float(text[:-1]) / 1000 if text.endswith("m") else float(text)
+
+
+def top(bridged: Bridged) -> dict[str, float]:
+    """`kubectl top pod`: name → cores."""
+    lines = bridged.kubectl("top", "pod", "--no-headers", check=False).splitlines()
+    return {name: cores(cpu) for name, cpu, _ in map(str.split, lines)}
+
+
+def agrees(bridged: Bridged, name: str, *, node: bool = False) -> None:
+    """Waits until `kubectl top pod` (and `top node`) says what the remote's own kubelet counts of
+    the pod's container of the same name. On a busy machine that is less than the limit."""
+    (machine,) = bridged.remote.node_names
+    looks: list[tuple[float, float]] = []
+
+    def agree() -> bool:
+        time.sleep(LOOK_SECONDS)
+        theirs = kubelet(bridged.remote, machine, "/metrics/resource")
+        labels = {"container": name, "pod": name, "namespace": bridged.remote_namespace}
+        looks.append(sample(theirs, CPU, **labels) or (0.0, 0.0))
+        (seconds, now), (before, then) = looks[-1], looks[-LOOKS:][0]
+        if len(looks) < LOOKS or now == then:
+            return False
+        counted = pytest.approx((seconds - before) / (now - then), rel=0.3)
+        print(f"the remote's kubelet counts {counted} cores; kubectl top: {top(bridged)}")
+        if node and top_node(bridged) != counted:
+            return False
+        return 0 < top(bridged).get(name, 0.0) == counted
+
+    wait_for(agree, f"kubectl top agrees on {name}", seconds=METRICS_SECONDS)
+
+
+def top_node(bridged: Bridged) -> float:
+    """`kubectl top node` of the virtual node: cores; 0 where it is not known yet."""
+    said = bridged.kubectl("top", "node", bridged.node, "--no-headers", check=False).split()
+    return cores(said[1]) if said else 0.0
+
+
+def run(bridged: Bridged, name: str, *containers: dict[str, Any], **spec: Any) -> None:
+    """Runs a pod on the virtual node until it is ready."""
+    bridged.apply(pod(bridged.node, name, containers=list(containers), **spec))
+    bridged.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s")
+
+
+@pytest.fixture
+def foreign(remote: Cluster) -> Iterator[str]:
+    """A pod of somebody else's in the remote."""
+    name = "somebody-elses"
+    body = json.loads(pod("", name))
+    del body["spec"]["nodeSelector"]
+    body["spec"]["containers"][0]["livenessProbe"] = {"exec": {"command": ["true"]}}
+    remote.kubectl("apply", "-n", "default", "-f", "-", input=json.dumps(body))
+    remote.kubectl("wait", "-n", "default", "--for=condition=Ready", f"pod/{name}")
+    yield name
+    remote.kubectl("delete", "pod", "-n", "default", name, "--wait=false")
+
+
+@pytest.mark.usefixtures("metrics_server")
+def test_kubectl_top_says_what_the_remotes_kubelet_says(bridged: Bridged, foreign: str) -> None:
+    probe = {"exec": {"command": ["true"]}, "periodSeconds": 1}
+    run(bridged, "busy", {**busy(), "livenessProbe": probe}, shell("idle", "sleep 3600"))
+
+    agrees(bridged, "busy", node=True)
+    by_container = bridged.kubectl("top", "pod", "busy", "--containers", "--no-headers")
+    assert {line.split()[1] for line in by_container.splitlines()} == {"busy", "idle"}
+    known = bridged.kubectl("top", "node", "--no-headers")
+    assert bridged.home.node_names[0] in known, "home's own node is known as ever"
+
+    (machine,) = bridged.remote.node_names
+    for path in ("/metrics/resource", "/metrics/cadvisor", "/metrics/probes", "/stats/summary"):
+        theirs = kubelet(bridged.remote, machine, path)
+        ours = kubelet(bridged.home, bridged.node, path)
+        assert foreign in theirs, path
+        assert "busy" in ours, path
+        assert foreign not in ours, path
+        assert bridged.remote_namespace not in ours, path
+    for path in ("/pods", "/runningpods/"):
+        listed = json.loads(kubelet(bridged.home, bridged.node, path))["items"]
+        assert [it["metadata"]["name"] for it in listed] == ["busy"]
+        assert listed[0]["metadata"]["namespace"] == bridged.namespace
+
+
+@pytest.mark.usefixtures("metrics_server")
+def test_an_autoscaler_follows_the_load_up_and_down(bridged: Bridged) -> None:
+    template = json.loads(pod(bridged.node, "web", containers=[busy("web", BURN_ON_DEMAND)]))
+    labels = {"app": "web"}
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web"},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": template["spec"]},
+        },
+    }
+    target = {"type": "Utilization", "averageUtilization": 50}
+    autoscaler = {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "web"},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "minReplicas": 1,
+            "maxReplicas": 3,
+            "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": target}}],
+            "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}},
+        },
+    }
+    bridged.apply(json.dumps(deployment))
+    bridged.kubectl("wait", "--for=condition=Available", "deployment/web", "--timeout=60s")
+    bridged.apply(json.dumps(autoscaler))
+
+    def running() -> int:
+        return sum(map(is_ready, bridged.remote_pods()))
+
+    bridged.kubectl("exec", "deployment/web", "--", "touch", "/tmp/burn")
+    wait_for(lambda: running() == 3, "3 pods run in the remote", seconds=METRICS_SECONDS)
+    for each in bridged.home_pods():
+        name = str(each["metadata"]["name"])
+        bridged.kubectl("exec", name, "--", "rm", "-f", "/tmp/burn")
+    wait_for(lambda: running() == 1, "1 pod is left", seconds=METRICS_SECONDS)
+
+
+def test_counters_do_not_fall_when_pods_end_or_the_bridge_is_restarted(bridged: Bridged) -> None:
+    run(bridged, "ends", busy())
+    run(bridged, "stays", busy())
+    names = {"container": "busy", "pod": "stays"}
+    said: list[tuple[float, float]] = []
+
+    def look() -> None:
+        text = kubelet(bridged.home, bridged.node, "/metrics/resource")
+        node = sample(text, "node_cpu_usage_seconds_total")
+        container = sample(text, CPU, **names)
+        assert node is not None
+        if container is not None:
+            said.append((node[0], container[0]))
+
+    def until_it_grew() -> None:
+        before = said[-1] if said else (0.0, 0.0)
+
+        def grew() -> bool:
+            look()
+            return bool(said) and all(
+                now > then + LIMIT for now, then in zip(said[-1], before, strict=True)
+            )
+
+        wait_for(grew, "both counters grow", seconds=METRICS_SECONDS)
+
+    until_it_grew()
+    bridged.kubectl("delete", "pod", "ends")
+    until_it_grew()
+    bridged.bridge.stop()
+    bridged.bridge.start()
+    wait_for(lambda: _reached(bridged), "home reaches the new bridge")
+    until_it_grew()
+    for counter in zip(*said, strict=True):
+        assert list(counter) == sorted(counter)
+
+
+def _reached(bridged: Bridged) -> bool:
+    path = f"/api/v1/nodes/{bridged.node}/proxy/healthz/ping"
+    return bridged.home.kubectl("get", "--raw", path, check=False).stdout == "ok"
+
+
+def test_who_may_read_metrics_may_and_nobody_else(bridged: Bridged) -> None:
+    run(bridged, "idle", shell("idle", "sleep 3600"))
+    rules = ["--verb=get", "--resource=nodes/metrics,nodes/stats"]
+    role = f"reads-{bridged.node}"
+    bridged.kubectl("create", "serviceaccount", "reader")
+    account = f"{bridged.namespace}:reader"
+    node = get_one(bridged.home, "node", bridged.node)
+    port = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+    (address,) = [it["address"] for it in node["status"]["addresses"] if it["type"] == "InternalIP"]
+
+    def ask(path: str) -> tuple[str, str]:
+        token = bridged.kubectl("create", "token", "reader").strip()
+        done = subprocess.run(
+            ["curl", "-sk", "-w", "\n%{http_code}", "-H", "@-", f"https://{address}:{port}{path}"],
+            input=f"Authorization: Bearer {token}\n",
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        body, _, code = done.stdout.rpartition("\n")
+        return code, body
+
+    code, sentence = ask("/metrics/resource")
+    assert (code, "may not get nodes/metrics" in sentence) == ("403", True)
+    bridged.home.kubectl("create", "clusterrole", role, *rules)
+    try:
+        bridged.home.kubectl(
+            "create",
+            "clusterrolebinding",
+            role,
+            f"--clusterrole={role}",
+            f"--serviceaccount={account}",
+        )
+        # What was refused is remembered for half a minute, as by a kubelet.
+        wait_for(lambda: ask("/metrics/resource")[0] == "200", "the right counts")
+        assert "idle" in ask("/stats/summary")[1]
+        assert ask("/pods")[0] == "403"
+        own = families(ask("/metrics")[1])
+        (running,) = [
+            it for it in own["cluster_bridge_pods"].samples if it.labels["phase"] == "Running"
+        ]
+        assert running.value == 1
+        assert {"cluster_bridge_api_requests", "process_cpu_seconds"} <= own.keys()
+    finally:
+        for kind in ("clusterrolebinding", "clusterrole"):
+            bridged.home.kubectl("delete", kind, role, "--ignore-not-found")
+
+
+@pytest.mark.usefixtures("metrics_server")
+def test_without_the_right_to_ask_kubelets_the_metrics_api_is_asked(
+    bridged: Bridged, tmp_path: Path
+) -> None:
+    bridged.remote.serve_metrics(print)
+    bridged.bridge.stop()
+    limited = _limited(bridged, tmp_path, (*REMOTE, *REMOTE_METRICS["api"]))
+    bridge = Bridge(bridged.home, limited, bridged.bridge.log, bridged.bridge.args)
+    try:
+        bridge.start()
+        assert "its metrics API tells what pods use" in bridge.log.read_text()
+        run(bridged, "busy", busy())
+        agrees(bridged, "busy")
+        path = f"/api/v1/nodes/{bridged.node}/proxy/metrics/cadvisor"
+        refused = bridged.home.kubectl("get", "--raw", path, check=False)
+        assert refused.returncode != 0
+        bridged.kubectl("delete", "pod", "busy")
+    finally:
+        bridge.kill()
+        for kind in ("clusterrolebinding", "clusterrole"):
+            bridged.remote.kubectl("delete", kind, bridged.node, "--ignore-not-found")
+        bridged.remote.kubectl("delete", "serviceaccount", "-n", "default", bridged.node)
+
+
+def _limited(bridged: Bridged, folder: Path, rights: tuple[Right, ...]) -> Cluster:
+    """The remote, with a kubeconfig that has these rights and no others."""
+    remote, name = bridged.remote, bridged.node
+    rules = [
+        {
+            "apiGroups": [it.resource.group],
+            "resources": [it.resource.plural + (f"/{it.subresource}" if it.subresource else "")],
+            "verbs": list(it.verbs),
+        }
+        for it in rights
+    ]
+    meta = {"name": name}
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": "default"}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    version = "rbac.authorization.k8s.io/v1"
+    made = [
+        {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {**meta, "namespace": "default"},
+        },
+        {"apiVersion": version, "kind": "ClusterRole", "metadata": meta, "rules": rules},
+        {
+            "apiVersion": version,
+            "kind": "ClusterRoleBinding",
+            "metadata": meta,
+            "roleRef": reference,
+            "subjects": [subject],
+        },
+    ]
+    remote.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(made))
+    token = remote.kubectl("create", "token", "-n", "default", name).stdout.strip()
+    config = yaml.safe_load(remote.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": token}
+    path = folder / "limited.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return dataclasses.replace(remote, kubeconfig=path)

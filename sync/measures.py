@@ -1,0 +1,61 @@
+"""Numbers on what runs, kept where it runs; whoever shows them reads them.
+
+Plain ints and floats of one event loop: to count costs a fraction of a microsecond, and nothing is
+done with them unless somebody asks. No key or label is the name of an object, so that there are as
+many numbers after a year as after a minute.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Histogram:
+    """Durations in seconds, counted by upper bounds."""
+
+    #: From a cache's answer to a request's limit of time (`client.REQUEST_TIMEOUT`).
+    BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(self.BOUNDS) + 1)
+        """How many were at most the bound of that place, and above the one before; the last are
+        those above all bounds."""
+        self.total = 0.0
+        """The sum of all."""
+
+    def observe(self, seconds: float) -> None:
+        """Counts one."""
+        self.counts[bisect_left(self.BOUNDS, seconds)] += 1
+        self.total += seconds
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Counts the time until the end, however that comes."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.observe(time.monotonic() - started)
+
+
+class Requests:
+    """What was asked of one API server."""
+
+    def __init__(self) -> None:
+        self.answered: Counter[tuple[str, str]] = Counter()
+        """By method and code; ``none`` is the code where there was no answer. Watches, logs and
+        such count with the method ``STREAM`` when they are opened."""
+        self.seconds: defaultdict[str, Histogram] = defaultdict(Histogram)
+        """By method; without streams."""
+        self.lists: Counter[str] = Counter()
+        """Full lists of informers, by kind."""
+        self.watches: Counter[str] = Counter()
+        """Watches that were begun, by kind."""
+        self.watch_failures: Counter[str] = Counter()
+        """Lists and watches of informers that failed, by kind."""
