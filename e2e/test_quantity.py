@@ -137,12 +137,13 @@ def test_a_sum_is_printed_as_apimachinery_prints_it(
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(st.text(alphabet="0123456789+-.eEinumkKMGTP ", max_size=6))
 def test_what_is_read_is_read_by_apimachinery_too(ask: Ask, text: str) -> None:
-    """That takes some more, such as a suffix without a number."""
+    """That takes some more, such as a suffix without a number, and cannot print 1e100."""
     try:
-        found = render(parse(text))
+        value = parse(text)
     except QuantityError:
         return
-    assert ask({"quantities": [text], "binary": False}) == found
+    if abs(value) < 2**63:
+        assert ask({"quantities": [text], "binary": False}) == render(value)
 
 
 _lists = st.fixed_dictionaries(
