@@ -72,13 +72,11 @@ class Directory:
         """Where the remote pods of this node are."""
         found = []
         for home in self._engine.home_pods.store:
-            remote = self._engine.pods.remote_of(home)
-            origin = naming.origin(remote) if remote is not None else None
-            node = str((remote.get("spec") or {}).get("nodeName") or "") if remote else ""
-            if remote is not None and origin is not None and node:
-                found.append(
-                    Placed(origin, namespace_of(remote), name_of(remote), uid_of(remote), node)
-                )
+            remote = self._engine.pods.remote_of(home) or {}
+            origin = naming.origin(remote)
+            node = str((remote.get("spec") or {}).get("nodeName") or "")
+            if origin is not None and node:
+                found.append(Placed(origin, namespace_of(remote), name_of(remote), node))
         return found
 
 

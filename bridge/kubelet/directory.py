@@ -26,7 +26,6 @@ class Placed:
     home: Origin
     namespace: str
     name: str
-    uid: str
     node: str
     """The remote's node; whoever else there has a pod of this name has another."""
 

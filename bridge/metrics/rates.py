@@ -31,6 +31,8 @@ _FAMILIES = (
     ("pod_cpu_usage_seconds_total", "counter", "CPU time, added up from rates"),
     ("pod_memory_working_set_bytes", "gauge", "Working set"),
 )
+#: In the place of a container's name: the pod.
+_WHOLE = ""
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(h|ms|us|µs|ns|m|s)")
 
@@ -54,16 +56,14 @@ class Pod:
 
     home: Origin
     milliseconds: int
+    cpu_seconds: float
+    """Also what containers used that are no more."""
     containers: list[Container]
 
     def usage(self) -> PodUsage:
-        """The sum."""
-        return PodUsage(
-            self.home.uid,
-            sum(it.cpu_seconds for it in self.containers),
-            self.milliseconds,
-            sum(it.memory_bytes for it in self.containers),
-        )
+        """As a whole."""
+        memory = sum(it.memory_bytes for it in self.containers)
+        return PodUsage(self.home.uid, self.cpu_seconds, self.milliseconds, memory)
 
 
 @dataclass(slots=True)
@@ -109,7 +109,9 @@ class Counters:
             memory = max(float(quantity.parse(used["memory"])), NOTHING_BYTES)
             counter = self._counter((home.uid, name), cores=cores, at=at, window=window)
             containers.append(Container(name, counter.seconds, cores, memory, counter.since))
-        return Pod(home, at, containers)
+        cores = sum(it.cores for it in containers)
+        whole = self._counter((home.uid, _WHOLE), cores=cores, at=at, window=window)
+        return Pod(home, at, whole.seconds, containers)
 
     def _counter(self, key: tuple[str, str], *, cores: float, at: int, window: float) -> _Counter:
         counter = self._counters.get(key)

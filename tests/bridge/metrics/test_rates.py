@@ -49,6 +49,17 @@ def test_use_is_rate_times_time() -> None:
     assert seconds(count(counters, said(30, "0"))) == pytest.approx(10 + NOTHING_SECONDS)
 
 
+def test_a_container_that_ends_takes_nothing_from_its_pod() -> None:
+    counters = Counters()
+    usage = {"cpu": "1", "memory": "1Mi"}
+    both = [{"name": name, "usage": usage} for name in ("main", "helper")]
+    count(counters, said(0, containers=both))
+    (before,) = count(counters, said(10, containers=both))
+    (after,) = count(counters, said(20, containers=both[:1]))
+    assert before.cpu_seconds == pytest.approx(20 + NOTHING_SECONDS)
+    assert after.cpu_seconds == pytest.approx(30 + NOTHING_SECONDS)
+
+
 def test_a_sample_of_before_takes_nothing_back() -> None:
     counters = Counters()
     count(counters, said(10))
