@@ -89,6 +89,7 @@ async def join(settings: JoinSettings, *, told: Callable[[str], None], stop: asy
             service_accounts=settings.service_accounts,
             home_api=found.home_api,
             node_selector=settings.node_selector,
+            unschedulable_timeout=settings.unschedulable_timeout,
         )
         engine = Engine(
             home,

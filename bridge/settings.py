@@ -88,6 +88,9 @@ class JoinSettings:
     """How much of the remote the node offers."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     """Labels of the remote's nodes that the node stands for."""
+    unschedulable_timeout: float | None = None
+    """Seconds after which a pod that the remote cannot place is given up. Never unless given: a
+    remote that makes new nodes needs minutes, and a pod that fits nowhere else would come back."""
 
 
 def parse_taint(text: str) -> Object | None:

@@ -109,6 +109,14 @@ def join(
             "kubeconfig unless given, or where that is on loopback from home's Service kubernetes."
         ),
     ] = None,
+    unschedulable_timeout: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds after which a pod that the remote's scheduler cannot place is Failed at "
+            "home, so that its controller makes another elsewhere; it waits for ever unless given.",
+            min=1,
+        ),
+    ] = None,
     tls_cert_file: Annotated[
         Path | None,
         typer.Option(
@@ -204,6 +212,7 @@ def join(
             home_api=parse_home_api(home_api_address) if home_api_address is not None else None,
             limits=parse_limits(reserve=reserve, share=share, cpu=cpu, memory=memory, pods=pods),
             node_selector=parse_node_selector(node_selector),
+            unschedulable_timeout=unschedulable_timeout,
         )
     except SettingsError as error:
         raise fail(str(error), code=2) from None

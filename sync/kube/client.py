@@ -196,10 +196,12 @@ class KubeClient:
         uid: str,
         namespace: str | None = None,
         grace_seconds: int | None = None,
+        resource_version: str | None = None,
     ) -> None:
-        """Deletes the object with this UID, and no other that has since taken its name.
+        """Deletes the object with this UID, and no other that has since taken its name; with
+        ``resource_version`` only while nobody has changed it since then.
 
-        Already gone, or another UID by now: nothing to do, no error.
+        Already gone, or another by now: nothing to do, no error. A watch tells which.
         """
         options: Object = {
             "apiVersion": "v1",
@@ -207,6 +209,8 @@ class KubeClient:
             "preconditions": {"uid": uid},
             "propagationPolicy": "Background",
         }
+        if resource_version is not None:
+            options["preconditions"]["resourceVersion"] = resource_version
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
         path = resource.path(name, namespace=namespace)

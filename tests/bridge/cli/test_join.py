@@ -82,6 +82,7 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
         "--cpu": "16",
         "--memory": "64Gi",
         "--pods": "50",
+        "--unschedulable-timeout": "90",
         "--tls-cert-file": "tls.crt",
         "--tls-private-key-file": "tls.key",
     }
@@ -102,6 +103,7 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
             service_accounts="remote",
             home_api=HostPort("192.0.2.1", 443),
             namespace_linger=5.0,
+            unschedulable_timeout=90.0,
             certificate=Path("tls.crt"),
             key=Path("tls.key"),
             limits=Limits(
@@ -151,6 +153,7 @@ def test_options_of_a_certificate_that_exclude_each_other(
         ("--network", "wide"),
         ("--service-accounts", "Home"),
         ("--home-api-address", "https://192.0.2.1"),
+        ("--unschedulable-timeout", "0"),
         ("--tls-cert-file", "tls.crt"),
         ("--tls-private-key-file", "tls.key"),
         ("--serving-certificate", "auto"),
