@@ -84,6 +84,7 @@ class KubeClient:
         self._user_agent = user_agent
         self._requests: aiohttp.ClientSession | None = None
         self._streams: aiohttp.ClientSession | None = None
+        self._refused_handlers: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
         return f"<KubeClient {self.side} {self.access.server}>"
@@ -250,7 +251,20 @@ class KubeClient:
         )
         return await retrying(self._authorized, call)
 
+    def on_refused(self, handler: Callable[[], None]) -> None:
+        """Calls ``handler`` each time that the server does not accept the credential (401) for a
+        request, though it was read again."""
+        self._refused_handlers.append(handler)
+
     async def _authorized(self, call: _Call) -> Object:
+        try:
+            return await self._renewed(call)
+        except Unauthorized:
+            for handler in self._refused_handlers:
+                handler()
+            raise
+
+    async def _renewed(self, call: _Call) -> Object:
         seen = self.access.generation
         try:
             return await self._once(call)
