@@ -25,6 +25,7 @@ from bridge.kubelet.server import KubeletServer
 from bridge.kubelet.serving import Files, Requested, SelfSigned, ServingSource, state_folder
 from bridge.node import model
 from bridge.node.controller import NodeController
+from bridge.node.marks import Marks
 from bridge.node.model import NodeFacts
 from bridge.preflight import checks
 from bridge.preflight.checks import Found, connected
@@ -132,6 +133,8 @@ async def _serve(
         offer=engine.offer,
         remote_nodes=engine.remote_nodes,
         watched=[engine.remote_pods, engine.remote_nodes],
+        unplaced=engine.unplaced,
+        events=engine.events,
         now=utc_now,
     )
     try:
@@ -168,7 +171,7 @@ def _facts(settings: JoinSettings, found: Found, engine: Engine, port: int) -> N
         address=found.address,
         port=port,
         version=version(),
-        taint=settings.taint,
+        asked=Marks(settings.labels, settings.annotations, settings.taints),
         annotations={
             model.ANNOTATION_KUBECONFIG: remembered,
             model.ANNOTATION_CONTEXT: access.context,

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from bridge.cli.options import HomeContext, HomeKubeconfig
+from bridge.node.options import parse_annotations, parse_labels, parse_taints
 from bridge.settings import (
-    DEFAULT_TAINT,
+    DEFAULT_TAINTS,
     DEFAULT_TEMPLATE,
     KUBELET_PORT,
     NAMESPACE_LINGER,
@@ -22,7 +23,6 @@ from bridge.settings import (
     parse_home_api,
     parse_limits,
     parse_node_selector,
-    parse_taint,
 )
 from sync.kube.kubeconfig import KubeconfigRef
 from translators.policy import DaemonSets, Network, ServiceAccounts
@@ -78,10 +78,23 @@ def join(
             "pods of both. none: they do not, and no address of one is told to the other."
         ),
     ] = "flat",
-    taint: Annotated[
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            help="Labels of the node, KEY=VALUE[,KEY=VALUE], beside those that all of the remote's "
+            "nodes have in common. Those of the last join that are not given again go."
+        ),
+    ] = None,
+    annotations: Annotated[
+        str | None, typer.Option(help="Annotations of the node, likewise.")
+    ] = None,
+    taints: Annotated[
         str,
-        typer.Option(help="Taint of the new node, KEY=VALUE:EFFECT, or none."),
-    ] = DEFAULT_TAINT,
+        typer.Option(
+            help="Taints of the node, KEY=VALUE:EFFECT[,...], or none. One that somebody removes "
+            "stays removed until another is asked for."
+        ),
+    ] = DEFAULT_TAINTS,
     daemonsets: Annotated[
         DaemonSets,
         typer.Option(
@@ -200,7 +213,9 @@ def join(
             port=port,
             template=namespace_template,
             network=network,
-            taint=parse_taint(taint),
+            labels=parse_labels(labels) if labels is not None else {},
+            annotations=parse_annotations(annotations) if annotations is not None else {},
+            taints=parse_taints(taints),
             daemonsets=daemonsets,
             namespace_linger=namespace_linger,
             certificate=tls_cert_file,
