@@ -27,6 +27,7 @@ from bridge.kubelet.serving import Files, Requested, SelfSigned, ServingSource, 
 from bridge.metrics.endpoints import Metrics
 from bridge.node import model
 from bridge.node.controller import NodeController
+from bridge.node.marks import Marks
 from bridge.node.model import NodeFacts
 from bridge.node.note import Note
 from bridge.observability.metrics import Exporter, Parts
@@ -104,6 +105,7 @@ async def join(settings: JoinSettings, *, told: Callable[[str], None], stop: asy
             service_accounts=settings.service_accounts,
             home_api=found.home_api,
             node_selector=settings.node_selector,
+            unschedulable_timeout=settings.unschedulable_timeout,
         )
         engine = Engine(
             home,
@@ -171,6 +173,8 @@ async def _serve(
         offer=engine.offer,
         remote_nodes=engine.remote_nodes,
         watched=[engine.remote_pods, engine.remote_nodes],
+        unplaced=engine.unplaced,
+        events=engine.events,
         now=utc_now,
         note=note,
     )
@@ -208,7 +212,7 @@ def _facts(settings: JoinSettings, found: Found, engine: Engine, port: int) -> N
         address=found.address,
         port=port,
         version=version(),
-        taint=settings.taint,
+        asked=Marks(settings.labels, settings.annotations, settings.taints),
         annotations={
             model.ANNOTATION_KUBECONFIG: remembered,
             model.ANNOTATION_CONTEXT: access.context,

@@ -23,14 +23,13 @@ from translators.types import Object
 KUBELET_PORT = 10250
 DEFAULT_TEMPLATE = "{namespace}-{home}"
 #: Keeps pods that nobody meant to burst on home's own machines.
-DEFAULT_TAINT = f"{DOMAIN}/virtual-node=true:NoSchedule"
+DEFAULT_TAINTS = f"{DOMAIN}/virtual-node=true:NoSchedule"
 #: Seconds: a job that comes every few seconds must not make and remove its namespace each time.
 NAMESPACE_LINGER = 60.0
 #: Where an API server is where its address names no port (that of https).
 API_PORT = 443
 #: Who signs the serving certificate, where it does not come from files.
 ServingCertificate = Literal["self-signed", "csr"]
-EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 #: Where the bridge learns what pods use: from the remote's kubelets, from its metrics API, or not
 #: at all.
@@ -38,7 +37,6 @@ MetricsSource = Literal["kubelets", "api", "none"]
 #: What can be asked for: ``auto`` is the first of these that the remote's credential may use.
 MetricsChoice = Literal["auto", "kubelets", "api", "none"]
 
-_TAINT = re.compile(r"(?P<key>[^=:\s]+)(?:=(?P<value>[^=:\s]*))?:(?P<effect>\w+)")
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _QUALIFIED = r"([A-Za-z0-9]([-\w.]*[A-Za-z0-9])?)"
 _LABEL_KEY = re.compile(rf"({_LABEL}(\.{_LABEL})*/)?{_QUALIFIED}", re.ASCII)
@@ -71,8 +69,11 @@ class JoinSettings:
     """How home's namespaces are named in the remote."""
     network: Network = "flat"
     """How pods of the two clusters reach each other."""
-    taint: Object | None = None
-    """As in a Node's ``spec.taints``; None for no taint."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """What the Node is to have beside what it has by itself; so the next two."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Object, ...] = ()
+    """As in a Node's ``spec.taints``."""
     daemonsets: DaemonSets = "skip"
     """Whether pods of DaemonSets that are bound to the node run in the remote."""
     namespace_linger: float = NAMESPACE_LINGER
@@ -96,22 +97,9 @@ class JoinSettings:
     """How much of the remote the node offers."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     """Labels of the remote's nodes that the node stands for."""
-
-
-def parse_taint(text: str) -> Object | None:
-    """``KEY=VALUE:EFFECT`` as kubectl writes it, or ``none``. Raises SettingsError."""
-    if text == "none":
-        return None
-    match = _TAINT.fullmatch(text)
-    if match is None or match["effect"] not in EFFECTS:
-        raise SettingsError(
-            f"--taint {text!r}: write KEY=VALUE:EFFECT with an effect of "
-            f"{', '.join(EFFECTS)}, or none"
-        )
-    taint: Object = {"key": match["key"], "effect": match["effect"]}
-    if match["value"]:
-        taint["value"] = match["value"]
-    return taint
+    unschedulable_timeout: float | None = None
+    """Seconds after which a pod that the remote cannot place is given up. Never unless given: a
+    remote that makes new nodes needs minutes, and a pod that fits nowhere else would come back."""
 
 
 def check_name(name: str) -> str:

@@ -143,7 +143,7 @@ def test_same_cluster_on_both_sides(home: Cluster) -> None:
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        (("--taint", "nonsense"), "--taint"),
+        (("--taints", "nonsense"), "--taints"),
         (("--home-name", "Not Good"), "--home-name"),
         (("--address", "somewhere"), "--address"),
         (("--namespace-template", "fixed"), "--namespace-template"),

@@ -38,6 +38,7 @@ from sync.offer import NOT_ENDED, Offer, slim_namespace, slim_pod
 from sync.pods import Pods
 from sync.scopes import Scopes
 from sync.tokens import Tokens
+from sync.unplaced import Unplaced
 from sync.unused import Unused
 from translators import naming
 from translators.capacity import NO_LIMITS, Limits
@@ -85,6 +86,10 @@ class Engine:
             labels=owned,
             indexers={"namespace": _origins, "reference": _remote_references},
         )
+        self.unplaced: Unplaced | None = None
+        """Whether pods wait for a node; None where they may wait for ever."""
+        if policy.unschedulable_timeout is not None:
+            self.unplaced = Unplaced(self.remote_pods, identity)
         self.remote_nodes = Informer(remote, NODES, labels=policy.node_selection)
         # What there is for this node: others' use of the remote, and what bounds ours.
         self.offer = Offer(identity, limits)

@@ -15,6 +15,8 @@ Guarantees, after the semantics of client-go's reflector:
 - Failures back off from 0.8 to 30 s with jitter (client-go's numbers); one success resets that: a
   full list, or a watch that said something or lived for `SHORT_WATCH`. While it fails,
   `failing_since` tells since when and `error` why; the store stays as it was.
+- A server does not cut a watch whose credential it would no longer accept: `doubt` has it asked for
+  anew.
 - A server that forgets versions faster than it is listed is listed ever more seldom.
 """
 
@@ -46,6 +48,8 @@ WATCH_GRACE = 30.0
 #: A watch that ends sooner than this, in seconds, without an event is a failure, else a proxy that
 #: closes them would be asked in a tight loop (client-go has the same limit).
 SHORT_WATCH = 1.0
+#: A watch that is younger, in seconds, was asked for recently enough not to be doubted.
+DOUBT_AGE = 10.0
 #: Events handled before other tasks get a turn: about 5 ms of work.
 BATCH = 50
 
@@ -88,6 +92,9 @@ class Informer:
         self._rng = rng or random.Random()  # noqa: S311  # jitter, not a secret
         self._backoff = Backoff(first=0.8, cap=30.0, rng=self._rng)
         self._relists = Backoff(first=0.8, cap=30.0, rng=self._rng)
+        # The watch that stands, to be ended by `doubt`, and the loop's time of its beginning.
+        self._standing: asyncio.Timeout | None = None
+        self._standing_since = 0.0
         # Whether a watch has worked since the last list was begun.
         self._watched = False
 
@@ -109,6 +116,12 @@ class Informer:
         and when it works again."""
         self._state_handlers.append(handler)
 
+    def doubt(self) -> None:
+        """Asks for the watch anew, from where it is, since the server may refuse it by now."""
+        now = asyncio.get_running_loop().time()
+        if self._standing is not None and now - self._standing_since >= DOUBT_AGE:
+            self._standing.reschedule(now)
+
     def observe(self, obj: Object) -> None:
         """Takes what a write of ours returned, so that the next read sees it at once.
 
@@ -128,7 +141,7 @@ class Informer:
             try:
                 if not self._version:
                     self._version = await self._list()
-                await self._watch()
+                await self._stand()
             except Gone:
                 log.info("%r: version %s is of no use, listing again", self, self._version)
                 self._version = ""
@@ -170,6 +183,20 @@ class Informer:
         return page.resource_version
 
     # -- watch -----------------------------------------------------------------------------
+
+    async def _stand(self) -> None:
+        """A watch until it ends, or is doubted. Raises what broke it."""
+        self._standing_since = asyncio.get_running_loop().time()
+        standing = self._standing = asyncio.timeout(None)
+        try:
+            async with standing:
+                await self._watch()
+        except TimeoutError:
+            if not standing.expired():
+                raise
+            log.debug("%r: asked for anew", self)
+        finally:
+            self._standing = None
 
     async def _watch(self) -> None:
         """Takes events until the server ends the watch. Raises what broke it."""

@@ -13,10 +13,12 @@ table, with *gone* meaning that no pod of ours is there:
 | terminal            | terminal or gone      | nothing                                        |
 | refused             | gone                  | say so                                         |
 | live                | present               | follow the spec; status                        |
+| live                | unschedulable too long| status; withdraw it while nobody has placed it |
 | live                | being deleted         | status: not Ready; what comes next is told     |
 | live, never ran     | gone                  | create, or Failed where it can never fit       |
 | live, ran           | gone, ended by itself | its last status                                |
 | live, ran           | gone, lost            | create again, or Failed under `Never`          |
+| live, given up      | gone, never placed    | Failed: its controller places it elsewhere     |
 
 Refused are pods of DaemonSets that are not asked for, and those that ask for what the remote cannot
 give (`pod.refused`).
@@ -24,6 +26,10 @@ give (`pod.refused`).
 A pod that was force-deleted at home ends in the remote as a kubelet would end it: with the grace of
 its spec, or what is left of a deletion that was passed on (pod_workers.go,
 calculateEffectiveGracePeriod).
+
+*Given up* needs no mark of its own: home's condition says since when the remote finds no node
+(`translators.unschedulable`), and it is older than the timeout. So a crash between the withdrawal
+and the last status ends in the same way.
 
 "Gone" of a pod that may have run is believed only after asking the remote's API server
 (`Confirm`): a cache that lags must neither start a pod twice nor declare one lost.
@@ -34,7 +40,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from translators import diff, fit, pod, podstatus, podupdate, podverdict
+from translators import diff, fit, pod, podstatus, podupdate, podverdict, unschedulable
 from translators.naming import origin, stands_for
 from translators.podupdate import Subresource
 from translators.policy import Policy
@@ -91,6 +97,22 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Delete a remote pod that nobody has placed, in this very version: one that was bound
+    meanwhile stays, and its event brings the pod back."""
+
+    uid: RemoteUid
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Look again in ``seconds``, when a wait is over."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteOrphan:
     """Delete a remote pod whose home pod is gone, after asking home's API server if it is."""
 
@@ -111,7 +133,9 @@ class RemoveHome:
     """Take the home pod away: nothing of it runs any more."""
 
 
-Action = Confirm | Create | Update | Delete | DeleteOrphan | WriteStatus | RemoveHome
+Action = (
+    Confirm | Create | Update | Delete | Withdraw | Later | DeleteOrphan | WriteStatus | RemoveHome
+)
 
 
 def plan(state: State, policy: Policy, *, now: str) -> list[Action]:
@@ -126,7 +150,7 @@ def plan(state: State, policy: Policy, *, now: str) -> list[Action]:
     if podstatus.is_terminal(home):
         return _terminal(remote)
     if remote is not None:
-        return _follow(home, remote, policy)
+        return _follow(home, remote, policy, now=now)
     if is_skipped(home, policy):
         return _refuse(home, now=now)
     if unfit := pod.refused(home):
@@ -157,7 +181,7 @@ def _orphan(remote: Object) -> list[Action]:
 
 def _deleting(state: State, home: Object, policy: Policy, *, now: str) -> list[Action]:
     if state.remote is not None:
-        actions = _status(home, state.remote, policy)
+        actions = _status(home, state.remote, policy, now=now)
         grace = metadata(home).get("deletionGracePeriodSeconds")
         theirs = metadata(state.remote).get("deletionGracePeriodSeconds")
         shortened = grace is not None and theirs is not None and grace < theirs
@@ -177,7 +201,7 @@ def _last_status(state: State, home: Object, policy: Policy, *, now: str) -> lis
         return []
     ended = state.ended
     if not metadata(home).get("finalizers") or (ended and podstatus.is_terminal(ended)):
-        return _status(home, ended, policy) if ended is not None else []
+        return _status(home, ended, policy, now=now) if ended is not None else []
     # Deleted with a grace of 0, or before it began: there was no last word of the remote's kubelet.
     wanted = podverdict.stopped(home, message="it is gone from the remote cluster", now=now)
     patch = diff.status_patch(home.get("status") or {}, wanted)
@@ -190,10 +214,20 @@ def _terminal(remote: Object | None) -> list[Action]:
     return [Delete(RemoteUid(uid_of(remote)), None)]
 
 
-def _follow(home: Object, remote: Object, policy: Policy) -> list[Action]:
+def _follow(home: Object, remote: Object, policy: Policy, *, now: str) -> list[Action]:
     following = updates(home, remote, policy)
-    status = _status_of(home, remote, policy, follows=not following)
-    return status if is_deleting(remote) else [*status, *following]
+    status = _status_of(home, remote, policy, follows=not following, now=now)
+    if is_deleting(remote):
+        return status
+    if policy.unschedulable_timeout is None or not unschedulable.waits(remote):
+        return [*status, *following]
+    left = unschedulable.seconds_left(home, policy, now=now)
+    if left == 0:
+        version = str(metadata(remote).get("resourceVersion") or "")
+        return [*status, Withdraw(RemoteUid(uid_of(remote)), version)]
+    # Not told yet: the wait begins with the status that tells it.
+    wait = Later(policy.unschedulable_timeout if left is None else left)
+    return [*status, *following, wait]
 
 
 def updates(home: Object, remote: Object, policy: Policy) -> list[Update]:
@@ -228,12 +262,15 @@ def refusal(
 def _absent(state: State, home: Object, policy: Policy, *, now: str) -> list[Action]:
     restart = (home.get("spec") or {}).get("restartPolicy", "Always")
     marked = podverdict.was_handed_over(home)
+    # One of which it is not known whether it was made may come yet, and is made again first.
+    if not state.making and unschedulable.is_given_up(home, state.ended, policy, now=now):
+        return _give_up(home, policy, now=now) if state.confirmed else [Confirm()]
     if state.ended is None and (state.making or not marked):
         if not state.making and (rejection := fit.rejection(home, state.offered)):
             return _reject(home, *rejection, now=now)
         return [Create(mark_first=restart == "Never" and not marked)]
     if state.ended is not None and not _to_run_again(state.ended, restart):
-        return _status(home, state.ended, policy)
+        return _status(home, state.ended, policy, now=now)
     if not state.confirmed:
         return [Confirm()]
     if restart != "Never":
@@ -254,6 +291,14 @@ def _reject(home: Object, reason: str, message: str, *, now: str) -> list[Action
     return [WriteStatus(patch, event=(reason, message))]
 
 
+def _give_up(home: Object, policy: Policy, *, now: str) -> list[Action]:
+    """The pod has Failed, as a disruption: a Job need not count it."""
+    reason, message = unschedulable.REASON_GIVEN_UP, unschedulable.why_given_up(home, policy)
+    wanted = podverdict.failed(home, reason=reason, message=message, now=now)
+    patch = diff.status_patch(home.get("status") or {}, wanted)
+    return [WriteStatus(patch, event=(reason, message))]
+
+
 def _to_run_again(ended: Object, restart: str) -> bool:
     """Whether a remote pod that is gone leaves work undone.
 
@@ -268,20 +313,23 @@ def _to_run_again(ended: Object, restart: str) -> bool:
     return deleted and (restart == "Always" or podstatus.phase(ended) == "Failed")
 
 
-def _status(home: Object, remote: Object, policy: Policy) -> list[Action]:
+def _status(home: Object, remote: Object, policy: Policy, *, now: str) -> list[Action]:
     if podstatus.is_terminal(home):
         return []
-    return _status_of(home, remote, policy, follows=not updates(home, remote, policy))
+    return _status_of(home, remote, policy, follows=not updates(home, remote, policy), now=now)
 
 
-def _status_of(home: Object, remote: Object, policy: Policy, *, follows: bool) -> list[Action]:
+def _status_of(
+    home: Object, remote: Object, policy: Policy, *, follows: bool, now: str
+) -> list[Action]:
     """What is to be told of a home pod that has not ended. ``follows``: the remote pod has all
     that home's says."""
     acted = follows and podstatus.has_acted(home, remote)
-    wanted = podstatus.to_home(home, remote, policy, acted=acted)
+    wanted = podstatus.to_home(home, remote, policy, now=now, acted=acted)
     event = None
     restart = (home.get("spec") or {}).get("restartPolicy", "Always")
-    if is_deleting(remote) and not is_deleting(home) and _to_run_again(remote, restart):
+    lost = is_deleting(remote) and not is_deleting(home) and _to_run_again(remote, restart)
+    if lost and not unschedulable.is_given_up(home, remote, policy, now=now):
         message = "deleted in the remote cluster"
         if restart != "Never":
             message += "; it is made again there when it is gone"

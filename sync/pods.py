@@ -231,6 +231,13 @@ class Pods:
                 await self._updates.send(_there(state.home), action)
             case podplan.Delete(uid, grace):
                 await self._delete(key, uid, grace)
+            case podplan.Withdraw(uid, version):
+                namespace, name = self._remote_key(key)
+                await self._remote.delete(
+                    PODS, name, namespace=namespace, uid=uid, resource_version=version
+                )
+            case podplan.Later(seconds):
+                self.controller.queue.add_after(key, seconds)
             case podplan.DeleteOrphan(uid, home_uid):
                 await self._delete_orphan(key, uid, home_uid)
             case podplan.RemoveHome():

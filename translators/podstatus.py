@@ -9,6 +9,8 @@ included, but for what is home's own:
 - ``qosClass`` is immutable, ``startTime`` is set once; ``observedGeneration`` is home's, told once
   the remote's kubelet acts on all that home's spec says;
 - conditions of other writers (readiness gates, PodScheduled) stay, and Ready counts the gates;
+- what the remote's scheduler says is a condition of ours, from when it first finds no node: a pod
+  that is placed at once costs no write for it. True, it stays, with the time of the success;
 - a DisruptionTarget of the remote is marked as such, so that it goes when another remote pod stands
   for the home pod; one that home's own controllers set stays as it is;
 - a remote pod that is being deleted while home's lives is not Ready: home's own endpoints cannot
@@ -127,9 +129,12 @@ def has_acted(home: Object, remote: Object) -> bool:
     return bool(observed >= (metadata(remote).get("generation") or 0))
 
 
-def to_home(home: Object, remote: Object, policy: Policy, *, acted: bool = True) -> Object:
+def to_home(
+    home: Object, remote: Object, policy: Policy, *, now: str, acted: bool = True
+) -> Object:
     """The status of the home pod while ``remote`` stands for it. ``acted``: the remote has done
-    all that home's spec says, so that home's generation counts as observed."""
+    all that home's spec says, so that home's generation counts as observed. ``now`` is the time in
+    RFC 3339."""
     theirs: Object = remote.get("status") or {}
     ours: Object = home.get("status") or {}
     status: Object = dict.fromkeys(_REMOVABLE)
@@ -149,7 +154,7 @@ def to_home(home: Object, remote: Object, policy: Policy, *, acted: bool = True)
         found = _container_statuses(field_name, home, remote)
         if found:
             status[field_name] = found
-    status["conditions"] = _conditions(home, remote, generation)
+    status["conditions"] = _conditions(home, remote, generation, now)
     return status
 
 
@@ -207,7 +212,7 @@ def _waiting(status: Object) -> Object:
     }
 
 
-def _conditions(home: Object, remote: Object, generation: Any) -> list[Object]:
+def _conditions(home: Object, remote: Object, generation: Any, now: str) -> list[Object]:
     """Home's conditions with the remote's put in their places, in a stable order."""
     theirs = (remote.get("status") or {}).get("conditions") or []
     merged: dict[str, Object] = {
@@ -227,7 +232,11 @@ def _conditions(home: Object, remote: Object, generation: Any) -> list[Object]:
             kind = CONDITION_REMOTE_SCHEDULED
             if condition.get("status") == "True" and kind not in merged:
                 continue
-            condition = {**condition, "type": kind}  # noqa: PLW2901
+            before = merged.get(kind) or {}
+            same = all(before.get(k) == condition.get(k) for k in ("status", "reason"))
+            # By our clock, and for each reason: `translators.unschedulable` counts from it.
+            since = (before.get("lastTransitionTime") if same else None) or now
+            condition = {**condition, "type": kind, "lastTransitionTime": since}  # noqa: PLW2901
         elif kind == "DisruptionTarget":
             if kind in merged and not _is_remotes(merged[kind]):
                 continue  # Home's own has been acted on already.

@@ -42,6 +42,8 @@ class Policy:
     """Where pods reach home's API server; None where the mode needs none."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     """Labels of the remote's nodes that this virtual node stands for; of all where it is empty."""
+    unschedulable_timeout: float | None = None
+    """Seconds after which a pod that the remote cannot place is given up; None: never."""
 
     @property
     def node_selection(self) -> str:

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from bridge.cli.options import HomeContext, HomeKubeconfig
+from bridge.node.options import parse_annotations, parse_labels, parse_taints
 from bridge.settings import (
-    DEFAULT_TAINT,
+    DEFAULT_TAINTS,
     DEFAULT_TEMPLATE,
     KUBELET_PORT,
     NAMESPACE_LINGER,
@@ -23,7 +24,6 @@ from bridge.settings import (
     parse_home_api,
     parse_limits,
     parse_node_selector,
-    parse_taint,
 )
 from sync.kube.kubeconfig import KubeconfigRef
 from translators.policy import DaemonSets, Network, ServiceAccounts
@@ -79,10 +79,23 @@ def join(
             "pods of both. none: they do not, and no address of one is told to the other."
         ),
     ] = "flat",
-    taint: Annotated[
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            help="Labels of the node, KEY=VALUE[,KEY=VALUE], beside those that all of the remote's "
+            "nodes have in common. Those of the last join that are not given again go."
+        ),
+    ] = None,
+    annotations: Annotated[
+        str | None, typer.Option(help="Annotations of the node, likewise.")
+    ] = None,
+    taints: Annotated[
         str,
-        typer.Option(help="Taint of the new node, KEY=VALUE:EFFECT, or none."),
-    ] = DEFAULT_TAINT,
+        typer.Option(
+            help="Taints of the node, KEY=VALUE:EFFECT[,...], or none. One that somebody removes "
+            "stays removed until another is asked for."
+        ),
+    ] = DEFAULT_TAINTS,
     daemonsets: Annotated[
         DaemonSets,
         typer.Option(
@@ -108,6 +121,14 @@ def join(
         typer.Option(
             help="HOST[:PORT] at which pods in the remote reach home's API server; from home's "
             "kubeconfig unless given, or where that is on loopback from home's Service kubernetes."
+        ),
+    ] = None,
+    unschedulable_timeout: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds after which a pod that the remote's scheduler cannot place is Failed at "
+            "home, so that its controller makes another elsewhere; it waits for ever unless given.",
+            min=1,
         ),
     ] = None,
     metrics: Annotated[
@@ -201,7 +222,9 @@ def join(
             port=port,
             template=namespace_template,
             network=network,
-            taint=parse_taint(taint),
+            labels=parse_labels(labels) if labels is not None else {},
+            annotations=parse_annotations(annotations) if annotations is not None else {},
+            taints=parse_taints(taints),
             daemonsets=daemonsets,
             namespace_linger=namespace_linger,
             certificate=tls_cert_file,
@@ -214,6 +237,7 @@ def join(
             home_api=parse_home_api(home_api_address) if home_api_address is not None else None,
             limits=parse_limits(reserve=reserve, share=share, cpu=cpu, memory=memory, pods=pods),
             node_selector=parse_node_selector(node_selector),
+            unschedulable_timeout=unschedulable_timeout,
         )
     except SettingsError as error:
         raise fail(str(error), code=2) from None

@@ -2,13 +2,18 @@
 
 - The Node is made when it is not there, also after somebody deleted it, and is never taken from
   another owner: `NodeTaken` ends the join.
+- Labels, annotations and taints follow `bridge.node.marks`: those of people stay.
 - The status is written when it differs, `SETTLE` seconds after the first of a burst of changes;
   unchanged it is never written. Where the remote's load changes all the time, what is free is
   written every `SPACING` seconds, and the largest pod's size every `LARGEST_SECONDS`.
 - The Lease is renewed every `RENEW_SECONDS` while this process lives; that is all an idle bridge
   writes. When it stops, the Lease is released (its holder emptied), so that `bridge leave` and
   the next join know that nobody serves the node; home calls it NotReady when the Lease expires.
+- A request that the remote refuses with 401 has its nodes watched anew: the outage is noticed then,
+  and else when the server ends the watch, which is within ten minutes.
 - A remote that cannot be watched for `OUTAGE_SECONDS` makes the node not Ready, with the reason.
+  Ready and not Ready are told as Events too, as by a kubelet; that nobody serves the node any more
+  is told by home's node controller.
 """
 
 from __future__ import annotations
@@ -19,15 +24,19 @@ import math
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from bridge.node import model
-from bridge.node.model import Health, NodeFacts
+from bridge.node import health, marks, model
+from bridge.node.health import Health
+from bridge.node.marks import Marks
+from bridge.node.model import NodeFacts
 from bridge.node.note import Note
+from sync.events import EventRecorder
 from sync.informer import Informer
 from sync.kube.client import KubeClient
-from sync.kube.errors import AlreadyExists, Conflict, Forbidden, KubeError, NotFound, Unauthorized
+from sync.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from sync.kube.resources import LEASES, NODES
 from sync.offer import Offer, Offered
 from sync.store import Key
+from sync.unplaced import Unplaced
 from sync.workqueue import WorkQueue
 from translators.types import Object, metadata, uid_of
 
@@ -47,6 +56,8 @@ LARGEST_SECONDS = 30.0
 #: Seconds for which the remote's watches may fail before the node says so: a restart of an API
 #: server takes less, and a node that flaps costs its pods their endpoints.
 OUTAGE_SECONDS = 15.0
+#: Attempts to write a list of taints that others change at the same time.
+ATTEMPTS = 5
 #: The queue's only key: there is one node.
 _NODE = "node"
 
@@ -57,7 +68,8 @@ class NodeTaken(Exception):
 
 class NodeController:
     """``offer`` is what the Node has; ``remote_nodes`` is the informer of the nodes behind it;
-    ``watched`` are the witnesses of the remote's health."""
+    ``watched`` are the witnesses of the remote's health; ``unplaced`` tells whether pods wait
+    there, None where nobody asks."""
 
     def __init__(
         self,
@@ -67,6 +79,8 @@ class NodeController:
         offer: Offer,
         remote_nodes: Informer,
         watched: list[Informer],
+        unplaced: Unplaced | None,
+        events: EventRecorder,
         now: Callable[[], str],
         note: Note | None = None,
     ) -> None:
@@ -75,6 +89,8 @@ class NodeController:
         self._offer = offer
         self._remote_nodes = remote_nodes
         self._watched = watched
+        self._unplaced = unplaced
+        self._events = events
         self._now = now
         self._note = note
         self._queue: WorkQueue[str] = WorkQueue()
@@ -89,8 +105,11 @@ class NodeController:
         self.node.on_state(self._home_state_changed)
         remote_nodes.on_change(self._remote_node_changed)
         offer.on_change(self._offer_changed)
+        remote_nodes.client.on_refused(remote_nodes.doubt)
         for informer in watched:
             informer.on_state(self._state_changed)
+        if unplaced is not None:
+            unplaced.on_change(lambda: self._queue.add_after(_NODE, SETTLE))
 
     async def register(self) -> Object:
         """Makes the Node, or takes it up again after an earlier join. Raises NodeTaken."""
@@ -185,26 +204,23 @@ class NodeController:
         It is made with its status, so that the scheduler never sees a node without capacity.
         """
         nodes = list(self._remote_nodes.store)
-        offered = self._offered()
-        body = model.new_node(self._facts, nodes, largest=offered.largest)
-        health = self._health(nodes)
-        body["status"] = self._status(body, nodes, offered, health)
+        offered, ready = self._offered(), self._health(nodes)
+        body = model.new_node(self._facts.name, self._marks(nodes, offered.largest))
+        body["status"] = self._status(body, nodes, offered, ready)
         try:
             node = await self._home.create(NODES, body)
         except AlreadyExists:
             node = await self._home.get(NODES, self._facts.name)
             check_ours(node, self._facts)
         else:
-            self._tell(health, offered)
+            self._tell(ready, offered)
         self.node.observe(node)
         return node
 
-    def _status(
-        self, node: Object, nodes: list[Object], offered: Offered, health: Health
-    ) -> Object:
+    def _status(self, node: Object, nodes: list[Object], offered: Offered, ready: Health) -> Object:
         """The status that the Node should have."""
         return model.status(
-            node, self._facts, offered=offered, nodes=nodes, health=health, now=self._now()
+            node, self._facts, offered=offered, nodes=nodes, ready=ready, now=self._now()
         )
 
     def _offered(self) -> Offered:
@@ -232,37 +248,60 @@ class NodeController:
         self._largest_since = now
         return wanted
 
+    def _marks(self, nodes: list[Object], largest: str) -> Marks:
+        """The labels, annotations and taints that the Node should have, as far as they are ours."""
+        crowded, again = self._unplaced.look() if self._unplaced is not None else (False, None)
+        if again is not None:
+            self._queue.add_after(_NODE, again)
+        return model.wanted(self._facts, nodes, largest=largest, crowded=crowded)
+
     async def _write(self, node: Object) -> None:
         nodes, offered = list(self._remote_nodes.store), self._offered()
-        # With its UID, a patch meets no other Node that has since taken the name.
-        same: Object = {"metadata": {"uid": uid_of(node)}}
-        largest = self._largest(node, offered.largest)
-        patch = model.metadata_patch(node, self._facts, nodes, largest=largest)
-        if patch:
-            patch["metadata"] |= same["metadata"]
-            node = await self._home.patch(NODES, self._facts.name, patch)
-            self.node.observe(node)
-        health = self._health(nodes)
-        patch = model.status_patch(node, self._status(node, nodes, offered, health))
+        node = await self._mark(node, self._marks(nodes, self._largest(node, offered.largest)))
+        ready = self._health(nodes)
+        patch = model.status_patch(node, self._status(node, nodes, offered, ready))
         if not patch:
             return
         written = await self._home.patch(
             NODES,
             self._facts.name,
-            {**same, "status": patch},
+            {"metadata": {"uid": uid_of(node)}, "status": patch},
             subresource="status",
             kind="strategic",
         )
         self.node.observe(written)
-        self._tell(health, offered)
+        self._tell(ready, offered)
+        before, after = model.is_ready(node), model.is_ready(written)
+        if before is not None and before != after:
+            # The words of a kubelet's own (pkg/kubelet/events), and what is the matter.
+            reason = "NodeReady" if after else "NodeNotReady"
+            self._events.normal(written, reason, f"Node {self._facts.name} is {_words(ready)}")
 
-    def _tell(self, health: Health, offered: Offered) -> None:
+    async def _mark(self, node: Object, wanted: Marks) -> Object:
+        """Gives the Node labels, annotations and taints. Raises Conflict where others change it
+        all the time, or another Node has taken its name."""
+        for attempt in range(1, ATTEMPTS + 1):
+            patch = marks.patch(node, wanted)
+            if not patch:
+                break
+            # With its UID, a patch meets no other Node that has since taken the name.
+            patch["metadata"]["uid"] = uid_of(node)
+            try:
+                node = await self._home.patch(NODES, self._facts.name, patch)
+                self.node.observe(node)
+            except Conflict:
+                if attempt == ATTEMPTS:
+                    raise
+                node = await self._home.get(NODES, self._facts.name)
+                check_ours(node, self._facts)
+        return node
+
+    def _tell(self, ready: Health, offered: Offered) -> None:
         """One line for people when the node's health changes: what is free always does."""
-        level = logging.INFO if health != self._told else logging.DEBUG
-        self._told = health
-        word = "Ready" if health.ready else "NotReady"
+        level = logging.INFO if ready != self._told else logging.DEBUG
+        self._told = ready
         what = model.describe(offered.capacity)
-        changes.log(level, "node %s: %s (%s); %s", self._facts.name, word, health.message, what)
+        changes.log(level, "node %s: %s; %s", self._facts.name, _words(ready), what)
 
     def _health(self, nodes: list[Object]) -> Health:
         now = asyncio.get_running_loop().time()
@@ -271,9 +310,9 @@ class NodeController:
             # NB: the timer that brings us here and the clock that is read may differ by a bit.
             if informer.error is not None and since is not None:
                 if now - since >= OUTAGE_SECONDS - SETTLE:
-                    return _outage(informer.error)
+                    return health.of_error(informer.error)
                 self._queue.add_after(_NODE, OUTAGE_SECONDS - (now - since))
-        return model.remote_health(nodes)
+        return health.of_nodes(nodes)
 
     # -- the lease -------------------------------------------------------------------------
 
@@ -344,11 +383,5 @@ def check_ours(node: Object, facts: NodeFacts) -> None:
     raise NodeTaken(f"home: node {facts.name} exists and {whose}; choose another name with --name")
 
 
-def _outage(error: KubeError) -> Health:
-    if isinstance(error, Unauthorized | Forbidden):
-        return Health(
-            False, "RemoteCredentialRefused", f"the remote cluster refuses us: {error.message}"
-        )
-    return Health(
-        False, "RemoteUnreachable", f"the remote cluster cannot be reached: {error.message}"
-    )
+def _words(ready: Health) -> str:
+    return f"{'Ready' if ready.status else 'NotReady'} ({ready.message})"

@@ -1,21 +1,25 @@
 """What the virtual node's Node object says: pure functions, no I/O.
 
-Ours are the labels under our domain and a few that kubelets set, the taint that was asked for
-when the node was made, and everything in the status that a kubelet would write. Whatever others
-put on the Node (labels, annotations, taints, cordon, conditions of other types) is theirs.
+Ours are the labels, annotations and taints of `wanted`, by the rules of `bridge.node.marks`, and
+everything in the status that a kubelet would write. Whatever others put on the Node (labels,
+annotations, taints, cordon, conditions of other types) is theirs.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from bridge.node import health, labels, marks
+from bridge.node.health import Health
+from bridge.node.marks import Marks
+from bridge.node.options import TAINT_UNSCHEDULABLE
 from sync.offer import Offered
 from translators import diff
-from translators.capacity import Capacity, by_importance, counts
+from translators.capacity import Capacity, by_importance
 from translators.naming import DOMAIN, LABEL_VIRTUAL, label_value
-from translators.types import Object, metadata
+from translators.types import Object
 
 #: Says that a Node is a virtual one of this bridge; the value is the remote's identity.
 LABEL_REMOTE = f"{DOMAIN}/remote"
@@ -31,23 +35,9 @@ ANNOTATION_LARGEST = f"{DOMAIN}/largest-pod"
 #: Says which of the remote's ResourceQuotas are used up; on the Node where there are any.
 CONDITION_QUOTA = f"{DOMAIN}/QuotaExhausted"
 
-#: Conditions that a kubelet reports and that must each have a status, or the node's health is
-#: taken as unknown; (type, reason, message).
-_QUIET = (
-    ("MemoryPressure", "RemoteSchedules", "the remote's own nodes report memory pressure"),
-    ("DiskPressure", "RemoteSchedules", "the remote's own nodes report disk pressure"),
-    ("PIDPressure", "RemoteSchedules", "the remote's own nodes report process pressure"),
-    ("NetworkUnavailable", "RemoteNetwork", "pods use the remote cluster's network"),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """Whether pods on the node can run and be managed, and why not, for a person."""
-
-    ready: bool
-    reason: str
-    message: str
+#: What keeps pods that have a choice away while others wait for a node of the remote.
+_CROWDED: Object = {"key": TAINT_UNSCHEDULABLE, "effect": "PreferNoSchedule"}
+_NETWORK = Health(False, "RemoteNetwork", "pods use the remote cluster's network")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,55 +51,56 @@ class NodeFacts:
     port: int
     version: str
     """The bridge's version."""
-    taint: Object | None
+    asked: Marks
+    """What the person who joined asked for."""
     annotations: dict[str, str]
+    """What the next join and `bridge leave` are to know."""
 
 
-def new_node(facts: NodeFacts, nodes: Iterable[Object], *, largest: str) -> Object:
-    """The Node to create. ``nodes`` are the remote's: what they all are, the virtual node is."""
-    node: Object = {
+def wanted(
+    facts: NodeFacts, nodes: Sequence[Object], *, largest: str, crowded: bool = False
+) -> Marks:
+    """Labels, annotations and taints that are ours to set. ``nodes`` are the remote's: what they
+    all are, the virtual node is. ``largest`` is for `ANNOTATION_LARGEST`. ``crowded``: pods wait
+    there for a node."""
+    own = {
+        marks.LABEL_HOSTNAME: label_value(facts.name),
+        marks.LABEL_TYPE: "virtual-kubelet",
+        marks.LABEL_NO_BALANCER: "true",
+        LABEL_VIRTUAL: "true",
+        LABEL_REMOTE: facts.remote_id,
+    }
+    return Marks(
+        labels={**labels.common(nodes), **facts.asked.labels, **own},
+        annotations={
+            **facts.asked.annotations,
+            **facts.annotations,
+            ANNOTATION_LARGEST: largest,
+        },
+        taints=(*facts.asked.taints, _CROWDED) if crowded else facts.asked.taints,
+    )
+
+
+def new_node(name: str, ours: Marks) -> Object:
+    """The Node to create."""
+    return {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {
-            "name": facts.name,
-            "labels": labels(facts, nodes),
-            "annotations": {**facts.annotations, ANNOTATION_LARGEST: largest},
+            "name": name,
+            "labels": dict(ours.labels),
+            "annotations": {**ours.annotations, **marks.applied(ours)},
         },
-        "spec": {"taints": [facts.taint]} if facts.taint else {},
-    }
-    return node
-
-
-def labels(facts: NodeFacts, nodes: Iterable[Object]) -> dict[str, str]:
-    """Labels that are ours to set."""
-    infos = [(node.get("status") or {}).get("nodeInfo") or {} for node in nodes]
-    return {
-        "kubernetes.io/hostname": label_value(facts.name),
-        "kubernetes.io/arch": _same(infos, "architecture") or "amd64",
-        "kubernetes.io/os": _same(infos, "operatingSystem") or "linux",
-        "type": "virtual-kubelet",
-        # Cloud controllers and load balancers must not look for a machine behind the node.
-        "node.kubernetes.io/exclude-from-external-load-balancers": "true",
-        LABEL_VIRTUAL: "true",
-        LABEL_REMOTE: facts.remote_id,
+        "spec": {"taints": list(ours.taints)} if ours.taints else {},
     }
 
 
 def seen_of(node: Object | None) -> object:
-    """What `labels` and `status` read of a node of the remote, beside what it offers."""
-    return node and (counts(node), (node.get("status") or {}).get("nodeInfo"))
-
-
-def metadata_patch(
-    current: Object, facts: NodeFacts, nodes: Iterable[Object], *, largest: str
-) -> Object:
-    """The merge patch for labels and annotations of ours that are not as they should be."""
-    desired = {
-        "labels": labels(facts, nodes),
-        "annotations": {**facts.annotations, ANNOTATION_LARGEST: largest},
-    }
-    patch: Object = diff.merge_patch(metadata(current), desired)
-    return {"metadata": patch} if patch else {}
+    """What `wanted` and `status` read of a node of the remote, beside what it offers."""
+    if node is None:
+        return None
+    info = (node.get("status") or {}).get("nodeInfo")
+    return labels.told(node), health.seen(node), info
 
 
 def status(
@@ -117,8 +108,8 @@ def status(
     facts: NodeFacts,
     *,
     offered: Offered,
-    nodes: Iterable[Object],
-    health: Health,
+    nodes: Sequence[Object],
+    ready: Health,
     now: str,
 ) -> Object:
     """The status of the Node, to be compared with `diff.status_patch`.
@@ -127,11 +118,12 @@ def status(
     counts is the Lease's (KEP-589), and a status that only says the time anew is not written.
     """
     ours: Object = current.get("status") or {}
-    wanted = [("Ready", health.ready, health.reason, health.message)]
-    wanted += [(kind, False, reason, message) for kind, reason, message in _QUIET]
+    # Each must have a status, or the node's health is taken as unknown.
+    said = {"Ready": ready, "NetworkUnavailable": _NETWORK}
+    said |= {kind: health.pressure(kind, nodes) for kind in health.PRESSURES}
     had = any(it.get("type") == CONDITION_QUOTA for it in ours.get("conditions") or ())
     if offered.exhausted is not None or had:
-        wanted.append(_quota(offered.exhausted or ()))
+        said[CONDITION_QUOTA] = _quota(offered.exhausted or ())
     capacity = offered.capacity
     return {
         # Resources that the remote no longer has are to go from the map.
@@ -143,7 +135,7 @@ def status(
         ],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": facts.port}},
         "nodeInfo": _node_info(facts, nodes),
-        "conditions": _conditions(ours.get("conditions") or (), wanted, now),
+        "conditions": _conditions(ours.get("conditions") or (), said, now),
     }
 
 
@@ -158,11 +150,19 @@ def status_patch(current: Object, desired: Object) -> Object:
     return {**patch, **conditions}
 
 
-def _quota(exhausted: tuple[str, ...]) -> tuple[str, bool, str, str]:
+def _quota(exhausted: tuple[str, ...]) -> Health:
     """The condition that tells of quotas; without numbers, which change with every pod."""
     if exhausted:
-        return CONDITION_QUOTA, True, "RemoteQuotaReached", "; ".join(exhausted)
-    return CONDITION_QUOTA, False, "RemoteQuotaLeft", "no quota of the remote is used up"
+        return Health(True, "RemoteQuotaReached", "; ".join(exhausted))
+    return Health(False, "RemoteQuotaLeft", "no quota of the remote is used up")
+
+
+def is_ready(node: Object) -> bool | None:
+    """Whether the Node says that it is Ready; None where it says nothing."""
+    for condition in (node.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "Ready":
+            return bool(condition.get("status") == "True")
+    return None
 
 
 def describe(capacity: Capacity) -> str:
@@ -173,20 +173,7 @@ def describe(capacity: Capacity) -> str:
     return f"{capacity.nodes} node{'s' if capacity.nodes != 1 else ''}: {what}"
 
 
-def remote_health(nodes: Iterable[Object]) -> Health:
-    """The health of a remote that answers. ``nodes``: those that --node-selector selects."""
-    known = list(nodes)
-    usable = sum(1 for node in known if counts(node))
-    if usable:
-        return Health(True, "RemoteReady", f"the remote cluster has {usable} usable node(s)")
-    if known:
-        why = "no node of the remote cluster is Ready, schedulable and untainted"
-    else:
-        why = "the remote cluster has no nodes, or none that --node-selector selects"
-    return Health(False, "NoUsableNodes", why)
-
-
-def _node_info(facts: NodeFacts, nodes: Iterable[Object]) -> Object:
+def _node_info(facts: NodeFacts, nodes: Sequence[Object]) -> Object:
     """What the remote's nodes have in common, with the version of their kubelets.
 
     ``kubeletVersion`` is theirs because clients and the scheduler read from it what a kubelet can
@@ -208,8 +195,6 @@ def _node_info(facts: NodeFacts, nodes: Iterable[Object]) -> Object:
             "systemUUID",
         )
     }
-    same["architecture"] = same["architecture"] or "amd64"
-    same["operatingSystem"] = same["operatingSystem"] or "linux"
     versions = (str(info.get("kubeletVersion", "")) for info in infos)
     same["kubeletVersion"] = same["kubeletVersion"] or min(versions, key=_age, default="")
     # The identities of machines are not the virtual node's, even where there is only one.
@@ -228,15 +213,13 @@ def _same(infos: list[Object], field: str) -> str | None:
     return values.pop() if len(values) == 1 else None
 
 
-def _conditions(
-    current: Iterable[Object], wanted: list[tuple[str, bool, str, str]], now: str
-) -> list[Object]:
+def _conditions(current: Iterable[Object], wanted: Mapping[str, Health], now: str) -> list[Object]:
     known = {condition.get("type"): condition for condition in current}
     conditions = []
-    for kind, is_true, reason, message in wanted:
+    for kind, told in wanted.items():
         before = known.get(kind) or {}
-        word = "True" if is_true else "False"
-        said = {"type": kind, "status": word, "reason": reason, "message": message}
+        word = "True" if told.status else "False"
+        said = {"type": kind, "status": word, "reason": told.reason, "message": told.message}
         same = all(before.get(key) == value for key, value in said.items())
         beat = before.get("lastHeartbeatTime") if same else None
         since = before.get("lastTransitionTime") if before.get("status") == word else None

@@ -14,7 +14,7 @@ from e2e.clusters.model import Cluster, Progress
 
 #: The virtual node; the tests' own helpers ask a kubelet at the standard port only.
 NODE = "virtual"
-_JOIN = ("--name", NODE, "--taint", "none", "--port", "10250")
+_JOIN = ("--name", NODE, "--taints", "none", "--port", "10250")
 
 #: A node that was registered just now is Ready when the remote's nodes are summed up.
 _READY = "60s"

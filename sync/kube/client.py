@@ -85,6 +85,7 @@ class KubeClient:
         self._user_agent = user_agent
         self._requests: aiohttp.ClientSession | None = None
         self._streams: aiohttp.ClientSession | None = None
+        self._refused_handlers: list[Callable[[], None]] = []
         self.measures = Requests()
         """What was asked through this client, in numbers."""
 
@@ -199,10 +200,12 @@ class KubeClient:
         uid: str,
         namespace: str | None = None,
         grace_seconds: int | None = None,
+        resource_version: str | None = None,
     ) -> None:
-        """Deletes the object with this UID, and no other that has since taken its name.
+        """Deletes the object with this UID, and no other that has since taken its name; with
+        ``resource_version`` only while nobody has changed it since then.
 
-        Already gone, or another UID by now: nothing to do, no error.
+        Already gone, or another by now: nothing to do, no error. A watch tells which.
         """
         options: Object = {
             "apiVersion": "v1",
@@ -210,6 +213,8 @@ class KubeClient:
             "preconditions": {"uid": uid},
             "propagationPolicy": "Background",
         }
+        if resource_version is not None:
+            options["preconditions"]["resourceVersion"] = resource_version
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
         path = resource.path(name, namespace=namespace)
@@ -269,7 +274,20 @@ class KubeClient:
         )
         return await self._authorized(call)
 
+    def on_refused(self, handler: Callable[[], None]) -> None:
+        """Calls ``handler`` each time that the server does not accept the credential (401) for a
+        request, though it was read again."""
+        self._refused_handlers.append(handler)
+
     async def _authorized(self, call: _Call) -> bytes:
+        try:
+            return await self._renewed(call)
+        except Unauthorized:
+            for handler in self._refused_handlers:
+                handler()
+            raise
+
+    async def _renewed(self, call: _Call) -> bytes:
         seen = self.access.generation
         try:
             return await self._once(call)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from bridge.settings import (
-    DEFAULT_TAINT,
     JoinSettings,
     SettingsError,
     check_address,
@@ -18,36 +17,9 @@ from bridge.settings import (
     parse_home_api,
     parse_limits,
     parse_node_selector,
-    parse_taint,
 )
 from sync.kube.access import KubeconfigRef
 from translators.capacity import NO_LIMITS, Limits
-from translators.types import Object
-
-
-@pytest.mark.parametrize(
-    ("text", "taint"),
-    [
-        (
-            DEFAULT_TAINT,
-            {"key": "cluster-bridge.io/virtual-node", "value": "true", "effect": "NoSchedule"},
-        ),
-        ("burst:NoExecute", {"key": "burst", "effect": "NoExecute"}),
-        ("burst=:PreferNoSchedule", {"key": "burst", "effect": "PreferNoSchedule"}),
-        ("none", None),
-    ],
-    ids=["the default", "without a value", "with an empty value", "none at all"],
-)
-def test_taint(text: str, taint: Object | None) -> None:
-    assert parse_taint(text) == taint
-
-
-@pytest.mark.parametrize(
-    "text", ["", "burst", "burst=yes", "burst:Never", "=yes:NoSchedule", "a b:NoSchedule", "a:"]
-)
-def test_a_taint_is_refused(text: str) -> None:
-    with pytest.raises(SettingsError, match=r"--taint .*KEY=VALUE:EFFECT"):
-        parse_taint(text)
 
 
 @pytest.mark.parametrize("name", ["burst", "b", "burst-1.example.com", "0", "a" * 253, "a--b"])

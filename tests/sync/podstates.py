@@ -9,12 +9,17 @@ from translators.types import HomeUid, Object, RemoteUid
 
 IDENTITY = Identity(home_id="0123456789abcdef", home_name="berlin", node="burst")
 ADDRESS = "10.20.0.5"
-POLICY = Policy(IDENTITY, ADDRESS)
+POLICY = Policy(IDENTITY, ADDRESS, unschedulable_timeout=300.0)
 NOW = "2025-11-03T10:00:00Z"
+#: Less and more than the timeout ago.
+LATELY, LONG_AGO = "2025-11-03T09:56:00Z", "2025-11-03T09:54:00Z"
+WAITS = "cluster-bridge.io/RemoteScheduled"
+VERSION = "4711"
 
 HOME_UID, FORMER_UID = HomeUid("home-1"), HomeUid("home-0")
 REMOTE_UID = RemoteUid("remote-1")
 _TIME = "2025-11-03T09:00:00Z"
+_NO_NODE = {"status": "False", "reason": "Unschedulable", "message": "0/2 nodes are available"}
 
 
 def home(
@@ -28,10 +33,11 @@ def home(
     image: str = "busybox:1",
     asks: str | None = None,
     kept: bool = False,
+    waits: str | None = None,
 ) -> Object:
     """A pod that is bound to the virtual node. ``marked``: it may have run in the remote.
     ``deleting``: its grace in seconds. ``asks``: CPUs that it requests.
-    ``kept``: by a finalizer."""
+    ``kept``: by a finalizer. ``waits``: since when it is told that the remote cannot place it."""
     meta: Object = {"name": "web", "namespace": "shop", "uid": uid}
     if deleting is not None:
         meta |= {"deletionTimestamp": _TIME, "deletionGracePeriodSeconds": deleting}
@@ -42,6 +48,8 @@ def home(
     status: Object = {"phase": phase, "qosClass": "BestEffort"}
     if marked or phase != "Pending":
         status["startTime"] = _TIME
+    if waits is not None:
+        status["conditions"] = [{**_NO_NODE, "type": WAITS, "lastTransitionTime": waits}]
     container: Object = {"name": "main", "image": image}
     if asks is not None:
         container["resources"] = {"requests": {"cpu": asks}}
@@ -56,14 +64,25 @@ def remote(
     of: str = HOME_UID,
     uid: str = REMOTE_UID,
     image: str = "busybox:1",
+    waits: bool = False,
 ) -> Object:
-    """A remote pod that stands for the home pod with UID ``of``."""
+    """A remote pod that stands for the home pod with UID ``of``. ``waits``: the remote's scheduler
+    finds no node for it."""
     meta = pod.pod_metadata(home(uid=of, image=image), IDENTITY)
-    meta["uid"] = uid
+    meta |= {"uid": uid, "resourceVersion": VERSION}
     if deleting is not None:
         meta |= {"deletionTimestamp": _TIME, "deletionGracePeriodSeconds": deleting}
     status: Object = {"phase": phase, "qosClass": "BestEffort"}
     if phase != "Pending":
         status |= {"startTime": _TIME, "hostIP": "192.168.7.12", "podIP": "10.244.3.17"}
-    containers = [{"name": "main", "image": image}]
-    return {"metadata": meta, "spec": {"containers": containers}, "status": status}
+    spec: Object = {"containers": [{"name": "main", "image": image}]}
+    if waits:
+        condition = {
+            **_NO_NODE,
+            "type": "PodScheduled",
+            "lastTransitionTime": "2025-11-03T02:00:00Z",
+        }
+        status["conditions"] = [condition]
+    else:
+        spec["nodeName"] = "worker"
+    return {"metadata": meta, "spec": spec, "status": status}

@@ -12,6 +12,7 @@ from aiohttp import web
 from sync import informer as informer_module
 from sync.informer import Informer
 from sync.kube.client import KubeClient
+from sync.kube.errors import Unauthorized
 from sync.kube.resources import CONFIG_MAPS
 from sync.store import Key
 from tests.fakeapi import FakeApi, Fault
@@ -74,6 +75,36 @@ async def test_a_server_that_restarts_is_watched_on_from_where_it_was(
         await caught_up(api, informer)
         assert told.take() == ["+a", "+b"]
         assert all(entry.watch for entry in api.log)
+
+
+async def test_a_watch_that_is_doubted_goes_on_from_where_it_was_or_is_refused(
+    api: FakeApi, client: KubeClient, informer: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A credential is revoked: the watch stands, and another request is refused."""
+    client.on_refused(informer.doubt)
+    told = Told(informer)
+    async with watching(informer):
+        await caught_up(api, informer)
+        api.clear_log()
+        informer.doubt()
+        await caught_up(api, informer)
+        assert not api.requests("GET"), "it is young"
+
+        monkeypatch.setattr(informer_module, "DOUBT_AGE", 0.0)
+        informer.doubt()
+        api.put(config_map("a"))
+        await caught_up(api, informer)
+        assert told.take() == ["+a"]
+        assert all(entry.watch for entry in api.log)
+        assert informer.error is None
+
+        api.fail(Fault("*", "*", code=401, times=None))
+        with pytest.raises(Unauthorized):
+            await client.get(CONFIG_MAPS, "a", namespace="default")
+        await api.until(lambda: isinstance(informer.error, Unauthorized))
+        api.heal()
+        await caught_up(api, informer)
+        await api.until(lambda: informer.error is None)
 
 
 @pytest.mark.usefixtures("proven_soon")

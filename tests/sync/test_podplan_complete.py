@@ -1,8 +1,8 @@
 """The plan for each home state with each remote state: no combination is left undecided.
 
 A cell is what is done, one letter an action, in order: ``C`` create, ``M`` mark and create,
-``?`` ask the remote, ``o`` delete the orphan, ``d`` delete, ``s`` status, ``e`` status with an
-Event, ``R`` remove the home pod, ``-`` nothing.
+``?`` ask the remote, ``o`` delete the orphan, ``d`` delete, ``w`` withdraw, ``l`` look again later,
+``s`` status, ``e`` status with an Event, ``R`` remove the home pod, ``-`` nothing.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from sync.podplan import (
     Create,
     Delete,
     DeleteOrphan,
+    Later,
     RemoveHome,
     State,
     Update,
+    Withdraw,
     WriteStatus,
     plan,
 )
-from tests.sync.podstates import FORMER_UID, NOW, POLICY, home, remote
+from tests.sync.podstates import FORMER_UID, LATELY, LONG_AGO, NOW, POLICY, home, remote
 from translators.types import Object
 
 #: Every home state that the plan tells apart.
@@ -34,43 +36,55 @@ _HOME: dict[str, Object | None] = {
     "ran Always": home(phase="Running"),
     "ran OnFailure": home(phase="Running", policy="OnFailure"),
     "ran Never": home(phase="Running", policy="Never"),
+    "waits": home(waits=LATELY),
+    "waited": home(waits=LONG_AGO),
+    "waited Never": home(waits=LONG_AGO, marked=True, policy="Never"),
     "skipped": home(daemon=True),
     "over": home(phase="Failed"),
     "del new": home(deleting=30),
     "del ran": home(phase="Running", deleting=30),
     "del over": home(phase="Failed", deleting=30),
 }
+_UNPLACED = remote(phase="Pending", waits=True)
 #: Every remote state. ``absent``: the cache has none; ``lost``: nor has the API server; ``ended``
 #: and ``failed``: gone after it ended by itself; ``cut``: gone after it was deleted while it ran;
-#: ``going``: being deleted; ``former``: of an earlier home pod.
+#: ``going``: being deleted; ``old``: of an earlier home pod; ``unpl``: the remote finds no node for
+#: it; ``u.g``, ``u.end``, ``u.l``: such a one that is going, is gone, and is confirmed to be gone.
 _REMOTE: dict[str, dict[str, Any]] = {
     "absent": {"remote": None},
     "lost": {"remote": None, "confirmed": True},
     "ended": {"remote": None, "ended": remote(phase="Succeeded")},
     "failed": {"remote": None, "ended": remote(phase="Failed")},
     "cut": {"remote": None, "ended": remote(deleting=30), "confirmed": True},
-    "pending": {"remote": remote(phase="Pending")},
-    "running": {"remote": remote()},
+    "pend": {"remote": remote(phase="Pending")},
+    "runs": {"remote": remote()},
     "over": {"remote": remote(phase="Succeeded")},
     "going": {"remote": remote(deleting=30)},
     "gone.f": {"remote": remote(phase="Failed", deleting=30)},
-    "former": {"remote": remote(of=FORMER_UID)},
-    "former.g": {"remote": remote(of=FORMER_UID, deleting=30)},
+    "old": {"remote": remote(of=FORMER_UID)},
+    "old.g": {"remote": remote(of=FORMER_UID, deleting=30)},
+    "unpl": {"remote": _UNPLACED},
+    "u.g": {"remote": remote(phase="Pending", waits=True, deleting=0)},
+    "u.end": {"remote": None, "ended": _UNPLACED},
+    "u.l": {"remote": None, "ended": _UNPLACED, "confirmed": True},
 }
 
 _TABLE = """
-home, remote |absent|lost|ended|failed|cut|pending|running|over|going|gone.f|former|former.g
-gone         |-     |-   |-    |-     |-  |o      |o      |o   |-    |-     |o     |-
-new          |C     |C   |s    |s     |C  |-      |s      |s   |e    |e     |o     |-
-new Never    |M     |M   |s    |s     |e  |-      |s      |s   |e    |s     |o     |-
-ran Always   |?     |C   |s    |s     |C  |s      |s      |s   |e    |e     |o     |-
-ran OnFailure|?     |C   |s    |s     |C  |s      |s      |s   |e    |e     |o     |-
-ran Never    |?     |e   |s    |s     |e  |s      |s      |s   |e    |s     |o     |-
-skipped      |e     |e   |e    |e     |e  |-      |s      |s   |e    |e     |o     |-
-over         |-     |-   |-    |-     |-  |d      |d      |-   |-    |-     |o     |-
-del new      |R     |R   |sR   |sR    |sR |d      |sd     |sd  |s    |s     |o     |-
-del ran      |?     |R   |sR   |sR    |sR |sd     |sd     |sd  |s    |s     |o     |-
-del over     |?     |R   |R    |R     |R  |d      |d      |d   |-    |-     |o     |-
+home, remote |absent|lost|ended|failed|cut|pend|runs|over|going|gone.f|old|old.g|unpl|u.g|u.end|u.l
+gone         |-     |-   |-    |-     |-  |o   |o   |o   |-    |-     |o  |-    |o   |-  |-    |-
+new          |C     |C   |s    |s     |C  |-   |s   |s   |e    |e     |o  |-    |sl  |e  |?    |C
+new Never    |M     |M   |s    |s     |e  |-   |s   |s   |e    |s     |o  |-    |sl  |e  |?    |e
+ran Always   |?     |C   |s    |s     |C  |s   |s   |s   |e    |e     |o  |-    |sl  |e  |?    |C
+ran OnFailure|?     |C   |s    |s     |C  |s   |s   |s   |e    |e     |o  |-    |sl  |e  |?    |C
+ran Never    |?     |e   |s    |s     |e  |s   |s   |s   |e    |s     |o  |-    |sl  |e  |?    |e
+waits        |C     |C   |s    |s     |C  |-   |s   |s   |e    |e     |o  |-    |l   |e  |?    |C
+waited       |?     |e   |s    |s     |C  |-   |s   |s   |e    |e     |o  |-    |w   |-  |?    |e
+waited Never |?     |e   |s    |s     |e  |-   |s   |s   |e    |s     |o  |-    |w   |-  |?    |e
+skipped      |e     |e   |e    |e     |e  |-   |s   |s   |e    |e     |o  |-    |sl  |e  |e    |e
+over         |-     |-   |-    |-     |-  |d   |d   |-   |-    |-     |o  |-    |d   |-  |-    |-
+del new      |R     |R   |sR   |sR    |sR |d   |sd  |sd  |s    |s     |o  |-    |sd  |s  |sR   |sR
+del ran      |?     |R   |sR   |sR    |sR |sd  |sd  |sd  |s    |s     |o  |-    |sd  |s  |sR   |sR
+del over     |?     |R   |R    |R     |R  |d   |d   |d   |-    |-     |o  |-    |d   |-  |R    |R
 """
 
 
@@ -86,6 +100,10 @@ def _letter(action: Action) -> str:
             return "o"
         case Delete():
             return "d"
+        case Withdraw():
+            return "w"
+        case Later():
+            return "l"
         case RemoveHome():
             return "R"
         case Update():

@@ -14,15 +14,29 @@ from sync.podplan import (
     Create,
     Delete,
     DeleteOrphan,
+    Later,
     RemoveHome,
     State,
     Update,
+    Withdraw,
     WriteStatus,
     is_skipped,
     plan,
 )
 from tests.fakeapi.patching import strategic
-from tests.sync.podstates import FORMER_UID, HOME_UID, NOW, POLICY, home, remote
+from tests.sync.podstates import (
+    FORMER_UID,
+    HOME_UID,
+    LATELY,
+    LONG_AGO,
+    NOW,
+    POLICY,
+    REMOTE_UID,
+    VERSION,
+    home,
+    remote,
+)
+from translators import unschedulable
 from translators.naming import origin
 from translators.podstatus import is_terminal
 from translators.podverdict import was_handed_over
@@ -41,6 +55,9 @@ def _homes() -> Iterator[Object | None]:
             yield home(policy=policy, marked=True, deleting=deleting)
             yield home(policy=policy, deleting=deleting, daemon=True)
             yield home(policy=policy, deleting=deleting, image="busybox:2")
+    for policy, since in product(_POLICIES, (LATELY, LONG_AGO)):
+        yield home(policy=policy, waits=since, marked=policy == "Never")
+    yield home(waits=LONG_AGO, deleting=30)
 
 
 def _remotes() -> Iterator[Object | None]:
@@ -50,12 +67,15 @@ def _remotes() -> Iterator[Object | None]:
         ("Pending", "Running", "Succeeded", "Failed"), (None, 30, 5), (HOME_UID, FORMER_UID)
     ):
         yield remote(phase=phase, deleting=deleting, of=of)
+    for deleting in (None, 0):
+        yield remote(phase="Pending", deleting=deleting, waits=True)
 
 
 def _ends() -> Iterator[Object | None]:
     yield None
     for phase, deleting in product(("Running", "Succeeded", "Failed"), (None, 30)):
         yield remote(phase=phase, deleting=deleting)
+    yield remote(phase="Pending", waits=True)
 
 
 def _states() -> Iterator[State]:
@@ -163,6 +183,26 @@ def test_only_a_live_pod_follows_a_live_pod() -> None:
         for pod in (_home(state), state.remote):
             assert not is_deleting(pod)
             assert not is_terminal(pod)
+
+
+def test_a_pod_is_withdrawn_only_unplaced_in_the_version_that_was_seen_and_after_its_time() -> None:
+    for state, actions in _with(Withdraw):
+        assert not is_deleting(_home(state))
+        assert unschedulable.seconds_left(_home(state), POLICY, now=NOW) == 0
+        assert state.remote is not None
+        assert unschedulable.waits(state.remote)
+        assert actions[-1] == Withdraw(REMOTE_UID, VERSION)
+
+
+def test_a_pod_that_waits_for_a_node_is_looked_at_when_its_time_is_over() -> None:
+    for state, actions in _plans():
+        pod, there = state.home, state.remote
+        if pod is None or there is None or not unschedulable.waits(there):
+            continue
+        live = not is_deleting(pod) and not is_terminal(pod)
+        assert isinstance(actions[-1] if actions else None, Withdraw | Later) == live
+    for _, actions in _with(Later):
+        assert [action.seconds for action in actions if isinstance(action, Later)] in ([60], [300])
 
 
 def test_what_is_terminal_is_not_written() -> None:

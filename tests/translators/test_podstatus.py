@@ -29,7 +29,7 @@ def _home(status: Object | None = None, *, generation: int | None = 1, **spec: A
 
 
 def _to_home(home: Object, theirs: Object) -> Object:
-    return podstatus.to_home(home, {"status": theirs}, POLICY)
+    return podstatus.to_home(home, {"status": theirs}, POLICY, now=_NOW)
 
 
 def _condition(kind: str, status: str = "True", second: int = 0, **more: Any) -> Object:
@@ -327,7 +327,7 @@ def test_a_deletion_has_been_acted_on_when_it_was_passed_on() -> None:
 def test_a_generation_is_told_only_once_it_is_acted_on(before: int | None) -> None:
     home = _home({"observedGeneration": before} if before else {}, generation=7)
     theirs = {"conditions": [{**_condition("Initialized"), "observedGeneration": 1}]}
-    status = podstatus.to_home(home, {"status": theirs}, POLICY, acted=False)
+    status = podstatus.to_home(home, {"status": theirs}, POLICY, now=_NOW, acted=False)
 
     assert status.get("observedGeneration") == before
     assert status["conditions"][-1]["observedGeneration"] == before
@@ -369,7 +369,7 @@ def test_a_pod_that_goes_in_the_remote_alone_is_not_ready(deleted_at_home: bool)
         },
         "status": {"conditions": [_condition("Ready")]},
     }
-    (ready,) = podstatus.to_home(home, remote, POLICY)["conditions"]
+    (ready,) = podstatus.to_home(home, remote, POLICY, now=_NOW)["conditions"]
 
     if deleted_at_home:
         assert ready == _condition("Ready")

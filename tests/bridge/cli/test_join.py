@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from bridge import app
+from bridge.node.options import parse_taints
 from bridge.observability import logging as to_stderr
 from bridge.preflight.checks import PreflightError
-from bridge.settings import DEFAULT_TAINT, JoinSettings, parse_taint
+from bridge.settings import DEFAULT_TAINTS, JoinSettings
 from sync.kube.access import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
 from translators.capacity import Limits
@@ -50,7 +51,7 @@ def test_one_option_is_enough(invoke: Invoke, asked: Asked) -> None:
     done = invoke(*REMOTE)
     assert done.exit_code == 0
     defaults = JoinSettings(
-        KubeconfigRef(Path("remote.yaml")), KubeconfigRef(), taint=parse_taint(DEFAULT_TAINT)
+        KubeconfigRef(Path("remote.yaml")), KubeconfigRef(), taints=parse_taints(DEFAULT_TAINTS)
     )
     assert asked.settings == [defaults]
     assert done.stdout == ""
@@ -70,7 +71,9 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
         "--address": "fd00:0::5",
         "--port": "0",
         "--namespace-template": "{namespace}",
-        "--taint": "none",
+        "--labels": "team=orders,tier=",
+        "--annotations": "example.com/note=a b",
+        "--taints": "burst:NoExecute",
         "--network": "none",
         "--daemonsets": "run",
         "--service-accounts": "remote",
@@ -82,6 +85,7 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
         "--cpu": "16",
         "--memory": "64Gi",
         "--pods": "50",
+        "--unschedulable-timeout": "90",
         "--tls-cert-file": "tls.crt",
         "--tls-private-key-file": "tls.key",
     }
@@ -96,12 +100,15 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
             address="fd00::5",
             port=0,
             template="{namespace}",
-            taint=None,
+            labels={"team": "orders", "tier": ""},
+            annotations={"example.com/note": "a b"},
+            taints=({"key": "burst", "effect": "NoExecute"},),
             network="none",
             daemonsets="run",
             service_accounts="remote",
             home_api=HostPort("192.0.2.1", 443),
             namespace_linger=5.0,
+            unschedulable_timeout=90.0,
             certificate=Path("tls.crt"),
             key=Path("tls.key"),
             limits=Limits(
@@ -146,11 +153,14 @@ def test_options_of_a_certificate_that_exclude_each_other(
         ("--name", "Not Good"),
         ("--home-name", "Not Good"),
         ("--address", "somewhere"),
-        ("--taint", "nonsense"),
+        ("--labels", "nonsense"),
+        ("--annotations", "nonsense"),
+        ("--taints", "nonsense"),
         ("--daemonsets", "perhaps"),
         ("--network", "wide"),
         ("--service-accounts", "Home"),
         ("--home-api-address", "https://192.0.2.1"),
+        ("--unschedulable-timeout", "0"),
         ("--tls-cert-file", "tls.crt"),
         ("--tls-private-key-file", "tls.key"),
         ("--serving-certificate", "auto"),
@@ -173,7 +183,9 @@ def test_a_wrong_option_is_named_before_anything_is_asked(
     assert asked.settings == []
 
 
-@pytest.mark.parametrize("option", ["--name", "--home-name", "--address"])
+@pytest.mark.parametrize(
+    "option", ["--name", "--home-name", "--address", "--labels", "--annotations", "--taints"]
+)
 def test_an_option_without_a_value_is_not_one_that_was_left_out(
     invoke: Invoke, asked: Asked, option: str
 ) -> None:

@@ -6,20 +6,25 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
 from bridge.node import controller as controller_module
 from bridge.node import model
 from bridge.node.controller import LEASE_NAMESPACE, NodeController, NodeTaken
+from bridge.node.marks import Marks
 from bridge.node.model import NodeFacts
 from bridge.node.note import Note
 from sync import informer as informer_module
 from sync import workqueue
+from sync.events import EventRecorder
 from sync.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.resources import LEASES, NODES, Object
 from sync.offer import Offer
+from sync.unplaced import Unplaced
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault
 from tests.sync.watched import Waits, watching
@@ -27,13 +32,14 @@ from tests.sync.world import IDENTITY
 from translators.capacity import NO_LIMITS
 
 NAME = "virtual"
+TAINT = {"key": "cluster-bridge.io/virtual-node", "value": "true", "effect": "NoSchedule"}
 FACTS = NodeFacts(
     name=NAME,
     remote_id="remote-1",
     address="192.0.2.7",
     port=10250,
     version="1.2.3",
-    taint={"key": "cluster-bridge.io/virtual-node", "value": "true", "effect": "NoSchedule"},
+    asked=Marks(taints=(TAINT,)),
     annotations={model.ANNOTATION_HOME_NAME: "h"},
 )
 #: Stand in for the constants of the module, so that no test waits for half a minute.
@@ -74,22 +80,42 @@ def node(home: KubeClient, nodes: Informer) -> NodeController:
 
 
 def controller(
-    home: KubeClient, nodes: Informer, *, offer: Offer | None = None, note: Note | None = None
+    home: KubeClient,
+    nodes: Informer,
+    asked: Marks = FACTS.asked,
+    *,
+    offer: Offer | None = None,
+    unplaced: Unplaced | None = None,
+    note: Note | None = None,
 ) -> NodeController:
     """It offers what the nodes have; what else is offered, ``offer`` is told by the test."""
     offer = offer or Offer(IDENTITY, NO_LIMITS)
     nodes.on_change(offer.node_changed)
     for known in nodes.store:
         offer.node_changed(None, known)
+
+    def now() -> str:
+        return "2030-01-01T00:00:00Z"
+
     return NodeController(
         home,
-        FACTS,
+        replace(FACTS, asked=asked),
         offer=offer,
         remote_nodes=nodes,
         watched=[nodes],
-        now=lambda: "2030-01-01T00:00:00Z",
+        unplaced=unplaced,
+        events=EventRecorder(home, node=NAME, now=now),
+        now=now,
         note=note,
     )
+
+
+def events(node: NodeController) -> list[tuple[str, str]]:
+    """Reasons and messages that were recorded and not written yet, in order."""
+    queue = node._events._waiting
+    waiting = [queue.get_nowait() for _ in range(queue.qsize())]
+    assert all(event["involvedObject"]["kind"] == "Node" for event in waiting)
+    return [(event["reason"], event["message"]) for event in waiting]
 
 
 def worker(name: str, *, cpu: str = "2", ready: bool = True) -> Object:
@@ -155,7 +181,7 @@ async def test_a_node_is_made_that_says_what_the_remote_is(
     made = home_api.get(NODES, NAME)
     assert made["metadata"]["labels"][model.LABEL_REMOTE] == "remote-1"
     assert made["metadata"]["labels"]["kubernetes.io/arch"] == "arm64"
-    assert FACTS.taint in made["spec"]["taints"]
+    assert TAINT in made["spec"]["taints"]
     assert made["status"]["capacity"]["cpu"] == "4"
     assert made["status"]["nodeInfo"]["kubeletVersion"] == "v1.34.4"
     assert made["status"]["addresses"][0]["address"] == "192.0.2.7"
@@ -339,29 +365,125 @@ async def test_an_outage_of_the_remote_is_told_when_it_lasts_and_so_is_its_end(
         assert lease(home_api)["spec"]["holderIdentity"] == NAME
         await remote_api.start()
         await home_api.until(lambda: condition(home_api)["status"] == "True")
+        await asyncio.sleep(SETTLE)
+        told = events(node)
+        assert [reason for reason, _ in told] == ["NodeNotReady", "NodeReady"]
+        assert told[0][1].startswith("Node virtual is NotReady (the remote cluster cannot be")
+        assert told[1][1].startswith("Node virtual is Ready (usable nodes")
 
 
 async def test_a_short_outage_is_not_told(
-    home_api: FakeApi, remote_api: FakeApi, node: NodeController
+    home_api: FakeApi, remote_api: FakeApi, node: NodeController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Long enough for a machine that has much to do to watch again in a third of it.
+    monkeypatch.setattr(controller_module, "OUTAGE_SECONDS", 10 * OUTAGE)
     async with running(node):
         home_api.clear_log()
         await remote_api.stop()
         await asyncio.sleep(OUTAGE / 3)
         await remote_api.start()
-        await asyncio.sleep(OUTAGE)
+        await asyncio.sleep(10 * OUTAGE)
         assert node_writes(home_api) == []
 
 
+@pytest.mark.parametrize(
+    ("code", "reason"), [(401, "RemoteCredentialRefused"), (403, "RemoteForbidden")]
+)
 async def test_a_credential_that_the_remote_refuses_is_told_as_such(
-    home_api: FakeApi, remote_api: FakeApi, node: NodeController
+    home_api: FakeApi, remote_api: FakeApi, node: NodeController, code: int, reason: str
 ) -> None:
     async with running(node):
-        remote_api.fail(Fault("GET", "/api/v1/nodes", code=403, message="no", times=None))
+        remote_api.fail(Fault("GET", "/api/v1/nodes", code=code, message="no", times=None))
         remote_api.break_watches()
         await home_api.until(lambda: condition(home_api)["status"] == "False")
         # The cut came first; what it was followed by is what lasts.
-        assert condition(home_api)["reason"] in ("RemoteCredentialRefused", "RemoteUnreachable")
+        assert condition(home_api)["reason"] in (reason, "RemoteUnreachable")
+
+
+# -- labels, annotations, taints -----------------------------------------------------------
+
+
+def spec_taints(api: FakeApi) -> list[Object]:
+    """Those that are not of the API server's own admission."""
+    found = api.get(NODES, NAME)["spec"].get("taints") or []
+    return [taint for taint in found if not taint["key"].startswith("node.kubernetes.io/")]
+
+
+async def test_what_the_next_join_asks_for_takes_effect_and_what_people_changed_stays(
+    home_api: FakeApi, home: KubeClient, nodes: Informer
+) -> None:
+    other = {"key": "other", "effect": "NoExecute"}
+    theirs = {"key": "theirs", "effect": "NoSchedule"}
+    first = Marks({"team": "a", "tier": "1"}, {"note": "x"}, (TAINT, other))
+    await controller(home, nodes, first).register()
+    assert spec_taints(home_api) == [TAINT, other]
+    people: Object = {
+        "metadata": {"labels": {"tier": "by-hand"}},
+        "spec": {"taints": [other, theirs]},
+    }
+    home_api.update(NODES, NAME, people)
+    home_api.clear_log()
+    await controller(home, nodes, first).register()
+    assert node_writes(home_api) == [], "the same is asked for: all stays as people have it"
+
+    await controller(home, nodes, Marks({"tier": "2"}, {}, (TAINT,))).register()
+    made = home_api.get(NODES, NAME)["metadata"]
+    assert "team" not in made["labels"]
+    assert made["labels"]["tier"] == "by-hand"
+    assert "note" not in made["annotations"]
+    assert spec_taints(home_api) == [theirs]
+    again = {**TAINT, "value": "again"}
+    await controller(home, nodes, Marks(taints=(again,))).register()
+    assert spec_taints(home_api) == [theirs, again]
+
+
+async def test_taints_that_others_change_at_the_same_time_are_not_lost(
+    home_api: FakeApi, home: KubeClient, nodes: Informer
+) -> None:
+    """The Node is written between the reading and the patch."""
+    unplaced = Mock(Unplaced, look=Mock(return_value=(False, None)))
+    node = controller(home, nodes, unplaced=unplaced)
+    theirs = {"key": "theirs", "effect": "NoSchedule"}
+    async with running(node):
+        known = home_api.get(NODES, NAME)
+        home_api.mute_watches()
+        home_api.update(NODES, NAME, {"spec": {"taints": [*known["spec"]["taints"], theirs]}})
+        unplaced.look.return_value = (True, None)
+        unplaced.on_change.call_args.args[0]()
+        await home_api.until(lambda: len(spec_taints(home_api)) == 3)
+        assert theirs in spec_taints(home_api)
+        home_api.unmute_watches()
+
+
+async def test_pods_that_wait_in_the_remote_keep_others_away_for_that_time(
+    home_api: FakeApi, home: KubeClient, nodes: Informer
+) -> None:
+    unplaced = Mock(Unplaced, look=Mock(return_value=(False, None)))
+    async with running(controller(home, nodes, unplaced=unplaced)):
+        tell = unplaced.on_change.call_args.args[0]
+        unplaced.look.return_value = (True, 3 * SETTLE)
+        tell()
+        soft = {"key": "cluster-bridge.io/unschedulable", "effect": "PreferNoSchedule"}
+        await home_api.until(lambda: soft in spec_taints(home_api))
+        unplaced.look.return_value = (False, None)
+        await home_api.until(lambda: spec_taints(home_api) == [TAINT])
+
+
+async def test_labels_that_all_nodes_of_the_remote_have_come_and_go(
+    home_api: FakeApi, remote_api: FakeApi, node: NodeController
+) -> None:
+    zone = "topology.kubernetes.io/zone"
+
+    def label() -> str | None:
+        found: str | None = home_api.get(NODES, NAME)["metadata"]["labels"].get(zone)
+        return found
+
+    async with running(node):
+        assert label() is None
+        remote_api.update(NODES, "w1", {"metadata": {"labels": {zone: "a"}}})
+        await home_api.until(lambda: label() == "a")
+        joined(remote_api, worker("w2"))
+        await home_api.until(lambda: label() is None)
 
 
 # -- the node and the Lease come back ------------------------------------------------------

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from bridge.node import model
-from bridge.node.model import Health, NodeFacts
+from bridge.node import marks, model
+from bridge.node.health import Health
+from bridge.node.marks import Marks
+from bridge.node.model import NodeFacts
 from sync.offer import Offered
 from tests.fakeapi.patching import merge, strategic
 from translators.capacity import Capacity
@@ -22,7 +24,7 @@ _FACTS = NodeFacts(
     address="10.20.0.5",
     port=10250,
     version="0.1.0",
-    taint=_TAINT,
+    asked=Marks(taints=(_TAINT,)),
     annotations={"cluster-bridge.io/context": "remote"},
 )
 _HEALTHY = Health(True, "RemoteReady", "all is well")
@@ -53,11 +55,15 @@ def _status(current: Object, **more: Any) -> Object:
     given: dict[str, Any] = {
         "offered": _OFFERED,
         "nodes": [_worker()],
-        "health": _HEALTHY,
+        "ready": _HEALTHY,
         "now": _NOW,
         **more,
     }
     return model.status(current, _FACTS, **given)
+
+
+def _new_node(nodes: list[Object]) -> Object:
+    return model.new_node(_FACTS.name, model.wanted(_FACTS, nodes, largest="cpu=1"))
 
 
 def _written(current: Object, desired: Object) -> Object:
@@ -67,7 +73,7 @@ def _written(current: Object, desired: Object) -> Object:
 
 
 def test_a_new_node_has_labels_annotations_and_its_taint() -> None:
-    node = model.new_node(_FACTS, [_worker()], largest="cpu=1")
+    node = _new_node([_worker()])
 
     assert node["metadata"] == {
         "name": "burst",
@@ -75,6 +81,8 @@ def test_a_new_node_has_labels_annotations_and_its_taint() -> None:
             "kubernetes.io/hostname": "burst",
             "kubernetes.io/arch": "arm64",
             "kubernetes.io/os": "linux",
+            "beta.kubernetes.io/arch": "arm64",
+            "beta.kubernetes.io/os": "linux",
             "type": "virtual-kubelet",
             "node.kubernetes.io/exclude-from-external-load-balancers": "true",
             "cluster-bridge.io/virtual-node": "true",
@@ -83,6 +91,10 @@ def test_a_new_node_has_labels_annotations_and_its_taint() -> None:
         "annotations": {
             "cluster-bridge.io/context": "remote",
             "cluster-bridge.io/largest-pod": "cpu=1",
+            "cluster-bridge.io/applied": '{"labels":{"beta.kubernetes.io/arch":"arm64",'
+            '"beta.kubernetes.io/os":"linux","kubernetes.io/arch":"arm64",'
+            '"kubernetes.io/os":"linux"},'
+            '"taints":{"cluster-bridge.io/virtual-node:NoSchedule":"true"}}',
         },
     }
     assert node["spec"] == {"taints": [_TAINT]}
@@ -95,22 +107,23 @@ def test_a_node_can_be_made_without_a_taint_and_before_the_remote_has_nodes() ->
         address="10.20.0.5",
         port=1,
         version="0",
-        taint=None,
+        asked=Marks(),
         annotations={},
     )
-    node = model.new_node(facts, [], largest="cpu=1")
+    node = model.new_node(facts.name, model.wanted(facts, [], largest=""))
 
     assert node["spec"] == {}
-    assert node["metadata"]["labels"]["kubernetes.io/arch"] == "amd64"
+    assert "kubernetes.io/arch" not in node["metadata"]["labels"]
     assert len(node["metadata"]["labels"]["kubernetes.io/hostname"]) <= 63
 
 
 def test_only_labels_and_annotations_of_ours_are_put_right() -> None:
-    node = model.new_node(_FACTS, [_worker()], largest="cpu=1")
+    node = _new_node([_worker()])
     node["metadata"]["labels"] |= {"team": "orders", "kubernetes.io/arch": "amd64"}
-    node["metadata"]["annotations"] = {"note": "x"}
+    del node["metadata"]["annotations"]["cluster-bridge.io/context"]
+    node["metadata"]["annotations"]["note"] = "x"
     before = copy.deepcopy(node)
-    patch = model.metadata_patch(node, _FACTS, [_worker()], largest="cpu=2")
+    patch = marks.patch(node, model.wanted(_FACTS, [_worker()], largest="cpu=2"))
 
     assert patch == {
         "metadata": {
@@ -122,7 +135,7 @@ def test_only_labels_and_annotations_of_ours_are_put_right() -> None:
         }
     }
     assert node == before
-    assert model.metadata_patch(merge(node, patch), _FACTS, [_worker()], largest="cpu=2") == {}
+    assert marks.patch(merge(node, patch), model.wanted(_FACTS, [_worker()], largest="cpu=2")) == {}
 
 
 def test_a_status_that_was_written_is_not_written_again() -> None:
@@ -151,7 +164,7 @@ def test_every_condition_that_a_kubelet_has_is_there() -> None:
 def test_a_condition_keeps_its_time_while_it_stays_the_same() -> None:
     node = _written({}, _status({}))
     sick = Health(False, "RemoteUnreachable", "no route")
-    changed = _status(node, health=sick, now=_LATER)
+    changed = _status(node, ready=sick, now=_LATER)
     found = {item["type"]: item for item in changed["conditions"]}
 
     assert found["Ready"]["lastTransitionTime"] == _LATER
@@ -161,7 +174,7 @@ def test_a_condition_keeps_its_time_while_it_stays_the_same() -> None:
 
 def test_a_new_reason_does_not_move_the_time() -> None:
     node = _written({}, _status({}))
-    told = _status(node, health=Health(True, "RemoteReady", "3 nodes"), now=_LATER)
+    told = _status(node, ready=Health(True, "RemoteReady", "3 nodes"), now=_LATER)
 
     assert told["conditions"][0]["message"] == "3 nodes"
     assert told["conditions"][0]["lastTransitionTime"] == _NOW
@@ -180,7 +193,7 @@ def test_a_condition_has_the_heartbeat_of_when_it_was_last_said_otherwise() -> N
     node = _written({}, _status({}))
     assert {item["lastHeartbeatTime"] for item in node["status"]["conditions"]} == {_NOW}
     sick = Health(False, "RemoteUnreachable", "no route")
-    found = {c["type"]: c for c in _status(node, health=sick, now=_LATER)["conditions"]}
+    found = {c["type"]: c for c in _status(node, ready=sick, now=_LATER)["conditions"]}
 
     assert found["Ready"]["lastHeartbeatTime"] == _LATER
     assert found["DiskPressure"]["lastHeartbeatTime"] == _NOW
@@ -242,17 +255,6 @@ def test_capacity_is_one_line_with_the_most_important_first() -> None:
     assert model.describe(Capacity({}, {}, nodes=0)) == "0 nodes: nothing"
 
 
-def test_a_remote_without_usable_nodes_is_not_ready() -> None:
-    assert model.remote_health([_worker(), _worker(ready="False")]) == Health(
-        True, "RemoteReady", "the remote cluster has 1 usable node(s)"
-    )
-    unusable = model.remote_health([_worker(ready="Unknown")])
-    assert unusable.reason == "NoUsableNodes"
-    none = model.remote_health([])
-    assert none.reason == "NoUsableNodes"
-    assert "--node-selector" in none.message
-
-
 def test_quotas_are_told_of_from_when_there_are_any() -> None:
     kind = "cluster-bridge.io/QuotaExhausted"
 
@@ -271,3 +273,27 @@ def test_quotas_are_told_of_from_when_there_are_any() -> None:
     assert said["message"] == "namespace a, quota q: pods; namespace b, quota q: cpu"
     assert (condition(told(reached, ())) or {})["status"] == "False"
     assert (condition(told(reached, None)) or {})["status"] == "False", "the quota was removed"
+
+
+def test_a_change_of_a_node_that_nothing_here_reads_is_none() -> None:
+    node = _worker()
+    beat = {"type": "Ready", "status": "True", "lastHeartbeatTime": "later"}
+    again = {**node, "status": {**node["status"], "conditions": [beat]}}
+    zone = {"labels": {"topology.kubernetes.io/zone": "a", "team": "x"}}
+
+    assert model.seen_of(again) == model.seen_of(node) == model.seen_of(_worker())
+    assert model.seen_of({**node, "metadata": zone}) != model.seen_of(node)
+    assert model.seen_of({**node, "spec": {"unschedulable": True}}) != model.seen_of(node)
+    assert model.seen_of(None) != model.seen_of(node)
+
+
+def test_others_are_kept_away_while_pods_wait_for_a_node() -> None:
+    soft = {"key": "cluster-bridge.io/unschedulable", "effect": "PreferNoSchedule"}
+    assert model.wanted(_FACTS, [], largest="", crowded=True).taints == (_TAINT, soft)
+
+
+def test_what_the_remotes_nodes_differ_in_is_not_said() -> None:
+    nodes = [_worker(), _worker(architecture="amd64")]
+
+    assert "kubernetes.io/arch" not in model.wanted(_FACTS, nodes, largest="").labels
+    assert _status({}, nodes=nodes)["nodeInfo"]["architecture"] == ""

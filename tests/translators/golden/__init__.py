@@ -35,6 +35,8 @@ IDENTITY = Identity(home_id="0123456789abcdef", home_name="berlin", node="burst"
 ADDRESS = "10.20.0.5"
 POLICY = Policy(IDENTITY, ADDRESS)
 HOME_API = HostPort("10.20.0.1", 6443)
+#: When a status is told.
+NOW = "2025-11-03T09:14:05Z"
 #: Keys of a file that are not results.
 GIVEN = ("about", "translate", "network", "service_accounts", "home", "remote", "pod")
 
@@ -83,7 +85,7 @@ def _pod(given: Object) -> Object:
 
 def _status(given: Object) -> Object:
     policy = replace(POLICY, network=given.get("network", POLICY.network))
-    wanted = podstatus.to_home(given["home"], given["remote"], policy)
+    wanted = podstatus.to_home(given["home"], given["remote"], policy, now=NOW)
     return {"patch": diff.status_patch(given["home"].get("status") or {}, wanted)}
 
 

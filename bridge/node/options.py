@@ -1,0 +1,105 @@
+"""Labels, annotations and taints as options of `join`, checked as the API server checks them.
+
+The rules are those of k8s.io/apimachinery/pkg/util/validation (IsQualifiedName, IsValidLabelValue)
+and of ValidateTaintsInNodeAddition in pkg/apis/core/validation. All raise SettingsError.
+"""
+
+from __future__ import annotations
+
+import re
+
+from bridge.node.marks import is_fixed
+from bridge.settings import SettingsError
+from translators.naming import DOMAIN
+from translators.types import Object
+
+#: Soft, and the bridge's own: pods wait for a node of the remote (`bridge.node.model`).
+TAINT_UNSCHEDULABLE = f"{DOMAIN}/unschedulable"
+EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_PART = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_DOMAIN = re.compile(rf"{_PART}(\.{_PART})*")
+#: Home's controllers add and remove these by the node's conditions.
+_CONTROLLERS = ("node.kubernetes.io", "node.cloudprovider.kubernetes.io")
+
+
+def parse_labels(text: str) -> dict[str, str]:
+    """``KEY=VALUE[,KEY=VALUE]``."""
+    found = _pairs("--labels", text)
+    for key, value in found.items():
+        _check_key("--labels", key, key)
+        _check_value("--labels", value)
+    return found
+
+
+def parse_annotations(text: str) -> dict[str, str]:
+    """``KEY=VALUE[,KEY=VALUE]``; a value has no comma."""
+    found = _pairs("--annotations", text)
+    for key in found:
+        # Their names alone may have capitals in the domain (ValidateAnnotations).
+        _check_key("--annotations", key, key.lower())
+    return found
+
+
+def parse_taints(text: str) -> tuple[Object, ...]:
+    """``KEY[=VALUE]:EFFECT[,…]`` as kubectl writes it, or ``none``."""
+    if text == "none":
+        return ()
+    found: dict[tuple[str, str], Object] = {}
+    for part in text.split(","):
+        pair, colon, effect = part.rpartition(":")
+        key, _, value = pair.partition("=")
+        if not colon or not key or effect not in EFFECTS:
+            raise SettingsError(
+                f"--taints {part!r}: write KEY=VALUE:EFFECT with an effect of "
+                f"{', '.join(EFFECTS)}, several with commas between them, or none"
+            )
+        _check_name("--taints", key, key)
+        _check_value("--taints", value)
+        if key == TAINT_UNSCHEDULABLE or key.partition("/")[0] in _CONTROLLERS:
+            raise SettingsError(f"--taints {key}: it comes and goes by itself; choose another key")
+        if (key, effect) in found:
+            raise SettingsError(f"--taints {key}:{effect}: it is there twice")
+        found[key, effect] = {"key": key, "effect": effect} | ({"value": value} if value else {})
+    return tuple(found.values())
+
+
+def _pairs(option: str, text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, value = part.partition("=")
+        if not equals or not key:
+            raise SettingsError(
+                f"{option} {part!r}: write KEY=VALUE, several with commas between them"
+            )
+        if key in found:
+            raise SettingsError(f"{option} {key}: it is there twice")
+        found[key] = value
+    return found
+
+
+def _check_key(option: str, key: str, name: str) -> None:
+    _check_name(option, key, name)
+    if is_fixed(key):
+        raise SettingsError(f"{option} {key}: the bridge itself sets it; choose another key")
+
+
+def _check_name(option: str, key: str, name: str) -> None:
+    domain, slash, last = name.rpartition("/")
+    fits = _NAME.fullmatch(last) and (
+        not slash or (_DOMAIN.fullmatch(domain) and len(domain) < 254)
+    )
+    if not fits:
+        raise SettingsError(
+            f"{option} {key!r}: a key is NAME or DOMAIN/NAME; the name has up to 63 letters, "
+            "digits, '-', '_' and '.', with a letter or digit at either end"
+        )
+
+
+def _check_value(option: str, value: str) -> None:
+    if value and not _NAME.fullmatch(value):
+        raise SettingsError(
+            f"{option} {value!r}: a value has up to 63 letters, digits, '-', '_' and '.', with a "
+            "letter or digit at either end"
+        )

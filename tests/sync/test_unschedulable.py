@@ -1,0 +1,175 @@
+"""Pods that the remote's scheduler, which is the test here, cannot place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sync.kube.resources import PODS, Object
+from tests.fakeapi import Fault
+from tests.sync.world import THERE, World
+
+SAID = "0/1 nodes are available: 1 Insufficient cpu."
+_MINUTE = "2030-01-01T00:{:02}:00Z"
+
+
+@pytest.fixture
+async def patient(world: World) -> World:
+    """An engine that waits for three minutes."""
+    world.policy = replace(world.policy, unschedulable_timeout=180.0)
+    await world.start()
+    return world
+
+
+def finds_no_node(world: World, said: str = SAID) -> None:
+    """The remote's scheduler has looked at the pod; its clock is years behind."""
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": said,
+        "lastTransitionTime": "2020-01-01T00:00:00Z",
+    }
+    world.remote.update(PODS, "a", {"status": {"conditions": [condition]}}, THERE)
+
+
+async def waiting(world: World, **spec: object) -> Object:
+    """A home pod for which the remote has found no node."""
+    pod = world.pod(**spec)  # type: ignore[arg-type]
+    await world.settle()
+    finds_no_node(world)
+    await world.settle()
+    return pod
+
+
+async def minutes_pass(world: World, minutes: int) -> None:
+    """The clock is later, and the wait's timer rings."""
+    world.now = _MINUTE.format(minutes)
+    for key in list(world.engine.pods.controller.queue._later):
+        world.engine.pods.controller.queue.add(key)
+    await world.settle()
+
+
+def told(world: World) -> Object:
+    """The condition at home."""
+    found = {c["type"]: c for c in world.status()["conditions"]}
+    condition: Object = found["cluster-bridge.io/RemoteScheduled"]
+    return condition
+
+
+async def test_it_is_told_in_the_words_of_the_remotes_scheduler(patient: World) -> None:
+    await waiting(patient)
+    assert (told(patient)["status"], told(patient)["reason"]) == ("False", "Unschedulable")
+    assert told(patient)["message"] == SAID
+    assert told(patient)["lastTransitionTime"] == _MINUTE.format(0)
+    patient.runs()
+    await patient.settle()
+    assert told(patient)["status"] == "True"
+    assert patient.status()["phase"] == "Running"
+
+
+@pytest.mark.parametrize("restart", ["Always", "OnFailure", "Never"])
+async def test_a_pod_is_given_up_after_its_time_and_not_before(
+    patient: World, restart: str
+) -> None:
+    await waiting(patient, restartPolicy=restart)
+    finds_no_node(patient, "0/2 nodes are available: 2 Insufficient cpu.")
+    await minutes_pass(patient, 2)
+    assert patient.there()
+    await minutes_pass(patient, 3)
+    assert patient.there() is None
+    status = patient.status()
+    assert (status["phase"], status["reason"]) == ("Failed", "RemoteUnschedulable")
+    assert status["message"].endswith(
+        "found no node for 180 s: 0/2 nodes are available: 2 Insufficient cpu."
+    )
+    disrupted = next(c for c in status["conditions"] if c["type"] == "DisruptionTarget")
+    assert (disrupted["status"], disrupted["reason"]) == ("True", "RemoteUnschedulable")
+    await patient.told("RemoteUnschedulable")
+    await patient.restart()
+    assert patient.writes() == []
+    assert patient.there() is None
+
+
+async def test_a_pod_that_is_bound_just_then_stays(patient: World) -> None:
+    """The withdrawal meets a newer version than it was decided on."""
+    await waiting(patient)
+    patient.remote.mute_watches()
+    patient.remote.bind("a", "worker", THERE)
+    patient.now = _MINUTE.format(9)
+    for key in list(patient.engine.pods.controller.queue._later):
+        patient.engine.pods.controller.queue.add(key)
+    await patient.remote.until(lambda: patient.remote.writes("*/pods/a"))
+    patient.remote.unmute_watches()
+    await patient.settle()
+    remote = patient.there()
+    assert remote is not None
+    assert "deletionTimestamp" not in remote["metadata"]
+    patient.runs()
+    await patient.settle()
+    assert patient.status()["phase"] == "Running"
+
+
+@pytest.mark.parametrize("withdrawn", [True, False], ids=["after", "before"])
+async def test_a_kill_around_the_withdrawal_ends_in_the_same_way(
+    patient: World, withdrawn: bool
+) -> None:
+    await waiting(patient)
+    await patient.stop()
+    if withdrawn:
+        patient.remote.remove(PODS, "a", THERE)
+    patient.now = _MINUTE.format(4)
+    patient.forget()
+    await patient.start()
+    assert patient.there() is None
+    assert patient.status()["reason"] == "RemoteUnschedulable"
+    assert not patient.remote.requests("POST", "*/pods"), "it was not made again"
+
+
+async def test_a_withdrawal_that_fails_is_tried_again(patient: World) -> None:
+    await waiting(patient)
+    patient.remote.fail(Fault("DELETE", "*/pods/a", code=500, times=3))
+    await minutes_pass(patient, 4)
+    assert patient.there() is None
+    assert patient.status()["phase"] == "Failed"
+
+
+async def test_a_pod_that_a_finalizer_of_the_remote_keeps_is_failed_when_it_is_gone(
+    patient: World,
+) -> None:
+    await waiting(patient)
+    kept: Object = {"metadata": {"finalizers": ["example.com/look"]}}
+    patient.remote.update(PODS, "a", kept, THERE)
+    await minutes_pass(patient, 4)
+    assert patient.there()
+    assert patient.status()["phase"] == "Pending"
+    assert "reason" not in patient.status(), "it is not made again, and so that is not said"
+    patient.remote.remove(PODS, "a", THERE)
+    await patient.settle()
+    assert patient.status()["reason"] == "RemoteUnschedulable"
+
+
+async def test_others_are_kept_away_after_a_restart_too(patient: World) -> None:
+    await waiting(patient)
+    unplaced = patient.engine.unplaced
+    assert unplaced is not None
+    crowded, again = unplaced.look()
+    assert not crowded
+    assert again is not None
+    await patient.restart()
+    unplaced = patient.engine.unplaced
+    assert unplaced is not None
+    assert unplaced.look() == (True, None)
+
+
+async def test_without_a_timeout_it_waits_for_ever(world: World) -> None:
+    await world.start()
+    await waiting(world)
+    assert world.engine.unplaced is None
+    assert not world.engine.pods.controller.queue._later
+    world.now = _MINUTE.format(59)
+    finds_no_node(world, "still nothing")
+    await world.settle()
+    assert world.there()
+    assert told(world)["message"] == "still nothing"
