@@ -17,6 +17,7 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
+from bridge.kubelet.active import descriptors, streams_for
 from bridge.kubelet.certificate import from_files, self_signed
 from bridge.kubelet.directory import RemotePod
 from bridge.kubelet.server import KubeletServer
@@ -185,4 +186,5 @@ def _server(
         node_name=node,
         client_ca=found.client_ca,
         certificate=certificate,
+        max_streams=streams_for(descriptors()),
     )

@@ -35,7 +35,6 @@ _SUBRESOURCES: Mapping[str, tuple[str, ...]] = {
 _ABSENT: Mapping[str, tuple[int, str]] = {
     "metrics": (404, "the bridge does not serve the metrics of this virtual node (yet)"),
     "stats": (404, "the bridge does not serve the statistics of this virtual node (yet)"),
-    "run": (404, "/run is not served by a virtual node; use exec, as kubectl does"),
     "logs": (404, "a virtual node is no machine, so it has no log files; see the bridge's own log"),
     "checkpoint": (404, "the pods of a virtual node cannot be checkpointed"),
     "debug": (405, "debugging endpoints are not served by a virtual node"),

@@ -14,6 +14,7 @@ Guarantees:
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -305,6 +306,42 @@ class KubeClient:
             retry = isinstance(failure, Unauthorized) and not last
             if not retry or not await self.access.renew(seen):
                 raise failure
+
+    @asynccontextmanager
+    async def websocket(
+        self, path: str, *, query: Query, protocol: str
+    ) -> AsyncIterator[aiohttp.ClientWebSocketResponse[bool]]:
+        """A WebSocket of this subprotocol, closed with the context. Raises as `stream` does; of an
+        answer that is no WebSocket only the code is known."""
+        what = f"GET {path} (WebSocket)"
+        how = {key: value for key, value in self._how({}).items() if key != "allow_redirects"}
+        seen = self.access.generation
+        try:
+            socket = await self._websocket(what, self._url(path, query), (protocol,), how)
+        except Unauthorized:
+            if not await self.access.renew(seen):
+                raise
+            how["headers"] = self.access.authorization()
+            socket = await self._websocket(what, self._url(path, query), (protocol,), how)
+        try:
+            yield socket
+        finally:
+            await socket.close()
+
+    async def _websocket(
+        self, what: str, url: URL, protocols: tuple[str], how: Mapping[str, Any]
+    ) -> aiohttp.ClientWebSocketResponse[bool]:
+        session = _entered(self._streams)
+        with self._transport_errors(what):
+            try:
+                async with asyncio.timeout(REQUEST_TIMEOUT):
+                    socket: aiohttp.ClientWebSocketResponse[bool] = await session.ws_connect(
+                        url, protocols=protocols, **how
+                    )
+            except aiohttp.WSServerHandshakeError as error:
+                # Not as its cause: its repr holds the request's headers, with the credential.
+                raise from_status(None, code=error.status, side=self.side, what=what) from None
+        return socket
 
     def reading(self, path: str) -> TransportErrors:
         """A context in which errors of a connection become `Unreachable`."""

@@ -120,6 +120,19 @@ async def test_a_websocket_is_passed_on_with_its_head_but_not_with_its_token(wor
     writer.close()
 
 
+async def test_a_websocket_that_carries_spdy_names_no_ports(world: World) -> None:
+    world.remote.play = echo
+    head, _, writer = await world.upgrade(
+        "/portForward/default/web",
+        "Sec-WebSocket-Protocol: SPDY/3.1+portforward.k8s.io",
+        method="GET",
+        protocol="websocket",
+    )
+    assert head.startswith(b"HTTP/1.1 101 ")
+    assert world.remote.asked[0].query == []
+    writer.close()
+
+
 @pytest.mark.parametrize("tls", [True, False])
 async def test_megabytes_arrive_exact_both_ways_at_once(pki: Pki, tls: bool) -> None:
     up, down = os.urandom(3_000_001), os.urandom(4_000_003)
