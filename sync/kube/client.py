@@ -313,31 +313,30 @@ class KubeClient:
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse[bool]]:
         """A WebSocket of this subprotocol, closed with the context. Raises as `stream` does; of an
         answer that is no WebSocket only the code is known."""
-        what = f"GET {path} (WebSocket)"
-        how = {key: value for key, value in self._how({}).items() if key != "allow_redirects"}
         seen = self.access.generation
         try:
-            socket = await self._websocket(what, self._url(path, query), (protocol,), how)
+            socket = await self._websocket(path, query, protocol)
         except Unauthorized:
             if not await self.access.renew(seen):
                 raise
-            how["headers"] = self.access.authorization()
-            socket = await self._websocket(what, self._url(path, query), (protocol,), how)
+            socket = await self._websocket(path, query, protocol)
         try:
             yield socket
         finally:
             await socket.close()
 
     async def _websocket(
-        self, what: str, url: URL, protocols: tuple[str], how: Mapping[str, Any]
+        self, path: str, query: Query, protocol: str
     ) -> aiohttp.ClientWebSocketResponse[bool]:
-        session = _entered(self._streams)
+        what = f"GET {path} (WebSocket)"
+        how = self._how({"Accept": "*/*"})  # there is no JSON of it: 406
+        del how["allow_redirects"]
         with self._transport_errors(what):
             try:
                 async with asyncio.timeout(REQUEST_TIMEOUT):
-                    socket: aiohttp.ClientWebSocketResponse[bool] = await session.ws_connect(
-                        url, protocols=protocols, **how
-                    )
+                    socket: aiohttp.ClientWebSocketResponse[bool] = await _entered(
+                        self._streams
+                    ).ws_connect(self._url(path, query), protocols=(protocol,), **how)
             except aiohttp.WSServerHandshakeError as error:
                 # Not as its cause: its repr holds the request's headers, with the credential.
                 raise from_status(None, code=error.status, side=self.side, what=what) from None

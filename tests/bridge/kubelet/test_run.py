@@ -64,6 +64,7 @@ async def test_output_comes_before_errors_in_one_answer(world: World) -> None:
         ("command", "/"),
     ]
     assert asked.values("Authorization") == ["Bearer remote-credential"]
+    assert asked.values("Accept") == ["*/*"]
     await until(lambda: world.server.active_streams["run"] == 0)
 
 
