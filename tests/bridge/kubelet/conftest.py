@@ -49,6 +49,13 @@ class World:
     def url(self) -> str:
         return f"https://127.0.0.1:{self.server.port}"
 
+    @property
+    def held(self) -> int:
+        """Bytes that the server holds for its callers."""
+        http = self.server._http
+        assert http is not None
+        return sum(transport.get_write_buffer_size() for transport in http._connections.values())
+
     def session(
         self, *, token: str | None = "good", cert: str | None = None
     ) -> aiohttp.ClientSession:

@@ -1,8 +1,8 @@
 """Hours of silence: an event loop whose clock a test can put forward, on real sockets.
 
-What has a limit of time anywhere in this process (a timer of the loop, however it was set) ends when
-the clock is put past it. What the operating system measures does not: that is TCP's keepalive, which
-keeps what is idle open.
+What has a limit of time anywhere in this process (a timer of the loop, however it was set) ends
+when the clock is put past it. What the operating system measures does not: that is TCP's keepalive,
+which keeps open what is idle.
 """
 
 from __future__ import annotations
