@@ -10,8 +10,9 @@ from contextlib import contextmanager
 
 from bridge.kubelet.refusals import Refusal
 
-#: Streams at once. An idle one takes some 100 KiB (two connections with TLS), and one whose reader
-#: is slow holds `tunnel.HELD` and a read more in each direction: 300 MiB when all are slow.
+#: Streams at once. An idle one takes less than 100 KiB (two connections with TLS; `make bench`
+#: tells). For a slow reader `tunnel.HELD` and a read of the connection (256 KiB) are held in each
+#: direction: 640 MiB when all are slow both ways.
 MAX_STREAMS = 1000
 #: Descriptors of a stream: the caller's connection and the remote's.
 _OF_A_STREAM = 2

@@ -48,6 +48,8 @@ THROTTLE_CAP = 30.0
 REQUEST_TIMEOUT = 30.0
 #: Seconds to open a connection, TLS included.
 CONNECT_TIMEOUT = 10.0
+#: Seconds for a server to say goodbye on a WebSocket that is closed from here.
+GOODBYE = aiohttp.ClientWSTimeout(ws_close=1.0)
 
 PatchKind = Literal["merge", "strategic"]
 _PATCH_TYPES: Mapping[PatchKind, str] = {
@@ -336,7 +338,9 @@ class KubeClient:
                 async with asyncio.timeout(REQUEST_TIMEOUT):
                     socket: aiohttp.ClientWebSocketResponse[bool] = await _entered(
                         self._streams
-                    ).ws_connect(self._url(path, query), protocols=(protocol,), **how)
+                    ).ws_connect(
+                        self._url(path, query), protocols=(protocol,), timeout=GOODBYE, **how
+                    )
             except aiohttp.WSServerHandshakeError as error:
                 # Not as its cause: its repr holds the request's headers, with the credential.
                 raise from_status(None, code=error.status, side=self.side, what=what) from None
