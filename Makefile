@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Newer than its inputs when the environment is complete.
 READY := $(VENV)/.ready
 
-.PHONY: help demo demo-down test test-fast test-e2e soak lint conformance conformance-smoke
+.PHONY: help demo demo-down test test-fast test-e2e soak bench lint conformance conformance-smoke
 
 help:
 	@echo 'make demo       two real clusters on this machine, joined, with a workload on them'
@@ -14,6 +14,7 @@ help:
 	@echo 'make test       all tests, on two real clusters too'
 	@echo 'make test-fast  the tests that need no cluster, and the linters'
 	@echo 'make soak       5 minutes of everything at once on two real clusters, then an audit'
+	@echo 'make bench      streams over the bridge and without it, as JSON; ARGS for options'
 	@echo 'make conformance  the upstream tests on a real node and on the virtual one; ARGS for options'
 
 $(READY): pyproject.toml e2e/setup.sh
@@ -40,6 +41,9 @@ test-e2e: $(READY)
 
 soak: $(READY)
 	CLUSTER_BRIDGE_SOAK_SECONDS=$${CLUSTER_BRIDGE_SOAK_SECONDS:-300} $(BIN)/pytest -s e2e/test_soak.py
+
+bench: $(READY)
+	@$(BIN)/python -m e2e.bench streams $(ARGS)
 
 test: test-fast test-e2e
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 
+from bridge.kubelet.active import descriptors, streams_for
 from bridge.kubelet.certdir import CertDir
 from bridge.kubelet.certificate import ServingCertificate
 from bridge.kubelet.clientca import ClientCa
@@ -240,6 +241,7 @@ def _server(
         certificate=certificate,
         anonymous=settings.anonymous_auth,
         routes=routes,
+        max_streams=streams_for(descriptors()),
     )
 
 

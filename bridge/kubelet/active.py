@@ -1,33 +1,92 @@
-"""The streams that are open: counted by kind, and ended together when the server stops."""
+"""The streams that are open: counted by kind, bounded, and ended together when the server stops."""
 
 from __future__ import annotations
 
+import asyncio
+import resource
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from bridge.kubelet.refusals import Refusal
+
+#: Streams at once. An idle one takes less than 100 KiB (two connections with TLS; `make bench`
+#: tells). For a slow reader `tunnel.HELD` and a read of the connection (256 KiB) are held in each
+#: direction: 640 MiB when all are slow both ways.
+MAX_STREAMS = 1000
+#: Descriptors of a stream: the caller's connection and the remote's.
+_OF_A_STREAM = 2
+#: Descriptors that streams leave alone: for watches, requests and files.
+_OF_THE_REST = 512
+#: Descriptors that are asked for: room for watches too, of which there are some for each namespace.
+_WANTED = 16 * 1024
+#: Seconds after which who was refused may try again.
+_RETRY_AFTER = "5"
+
+
+def streams_for(descriptors: int) -> int:
+    """How many streams a process may have that can have this many open files."""
+    return max(1, min(MAX_STREAMS, (descriptors - _OF_THE_REST) // _OF_A_STREAM))
+
+
+def descriptors() -> int:
+    """How many files this process may have open, after asking for as many as `_WANTED`.
+
+    The soft limit is 1,024 on most systems for the sake of programs that use select(2); the hard
+    one is what this process is granted.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _WANTED if hard == resource.RLIM_INFINITY else min(_WANTED, hard)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return _WANTED
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
+def cancel_this() -> Callable[[], object]:
+    """An end for what has none of its own (yet): cancels the task that asks."""
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("a stream is opened by a task")
+    return task.cancel
+
+
+class Stream:
+    """One that is open. ``end`` begins its end and returns at once."""
+
+    def __init__(self, end: Callable[[], object]) -> None:
+        self.end = end
+
 
 class ActiveStreams:
-    """Everything that lasts: followed logs, exec, attach and port-forward."""
+    """Everything that lasts: logs, exec, attach, port-forward and run."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = MAX_STREAMS) -> None:
         self.counts: Counter[str] = Counter()
-        """How many are open now, by kind: logs, exec, attach, portforward."""
-        self._ends: dict[object, Callable[[], object]] = {}
+        """How many are open now, by kind: logs, exec, attach, portforward, run."""
+        self._limit = limit
+        self._open: set[Stream] = set()
 
     @contextmanager
-    def one(self, kind: str, end: Callable[[], object]) -> Iterator[None]:
-        """Counts one while it lasts. ``end`` begins its end and returns at once."""
-        token = object()
-        self._ends[token] = end
+    def one(self, kind: str, end: Callable[[], object]) -> Iterator[Stream]:
+        """Counts one while it lasts. Raises Refusal (429) when there are as many as may be."""
+        if len(self._open) >= self._limit:
+            raise Refusal(
+                429,
+                f"the bridge has {self._limit} streams open, as many as it may; end some of them "
+                "(logs that are followed, exec, attach, port-forward) and try again",
+                headers={"Retry-After": _RETRY_AFTER},
+            )
+        stream = Stream(end)
+        self._open.add(stream)
         self.counts[kind] += 1
         try:
-            yield
+            yield stream
         finally:
             self.counts[kind] -= 1
-            del self._ends[token]
+            self._open.discard(stream)
 
     def end_all(self) -> None:
         """Begins the end of each."""
-        for end in list(self._ends.values()):
-            end()
+        for stream in list(self._open):
+            stream.end()

@@ -8,12 +8,11 @@ end that a complete log has; so nobody takes a part for the whole.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 from aiohttp import web
 
-from bridge.kubelet.active import ActiveStreams
+from bridge.kubelet.active import ActiveStreams, cancel_this
 from bridge.kubelet.directory import PodDirectory
 from bridge.kubelet.options import log_query, parse_query
 from bridge.kubelet.pods import remote_pod
@@ -39,8 +38,7 @@ class Logs:
         query = log_query(parse_query(call.query), container=call.parameters["container"])
         pod = remote_pod(self._directory, call.parameters)
         path = PODS.path(pod.name, namespace=pod.namespace, subresource="log")
-        task = asyncio.current_task()
-        with self._active.one("logs", task.cancel if task is not None else _nothing):
+        with self._active.one("logs", cancel_this()):
             return await self._passed_on(call.request, path, query)
 
     async def _passed_on(
@@ -63,7 +61,3 @@ class Logs:
             if request.transport is not None:
                 request.transport.abort()
         return response
-
-
-def _nothing() -> None:
-    return None

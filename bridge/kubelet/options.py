@@ -1,4 +1,4 @@
-"""What the queries of logs, exec, attach and port-forward mean, and what the remote is asked.
+"""What the queries of logs, exec, attach, port-forward and run mean, and what the remote is asked.
 
 A kubelet and an API server spell the same options differently. Here the one is read strictly and
 the other is written. Pure; every fault is a Refusal: 400 for what cannot be read, 422 for what can
@@ -131,6 +131,16 @@ def exec_query(pairs: Pairs, *, container: str) -> Pairs:
     commands = [("command", value) for name, value in pairs if name == "command"]
     flags = [(name, "true") for name in chain(streams, ["tty"] if tty else [])]
     return [("container", container), *flags, *commands]
+
+
+def run_command_line(pairs: Pairs) -> list[str]:
+    """The command of ``/run``: one parameter, split on spaces."""
+    line = _first(pairs, "cmd")
+    if not line:
+        raise Refusal(400, "no command is asked for; give cmd=PROGRAM%20ARGUMENT")
+    if any("\ud800" <= character <= "\udfff" for character in line):
+        raise Refusal(400, "the command is not UTF-8; exec takes such arguments")
+    return line.split(" ")
 
 
 def forward_query(pairs: Pairs, *, websocket: bool) -> Pairs:

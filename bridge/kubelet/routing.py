@@ -38,7 +38,6 @@ _ABSENT: Mapping[str, tuple[int, str]] = {
         "a virtual node has /metrics, /metrics/resource, /metrics/cadvisor and /metrics/probes",
     ),
     "stats": (404, "a virtual node has /stats/summary"),
-    "run": (404, "/run is not served by a virtual node; use exec, as kubectl does"),
     "logs": (404, "a virtual node is no machine, so it has no log files; see the bridge's own log"),
     "checkpoint": (404, "the pods of a virtual node cannot be checkpointed"),
     "debug": (405, "debugging endpoints are not served by a virtual node"),

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 from aiohttp import HttpVersion10, HttpVersion11, http_exceptions, web
 
-from bridge.kubelet.active import ActiveStreams
+from bridge.kubelet.active import MAX_STREAMS, ActiveStreams
 from bridge.kubelet.auth import VERBS, Gate
 from bridge.kubelet.certificate import ServingCertificate, server_context
 from bridge.kubelet.connections import WAITING, Connection, Connections
@@ -29,6 +29,7 @@ from bridge.kubelet.listings import Listings
 from bridge.kubelet.logs import Logs
 from bridge.kubelet.refusals import Refusal, plain
 from bridge.kubelet.routing import Call, Route, Router, split_target, subresources
+from bridge.kubelet.run import Run
 from bridge.kubelet.streams import Streams
 from sync.kube.client import KubeClient
 from sync.kube.sockets import probe_when_silent
@@ -57,7 +58,8 @@ class KubeletServer:
     ``client_ca`` is ``client-ca-file`` of home's ConfigMap
     ``kube-system/extension-apiserver-authentication``. ``anonymous`` is whether callers without a
     credential are asked about too. ``routes`` come on top of the table below. ``trouble`` says in a
-    sentence why pods are not followed just now, or nothing.
+    sentence why pods are not followed just now, or nothing. ``max_streams`` is how many logs, execs
+    and so on may be open at once.
     """
 
     def __init__(
@@ -72,17 +74,19 @@ class KubeletServer:
         anonymous: bool = False,
         routes: Sequence[Route] = (),
         trouble: Callable[[], str] = str,
+        max_streams: int = MAX_STREAMS,
     ) -> None:
         self._certificate = certificate
         self._client_ca = client_ca
         self._context = server_context(certificate, client_ca=client_ca)
         self._gate = Gate(home, node_name, anonymous=anonymous)
         self._connections = Connections()
-        self._active = ActiveStreams()
+        self._active = ActiveStreams(max_streams)
         logs = Logs(remote, directory, self._active)
         streams = Streams(remote, directory, self._active)
+        run = Run(remote, directory, self._active)
         listings = Listings(directory, trouble, anonymous=anonymous)
-        self._router = Router([*_routes(logs, streams, listings), *routes])
+        self._router = Router([*_routes(logs, streams, run, listings), *routes])
         self._http: web.Server | None = None
         self._listener: asyncio.Server | None = None
         self._shaking: set[Connection] = set()
@@ -92,7 +96,7 @@ class KubeletServer:
 
     @property
     def active_streams(self) -> Counter[str]:
-        """How many streams are open now: logs, exec, attach, portforward."""
+        """How many streams are open now: logs, exec, attach, portforward, run."""
         return self._active.counts
 
     @property
@@ -195,9 +199,10 @@ class KubeletServer:
             return await route.handler(Call(request, parameters, query))
 
 
-def _routes(logs: Logs, streams: Streams, listings: Listings) -> list[Route]:
+def _routes(logs: Logs, streams: Streams, run: Run, listings: Listings) -> list[Route]:
     get = frozenset({"GET"})
-    both = frozenset({"GET", "POST"})
+    post = frozenset({"POST"})
+    both = get | post
     return [
         Route("/containerLogs/{namespace}/{pod}/{container}", get, logs.serve),
         Route("/exec/{namespace}/{pod}/{container}", both, streams.exec),
@@ -206,6 +211,8 @@ def _routes(logs: Logs, streams: Streams, listings: Listings) -> list[Route]:
         Route("/attach/{namespace}/{pod}/{uid}/{container}", both, streams.attach),
         Route("/portForward/{namespace}/{pod}", both, streams.forward),
         Route("/portForward/{namespace}/{pod}/{uid}", both, streams.forward),
+        Route("/run/{namespace}/{pod}/{container}", post, run.serve),
+        Route("/run/{namespace}/{pod}/{uid}/{container}", post, run.serve),
         Route("/pods", get, listings.pods),
         Route("/runningpods", get, listings.running_pods),
         Route("/healthz", get, listings.healthy),

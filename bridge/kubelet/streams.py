@@ -1,9 +1,10 @@
 """exec, attach and port-forward: upgrades that are passed on, and bytes that are not looked at.
 
-Guarantees: the remote is asked with our own credential and with the headers of the upgrade, and
-with nothing else that the caller sent; its answer comes back with its own protocol headers, and an
-answer of 400 and above with its body as it is. After a 101 the two connections are one `Tunnel`,
-which lasts until either end does; both are closed by then, however the request ended.
+Guarantees: a stream counts as one from its request on, and there are as many as `active` allows.
+The remote is asked with our own credential and with the headers of the upgrade, and with nothing
+else that the caller sent; its answer comes back with its own protocol headers, and an answer of 400
+and above with its body as it is. After a 101 the two connections are one `Tunnel`, which lasts
+until either end does; both are closed by then, however the request ended.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import cast
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
-from bridge.kubelet.active import ActiveStreams
+from bridge.kubelet.active import ActiveStreams, Stream, cancel_this
 from bridge.kubelet.callers import TOKEN_PROTOCOL
 from bridge.kubelet.directory import PodDirectory, RemotePod
 from bridge.kubelet.options import Pairs, exec_query, forward_query, parse_query
@@ -33,6 +34,8 @@ _PROTOCOLS = ("spdy/3.1", "websocket")
 #: Headers of an upgrade, in a request and in its answer. All others stay where they are.
 _STREAM_PROTOCOL = "x-stream-protocol-version"
 _WEBSOCKET = "sec-websocket-"
+#: A WebSocket that carries SPDY: port-forward of clients and API servers of our day.
+_CARRIES_SPDY = "spdy/3.1+"
 #: Headers of an answer that says no.
 _OF_REFUSALS = ("content-type", "retry-after", "x-accepted-stream-protocol-versions")
 
@@ -55,8 +58,7 @@ class Streams:
 
     async def forward(self, call: Call) -> web.StreamResponse:
         """Reaches ports of a pod. Raises Refusal."""
-        websocket = call.request.headers.get("Upgrade", "").lower() == "websocket"
-        query = forward_query(parse_query(call.query), websocket=websocket)
+        query = forward_query(parse_query(call.query), websocket=_channels(call.request))
         pod = remote_pod(self._directory, call.parameters)
         return await self._tunnelled(call.request, pod, "portforward", query)
 
@@ -70,40 +72,43 @@ class Streams:
     ) -> web.StreamResponse:
         headers = upgrade_headers(request)
         path = PODS.path(pod.name, namespace=pod.namespace, subresource=kind)
-        try:
-            upgraded = await open_upgrade(self._remote.access, request.method, path, query, headers)
-        except KubeError as error:
-            raise refusal_of(error) from error
-        if upgraded.status == 401:
-            raise Refusal(502, unknown_credential())
-        if upgraded.status != 101:
-            return _relayed(upgraded)
-        return await self._joined(request, upgraded, kind)
-
-    async def _joined(
-        self, request: web.BaseRequest, upgraded: Upgraded, kind: str
-    ) -> web.StreamResponse:
-        transport = request.transport
-        if transport is None or transport.is_closing():
-            upgraded.close()
-            raise ConnectionResetError("the caller has left")
-        server = cast("asyncio.Protocol", transport.get_protocol())
-        tunnel = Tunnel()
-        with self._active.one(kind, tunnel.end):
+        with self._active.one(kind, cancel_this()) as stream:
             try:
-                transport.set_protocol(tunnel.client)
-                tunnel.client.connection_made(transport)
-                tunnel.client.write(_switching(upgraded.head))
-                transport.resume_reading()
-                upgraded.take(tunnel.remote)
-                await tunnel.run()
-            finally:
-                upgraded.close()
-                tunnel.abort()
-                # The server's own protocol hears of the end of its connection from us, since the
-                # transport no longer tells it; it then ends this request's task, too.
-                server.connection_lost(None)
-        return _Taken()
+                access = self._remote.access
+                upgraded = await open_upgrade(access, request.method, path, query, headers)
+            except KubeError as error:
+                raise refusal_of(error) from error
+            if upgraded.status == 401:
+                raise Refusal(502, unknown_credential())
+            if upgraded.status != 101:
+                return _relayed(upgraded)
+            return await _joined(request, upgraded, stream)
+
+
+async def _joined(
+    request: web.BaseRequest, upgraded: Upgraded, stream: Stream
+) -> web.StreamResponse:
+    transport = request.transport
+    if transport is None or transport.is_closing():
+        upgraded.close()
+        raise ConnectionResetError("the caller has left")
+    server = cast("asyncio.Protocol", transport.get_protocol())
+    tunnel = Tunnel()
+    stream.end = tunnel.end
+    try:
+        transport.set_protocol(tunnel.client)
+        tunnel.client.connection_made(transport)
+        tunnel.client.write(_switching(upgraded.head))
+        transport.resume_reading()
+        upgraded.take(tunnel.remote)
+        await tunnel.run()
+    finally:
+        upgraded.close()
+        tunnel.abort()
+        # The server's own protocol hears of the end of its connection from us, since the
+        # transport no longer tells it; it then ends this request's task, too.
+        server.connection_lost(None)
+    return _Taken()
 
 
 def upgrade_headers(request: web.BaseRequest) -> list[tuple[str, str]]:
@@ -121,6 +126,13 @@ def upgrade_headers(request: web.BaseRequest) -> list[tuple[str, str]]:
         for name, value in request.headers.items()
         if name.lower() in ("upgrade", _STREAM_PROTOCOL) or name.lower().startswith(_WEBSOCKET)
     ]
+
+
+def _channels(request: web.BaseRequest) -> bool:
+    """Whether it asks for a WebSocket with a pair of channels for each port."""
+    asked = ",".join(request.headers.getall("Sec-WebSocket-Protocol", [])).lower().split(",")
+    spdy = any(protocol.strip().startswith(_CARRIES_SPDY) for protocol in asked)
+    return request.headers.get("Upgrade", "").lower() == "websocket" and not spdy
 
 
 def _without_tokens(subprotocols: str) -> str:

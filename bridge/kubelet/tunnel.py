@@ -9,6 +9,9 @@ Guarantees:
   direction stays open; but not longer than `HALF_OPEN` without a byte.
 - When one end is lost, what it sent is still handed over, and then the other is closed too.
 - Both are closed after `idle` seconds without a byte either way.
+- An end that is gone without a word is noticed in 25 to 35 seconds: by TCP's own probes when
+  nothing was sent to it, and else because it acknowledges nothing. A caller that does not read
+  hears of it when it reads on, after what was received.
 - Closing is bounded: an end that does not take its last bytes in `CLOSE_GRACE` is cut.
 
 There is no task: the tunnel is driven by the event loop's callbacks, and `run` only waits.
@@ -17,7 +20,11 @@ There is no task: the tunnel is driven by the event loop's callbacks, and `run` 
 from __future__ import annotations
 
 import asyncio
+import logging
+import socket
 from typing import cast
+
+from sync.kube.sockets import Peer, peer_of
 
 #: A kubelet's streaming-connection-idle-timeout: 4 hours.
 IDLE = 4 * 3600.0
@@ -27,6 +34,10 @@ HELD = 64 * 1024
 HALF_OPEN = 10.0
 #: Seconds for an end to take its last bytes: half a megabyte over a slow line of 40 kbit/s.
 CLOSE_GRACE = 120.0
+#: Seconds between looks at whether the ends acknowledge, while one of them owes that.
+CHECK = 10.0
+
+log = logging.getLogger(__name__)
 
 
 class Tunnel:
@@ -43,6 +54,7 @@ class Tunnel:
         self._touched = self._loop.time()
         self._silence = self._loop.call_later(idle, self._check_silence)
         self._cut: asyncio.TimerHandle | None = None
+        self._check: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
         """Returns when both connections have ended. Cancelled: cuts both."""
@@ -52,7 +64,7 @@ class Tunnel:
             self.abort()
             raise
         finally:
-            self._silence.cancel()
+            self._stop_timers()
 
     def end(self) -> None:
         """Closes both after what was received is handed over, within the bound."""
@@ -64,7 +76,7 @@ class Tunnel:
 
     def abort(self) -> None:
         """Cuts both now."""
-        self._silence.cancel()
+        self._stop_timers()
         for end in (self.client, self.remote):
             end.abort()
         self._settle()
@@ -74,6 +86,8 @@ class Tunnel:
     def touched(self) -> None:
         """A byte went through."""
         self._touched = self._loop.time()
+        if self._check is None:
+            self._check = self._loop.call_later(CHECK, self._check_ends)
 
     def half_closed(self, end: End) -> None:
         """No more comes from this end."""
@@ -96,12 +110,24 @@ class Tunnel:
         else:
             self._silence = self._loop.call_later(left, self._check_silence)
 
+    def _check_ends(self) -> None:
+        self._check = None
+        for name, end in (("caller", self.client), ("remote", self.remote)):
+            if (peer := end.state()) is Peer.GONE:
+                log.warning("a stream ends: its %s does not answer any more", name)
+                end.abort()
+            elif peer is Peer.OWING and self._check is None:
+                self._check = self._loop.call_later(CHECK, self._check_ends)
+
+    def _stop_timers(self) -> None:
+        for timer in (self._silence, self._cut, self._check):
+            if timer is not None:
+                timer.cancel()
+
     def _settle(self) -> None:
         if self.client.gone and self.remote.gone and not self._over.done():
             self._over.set_result(None)
-            self._silence.cancel()
-            if self._cut is not None:
-                self._cut.cancel()
+            self._stop_timers()
 
 
 class End(asyncio.Protocol):
@@ -152,6 +178,16 @@ class End(asyncio.Protocol):
     def gone(self) -> bool:
         """There is no connection, or none any more."""
         return self._lost or self._transport is None
+
+    def state(self) -> Peer:
+        """What TCP knows of this end."""
+        if self.gone or self._transport is None:
+            return Peer.QUIET
+        sock: socket.socket = self._transport.get_extra_info("socket")
+        try:
+            return peer_of(sock)
+        except OSError:  # no TCP, or no connection any more
+            return Peer.QUIET
 
     def write(self, data: bytes) -> None:
         """Sends the bytes; what comes for an end that is finishing has nowhere to go."""

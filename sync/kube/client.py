@@ -14,6 +14,7 @@ Guarantees:
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -48,6 +49,8 @@ THROTTLE_CAP = 30.0
 REQUEST_TIMEOUT = 30.0
 #: Seconds to open a connection, TLS included.
 CONNECT_TIMEOUT = 10.0
+#: Seconds for a server to say goodbye on a WebSocket that is closed from here.
+GOODBYE = aiohttp.ClientWSTimeout(ws_close=1.0)
 
 PatchKind = Literal["merge", "strategic"]
 _PATCH_TYPES: Mapping[PatchKind, str] = {
@@ -345,6 +348,43 @@ class KubeClient:
             retry = isinstance(failure, Unauthorized) and not last
             if not retry or not await self.access.renew(seen):
                 raise failure
+
+    @asynccontextmanager
+    async def websocket(
+        self, path: str, *, query: Query, protocol: str
+    ) -> AsyncIterator[aiohttp.ClientWebSocketResponse[bool]]:
+        """A WebSocket of this subprotocol, closed with the context. Raises as `stream` does; of an
+        answer that is no WebSocket only the code is known."""
+        seen = self.access.generation
+        try:
+            socket = await self._websocket(path, query, protocol)
+        except Unauthorized:
+            if not await self.access.renew(seen):
+                raise
+            socket = await self._websocket(path, query, protocol)
+        try:
+            yield socket
+        finally:
+            await socket.close()
+
+    async def _websocket(
+        self, path: str, query: Query, protocol: str
+    ) -> aiohttp.ClientWebSocketResponse[bool]:
+        what = f"GET {path} (WebSocket)"
+        how = self._how({"Accept": "*/*"})  # there is no JSON of it: 406
+        del how["allow_redirects"]
+        with self._transport_errors(what):
+            try:
+                async with asyncio.timeout(REQUEST_TIMEOUT):
+                    socket: aiohttp.ClientWebSocketResponse[bool] = await _entered(
+                        self._streams
+                    ).ws_connect(
+                        self._url(path, query), protocols=(protocol,), timeout=GOODBYE, **how
+                    )
+            except aiohttp.WSServerHandshakeError as error:
+                # Not as its cause: its repr holds the request's headers, with the credential.
+                raise from_status(None, code=error.status, side=self.side, what=what) from None
+        return socket
 
     def reading(self, path: str) -> TransportErrors:
         """A context in which errors of a connection become `Unreachable`."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import socket
 import ssl
+import struct
+from enum import Enum
 from typing import Any
 
 import aiohttp
@@ -20,6 +22,21 @@ from sync.kube.errors import CertificateError, KubeError, Side, Unreachable
 _PROBES = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 #: Milliseconds that sent bytes may stay unacknowledged: the time of all probes together.
 _UNACKNOWLEDGED = 25_000
+#: Where Linux' ``struct tcp_info`` (linux/tcp.h) has what is read of it: two bytes, how often the
+#: oldest bytes were sent again and how many window probes were sent, both since the peer's last
+#: word; the segments that it has not acknowledged; and the milliseconds since its last word.
+_TCP_INFO_SIZE = 104
+_ASKED_AGAIN = struct.Struct("=2x2B")
+_UNACKED = struct.Struct("=24xI")
+_LAST_WORD = struct.Struct("=56xI")
+
+
+class Peer(Enum):
+    """What TCP knows of the other end."""
+
+    QUIET = "it has everything that was sent"
+    OWING = "it has not acknowledged all, or does not take more just now"
+    GONE = "it does not answer any more"
 
 
 def watched_socket(address: tuple[Any, ...]) -> socket.socket:
@@ -34,7 +51,8 @@ def tunnel_socket(address: tuple[Any, ...]) -> socket.socket:
     """A socket for tunnels: as `watched_socket`, but a peer that is alive may refuse to read.
 
     Linux counts a closed window as unacknowledged, so TCP_USER_TIMEOUT would cut
-    ``kubectl exec -i POD -- sh -c 'sleep 60; cat' < BIG_FILE``.
+    ``kubectl exec -i POD -- sh -c 'sleep 60; cat' < BIG_FILE``. Who sends asks `peer_of` instead:
+    keepalive is silent while bytes are on their way, and sending again goes on for 15 minutes.
     """
     family, kind, proto = address[0], address[1], address[2]
     sock = socket.socket(family=family, type=kind, proto=proto)
@@ -48,6 +66,27 @@ def probe_when_silent(sock: socket.socket) -> None:
     for option, value in _PROBES:
         if hasattr(socket, option):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+def peer_of(sock: socket.socket) -> Peer:
+    """What TCP knows of this connection's other end; QUIET where the system does not tell."""
+    if not hasattr(socket, "TCP_INFO"):
+        return Peer.QUIET
+    return read_tcp_info(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_SIZE))
+
+
+def read_tcp_info(info: bytes) -> Peer:
+    """Reads a ``struct tcp_info``; of no TCP socket it is empty, and that is QUIET.
+
+    A peer with a closed window acknowledges each probe, so their count stays at one at most; they
+    come up to two minutes apart, so its last word alone says nothing.
+    """
+    if len(info) < _LAST_WORD.size:
+        return Peer.QUIET
+    asked_again = max(_ASKED_AGAIN.unpack_from(info))
+    if asked_again > 1 and _LAST_WORD.unpack_from(info)[0] >= _UNACKNOWLEDGED:
+        return Peer.GONE
+    return Peer.OWING if asked_again or _UNACKED.unpack_from(info)[0] else Peer.QUIET
 
 
 class TransportErrors:

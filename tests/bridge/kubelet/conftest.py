@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 import uvloop
 
+from bridge.kubelet.active import MAX_STREAMS
 from bridge.kubelet.certificate import from_files
 from bridge.kubelet.server import KubeletServer
 from sync.kube.client import KubeClient
@@ -48,6 +49,13 @@ class World:
     def url(self) -> str:
         return f"https://127.0.0.1:{self.server.port}"
 
+    @property
+    def held(self) -> int:
+        """Bytes that the server holds for its callers."""
+        http = self.server._http
+        assert http is not None
+        return sum(transport.get_write_buffer_size() for transport in http._connections.values())
+
     def session(
         self, *, token: str | None = "good", cert: str | None = None
     ) -> aiohttp.ClientSession:
@@ -77,7 +85,9 @@ class World:
 
 
 @asynccontextmanager
-async def running(pki: Pki, *, tls: bool = True) -> AsyncIterator[World]:
+async def running(
+    pki: Pki, *, tls: bool = True, max_streams: int = MAX_STREAMS
+) -> AsyncIterator[World]:
     """A world; ``tls`` is whether the remote speaks it."""
     async with FakeHome() as home, FakeRemote(pki.server_context("remote") if tls else None) as far:
         to_home = access_for(home.url, "home")
@@ -91,6 +101,7 @@ async def running(pki: Pki, *, tls: bool = True) -> AsyncIterator[World]:
                 node_name="virtual",
                 certificate=from_files(*pki.files("node")),
                 client_ca=pki.ca_text,
+                max_streams=max_streams,
             )
             await server.start("127.0.0.1", 0)
             try:

@@ -6,7 +6,10 @@ They speak just enough HTTP, on real sockets, and note what they were asked.
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import socket
 import ssl
+import struct
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -200,6 +203,15 @@ async def echo(asked: Asked) -> None:
     await asked.switch()
     while data := await asked.reader.read(65536):
         await asked.send(data)
+
+
+def deafen(writer: asyncio.StreamWriter) -> None:
+    """Makes a TCP peer that is gone without a word: what comes to this socket is dropped before
+    TCP sees it, so nothing is acknowledged and no probe is answered."""
+    drop_all = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0))  # BPF: return 0
+    program = struct.pack("@HP", 1, ctypes.addressof(drop_all))
+    attach_filter = getattr(socket, "SO_ATTACH_FILTER", 26)
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, attach_filter, program)
 
 
 class Directory:

@@ -7,6 +7,7 @@ import asyncio
 import aiohttp
 import pytest
 
+from sync.kube.tls import READ_SIZE
 from tests.bridge.kubelet.conftest import World
 from tests.bridge.kubelet.fakes import Asked, answer, until
 
@@ -94,6 +95,7 @@ async def test_a_slow_caller_slows_the_remote_down(world: World) -> None:
             before = sent
             await asyncio.sleep(0.3)
         assert sent < 40_000_000, "the remote could send all, so somebody holds it"
+        assert world.held <= 2 * READ_SIZE + 256 * 1024
         received = 0
         async for data in response.content.iter_any():
             received += len(data)

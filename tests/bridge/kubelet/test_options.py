@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.kubelet.options import MAX_PARAMETERS, exec_query, forward_query, log_query, parse_query
+from bridge.kubelet.options import (
+    MAX_PARAMETERS,
+    exec_query,
+    forward_query,
+    log_query,
+    parse_query,
+    run_command_line,
+)
 from bridge.kubelet.refusals import Refusal
 
 
@@ -144,3 +151,14 @@ def test_ports_that_are_none(port: str) -> None:
 def test_a_websocket_names_its_ports() -> None:
     with pytest.raises(Refusal, match="no port is asked for"):
         forward_query([], websocket=True)
+
+
+def test_a_command_line_is_split_on_spaces() -> None:
+    assert run_command_line(parse_query("cmd=ls%20-l++/&cmd=other")) == ["ls", "-l", "", "/"]
+
+
+@pytest.mark.parametrize("raw", ["", "cmd=", "command=ls", "cmd=%ff"])
+def test_a_command_line_that_is_none(raw: str) -> None:
+    with pytest.raises(Refusal) as refusal:
+        run_command_line(parse_query(raw))
+    assert refusal.value.status == 400

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from bridge.kubelet import tunnel
+from sync.kube import sockets
 from sync.kube.tls import TlsLayer
 from tests.bridge.kubelet.conftest import World, running
-from tests.bridge.kubelet.fakes import EXEC, Asked, echo, until
+from tests.bridge.kubelet.fakes import EXEC, Asked, deafen, echo, until
 from tests.bridge.kubelet.pki import Pki
 
 UPGRADE = "Connection: Upgrade\r\nUpgrade: SPDY/3.1"
@@ -83,6 +87,69 @@ async def test_a_caller_that_is_cut_off_ends_the_remote_too(world: World) -> Non
     writer.transport.abort()
     await until(lambda: world.remote.ended == 1)
     await until(lambda: world.server.active_streams["exec"] == 0)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is gone without a word is noticed within seconds."""
+    probes = (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 1))
+    monkeypatch.setattr(sockets, "_PROBES", probes)
+    monkeypatch.setattr(sockets, "_UNACKNOWLEDGED", 300)
+    monkeypatch.setattr(tunnel, "CHECK", 0.1)
+
+
+@pytest.mark.parametrize("sends", [True, False])
+@pytest.mark.parametrize("who", ["remote", "caller"])
+@pytest.mark.usefixtures("impatient")
+async def test_an_end_that_is_gone_without_a_word_ends_the_stream(
+    pki: Pki, who: str, sends: bool
+) -> None:
+    """Whether bytes are on their way to it (then keepalive is silent) or not."""
+    begun = asyncio.Event()
+
+    async def play(asked: Asked) -> None:
+        await asked.switch()
+        await begun.wait()
+        if who == "remote":
+            deafen(asked.writer)
+        elif sends:
+            await asked.send(b"x")
+        try:
+            await asked.gone()
+        finally:
+            asked.writer.transport.abort()  # a deaf one cannot say goodbye
+
+    async with running(pki) as world:
+        world.remote.play = play
+        _, reader, writer = await world.upgrade(EXEC)
+        if who == "caller":
+            deafen(writer)
+        begun.set()
+        await asyncio.sleep(0.05)
+        if who == "remote" and sends:
+            writer.write(b"x")
+        await until(lambda: world.server.active_streams["exec"] == 0)
+        if who == "remote":
+            assert await reader.read() == b""
+        else:
+            await until(lambda: world.remote.ended == 1)
+        writer.transport.abort()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_an_end_that_is_alive_may_refuse_to_read_for_as_long_as_it_likes(pki: Pki) -> None:
+    async def play(asked: Asked) -> None:
+        await asked.switch()
+        await asyncio.sleep(3)
+        await asked.reader.readexactly(20_000_000)
+        await asked.send(b"all")
+
+    async with running(pki) as world:
+        world.remote.play = play
+        _, reader, writer = await world.upgrade(EXEC)
+        writer.write(bytes(20_000_000))
+        assert await reader.readexactly(3) == b"all"
+        writer.close()
 
 
 async def test_stopping_ends_the_streams(world: World) -> None:

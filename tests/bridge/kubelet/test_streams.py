@@ -120,6 +120,19 @@ async def test_a_websocket_is_passed_on_with_its_head_but_not_with_its_token(wor
     writer.close()
 
 
+async def test_a_websocket_that_carries_spdy_names_no_ports(world: World) -> None:
+    world.remote.play = echo
+    head, _, writer = await world.upgrade(
+        "/portForward/default/web",
+        "Sec-WebSocket-Protocol: SPDY/3.1+portforward.k8s.io",
+        method="GET",
+        protocol="websocket",
+    )
+    assert head.startswith(b"HTTP/1.1 101 ")
+    assert world.remote.asked[0].query == []
+    writer.close()
+
+
 @pytest.mark.parametrize("tls", [True, False])
 async def test_megabytes_arrive_exact_both_ways_at_once(pki: Pki, tls: bool) -> None:
     up, down = os.urandom(3_000_001), os.urandom(4_000_003)
@@ -172,20 +185,12 @@ async def test_a_slow_reader_slows_the_remote_down(world: World) -> None:
     _, reader, writer = await world.upgrade(EXEC)
     await settled(lambda: sent)
     assert sent < 40_000_000, "the remote could send all, so somebody holds it"
-    held = _held(world)
-    assert held <= HELD + 4 * READ_SIZE + 256 * 1024
+    assert world.held <= HELD + 4 * READ_SIZE + 256 * 1024
     received = 0
     while data := await reader.read(1 << 20):
         received += len(data)
     assert received == 640 * 64 * 1024
     writer.close()
-
-
-def _held(world: World) -> int:
-    """Bytes that the server holds for its caller."""
-    http = world.server._http
-    assert http is not None
-    return sum(transport.get_write_buffer_size() for transport in http._connections.values())
 
 
 async def test_a_remote_that_does_not_read_slows_the_caller_down(world: World) -> None:

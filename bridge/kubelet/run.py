@@ -1,0 +1,57 @@
+"""``/run``: a command in a container, and what it wrote as one answer.
+
+As a kubelet: the command is split on spaces, standard output comes first and standard error after
+it, and a command that fails is 500 with the reason instead of its output. Output is held until the
+command has ended, so it is bounded (`MAX_OUTPUT`); exec has no such bound.
+"""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from bridge.kubelet.active import ActiveStreams, cancel_this
+from bridge.kubelet.directory import PodDirectory
+from bridge.kubelet.options import parse_query, run_command_line
+from bridge.kubelet.pods import remote_pod
+from bridge.kubelet.refusals import Refusal, refusal_of
+from bridge.kubelet.routing import Call
+from sync.kube.client import KubeClient
+from sync.kube.command import TooMuchOutput, run_command
+from sync.kube.errors import KubeError
+
+#: Bytes. Container runtimes keep 16 MiB for a kubelet; this is for one of many callers.
+MAX_OUTPUT = 1024 * 1024
+
+
+class Run:
+    """Answers ``/run/{namespace}/{pod}/{container}``."""
+
+    def __init__(self, remote: KubeClient, directory: PodDirectory, active: ActiveStreams) -> None:
+        self._remote = remote
+        self._directory = directory
+        self._active = active
+
+    async def serve(self, call: Call) -> web.StreamResponse:
+        """The command's output. Raises Refusal."""
+        argv = run_command_line(parse_query(call.query))
+        pod = remote_pod(self._directory, call.parameters)
+        with self._active.one("run", cancel_this()):
+            try:
+                output = await run_command(
+                    self._remote,
+                    namespace=pod.namespace,
+                    pod=pod.name,
+                    container=call.parameters["container"],
+                    argv=argv,
+                    limit=MAX_OUTPUT,
+                )
+            except TooMuchOutput:
+                raise Refusal(
+                    500, f"the command writes more than {MAX_OUTPUT} bytes; use exec for it"
+                ) from None
+            except KubeError as error:
+                raise refusal_of(error) from error
+        if output.failure:
+            raise Refusal(500, output.failure)
+        # A kubelet calls it JSON, whatever it is.
+        return web.Response(body=output.stdout + output.stderr, content_type="application/json")

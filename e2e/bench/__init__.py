@@ -1,0 +1,1 @@
+"""Benchmarks on two real clusters: `python -m e2e.bench`. Figures: docs/benchmarks.md."""

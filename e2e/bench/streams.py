@@ -1,0 +1,194 @@
+"""Streams over the bridge, next to the same calls without it, in one run.
+
+Three ways are taken in turn in each round: ``bridge`` (home's API server, the bridge, the remote's
+API server, its kubelet), ``direct`` (the remote's API server and kubelet: what the bridge is
+compared with), and ``home`` (home's own API server and kubelet: what home would do without a
+bridge). So what else the machine does meets all of them. A ratio or a difference is taken in each
+round, and the median of the rounds counts.
+
+No time is judged here: the figures are for a person, or for a document.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from e2e.bench.measures import MEASURES, SCRIPT, Measure
+from e2e.bench.ways import Way
+from e2e.bridge import Bridge
+from e2e.clusters.model import Cluster
+from e2e.kubectl import wait_for
+from e2e.workloads import pod, shell
+
+BRIDGE, DIRECT, HOME = "bridge", "direct", "home"
+NODE, NAMESPACE, POD = "bench", "bench", "bench"
+REMOTE_NAMESPACE = f"{NAMESPACE}-{NODE}"
+
+Progress = Callable[[str], None]
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How much is done."""
+
+    rounds: int
+    size: int
+    """Bytes of a measurement of throughput."""
+    idle: int
+    """How many idle streams are opened to see what they take; 0 for none."""
+
+
+@dataclass
+class Taken:
+    """The figures of one measure: by way, one a round; and what the bridge spent on them."""
+
+    measure: Measure
+    figures: dict[str, list[float]]
+    cpu: list[float]
+    """Seconds of the bridge's CPU time for each round over it."""
+
+
+def run(home: Cluster, remote: Cluster, settings: Settings, progress: Progress, log: Path) -> Json:
+    """Joins, measures, and leaves; the report."""
+    with _joined(home, remote, log) as bridge, _pods(home) as own:
+        ways = [
+            Way(BRIDGE, home, NAMESPACE, POD),
+            Way(DIRECT, remote, REMOTE_NAMESPACE, POD),
+            Way(HOME, home, NAMESPACE, own),
+        ]
+        assert bridge.process is not None
+        pid = bridge.process.pid
+        # First, while its memory is as small as it will ever be: what it has freed, it keeps.
+        idle = _idle(ways[0], settings.idle, pid, progress) if settings.idle else None
+        taken = [_measured(m, ways, settings, pid, progress) for m in MEASURES]
+    return report(taken, settings, idle)
+
+
+def _measured(
+    measure: Measure, ways: Sequence[Way], settings: Settings, pid: int, progress: Progress
+) -> Taken:
+    taken = Taken(measure, {way.name: [] for way in ways}, [])
+    for number in range(settings.rounds):
+        # Who comes first has a cold cache: each does in turn.
+        for way in [*ways[number % len(ways) :], *ways[: number % len(ways)]]:
+            before = cpu_seconds(pid)
+            tries = [measure.take(way, settings.size) for _ in range(measure.tries)]
+            taken.figures[way.name].append(statistics.median(tries))
+            if way.name == BRIDGE:
+                taken.cpu.append((cpu_seconds(pid) - before) / measure.tries)
+        latest = ", ".join(f"{name} {found[-1]:.1f}" for name, found in taken.figures.items())
+        progress(f"{measure.name}, round {number + 1}: {latest} {measure.unit}")
+    return taken
+
+
+def report(taken: Sequence[Taken], settings: Settings, idle: Json | None) -> Json:
+    """The figures as JSON: medians, and the bridge beside the ways without it."""
+    return {
+        "rounds": settings.rounds,
+        "bytes": settings.size,
+        "cpus": os.cpu_count(),
+        "load": os.getloadavg()[0],
+        "measures": {one.measure.name: _compared(one, settings) for one in taken},
+        "idle": idle,
+    }
+
+
+def _compared(taken: Taken, settings: Settings) -> Json:
+    figures, unit = taken.figures, taken.measure.unit
+    median = {name: round(statistics.median(found), 2) for name, found in figures.items()}
+    compared: Json = {"unit": unit, "median": median}
+    for other in (DIRECT, HOME):
+        pairs = list(zip(figures[BRIDGE], figures[other], strict=True))
+        if unit == "ms":
+            added = statistics.median(ours - theirs for ours, theirs in pairs)
+            compared[f"added_to_{other}"] = round(added, 2)
+        else:
+            ratio = statistics.median(ours / theirs for ours, theirs in pairs)
+            compared[f"ratio_to_{other}"] = round(ratio, 3)
+    if unit == "MB/s":
+        compared["bridge_cpu_seconds"] = round(statistics.median(taken.cpu), 3)
+    compared["rounds"] = {name: [round(x, 2) for x in found] for name, found in figures.items()}
+    return compared
+
+
+def _idle(way: Way, count: int, pid: int, progress: Progress) -> Json:
+    """What this many streams that do nothing take of the bridge's memory."""
+    before = resident(pid)
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            stack.enter_context(way.websocket("portforward", [], "SPDY/3.1+portforward.k8s.io"))
+        each = (resident(pid) - before) / count
+        spent = cpu_seconds(pid)
+        time.sleep(5)
+        spent = cpu_seconds(pid) - spent
+    progress(f"{count} idle streams: {each / 1024:.0f} KiB each, {spent:.2f} s of CPU in 5 s")
+    return {"streams": count, "bytes_each": round(each), "cpu_seconds_in_5": round(spent, 3)}
+
+
+# -- the process -----------------------------------------------------------------------------------
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time that a process has spent, in user and kernel mode."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+# -- what is measured on ---------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _joined(home: Cluster, remote: Cluster, log: Path) -> Iterator[Bridge]:
+    args = ("--name", NODE, "--home-name", NODE, "--port", "0", "--namespace-linger", "1")
+    bridge = Bridge(home, remote, log, args)
+    bridge.start()
+    try:
+        yield bridge
+    finally:
+        bridge.stop()
+        leave = [*bridge.command[:1], "leave", "--name", NODE, "--yes", "--force"]
+        subprocess.run(
+            [*leave, "--kubeconfig", remote.kubeconfig],
+            env={**os.environ, "KUBECONFIG": str(home.kubeconfig)},
+            capture_output=True,
+            check=True,
+        )
+
+
+@contextlib.contextmanager
+def _pods(home: Cluster) -> Iterator[str]:
+    """The pod on the virtual node, and one like it on home's own; the latter's name."""
+    home.kubectl("create", "namespace", NAMESPACE)
+    names = {NODE: POD, home.node_names[0]: f"{POD}-home"}
+    try:
+        for node, name in names.items():
+            manifest = pod(node, name, containers=[shell("main", SCRIPT)])
+            home.kubectl("apply", "-n", NAMESPACE, "-f", "-", input=manifest)
+        ready = ("wait", "-n", NAMESPACE, "--for=condition=Ready", "pod", "--all")
+        home.kubectl(*ready, "--timeout=60s")
+        time.sleep(2)  # their logs are written
+        yield names[home.node_names[0]]
+    finally:
+        home.kubectl("delete", "namespace", NAMESPACE, timeout=120)
+        gone = ("get", "pods", "-n", NAMESPACE, "-o", "name")
+        wait_for(lambda: not home.kubectl(*gone).stdout, "the pods are gone")
+
+
+def text(found: Json) -> str:
+    """The report for standard output."""
+    return json.dumps(found, indent=2)

@@ -1,0 +1,50 @@
+"""What is made of the figures, and that a benchmark can be asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from typer.testing import CliRunner
+
+from e2e.bench import streams
+from e2e.bench.__main__ import app
+from e2e.bench.measures import MEASURES, Measure
+from e2e.bench.streams import Settings, Taken, report
+
+
+def taken(name: str, unit: str) -> Taken:
+    """Three rounds: in each the bridge has three quarters of direct, or 10 more."""
+    measure = Measure(name, "ms" if unit == "ms" else "MB/s", lambda way, size: 0.0)
+    direct = [100.0, 40.0, 80.0]
+    bridge = [one + 10 if unit == "ms" else one * 0.75 for one in direct]
+    return Taken(measure, {"bridge": bridge, "direct": direct, "home": direct}, [0.5, 0.1, 0.3])
+
+
+def test_ratios_and_differences_are_those_of_the_rounds() -> None:
+    made = report(
+        [taken("fast", "MB/s"), taken("soon", "ms")], Settings(rounds=3, size=7, idle=0), None
+    )
+    assert (made["rounds"], made["bytes"], made["idle"]) == (3, 7, None)
+    fast, soon = made["measures"]["fast"], made["measures"]["soon"]
+    assert fast["median"] == {"bridge": 60, "direct": 80, "home": 80}
+    assert fast["ratio_to_direct"] == fast["ratio_to_home"] == 0.75
+    assert fast["bridge_cpu_seconds"] == 0.3
+    assert soon["added_to_direct"] == soon["added_to_home"] == 10
+    assert "bridge_cpu_seconds" not in soon
+    assert json.loads(streams.text(made)) == made
+
+
+def test_each_measure_has_a_name_of_its_own() -> None:
+    assert len({measure.name for measure in MEASURES}) == len(MEASURES)
+
+
+def test_a_process_is_read() -> None:
+    assert streams.cpu_seconds(os.getpid()) > 0
+    assert streams.resident(os.getpid()) > 1_000_000
+
+
+@pytest.mark.parametrize("option", ["--rounds=0", "--megabytes=0", "--idle=-1", "--nope"])
+def test_nonsense_is_refused_before_anything_is_started(option: str) -> None:
+    assert CliRunner().invoke(app, ["streams", option]).exit_code == 2

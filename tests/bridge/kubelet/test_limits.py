@@ -1,0 +1,84 @@
+"""How many streams there may be, and that they leave everything else its way."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+
+import pytest
+
+from bridge.kubelet.active import MAX_STREAMS, descriptors, streams_for
+from tests.bridge.kubelet.conftest import running
+from tests.bridge.kubelet.fakes import EXEC, echo, until
+from tests.bridge.kubelet.pki import Pki
+
+
+@pytest.mark.parametrize(
+    ("files", "streams"), [(100_000, MAX_STREAMS), (1024, 256), (514, 1), (256, 1)]
+)
+def test_streams_leave_descriptors_for_the_rest(files: int, streams: int) -> None:
+    assert streams_for(files) == streams
+
+
+def test_the_process_asks_for_the_descriptors_that_it_is_granted() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, before[1]), before[1]))
+        granted = descriptors()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (granted, before[1])
+        assert granted > 512 or granted == before[1]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def test_one_too_many_is_refused_and_harms_none(pki: Pki) -> None:
+    async with running(pki, max_streams=3) as world:
+        world.remote.play = echo
+        streams = [await world.upgrade(EXEC) for _ in range(3)]
+        head, reader, writer = await world.upgrade(EXEC)
+        assert head.startswith(b"HTTP/1.1 429 ")
+        assert b"\r\nRetry-After: 5\r\n" in head
+        assert b"3 streams open" in await reader.read(4096)
+        writer.close()
+        async with world.session() as session:
+            for method, target in (
+                ("GET", "/containerLogs/default/web/app"),
+                ("POST", "/run/default/web/app?cmd=ls"),
+            ):
+                async with session.request(method, target) as response:
+                    assert response.status == 429
+        assert len(world.remote.asked) == 3
+        for _, reader, writer in streams:
+            writer.write(b"still here")
+            assert await reader.readexactly(10) == b"still here"
+        streams.pop()[2].close()
+        await until(lambda: world.server.active_streams["exec"] == 2)
+        head, _, writer = await world.upgrade(EXEC)
+        assert head.startswith(b"HTTP/1.1 101 ")
+        for _, _, open_one in [*streams, (b"", None, writer)]:
+            open_one.close()
+
+
+async def test_hundreds_at_once_leave_other_requests_their_way(pki: Pki) -> None:
+    async with running(pki) as world:
+        world.remote.play = echo
+        turns = asyncio.Semaphore(20)
+
+        async def one() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            async with turns:
+                _, reader, writer = await world.upgrade(EXEC)
+            return reader, writer
+
+        streams = await asyncio.gather(*(one() for _ in range(300)))
+        assert world.server.active_streams["exec"] == 300
+        async with world.session() as session, asyncio.timeout(2):
+            for _ in range(5):
+                async with session.get("/pods") as response:
+                    assert response.status == 200
+        for number, (_, writer) in enumerate(streams):
+            writer.write(b"%03d" % number)
+        for number, (reader, _) in enumerate(streams):
+            assert await reader.readexactly(3) == b"%03d" % number
+        for _, writer in streams:
+            writer.close()
+        await until(lambda: world.server.active_streams["exec"] == 0)

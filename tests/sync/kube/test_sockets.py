@@ -1,0 +1,43 @@
+"""What TCP tells of a peer, by the bytes of Linux' ``struct tcp_info``."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from sync.kube.sockets import Peer, read_tcp_info
+
+WAITED = 25_000
+
+
+def tcp_info(*, resent: int = 0, probes: int = 0, unacked: int = 0, last_word: int = 0) -> bytes:
+    """The fields that are read; every other is full of ones, since none of them may matter."""
+    return (
+        struct.pack("=BBBB", 255, 255, resent, probes)
+        + b"\xff" * 20
+        + struct.pack("=I", unacked)
+        + b"\xff" * 28
+        + struct.pack("=I", last_word)
+        + b"\xff" * 44
+    )
+
+
+@pytest.mark.parametrize(
+    ("info", "peer"),
+    [
+        (tcp_info(), Peer.QUIET),
+        (tcp_info(last_word=4 * 3600 * 1000), Peer.QUIET),
+        (tcp_info(unacked=3), Peer.OWING),
+        (tcp_info(unacked=3, resent=5, last_word=WAITED - 1), Peer.OWING),
+        (tcp_info(unacked=3, resent=5, last_word=WAITED), Peer.GONE),
+        # A closed window: probed two minutes after its last word, and it will answer.
+        (tcp_info(probes=1, last_word=120_000), Peer.OWING),
+        (tcp_info(probes=2, last_word=180_000), Peer.GONE),
+        # Idle for long, and the first bytes since are on their way.
+        (tcp_info(unacked=1, resent=1, last_word=3_600_000), Peer.OWING),
+        (b"", Peer.QUIET),
+    ],
+)
+def test_a_peer_is_gone_when_it_does_not_answer_for_long(info: bytes, peer: Peer) -> None:
+    assert read_tcp_info(info) is peer
