@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from importlib import metadata
-
 import typer
 
 
 def version() -> None:
     """Print the bridge's version."""
-    typer.echo(metadata.version("cluster-bridge"))
+    from bridge.version import version as installed
+
+    typer.echo(installed())

@@ -111,6 +111,11 @@ class NodeController:
         if unplaced is not None:
             unplaced.on_change(lambda: self._queue.add_after(_NODE, SETTLE))
 
+    @property
+    def name(self) -> str:
+        """The Node's name."""
+        return self._facts.name
+
     async def register(self) -> Object:
         """Makes the Node, or takes it up again after an earlier join. Raises NodeTaken."""
         node = await self._obtain()

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bridge import app
+from bridge import app, kubeletapi
 from bridge.kubelet import clientca
 from bridge.kubelet.certificate import CertificateError
 from bridge.kubelet.server import ListenError
@@ -222,7 +222,7 @@ async def test_a_home_that_is_away_does_not_hold_up_the_stop(
 async def test_a_stream_that_is_open_does_not_hold_up_the_stop(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "STREAMS_SECONDS", 0.1)
+    monkeypatch.setattr(kubeletapi, "STREAMS_SECONDS", 0.1)
     world = World(two.home, two.remote)
     following = asyncio.Event()
 
@@ -414,11 +414,11 @@ def test_the_directory_finds_the_remote_pod_of_a_pod_of_this_node_alone() -> Non
     there = pod("web", THERE)
     there["spec"]["initContainers"] = [{"name": "init"}]
     there["spec"]["ephemeralContainers"] = [{"name": "debug"}]
-    found = app.Directory(_engine([home], there)).find("default", "web", "1")
+    found = kubeletapi.Directory(_engine([home], there)).find("default", "web", "1")
     assert found is not None
     assert (found.namespace, found.name) == (THERE, "web")
     assert found.containers == {"main", "init", "debug"}
-    assert app.Directory(_engine([home], there)).find("default", "web", None) == found
-    assert app.Directory(_engine([home], there)).find("default", "web", "2") is None
-    assert app.Directory(_engine([home], there)).find("default", "db", None) is None
-    assert app.Directory(_engine([home], None)).find("default", "web", None) is None
+    assert kubeletapi.Directory(_engine([home], there)).find("default", "web", None) == found
+    assert kubeletapi.Directory(_engine([home], there)).find("default", "web", "2") is None
+    assert kubeletapi.Directory(_engine([home], there)).find("default", "db", None) is None
+    assert kubeletapi.Directory(_engine([home], None)).find("default", "web", None) is None

@@ -1,0 +1,150 @@
+"""The kubelet API of a join: the server with all that it needs, put together and kept fresh.
+
+`start` listens, `run` follows what may change while it serves (its certificate, home's client CA)
+until cancelled, `stop` ends what is open within `STREAMS_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from bridge.kubelet.active import descriptors, streams_for
+from bridge.kubelet.certdir import CertDir
+from bridge.kubelet.clientca import ClientCa
+from bridge.kubelet.directory import Placed, RemotePod
+from bridge.kubelet.server import KubeletServer
+from bridge.kubelet.serving import Files, Requested, SelfSigned, ServingSource, state_folder
+from bridge.metrics.endpoints import Metrics
+from bridge.node import model
+from bridge.node.note import Note
+from bridge.observability.metrics import Exporter, Parts
+from bridge.preflight.checks import Found
+from bridge.settings import JoinSettings
+from bridge.version import version
+from sync.engine import Engine
+from sync.kube.client import KubeClient
+from sync.store import Key
+from translators import naming, references
+from translators.types import Object, name_of, namespace_of, uid_of
+
+#: Seconds for open exec, log and port-forward streams to end after the stop.
+STREAMS_SECONDS = 3.0
+
+
+class Directory:
+    """Finds the remote pod of a home pod for the kubelet API: only pods of this node."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def find(self, namespace: str, name: str, uid: str | None) -> RemotePod | None:
+        """The remote pod, or None where no such pod is on this node or it is not made yet."""
+        home = self._engine.home_pods.store.get(Key(namespace, name))
+        if home is None or (uid and uid_of(home) != uid):
+            return None
+        remote = self._engine.pods.remote_of(home)
+        if remote is None:
+            return None
+        containers = references.containers(remote.get("spec") or {})
+        names = frozenset(str(container["name"]) for container in containers)
+        return RemotePod(namespace=namespace_of(remote), name=name_of(remote), containers=names)
+
+    def pods(self) -> list[Object]:
+        """The home pods on this node."""
+        return list(self._engine.home_pods.store)
+
+    def placed(self) -> list[Placed]:
+        """Where the remote pods of this node are."""
+        found = []
+        for home in self._engine.home_pods.store:
+            remote = self._engine.pods.remote_of(home) or {}
+            origin = naming.origin(remote)
+            node = str((remote.get("spec") or {}).get("nodeName") or "")
+            if origin is not None and node:
+                found.append(Placed(origin, namespace_of(remote), name_of(remote), node))
+        return found
+
+
+class KubeletApi:
+    """What home's API server asks on port 10250; see the module."""
+
+    def __init__(
+        self,
+        settings: JoinSettings,
+        found: Found,
+        engine: Engine,
+        *,
+        home: KubeClient,
+        remote: KubeClient,
+        told: Callable[[str], None],
+    ) -> None:
+        self._address, self._wanted_port, self._told = found.address, settings.port, told
+        self._source = _source(settings, found, home, told)
+        self._authorities = ClientCa(home, found.client_ca)
+        directory = Directory(engine)
+        self._metrics = Metrics(remote, directory, found.identity, found.metrics)
+        exporter = Exporter()
+        self._server = KubeletServer(
+            home=home,
+            remote=remote,
+            directory=directory,
+            node_name=found.identity.node,
+            client_ca=found.client_ca,
+            certificate=self._source.first(),
+            anonymous=settings.anonymous_auth,
+            routes=[*self._metrics.routes, exporter.route],
+            max_streams=streams_for(descriptors()),
+        )
+        exporter.show(
+            Parts(
+                version=version(),
+                home=home,
+                remote=remote,
+                engine=engine,
+                server=self._server,
+                metrics=self._metrics,
+            )
+        )
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._server.port
+
+    @property
+    def note(self) -> Note:
+        """What is to outlive a restart: the node's processor time."""
+        usage = self._metrics.usage
+        return Note(model.ANNOTATION_CPU_SECONDS, usage.note, usage.go_on)
+
+    async def start(self) -> None:
+        """Listens. Raises ListenError."""
+        await self._server.start(self._address, self._wanted_port)
+        self._told(f"home: kubelet API listens on {self._address}:{self.port}")
+        self._told(f"home: the kubelet API's certificate is {self._source.origin}")
+
+    async def run(self) -> None:
+        """Has it use the certificate and the client CA of now, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            renewing = self._source.run(lambda pair: self._server.renew(certificate=pair))
+            group.create_task(renewing, name="serving-certificate")
+            following = self._authorities.run(lambda ca: self._server.renew(client_ca=ca))
+            group.create_task(following, name="client-ca")
+
+    async def stop(self) -> None:
+        """Ends what is open, and the port with it."""
+        await self._server.stop(STREAMS_SECONDS)
+        await self._metrics.close()
+
+
+def _source(
+    settings: JoinSettings, found: Found, home: KubeClient, told: Callable[[str], None]
+) -> ServingSource:
+    node, addresses = found.identity.node, [found.address]
+    if settings.certificate is not None and settings.key is not None:
+        return Files(settings.certificate, settings.key)
+    if settings.serving == "csr":
+        folder = CertDir(settings.cert_dir or state_folder(found.identity.home_id, node))
+        return Requested(home, node, addresses, folder, told=told)
+    return SelfSigned(node, addresses)
