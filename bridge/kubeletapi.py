@@ -96,16 +96,7 @@ class KubeletApi:
             routes=[*self._metrics.routes, exporter.route],
             max_streams=streams_for(descriptors()),
         )
-        exporter.show(
-            Parts(
-                version=version(),
-                home=home,
-                remote=remote,
-                engine=engine,
-                server=self._server,
-                metrics=self._metrics,
-            )
-        )
+        exporter.show(Parts(version(), engine, self._server, self._metrics))
 
     @property
     def port(self) -> int:

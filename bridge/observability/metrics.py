@@ -30,7 +30,6 @@ from bridge.kubelet.routing import Call, Route
 from bridge.kubelet.server import KubeletServer
 from bridge.metrics.endpoints import Metrics
 from sync.engine import Engine
-from sync.kube.client import KubeClient
 from sync.measures import Histogram
 from translators.exposition import CONTENT_TYPE
 
@@ -70,17 +69,10 @@ class Parts(Collector):
     """The parts of one join, and what each says."""
 
     def __init__(
-        self,
-        *,
-        version: str,
-        home: KubeClient,
-        remote: KubeClient,
-        engine: Engine,
-        server: KubeletServer,
-        metrics: Metrics,
+        self, version: str, engine: Engine, server: KubeletServer, metrics: Metrics
     ) -> None:
         self._version = version
-        self._clients = (home, remote)
+        self._clients = (engine.home_pods.client, engine.remote_pods.client)
         self._engine = engine
         self._server = server
         self._metrics = metrics
