@@ -34,6 +34,7 @@ from bridge.kubelet.certificate import (
     lacking,
     lifetime,
     self_signed,
+    server_context,
 )
 from bridge.kubelet.signing import Issued, Pending, Refused, new_key, outcome, signing_request
 from sync.backoff import Backoff
@@ -252,8 +253,12 @@ class Requested:
     async def _asked(self) -> ServingCertificate:
         """One that home has signed. Raises KubeError, CertificateError and _NotIssued."""
         key = self._folder.pending() or new_key()
+        try:
+            request = signing_request(key, self._node, self._addresses)
+        except CertificateError:
+            self._folder.forget_pending()  # the next try is with another
+            raise
         await asyncio.to_thread(self._folder.keep_pending, key)
-        request = signing_request(key, self._node, self._addresses)
         name = name_of(request)
         try:
             await self._home.create(CERTIFICATE_SIGNING_REQUESTS, request)
@@ -303,6 +308,7 @@ class Requested:
     def _fault(self, pair: ServingCertificate) -> str:
         """Why it is of no use, or nothing."""
         try:
+            server_context(pair, client_ca="")
             missing = lacking(pair, self._node, self._addresses)
             end = lifetime(pair)[1]
         except CertificateError as error:

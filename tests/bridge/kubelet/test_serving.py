@@ -254,6 +254,7 @@ async def test_one_that_is_kept_and_has_ended_or_is_of_another_address_is_not_us
         self_signed(NODE, [ADDRESS], now=datetime.now(UTC) - timedelta(days=999)),
         self_signed(NODE, ["192.0.2.8"]),
         ServingCertificate(b"nonsense", new_key()),
+        ServingCertificate(self_signed(NODE, [ADDRESS]).certificate, new_key()),
     ):
         folder.keep(pair)
         source = make()
@@ -336,6 +337,18 @@ async def test_a_home_that_fails_is_asked_again(
         await until(lambda: bool(used))
     assert len(home_api.objects(CERTIFICATE_SIGNING_REQUESTS)) == 1
     assert "the serving certificate: " in caplog.text
+
+
+async def test_a_key_that_was_kept_and_cannot_be_read_is_replaced(
+    make: Make, home_api: FakeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    signer, source = Signer(home_api), make()
+    source.first()
+    CertDir(make.folder).keep_pending(b"nonsense")
+    async with running(source) as used:
+        signer.approve(await signer.asked())
+        await until(lambda: bool(used))
+    assert "the key that was kept for a request is not valid PEM" in caplog.text
 
 
 async def test_a_folder_that_cannot_be_used_is_named(make: Make, tmp_path: Path) -> None:
