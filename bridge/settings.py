@@ -6,17 +6,14 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
 from sync.kube.kubeconfig import KubeconfigRef
-from translators import requests
 from translators.capacity import NO_LIMITS, Limits
-from translators.naming import DNS_LABEL_MAX, DOMAIN, dns_label
+from translators.naming import DOMAIN, dns_label
 from translators.policy import DaemonSets, HostPort, Network, ServiceAccounts
-from translators.quantity import QuantityError
 from translators.types import Object
 
 #: The port that clients expect a kubelet on; where it stands in the Node's status they use that.
@@ -38,9 +35,6 @@ MetricsSource = Literal["kubelets", "api", "none"]
 MetricsChoice = Literal["auto", "kubelets", "api", "none"]
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_QUALIFIED = r"([A-Za-z0-9]([-\w.]*[A-Za-z0-9])?)"
-_LABEL_KEY = re.compile(rf"({_LABEL}(\.{_LABEL})*/)?{_QUALIFIED}", re.ASCII)
-_LABEL_VALUE = re.compile(rf"{_QUALIFIED}?", re.ASCII)
 _NODE_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 _API_HOST = re.compile(rf"{_LABEL}(\.{_LABEL})*|[0-9a-f:.]*:[0-9a-f:.]*")
 
@@ -152,67 +146,3 @@ def parse_home_api(text: str) -> HostPort:
     if parts.netloc != text or "@" in text or not _API_HOST.fullmatch(host) or port == 0:
         raise SettingsError(message)
     return HostPort(host, port or API_PORT)
-
-
-def parse_limits(
-    *, reserve: str, share: str, cpu: str | None, memory: str | None, pods: int | None
-) -> Limits:
-    """The options that bound what the node offers. Raises SettingsError."""
-    caps = {"cpu": cpu, "memory": memory, "pods": str(pods) if pods is not None else None}
-    return Limits(
-        reserve={
-            resource: _amount(f"--reserve {resource}", resource, quantity)
-            for resource, quantity in _pairs("--reserve", reserve, "cpu=2,memory=4Gi").items()
-        },
-        share=_share(share),
-        caps={
-            resource: _amount(f"--{resource}", resource, quantity)
-            for resource, quantity in caps.items()
-            if quantity is not None
-        },
-    )
-
-
-def parse_node_selector(text: str) -> dict[str, str]:
-    """``KEY=VALUE[,KEY=VALUE]``, labels of the remote's nodes. Raises SettingsError."""
-    labels = _pairs("--node-selector", text, "pool=burst")
-    for key, value in labels.items():
-        name = key.rpartition("/")[2]
-        if (
-            not (_LABEL_KEY.fullmatch(key) and _LABEL_VALUE.fullmatch(value))
-            or max(len(name), len(value)) > DNS_LABEL_MAX
-        ):
-            raise SettingsError(f"--node-selector {key}={value}: that is no label of a node")
-    return labels
-
-
-def _pairs(option: str, text: str, example: str) -> dict[str, str]:
-    """``KEY=VALUE,KEY=VALUE``, each key once; {} for no text."""
-    pairs = [pair.strip().partition("=") for pair in text.split(",")] if text.strip() else []
-    found = {key: value for key, _, value in pairs}
-    if len(found) < len(pairs) or not all(key and equals for key, equals, _ in pairs):
-        raise SettingsError(
-            f"{option} {text!r}: write KEY=VALUE, several with commas between them and each key "
-            f"once, such as {example}"
-        )
-    return found
-
-
-def _amount(option: str, resource: str, quantity: str) -> int:
-    try:
-        found = requests.amount(resource, quantity)
-    except QuantityError as error:
-        raise SettingsError(f"{option}: {error}") from error
-    if found < 0:
-        raise SettingsError(f"{option}: {quantity} is less than nothing")
-    return found
-
-
-def _share(text: str) -> Fraction:
-    try:
-        share = Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        share = Fraction(0)
-    if not 0 < share <= 1:
-        raise SettingsError(f"--share {text!r}: give a number above 0 and at most 1, such as 0.9")
-    return share

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bridge.cli.options import HomeContext, HomeKubeconfig
+from bridge.cli.options import CLUSTERS, HomeContext, HomeKubeconfig
 from bridge.settings import SettingsError, check_name
 from sync.kube.kubeconfig import KubeconfigRef
 
@@ -18,9 +18,15 @@ def leave(
     name: Annotated[str, typer.Option(help="Name of the virtual node.", show_default=False)],
     kubeconfig: Annotated[
         Path | None,
-        typer.Option(help="Kubeconfig of the remote; the one of the last join unless given."),
+        typer.Option(
+            help="Kubeconfig of the remote; the one of the last join unless given.",
+            rich_help_panel=CLUSTERS,
+        ),
     ] = None,
-    context: Annotated[str | None, typer.Option(help="Context of that kubeconfig.")] = None,
+    context: Annotated[
+        str | None,
+        typer.Option(help="Context of that kubeconfig.", rich_help_panel=CLUSTERS),
+    ] = None,
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,

@@ -1,4 +1,4 @@
-"""Labels, annotations and taints as options of `join`, checked as the API server checks them.
+"""What the node is and offers, as options of `join`, checked as the API server checks it.
 
 The rules are those of k8s.io/apimachinery/pkg/util/validation (IsQualifiedName, IsValidLabelValue)
 and of ValidateTaintsInNodeAddition in pkg/apis/core/validation. All raise SettingsError.
@@ -7,10 +7,14 @@ and of ValidateTaintsInNodeAddition in pkg/apis/core/validation. All raise Setti
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from bridge.node.marks import is_fixed
 from bridge.settings import SettingsError
+from translators import requests
+from translators.capacity import Limits
 from translators.naming import DOMAIN
+from translators.quantity import QuantityError
 from translators.types import Object
 
 #: Soft, and the bridge's own: pods wait for a node of the remote (`bridge.node.model`).
@@ -26,7 +30,7 @@ _CONTROLLERS = ("node.kubernetes.io", "node.cloudprovider.kubernetes.io")
 
 def parse_labels(text: str) -> dict[str, str]:
     """``KEY=VALUE[,KEY=VALUE]``."""
-    found = _pairs("--labels", text)
+    found = _pairs("--labels", text, "tier=burst")
     for key, value in found.items():
         _check_key("--labels", key, key)
         _check_value("--labels", value)
@@ -34,8 +38,8 @@ def parse_labels(text: str) -> dict[str, str]:
 
 
 def parse_annotations(text: str) -> dict[str, str]:
-    """``KEY=VALUE[,KEY=VALUE]``; a value has no comma."""
-    found = _pairs("--annotations", text)
+    """``KEY=VALUE[,KEY=VALUE]``, where a value has no comma."""
+    found = _pairs("--annotations", text, "team=web")
     for key in found:
         # Their names alone may have capitals in the domain (ValidateAnnotations).
         _check_key("--annotations", key, key.lower())
@@ -65,18 +69,69 @@ def parse_taints(text: str) -> tuple[Object, ...]:
     return tuple(found.values())
 
 
-def _pairs(option: str, text: str) -> dict[str, str]:
+def parse_limits(
+    *, reserve: str | None, share: str, cpu: str | None, memory: str | None, pods: int | None
+) -> Limits:
+    """The options that bound what the node offers."""
+    kept = {} if reserve is None else _pairs("--reserve", reserve, "cpu=2,memory=4Gi")
+    caps = {"cpu": cpu, "memory": memory, "pods": str(pods) if pods is not None else None}
+    return Limits(
+        reserve={
+            resource: _amount(f"--reserve {resource}", resource, quantity)
+            for resource, quantity in kept.items()
+        },
+        share=_share(share),
+        caps={
+            resource: _amount(f"--{resource}", resource, quantity)
+            for resource, quantity in caps.items()
+            if quantity is not None
+        },
+    )
+
+
+def parse_node_selector(text: str) -> dict[str, str]:
+    """``KEY=VALUE[,KEY=VALUE]``, labels of the remote's nodes."""
+    found = _pairs("--node-selector", text, "pool=burst")
+    for key, value in found.items():
+        _check_name("--node-selector", key, key)
+        _check_value("--node-selector", value)
+    return found
+
+
+def _pairs(option: str, text: str, example: str) -> dict[str, str]:
+    """``KEY=VALUE,KEY=VALUE``, each key once."""
     found: dict[str, str] = {}
     for part in text.split(","):
-        key, equals, value = part.partition("=")
+        key, equals, value = part.strip().partition("=")
         if not equals or not key:
             raise SettingsError(
-                f"{option} {part!r}: write KEY=VALUE, several with commas between them"
+                f"{option} {part!r}: write KEY=VALUE, several with commas between them, such as "
+                f"{example}"
             )
         if key in found:
             raise SettingsError(f"{option} {key}: it is there twice")
         found[key] = value
     return found
+
+
+def _amount(option: str, resource: str, quantity: str) -> int:
+    try:
+        found = requests.amount(resource, quantity)
+    except QuantityError as error:
+        raise SettingsError(f"{option}: {error}") from error
+    if found < 0:
+        raise SettingsError(f"{option}: {quantity} is less than nothing")
+    return found
+
+
+def _share(text: str) -> Fraction:
+    try:
+        share = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        share = Fraction(0)
+    if not 0 < share <= 1:
+        raise SettingsError(f"--share {text!r}: give a number above 0 and at most 1, such as 0.9")
+    return share
 
 
 def _check_key(option: str, key: str, name: str) -> None:

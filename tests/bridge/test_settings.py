@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,8 @@ from bridge.settings import (
     check_home_name,
     check_name,
     parse_home_api,
-    parse_limits,
-    parse_node_selector,
 )
 from sync.kube.access import KubeconfigRef
-from translators.capacity import NO_LIMITS, Limits
 
 
 @pytest.mark.parametrize("name", ["burst", "b", "burst-1.example.com", "0", "a" * 253, "a--b"])
@@ -100,56 +96,3 @@ def test_where_homes_api_server_is(text: str, host: str, port: int, shown: str) 
 def test_where_no_api_server_can_be(text: str) -> None:
     with pytest.raises(SettingsError, match="--home-api-address"):
         parse_home_api(text)
-
-
-def _limits(reserve: str = "", share: str = "1", cpu: str | None = None) -> Limits:
-    return parse_limits(reserve=reserve, share=share, cpu=cpu, memory=None, pods=None)
-
-
-def test_limits() -> None:
-    assert _limits() == NO_LIMITS
-    assert parse_limits(
-        reserve="cpu=1500m, example.com/gpu=1", share="1/3", cpu="2", memory="1Gi", pods=0
-    ) == Limits(
-        {"cpu": 1500, "example.com/gpu": 1},
-        Fraction(1, 3),
-        {"cpu": 2000, "memory": 2**30, "pods": 0},
-    )
-
-
-@pytest.mark.parametrize("text", ["cpu", "cpu=1,cpu=2", "=1", "cpu=1,", "cpu=", "cpu=-1", "cpu=1K"])
-def test_a_reserve_is_refused(text: str) -> None:
-    with pytest.raises(SettingsError, match="--reserve"):
-        _limits(reserve=text)
-
-
-@pytest.mark.parametrize("text", ["", "0", "-0.5", "1.1", "90%", "nan", "1/0"])
-def test_a_share_is_refused(text: str) -> None:
-    with pytest.raises(SettingsError, match=r"--share .*such as 0\.9"):
-        _limits(share=text)
-
-
-def test_a_cap_that_is_no_quantity_is_refused() -> None:
-    with pytest.raises(SettingsError, match="--cpu: 'two' is not a quantity"):
-        _limits(cpu="two")
-
-
-@pytest.mark.parametrize(
-    ("text", "labels"),
-    [
-        ("", {}),
-        ("pool=burst", {"pool": "burst"}),
-        ("example.com/pool=a_1,zone=", {"example.com/pool": "a_1", "zone": ""}),
-    ],
-)
-def test_a_node_selector(text: str, labels: dict[str, str]) -> None:
-    assert parse_node_selector(text) == labels
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["pool", "pool==a", "pool!=a", "a b=c", "Ex.com/a=b", "/a=b", "-a=b", "a=-b", "a=" + "b" * 64],
-)
-def test_a_node_selector_is_refused(text: str) -> None:
-    with pytest.raises(SettingsError, match="--node-selector"):
-        parse_node_selector(text)

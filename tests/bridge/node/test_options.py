@@ -1,11 +1,20 @@
-"""Labels, annotations and taints that the API server would take, and those that it would not."""
+"""What the API server would take as an option of the node, and what it would not."""
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 
-from bridge.node.options import parse_annotations, parse_labels, parse_taints
+from bridge.node.options import (
+    parse_annotations,
+    parse_labels,
+    parse_limits,
+    parse_node_selector,
+    parse_taints,
+)
 from bridge.settings import DEFAULT_TAINTS, SettingsError
+from translators.capacity import NO_LIMITS, Limits
 from translators.types import Object
 
 _DEFAULT = {"key": "cluster-bridge.io/virtual-node", "value": "true", "effect": "NoSchedule"}
@@ -83,3 +92,68 @@ def test_annotations() -> None:
 def test_annotations_are_refused(text: str) -> None:
     with pytest.raises(SettingsError, match=r"^--annotations "):
         parse_annotations(text)
+
+
+def _limits(reserve: str | None = None, share: str = "1", cpu: str | None = None) -> Limits:
+    return parse_limits(reserve=reserve, share=share, cpu=cpu, memory=None, pods=None)
+
+
+def test_limits() -> None:
+    assert _limits() == NO_LIMITS
+    assert parse_limits(
+        reserve="cpu=1500m, example.com/gpu=1", share="1/3", cpu="2", memory="1Gi", pods=0
+    ) == Limits(
+        {"cpu": 1500, "example.com/gpu": 1},
+        Fraction(1, 3),
+        {"cpu": 2000, "memory": 2**30, "pods": 0},
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["", "cpu", "cpu=1,cpu=2", "=1", "cpu=1,", "cpu=", "cpu=-1", "cpu=1K"]
+)
+def test_a_reserve_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="--reserve"):
+        _limits(reserve=text)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-0.5", "1.1", "90%", "nan", "1/0"])
+def test_a_share_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match=r"--share .*such as 0\.9"):
+        _limits(share=text)
+
+
+def test_a_cap_that_is_no_quantity_is_refused() -> None:
+    with pytest.raises(SettingsError, match="--cpu: 'two' is not a quantity"):
+        _limits(cpu="two")
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ("pool=burst", {"pool": "burst"}),
+        ("example.com/pool=a_1,zone=", {"example.com/pool": "a_1", "zone": ""}),
+    ],
+)
+def test_a_node_selector(text: str, labels: dict[str, str]) -> None:
+    assert parse_node_selector(text) == labels
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "pool",
+        "pool==a",
+        "pool!=a",
+        "a b=c",
+        "Ex.com/a=b",
+        "/a=b",
+        "-a=b",
+        "a=-b",
+        f"a={'b' * 64}",
+    ],
+)
+def test_a_node_selector_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="--node-selector"):
+        parse_node_selector(text)
