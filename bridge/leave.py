@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bridge.node import model
-from bridge.node.controller import LEASE_NAMESPACE, LEASE_SECONDS
+from bridge.node.lease import LEASE_NAMESPACE, LEASE_SECONDS
 from bridge.preflight.checks import PreflightError, connected, explained
 from sync import cleanup
 from sync.cleanup import Inventory

@@ -1,4 +1,4 @@
-"""Keeps home's Node object and its Lease as they should be.
+"""Keeps home's Node object as it should be, and with it its Lease (`bridge.node.lease`).
 
 - The Node is made when it is not there, also after somebody deleted it, and is never taken from
   another owner: `NodeTaken` ends the join.
@@ -6,9 +6,7 @@
 - The status is written when it differs, `SETTLE` seconds after the first of a burst of changes;
   unchanged it is never written. Where the remote's load changes all the time, what is free is
   written every `SPACING` seconds, and the largest pod's size every `LARGEST_SECONDS`.
-- The Lease is renewed every `RENEW_SECONDS` while this process lives; that is all an idle bridge
-  writes. When it stops, the Lease is released (its holder emptied), so that `bridge leave` and
-  the next join know that nobody serves the node; home calls it NotReady when the Lease expires.
+- The renewal of the Lease is all that an idle bridge writes.
 - A request that the remote refuses with 401 has its nodes watched anew: the outage is noticed then,
   and else when the server ends the watch, which is within ten minutes.
 - A remote that cannot be watched for `OUTAGE_SECONDS` makes the node not Ready, with the reason.
@@ -22,18 +20,18 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from bridge.node import health, marks, model
 from bridge.node.health import Health
+from bridge.node.lease import NodeLease
 from bridge.node.marks import Marks
 from bridge.node.model import NodeFacts
 from bridge.node.note import Note
 from sync.events import EventRecorder
 from sync.informer import Informer
 from sync.kube.client import KubeClient
-from sync.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
-from sync.kube.resources import LEASES, NODES
+from sync.kube.errors import AlreadyExists, Conflict, KubeError
+from sync.kube.resources import NODES
 from sync.offer import Offer, Offered
 from sync.store import Key
 from sync.unplaced import Unplaced
@@ -43,10 +41,6 @@ from translators.types import Object, metadata, uid_of
 log = logging.getLogger(__name__)
 changes = logging.getLogger("cluster-bridge.changes")
 
-LEASE_NAMESPACE = "kube-node-lease"
-#: A kubelet's Lease: 40 s, renewed every quarter of that (nodeLeaseDurationSeconds and
-#: nodeLeaseRenewIntervalFraction in pkg/kubelet).
-LEASE_SECONDS, RENEW_SECONDS = 40, 10.0
 #: Seconds after a change before it is written, so that a burst is one write.
 SETTLE = 0.5
 #: The least seconds between two writes of what is free, each of which all watchers of Nodes get.
@@ -92,15 +86,14 @@ class NodeController:
         self._unplaced = unplaced
         self._events = events
         self._now = now
-        self._note = note
         self._queue: WorkQueue[str] = WorkQueue()
         self._node_uid = ""
-        self._lease_uid = ""
         self._told: Health | None = None
         # What the Node is to say that is free, and the loop's times of when that last changed.
         self._said: Offered | None = None
         self._said_since = self._largest_since = -math.inf
         self.node = Informer(home, NODES, fields=f"metadata.name={facts.name}")
+        self._lease = NodeLease(home, facts.name, node=self._node, note=note)
         self.node.on_change(self._changed)
         self.node.on_state(self._home_state_changed)
         remote_nodes.on_change(self._remote_node_changed)
@@ -127,20 +120,14 @@ class NodeController:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.node.run(), name="watch-home-node")
-                group.create_task(self._keep_lease(), name="node-lease")
+                group.create_task(self._lease.run(), name="node-lease")
                 group.create_task(self._keep_node(), name="node-status")
         finally:
             self._queue.close()
 
     async def release(self) -> None:
-        """Gives the Lease back. Best effort: an expired one says the same a little later."""
-        if not self._lease_uid:
-            return  # It is not ours; another process may serve the node.
-        patch = self._lease_patch({"holderIdentity": None})
-        try:
-            await self._home.patch(LEASES, self._facts.name, patch, namespace=LEASE_NAMESPACE)
-        except KubeError as error:
-            log.info("the node's Lease was not released: %s", error)
+        """Gives the Lease back."""
+        await self._lease.release()
 
     # -- what changed ----------------------------------------------------------------------
 
@@ -179,7 +166,7 @@ class NodeController:
                 self._queue.done(key)
 
     async def _reconcile(self) -> None:
-        node = self.node.store.get(Key("", self._facts.name))
+        node = self._node()
         if node is None:
             node = await self._obtain()
             changes.info("node %s: made again after its deletion", self._facts.name)
@@ -187,6 +174,9 @@ class NodeController:
             await self._write(node)
         else:
             await self._take(node)
+
+    def _node(self) -> Object | None:
+        return self.node.store.get(Key("", self._facts.name))
 
     async def _take(self, node: Object) -> None:
         """Makes a Node that is new to us say what it should, and own the Lease. Raises NodeTaken.
@@ -196,11 +186,11 @@ class NodeController:
         try:
             check_ours(node, self._facts)
         except NodeTaken:
-            self._lease_uid = ""  # The Lease goes with the name: it is not ours to give back.
+            self._lease.drop()  # It goes with the name: it is not ours to give back.
             raise
         await self._write(node)
-        self._lease_uid = ""
-        await self._renew()
+        self._lease.drop()
+        await self._lease.renew()
         self._node_uid = uid_of(node)
 
     async def _obtain(self) -> Object:
@@ -318,65 +308,6 @@ class NodeController:
                     return health.of_error(informer.error)
                 self._queue.add_after(_NODE, OUTAGE_SECONDS - (now - since))
         return health.of_nodes(nodes)
-
-    # -- the lease -------------------------------------------------------------------------
-
-    async def _keep_lease(self) -> None:
-        while True:
-            await asyncio.sleep(RENEW_SECONDS)
-            try:
-                await self._renew()
-            except KubeError as error:
-                log.warning("the node's Lease could not be renewed: %s", error)
-
-    async def _renew(self) -> None:
-        spec = {
-            "holderIdentity": self._facts.name,
-            "leaseDurationSeconds": LEASE_SECONDS,
-            "renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        }
-        if self._lease_uid:
-            patch = self._lease_patch(spec)
-            try:
-                await self._home.patch(LEASES, self._facts.name, patch, namespace=LEASE_NAMESPACE)
-            except (NotFound, Conflict):
-                self._lease_uid = ""
-            else:
-                return
-        await self._take_lease(spec)
-
-    def _lease_patch(self, spec: Object) -> Object:
-        """Changes the Lease, as long as it is ours."""
-        meta: Object = {"uid": self._lease_uid}
-        if self._note is not None and (annotations := self._note.annotations()):
-            meta["annotations"] = annotations
-        return {"metadata": meta, "spec": spec}
-
-    async def _take_lease(self, spec: Object) -> None:
-        """Makes the Lease, or takes over the one that is there, with the Node as its owner."""
-        node = self.node.store.get(Key("", self._facts.name))
-        owner = {"apiVersion": "v1", "kind": "Node", "name": self._facts.name}
-        meta: Object = {"name": self._facts.name, "namespace": LEASE_NAMESPACE}
-        if node is not None:
-            meta["ownerReferences"] = [{**owner, "uid": uid_of(node)}]
-        body: Object = {
-            "apiVersion": "coordination.k8s.io/v1",
-            "kind": "Lease",
-            "metadata": meta,
-            "spec": spec,
-        }
-        try:
-            lease = await self._home.create(LEASES, body, namespace=LEASE_NAMESPACE)
-        except AlreadyExists:
-            patch: Object = {"spec": spec}
-            if "ownerReferences" in meta:
-                patch["metadata"] = {"ownerReferences": meta["ownerReferences"]}
-            lease = await self._home.patch(
-                LEASES, self._facts.name, patch, namespace=LEASE_NAMESPACE
-            )
-        self._lease_uid = uid_of(lease)
-        if self._note is not None:
-            self._note.begin(lease)
 
 
 def check_ours(node: Object, facts: NodeFacts) -> None:

@@ -18,7 +18,8 @@ from bridge.kubelet import clientca
 from bridge.kubelet.certificate import CertificateError
 from bridge.kubelet.server import ListenError
 from bridge.node import model
-from bridge.node.controller import LEASE_NAMESPACE, NodeController, NodeTaken
+from bridge.node.controller import NodeController, NodeTaken
+from bridge.node.lease import LEASE_NAMESPACE
 from bridge.preflight.checks import PreflightError
 from sync.engine import Engine, MappingChanged
 from sync.kube.access import KubeconfigRef

@@ -13,7 +13,7 @@ import pytest
 from bridge import leave as leave_module
 from bridge.leave import LeaveSettings, leave
 from bridge.node import model
-from bridge.node.controller import LEASE_NAMESPACE, LEASE_SECONDS
+from bridge.node.lease import LEASE_NAMESPACE, LEASE_SECONDS
 from bridge.preflight.checks import PreflightError
 from sync.kube.access import KubeconfigRef
 from sync.kube.resources import (

@@ -12,8 +12,10 @@ from unittest.mock import Mock
 import pytest
 
 from bridge.node import controller as controller_module
+from bridge.node import lease as lease_module
 from bridge.node import model
-from bridge.node.controller import LEASE_NAMESPACE, NodeController, NodeTaken
+from bridge.node.controller import NodeController, NodeTaken
+from bridge.node.lease import LEASE_NAMESPACE
 from bridge.node.marks import Marks
 from bridge.node.model import NodeFacts
 from bridge.node.note import Note
@@ -54,7 +56,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller_module, "SETTLE", SETTLE)
     monkeypatch.setattr(controller_module, "SPACING", SPACING)
     monkeypatch.setattr(controller_module, "OUTAGE_SECONDS", OUTAGE)
-    monkeypatch.setattr(controller_module, "RENEW_SECONDS", RENEW)
+    monkeypatch.setattr(lease_module, "RENEW_SECONDS", RENEW)
     monkeypatch.setattr(workqueue, "RETRY_FIRST", 0.005)
 
 
