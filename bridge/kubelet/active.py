@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import resource
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 from bridge.kubelet.refusals import Refusal
 
@@ -51,11 +53,16 @@ def cancel_this() -> Callable[[], object]:
     return task.cancel
 
 
-class Stream:
-    """One that is open. ``end`` begins its end and returns at once."""
+Direction = Literal["in", "out"]
 
-    def __init__(self, end: Callable[[], object]) -> None:
+
+class Stream:
+    """One that is open. ``end`` begins its end and returns at once; ``moved`` counts bytes, *in*
+    from the caller and *out* to the caller."""
+
+    def __init__(self, end: Callable[[], object], moved: Callable[[Direction, int], None]) -> None:
         self.end = end
+        self.moved = moved
 
 
 class ActiveStreams:
@@ -64,6 +71,8 @@ class ActiveStreams:
     def __init__(self, limit: int = MAX_STREAMS) -> None:
         self.counts: Counter[str] = Counter()
         """How many are open now, by kind: logs, exec, attach, portforward, run."""
+        self.bytes: Counter[tuple[str, Direction]] = Counter()
+        """How many bytes streams have carried so far, by kind and direction."""
         self._limit = limit
         self._open: set[Stream] = set()
 
@@ -77,7 +86,7 @@ class ActiveStreams:
                 "(logs that are followed, exec, attach, port-forward) and try again",
                 headers={"Retry-After": _RETRY_AFTER},
             )
-        stream = Stream(end)
+        stream = Stream(end, functools.partial(self._moved, kind))
         self._open.add(stream)
         self.counts[kind] += 1
         try:
@@ -85,6 +94,9 @@ class ActiveStreams:
         finally:
             self.counts[kind] -= 1
             self._open.discard(stream)
+
+    def _moved(self, kind: str, direction: Direction, count: int) -> None:
+        self.bytes[kind, direction] += count
 
     def end_all(self) -> None:
         """Begins the end of each."""

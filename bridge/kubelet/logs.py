@@ -12,7 +12,7 @@ import logging
 
 from aiohttp import web
 
-from bridge.kubelet.active import ActiveStreams, cancel_this
+from bridge.kubelet.active import ActiveStreams, Stream, cancel_this
 from bridge.kubelet.directory import PodDirectory
 from bridge.kubelet.options import log_query, parse_query
 from bridge.kubelet.pods import remote_pod
@@ -38,11 +38,11 @@ class Logs:
         query = log_query(parse_query(call.query), container=call.parameters["container"])
         pod = remote_pod(self._directory, call.parameters)
         path = PODS.path(pod.name, namespace=pod.namespace, subresource="log")
-        with self._active.one("logs", cancel_this()):
-            return await self._passed_on(call.request, path, query)
+        with self._active.one("logs", cancel_this()) as stream:
+            return await self._passed_on(call.request, path, query, stream)
 
     async def _passed_on(
-        self, request: web.BaseRequest, path: str, query: list[tuple[str, str]]
+        self, request: web.BaseRequest, path: str, query: list[tuple[str, str]], stream: Stream
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         try:
@@ -53,6 +53,7 @@ class Logs:
                         chunk = await answer.content.readany()
                     if not chunk:
                         break
+                    stream.moved("out", len(chunk))
                     await response.write(chunk)
         except KubeError as error:
             if not response.prepared:

@@ -35,7 +35,7 @@ class Run:
         """The command's output. Raises Refusal."""
         argv = run_command_line(parse_query(call.query))
         pod = remote_pod(self._directory, call.parameters)
-        with self._active.one("run", cancel_this()):
+        with self._active.one("run", cancel_this()) as stream:
             try:
                 output = await run_command(
                     self._remote,
@@ -51,6 +51,7 @@ class Run:
                 ) from None
             except KubeError as error:
                 raise refusal_of(error) from error
+            stream.moved("out", len(output.stdout) + len(output.stderr))
         if output.failure:
             raise Refusal(500, output.failure)
         # A kubelet calls it JSON, whatever it is.

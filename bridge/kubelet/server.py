@@ -15,7 +15,6 @@ import asyncio
 import errno
 import logging
 import socket
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 from aiohttp import HttpVersion10, HttpVersion11, http_exceptions, web
@@ -95,9 +94,9 @@ class KubeletServer:
         """Where it listens; of use when `start` was given port 0."""
 
     @property
-    def active_streams(self) -> Counter[str]:
-        """How many streams are open now: logs, exec, attach, portforward, run."""
-        return self._active.counts
+    def streams(self) -> ActiveStreams:
+        """Those that are open, counted."""
+        return self._active
 
     @property
     def reviews(self) -> dict[tuple[str, ...], int]:

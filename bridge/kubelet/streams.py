@@ -93,7 +93,7 @@ async def _joined(
         upgraded.close()
         raise ConnectionResetError("the caller has left")
     server = cast("asyncio.Protocol", transport.get_protocol())
-    tunnel = Tunnel()
+    tunnel = Tunnel(stream.moved)
     stream.end = tunnel.end
     try:
         transport.set_protocol(tunnel.client)

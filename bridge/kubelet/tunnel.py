@@ -22,8 +22,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Callable
 from typing import cast
 
+from bridge.kubelet.active import Direction
 from sync.kube.sockets import Peer, peer_of
 
 #: A kubelet's streaming-connection-idle-timeout: 4 hours.
@@ -41,12 +43,20 @@ log = logging.getLogger(__name__)
 
 
 class Tunnel:
-    """Joins the connections whose protocols `client` and `remote` become."""
+    """Joins the connections whose protocols `client` and `remote` become. ``moved`` counts the
+    bytes, *in* from the client and *out* to it."""
 
-    def __init__(self, *, idle: float = IDLE, close_grace: float = CLOSE_GRACE) -> None:
+    def __init__(
+        self,
+        moved: Callable[[Direction, int], None] = lambda _, __: None,
+        *,
+        idle: float = IDLE,
+        close_grace: float = CLOSE_GRACE,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._idle = idle
         self._grace = close_grace
+        self._moved = moved
         self.client = End(self)
         self.remote = End(self)
         self.client.peer, self.remote.peer = self.remote, self.client
@@ -83,8 +93,9 @@ class Tunnel:
 
     # -- told by the ends --------------------------------------------------------------------
 
-    def touched(self) -> None:
-        """A byte went through."""
+    def received(self, end: End, count: int) -> None:
+        """Bytes have come from this end, and go to the other."""
+        self._moved("in" if end is self.client else "out", count)
         self._touched = self._loop.time()
         if self._check is None:
             self._check = self._loop.call_later(CHECK, self._check_ends)
@@ -149,7 +160,7 @@ class End(asyncio.Protocol):
         self._transport.set_write_buffer_limits(HELD)
 
     def data_received(self, data: bytes) -> None:
-        self._tunnel.touched()
+        self._tunnel.received(self, len(data))
         self.peer.write(data)
 
     def eof_received(self) -> bool:

@@ -191,7 +191,13 @@ class Parts(Collector):
             "streams",
             "Open streams of the kubelet API.",
             ("kind",),
-            {(kind,): count for kind, count in self._server.active_streams.items()},
+            {(kind,): count for kind, count in self._server.streams.counts.items()},
+        )
+        yield _counter(
+            "stream_bytes",
+            "Bytes that streams have carried: in from the caller, out to the caller.",
+            ("kind", "direction"),
+            {(kind, way): n for (kind, way), n in self._server.streams.bytes.items()},
         )
         yield _counter(
             "reviews",

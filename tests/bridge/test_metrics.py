@@ -44,10 +44,13 @@ async def used(two: Clusters, run: Joined) -> dict[str, Metric]:
     """The metrics of a join in which everything has happened once."""
     world = World(two.home, two.remote)
 
+    async def line(_: web.Request) -> web.Response:
+        return web.Response(text="a line\n")
+
     async def nothing(_: web.Request) -> web.Response:
         return web.Response(text="")
 
-    two.remote.route("GET", "*/pods/web/log", nothing)
+    two.remote.route("GET", "*/pods/web/log", line)
     two.remote.route("GET", "/api/v1/nodes/worker/proxy/*", nothing)
     world.pod("web")
     await two.remote.until(lambda: world.there("web"))
@@ -106,6 +109,8 @@ async def test_what_they_say_is_what_happened(two: Clusters) -> None:
     assert value(found, "cluster_bridge_reviews_total", kind="TokenReview", answer="asked") == 1
     remembered = "cluster_bridge_reviews_total"
     assert value(found, remembered, kind="TokenReview", answer="remembered") >= 1
+    carried = "cluster_bridge_stream_bytes_total"
+    assert value(found, carried, kind="logs", direction="out") == len("a line\n")
     scrapes = "cluster_bridge_scrapes_total"
     assert value(found, scrapes, path="/metrics/resource", result="complete") == 1
 

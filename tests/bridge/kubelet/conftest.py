@@ -108,7 +108,7 @@ async def running(
                 yield World(home, far, directory, server, pki)
             finally:
                 await server.stop(1.0)
-                assert sum(server.active_streams.values()) == 0
+                assert sum(server.streams.counts.values()) == 0
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def test_an_idle_exec_ends_after_four_hours_and_not_before(pki: Pki) -> None:
             assert await reader.readexactly(1) == b"x"
         await loop.pass_time(IDLE + 60)
         assert await reader.read() == b""
-        await until(lambda: world.server.active_streams["exec"] == 0)
+        await until(lambda: world.server.streams.counts["exec"] == 0)
         writer.close()
 
     assert IDLE == 4 * HOUR

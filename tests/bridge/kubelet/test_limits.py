@@ -52,7 +52,7 @@ async def test_one_too_many_is_refused_and_harms_none(pki: Pki) -> None:
             writer.write(b"still here")
             assert await reader.readexactly(10) == b"still here"
         streams.pop()[2].close()
-        await until(lambda: world.server.active_streams["exec"] == 2)
+        await until(lambda: world.server.streams.counts["exec"] == 2)
         head, _, writer = await world.upgrade(EXEC)
         assert head.startswith(b"HTTP/1.1 101 ")
         for _, _, open_one in [*streams, (b"", None, writer)]:
@@ -71,7 +71,7 @@ async def test_hundreds_at_once_leave_other_requests_their_way(pki: Pki) -> None
             return reader, writer
 
         streams = await asyncio.gather(*(one() for _ in range(200)))
-        assert world.server.active_streams["exec"] == 200
+        assert world.server.streams.counts["exec"] == 200
         async with world.session() as session, asyncio.timeout(10):
             for _ in range(5):
                 async with session.get("/pods") as response:
@@ -83,5 +83,5 @@ async def test_hundreds_at_once_leave_other_requests_their_way(pki: Pki) -> None
         for _, writer in streams:
             writer.transport.abort()
         async with asyncio.timeout(60):
-            while world.server.active_streams["exec"]:  # noqa: ASYNC110  # it is no event
+            while world.server.streams.counts["exec"]:  # noqa: ASYNC110  # it is no event
                 await asyncio.sleep(0.05)

@@ -57,10 +57,11 @@ async def test_the_head_and_each_chunk_come_at_once(world: World) -> None:
     async with world.session() as session, session.get(LOG + "?follow=1") as response:
         assert response.status == 200
         for number in range(3):
-            assert world.server.active_streams["logs"] == 1
+            assert world.server.streams.counts["logs"] == 1
             go_on.set()
             assert await response.content.readany() == b"line %d\n" % number
         assert await response.content.read() == b""
+    assert world.server.streams.bytes == {("logs", "out"): len("line 0\n") * 3}
 
 
 async def test_a_caller_that_leaves_ends_the_remotes_stream(world: World) -> None:
@@ -74,7 +75,7 @@ async def test_a_caller_that_leaves_ends_the_remotes_stream(world: World) -> Non
         assert world.remote.ended == 0
         response.close()
         await until(lambda: world.remote.ended == 1)
-        await until(lambda: world.server.active_streams["logs"] == 0)
+        await until(lambda: world.server.streams.counts["logs"] == 0)
 
 
 async def test_a_slow_caller_slows_the_remote_down(world: World) -> None:

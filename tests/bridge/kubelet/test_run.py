@@ -65,7 +65,7 @@ async def test_output_comes_before_errors_in_one_answer(world: World) -> None:
     ]
     assert asked.values("Authorization") == ["Bearer remote-credential"]
     assert asked.values("Accept") == ["*/*"]
-    await until(lambda: world.server.active_streams["run"] == 0)
+    await until(lambda: world.server.streams.counts["run"] == 0)
 
 
 @pytest.mark.parametrize(
@@ -118,4 +118,4 @@ async def test_a_caller_that_leaves_ends_the_command(world: World) -> None:
         await started.wait()
         asking.cancel()
         await until(lambda: world.remote.ended == 1)
-        await until(lambda: world.server.active_streams["run"] == 0)
+        await until(lambda: world.server.streams.counts["run"] == 0)

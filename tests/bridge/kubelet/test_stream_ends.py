@@ -27,7 +27,7 @@ async def test_the_remote_ends_first_and_its_last_bytes_arrive(world: World) -> 
     data = await reader.read()
     assert len(data) == 2_000_011
     assert data.endswith(b"exit status")
-    await until(lambda: world.server.active_streams["exec"] == 0)
+    await until(lambda: world.server.streams.counts["exec"] == 0)
     writer.close()
 
 
@@ -42,13 +42,13 @@ async def test_the_caller_ends_first_and_its_last_bytes_arrive(world: World) -> 
 
     world.remote.play = play
     _, _, writer = await world.upgrade(EXEC)
-    assert world.server.active_streams["exec"] == 1
+    assert world.server.streams.counts["exec"] == 1
     writer.write(bytes(2_000_000) + b"the end")
     writer.close()
     await until(lambda: world.remote.ended == 1)
     assert len(received) == 2_000_007
     assert received.endswith(b"the end")
-    await until(lambda: world.server.active_streams["exec"] == 0)
+    await until(lambda: world.server.streams.counts["exec"] == 0)
 
 
 async def test_one_direction_can_end_before_the_other(pki: Pki) -> None:
@@ -77,7 +77,7 @@ async def test_one_direction_can_end_before_the_other(pki: Pki) -> None:
         data = await reader.read()
         assert len(data) == 20 * 100_000 + len("got all of it")
         assert data.endswith(b"got all of it")
-        await until(lambda: world.server.active_streams["exec"] == 0)
+        await until(lambda: world.server.streams.counts["exec"] == 0)
         transport.abort()
 
 
@@ -86,7 +86,7 @@ async def test_a_caller_that_is_cut_off_ends_the_remote_too(world: World) -> Non
     _, _, writer = await world.upgrade(EXEC)
     writer.transport.abort()
     await until(lambda: world.remote.ended == 1)
-    await until(lambda: world.server.active_streams["exec"] == 0)
+    await until(lambda: world.server.streams.counts["exec"] == 0)
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ async def test_an_end_that_is_gone_without_a_word_ends_the_stream(
         await asyncio.sleep(0.05)
         if who == "remote" and sends:
             writer.write(b"x")
-        await until(lambda: world.server.active_streams["exec"] == 0)
+        await until(lambda: world.server.streams.counts["exec"] == 0)
         if who == "remote":
             assert await reader.read() == b""
         else:
@@ -193,7 +193,7 @@ async def test_nothing_is_left_of_many_streams(world: World) -> None:
     await one(99)  # so that the connections to home are there already
     before = len(asyncio.all_tasks())
     await asyncio.gather(*(one(number) for number in range(20)))
-    await until(lambda: world.server.active_streams["exec"] == 0)
+    await until(lambda: world.server.streams.counts["exec"] == 0)
     await until(lambda: len(asyncio.all_tasks()) <= before)
     http = world.server._http
     assert http is not None

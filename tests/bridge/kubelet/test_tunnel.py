@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -61,12 +62,14 @@ async def test_silence_ends_it() -> None:
 
 async def test_half_of_it_stays_open_while_bytes_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HALF_OPEN", 0.2)
-    tunnel = Tunnel()
+    moved: Counter[str] = Counter()
+    tunnel = Tunnel(lambda direction, count: moved.update({direction: count}))
     async with joined(tunnel) as (caller, remote):
         running = asyncio.create_task(tunnel.run())
         caller.writer.write(b"last")
         caller.writer.write_eof()
         assert await remote.reader.read() == b"last"
+        assert moved == {"in": 4}
         for _ in range(4):
             await asyncio.sleep(0.1)
             remote.writer.write(b"x")
