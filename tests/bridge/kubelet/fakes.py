@@ -48,6 +48,8 @@ class FakeHome:
         self.failing: set[str] = set()
         """Kinds of review that are answered 500."""
         self.delay = 0.0
+        self.held: dict[str, asyncio.Event] = {}
+        """Kinds of review that are not answered before their event is set."""
         self.token_reviews: list[Object] = []
         self.access_reviews: list[Object] = []
         self.url = ""
@@ -85,6 +87,8 @@ class FakeHome:
         body: Object = await request.json()
         seen.append(body)
         await asyncio.sleep(self.delay)
+        if kind in self.held:
+            await self.held[kind].wait()
         if kind in self.failing:
             raise web.HTTPInternalServerError
         return body

@@ -293,7 +293,7 @@ async def test_a_server_that_does_not_answer_is_named_soon(
     monkeypatch.setattr(permissions, "QUESTION", 0.5)
     api = two.home if side == "home" else two.remote
     api.fail(Fault(path=path, delay=60, times=None))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(checks.LIMIT):
         sentence = await refused(two.settings)
     assert sentence.startswith(f"{side}: ")
     assert f"no answer from {api.url} in time" in sentence
