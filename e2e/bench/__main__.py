@@ -1,4 +1,4 @@
-"""`python -m e2e.bench streams`: figures as JSON on standard output, progress on standard error.
+"""`python -m e2e.bench COMMAND`: figures as JSON on standard output, progress on standard error.
 
 The clusters are those of ``--prefix``; they are started when they are not up, and then taken down.
 """
@@ -13,14 +13,11 @@ from typing import Annotated
 import typer
 
 from e2e.bench import streams as bench
+from e2e.bench.pods.commands import app as pods
 from e2e.clusters import Settings, down, find, specs, up
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
-
-
-@app.callback()
-def _several() -> None:
-    """Benchmarks on two real clusters."""
+app.add_typer(pods)
 
 
 @app.command()

@@ -22,6 +22,21 @@ START_TIMEOUT = 120.0
 
 # Seconds between two looks at a HorizontalPodAutoscaler: 15 unless said otherwise.
 AUTOSCALER_PERIOD = 3
+# Every request that is answered, but for those of the cluster's own components: who asked for what,
+# without its content. Two files of this many MB at most.
+AUDIT_POLICY = """\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: None
+  userGroups: ["system:nodes", "system:serviceaccounts:kube-system"]
+- level: None
+  users: ["system:apiserver", "system:kube-controller-manager", "system:kube-scheduler"]
+- level: Metadata
+"""
+AUDIT_LOG = "audit.log"
+_AUDIT_MB = 500
 
 ETCD = "etcd"
 API_SERVER = "kube-apiserver"
@@ -41,6 +56,7 @@ def write_credentials(site: Site) -> None:
     names = [*kubernetes, "kubernetes.default.svc.cluster.local", "localhost", name]
     hosts = [*names, node_ip, str(plan.api_service), "127.0.0.1"]
     authority.issue("apiserver", "kube-apiserver", hosts=hosts)
+    (site.folder / "audit-policy.yaml").write_text(AUDIT_POLICY)
     masters = ("system:masters",)
     authority.issue("apiserver-kubelet-client", "kube-apiserver-kubelet-client", groups=masters)
     authority.issue(
@@ -137,6 +153,10 @@ def api_server_command(site: Site, folder: Path) -> list[str | Path]:
         "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",
         "--allow-privileged=true",
+        f"--audit-policy-file={site.folder / 'audit-policy.yaml'}",
+        f"--audit-log-path={site.folder / AUDIT_LOG}",
+        f"--audit-log-maxsize={_AUDIT_MB}",
+        "--audit-log-maxbackup=1",
         f"--cert-dir={pki}",
     ]
 

@@ -177,7 +177,8 @@ class Cluster:
 
     `host_address` is this machine's own address as the cluster sees it: a server that listens
     there can be dialled from the API server and from pods. `context` is the only context of
-    `kubeconfig`, and equals `name`.
+    `kubeconfig`, and equals `name`. `audit_log` has a line of JSON for each request that was
+    answered (audit.k8s.io/v1 Event), where the backend keeps one.
     """
 
     name: str
@@ -192,6 +193,7 @@ class Cluster:
     host_address: str
     kubectl_path: Path
     control: Control = field(repr=False, compare=False)
+    audit_log: Path | None = None
 
     @property
     def context(self) -> str:

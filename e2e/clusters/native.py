@@ -178,6 +178,7 @@ def handle(site: Site) -> Cluster:
         host_address=str(site.plan.host),
         kubectl_path=site.settings.cache / "bin" / folder / "kubectl",
         control=NativeControl(site),
+        audit_log=site.folder / control_plane.AUDIT_LOG,
     )
 
 

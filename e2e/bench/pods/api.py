@@ -1,0 +1,110 @@
+"""A client of an API server for measuring: no retries, no checks, an error ends the run."""
+
+from __future__ import annotations
+
+import ssl
+import tempfile
+from base64 import b64decode
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+import yaml
+
+#: Connections to one server: enough that it is never idle, as few as a busy client would have.
+CONNECTIONS = 64
+_PATCH = {"Content-Type": "application/strategic-merge-patch+json"}
+_JSON = {"Content-Type": "application/json"}
+
+
+class ApiFailed(Exception):
+    """The API server said no; with what it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One API server, for requests at `CONNECTIONS` at a time."""
+
+    session: aiohttp.ClientSession
+    server: str
+    ssl: ssl.SSLContext
+
+    def url(self, path: str) -> str:
+        """The whole address of a path."""
+        return self.server + path
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: Mapping[str, str] | None = None,
+    ) -> Any:
+        """One request; the decoded answer. Raises ApiFailed."""
+        async with self.session.request(
+            method,
+            self.url(path),
+            params=query,
+            data=None if body is None else orjson.dumps(body),
+            headers=_PATCH if method == "PATCH" else _JSON,
+            ssl=self.ssl,
+        ) as answer:
+            raw = await answer.read()
+        if answer.status >= 300:
+            raise ApiFailed(f"{method} {path}: {answer.status} {raw[:300]!r}")
+        return orjson.loads(raw)
+
+    async def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[Any]:
+        """The events after a list that is made now, without end. Raises ApiFailed.
+
+        A server ends the watch of a client that does not keep up; it goes on where it was.
+        """
+        listed = await self.call("GET", path, query={**query, "limit": "1"})
+        version = listed["metadata"]["resourceVersion"]
+        while True:
+            async with self.session.get(
+                self.url(path),
+                params={**query, "watch": "1", "resourceVersion": version},
+                ssl=self.ssl,
+                timeout=aiohttp.ClientTimeout(total=None),
+            ) as answer:
+                async for line in answer.content:
+                    event = orjson.loads(line)
+                    if event["type"] == "ERROR":
+                        raise ApiFailed(f"watch {path}: {event['object'].get('message')}")
+                    version = event["object"]["metadata"]["resourceVersion"]
+                    yield event
+
+
+@asynccontextmanager
+async def connect(kubeconfig: Path | str) -> AsyncIterator[Api]:
+    """A client with the first cluster and user of a kubeconfig that has its keys in it or beside
+    it, as those of `e2e.clusters` have."""
+    server, context = _credential(Path(kubeconfig))
+    connector = aiohttp.TCPConnector(limit=CONNECTIONS)
+    async with aiohttp.ClientSession(
+        connector=connector, headers={"User-Agent": "cluster-bridge-bench"}
+    ) as session:
+        yield Api(session, server, context)
+
+
+def _credential(kubeconfig: Path) -> tuple[str, ssl.SSLContext]:
+    config = yaml.safe_load(kubeconfig.read_text())
+    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+    context = ssl.create_default_context(cadata=_pem(cluster, "certificate-authority").decode())
+    with tempfile.NamedTemporaryFile() as pair:
+        pair.write(_pem(user, "client-certificate") + b"\n" + _pem(user, "client-key"))
+        pair.flush()
+        context.load_cert_chain(pair.name)
+    return cluster["server"], context
+
+
+def _pem(entry: Mapping[str, str], field: str) -> bytes:
+    if data := entry.get(f"{field}-data"):
+        return b64decode(data)
+    return Path(entry[field]).read_bytes()
