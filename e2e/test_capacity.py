@@ -72,7 +72,8 @@ def test_a_node_that_takes_no_pods_of_ours_does_not_count(bridged: Bridged) -> N
         remote(*begin)
         try:
             _soon(lambda: _allocatable(bridged) == {}, f"nothing is offered after {begin}")
-            assert _condition(bridged, "Ready")["reason"] == "NoUsableNodes"
+            ready = _condition(bridged, "Ready")
+            assert (ready["status"], ready["reason"]) == ("True", "NoSchedulableNodes")
         finally:
             remote(*end)
         _soon(lambda: _allocatable(bridged) == before, f"all is back after {end}")
