@@ -18,7 +18,7 @@ help:
 	@echo 'make conformance  the upstream tests on a real node and on the virtual one; ARGS for options'
 
 $(READY): pyproject.toml e2e/setup.sh
-	@sh e2e/setup.sh $(PYTHON) $(VENV)
+	@sh e2e/setup.sh $(PYTHON) $(VENV) >&2
 	@touch $@
 
 demo: $(READY)
