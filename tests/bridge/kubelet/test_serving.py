@@ -28,6 +28,7 @@ from bridge.kubelet.certificate import (
 from bridge.kubelet.serving import Files, Requested, SelfSigned, ServingSource, renewal
 from bridge.kubelet.signing import Pending, Refused, new_key, outcome, signing_request
 from sync.backoff import Backoff
+from sync.kube.client import KubeClient
 from sync.kube.resources import CERTIFICATE_SIGNING_REQUESTS
 from tests.bridge.kubelet.fakes import until
 from tests.bridge.kubelet.pki import Pki
@@ -148,14 +149,14 @@ async def make(home_api: FakeApi, client_for: ClientFor, tmp_path: Path) -> Make
 class Make:
     """Sources that share a folder, as after a restart."""
 
-    def __init__(self, home: object, folder: Path) -> None:
+    def __init__(self, home: KubeClient, folder: Path) -> None:
         self._home = home
         self.folder = folder
         self.told: list[str] = []
 
     def __call__(self, *, node: str = NODE, address: str = ADDRESS) -> Requested:
         return Requested(
-            self._home,  # type: ignore[arg-type]
+            self._home,
             node,
             [address],
             CertDir(self.folder),
