@@ -6,15 +6,21 @@ BIN := $(VENV)/bin
 # Newer than its inputs when the environment is complete.
 READY := $(VENV)/.ready
 
-.PHONY: help demo demo-down test test-fast test-e2e soak bench lint conformance conformance-smoke
+.PHONY: help demo demo-down test test-fast test-e2e test-long soak faults bench lint conformance conformance-smoke \
+        docs docs-write test-skew
 
 help:
 	@echo 'make demo       two real clusters on this machine, joined, with a workload on them'
 	@echo 'make demo-down  removes what the demo made'
 	@echo 'make test       all tests, on two real clusters too'
 	@echo 'make test-fast  the tests that need no cluster, and the linters'
+	@echo 'make test-long  the end-to-end tests that make test leaves out: benchmarks in short, the Helm chart'
 	@echo 'make soak       5 minutes of everything at once on two real clusters, then an audit'
-	@echo 'make bench      streams over the bridge and without it, as JSON; ARGS for options'
+	@echo 'make faults     30 minutes of faults, with an audit after each; ARGS for options'
+	@echo 'make bench      in under ten minutes, as JSON: streams and pods, with the bridge and without'
+	@echo 'make docs       the site of docs/, into site/'
+	@echo 'make docs-write  the pages of docs/ that are made from the code'
+	@echo 'make test-skew  the main tests with another Kubernetes on one side; builds it the first time'
 	@echo 'make conformance  the upstream tests on a real node and on the virtual one; ARGS for options'
 
 $(READY): pyproject.toml e2e/setup.sh
@@ -34,16 +40,24 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 test-fast: lint
-	$(BIN)/pytest tests
+	$(BIN)/pytest -n auto tests
 
+# Three sets of clusters side by side: most tests wait for kubelets and for time to pass.
 test-e2e: $(READY)
-	$(BIN)/pytest e2e
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 20 -m 'not long' e2e
+
+# What measures, and what needs programs that take minutes to build.
+test-long: $(READY)
+	$(BIN)/pytest -m long e2e
 
 soak: $(READY)
 	CLUSTER_BRIDGE_SOAK_SECONDS=$${CLUSTER_BRIDGE_SOAK_SECONDS:-300} $(BIN)/pytest -s e2e/test_soak.py
 
+faults: $(READY)
+	@$(BIN)/python -m e2e.faults run $(ARGS)
+
 bench: $(READY)
-	@$(BIN)/python -m e2e.bench streams $(ARGS)
+	@$(BIN)/python -m e2e.bench short $(ARGS)
 
 test: test-fast test-e2e
 
@@ -52,3 +66,25 @@ conformance: $(READY)
 
 conformance-smoke: $(READY)
 	@$(BIN)/python -m e2e.conformance run --smoke --only virtual $(ARGS)
+
+docs-write: $(READY)
+	@$(BIN)/python -m e2e.docs write
+
+$(VENV)/.docs: $(READY)
+	@$(BIN)/python -m pip install --quiet --group docs
+	@touch $@
+
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	$(BIN)/python -m e2e.docs offline site
+
+# Kubernetes of home and remote, both ways round.
+OLDER ?= 1.34
+NEWER ?= 1.36
+SKEW_TESTS := e2e/test_main_job.py e2e/test_updates.py e2e/test_identity.py e2e/test_spec.py e2e/test_metrics.py
+
+test-skew: $(READY)
+	CLUSTER_BRIDGE_E2E_PREFIX=skew CLUSTER_BRIDGE_E2E_KUBERNETES=home=$(OLDER),remote=$(NEWER) \
+	  $(BIN)/pytest $(SKEW_TESTS) $(ARGS)
+	CLUSTER_BRIDGE_E2E_PREFIX=skew CLUSTER_BRIDGE_E2E_KUBERNETES=home=$(NEWER),remote=$(OLDER) \
+	  $(BIN)/pytest $(SKEW_TESTS) $(ARGS)

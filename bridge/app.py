@@ -2,62 +2,140 @@
 
 1. Checks (`bridge.preflight`); nothing has been made when one fails.
 2. The kubelet API listens, so that the Node never names a port that nobody serves.
-3. The engine's caches fill; then the Node is registered and pods are worked.
+3. The engine's caches fill; when the node's lease is this bridge's, the Node is registered and pods
+   are worked, and until then it stands by (`bridge.replica`).
 4. Until SIGINT or SIGTERM (`stop`), or until a part fails, which ends all.
-5. The parts are cancelled, the Lease is released, streams are ended within the bound of
+5. The parts are cancelled, the Leases are given back, streams are ended within the bound of
    `bridge.kubeletapi`. Workloads in the remote go on.
+
+`stop` ends it at whatever step, checks that wait for a cluster among them, within the bounds of
+`bridge.replica` and that. (`bridge.cli.running` bounds what cannot be ended so.)
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, NoReturn
 
-from bridge.kubeletapi import KubeletApi
-from bridge.node import model
+from bridge import memory, replica
+from bridge.health import Health, listening
+from bridge.kubeletapi import KubeletApi, cert_dir, prepared
+from bridge.node import asked, model
+from bridge.node.ballot import Candidate
 from bridge.node.controller import NodeController
+from bridge.node.election import Election
 from bridge.node.marks import Marks
 from bridge.node.model import NodeFacts
 from bridge.preflight import checks
 from bridge.preflight.checks import Found, connected
+from bridge.replica import Life
 from bridge.settings import JoinSettings
+from bridge.status.recent import Recent
 from bridge.version import version
+from sync.about import NODE
 from sync.engine import Engine, utc_now
 from sync.kube.client import KubeClient
+from sync.kube.fence import Fence
 from translators.policy import Policy
-
-#: Seconds for the last writes; a stop must not hang on a cluster that is away.
-RELEASE_SECONDS = 3.0
 
 
 async def join(settings: JoinSettings, *, told: Callable[[str], None], stop: asyncio.Event) -> None:
-    """Serves the virtual node until ``stop``.
+    """Serves the virtual node, or stands by for it, until ``stop``.
 
-    ``told`` gets a line for each step. Raises PreflightError, NodeTaken, KubeError and what the
-    kubelet API raises when it cannot listen; all are for the person who asked.
+    ``told`` gets a line for each step. Raises PreflightError, NodeTaken, NodeLeft, KubeError and
+    what the kubelet API raises when it cannot listen; all are for the person who asked.
     """
+    async with until(stop), giving_back():
+        await serve(settings, told)
+
+
+@asynccontextmanager
+async def giving_back() -> AsyncIterator[None]:
+    """Gives memory back that is not needed, while the block runs."""
+    giving = asyncio.create_task(memory.give_back(), name="memory")
+    try:
+        yield
+    finally:
+        giving.cancel()
+
+
+@asynccontextmanager
+async def until(stop: asyncio.Event) -> AsyncIterator[None]:
+    """Ends its block when ``stop`` is set: what waits in there is cancelled."""
+
+    async def end(limit: asyncio.Timeout) -> None:
+        await stop.wait()
+        limit.reschedule(asyncio.get_running_loop().time())
+
+    limit = asyncio.timeout(None)
+    try:
+        async with limit:
+            watching = asyncio.create_task(end(limit), name="stop")
+            try:
+                yield
+            finally:
+                watching.cancel()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+
+
+async def serve(settings: JoinSettings, told: Callable[[str], None]) -> NoReturn:
+    """`join` until it is cancelled."""
+    recent = Recent()
+    with recent.collects():
+        await _serve_node(settings, told, recent)
+    raise AssertionError("it serves until it is cancelled")
+
+
+async def _serve_node(settings: JoinSettings, told: Callable[[str], None], recent: Recent) -> None:
     async with (
         connected(settings.remote, side="remote", told=told) as remote,
         connected(settings.home, side="home", told=told) as home,
     ):
         found = await checks.check(settings, home=home, remote=remote, told=told)
-        engine = _engine(settings, found, home=home, remote=remote)
-        api = KubeletApi(settings, found, engine, home=home, remote=remote, told=told)
+        NODE.set(found.identity.node)
+        me = Candidate.here(found.address)
+        election = Election(home, found.identity.node, me=me, told=told)
+        fence = Fence()
+        engine = _engine(settings, found, fence, home=home, remote=remote)
+        api = await prepared(
+            settings,
+            found,
+            engine,
+            home=home,
+            remote=remote,
+            election=election,
+            recent=recent,
+            told=told,
+        )
+
+        health = Health(engine)
+
+        def another() -> Life:
+            fence = Fence()
+            engine = _engine(settings, found, fence, home=home, remote=remote)
+            health.show(engine)
+            return Life(engine, _node(settings, found, engine, api), fence)
+
         await api.start()
         try:
-            node = _node(settings, found, engine, api, home=home)
-            await _serve(engine, api, node, told=told, stop=stop)
+            first = Life(engine, _node(settings, found, engine, api), fence)
+            api.show(engine, first.node.node)
+            await election.look(served=not await first.node.vacant())
+            async with listening(health, found.address, settings.health_port):
+                serving = replica.serve(first, another, api=api, election=election, told=told)
+                await _serve(serving, api)
         finally:
             await api.stop()
 
 
-def _engine(
-    settings: JoinSettings, found: Found, *, home: KubeClient, remote: KubeClient
-) -> Engine:
-    policy = Policy(
+def _policy(settings: JoinSettings, found: Found) -> Policy:
+    return Policy(
         found.identity,
         found.address,
         network=settings.network,
@@ -67,20 +145,24 @@ def _engine(
         node_selector=settings.node_selector,
         unschedulable_timeout=settings.unschedulable_timeout,
     )
+
+
+def _engine(
+    settings: JoinSettings, found: Found, fence: Fence, *, home: KubeClient, remote: KubeClient
+) -> Engine:
     return Engine(
-        home,
-        remote,
-        policy=policy,
+        home.fenced(fence),
+        remote.fenced(fence),
+        policy=_policy(settings, found),
         namespace_linger=settings.namespace_linger,
+        copy_linger=settings.namespace_linger,
         limits=settings.limits,
     )
 
 
-def _node(
-    settings: JoinSettings, found: Found, engine: Engine, api: KubeletApi, *, home: KubeClient
-) -> NodeController:
+def _node(settings: JoinSettings, found: Found, engine: Engine, api: KubeletApi) -> NodeController:
     return NodeController(
-        home,
+        engine.home_pods.client,
         _facts(settings, found, engine, api.port),
         offer=engine.offer,
         remote_nodes=engine.remote_nodes,
@@ -97,6 +179,14 @@ def _facts(settings: JoinSettings, found: Found, engine: Engine, port: int) -> N
     files = access.ref.files().split(os.pathsep)
     # `bridge leave` may be run in another folder.
     remembered = os.pathsep.join(str(Path(file).expanduser().absolute()) for file in files if file)
+    annotations = {
+        model.ANNOTATION_KUBECONFIG: remembered,
+        model.ANNOTATION_CONTEXT: access.context,
+        model.ANNOTATION_HOME_NAME: found.identity.home_name,
+        asked.ANNOTATION_OPTIONS: asked.told(_policy(settings, found)),
+    }
+    if settings.serving == "csr":
+        annotations[model.ANNOTATION_CERT_DIR] = str(cert_dir(settings, found))
     return NodeFacts(
         name=found.identity.node,
         remote_id=found.remote_id,
@@ -104,41 +194,12 @@ def _facts(settings: JoinSettings, found: Found, engine: Engine, port: int) -> N
         port=port,
         version=version(),
         asked=Marks(settings.labels, settings.annotations, settings.taints),
-        annotations={
-            model.ANNOTATION_KUBECONFIG: remembered,
-            model.ANNOTATION_CONTEXT: access.context,
-            model.ANNOTATION_HOME_NAME: found.identity.home_name,
-        },
+        annotations=annotations,
     )
 
 
-async def _serve(
-    engine: Engine,
-    api: KubeletApi,
-    node: NodeController,
-    *,
-    told: Callable[[str], None],
-    stop: asyncio.Event,
-) -> None:
-    try:
-        async with asyncio.TaskGroup() as group:
-            running = [
-                group.create_task(engine.run(), name="engine"),
-                group.create_task(api.run(), name="kubelet-api"),
-                group.create_task(_begin(node, engine, told), name="node"),
-            ]
-            await stop.wait()
-            for task in running:
-                task.cancel()
-    finally:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(RELEASE_SECONDS):
-                await node.release()
-
-
-async def _begin(node: NodeController, engine: Engine, told: Callable[[str], None]) -> None:
-    """Registers the node when the caches are full, and keeps it."""
-    await engine.synced()
-    await node.register()
-    told(f"home: node {node.name} is registered; Ctrl-C stops, workloads go on")
-    await node.run()
+async def _serve(serving: Coroutine[Any, Any, NoReturn], api: KubeletApi) -> None:
+    """Until cancelled, or until a part fails."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(serving, name="replica")
+        group.create_task(api.run(), name="kubelet-api")

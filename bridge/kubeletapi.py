@@ -1,28 +1,35 @@
 """The kubelet API of a join: the server with all that it needs, put together and kept fresh.
 
-`start` listens, `run` follows what may change while it serves (its certificate, home's client CA)
-until cancelled, `stop` ends what is open within `STREAMS_SECONDS`.
+`prepared` makes it, `start` listens, `run` follows what may change while it serves (its
+certificate, home's client CA) until cancelled, `stop` ends what is open within `STREAMS_SECONDS`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 from bridge.kubelet.active import descriptors, streams_for
-from bridge.kubelet.certdir import CertDir
+from bridge.kubelet.certdir import CertDir, state_folder
+from bridge.kubelet.certificate import ServingCertificate
 from bridge.kubelet.clientca import ClientCa
 from bridge.kubelet.directory import Placed, RemotePod
 from bridge.kubelet.server import KubeletServer
-from bridge.kubelet.serving import Files, Requested, SelfSigned, ServingSource, state_folder
+from bridge.kubelet.serving import Files, SelfSigned, ServingSource
 from bridge.metrics.endpoints import Metrics
 from bridge.node import model
+from bridge.node.election import Election
 from bridge.node.note import Note
 from bridge.observability.metrics import Exporter, Parts
 from bridge.preflight.checks import Found
+from bridge.readiness import Readiness
 from bridge.settings import JoinSettings
+from bridge.status.own import OwnStatus
+from bridge.status.recent import Recent
 from bridge.version import version
 from sync.engine import Engine
+from sync.informer import Informer
 from sync.kube.client import KubeClient
 from sync.store import Key
 from translators import naming, references
@@ -36,6 +43,10 @@ class Directory:
     """Finds the remote pod of a home pod for the kubelet API: only pods of this node."""
 
     def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def show(self, engine: Engine) -> None:
+        """Looks in the caches of this one from now on."""
         self._engine = engine
 
     def find(self, namespace: str, name: str, uid: str | None) -> RemotePod | None:
@@ -77,26 +88,58 @@ class KubeletApi:
         *,
         home: KubeClient,
         remote: KubeClient,
+        election: Election,
+        recent: Recent,
         told: Callable[[str], None],
+        source: ServingSource,
+        certificate: ServingCertificate,
     ) -> None:
         self._address, self._wanted_port, self._told = found.address, settings.port, told
-        self._source = _source(settings, found, home, told)
+        self._source = source
         self._authorities = ClientCa(home, found.client_ca)
-        directory = Directory(engine)
+        self._election = election
+        directory = self._directory = Directory(engine)
         self._metrics = Metrics(remote, directory, found.identity, found.metrics)
-        exporter = Exporter()
+        self._exporter = Exporter()
+        self._status = OwnStatus(
+            found.identity.node,
+            home=home,
+            remote=remote,
+            election=election,
+            streams=lambda: self._server.streams,
+            recent=recent,
+        )
+        self._readiness = Readiness(engine)
         self._server = KubeletServer(
             home=home,
             remote=remote,
             directory=directory,
             node_name=found.identity.node,
             client_ca=found.client_ca,
-            certificate=self._source.first(),
+            certificate=certificate,
             anonymous=settings.anonymous_auth,
-            routes=[*self._metrics.routes, exporter.route],
+            routes=[*self._metrics.routes, self._exporter.route, *self._status.routes],
+            standby=lambda: election.standby,
+            ready=self._readiness.checks,
             max_streams=streams_for(descriptors()),
         )
-        exporter.show(Parts(version(), engine, self._server, self._metrics))
+        self.show(engine, None)
+
+    def show(self, engine: Engine, node: Informer | None) -> None:
+        """Answers by what these know from now on: ``node`` has the Node, where there is one yet.
+        Streams that are open go on."""
+        self._status.show(engine, node)
+        self._directory.show(engine)
+        self._readiness.show(engine)
+        self._exporter.show(
+            Parts(
+                version(),
+                engine=engine,
+                server=self._server,
+                metrics=self._metrics,
+                election=self._election,
+            )
+        )
 
     @property
     def port(self) -> int:
@@ -127,6 +170,41 @@ class KubeletApi:
         """Ends what is open, and the port with it."""
         await self._server.stop(STREAMS_SECONDS)
         await self._metrics.close()
+        await self._status.close()
+
+
+async def prepared(
+    settings: JoinSettings,
+    found: Found,
+    engine: Engine,
+    *,
+    home: KubeClient,
+    remote: KubeClient,
+    election: Election,
+    recent: Recent,
+    told: Callable[[str], None],
+) -> KubeletApi:
+    """It, with a certificate to begin with. Raises CertificateError."""
+    source = _source(settings, found, home, told)
+    certificate = await source.first()
+    return KubeletApi(
+        settings,
+        found,
+        engine,
+        home=home,
+        remote=remote,
+        election=election,
+        recent=recent,
+        told=told,
+        source=source,
+        certificate=certificate,
+    )
+
+
+def cert_dir(settings: JoinSettings, found: Found) -> Path:
+    """Where a certificate of home's is kept. Raises CertificateError."""
+    folder = settings.cert_dir or state_folder(found.identity.home_id, found.identity.node)
+    return folder.expanduser().absolute()
 
 
 def _source(
@@ -136,6 +214,8 @@ def _source(
     if settings.certificate is not None and settings.key is not None:
         return Files(settings.certificate, settings.key)
     if settings.serving == "csr":
-        folder = CertDir(settings.cert_dir or state_folder(found.identity.home_id, node))
+        from bridge.kubelet.requested import Requested
+
+        folder = CertDir(cert_dir(settings, found))
         return Requested(home, node, addresses, folder, told=told)
     return SelfSigned(node, addresses)

@@ -1,78 +1,114 @@
 """A virtual node's end: removes what is ours from both clusters, after saying what that is.
 
 1. The Node tells which remote it stands for; nothing is touched before the person agreed.
-2. The Node is cordoned and its pods are deleted at home, so that controllers make others
-   elsewhere at once.
-3. The remote pods end with their own grace; then home's pods go, the copies in the remote, the
-   namespaces that hold nothing more, and last the Node with its Lease.
+2. The Node is cordoned. With ``drain`` its pods are evicted (`bridge.drain`).
+3. The bridges of the node end: those in home's cluster (`bridge.install.installed`), and by
+   ``force`` those that run elsewhere (`bridge.node.leaver`).
+4. The other pods are deleted at home, so that controllers make them elsewhere at once.
+5. The remote pods end with their own grace; then home's pods go, the copies in the remote, the
+   namespaces that hold nothing more, and last the Leases, the certificate, what was installed in
+   home for the bridge, and the Node.
 
-What fails leaves the rest in place: leaving again goes on where it stopped.
+What fails, and what is interrupted at whatever point, leaves the rest in place: leaving again goes
+on where it stopped. Every wait ends after ``timeout`` seconds.
+
+A remote that cannot be reached ends it before anything is touched, with what to do. With ``force``
+home is cleaned all the same, and what could not be reached or removed is told. With
+``keep_workloads`` the remote is only read: what is there stays as it is, labels included
+(`bridge.garbage` finds it by them), and home's side goes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import asyncio
+import contextlib
+import os
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bridge.node import model
+from bridge import drain, leaving
+from bridge.install import installed
+from bridge.install.installed import Installed
+from bridge.kubelet.certdir import CertDir, state_folder
+from bridge.kubelet.certificate import CertificateError
+from bridge.leaving import AtHome, LeaveSettings, Remote
+from bridge.node import leaver, model
 from bridge.node.lease import LEASE_NAMESPACE, LEASE_SECONDS
 from bridge.preflight.checks import PreflightError, connected, explained
 from sync import cleanup
 from sync.cleanup import Inventory
 from sync.kube.access import KubeconfigRef
 from sync.kube.client import KubeClient
-from sync.kube.errors import NotFound
-from sync.kube.resources import LEASES, NAMESPACES, NODES, PODS
+from sync.kube.errors import Forbidden, NotFound
+from sync.kube.resources import (
+    CERTIFICATE_SIGNING_REQUESTS,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PODS,
+)
+from translators import naming
 from translators.naming import Identity, home_id
 from translators.types import Object, metadata, name_of, namespace_of, uid_of
 
-#: Lines of objects that are shown in full before the rest is only counted.
-SHOWN = 20
+Told = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveSettings:
-    """What `bridge leave` was asked for."""
-
-    name: str
-    home: KubeconfigRef
-    remote: KubeconfigRef | None
-    """None: the one that the Node remembers of its join."""
-    force: bool
-    """Leave although a bridge seems to serve the node."""
-
-
-async def leave(
-    settings: LeaveSettings, *, told: Callable[[str], None], agree: Callable[[list[str]], bool]
-) -> bool:
+async def leave(settings: LeaveSettings, *, told: Told, agree: Callable[[list[str]], bool]) -> bool:
     """Leaves, if ``agree`` says yes to the lines that tell what will be removed.
 
     Returns whether it left. Raises PreflightError and KubeError, for the person who asked.
     """
-    async with connected(settings.home, side="home", told=told) as home:
-        with explained():
-            node = await _node(home, settings.name)
-            lease = await _lease(home, settings)
-        async with connected(_remote(settings, node), side="remote", told=told) as remote:
+    async with _at_home(settings, told) as home:
+        with explained("home"):
+            found = await _look(home, settings)
+        async with _there(settings, found, told) as remote:
+            for line in leaving.notes(settings, remote):
+                told(line)
+            if not agree(leaving.summary(settings, found, remote)):
+                return False
             with explained():
-                identity = await _identity(home, remote, settings.name, node)
-                ours = await cleanup.inventory(remote, identity)
-                fields = f"spec.nodeName={settings.name}"
-                pods = (await home.list(PODS, fields=fields)).items
-                if not agree(_summary(settings.name, node, lease, pods, ours)):
-                    return False
-                await _remove_from_home(home, node, pods)
-                await _remove_from_remote(home, remote, pods, ours, told=told)
-                if node is not None:
-                    await home.delete(NODES, settings.name, uid=uid_of(node))
-                if lease is not None:
-                    await home.delete(
-                        LEASES, settings.name, namespace=LEASE_NAMESPACE, uid=uid_of(lease)
-                    )
-        told(f"node {settings.name} has left")
-        return True
+                await _leave(settings, home, found, remote, told=told)
+    told(f"node {settings.name} has left")
+    return True
+
+
+# -- what there is -------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _at_home(settings: LeaveSettings, told: Told) -> AsyncIterator[KubeClient]:
+    """Home's client. Raises PreflightError, with what can be done without home."""
+    async with AsyncExitStack() as stack:
+        try:
+            home = await stack.enter_async_context(connected(settings.home, side="home", told=told))
+        except PreflightError as error:
+            raise PreflightError(
+                f"{error}; nothing was removed. Where home is gone for ever, `bridge garbage "
+                "--kubeconfig REMOTE` lists and removes what is in the remote"
+            ) from error
+        yield home
+
+
+async def _look(home: KubeClient, settings: LeaveSettings) -> AtHome:
+    node = await _node(home, settings.name)
+    there = await installed.find(home, settings.name)
+    lease = await _lease(home, settings, there)
+    identity = home_id(uid_of(await home.get(NAMESPACES, "kube-system")))
+    remote_id = (metadata(node).get("labels") or {}).get(model.LABEL_REMOTE) if node else None
+    return AtHome(
+        home_id=identity,
+        node=node,
+        lease=lease,
+        pods=await _pods(home, settings.name),
+        requests=await _requests(home, settings.name),
+        others=await _others(home, settings.name, remote_id) if remote_id else set(),
+        folder=_folder(settings, node, identity),
+        installed=there,
+    )
 
 
 async def _node(home: KubeClient, name: str) -> Object | None:
@@ -85,23 +121,121 @@ async def _node(home: KubeClient, name: str) -> Object | None:
     return node
 
 
-async def _lease(home: KubeClient, settings: LeaveSettings) -> Object | None:
-    """The node's Lease. Raises PreflightError while a bridge holds it."""
+async def _lease(
+    home: KubeClient, settings: LeaveSettings, there: Installed | None
+) -> Object | None:
+    """The node's Lease. Raises PreflightError where a bridge that holds it is in the way: not of a
+    drain, and what is to be kept it would end, whatever the force. One that is installed in home is
+    stopped later on."""
     try:
         lease = await home.get(LEASES, settings.name, namespace=LEASE_NAMESPACE)
     except NotFound:
         return None
-    spec = lease.get("spec") or {}
-    if spec.get("holderIdentity") and spec.get("renewTime") and not settings.force:
-        renewed = datetime.fromisoformat(str(spec["renewTime"]))
-        # Home's clock can be ahead of ours.
-        age = max((datetime.now(UTC) - renewed).total_seconds(), 0.0)
-        if age < LEASE_SECONDS:
-            raise PreflightError(
-                f"home: a bridge serves node {settings.name} (its Lease was renewed {age:.0f} s "
-                "ago); stop it with Ctrl-C and leave again, or leave with --force"
-            )
+    in_the_way = not settings.drain and (settings.keep_workloads or not settings.force)
+    in_the_way = in_the_way and there is None
+    if in_the_way and (served := await _served(home, settings.name, lease)):
+        how = "" if settings.keep_workloads else ", or leave with --force"
+        raise PreflightError(
+            f"home: a bridge serves node {settings.name}: {served}; stop it with Ctrl-C and leave "
+            f"again{how}"
+        )
     return lease
+
+
+async def _served(home: KubeClient, name: str, lease: Object | None) -> str:
+    """How it is known that a bridge serves the node; "" where none does."""
+    served = await leaver.served_by(home, name)
+    if served is not None:
+        return f"{served} renews its lease" if served else ""
+    # Of a bridge that had no other lease than the Node's.
+    age = served_since(lease)
+    return "" if age is None else f"its Lease was renewed {age:.0f} s ago"
+
+
+def served_since(lease: Object | None) -> float | None:
+    """How many seconds ago a bridge last said that it serves the node; None where none does."""
+    spec = (lease or {}).get("spec") or {}
+    if not (spec.get("holderIdentity") and spec.get("renewTime")):
+        return None
+    renewed = datetime.fromisoformat(str(spec["renewTime"]))
+    # Home's clock can be ahead of ours.
+    age = max((datetime.now(UTC) - renewed).total_seconds(), 0.0)
+    return age if age < LEASE_SECONDS else None
+
+
+async def _others(home: KubeClient, name: str, remote_id: str) -> set[str] | None:
+    """The labels of the other nodes of that remote; None where the credential may not list nodes
+    (`bridge rbac home --name` grants those that it names)."""
+    try:
+        nodes = (await home.list(NODES, labels=f"{model.LABEL_REMOTE}={remote_id}")).items
+    except Forbidden:
+        return None
+    return {naming.label_value(name_of(it)) for it in nodes if name_of(it) != name}
+
+
+async def _pods(home: KubeClient, node_name: str) -> list[Object]:
+    return (await home.list(PODS, fields=f"spec.nodeName={node_name}")).items
+
+
+async def _requests(home: KubeClient, node_name: str) -> list[Object]:
+    """The node's requests for a serving certificate; none where the credential may not look: then
+    it has made none."""
+    from bridge.kubelet.signing import SIGNER, is_request_of
+
+    try:
+        page = await home.list(CERTIFICATE_SIGNING_REQUESTS, fields=f"spec.signerName={SIGNER}")
+    except Forbidden:
+        return []
+    return [it for it in page.items if is_request_of(it, node_name)]
+
+
+def _folder(settings: LeaveSettings, node: Object | None, identity: str) -> CertDir | None:
+    remembered = (metadata(node).get("annotations") or {}) if node else {}
+    path = settings.cert_dir or remembered.get(model.ANNOTATION_CERT_DIR)
+    with contextlib.suppress(CertificateError):  # no home folder: nothing is kept in it
+        folder = CertDir(Path(path) if path else state_folder(identity, settings.name))
+        return folder if folder.files() else None
+    return None
+
+
+@asynccontextmanager
+async def _there(settings: LeaveSettings, found: AtHome, told: Told) -> AsyncIterator[Remote]:
+    """The other side. Raises PreflightError where it cannot be reached, unless ``force`` is set."""
+    async with AsyncExitStack() as stack:
+        try:
+            remote = await _reached(stack, settings, found, told)
+        except PreflightError as error:
+            if not settings.force:
+                raise PreflightError(
+                    f"{error}; nothing was removed. Leave again when the remote answers, or with "
+                    "--force to clean up home alone"
+                ) from error
+            remote = Remote(away=str(error))
+        yield remote
+
+
+async def _reached(
+    stack: AsyncExitStack, settings: LeaveSettings, found: AtHome, told: Told
+) -> Remote:
+    there = found.installed
+    if settings.remote is None and there is not None and there.kubeconfig is not None:
+        ref = KubeconfigRef(stack.enter_context(_written(there.kubeconfig)))
+    else:
+        ref = _remote(settings, found.node)
+    client = await stack.enter_async_context(connected(ref, side="remote", told=told))
+    with explained("remote"):
+        identity = await _identity(client, settings.name, found)
+        return Remote(client, "", await cleanup.inventory(client, identity, others=found.others))
+
+
+@contextlib.contextmanager
+def _written(kubeconfig: bytes) -> Iterator[Path]:
+    """A file of this user's alone, while the block runs."""
+    with tempfile.TemporaryDirectory(prefix="cluster-bridge-") as folder:
+        path = Path(folder) / "kubeconfig"
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(kubeconfig)
+        yield path
 
 
 def _remote(settings: LeaveSettings, node: Object | None) -> KubeconfigRef:
@@ -120,76 +254,157 @@ def _remote(settings: LeaveSettings, node: Object | None) -> KubeconfigRef:
     return KubeconfigRef(Path(path), remembered.get(model.ANNOTATION_CONTEXT))
 
 
-async def _identity(
-    home: KubeClient, remote: KubeClient, name: str, node: Object | None
-) -> Identity:
-    own = await home.get(NAMESPACES, "kube-system")
+async def _identity(remote: KubeClient, name: str, found: AtHome) -> Identity:
     theirs = home_id(uid_of(await remote.get(NAMESPACES, "kube-system")))
+    node = found.node
     expected = (metadata(node).get("labels") or {}).get(model.LABEL_REMOTE) if node else theirs
     if theirs != expected:
         raise PreflightError(
             f"{remote.access.server} is not the cluster that node {name} stands for; name that "
             "one with --kubeconfig"
         )
-    identity = home_id(uid_of(own))
-    return Identity(home_id=identity, home_name=identity[:8], node=name)
+    return Identity(home_id=found.home_id, home_name=found.home_id[:8], node=name)
 
 
-def _summary(
-    name: str, node: Object | None, lease: Object | None, pods: list[Object], ours: Inventory
-) -> list[str]:
-    lines = []
-    if node is not None:
-        lines.append(f"home:   Node {name} and its Lease")
-    elif lease is not None:
-        lines.append(f"home:   Lease {LEASE_NAMESPACE}/{name}")
-    lines += _listed("home:   Pod", pods)
-    lines += _listed("remote: Pod", ours.pods)
-    for resource in dict.fromkeys(resource for resource, _ in ours.copies):
-        lines += _listed(
-            f"remote: {resource.kind}", [copy for kind, copy in ours.copies if kind is resource]
-        )
-    lines += [
-        f"remote: Namespace {name_of(namespace)}, if nothing else is in it"
-        for namespace in ours.namespaces[:SHOWN]
-    ]
-    if len(ours.namespaces) > SHOWN:
-        more = len(ours.namespaces) - SHOWN
-        lines.append(f"remote: Namespace: {more} more, if nothing else is in them")
-    return lines
+# -- the removal ---------------------------------------------------------------------------
 
 
-def _listed(kind: str, objects: list[Object]) -> list[str]:
-    lines = [f"{kind} {namespace_of(obj)}/{name_of(obj)}" for obj in objects[:SHOWN]]
-    if len(objects) > SHOWN:
-        lines.append(f"{kind}: {len(objects) - SHOWN} more")
-    return lines
-
-
-async def _remove_from_home(home: KubeClient, node: Object | None, pods: list[Object]) -> None:
-    if node is not None:
+async def _leave(
+    settings: LeaveSettings, home: KubeClient, found: AtHome, remote: Remote, *, told: Told
+) -> None:
+    if found.node is not None:
         # The question may have stood for long: with its UID, the patch meets no other Node.
-        cordon: Object = {"metadata": {"uid": uid_of(node)}, "spec": {"unschedulable": True}}
-        await home.patch(NODES, name_of(node), cordon)
-    for pod in pods:
-        await home.delete(PODS, name_of(pod), namespace=namespace_of(pod), uid=uid_of(pod))
+        cordon: Object = {"metadata": {"uid": uid_of(found.node)}, "spec": {"unschedulable": True}}
+        await home.patch(NODES, name_of(found.node), cordon)
+    if settings.drain:
+        await _drain(settings, home, found, remote, told=told)
+    if found.installed is not None:
+        await installed.stop(home, found.installed, told=told)
+        if not settings.force and (served := await _served(home, settings.name, None)):
+            raise PreflightError(
+                f"home: another bridge serves node {settings.name}: {served}; stop it with Ctrl-C "
+                "and leave again, or leave with --force"
+            )
+    async with leaver.taken(home, settings.name, told=told):
+        # Those that came between the first look and the cordon are among them.
+        found.pods = await _pods(home, settings.name)
+        if not settings.keep_workloads:
+            await _end_there(settings, home, found, remote, told=told)
+        for pod in found.pods:
+            await _delete_pod(home, pod, grace_seconds=0)
+        await _remove_from_home(settings, home, found, told=told)
+    if remote.away:
+        for line in leaving.left_behind(settings, found, remote):
+            told(line)
+
+
+async def _drain(
+    settings: LeaveSettings, home: KubeClient, found: AtHome, remote: Remote, *, told: Told
+) -> None:
+    """Evicts the pods. Raises PreflightError where a bridge is to be stopped before the rest."""
+    served = await _served(home, settings.name, found.lease)
+
+    async def end(pod: Object) -> None:
+        if remote.client is not None:
+            its = [it for it in remote.ours.pods if naming.stands_for(it, uid_of(pod))]
+            await cleanup.remove_pods(remote.client, its, waiting=lambda _: None)
+        await _delete_pod(home, pod, grace_seconds=0)
+
+    async with drain.heartbeat(home, None if served else found.lease):
+        await drain.drain(
+            home,
+            found.pods,
+            end=None if served else end,
+            timeout=settings.timeout,
+            told=told,
+        )
+    try:
+        lease: Object | None = await home.get(LEASES, settings.name, namespace=LEASE_NAMESPACE)
+    except NotFound:
+        lease = None
+    if settings.force or found.installed is not None:
+        return
+    if await _served(home, settings.name, lease):
+        raise PreflightError(
+            f"home: node {settings.name} is drained and cordoned, and a bridge still serves it; "
+            "stop it with Ctrl-C and leave again"
+        )
+
+
+async def _end_there(
+    settings: LeaveSettings, home: KubeClient, found: AtHome, remote: Remote, *, told: Told
+) -> None:
+    """Ends the pods on both sides, and removes what is ours in the remote. With ``force`` what
+    fails is noted in ``remote``, and the rest goes on."""
+    for pod in found.pods:
+        await _delete_pod(home, pod)
+    if remote.client is None:
+        return
+    try:
+        with explained("remote"):
+            await _remove_from_remote(remote.client, remote.ours, settings.timeout, told=told)
+    except PreflightError as error:
+        if not settings.force:
+            raise
+        remote.away = str(error)
 
 
 async def _remove_from_remote(
-    home: KubeClient,
-    remote: KubeClient,
-    pods: list[Object],
-    ours: Inventory,
-    *,
-    told: Callable[[str], None],
+    remote: KubeClient, ours: Inventory, timeout: float, *, told: Told
 ) -> None:
-    await cleanup.remove_pods(
-        remote, ours.pods, waiting=lambda left: told(f"remote: {left} pod(s) are ending")
-    )
-    for pod in pods:
-        await home.delete(
-            PODS, name_of(pod), namespace=namespace_of(pod), uid=uid_of(pod), grace_seconds=0
-        )
+    left = len(ours.pods)
+
+    def waiting(now: int) -> None:
+        nonlocal left
+        left = now
+        told(f"remote: {now} pod(s) are ending")
+
+    try:
+        async with asyncio.timeout(timeout):
+            await cleanup.remove_pods(remote, ours.pods, waiting=waiting)
+    except TimeoutError:
+        raise PreflightError(
+            f"remote: {left} pod(s) have not ended in {timeout:.0f} s (is their machine away?); "
+            "leave again to wait on, or with --force to leave them behind"
+        ) from None
     await cleanup.remove_copies(remote, ours.copies)
     for namespace, why in await cleanup.remove_namespaces(remote, ours.namespaces):
         told(f"remote: namespace {namespace} stays: {why}")
+
+
+async def _remove_from_home(
+    settings: LeaveSettings, home: KubeClient, found: AtHome, *, told: Told
+) -> None:
+    """The Node last: while it is there, leaving again finds the rest."""
+    for request in found.requests:
+        try:
+            await home.delete(CERTIFICATE_SIGNING_REQUESTS, name_of(request), uid=uid_of(request))
+        except Forbidden:
+            told(
+                f"home: certificate signing request {name_of(request)} stays: the credential may "
+                "not delete it; home removes it by itself within a day"
+            )
+    if found.lease is not None:
+        await home.delete(LEASES, settings.name, namespace=LEASE_NAMESPACE, uid=uid_of(found.lease))
+    if found.folder is not None:
+        try:
+            found.folder.remove()
+        except CertificateError as error:
+            told(f"here: {error}")
+    if found.installed is not None:
+        await installed.remove(home, found.installed, told=told)
+    if found.node is not None:
+        await home.delete(NODES, settings.name, uid=uid_of(found.node))
+        # What a DaemonSet made for the node meanwhile.
+        for pod in await _pods(home, settings.name):
+            await _delete_pod(home, pod, grace_seconds=0)
+
+
+async def _delete_pod(home: KubeClient, pod: Object, *, grace_seconds: int | None = None) -> None:
+    await home.delete(
+        PODS,
+        name_of(pod),
+        namespace=namespace_of(pod),
+        uid=uid_of(pod),
+        grace_seconds=grace_seconds,
+    )

@@ -28,6 +28,9 @@ API_PORT = 443
 #: Who signs the serving certificate, where it does not come from files.
 ServingCertificate = Literal["self-signed", "csr"]
 
+#: How log lines are written.
+LogFormat = Literal["console", "json"]
+
 #: Where the bridge learns what pods use: from the remote's kubelets, from its metrics API, or not
 #: at all.
 MetricsSource = Literal["kubelets", "api", "none"]
@@ -59,6 +62,8 @@ class JoinSettings:
     """Where home's API server reaches the kubelet API; the address that reaches it unless given."""
     port: int = KUBELET_PORT
     """The kubelet API's port; 0 takes a free one."""
+    health_port: int | None = None
+    """Where /livez and /readyz are answered over plain HTTP; nowhere unless given."""
     template: str = DEFAULT_TEMPLATE
     """How home's namespaces are named in the remote."""
     network: Network = "flat"
@@ -71,7 +76,7 @@ class JoinSettings:
     daemonsets: DaemonSets = "skip"
     """Whether pods of DaemonSets that are bound to the node run in the remote."""
     namespace_linger: float = NAMESPACE_LINGER
-    """Seconds that an empty remote namespace of ours stays."""
+    """Seconds that a remote namespace of ours, and copies in it, stay when no pod needs them."""
     certificate: Path | None = None
     """The kubelet API's serving certificate and its key, PEM; by ``serving`` unless given."""
     key: Path | None = None
@@ -96,11 +101,19 @@ class JoinSettings:
     remote that makes new nodes needs minutes, and a pod that fits nowhere else would come back."""
 
 
-def check_name(name: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One join of several. ``label`` is what it is called until its node's name is known."""
+
+    label: str
+    settings: JoinSettings
+
+
+def check_name(name: str, option: str = "--name") -> str:
     """A Node's name, as the API wants it (DNS subdomain). Raises SettingsError."""
     if len(name) > 253 or not _NODE_NAME.fullmatch(name):  # RFC 1123
         raise SettingsError(
-            f"--name {name!r}: a node's name has lower case letters, digits, '-' and '.', "
+            f"{option} {name!r}: a node's name has lower case letters, digits, '-' and '.', "
             "and each part between dots starts and ends with a letter or digit"
         )
     return name

@@ -1,19 +1,19 @@
 """`bridge` as a user runs it: the installed command, in a process of its own.
 
 A `Bridge` is one `bridge join`. `start` returns when the node is registered, or raises with what
-the command printed. `stop` is Ctrl-C; `kill` is a crash.
+the command printed; `launch` does not wait for that. `stop` is Ctrl-C; `kill` is a crash.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from signal import SIGINT, Signals
 
 from e2e.clusters.model import Cluster
 
@@ -54,38 +54,84 @@ class Bridge:
     remote: Cluster
     log: Path
     args: Sequence[str] = ()
+    program: Sequence[str | Path] = (BRIDGE,)
+    """Another than the installed command, such as another version."""
+    through: Sequence[str | Path] = ()
+    """What the command is run by, such as nsenter; it has to become the command."""
+    env: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
     def command(self) -> list[str | Path]:
         """What a user types."""
-        return [BRIDGE, "join", "--kubeconfig", self.remote.kubeconfig, *self.args]
+        join = ("join", "--kubeconfig", self.remote.kubeconfig)
+        return [*self.through, *self.program, *join, *self.args]
 
-    def start(self) -> None:
-        """Joins. Raises BridgeFailed with the command's output when it does not get there."""
+    def launch(self) -> int:
+        """Begins to join, and does not wait; where in the log its output begins."""
         begin = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command,
-                env=_environment(self.home, None),
+                env=_environment(self.home, self.env),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 # A session of its own: Ctrl-C in the terminal is not the bridge's.
                 start_new_session=True,
             )
+        return begin
+
+    def start(self, until: str = REGISTERED) -> None:
+        """Joins, and waits until it says so. Raises BridgeFailed with the command's output when it
+        does not get there."""
+        begin = self.launch()
         deadline = time.monotonic() + START_SECONDS
-        while REGISTERED not in (said := self.log.read_text()[begin:]):
-            if self.process.poll() is not None or time.monotonic() > deadline:
+        while until not in (said := self._said(begin)):
+            if self.process is None or self.process.poll() is not None:
                 self.kill()
                 raise BridgeFailed(f"{self.log}:\n{said}")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise BridgeFailed(f"not in {START_SECONDS:.0f} s: {self.log}:\n{said}")
             time.sleep(0.05)
 
-    def stop(self) -> int:
-        """Ctrl-C; the exit status."""
+    def _said(self, begin: int) -> str:
+        with self.log.open("rb") as log:
+            log.seek(begin)
+            return log.read().decode(errors="replace")
+
+    def says(self, words: str, *, times: int = 1, seconds: float = START_SECONDS) -> float:
+        """Waits until its log has this so often; the time (`time.time`) at which that was seen."""
+        deadline = time.monotonic() + seconds
+        while self._said(0).count(words) < times:
+            if time.monotonic() > deadline:
+                raise BridgeFailed(f"not said in {seconds:.0f} s: {words}\n{self._said(0)}")
+            time.sleep(0.02)
+        return time.time()
+
+    def signal(self, number: Signals) -> None:
+        """Sends the process a signal."""
+        if self.process is None:
+            raise BridgeFailed("it does not run")
+        self.process.send_signal(number)
+
+    def ended(self) -> int:
+        """Waits for one that ends by itself; the exit status."""
+        if self.process is None:
+            raise BridgeFailed("it does not run")
+        try:
+            return self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise BridgeFailed(f"it runs on; see {self.log}") from None
+        finally:
+            self.kill()
+
+    def stop(self, number: Signals = SIGINT) -> int:
+        """Ctrl-C, or another signal that asks it to end; the exit status."""
         if self.process is None:
             return 0
-        self.process.send_signal(signal.SIGINT)
+        self.process.send_signal(number)
         try:
             return self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:

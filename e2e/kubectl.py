@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from e2e import ask
 from e2e.clusters.model import Cluster
 
 Json = dict[str, Any]
@@ -26,17 +27,36 @@ def get(
     selector: str | None = None,
     every: bool = False,
 ) -> list[Json]:
-    """`kubectl get KINDS -o json`; ``every``: in all namespaces."""
-    args = ["get", kinds, "-o", "json"]
-    args += ["-n", namespace] if namespace else []
-    args += ["-l", selector] if selector else []
-    args += ["-A"] if every else []
-    found: list[Json] = json.loads(cluster.kubectl(*args).stdout)["items"]
+    """As `kubectl get KINDS -o json` has them; ``every``: in all namespaces. ``kinds`` are
+    separated by commas."""
+    names = kinds.split(",")
+    found = [
+        obj
+        for kind in filter(ask.knows, names)
+        for obj in ask.listed(cluster, kind, namespace=namespace, selector=selector, every=every)
+    ]
+    if others := [kind for kind in names if not ask.knows(kind)]:
+        args = ["get", ",".join(others), "-o", "json"]
+        args += ["-n", namespace] if namespace else []
+        args += ["-l", selector] if selector else []
+        args += ["-A"] if every else []
+        found += json.loads(cluster.kubectl(*args).stdout)["items"]
     return found
 
 
+def read(cluster: Cluster, kinds: str) -> list[Json]:
+    """Those of all namespaces, with who has written what (``metadata.managedFields``)."""
+    return [
+        obj
+        for kind in kinds.split(",")
+        for obj in ask.listed(cluster, kind, every=True, managed_fields=True)
+    ]
+
+
 def get_one(cluster: Cluster, kind: str, name: str, *, namespace: str | None = None) -> Json:
-    """`kubectl get KIND NAME -o json`."""
+    """As `kubectl get KIND NAME -o json` has it."""
+    if ask.knows(kind):
+        return ask.one(cluster, kind, name, namespace=namespace)
     args = ["get", kind, name, "-o", "json"] + (["-n", namespace] if namespace else [])
     found: Json = json.loads(cluster.kubectl(*args).stdout)
     return found
@@ -74,8 +94,7 @@ def made_by_bridge(*clusters: Cluster) -> set[str]:
     kinds = "nodes,namespaces,pods,leases,configmaps,secrets,services,endpointslices,events"
     found = set()
     for cluster in clusters:
-        said = cluster.kubectl("get", kinds, "-A", "-o", "json", "--show-managed-fields").stdout
-        for obj in json.loads(said)["items"]:
+        for obj in read(cluster, kinds):
             writers = {entry["manager"] for entry in obj["metadata"].get("managedFields", ())}
             if MANAGER in writers:
                 found.add(str(obj["metadata"]["uid"]))

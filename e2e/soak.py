@@ -16,6 +16,7 @@ from typing import Any
 
 from e2e.clusters.errors import CommandFailed
 from e2e.conftest import Bridged
+from e2e.kubectl import get
 from e2e.workloads import BUSYBOX
 
 #: The same programs under another name: an image to change to and back.
@@ -30,6 +31,27 @@ _REFUSALS = (
     "being terminated",
     "not found",
     "object has been modified",
+)
+#: And what it may be told while an API server is away, or has just come back.
+_AWAY = (
+    "EOF",
+    "Forbidden: not yet ready",
+    "InternalError",
+    "ServerTimeout",
+    "ServiceUnavailable",
+    "Unable to connect",
+    "Unauthorized",
+    "connection lost",
+    "connection refused",
+    "connection reset",
+    "deadline exceeded",
+    "etcdserver",
+    "i/o timeout",
+    "not yet ready",
+    "timed out",
+    "timeout",
+    "unable to handle the request",
+    "was refused",
 )
 #: Steps while the bridge is away, at most.
 AWAY_STEPS = 4
@@ -48,6 +70,8 @@ class Mix:
         self._begin = time.monotonic()
         self.steps: list[str] = []
         self.restarts: Counter[str] = Counter()
+        self.lenient = False
+        """While an API server may be away: what it does not take is noted, and not an error."""
         self._table: list[tuple[int, Callable[[], None]]] = [
             (12, self._make_pod),
             (6, self._delete_pod),
@@ -91,7 +115,7 @@ class Mix:
         """The bridge stops or crashes, things happen without it, and it comes back."""
         crash = self._random.random() < 0.5 if self.restarts.total() > 1 else bool(self.restarts)
         how = "kill -9" if crash else "SIGINT"
-        self._note(f"-- {how}")
+        self.note(f"-- {how}")
         self.restarts[how] += 1
         if crash:
             self._bridged.bridge.kill()
@@ -100,7 +124,7 @@ class Mix:
         for _ in range(self._random.randint(0, AWAY_STEPS)):
             self.step()
         self._bridged.bridge.start()
-        self._note("-- the bridge is back")
+        self.note("-- the bridge is back")
 
     # -- pods --------------------------------------------------------------------------------
 
@@ -280,17 +304,29 @@ class Mix:
             cluster, namespace = self._bridged.remote, self._bridged.remote_namespace
         result = cluster.kubectl("-n", namespace, *args, check=False, input=input)
         refused = result.returncode != 0
-        self._note(what + (" (refused)" if refused else ""))
+        self.note(what + (" (refused)" if refused else ""))
         lines = [line for line in result.stderr.splitlines() if line and "arning" not in line]
         # NB: a pod that is there already cannot become another one; what may change of it does.
         immutable = [line for line in lines if "Forbidden: pod updates may not change" in line]
-        if refused and not immutable and not any(word in result.stderr for word in _REFUSALS):
+        expected = _REFUSALS + (_AWAY if self.lenient else ())
+        if refused and not immutable and not any(word in result.stderr for word in expected):
             raise CommandFailed(result.stderr, where=what)
 
-    def _note(self, step: str) -> None:
+    def note(self, step: str) -> None:
+        """Something that happens beside the steps, among them."""
         line = f"{time.monotonic() - self._begin:6.1f} {step}"
         self.steps.append(line)
         self._say(line)
+
+
+def jobs_are_done(bridged: Bridged) -> bool:
+    """Whether every Job that stays has all of its completions."""
+    jobs = get(bridged.home, "jobs", namespace=bridged.namespace)
+    return all(
+        job["status"].get("succeeded") == job["spec"]["completions"]
+        for job in jobs
+        if "deletionTimestamp" not in job["metadata"]
+    )
 
 
 # -- objects ---------------------------------------------------------------------------------

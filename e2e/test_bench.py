@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from e2e.bench import streams
 from e2e.bench.measures import MEASURES
+from e2e.bench.pods import burst, configmap, fairness, growth, latency, resting
+from e2e.bench.pods.load import Shape
+from e2e.bench.pods.ways import connected
+from e2e.bench.targets import TARGETS
 from e2e.clusters.model import Cluster
+
+#: Seconds for seven bridges, one after the other.
+LIMIT = 600
+
+pytestmark = pytest.mark.long
 
 
 def test_streams_in_short(home: Cluster, remote: Cluster, tmp_path: Path) -> None:
@@ -20,3 +31,38 @@ def test_streams_in_short(home: Cluster, remote: Cluster, tmp_path: Path) -> Non
         compared = "ratio_to_" if measure["unit"] == "MB/s" else "added_to_"
         assert {f"{compared}direct", f"{compared}home"} <= set(measure)
     assert made["idle"]["streams"] == 5
+
+
+@pytest.mark.timeout(LIMIT, func_only=True)
+async def test_pods_in_short(simulated: dict[str, Cluster]) -> None:
+    """One round of few, of all ways; every target has its figure."""
+    async with connected(simulated) as pair:
+        reports = [
+            await burst.measure(pair, Shape(20), rounds=1, say=print),
+            await latency.measure(pair, pods=2, rounds=1, say=print),
+            await configmap.measure(pair, pods=5, rounds=1, say=print),
+            await fairness.measure(pair, pods=20, rounds=1, say=print),
+            await growth.measure(pair, only=["references"], scale=0.01, rounds=1, say=print),
+        ]
+    for report in reports:
+        missing = {one.figure for one in TARGETS if one.benchmark == report.benchmark}
+        if report.benchmark == "growth":
+            missing = {"references.ratio"}
+        assert not missing - report.figures.keys()
+        assert all(figure.rounds for figure in report.figures.values())
+    writes = reports[0].figures
+    assert writes["least.writes"].median >= 4
+    assert writes["bridge.writes"].median >= 4
+
+
+async def test_rest_and_restart_in_short(
+    simulated: dict[str, Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bridge of five pods that idles for a second, and is restarted."""
+    monkeypatch.setattr(resting, "SETTLE", 5.0)
+    async with connected(simulated) as pair:
+        idle = await resting.idle(pair, Shape(5), rounds=1, seconds=1, say=print)
+        restart = await resting.restart(pair, Shape(5), rounds=1, say=print)
+    assert {one.figure for one in TARGETS if one.benchmark == "idle"} <= idle.figures.keys()
+    assert {one.figure for one in TARGETS if one.benchmark == "restart"} <= restart.figures.keys()
+    assert restart.figures["bridge.pod_writes"].rounds == (0.0,)

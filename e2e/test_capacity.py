@@ -175,7 +175,7 @@ def test_two_nodes_stand_for_two_pools_of_one_remote(
     other = f"{bridged.node}-b"
     assert "example.com/gpu" not in _allocatable(bridged)
     options = ("--name", other, "--home-name", "e2e", "--port", "0", "--node-selector", "pool=b")
-    second = Bridge(bridged.home, bridged.remote, tmp_path / "second.log", options)
+    second = Bridge(bridged.bridge.home, bridged.bridge.remote, tmp_path / "second.log", options)
     second.start()
     try:
         status = get_one(bridged.home, "node", other)["status"]
@@ -200,7 +200,7 @@ def test_two_nodes_stand_for_two_pools_of_one_remote(
         second.kill()
         _delete_pod(bridged.remote, bridged.remote_namespace, "at-b")
         leave = ("leave", "--name", other, "--yes", "--force", "--kubeconfig")
-        left = bridge_command.run(*leave, bridged.remote.kubeconfig, home=bridged.home)
+        left = bridge_command.run(*leave, second.remote.kubeconfig, home=second.home)
     assert left.returncode == 0, left.stderr
 
 

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from pathlib import Path
 
-import yaml
-
-from e2e.clusters.model import Cluster
+from bridge.rbac import Account
+from e2e import account
 from e2e.conftest import Bridged
 from e2e.kubectl import get, get_one, uids, wait_for
 from e2e.workloads import busybox
 
 #: Seconds until it is told: the server believes a token for 10 more, and 15 more make an outage.
 TOLD_SECONDS = 60.0
-
-
-def _kubeconfig(remote: Cluster, account: str, path: Path) -> None:
-    """A kubeconfig of the remote with a new token of the service account."""
-    remote.kubectl("create", "serviceaccount", account, "-n", "default")
-    token = remote.kubectl("create", "token", account, "-n", "default").stdout.strip()
-    config = yaml.safe_load(remote.kubeconfig.read_text())
-    config["users"] = [{"name": user["name"], "user": {"token": token}} for user in config["users"]]
-    path.write_text(yaml.safe_dump(config))
 
 
 def _ready(bridged: Bridged) -> tuple[str, str]:
@@ -43,22 +32,20 @@ def test_credential_that_is_revoked_is_told_and_a_new_one_is_taken_up(
     bridged: Bridged, tmp_path: Path
 ) -> None:
     """The node says what is the matter, and again that all is well; pods run on."""
-    remote, account, path = bridged.remote, bridged.node, tmp_path / "remote.yaml"
-    _kubeconfig(remote, account, path)
-    binding = ("create", "clusterrolebinding", account, "--clusterrole=cluster-admin")
-    remote.kubectl(*binding, f"--serviceaccount=default:{account}")
+    remote, own = bridged.remote, Account("default", bridged.node)
     try:
         assert bridged.bridge.stop() == 0
-        bridged.bridge.remote = dataclasses.replace(remote, kubeconfig=path)
+        bridged.bridge.remote = account.granted(remote, tmp_path, "remote", account=own)
         bridged.bridge.start()
         bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
         bridged.kubectl("wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")
         running = uids(bridged.remote_pods())
 
-        remote.kubectl("delete", "serviceaccount", account, "-n", "default")
+        remote.kubectl("delete", "serviceaccount", own.name, "-n", own.namespace)
         wait_for(lambda: _is_told(bridged), "the node tells it", seconds=TOLD_SECONDS)
         bridged.apply(busybox(bridged.node, "comes", "sleep 3600"))
-        _kubeconfig(remote, account, path)
+        # In the same file: the account is another one, of the same name.
+        account.granted(remote, tmp_path, "remote", account=own)
         wait_for(lambda: _ready(bridged)[0] == "True", "it is well again", seconds=TOLD_SECONDS)
         bridged.kubectl("wait", "--for=condition=Ready", "pod/comes", "--timeout=90s")
         assert uids(bridged.remote_pods())["stays"] == running["stays"]
@@ -69,5 +56,4 @@ def test_credential_that_is_revoked_is_told_and_a_new_one_is_taken_up(
         ]
         assert {"NodeNotReady", "NodeReady"} <= set(told)
     finally:
-        remote.kubectl("delete", "clusterrolebinding", account)
-        remote.kubectl("delete", "serviceaccount", account, "-n", "default", check=False)
+        account.take_away(remote, own)

@@ -148,7 +148,7 @@ def test_a_pod_that_the_remote_loses_is_made_again_or_has_failed(bridged: Bridge
     target = _condition(ended or {}, "DisruptionTarget")
     assert target["reason"] == "EvictionByEvictionAPI"
     assert "in the remote cluster" in target["message"]
-    assert "once" not in uids(bridged.remote_pods())
+    wait_for(lambda: "once" not in uids(bridged.remote_pods()), "it is gone in the remote")
     events = get(bridged.home, "events", namespace=bridged.namespace)
     assert "RemotePodDeleted" in {event["reason"] for event in events}
 

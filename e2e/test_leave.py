@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
 from e2e import bridge as bridge_command
+from e2e.clusters.model import Cluster
 from e2e.conftest import Bridged
-from e2e.kubectl import get, uids, wait_for
-from e2e.workloads import busybox
+from e2e.kubectl import Json, get, get_one, is_ready, uids, wait_for
+from e2e.workloads import BUSYBOX, busybox, web
 
 
 def test_leave_removes_what_is_ours_and_keeps_what_is_not(bridged: Bridged) -> None:
@@ -15,15 +25,15 @@ def test_leave_removes_what_is_ours_and_keeps_what_is_not(bridged: Bridged) -> N
     namespace = bridged.remote_namespace
     bridged.remote.kubectl("create", "configmap", "-n", namespace, "theirs")
 
-    served = bridge_command.run("leave", "--name", bridged.node, "--yes", home=bridged.home)
+    served = bridge_command.run("leave", "--name", bridged.node, "--yes", home=bridged.bridge.home)
     assert served.returncode == 1
     assert "a bridge serves node" in served.stderr
     assert uids(bridged.remote_pods())
     assert bridged.bridge.stop() == 0
-    unasked = bridge_command.run("leave", "--name", bridged.node, home=bridged.home)
+    unasked = bridge_command.run("leave", "--name", bridged.node, home=bridged.bridge.home)
     assert unasked.returncode == 2
 
-    left = bridge_command.run("leave", "--name", bridged.node, "--yes", home=bridged.home)
+    left = bridge_command.run("leave", "--name", bridged.node, "--yes", home=bridged.bridge.home)
     assert left.returncode == 0, left.stderr
     assert f"home:   Pod {bridged.namespace}/one" in left.stderr
     assert f"remote: Pod {namespace}/one" in left.stderr
@@ -35,11 +45,254 @@ def test_leave_removes_what_is_ours_and_keeps_what_is_not(bridged: Bridged) -> N
 
     bridged.remote.kubectl("delete", "configmap", "-n", namespace, "theirs")
     again = bridge_command.run(
-        *("leave", "--name", bridged.node, "--yes", "--kubeconfig", bridged.remote.kubeconfig),
-        home=bridged.home,
+        *(
+            "leave",
+            "--name",
+            bridged.node,
+            "--yes",
+            "--kubeconfig",
+            bridged.bridge.remote.kubeconfig,
+        ),
+        home=bridged.bridge.home,
     )
     assert again.returncode == 0, again.stderr
     wait_for(
         lambda: namespace not in uids(get(bridged.remote, "namespaces")),
         "the empty namespace is gone",
     )
+
+
+# -- nothing of ours is left ---------------------------------------------------------------
+
+
+def is_marked(obj: Json) -> bool:
+    """Whether it has a label, annotation or finalizer of ours."""
+    meta = obj["metadata"]
+    keys = [*(meta.get("labels") or {}), *(meta.get("annotations") or {})]
+    return any("cluster-bridge.io/" in key for key in [*keys, *meta.get("finalizers", ())])
+
+
+def leftovers(cluster: Cluster, *named: str) -> list[str]:
+    """All objects of all kinds with a mark of ours that have one of these words in them, but for
+    events, which tell what was."""
+    kinds = cluster.kubectl("api-resources", "--verbs=list", "-o", "name").stdout.split()
+    kinds = [kind for kind in kinds if not kind.startswith("events") and "metrics.k8s" not in kind]
+    found = get(cluster, ",".join(kinds), every=True)
+    return [
+        f"{obj['kind']} {obj['metadata'].get('namespace', '')}/{obj['metadata']['name']}"
+        for obj in found
+        if is_marked(obj) and any(word in json.dumps(obj) for word in named)
+    ]
+
+
+def is_clean(bridged: Bridged) -> bool:
+    """Whether neither side has anything of the node's."""
+    words = (bridged.node, bridged.remote_namespace)
+    at_home = leftovers(bridged.home, *words)
+    leases = uids(get(bridged.home, "leases", namespace="kube-node-lease"))
+    return not (at_home or leftovers(bridged.remote, *words) or bridged.node in leases)
+
+
+def leave(bridged: Bridged, *args: str | Path) -> subprocess.CompletedProcess[str]:
+    """`bridge leave --yes` of the node, with the bridge's rights."""
+    home = bridged.bridge.home
+    return bridge_command.run("leave", "--name", bridged.node, "--yes", *args, home=home)
+
+
+def garbage(bridged: Bridged, *args: str) -> subprocess.CompletedProcess[str]:
+    """`bridge garbage` of the remote, without a home."""
+    return bridge_command.run("garbage", "--kubeconfig", bridged.remote.kubeconfig, *args)
+
+
+def row(bridged: Bridged) -> list[str]:
+    """The node's line of `bridge garbage`; empty without one."""
+    listed = garbage(bridged)
+    assert listed.returncode == 0, listed.stderr
+    rows = [line.split() for line in listed.stdout.splitlines()]
+    return next((row for row in rows if bridged.node in row), [])
+
+
+def test_after_leaving_nothing_of_ours_is_left_of_any_kind(bridged: Bridged) -> None:
+    bridged.apply(web(bridged.node))
+    bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
+    assert not is_clean(bridged), "the search finds what is there"
+    assert bridged.bridge.stop() == 0
+    left = leave(bridged)
+    assert left.returncode == 0, left.stderr
+    wait_for(lambda: is_clean(bridged), "all has gone")
+
+
+@pytest.mark.join("--serving-certificate", "csr")
+def test_the_certificate_goes_too(bridged: Bridged) -> None:
+    """With the request that nobody has approved, and the key in this user's state folder."""
+    assert bridged.bridge.stop() == 0
+    mine = [it for it in uids(get(bridged.home, "csr")) if bridged.node in it]
+    assert len(mine) == 1
+    left = leave(bridged)
+    assert left.returncode == 0, left.stderr
+    folder = next(
+        line.partition(" in ")[2]
+        for line in left.stderr.splitlines()
+        if "the node's certificate and key in" in line
+    )
+    assert not Path(folder).exists()
+    assert not [it for it in uids(get(bridged.home, "csr")) if bridged.node in it]
+
+
+# -- the remote is away --------------------------------------------------------------------
+
+
+def test_a_remote_that_is_gone_keeps_nobody_from_leaving(bridged: Bridged) -> None:
+    """Not without being told so; and when it is back after all, what is left can be removed."""
+    bridged.apply(web(bridged.node))
+    bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
+    assert bridged.bridge.stop() == 0
+    bridged.remote.stop_component("kube-apiserver")
+    try:
+        refused = leave(bridged)
+        assert refused.returncode == 1
+        assert "nothing was removed" in refused.stderr
+        assert bridged.node in uids(get(bridged.home, "nodes"))
+        left = leave(bridged, "--force")
+        assert left.returncode == 0, left.stderr
+        assert not leftovers(bridged.home, bridged.node)
+        assert "may be left" in left.stderr
+        on_node = [p for p in bridged.home_pods() if p["spec"].get("nodeName") == bridged.node]
+        assert not on_node
+    finally:
+        bridged.remote.start_component("kube-apiserver")
+    wait_for(
+        lambda: bridged.remote.kubectl("get", "--raw", "/readyz", check=False).returncode == 0,
+        "the remote is back",
+    )
+    bridged.remote.kubectl("create", "configmap", "-n", bridged.remote_namespace, "theirs")
+    home, node, pods = row(bridged)[:3]
+    assert (node, pods) == (bridged.node, "3")
+    removed = garbage(bridged, "--remove", home, "--node", node, "--yes")
+    assert removed.returncode == 0, removed.stderr
+    assert "stays: it holds ConfigMap theirs" in removed.stderr
+    bridged.remote.kubectl("delete", "configmap", "-n", bridged.remote_namespace, "theirs")
+    assert garbage(bridged, "--remove", home, "--node", node, "--yes").returncode == 0
+    wait_for(lambda: is_clean(bridged), "all has gone")
+
+
+# -- workloads that stay -------------------------------------------------------------------
+
+
+def test_workloads_that_are_kept_run_on_and_can_be_found(bridged: Bridged) -> None:
+    bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")
+    before = uids(bridged.remote_pods())
+    assert bridged.bridge.stop() == 0
+    left = leave(bridged, "--keep-workloads")
+    assert left.returncode == 0, left.stderr
+    assert "Nobody looks after them" in left.stderr
+    assert not leftovers(bridged.home, bridged.node)
+    assert not bridged.home_pods()
+    time.sleep(3)
+    assert uids(bridged.remote_pods()) == before
+    (pod,) = bridged.remote_pods()
+    assert is_ready(pod)
+    home, node, pods = row(bridged)[:3]
+    assert (node, pods) == (bridged.node, "1")
+    assert garbage(bridged, "--remove", home, "--node", node, "--yes").returncode == 0
+    wait_for(lambda: is_clean(bridged), "all has gone")
+
+
+# -- drain ---------------------------------------------------------------------------------
+
+#: A Deployment that prefers the virtual node and may run anywhere, and its budget.
+SHIFTED = """
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: web}
+spec: {minAvailable: 2, selector: {matchLabels: {app: web}}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      affinity:
+        nodeAffinity:
+          preferredDuringSchedulingIgnoredDuringExecution:
+            - weight: 100
+              preference:
+                matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [THE-NODE]}]
+      tolerations: [{key: cluster-bridge.io/virtual-node, operator: Exists}]
+      terminationGracePeriodSeconds: 2
+      containers:
+        - {name: main, image: BUSYBOX, command: [sh, -c, "sleep 3600"]}
+"""
+
+
+@pytest.mark.parametrize("served", [False, True], ids=["bridge has stopped", "bridge serves"])
+def test_a_drain_keeps_to_the_budget_and_loses_no_replica(bridged: Bridged, served: bool) -> None:
+    bridged.apply(SHIFTED.replace("THE-NODE", bridged.node).replace("BUSYBOX", BUSYBOX))
+    bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
+    assert {pod["spec"]["nodeName"] for pod in bridged.home_pods()} == {bridged.node}
+    if not served:
+        assert bridged.bridge.stop() == 0
+    least, stop = [3], threading.Event()
+
+    def watch() -> None:
+        while not stop.is_set():
+            status = get_one(bridged.home, "deployment", "web", namespace=bridged.namespace)
+            least.append(status["status"].get("availableReplicas", 0))
+            time.sleep(0.3)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        left = leave(bridged, "--drain", "--timeout", "100")
+    finally:
+        stop.set()
+        watching.join()
+    if served:
+        assert left.returncode == 1
+        assert "is drained and cordoned, and a bridge still serves it" in left.stderr
+        assert bridged.bridge.stop() == 0
+        left = leave(bridged, "--drain")
+    assert left.returncode == 0, left.stderr
+    assert min(least) >= 2, "the budget held"
+    bridged.kubectl("rollout", "status", "deployment/web", "--timeout=60s")
+    nodes = {pod["spec"]["nodeName"] for pod in bridged.home_pods()}
+    assert bridged.node not in nodes
+    wait_for(lambda: is_clean(bridged), "all has gone")
+
+
+def test_a_budget_that_allows_nothing_ends_the_drain_in_time(bridged: Bridged) -> None:
+    bridged.apply(busybox(bridged.node, "only", "sleep 3600"))
+    bridged.kubectl("create", "pdb", "only", "--selector=app=only", "--min-available=1")
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/only", "--timeout=60s")
+    assert bridged.bridge.stop() == 0
+    refused = leave(bridged, "--drain", "--timeout", "8")
+    assert refused.returncode == 1
+    assert f"1 pod(s) are kept ({bridged.namespace}/only: " in refused.stderr
+    assert uids(bridged.remote_pods())
+    bridged.bridge.start()
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/only", "--timeout=30s")
+
+
+# -- interrupted ---------------------------------------------------------------------------
+
+
+def test_killed_at_any_moment_and_run_again_it_ends_clean(bridged: Bridged) -> None:
+    bridged.apply(web(bridged.node))
+    bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
+    assert bridged.bridge.stop() == 0
+    command: list[str | Path] = [bridge_command.BRIDGE, "leave", "--name", bridged.node, "--yes"]
+    env = {**os.environ, "KUBECONFIG": str(bridged.home.kubeconfig)}
+    for tenths in range(8, 50, 4):
+        with subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL) as process:
+            time.sleep(tenths / 10)
+            process.kill()
+        if bridged.node not in uids(get(bridged.home, "nodes")):
+            break
+    left = leave(bridged, "--kubeconfig", bridged.remote.kubeconfig)
+    assert left.returncode == 0, left.stderr
+    wait_for(lambda: is_clean(bridged), "all has gone")

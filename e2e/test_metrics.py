@@ -6,7 +6,6 @@ would hold up the deletion of every namespace.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 import time
@@ -15,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from bridge.preflight.permissions import REMOTE, REMOTE_METRICS, Right
+from bridge.rbac import Account
+from e2e import account
 from e2e.bridge import Bridge
 from e2e.clusters.model import Cluster
 from e2e.conftest import Bridged
@@ -283,11 +282,9 @@ def test_who_may_read_metrics_may_and_nobody_else(bridged: Bridged) -> None:
         assert "idle" in ask("/stats/summary")[1]
         assert ask("/pods")[0] == "403"
         own = families(ask("/metrics")[1])
-        (running,) = [
-            it for it in own["cluster_bridge_pods"].samples if it.labels["phase"] == "Running"
-        ]
+        (running,) = [it for it in own["bridge_pods"].samples if it.labels["phase"] == "Running"]
         assert running.value == 1
-        assert {"cluster_bridge_api_requests", "process_cpu_seconds"} <= own.keys()
+        assert {"bridge_api_requests", "process_cpu_seconds"} <= own.keys()
     finally:
         for kind in ("clusterrolebinding", "clusterrole"):
             bridged.home.kubectl("delete", kind, role, "--ignore-not-found")
@@ -299,8 +296,9 @@ def test_without_the_right_to_ask_kubelets_the_metrics_api_is_asked(
 ) -> None:
     bridged.remote.serve_metrics(print)
     bridged.bridge.stop()
-    limited = _limited(bridged, tmp_path, (*REMOTE, *REMOTE_METRICS["api"]))
-    bridge = Bridge(bridged.home, limited, bridged.bridge.log, bridged.bridge.args)
+    own = Account("default", bridged.node)
+    remote = account.granted(bridged.remote, tmp_path, "remote", "--metrics", "api", account=own)
+    bridge = Bridge(bridged.bridge.home, remote, bridged.bridge.log, bridged.bridge.args)
     try:
         bridge.start()
         assert "its metrics API tells what pods use" in bridge.log.read_text()
@@ -312,45 +310,4 @@ def test_without_the_right_to_ask_kubelets_the_metrics_api_is_asked(
         bridged.kubectl("delete", "pod", "busy")
     finally:
         bridge.kill()
-        for kind in ("clusterrolebinding", "clusterrole"):
-            bridged.remote.kubectl("delete", kind, bridged.node, "--ignore-not-found")
-        bridged.remote.kubectl("delete", "serviceaccount", "-n", "default", bridged.node)
-
-
-def _limited(bridged: Bridged, folder: Path, rights: tuple[Right, ...]) -> Cluster:
-    """The remote, with a kubeconfig that has these rights and no others."""
-    remote, name = bridged.remote, bridged.node
-    rules = [
-        {
-            "apiGroups": [it.resource.group],
-            "resources": [it.resource.plural + (f"/{it.subresource}" if it.subresource else "")],
-            "verbs": list(it.verbs),
-        }
-        for it in rights
-    ]
-    meta = {"name": name}
-    subject = {"kind": "ServiceAccount", "name": name, "namespace": "default"}
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
-    version = "rbac.authorization.k8s.io/v1"
-    made = [
-        {
-            "apiVersion": "v1",
-            "kind": "ServiceAccount",
-            "metadata": {**meta, "namespace": "default"},
-        },
-        {"apiVersion": version, "kind": "ClusterRole", "metadata": meta, "rules": rules},
-        {
-            "apiVersion": version,
-            "kind": "ClusterRoleBinding",
-            "metadata": meta,
-            "roleRef": reference,
-            "subjects": [subject],
-        },
-    ]
-    remote.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(made))
-    token = remote.kubectl("create", "token", "-n", "default", name).stdout.strip()
-    config = yaml.safe_load(remote.kubeconfig.read_text())
-    config["users"][0]["user"] = {"token": token}
-    path = folder / "limited.yaml"
-    path.write_text(yaml.safe_dump(config))
-    return dataclasses.replace(remote, kubeconfig=path)
+        account.take_away(bridged.remote, own)

@@ -8,7 +8,7 @@ from e2e.conftest import Bridged
 from e2e.kubectl import get_one, uids, wait_for
 from e2e.workloads import busybox
 
-#: Seconds until an outage is told: a dead peer is noticed in 25, and 15 more make an outage.
+#: Seconds until an outage is told: a dead peer is noticed in 20, and 15 more make an outage.
 TOLD_SECONDS = 60.0
 
 
@@ -45,7 +45,12 @@ def test_remote_outage_is_told_and_harms_nothing(bridged: Bridged, cut: bool) ->
             bridged.remote.start_component("kube-apiserver")
 
     wait_for(lambda: _ready(bridged)[0] == "True", "the node is Ready again", seconds=TOLD_SECONDS)
-    bridged.kubectl("wait", "--for=condition=Ready", "pod/comes", "pod/stays", "--timeout=90s")
+    ready = ("wait", "--for=condition=Ready", "pod/comes", "pod/stays", "--timeout=10s")
+    wait_for(
+        lambda: bridged.kubectl(*ready, check=False).count("condition met") == 2,
+        "both pods are Ready",
+        seconds=90,
+    )
     wait_for(lambda: "goes" not in uids(bridged.remote_pods()), "the deletion was passed on")
     assert uids(bridged.remote_pods())["stays"] == before["stays"]
     pod = get_one(bridged.home, "pod", "stays", namespace=bridged.namespace)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import time
 
+import pytest
+
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, wait_for
 from e2e.workloads import config_map, pod, secret, shell
@@ -14,6 +16,7 @@ from e2e.workloads import config_map, pod, secret, shell
 FOLLOWS = 3.0
 
 
+@pytest.mark.join("--namespace-linger=2")
 def test_all_kinds_of_references_are_copied_and_nothing_else(bridged: Bridged) -> None:
     """Environment, volumes, projected volumes, pull secrets; optional and immutable ones, binary
     data and types; tokens of service accounts stay at home."""

@@ -82,6 +82,7 @@ def who_answers(cluster: Cluster, namespace: str, pod: str, host: str, port: int
     return str(answers[0]) if answers else ""
 
 
+@pytest.mark.join("--namespace-linger=2")
 def test_pods_of_both_clusters_reach_those_of_both_by_the_names_of_services(
     bridged: Bridged, home: Cluster, remote: Cluster
 ) -> None:

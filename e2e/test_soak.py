@@ -9,15 +9,14 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from e2e.audit import Auditor, Finding
 from e2e.conftest import Bridged
-from e2e.kubectl import get, get_one, uids, wait_for
-from e2e.soak import Mix
+from e2e.kubectl import get_one, uids, wait_for
+from e2e.others import objects_of_others
+from e2e.soak import Mix, jobs_are_done
 from e2e.workloads import busybox
 
 SECONDS = float(os.environ.get("CLUSTER_BRIDGE_SOAK_SECONDS") or 30)
@@ -42,7 +41,7 @@ def test_a_random_mix_ends_in_agreement(bridged: Bridged) -> None:
         mix.run(SECONDS, restart_every=RESTART_EVERY)
         say(f"soak: quiet; {auditor.counts()}; {dict(mix.restarts)}")
         _report(auditor.settled(), "with all that the mix has left", mix)
-        wait_for(lambda: _jobs_are_done(bridged), "every job is complete", seconds=JOB_SECONDS)
+        wait_for(lambda: jobs_are_done(bridged), "every job is complete", seconds=JOB_SECONDS)
         clash = get_one(bridged.home, "pod", "clash", namespace=bridged.namespace)
         assert clash["status"]["reason"] == "RemoteClash"
 
@@ -62,49 +61,6 @@ def say(line: str) -> None:
 def auditor_of(bridged: Bridged) -> Auditor:
     """An auditor of the test's virtual node."""
     return Auditor(bridged.home, bridged.remote, node=bridged.node)
-
-
-@contextmanager
-def objects_of_others(bridged: Bridged) -> Iterator[None]:
-    """Objects of others beside ours in our namespace, one in the way, and a namespace of theirs."""
-    there = f"others-{bridged.namespace}"
-    wait_for(bridged.remote_pods, "the namespace is there")
-    bridged.remote.kubectl("create", "namespace", there)
-    made = [(there, "theirs"), (bridged.remote_namespace, "clash")]
-    for namespace, name in made:
-        for manifest in (busybox(bridged.remote.node_names[0], name, "sleep 3600"), _CONFIG):
-            bridged.remote.kubectl("apply", "-n", namespace, "-f", "-", input=manifest)
-    try:
-        yield
-    finally:
-        bridged.remote.kubectl("delete", "namespace", there, "--wait=false")
-        for kind, name in (("pod", "clash"), ("configmap", "theirs"), ("secret", "theirs")):
-            bridged.remote.kubectl(
-                *("delete", kind, name, "-n", bridged.remote_namespace, "--wait=false"),
-                "--ignore-not-found",
-            )
-
-
-_CONFIG = """
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: theirs}
-data: {KEY: theirs}
----
-apiVersion: v1
-kind: Secret
-metadata: {name: theirs}
-stringData: {KEY: theirs}
-"""
-
-
-def _jobs_are_done(bridged: Bridged) -> bool:
-    jobs = get(bridged.home, "jobs", namespace=bridged.namespace)
-    return all(
-        job["status"].get("succeeded") == job["spec"]["completions"]
-        for job in jobs
-        if "deletionTimestamp" not in job["metadata"]
-    )
 
 
 def _report(findings: list[Finding], when: str, mix: Mix) -> None:

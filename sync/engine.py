@@ -1,10 +1,15 @@
 """All of `sync` for one virtual node, wired together and run in order.
 
-1. The informers of the node's home pods and of this home's objects in the remote start.
-2. When each has had its first full list, with its handlers called, the controllers start: a
-   decision on half a cache could delete what runs. Nothing starts where the remote's pods stand
-   in other namespaces than they should (`MappingChanged`).
-3. They run until cancelled. Nothing is written when they stop: workloads go on.
+1. `watch`: the informers of the node's home pods and of this home's objects in the remote start.
+   They write nothing, so a bridge that stands by runs them too.
+2. `work`: when each has had its first full list, with its handlers called (`synced`), the
+   controllers start: a decision on half a cache could delete what runs. Nothing starts where the
+   remote's pods stand in other namespaces than they should (`MappingChanged`).
+3. Both run until cancelled. Nothing is written when they stop: workloads go on.
+
+Who begins to work after another bridge did has caches that are behind that one's last writes, as
+long as a watch lags or is cut. `refresh` waits until all pods have been seen as that bridge left
+them: by an older state one could be made or run once more.
 
 An informer that fails and works again has its cluster's failed keys tried at once.
 """
@@ -13,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -37,18 +43,28 @@ from sync.namespaces import Namespaces
 from sync.offer import NOT_ENDED, Offer, slim_namespace, slim_pod
 from sync.pods import Pods
 from sync.scopes import Scopes
+from sync.sharing import Pool
 from sync.tokens import Tokens
 from sync.unplaced import Unplaced
 from sync.unused import Unused
-from translators import naming
+from translators import naming, references
 from translators.capacity import NO_LIMITS, Limits
 from translators.policy import Policy
 from translators.types import HomeNamespace, Object, namespace_of
 
+#: Pods worked or waiting at once that make a burst (one or two are, where they come one after the
+#: other), and seconds after that in which its last ones may still come.
+BURST, BURST_SECONDS = 4, 2.0
+
 
 def utc_now() -> str:
     """The time in RFC 3339, in whole seconds as the API keeps it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _rfc3339(int(time.time()))
+
+
+@functools.lru_cache(maxsize=1)
+def _rfc3339(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class MappingChanged(Exception):
@@ -65,12 +81,14 @@ class Engine:
         *,
         policy: Policy,
         namespace_linger: float,
+        copy_linger: float,
         limits: Limits = NO_LIMITS,
         now: Callable[[], str] = utc_now,
     ) -> None:
         identity = self._identity = policy.identity
         owned = identity.owned_by_home
         self.events = EventRecorder(home, node=identity.node, now=now)
+        pool = Pool()
         self.home_pods = Informer(
             home,
             PODS,
@@ -79,12 +97,16 @@ class Engine:
                 "namespace": functools.partial(_namespaces, policy),
                 "reference": functools.partial(_home_references, policy),
             },
+            indexed=("spec", "metadata.ownerReferences"),
+            pool=pool,
         )
         self.remote_pods = Informer(
             remote,
             PODS,
             labels=owned,
             indexers={"namespace": _origins, "reference": _remote_references},
+            indexed=("metadata.annotations", *references.PARTS),
+            pool=pool,
         )
         self.unplaced: Unplaced | None = None
         """Whether pods wait for a node; None where they may wait for ever."""
@@ -100,24 +122,27 @@ class Engine:
             fields=NOT_ENDED,
             slim=functools.partial(slim_pod, identity=identity),
         )
-        self._all_namespaces = Informer(remote, NAMESPACES, slim=slim_namespace)
+        # All: a quota can be in one of others that was handed over to this home.
+        self._remote_namespaces = Informer(remote, NAMESPACES, slim=slim_namespace)
         self._quotas = Informer(remote, RESOURCE_QUOTAS)
         self._priority_classes = Informer(remote, PRIORITY_CLASSES)
-        self._remote_namespaces = Informer(remote, NAMESPACES, labels=owned)
         self._copies = {
             kind: Informer(
                 remote,
                 kind,
                 labels=copies_selector(kind, owned),
                 indexers={"origin": _origins},
+                indexed=("metadata.annotations",),
             )
             for kind in RESOURCES
         }
-        self.eventmirror = EventMirror(home, remote, identity)
+        self._burst_ends = 0.0
+        self.eventmirror = EventMirror(home, remote, identity, in_burst=self._in_burst)
         self._scopes = Scopes(
             home,
             on_change=self._scoped,
             on_synced=self._scope_synced,
+            on_refused=self._scope_refused,
             network=policy.network,
             beside=self.eventmirror.follow,
         )
@@ -131,6 +156,7 @@ class Engine:
             home_pods=self.home_pods,
             remote_pods=self.remote_pods,
             events=self.events,
+            linger=copy_linger,
         )
         self.tokens = Tokens(
             home=home,
@@ -180,9 +206,13 @@ class Engine:
             self._remote_namespaces,
             *self._copies.values(),
             self._foreign_pods,
-            self._all_namespaces,
             self._quotas,
         ]
+
+    @property
+    def watches(self) -> list[Informer]:
+        """All, with those of single namespaces, which come and go."""
+        return [*self.informers, *self._scopes.informers, *self.eventmirror.informers]
 
     @property
     def controllers(self) -> list[Controller[Any]]:
@@ -214,17 +244,38 @@ class Engine:
                 f"bridge leave --name {self._identity.node}"
             )
 
-    async def run(self) -> None:
-        """Runs until cancelled."""
+    async def watch(self) -> None:
+        """Keeps the caches until cancelled."""
         async with asyncio.TaskGroup() as group:
             for informer in self.informers:
                 name = f"watch-{informer.client.side}-{informer.resource}"
                 group.create_task(informer.run(), name=name)
             group.create_task(self._scopes.run(), name="scopes")
+
+    async def refresh(self) -> None:
+        """Waits until the pods of both sides are known as they were at this call, or later."""
+        await asyncio.gather(self.home_pods.refresh(), self.remote_pods.refresh())
+
+    async def work(self) -> None:
+        """Writes what is to be written, until cancelled. `watch` must run."""
+        await self.synced()
+        self.pods.times.begin()
+        async with asyncio.TaskGroup() as group:
             group.create_task(self.events.run(), name="events")
-            await self.synced()
             for controller in self.controllers:
                 group.create_task(controller.run(), name=controller.name)
+
+    def hurry(self) -> None:
+        """What failed is tried now: something that it may have failed for has changed."""
+        for controller in self.controllers:
+            controller.queue.hurry()
+
+    def _in_burst(self) -> bool:
+        """Whether several pods are worked at once, or were just now."""
+        queue, now = self.pods.controller.queue, time.monotonic()
+        if len(queue) + len(queue.working) >= BURST:
+            self._burst_ends = now + BURST_SECONDS
+        return now < self._burst_ends
 
     def _connect(self) -> None:
         self.home_pods.on_change(self.pods.home_changed)
@@ -236,7 +287,7 @@ class Engine:
         self.remote_nodes.on_change(self.offer.node_changed)
         self.remote_pods.on_change(self.offer.pod_changed)
         self._foreign_pods.on_change(self.offer.pod_changed)
-        self._all_namespaces.on_change(self.offer.namespace_changed)
+        self._remote_namespaces.on_change(self.offer.namespace_changed)
         self._quotas.on_change(self.offer.quota_changed)
         self.remote_pods.on_change(self.mirror.remote_pod_changed)
         self.remote_pods.on_change(self.tokens.remote_pod_changed)
@@ -246,7 +297,6 @@ class Engine:
         self._copies[SECRETS].on_change(self.tokens.secret_changed)
         for informer in (self.remote_pods, *self._copies.values()):
             informer.on_change(self.unused.owned_changed)
-        self._remote_namespaces.on_change(self.unused.namespace_changed)
         self._remote_namespaces.on_change(self._namespace_changed)
         for informer in self.informers:
             informer.on_state(self._recovered)
@@ -259,17 +309,27 @@ class Engine:
         self.pods.namespace_synced(namespace)
         self.mirror.namespace_synced(namespace)
         self.tokens.namespace_synced(namespace)
+        self.eventmirror.namespace_synced(namespace)
+
+    def _scope_refused(self, namespace: HomeNamespace) -> None:
+        self.pods.namespace_synced(namespace)
 
     def _namespace_changed(self, old: Object | None, new: Object | None) -> None:
-        """A remote namespace that is gone is made again at once where it is needed."""
+        """One of ours that is gone, or not ours any more, is made again at once where it is
+        needed."""
+        old, new = (
+            it if it is not None and naming.is_owned(it, self._identity) else None
+            for it in (old, new)
+        )
+        if old is not None or new is not None:
+            self.unused.namespace_changed(old, new)
         gone = naming.home_namespace(old) if old is not None and new is None else None
         if gone is not None:
             self._scope_synced(gone)
 
     def _recovered(self, informer: Informer) -> None:
         if informer.error is None:
-            for controller in self.controllers:
-                controller.queue.hurry()
+            self.hurry()
 
 
 # -- indices -------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ Guarantees, after the semantics of client-go's reflector:
 - The store is a state that the server had. Between a change and its event it lags; it does not go
   back (an event older than what the store holds for the same object is passed over), unless the
   server itself did and a full list says so.
+- Parts of an object that did not change are the same objects as before (`sync.sharing`).
 - Handlers are called in the loop, in order, once for each change that is seen, with the old and
   the new object (None where there is none). Changes in quick succession may be seen as one. A
   handler must not wait, raise, or change an object: it puts a key on a queue.
@@ -12,11 +13,18 @@ Guarantees, after the semantics of client-go's reflector:
 - A watch that ends or breaks goes on from the last version, bookmarks included. When the server
   has forgotten that version (410), everything is listed again, and what vanished meanwhile is
   told as deleted. A list that changed nothing calls no handler.
-- Failures back off from 0.8 to 30 s with jitter (client-go's numbers); one success resets that: a
-  full list, or a watch that said something or lived for `SHORT_WATCH`. While it fails,
+- An object that handlers, indexers or ``slim`` stumble over is logged by its name and counted; what
+  these make of it is lost until it changes, and nothing else is.
+- Failures back off from 0.8 to 30 s with jitter (client-go's numbers), to `AWAY_CAP` where nobody
+  answered: a server that is away cannot be asked too much, and is to be found soon when it is
+  back. One success resets that: a full list, or a watch that said something or lived for
+  `SHORT_WATCH`. While it fails,
   `failing_since` tells since when and `error` why; the store stays as it was.
+- `hurry` ends the wait after a failure: what it failed for may have changed.
 - A server does not cut a watch whose credential it would no longer accept: `doubt` has it asked for
   anew.
+- `refresh` lists anew and returns when the store is no older than the call: for whoever must know
+  what another process wrote until then.
 - A server that forgets versions faster than it is listed is listed ever more seldom.
 """
 
@@ -25,14 +33,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 
 import orjson
 
+from sync import defects
+from sync.about import about
 from sync.backoff import Backoff
 from sync.kube.client import KubeClient
-from sync.kube.errors import Gone, KubeError, Unreachable, from_status
-from sync.kube.resources import Resource
+from sync.kube.errors import CertificateError, Gone, KubeError, Unreachable, from_status
+from sync.kube.resources import CONFIG_MAPS, SECRETS, Resource
+from sync.sharing import Pool, itself, keep_old, pool_pod
 from sync.store import Indexer, Key, Store, key_of
 from translators.types import Object, metadata, uid_of
 
@@ -45,20 +57,43 @@ Handler = Callable[[Object | None, Object | None], None]
 WATCH_SECONDS = (300, 600)
 #: How long after that the server may be silent before its silence counts as a cut.
 WATCH_GRACE = 30.0
+#: Bytes of a watch that are read while its events wait for their turn. A server ends a watch to
+#: which it cannot write for 50 to 100 ms (storage/cacher/time_budget.go in k8s.io/apiserver); of
+#: one that selects by ``spec.nodeName`` it keeps no more than ten events (watch_cache.go).
+READ_AHEAD = 2**20
 #: A watch that ends sooner than this, in seconds, without an event is a failure, else a proxy that
 #: closes them would be asked in a tight loop (client-go has the same limit).
 SHORT_WATCH = 1.0
 #: A watch that is younger, in seconds, was asked for recently enough not to be doubted.
 DOUBT_AGE = 10.0
+#: The longest wait, in seconds, before a server that does not answer is asked again.
+AWAY_CAP = 5.0
+#: How an API server begins an event (k8s.io/apimachinery, WatchEvent, TypeMeta and ObjectMeta): as
+#: far as the version all is told in this order, and no name has a character that JSON escapes.
+_HEAD = re.compile(
+    rb'\{"type":"(?:ADDED|MODIFIED)","object":\{"kind":"\w+","apiVersion":"[\w./-]+",'
+    rb'"metadata":\{"name":"([^"\\]+)",(?:"generateName":"[^"\\]*",)?'
+    rb'(?:"namespace":"([^"\\]+)",)?"uid":"([^"\\]+)","resourceVersion":"(\d+)"'
+)
+#: Objects in a page of a list: some 2 MB of pods, which are parsed in 5 ms.
+PAGE = 250
+#: Of kinds whose objects can have more than a megabyte each: a page is in memory as a whole.
+SHORT_PAGES = {CONFIG_MAPS: 20, SECRETS: 20}
 #: Events handled before other tasks get a turn: about 5 ms of work.
 BATCH = 50
+
+
+class UselessWatch(Unreachable):
+    """Something answers that does not hold a watch, or does not know its format."""
 
 
 class Informer:
     """One list and watch. `run` is to be a task of the caller's task group.
 
     ``slim`` says what is kept of an object: at least its name, namespace, UID and version. Handlers
-    get no more than that.
+    get no more than that. It may change the object, which is nobody else's.
+    ``indexed`` are the parts of what is kept that ``indexers`` read (`Store`), ``pool`` is for
+    objects that are much alike (`sync.sharing`).
     """
 
     def __init__(
@@ -70,31 +105,42 @@ class Informer:
         labels: str = "",
         fields: str = "",
         indexers: Mapping[str, Indexer] | None = None,
+        indexed: Iterable[str] | None = None,
         slim: Callable[[Object], Object] | None = None,
+        pool: Pool | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self.client = client
         self.resource = resource
-        self.store = Store(indexers)
+        self.store = Store(indexers, reads=indexed)
         self.synced = asyncio.Event()
         self.error: KubeError | None = None
         """Why it fails now; None while it works."""
         self.failing_since: float | None = None
         """The loop's time of the first failure since it last worked; None while it works."""
+        self.heard: float | None = None
+        """The loop's time when the server last said something, be it the beginning of a watch or a
+        bookmark; None before the first list."""
         self._namespace = namespace
         self._labels = labels
         self._fields = fields
-        self._slim = slim or _slim
+        self._slim = slim or _without_managed_fields
+        self._pool = pool
         self._version = ""
         self._written: set[Key] = set()
         self._handlers: list[Handler] = []
         self._state_handlers: list[Callable[[Informer], None]] = []
         self._rng = rng or random.Random()  # noqa: S311  # jitter, not a secret
         self._backoff = Backoff(first=0.8, cap=30.0, rng=self._rng)
+        self._away = Backoff(first=0.8, cap=AWAY_CAP, rng=self._rng)
         self._relists = Backoff(first=0.8, cap=30.0, rng=self._rng)
         # The watch that stands, to be ended by `doubt`, and the loop's time of its beginning.
         self._standing: asyncio.Timeout | None = None
         self._standing_since = 0.0
+        # The wait after a failure, to be ended by `hurry`.
+        self._resting: asyncio.Timeout | None = None
+        # Who waits for a list that is begun from now on.
+        self._refreshing: list[asyncio.Future[None]] = []
         # Whether a watch has worked since the last list was begun.
         self._watched = False
 
@@ -122,8 +168,23 @@ class Informer:
         if self._standing is not None and now - self._standing_since >= DOUBT_AGE:
             self._standing.reschedule(now)
 
+    def hurry(self) -> None:
+        """Tries again now, where it waits after a failure."""
+        if self._resting is not None:
+            self._resting.reschedule(asyncio.get_running_loop().time())
+
+    async def refresh(self) -> None:
+        """Waits until the store is a state that the server had after this call. While `run` runs;
+        where the server cannot be asked, that is when it can be again."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._refreshing.append(waiter)
+        if self._standing is not None:
+            self._standing.reschedule(asyncio.get_running_loop().time())
+        await waiter
+
     def observe(self, obj: Object) -> None:
-        """Takes what a write of ours returned, so that the next read sees it at once.
+        """Takes what a write of ours returned, so that the next read sees it at once. The object is
+        the informer's from now on.
 
         Safe against the watch: the older of two states of an object never wins, and an object
         whose end the watch has already told does not come back.
@@ -135,13 +196,22 @@ class Informer:
             return
         self._put(self._slim(obj))
 
+    def keep_less(self, obj: Object, less: Object) -> None:
+        """Keeps ``less`` in the place of ``obj``, if that is still in the store: what is left out
+        has been dealt with. It is the same state of the same object, and no change."""
+        if self.store.get(key_of(obj)) is obj:
+            self.store.put(less)
+
     async def run(self) -> None:
         """Lists and watches until cancelled. Raises nothing else."""
         while True:
             try:
-                if not self._version:
+                if not self._version or self._refreshing:
+                    waiters = list(self._refreshing)
                     self._version = await self._list()
-                await self._stand()
+                    self._refreshed(waiters)
+                if not self._refreshing:
+                    await self._stand()
             except Gone:
                 log.info("%r: version %s is of no use, listing again", self, self._version)
                 self._version = ""
@@ -149,23 +219,64 @@ class Informer:
                     await asyncio.sleep(self._relists.next())
             except KubeError as error:
                 self._fails(error)
-                await asyncio.sleep(self._backoff.next())
+                # While nobody answers, what an answer would be given does not grow.
+                backoff = self._away if _is_away(error) else self._backoff
+                await self._rest(backoff.next())
+
+    async def _rest(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds) as self._resting:
+                await asyncio.get_running_loop().create_future()
+        except TimeoutError:
+            pass
+        finally:
+            self._resting = None
 
     # -- list ------------------------------------------------------------------------------
 
     async def _list(self) -> str:
+        """Reads all in pages, each put into the store as it comes, so that a long list is never
+        whole in memory. The state is that of the first page."""
         self._written.clear()
         self._watched = False
         self.client.measures.lists[str(self.resource)] += 1
-        page = await self.client.list(
-            self.resource,
-            namespace=self._namespace,
-            labels=self._labels,
-            fields=self._fields,
-            slim=self._slim,
-        )
+        query = {
+            "limit": str(min(PAGE, SHORT_PAGES.get(self.resource, PAGE))),
+            "labelSelector": self._labels,
+            "fieldSelector": self._fields,
+        }
+        query = {key: value for key, value in query.items() if value}
         present: set[Key] = set()
-        for count, item in enumerate(page.items, start=1):
+        while True:
+            page, token = await self.client.list_page(
+                self.resource, namespace=self._namespace, query=query
+            )
+            await self._take(page.items, present)
+            if not token:
+                break
+            query["continue"] = token
+        for key in self.store.keys() - present:
+            known = self.store.get(key)
+            since = key in self._written and _newer(_version(known or {}), page.resource_version)
+            if known is not None and not since:
+                self._remove(key, known)
+        self._works()
+        self.heard = asyncio.get_running_loop().time()
+        self.synced.set()
+        return page.resource_version
+
+    def _refreshed(self, waiters: list[asyncio.Future[None]]) -> None:
+        """The list that these waited for is in the store."""
+        for waiter in waiters:
+            self._refreshing.remove(waiter)
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _take(self, items: list[Object], present: set[Key]) -> None:
+        # From the end, so that what the store does not keep is gone as soon as it was looked at.
+        items.reverse()
+        for count in range(1, len(items) + 1):
+            item = items.pop()
             key = key_of(item)
             present.add(key)
             # A list is the truth even where its versions are lower (a server restored from a
@@ -173,14 +284,6 @@ class Informer:
             self._put(item, back_too=key not in self._written)
             if count % BATCH == 0:
                 await asyncio.sleep(0)
-        for key in self.store.keys() - present:
-            known = self.store.get(key)
-            since = key in self._written and _newer(_version(known or {}), page.resource_version)
-            if known is not None and not since:
-                self._remove(key, known)
-        self._works()
-        self.synced.set()
-        return page.resource_version
 
     # -- watch -----------------------------------------------------------------------------
 
@@ -214,23 +317,31 @@ class Informer:
         self.client.measures.watches[str(self.resource)] += 1
         loop = asyncio.get_running_loop()
         started, handled = loop.time(), 0
-        async with self.client.stream(path, query=query, idle=seconds + WATCH_GRACE) as response:
+        async with self.client.stream(
+            path, query=query, idle=seconds + WATCH_GRACE, ahead=READ_AHEAD
+        ) as response:
+            self.heard = loop.time()
             lives = loop.call_later(SHORT_WATCH, self._watch_works)
             try:
                 with self.client.reading(path):
-                    async for line in _lines(response.content.iter_any()):
-                        self._event(line)
-                        if not handled:
-                            self._watch_works()
-                        handled += 1
-                        if handled % BATCH == 0:
-                            await asyncio.sleep(0)
+                    lines = _Lines()
+                    while chunk := await response.content.readany():
+                        self.heard = loop.time()
+                        for line in lines.of(chunk):
+                            self._event(line)
+                            if not handled:
+                                self._watch_works()
+                            handled += 1
+                            if handled % BATCH == 0:
+                                await asyncio.sleep(0)
             finally:
                 lives.cancel()
         if not handled and loop.time() - started < SHORT_WATCH:
-            raise Unreachable("the watch ended at once", side=self.client.side, what=f"GET {path}")
+            raise UselessWatch("the watch ended at once", side=self.client.side, what=f"GET {path}")
 
     def _event(self, line: bytes) -> None:
+        if self._is_known(line):
+            return
         try:
             event = orjson.loads(line)
             kind, obj = event["type"], event["object"]
@@ -238,7 +349,7 @@ class Informer:
             kind, obj = "", None
         if not isinstance(obj, dict):
             # Without its cause: the parser's error quotes the line, which can hold a Secret.
-            raise Unreachable(
+            raise UselessWatch(
                 "the watch sent something that is no event",
                 side=self.client.side,
                 what=f"watch {self.resource}",
@@ -249,26 +360,62 @@ class Informer:
             known = self.store.get(key_of(obj))
             # Objects that leave the selection are told as deleted too, and can come back to it.
             if known is not None and uid_of(known) == uid_of(obj) and not _older(obj, known):
-                self._remove(key_of(obj), self._slim(obj))
+                self._ended(key_of(obj), obj, known)
         elif kind in ("ADDED", "MODIFIED"):
-            self._put(self._slim(obj))
+            self._put(obj)
         self._version = _version(obj) or self._version
+
+    def _is_known(self, line: bytes) -> bool:
+        """Whether it tells what a write of ours returned and the store has: then it is not parsed,
+        which is most of what an event costs. Only an API server's own order of fields is read."""
+        head = _HEAD.match(line)
+        if head is None:
+            return False
+        name, namespace, uid, version = (str(part or b"", "utf-8") for part in head.groups())
+        known = self.store.get(Key(namespace, name))
+        if known is None or _version(known) != version or uid_of(known) != uid:
+            return False
+        self._version = version
+        return True
 
     # -- state -----------------------------------------------------------------------------
 
     def _put(self, obj: Object, *, back_too: bool = False) -> None:
-        old = self.store.get(key_of(obj))
-        if old is not None and not (back_too or _newer(_version(obj), _version(old))):
-            return
-        if old is not None and uid_of(old) == uid_of(obj):
-            if _version(old) == _version(obj):
+        key = key_of(obj)
+        old = self.store.get(key)
+        if old is not None:
+            version, known = _version(obj), _version(old)
+            same = uid_of(old) == uid_of(obj)
+            if (same and version == known) or not (back_too or _newer(version, known)):
                 return
-        elif old is not None:
-            # One object took the name of another, and the deletion was not seen: tell both.
-            self._remove(key_of(obj), old)
-            old = None
-        self.store.put(obj)
-        self._tell(old, obj)
+            if not same:
+                # One object took the name of another, and the deletion was not seen: tell both.
+                self._remove(key, old)
+                old = None
+        try:
+            obj = self._kept(obj, old)
+            self.store.put(obj)
+        except Exception as error:  # noqa: BLE001  # one object must not end the watch of all
+            self._defect(key, error)
+        else:
+            self._tell(old, obj)
+
+    def _kept(self, obj: Object, old: Object | None) -> Object:
+        """What is kept of an object that has just come, and is nobody else's."""
+        obj = self._slim(obj)
+        if old is not None:
+            keep_old(obj, old, self._pool or itself)
+        elif self._pool is not None:
+            pool_pod(obj, self._pool)
+        return obj
+
+    def _ended(self, key: Key, obj: Object, known: Object) -> None:
+        try:
+            last = self._kept(obj, known)
+        except Exception as error:  # noqa: BLE001  # one object must not end the watch of all
+            self._defect(key, error)
+            last = known
+        self._remove(key, last)
 
     def _remove(self, key: Key, last: Object) -> None:
         self.store.remove(key)
@@ -276,7 +423,23 @@ class Informer:
 
     def _tell(self, old: Object | None, new: Object | None) -> None:
         for handler in self._handlers:
-            handler(old, new)
+            try:
+                handler(old, new)
+            except Exception as error:  # noqa: BLE001  # others need theirs
+                self._defect(key_of(new or old or {}), error)
+
+    def _defect(self, key: Key, error: Exception) -> None:
+        self.client.measures.defects[str(self.resource)] += 1
+        log.error(
+            "%s: %s %s: a defect in the bridge; please report it: %s",
+            self.client.side,
+            self.resource,
+            key,
+            defects.trace(error),
+            extra=about(
+                self.resource.kind, key.name, namespace=key.namespace, cluster=self.client.side
+            ),
+        )
 
     def _watch_works(self) -> None:
         self._watched = True
@@ -285,9 +448,11 @@ class Informer:
 
     def _works(self) -> None:
         self._backoff.reset()
+        self._away.reset()
         if self.error is None:
             return
-        log.info("%s: %s can be watched again", self.client.side, self.resource)
+        what = (self.client.side, self.resource)
+        log.info("%s: %s can be watched again", *what, extra=self._about())
         self.error = self.failing_since = None
         self._tell_state()
 
@@ -297,8 +462,12 @@ class Informer:
         if known is None:
             self.failing_since = asyncio.get_running_loop().time()
         if type(known) is not type(error):
-            log.warning("cannot watch %s: %s", self.resource, error)
+            log.warning("cannot watch %s: %s", self.resource, error, extra=self._about())
             self._tell_state()
+
+    def _about(self) -> Mapping[str, Mapping[str, str]]:
+        where = self._namespace or ""
+        return about(self.resource.kind, namespace=where, cluster=self.client.side)
 
     def _tell_state(self) -> None:
         for handler in self._state_handlers:
@@ -326,24 +495,30 @@ def _older(one: Object, other: Object) -> bool:
     return all(version.isdecimal() for version in versions) and int(versions[0]) < int(versions[1])
 
 
-def _slim(obj: Object) -> Object:
-    """Without managed fields, often a third of an object's size and read by nobody here."""
-    if "managedFields" in metadata(obj):
-        meta = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
-        return {**obj, "metadata": meta}
+def _is_away(error: KubeError) -> bool:
+    """Whether nobody answered."""
+    answered = isinstance(error, CertificateError | UselessWatch)
+    return isinstance(error, Unreachable) and not answered
+
+
+def _without_managed_fields(obj: Object) -> Object:
+    """The object without what is often a third of its size and read by nobody here."""
+    metadata(obj).pop("managedFields", None)
     return obj
 
 
-async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Splits at newlines, whatever the length of a line: an object can have megabytes."""
-    parts: list[bytes] = []
-    async for chunk in chunks:
+class _Lines:
+    """Splits a stream at newlines, whatever the length of a line: an object can have megabytes."""
+
+    def __init__(self) -> None:
+        self._begun: list[bytes] = []
+
+    def of(self, chunk: bytes) -> list[bytes]:
+        """The lines that end in the next chunk, without those that are empty."""
         *ended, rest = chunk.split(b"\n")
-        for line in ended:
-            parts.append(line)
-            whole = b"".join(parts)
-            parts.clear()
-            if whole:
-                yield whole
+        if ended and self._begun:
+            ended[0] = b"".join((*self._begun, ended[0]))
+            self._begun.clear()
         if rest:
-            parts.append(rest)
+            self._begun.append(rest)
+        return [line for line in ended if line]

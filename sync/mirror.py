@@ -8,9 +8,10 @@ object.
 
 - A copy follows its original; where the API forbids the change (an immutable object, a Secret's
   type), it is deleted and made anew.
-- A copy goes when it is needed no more or its original is gone. What a pod of this home still
-  uses in the remote is kept until that pod is gone: a ConfigMap or Secret that it mounts, and the
-  Services of its namespace.
+- A copy goes when its original is gone, or ``linger`` seconds after it was last needed, so that
+  jobs and rollouts that come every few seconds do not have it made each time; one that is needed
+  again is right before its pod is made. What a pod of this home still uses in the remote is kept
+  until that pod is gone: a ConfigMap or Secret that it mounts, and the Services of its namespace.
 - A foreign object of that name is left alone, and `Waiting` says so: a pod must not run with
   another's configuration. With another's Service it may, and its endpoints stay as they are.
 - Nothing is deleted on the word of a cache that is not complete.
@@ -18,11 +19,14 @@ object.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from sync import defects
+from sync.about import about
 from sync.controller import Controller, Waiting
 from sync.events import EventRecorder
 from sync.informer import Informer
@@ -116,6 +120,7 @@ class Mirror:
         home_pods: Informer,
         remote_pods: Informer,
         events: EventRecorder,
+        linger: float,
     ) -> None:
         self._client = client
         self._identity = identity
@@ -125,6 +130,9 @@ class Mirror:
         self._home_pods = home_pods
         self._remote_pods = remote_pods
         self._events = events
+        self._linger = linger
+        # Copies that nobody needs, and since when, in the loop's time.
+        self._unneeded: dict[MirrorKey, float] = {}
         self._clashes: set[MirrorKey] = set()
         self._populated: set[HomeNamespace] = set()
         self.controller: Controller[MirrorKey] = Controller(
@@ -140,7 +148,10 @@ class Mirror:
         API server raises. A Service that clashes or is refused does not keep the pod from running.
         """
         namespace = HomeNamespace(namespace_of(pod))
-        for key in reference_keys(pod, namespace):
+        missing = [key for key in reference_keys(pod, namespace) if not self._is_current(key)]
+        for key in missing:
+            self.controller.queue.add(key)  # so that all are made at once
+        for key in missing:
             if not self._is_current(key):
                 await self.controller.settled(key)
         # Before its first pod, a namespace's Services: a kubelet tells them in the environment.
@@ -172,13 +183,16 @@ class Mirror:
                     self._add_slices(origin.namespace, origin.name)
 
     def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
-        """A pod came, went, or changed what it refers to."""
-        needs = [
-            set(reference_keys(pod, HomeNamespace(namespace_of(pod)))) if pod else set()
-            for pod in (old, new)
-        ]
-        for key in needs[0] ^ needs[1]:
-            self.controller.queue.add(key)
+        """A pod came, went, or changed what it refers to, or whether it is one to run."""
+        if old is None or new is None or old.get("spec") != new.get("spec"):
+            needs = [
+                set(reference_keys(pod, HomeNamespace(namespace_of(pod)))) if pod else set()
+                for pod in (old, new)
+            ]
+            for key in needs[0] ^ needs[1]:
+                # One of many pods that come and go changes nothing.
+                if not self._is_used(key) or key in self._unneeded or self._copy(key) is None:
+                    self.controller.queue.add(key)
         namespace = HomeNamespace(namespace_of(new or old or {}))
         if self._has_pods(namespace) != (namespace in self._populated):
             self._populated ^= {namespace}
@@ -189,15 +203,17 @@ class Mirror:
         origin = naming.origin(old) if old is not None and new is None else None
         if origin is not None and old is not None:
             for key in reference_keys(old, origin.namespace):
-                self.controller.queue.add(key)
-            if not self._remote_pods.store.by_index("namespace", origin.namespace):
+                if not self._held_in_remote(key):
+                    self.controller.queue.add(key)
+            if not self._remote_pods.store.has("namespace", origin.namespace):
                 self._add_namespace(origin.namespace)
 
     def namespace_synced(self, namespace: HomeNamespace) -> None:
         """What home has is known: what was missed while nobody watched is found, copies whose
         originals went as well as originals that have no copy yet."""
         for pod in self._home_pods.store.by_index("namespace", namespace):
-            self.home_pod_changed(None, pod)
+            with defects.passed_over(f"pod {namespace}/{name_of(pod)}"):
+                self.home_pod_changed(None, pod)
         for key in self._copies_of(namespace, RESOURCES):
             self.controller.queue.add(key)
         self._add_namespace(namespace)
@@ -226,12 +242,23 @@ class Mirror:
         home = self._original(key)
         copy = self._copy(key)
         if home is not None and self._is_used(key):
+            self._unneeded.pop(key, None)
             await self._write(key, home, copy)
-        elif copy is not None and naming.is_nodes_own(copy, self._identity):
+        elif copy is None or is_deleting(copy):
+            self._unneeded.pop(key, None)
+        elif naming.is_nodes_own(copy, self._identity):
             # Without a scope nothing is known of the original, but no pod here needs the copy.
             held = self._held_in_remote(key) and (home is not None or scope is None)
-            if not held and not is_deleting(copy):
+            if not held and not (home is not None and self._lingers(key)):
                 await self._delete(key, copy)
+
+    def _lingers(self, key: MirrorKey) -> bool:
+        """Whether a copy that nobody needs stays for now; then the key comes back."""
+        now = asyncio.get_running_loop().time()
+        left = self._unneeded.setdefault(key, now) + self._linger - now
+        if left > 0:
+            self.controller.queue.add_after(key, left)
+        return left > 0
 
     async def _write(self, key: MirrorKey, home: Object, copy: Object | None) -> None:
         if copy is None:
@@ -252,7 +279,7 @@ class Mirror:
             await self._delete(key, copy)
             return
         self._copies[key.resource].observe(changed)
-        changes.info("%s updated in the remote", key)
+        changes.info("%s updated in the remote", key, extra=_about(key))
 
     async def _create(self, key: MirrorKey, home: Object) -> None:
         desired = _KINDS[key.resource].to_remote(home, self._identity)
@@ -266,7 +293,7 @@ class Mirror:
             # The cache lagged. What differs is put right when the key comes again, by this:
             self.controller.queue.add(key)
         else:
-            changes.info("%s copied to %s", key, namespace)
+            changes.info("%s copied to %s", key, namespace, extra=_about(key))
         self._clashes.discard(key)
         self._copies[key.resource].observe(made)
 
@@ -280,14 +307,14 @@ class Mirror:
         if key not in self._clashes:
             self._clashes.add(key)
             self._events.warn(home, waiting.reason, waiting.message)
-            changes.info("%s: %s", key, waiting)
+            changes.info("%s: %s", key, waiting, extra=_about(key))
         return waiting
 
     async def _delete(self, key: MirrorKey, copy: Object) -> None:
         await self._client.delete(
             key.resource, name_of(copy), namespace=namespace_of(copy), uid=uid_of(copy)
         )
-        changes.info("%s removed from the remote", key)
+        changes.info("%s removed from the remote", key, extra=_about(key))
 
     # -- what is known ---------------------------------------------------------------------
 
@@ -325,7 +352,7 @@ class Mirror:
                     yield MirrorKey(resource, namespace, origin.name)
 
     def _has_pods(self, namespace: HomeNamespace) -> bool:
-        return bool(self._home_pods.store.by_index("namespace", namespace))
+        return self._home_pods.store.has("namespace", namespace)
 
     def _copy(self, key: MirrorKey) -> Object | None:
         namespace = self._identity.remote_namespace(key.namespace)
@@ -361,15 +388,20 @@ class Mirror:
     def _is_used(self, key: MirrorKey) -> bool:
         """Whether a pod on this node refers to the home object, or may use it by name."""
         if key.resource in (CONFIG_MAPS, SECRETS):
-            return bool(self._home_pods.store.by_index("reference", key))
+            return self._home_pods.store.has("reference", key)
         return self._has_pods(key.namespace)
 
     def _held_in_remote(self, key: MirrorKey) -> bool:
         """Whether a pod of this home (of any of its virtual nodes) still uses the copy."""
         if key.resource in (CONFIG_MAPS, SECRETS):
-            return bool(self._remote_pods.store.by_index("reference", key))
-        return bool(self._remote_pods.store.by_index("namespace", key.namespace))
+            return self._remote_pods.store.has("reference", key)
+        return self._remote_pods.store.has("namespace", key.namespace)
 
 
 def _leaves(home_service: Object | None) -> bool:
     return home_service is not None and service.is_copied(home_service)
+
+
+def _about(key: MirrorKey) -> Mapping[str, Mapping[str, str]]:
+    """Home's object, whose copy was changed."""
+    return about(key.resource.kind, key.name, namespace=key.namespace, cluster="remote")

@@ -35,7 +35,7 @@ ACCEPTED_FOR = 60.0
 
 
 class Namespaces:
-    """``informer`` watches the remote's namespaces that this home owns."""
+    """``informer`` watches the remote's namespaces, at least those that this home owns."""
 
     def __init__(self, client: KubeClient, informer: Informer, identity: Identity) -> None:
         self._client = client
@@ -70,7 +70,8 @@ class Namespaces:
     def known(self, namespace: HomeNamespace) -> Object | None:
         """The namespace of ours that stands for ``namespace``, if it is there."""
         name = self._identity.remote_namespace(namespace)
-        return self._informer.store.get(Key("", name))
+        found = self._informer.store.get(Key("", name))
+        return found if found is not None and naming.is_owned(found, self._identity) else None
 
     async def remove(self, remote: Object) -> None:
         """Deletes a namespace of ours. Raises what the API server raises."""

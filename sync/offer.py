@@ -1,7 +1,8 @@
 """What the remote can offer now, kept up to date by the events of its nodes, pods and quotas.
 
 - Fed by informers, whose handlers these are. One event costs what it changed: sums are kept by node
-  and by namespace, and only nodes that changed are counted anew.
+  and by namespace, only nodes that changed are counted anew, and a pod's usage only where something
+  changed that it is computed of.
 - A pod counts from when it is seen until it is gone or has ended (Succeeded, Failed), on the node
   that it is bound to, even where that node is not known yet. What was counted of a pod is what is
   taken off again, whatever its last event says.
@@ -57,7 +58,7 @@ class Usage(NamedTuple):
 
 def usage(pod: Object, identity: Identity) -> Usage | None:
     """What the remote pod takes; None where it has ended."""
-    if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+    if _has_ended(pod.get("status") or {}):
         return None
     return Usage(
         namespace=sys.intern(namespace_of(pod)),
@@ -67,6 +68,22 @@ def usage(pod: Object, identity: Identity) -> Usage | None:
     )
 
 
+def _takes_alike(old: Object, new: Object) -> bool:
+    """Whether a glance shows that `usage` is the same of two states of a pod: the parts that
+    it reads are the same objects (`sync.sharing`), or say the same."""
+    if "usage" in new:
+        return old.get("usage") is new["usage"]
+    labels = metadata(old).get("labels") is metadata(new).get("labels")
+    if not labels or old.get("spec") is not new.get("spec"):
+        return False
+    before, after = old.get("status") or {}, new.get("status") or {}
+    return _has_ended(before) == _has_ended(after) and requests.granted_alike(before, after)
+
+
+def _has_ended(status: Object) -> bool:
+    return status.get("phase") in ("Succeeded", "Failed")
+
+
 def slim_pod(pod: Object, identity: Identity) -> Object:
     """What an informer keeps of a pod of others: what it needs itself, and the pod's `usage`."""
     found = usage(pod, identity)
@@ -74,9 +91,10 @@ def slim_pod(pod: Object, identity: Identity) -> Object:
 
 
 def slim_namespace(namespace: Object) -> Object:
-    """What an informer keeps of a namespace: whose it is, and for whom (`naming.accepts`)."""
+    """What an informer keeps of a namespace: whose it is, for whom (`naming.accepts`), and whether
+    it is going."""
     meta = metadata(namespace)
-    said = {key: meta[key] for key in ("labels", "annotations") if key in meta}
+    said = {key: meta[key] for key in ("labels", "annotations", "deletionTimestamp") if key in meta}
     return {"metadata": {**_identified(namespace), **said}}
 
 
@@ -201,6 +219,8 @@ class Offer:
 
     def pod_changed(self, old: Object | None, new: Object | None) -> None:
         """A pod of the remote came, changed or went: one of ours, or a `slim_pod` of others."""
+        if old is not None and new is not None and _takes_alike(old, new):
+            return
         uid = uid_of(new or old or {})
         before = self._pods.pop(uid, None)
         after = None

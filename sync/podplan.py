@@ -12,6 +12,7 @@ table, with *gone* meaning that no pod of ours is there:
 | terminal            | running               | delete it: a terminal pod does not run again   |
 | terminal            | terminal or gone      | nothing                                        |
 | refused             | gone                  | say so                                         |
+| live                | held                  | mark that it may run, let it go                |
 | live                | present               | follow the spec; status                        |
 | live                | unschedulable too long| status; withdraw it while nobody has placed it |
 | live                | being deleted         | status: not Ready; what comes next is told     |
@@ -40,7 +41,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from translators import diff, fit, pod, podstatus, podupdate, podverdict, unschedulable
+from translators import diff, fit, once, pod, podstatus, podupdate, podverdict, unschedulable
 from translators.naming import origin, stands_for
 from translators.podupdate import Subresource
 from translators.policy import Policy
@@ -58,8 +59,8 @@ class State:
     ended: Object | None = None
     """The last state of a remote pod of this home pod that is gone; None where unknown."""
     making: bool = False
-    """This process tried to make it and does not know the outcome: a name is given out once, so
-    that trying again cannot make a second one."""
+    """This process tried to make it and does not know the outcome. It can try again: a name is
+    given out once."""
     confirmed: bool = False
     """The remote's API server itself says that it has no such pod of ours."""
     offered: Mapping[str, int] = field(default_factory=dict)
@@ -73,10 +74,17 @@ class Confirm:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make the remote pod. ``mark_first``: write at home beforehand that it may run from now on,
-    so that a pod which must not run twice does not, whatever happens in between."""
+    """Make the remote pod; one that must not run twice is held there (`translators.once`)."""
 
-    mark_first: bool
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """Mark at home that the pod may run from now on, unless it is ``marked``, and then let the
+    remote pod go, if it is held."""
+
+    uid: RemoteUid
+    marked: bool
+    held: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +142,16 @@ class RemoveHome:
 
 
 Action = (
-    Confirm | Create | Update | Delete | Withdraw | Later | DeleteOrphan | WriteStatus | RemoveHome
+    Confirm
+    | Create
+    | LetGo
+    | Update
+    | Delete
+    | Withdraw
+    | Later
+    | DeleteOrphan
+    | WriteStatus
+    | RemoveHome
 )
 
 
@@ -154,7 +171,7 @@ def plan(state: State, policy: Policy, *, now: str) -> list[Action]:
     if is_skipped(home, policy):
         return _refuse(home, now=now)
     if unfit := pod.refused(home):
-        return refusal(home, reason="FieldRefused", message=unfit, clear_start=False, now=now)
+        return refusal(home, reason="FieldRefused", message=unfit, now=now)
     return _absent(state, home, policy, now=now)
 
 
@@ -188,7 +205,7 @@ def _deleting(state: State, home: Object, policy: Policy, *, now: str) -> list[A
         if not is_deleting(state.remote) or shortened:
             actions.append(Delete(RemoteUid(uid_of(state.remote)), grace))
         return actions
-    unsure = state.making or (podverdict.was_handed_over(home) and state.ended is None)
+    unsure = state.making or (once.was_handed_over(home) and state.ended is None)
     if unsure and not state.confirmed:
         return [Confirm()]
     return [*_last_status(state, home, policy, now=now), RemoveHome()]
@@ -215,8 +232,13 @@ def _terminal(remote: Object | None) -> list[Action]:
 
 
 def _follow(home: Object, remote: Object, policy: Policy, *, now: str) -> list[Action]:
+    if once.runs_once(home) and not is_deleting(remote) and not podstatus.is_terminal(remote):
+        marked, held = once.was_handed_over(home), once.is_held(remote)
+        if held or not marked:
+            return [LetGo(RemoteUid(uid_of(remote)), marked=marked, held=held)]
     following = updates(home, remote, policy)
-    status = _status_of(home, remote, policy, follows=not following, now=now)
+    acted = not following and podstatus.has_acted(home, remote)
+    status = _status_of(home, remote, policy, acted=acted, now=now)
     if is_deleting(remote):
         return status
     if policy.unschedulable_timeout is None or not unschedulable.waits(remote):
@@ -244,37 +266,34 @@ def _refuse(home: Object, *, now: str) -> list[Action]:
         "pods of DaemonSets are for home's own machines and do not run in the remote cluster; "
         "keep the DaemonSet off this node with a node affinity, or join with --daemonsets=run"
     )
-    return refusal(home, reason="DaemonSetSkipped", message=message, clear_start=False, now=now)
+    return refusal(home, reason="DaemonSetSkipped", message=message, now=now)
 
 
-def refusal(
-    home: Object, *, reason: str, message: str, clear_start: bool, now: str
-) -> list[Action]:
+def refusal(home: Object, *, reason: str, message: str, now: str) -> list[Action]:
     """Tells that the pod waits, once: in its status and a condition, which remember it, and as an
     Event."""
-    wanted = podverdict.pending(
-        home, reason=reason, message=message, clear_start=clear_start, now=now
-    )
+    wanted = podverdict.pending(home, reason=reason, message=message, now=now)
     patch = diff.status_patch(home.get("status") or {}, wanted)
     return [WriteStatus(patch, event=(reason, message))] if patch else []
 
 
 def _absent(state: State, home: Object, policy: Policy, *, now: str) -> list[Action]:
     restart = (home.get("spec") or {}).get("restartPolicy", "Always")
-    marked = podverdict.was_handed_over(home)
+    marked = once.was_handed_over(home)
     # One of which it is not known whether it was made may come yet, and is made again first.
     if not state.making and unschedulable.is_given_up(home, state.ended, policy, now=now):
         return _give_up(home, policy, now=now) if state.confirmed else [Confirm()]
     if state.ended is None and (state.making or not marked):
         if not state.making and (rejection := fit.rejection(home, state.offered)):
             return _reject(home, *rejection, now=now)
-        return [Create(mark_first=restart == "Never" and not marked)]
+        return [Create()]
     if state.ended is not None and not _to_run_again(state.ended, restart):
         return _status(home, state.ended, policy, now=now)
     if not state.confirmed:
         return [Confirm()]
-    if restart != "Never":
-        return [Create(mark_first=False)]
+    never_ran = not marked and state.ended is not None and once.is_held(state.ended)
+    if restart != "Never" or never_ran:
+        return [Create()]
     message = (
         "the pod is gone from the remote cluster, nobody knows how far it came, "
         "and its restartPolicy is Never"
@@ -316,15 +335,15 @@ def _to_run_again(ended: Object, restart: str) -> bool:
 def _status(home: Object, remote: Object, policy: Policy, *, now: str) -> list[Action]:
     if podstatus.is_terminal(home):
         return []
-    return _status_of(home, remote, policy, follows=not updates(home, remote, policy), now=now)
+    acted = podstatus.has_acted(home, remote) and not updates(home, remote, policy)
+    return _status_of(home, remote, policy, acted=acted, now=now)
 
 
 def _status_of(
-    home: Object, remote: Object, policy: Policy, *, follows: bool, now: str
+    home: Object, remote: Object, policy: Policy, *, acted: bool, now: str
 ) -> list[Action]:
-    """What is to be told of a home pod that has not ended. ``follows``: the remote pod has all
-    that home's says."""
-    acted = follows and podstatus.has_acted(home, remote)
+    """What is to be told of a home pod that has not ended. ``acted``: the remote's kubelet has
+    done all that home's says."""
     wanted = podstatus.to_home(home, remote, policy, now=now, acted=acted)
     event = None
     restart = (home.get("spec") or {}).get("restartPolicy", "Always")

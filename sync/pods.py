@@ -5,6 +5,7 @@ whatever happens to either is decided together, and one after the other. A key c
 pod changes, when a foreign object may have gone out of the way (a retry), and when the caches of
 its namespace are complete.
 
+A defect of the bridge that a pod which has not begun shows is told there too, `BridgeDefect`.
 What cannot be done is told once, in the pod's status (whose ``reason`` is what `kubectl get pods`
 shows) and as an Event, and tried again. An unreachable API server is told by the node, not here.
 """
@@ -16,7 +17,8 @@ from collections.abc import Callable
 
 import cachetools
 
-from sync import podplan
+from sync import defects, podplan
+from sync.about import about, about_key, about_object
 from sync.controller import Controller, Waiting
 from sync.events import EventRecorder
 from sync.informer import Informer
@@ -35,17 +37,19 @@ from sync.mirror import Mirror
 from sync.namespaces import Namespaces
 from sync.podplan import Action, State
 from sync.podstatuses import PodStatuses
+from sync.podtimes import PodTimes
 from sync.podupdates import PodUpdates
 from sync.scopes import Scopes
 from sync.store import Key
 from sync.tokens import Tokens
-from translators import fit, naming, pod, podstatus, podverdict
+from translators import fit, naming, once, pod, podstatus, podverdict
 from translators.policy import Policy
 from translators.requests import Amounts
 from translators.types import (
     HomeNamespace,
     Object,
     is_deleting,
+    metadata,
     name_of,
     namespace_of,
     uid_of,
@@ -99,9 +103,15 @@ class Pods:
         self._now = now
         # UIDs of home pods whose creation was tried by us, with an outcome that is not known.
         self._making: set[str] = set()
-        # UIDs of remote pods whose deletion was passed on, and with which grace.
+        # UIDs of remote pods whose deletion was passed on, and with which grace; and of home pods
+        # that were taken away. The caches show both a moment later.
         self._passed_on: dict[str, int | None] = {}
+        self._removed: set[str] = set()
+        # Whether the remote pod that is being told was made just now, as home's says.
+        self._telling_made = False
         self._ended: cachetools.LRUCache[str, Object] = cachetools.LRUCache(ENDED_MAX)
+        self.times = PodTimes()
+        """How soon home knows."""
         self._statuses = PodStatuses(home, home_pods=home_pods, events=events)
         self._updates = PodUpdates(
             remote,
@@ -111,7 +121,9 @@ class Pods:
             mirror=mirror,
             events=events,
         )
-        self.controller: Controller[Key] = Controller("pods", self._reconcile, workers=WORKERS)
+        self.controller: Controller[Key] = Controller(
+            "pods", self._reconcile, workers=WORKERS, on_defect=self._tell_defect, kind="Pod"
+        )
 
     # -- what changed ----------------------------------------------------------------------
 
@@ -119,15 +131,20 @@ class Pods:
         """A pod that is bound to the node came, changed or went."""
         obj = new or old or {}
         namespace = HomeNamespace(namespace_of(obj))
+        self.times.home_changed(old, new)
         if new is not None:
             if podplan.may_run(new, self._policy):
                 self._scopes.want(namespace)
         else:
             self._made(uid_of(obj))
-            if not self._home_pods.store.by_index("namespace", namespace):
+            if not self._home_pods.store.has("namespace", namespace):
                 self._scopes.release(namespace)
-        if not self._statuses.writing:
-            self.controller.queue.add(Key(namespace, name_of(obj)))
+        if new is None or metadata(new).get("deletionGracePeriodSeconds") != 0:
+            self._removed.discard(uid_of(obj))
+        key = Key(namespace, name_of(obj))
+        ended = new is None and self._known(key) is None
+        if not ended and not self._statuses.writing:
+            self.controller.queue.add(key)
 
     def remote_changed(self, old: Object | None, new: Object | None) -> None:
         """A remote pod of this home came, changed or went."""
@@ -139,7 +156,10 @@ class Pods:
             self._ended[origin.uid] = obj
             self._passed_on.pop(uid_of(obj), None)
         _tell_phase(old, new)
-        self.controller.queue.add(Key(origin.namespace, origin.name))
+        if not self._telling_made:
+            key = Key(origin.namespace, origin.name)
+            self.times.remote_changed(key)
+            self.controller.queue.add(key)
 
     def node_changed(self, old: Object | None, new: Object | None) -> None:
         """A node of the remote came, changed or went."""
@@ -154,7 +174,8 @@ class Pods:
         return self._offered
 
     def namespace_synced(self, namespace: HomeNamespace) -> None:
-        """The namespace's ConfigMaps, Secrets and Services are known: its pods can go on."""
+        """The namespace's ConfigMaps, Secrets and Services are known: its pods can go on. Or home
+        refuses them, which is told."""
         for home in self._home_pods.store.by_index("namespace", namespace):
             self.controller.queue.add(Key(namespace, name_of(home)))
 
@@ -175,13 +196,27 @@ class Pods:
     # -- reconcile -------------------------------------------------------------------------
 
     async def _reconcile(self, key: Key) -> None:
+        news = self.times.take(key)
+        try:
+            wrote = await self._agree(key)
+        except BaseException:
+            self.times.put_back(key, news)
+            raise
+        if wrote and news is not None:
+            self.times.told(news)
+
+    async def _agree(self, key: Key) -> bool:
+        """Makes both clusters agree on the pod, and says whether home has another status now."""
         confirmed = False
         for _ in range(PLANS):
             home = self._home_pods.store.get(key)
             uid = uid_of(home) if home is not None else ""
+            remote = self._known(key)
+            if remote is not None and naming.stands_for(remote, uid):
+                self._made(uid)
             state = State(
                 home,
-                self._known(key),
+                remote,
                 ended=self._ended.get(uid),
                 making=uid in self._making,
                 confirmed=confirmed,
@@ -190,9 +225,7 @@ class Pods:
             actions = podplan.plan(state, self._policy, now=self._now())
             if actions != [podplan.Confirm()]:
                 await self._carry_out(key, state, actions)
-                if state.remote is not None and naming.stands_for(state.remote, uid):
-                    self._made(uid)
-                return
+                return any(type(action) is podplan.WriteStatus for action in actions)
             confirmed = await self._is_gone(key)
         raise Waiting("Undecided", f"pod {key} is neither here nor gone in the remote cluster")
 
@@ -225,8 +258,10 @@ class Pods:
         match action:
             case podplan.WriteStatus(patch, event):
                 await self._statuses.write(_there(state.home), patch, event)
-            case podplan.Create(mark_first):
-                await self._create(key, _there(state.home), mark_first=mark_first)
+            case podplan.Create():
+                await self._create(key, _there(state.home))
+            case podplan.LetGo():
+                await self._let_go(key, _there(state.home), action)
             case podplan.Update():
                 await self._updates.send(_there(state.home), action)
             case podplan.Delete(uid, grace):
@@ -241,31 +276,32 @@ class Pods:
             case podplan.DeleteOrphan(uid, home_uid):
                 await self._delete_orphan(key, uid, home_uid)
             case podplan.RemoveHome():
-                await self._home.delete(
-                    PODS,
-                    key.name,
-                    namespace=key.namespace,
-                    uid=uid_of(_there(state.home)),
-                    grace_seconds=0,
-                )
-                changes.info("pod %s: gone", key)
+                await self._remove_home(key, _there(state.home))
             case podplan.Confirm():
                 raise AssertionError("Confirm stands alone in a plan")
 
-    async def _create(self, key: Key, home: Object, *, mark_first: bool) -> None:
+    async def _remove_home(self, key: Key, home: Object) -> None:
+        """Takes the home pod away, once: where a finalizer keeps it, it goes with that."""
+        uid = uid_of(home)
+        if uid not in self._removed:
+            await self._home.delete(
+                PODS, key.name, namespace=key.namespace, uid=uid, grace_seconds=0
+            )
+            if self._home_pods.store.get(key) is not None:
+                self._removed.add(uid)
+            changes.info("pod %s: gone", key, extra=about_object("Pod", home, cluster="home"))
+
+    async def _create(self, key: Key, home: Object) -> None:
         if self._scopes.get(HomeNamespace(key.namespace)) is None:
-            return  # `namespace_synced` brings the key back.
+            # `namespace_synced` brings the key back.
+            if (waiting := self._scopes.waiting(HomeNamespace(key.namespace))) is not None:
+                await self._tell(key, home, waiting.reason, waiting.message)
+            return
         try:
             namespace = await self._namespaces.ensure(HomeNamespace(key.namespace))
             await self._mirror.ensure(home)
             # Asked for when the pod came, so that both are waited for at once.
             await self._tokens.ensure(home)
-            if mark_first:
-                if podverdict.is_refused(home):
-                    await self._rehearse(key, home, namespace)
-                mark = podverdict.handed_over(now=self._now())
-                if not await self._statuses.write(home, mark):
-                    return  # Nobody would know that it runs.
             await self._make(key, home, namespace)
         except Waiting as waiting:
             await self._tell(key, home, waiting.reason, waiting.message)
@@ -278,21 +314,10 @@ class Pods:
             await self._tell(key, home, reason, message)
             raise
 
-    async def _rehearse(self, key: Key, home: Object, namespace: str) -> None:
-        """Raises what the making of a pod that was refused before would raise, so that another
-        refusal does not cost a mark written and taken back each time."""
-        body = self._translated(home).pod
-        try:
-            await self._remote.create(PODS, body, namespace=namespace, dry_run=True)
-        except (Forbidden, Invalid, NotFound):
-            raise
-        except ApiError as error:
-            # A webhook may not know dry runs; and who has the name, the making itself finds out.
-            log.debug("pod %s: the rehearsal says nothing: %s", key, error)
-
     async def _make(self, key: Key, home: Object, namespace: str) -> None:
         translated = self._translated(home)
         self._making.add(uid_of(home))
+        first = False
         try:
             made = await self._remote.create(PODS, translated.pod, namespace=namespace)
         except AlreadyExists:
@@ -304,11 +329,32 @@ class Pods:
                 self._remote_pods.observe(made)
                 return
         else:
-            changes.info("pod %s: created in the remote, namespace %s", key, namespace)
+            first = _is_first(home) and not once.is_held(made)
+            changes.info(
+                "pod %s: created in the remote, namespace %s",
+                key,
+                namespace,
+                extra=about_object("Pod", home, cluster="remote"),
+            )
             if translated.dropped:
                 self._events.warn(home, "FieldDropped", "; ".join(map(str, translated.dropped)))
         self._made(uid_of(home))
+        self._telling_made = first
         self._remote_pods.observe(made)
+        self._telling_made = False
+
+    async def _let_go(self, key: Key, home: Object, held: podplan.LetGo) -> None:
+        if not held.marked and not await self._statuses.write(
+            home, once.handed_over(now=self._now())
+        ):
+            return  # Nobody would know that it runs.
+        if held.held:
+            patch = {"metadata": {"uid": held.uid}, **once.let_go()}
+            namespace, name = self._remote_key(key)
+            let_go = await self._remote.patch(
+                PODS, name, patch, namespace=namespace, kind="strategic"
+            )
+            self._remote_pods.observe(let_go)
 
     def _translated(self, home: Object) -> pod.Translated:
         classes = frozenset(name_of(it) for it in self._priority_classes.store)
@@ -320,23 +366,28 @@ class Pods:
         self._ended.pop(uid, None)
 
     async def _tell(self, key: Key, home: Object, reason: str, message: str) -> None:
-        """Tells at home why the pod is not running. It was surely not made, so that the mark
-        that it may run is taken back, unless an earlier remote pod of it did."""
+        """Tells at home why the pod is not running; it was surely not made."""
         self._making.discard(uid_of(home))
         current = self._home_pods.store.get(key)
         if current is None or uid_of(current) != uid_of(home) or is_deleting(current):
             return
-        ran = bool((current.get("status") or {}).get("containerStatuses"))
-        marked = podverdict.was_handed_over(current)
-        actions = podplan.refusal(
-            current,
-            reason=reason,
-            message=message,
-            clear_start=marked and not ran,
-            now=self._now(),
-        )
-        for action in actions:
+        for action in podplan.refusal(current, reason=reason, message=message, now=self._now()):
             await self._act(key, State(current, None), action)
+
+    async def _tell_defect(self, key: Key, error: Exception) -> None:
+        """Tells a pod that has not begun that the bridge stumbles over it. Raises nothing."""
+        home = self._home_pods.store.get(key)
+        begun = ((home or {}).get("status") or {}).get("phase", "Pending") != "Pending"
+        if home is None or begun or self._known(key) is not None:
+            return
+        message = (
+            f"the bridge has a defect that this pod shows ({defects.words(error)}): please report "
+            "it; the bridge tries again"
+        )
+        try:
+            await self._tell(key, home, "BridgeDefect", message)
+        except Exception as again:  # noqa: BLE001  # the log has the defect already
+            log.debug("pod %s: its defect is not told: %s", key, defects.words(again))
 
     async def _delete(self, key: Key, uid: str, grace: int | None) -> None:
         """Passes a deletion on, once for each grace: the cache shows it only a moment later."""
@@ -345,7 +396,8 @@ class Pods:
         namespace, name = self._remote_key(key)
         await self._remote.delete(PODS, name, namespace=namespace, uid=uid, grace_seconds=grace)
         self._passed_on[uid] = grace
-        changes.info("pod %s: deletion passed on to the remote", key)
+        passed = about("Pod", key.name, namespace=key.namespace, cluster="remote")
+        changes.info("pod %s: deletion passed on to the remote", key, extra=passed)
 
     async def _delete_orphan(self, key: Key, uid: str, home_uid: str | None) -> None:
         """Deletes a remote pod without a home pod, once home's API server has confirmed that."""
@@ -360,7 +412,10 @@ class Pods:
                 return
         namespace, name = self._remote_key(key)
         await self._remote.delete(PODS, name, namespace=namespace, uid=uid)
-        changes.info("pod %s: gone at home, deleted in the remote", key)
+        orphan = about(
+            "Pod", key.name, namespace=key.namespace, uid=home_uid or "", cluster="remote"
+        )
+        changes.info("pod %s: gone at home, deleted in the remote", key, extra=orphan)
 
 
 #: What the pod's ``status.reason`` says for a refusal of the remote's API server.
@@ -379,6 +434,15 @@ def _clash(namespace: str, name: str) -> Waiting:
     )
 
 
+def _is_first(home: Object) -> bool:
+    """Whether nothing is to be told or added when the home pod has its remote pod: it has never had
+    one, was not refused, and has no container that only a running pod takes. The next event of the
+    remote pod comes when it is placed."""
+    has_run = bool((home.get("status") or {}).get("containerStatuses"))
+    debugged = bool((home.get("spec") or {}).get("ephemeralContainers"))
+    return not (has_run or debugged or podverdict.is_refused(home))
+
+
 def _there(home: Object | None) -> Object:
     if home is None:
         raise AssertionError("a plan without a home pod has no action on it")
@@ -392,4 +456,5 @@ def _tell_phase(old: Object | None, new: Object | None) -> None:
     origin = naming.origin(new)
     name = f"{origin.namespace}/{origin.name}" if origin else name_of(new)
     where = (new.get("spec") or {}).get("nodeName") or "no node yet"
-    changes.info("pod %s: %s in the remote (%s)", name, podstatus.phase(new), where)
+    fields = about_key("Pod", origin) if origin else about_object("Pod", new, cluster="remote")
+    changes.info("pod %s: %s in the remote (%s)", name, podstatus.phase(new), where, extra=fields)

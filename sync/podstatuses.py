@@ -8,11 +8,13 @@ pod that is gone, or is another one by now, takes no status, and its own event s
 from __future__ import annotations
 
 import logging
+from typing import Any
 
+from sync.about import about_object
 from sync.events import EventRecorder
 from sync.informer import Informer
 from sync.kube.client import KubeClient
-from sync.kube.errors import Conflict, NotFound
+from sync.kube.errors import NotFound, Replaced
 from sync.kube.resources import PODS
 from sync.store import Key
 from translators.types import Object, metadata, name_of, namespace_of, uid_of
@@ -50,7 +52,7 @@ class PodStatuses:
                 subresource="status",
                 kind="strategic",
             )
-        except (NotFound, Conflict):
+        except (NotFound, Replaced):
             log.debug("pod %s: its status is of no use any more", key)
             return False
         self.writing = _differ_only_in(patch, home, written)
@@ -58,14 +60,16 @@ class PodStatuses:
         self.writing = False
         if event is not None:
             self._events.warn(home, *event)
-            changes.info("pod %s: %s: %s", key, *event)
+            told = about_object("Pod", home, cluster="home")
+            changes.info("pod %s: %s: %s", key, *event, extra=told)
         return True
 
 
 def _differ_only_in(patch: Object, before: Object, after: Object) -> bool:
     """Whether a patch of the status explains all that is different, so that nobody else's change
-    came with it. Addresses may have been merged with others' items: then it does not."""
-    if any(isinstance(value, list | dict) for key, value in patch.items() if key != "conditions"):
+    came with it."""
+    status = after.get("status") or {}
+    if any(_sent(patch[key]) != status.get(key) for key in patch if key != "conditions"):
         return False
     told = {condition["type"] for condition in patch.get("conditions") or ()}
     meta = [
@@ -74,6 +78,12 @@ def _differ_only_in(patch: Object, before: Object, after: Object) -> bool:
     ]
     same = _without(patch, told, before) == _without(patch, told, after) and meta[0] == meta[1]
     return same and before.get("spec") == after.get("spec")
+
+
+def _sent(value: Any) -> Any:
+    """What the patch makes of a field; of a map it names only some."""
+    replaced = isinstance(value, list) and value[:1] == [{"$patch": "replace"}]
+    return value[1:] if replaced else value
 
 
 def _without(patch: Object, told: set[str], obj: Object) -> Object:

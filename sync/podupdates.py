@@ -15,6 +15,7 @@ from typing import NamedTuple
 import cachetools
 
 from sync import podplan
+from sync.about import about_object
 from sync.events import EventRecorder
 from sync.informer import Informer
 from sync.kube.client import KubeClient
@@ -87,9 +88,10 @@ class PodUpdates:
         self._remote_pods.observe(changed)
         if update in podplan.updates(home, changed, self._policy):
             self._futile[path] = update.patch
-            changes.info("pod %s: the remote cluster accepts an update and undoes it", key)
+            said = "pod %s: the remote cluster accepts an update and undoes it"
         else:
-            changes.info("pod %s: updated in the remote", key)
+            said = "pod %s: updated in the remote"
+        changes.info(said, key, extra=about_object("Pod", home, cluster="remote"))
 
     async def _patch(self, key: Key, update: Update) -> Object:
         namespace = self._policy.identity.remote_namespace(HomeNamespace(key.namespace))

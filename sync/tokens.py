@@ -8,7 +8,8 @@
   nothing, and one that comes too late renews at once.
 - Home's CA, where it is read beside a token, follows home's ``kube-root-ca.crt``.
 - What home refuses is `Waiting`: told at the pod that waits for it, and as an Event at a pod that
-  runs. It is tried again with growing waits.
+  runs; a right that is missing as `HomeForbidden`, with what grants it. It is tried again with
+  growing waits.
 - A pod that asks for no token costs nothing; under another policy than ``home`` none does, and
   what an earlier join made goes with its pod.
 - No token is in an error, a log or a repr.
@@ -21,15 +22,16 @@ import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from sync import podplan
+from sync import defects, podplan
+from sync.about import about_key
 from sync.controller import Controller, Waiting
 from sync.events import EventRecorder
 from sync.informer import Informer
 from sync.kube.client import KubeClient
-from sync.kube.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
+from sync.kube.errors import AlreadyExists, ApiError, BadRequest, Forbidden, Invalid, NotFound
 from sync.kube.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, Resource
 from sync.namespaces import Namespaces
-from sync.scopes import Scopes
+from sync.scopes import Scopes, home_forbids
 from sync.store import Key
 from translators import naming, podstatus, references, serviceaccount
 from translators.policy import Policy
@@ -89,7 +91,9 @@ class Tokens:
         self._rng = random.Random()  # noqa: S311  # jitter, not a secret
         # UIDs of Secrets that were deleted: the cache shows it only a moment later.
         self._deleted: set[str] = set()
-        self.controller: Controller[PodRef] = Controller("tokens", self._reconcile, workers=WORKERS)
+        self.controller: Controller[PodRef] = Controller(
+            "tokens", self._reconcile, workers=WORKERS, kind="Pod"
+        )
 
     # -- what others ask -------------------------------------------------------------------
 
@@ -143,8 +147,9 @@ class Tokens:
     def namespace_synced(self, namespace: HomeNamespace) -> None:
         """The namespace's CA is known: its pods' tokens can be written."""
         for pod in self._home_pods.store.by_index("namespace", namespace):
-            if self._needs(pod).tokens:
-                self.controller.queue.add(serviceaccount.pod_ref(pod))
+            with defects.passed_over(f"pod {namespace}/{name_of(pod)}"):
+                if self._needs(pod).tokens:
+                    self.controller.queue.add(serviceaccount.pod_ref(pod))
 
     # -- reconcile -------------------------------------------------------------------------
 
@@ -157,7 +162,7 @@ class Tokens:
             if secret is not None and not self._runs(ref):
                 await self._delete(ref, secret)
             return
-        if self._scopes.get(ref.namespace) is None:
+        if self._scopes.last(ref.namespace) is None:
             return  # `namespace_synced` brings the key back.
         if secret is None and is_deleting(home) and not self._runs(ref):
             return
@@ -199,6 +204,9 @@ class Tokens:
         try:
             answer = await self._home.request("POST", path, body=body)
         except (BadRequest, Forbidden, Invalid, NotFound) as error:
+            if _is_a_right(error):
+                asked_for = f"create serviceaccounts/token of {name}"
+                raise home_forbids(asked_for, ref.namespace, said=error.message) from error
             what = f"ServiceAccount {ref.namespace}/{name}"
             raise Waiting(
                 "TokenRefused", f"home issues no token of {what}: {error.message}"
@@ -228,7 +236,8 @@ class Tokens:
                 ) from None
             self.controller.queue.add(ref)  # The cache lagged: what differs is put right then.
         else:
-            changes.info("tokens of pod %s: written to %s", ref, namespace)
+            written = about_key("Pod", ref)
+            changes.info("tokens of pod %s: written to %s", ref, namespace, extra=written)
         self._secrets.observe(made)
 
     async def _patch(
@@ -251,7 +260,7 @@ class Tokens:
         await self._remote.delete(SECRETS, name_of(secret), namespace=namespace_of(secret), uid=uid)
         if self._secret(ref) is not None:
             self._deleted.add(uid)
-        changes.info("tokens of pod %s: removed from the remote", ref)
+        changes.info("tokens of pod %s: removed from the remote", ref, extra=about_key("Pod", ref))
 
     # -- what is known ---------------------------------------------------------------------
 
@@ -288,7 +297,7 @@ class Tokens:
     def _is_current(self, ref: PodRef, needs: Needs) -> bool:
         """Whether the Secret has all that is needed."""
         secret = self._secret(ref)
-        if secret is None or is_deleting(secret) or self._scopes.get(ref.namespace) is None:
+        if secret is None or is_deleting(secret) or self._scopes.last(ref.namespace) is None:
             return False
         valid = self._valid(secret, needs)
         if any(wanted.key not in valid for wanted in needs.tokens):
@@ -297,7 +306,7 @@ class Tokens:
 
     def _ca(self, namespace: HomeNamespace) -> str:
         """Home's CA, as it publishes it in the namespace. Raises Waiting where it does not."""
-        scope = self._scopes.get(namespace)
+        scope = self._scopes.last(namespace)
         key = Key(namespace, references.ROOT_CA)
         found = scope.informers[CONFIG_MAPS].store.get(key) if scope else None
         text = ((found or {}).get("data") or {}).get(CA_KEY)
@@ -313,6 +322,11 @@ class Tokens:
 def _held(secret: Object | None, key: str) -> str | None:
     found = ((secret or {}).get("data") or {}).get(key)
     return None if found is None else str(found)
+
+
+def _is_a_right(error: ApiError) -> bool:
+    """Whether a right is missing; admission refuses too, and says so in other words."""
+    return isinstance(error, Forbidden) and 'cannot create resource "' in error.message
 
 
 def _moment(text: str) -> datetime:

@@ -1,10 +1,10 @@
 """Remote namespaces that are empty again go, if we made them.
 
-A namespace is looked at ``linger`` seconds after the last home pod of this node in it went, and at
-start. It is deleted, by its UID, only if nothing is in it: no object of this home (any virtual
-node's) in the caches, and then, by a look over all kinds that the remote serves
-(`cleanup.contents`), nothing of anybody else. What cannot be listed counts as something. What is
-kept is looked at again after its next pod, or at the next start.
+A namespace is looked at ``linger`` seconds after the last home pod of this node in it went, then
+when the last object of ours in it goes, and at start. It is deleted, by its UID, only if nothing is
+in it: no object of this home (any virtual node's) in the caches, and then, by a look over all kinds
+that the remote serves (`cleanup.contents`), nothing of anybody else. What cannot be listed counts
+as something. What is kept is looked at again after its next pod, or at the next start.
 
 A foreign namespace, also one that was handed over, is never removed. A pod that comes while the
 namespace is going waits (`Namespaces.ensure`) and is made when the namespace's end is seen.
@@ -17,6 +17,7 @@ import logging
 from collections.abc import Iterable
 
 from sync import cleanup
+from sync.about import about_object
 from sync.controller import Controller
 from sync.informer import Informer
 from sync.kube.client import KubeClient
@@ -51,10 +52,10 @@ class Unused:
         self._home_pods = home_pods
         self._owned = list(owned)
         self._linger = linger
-        # When the last object in each was seen to go, in the loop's time.
+        # When the last pod of each was seen to go, in the loop's time.
         self._since: dict[HomeNamespace, float] = {}
         self.controller: Controller[HomeNamespace] = Controller(
-            "namespaces", self._reconcile, workers=WORKERS
+            "namespaces", self._reconcile, workers=WORKERS, kind="Namespace"
         )
 
     # -- what changed ----------------------------------------------------------------------
@@ -62,6 +63,7 @@ class Unused:
     def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
         """A home pod went, perhaps the last of its namespace."""
         if old is not None and new is None:
+            self._since.pop(HomeNamespace(namespace_of(old)), None)
             self._went(HomeNamespace(namespace_of(old)))
 
     def owned_changed(self, old: Object | None, new: Object | None) -> None:
@@ -80,11 +82,12 @@ class Unused:
 
     def _went(self, namespace: HomeNamespace) -> None:
         if not self._is_wanted(namespace):
-            self._since[namespace] = asyncio.get_running_loop().time()
-            self.controller.queue.add_after(namespace, self._linger)
+            now = asyncio.get_running_loop().time()
+            left = self._since.setdefault(namespace, now) + self._linger - now
+            self.controller.queue.add_after(namespace, max(left, 0))
 
     def _is_wanted(self, namespace: HomeNamespace) -> bool:
-        return bool(self._home_pods.store.by_index("namespace", namespace))
+        return self._home_pods.store.has("namespace", namespace)
 
     # -- reconcile -------------------------------------------------------------------------
 
@@ -98,9 +101,11 @@ class Unused:
             self.controller.queue.add_after(namespace, left)
             return
         known = self._namespaces.known(namespace)
-        if known is None or not self._may_go(known) or self._holds_ours(name_of(known)):
+        if known is None or not self._may_go(known):
             self._since.pop(namespace, None)
             return
+        if self._holds_ours(name_of(known)):
+            return  # Its end brings the key back.
         foreign = await cleanup.contents(self._client, name_of(known))
         if self._since.get(namespace) != since or self._is_wanted(namespace):
             return  # Something came meanwhile; its end brings the key back.
@@ -108,7 +113,10 @@ class Unused:
             log.debug("namespace %s is kept in the remote: %s", name_of(known), foreign)
         else:
             await self._namespaces.remove(known)
-            changes.info("namespace %s: empty, removed from the remote", name_of(known))
+            fields = about_object("Namespace", known, cluster="remote")
+            changes.info(
+                "namespace %s: empty, removed from the remote", name_of(known), extra=fields
+            )
         self._since.pop(namespace, None)
 
     def _may_go(self, remote: Object) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from translators import naming
-from translators.spec import Dropped, found
+from translators.spec import Dropped, Paths, found
 from translators.types import Object, metadata
 
 #: Bytes of all keys and values of an object's annotations (TotalAnnotationSizeLimitB of
@@ -36,6 +36,10 @@ _FILES = {
     "labels": naming.ANNOTATION_LABELS_FILE,
     "annotations": naming.ANNOTATION_ANNOTATIONS_FILE,
 }
+_FILE_PATHS = Paths(
+    "spec.volumes[].downwardAPI.items[].fieldRef.fieldPath",
+    "spec.volumes[].projected.sources[].downwardAPI.items[].fieldRef.fieldPath",
+)
 
 
 def identity_in_env(container: Object, *, account: str, address: str) -> Object:
@@ -96,9 +100,8 @@ def too_large(home: Object) -> list[Dropped]:
 def _file_paths(home: Object) -> Iterator[tuple[str, str]]:
     if not (home.get("spec") or {}).get("volumes"):
         return
-    items = "items[].fieldRef.fieldPath"
-    for source in ("downwardAPI", "projected.sources[].downwardAPI"):
-        yield from found(home, f"spec.volumes[].{source}.{items}")
+    for _, at, path in found(home, _FILE_PATHS):
+        yield at, path
 
 
 def format_map(values: Mapping[str, str]) -> str:

@@ -27,7 +27,7 @@ SELECTOR = f"{LABEL_MANAGED_BY}={MANAGER}"
 #: Written by home's controller with each change, for its own latency.
 _TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
 #: Fields of an endpoint that speak of home's nodes, zones and objects.
-_HOME_ONLY = frozenset({"deprecatedTopology", "hints", "nodeName", "targetRef", "zone"})
+HOME_ONLY = frozenset({"deprecatedTopology", "hints", "nodeName", "targetRef", "zone"})
 #: The longest name of an object (RFC 1123 subdomain).
 _NAME_MAX = 253
 
@@ -59,7 +59,7 @@ def to_remote(home: Object, identity: Identity) -> Object:
 
 def _endpoints(home: Object, identity: Identity) -> list[Object]:
     return [
-        {key: value for key, value in endpoint.items() if key not in _HOME_ONLY}
+        {key: value for key, value in endpoint.items() if key not in HOME_ONLY}
         for endpoint in home.get("endpoints") or ()
         if endpoint.get("nodeName") != identity.node
     ]

@@ -22,6 +22,9 @@ _STEM_MAX = 200
 #: What changes while an event goes on (client-go, tools/record eventLogger and tools/events).
 _PROGRESS = ("count", "lastTimestamp", "message", "series")
 
+#: ``NAMESPACE/NAME`` as a word of its own.
+_NAMED = re.compile(r"(?<![\w./-])[a-z0-9-]+/[a-z0-9.-]*[a-z0-9](?![\w/-]|\.\w)")
+
 
 def event_name(about: str, said: str) -> str:
     """The name of the Event about the object called ``about`` that is told apart from others by
@@ -103,5 +106,5 @@ def _retold(message: str, about: Object, origin: Origin) -> str:
     message = message.replace(
         f"{name}_{namespace}({uid})", f"{origin.name}_{origin.namespace}({origin.uid})"
     )
-    whole = rf"(?<![\w./-]){re.escape(f'{namespace}/{name}')}(?![\w/-]|\.\w)"
-    return re.sub(whole, lambda _: f"{origin.namespace}/{origin.name}", message)
+    there, here = f"{namespace}/{name}", f"{origin.namespace}/{origin.name}"
+    return _NAMED.sub(lambda it: here if it.group() == there else it.group(), message)

@@ -9,6 +9,7 @@ touched.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import string
@@ -87,8 +88,12 @@ class Identity:
         Where the template gives more than 63 characters, it is cut and ends in a hash of the
         whole, so that two long names stay two.
         """
-        full = self.template.format(namespace=namespace, home=self.home_name)
-        return RemoteNamespace(_fit(full))
+        return _remote_namespace(self.template, namespace, self.home_name)
+
+
+@functools.lru_cache(maxsize=4096)  # asked for several times for each event
+def _remote_namespace(template: str, namespace: HomeNamespace, home_name: str) -> RemoteNamespace:
+    return RemoteNamespace(_fit(template.format(namespace=namespace, home=home_name)))
 
 
 def home_id(kube_system_uid: str) -> str:

@@ -8,6 +8,7 @@ what the pod's owner asked for is listed, so that it can be told.
 - What home's admission and scheduler decided for home's cluster goes.
 - Of node selectors, affinity and priority stays what means something there
   (`translators.placement`).
+- One that must not run twice is made with a gate of ours (`translators.once`).
 
 What follows later, when the pod runs, is `translators.podupdate`'s.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from translators import downward, naming, placement, podfields
+from translators import downward, naming, once, placement, podfields
 from translators.downward import identity_in_env, identity_in_volume
 from translators.naming import Identity
 from translators.policy import Policy
@@ -36,7 +37,12 @@ class Translated:
 
 def refused(home: Object) -> str:
     """Why the pod cannot run in the remote, in words for its owner; "" where it can."""
-    return "; ".join(map(str, podfields.refused(home)))
+    return "; ".join(map(str, unfit(home)))
+
+
+def unfit(home: Object) -> list[Dropped]:
+    """The fields for which the pod cannot run in the remote, each with what to do about it."""
+    return podfields.refused(home)
 
 
 def to_remote(
@@ -48,7 +54,9 @@ def to_remote(
     out: a new pod may have none, they are added to it (`podupdate`).
     """
     translated = _translated(home, policy, priority_classes)
-    translated.pod["spec"].pop("ephemeralContainers", None)
+    spec = translated.pod["spec"]
+    spec.pop("ephemeralContainers", None)
+    once.hold(spec)
     return translated
 
 

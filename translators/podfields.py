@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from translators.spec import Dropped, found, without
+from translators.spec import Dropped, Paths, found, without
 from translators.types import Object
 
 Decision = Literal["carried", "translated", "dropped", "refused"]
@@ -256,10 +256,15 @@ _KINDS = ("containers", "initContainers", "ephemeralContainers")
 _OTHER_CONTAINERS = re.compile(r"^spec\.(init|ephemeral)Containers\[\]")
 
 
+def usual(path: str) -> str:
+    """The path by which the table decides the field."""
+    path = _OTHER_CONTAINERS.sub("spec.containers[]", path)
+    return path.replace("spec.affinity.podAntiAffinity.", "spec.affinity.podAffinity.")
+
+
 def decide(path: str) -> Rule | None:
     """The rule for a field, such as ``spec.volumes[].hostPath.path``; None where there is none."""
-    path = _OTHER_CONTAINERS.sub("spec.containers[]", path)
-    path = path.replace("spec.affinity.podAntiAffinity.", "spec.affinity.podAffinity.")
+    path = usual(path)
     if path in TABLE:
         return TABLE[path]
     while path and f"{path}.**" not in TABLE:
@@ -280,21 +285,23 @@ def _with_decision(decision: Decision) -> Iterator[tuple[str, Rule]]:
             yield top, rule
 
 
-_DROPPED = tuple(_with_decision("dropped"))
-_REFUSED = tuple(_with_decision("refused"))
+_DROPPED = dict(_with_decision("dropped"))
+_TOLD = Paths(*(path for path, rule in _DROPPED.items() if not rule.quiet))
+_GONE = Paths(*_DROPPED)
+_REFUSED = dict(_with_decision("refused"))
+_REFUSING = Paths(*_REFUSED)
 
 
 def without_dropped(pod: Object) -> tuple[Object, list[Dropped]]:
     """The pod without what the table drops, and what of it its owner should know."""
-    told = []
-    for path, rule in _DROPPED:
-        if not rule.quiet:
-            values = found(pod, path)
-            told += [Dropped(at, rule.why) for at, value in values if value not in rule.by_home]
-        pod = without(pod, path)
-    return pod, told
+    told = [
+        Dropped(at, _DROPPED[path].why)
+        for path, at, value in found(pod, _TOLD)
+        if value not in _DROPPED[path].by_home
+    ]
+    return without(pod, _GONE), told
 
 
 def refused(pod: Object) -> list[Dropped]:
     """The fields for which the pod cannot run in the remote, each with what to do about it."""
-    return [Dropped(at, rule.why) for path, rule in _REFUSED for at, _ in found(pod, path)]
+    return [Dropped(at, _REFUSED[path].why) for path, at, _ in found(pod, _REFUSING)]

@@ -25,6 +25,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
+from translators import once
 from translators.diff import absent
 from translators.naming import DOMAIN
 from translators.policy import Policy
@@ -118,14 +119,14 @@ def has_acted(home: Object, remote: Object) -> bool:
     home's is being deleted.
 
     A kubelet that knows ``observedGeneration`` (from 1.33 on) has it in its first status; one that
-    does not is known by a ``startTime`` without it.
+    does not is known by a ``startTime`` without it, and does not tell that it saw a deletion.
     """
-    if is_deleting(home) and not is_deleting(remote):
-        return False
     status = remote.get("status") or {}
     observed = status.get("observedGeneration")
     if observed is None:
-        return bool(status.get("startTime"))
+        return bool(status.get("startTime")) and not is_deleting(home)
+    if is_deleting(home) and not is_deleting(remote):
+        return False
     return bool(observed >= (metadata(remote).get("generation") or 0))
 
 
@@ -226,6 +227,8 @@ def _conditions(home: Object, remote: Object, generation: Any, now: str) -> list
         if kind in gates:
             continue  # Whoever opens home's gates does so at home.
         if kind == "PodScheduled":
+            if once.is_stale(condition, remote):
+                continue
             ours = merged.get(kind)
             if ours and "observedGeneration" in condition:
                 merged[kind] = {**ours, "observedGeneration": generation}

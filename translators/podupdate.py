@@ -187,6 +187,8 @@ def _resources(container: Object, has: Object) -> Object:
 
 
 def _same(one: str, other: str | None) -> bool:
+    if one == other:
+        return True
     try:
         return other is not None and parse(one) == parse(other)
     except QuantityError:

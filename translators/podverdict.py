@@ -1,4 +1,4 @@
-"""The status of a home pod of which no remote pod speaks: it waits, was handed over, or has ended.
+"""The status of a home pod of which no remote pod speaks: it waits, or has ended.
 
 What the bridge says here it says by itself, in the fields and conditions in which a kubelet would.
 As in `translators.podstatus`, what comes out is for `diff.status_patch`.
@@ -10,12 +10,10 @@ from translators.podstatus import CONDITION_ACCEPTED
 from translators.types import Object, metadata
 
 
-def pending(home: Object, *, reason: str, message: str, clear_start: bool, now: str) -> Object:
+def pending(home: Object, *, reason: str, message: str, now: str) -> Object:
     """The status of a pod that cannot be made in the remote for now.
 
-    ``reason`` is what `kubectl get pods` shows. ``clear_start`` takes back the mark that the pod
-    was handed to the remote (`handed_over`), after a refusal that says it was not. ``now`` is the
-    time in RFC 3339.
+    ``reason`` is what `kubectl get pods` shows. ``now`` is the time in RFC 3339.
     """
     before = _condition(home, CONDITION_ACCEPTED)
     accepted = {
@@ -25,15 +23,12 @@ def pending(home: Object, *, reason: str, message: str, clear_start: bool, now: 
         "message": message,
         "lastTransitionTime": before.get("lastTransitionTime") or now,
     }
-    status: Object = {
+    return {
         "phase": "Pending",
         "reason": reason,
         "message": message,
         "conditions": [accepted],
     }
-    if clear_start:
-        status["startTime"] = None
-    return status
 
 
 def is_refused(home: Object) -> bool:
@@ -44,20 +39,6 @@ def is_refused(home: Object) -> bool:
 def _condition(pod: Object, kind: str) -> Object:
     found = (pod.get("status") or {}).get("conditions") or ()
     return next((condition for condition in found if condition["type"] == kind), {})
-
-
-def handed_over(*, now: str) -> Object:
-    """The mark, written before the remote pod is made, that the pod may have run from now on.
-
-    ``now`` is the time in RFC 3339. It is ``startTime``: "when the object was acknowledged by the
-    kubelet" (k8s.io/api/core/v1 PodStatus).
-    """
-    return {"startTime": now}
-
-
-def was_handed_over(home: Object) -> bool:
-    """Whether the pod may have run in the remote before."""
-    return bool((home.get("status") or {}).get("startTime"))
 
 
 def failed(home: Object, *, reason: str, message: str, now: str) -> Object:

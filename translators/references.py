@@ -16,6 +16,14 @@ from translators.types import Object
 
 Kind = Literal["ConfigMap", "Secret"]
 
+#: The parts of a pod that `references` reads.
+PARTS = (
+    "spec.containers",
+    "spec.initContainers",
+    "spec.ephemeralContainers",
+    "spec.volumes",
+    "spec.imagePullSecrets",
+)
 #: Published by the controller-manager into every namespace (its root-ca-cert-publisher).
 ROOT_CA = "kube-root-ca.crt"
 #: How the names of our Secrets with pods' tokens begin (`translators.serviceaccount`).
@@ -28,6 +36,7 @@ _VOLUME_SECRETS = {
 }
 #: Volume sources with a ``secretRef: {name}``, and CSI's name for the same.
 _VOLUME_SECRET_REFS = ("cephfs", "cinder", "flexVolume", "iscsi", "rbd", "scaleIO", "storageos")
+_VOLUMES = frozenset({"configMap", "projected", "csi", *_VOLUME_SECRETS, *_VOLUME_SECRET_REFS})
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -72,16 +81,23 @@ def _from_containers(spec: Object) -> Iterator[Reference]:
 
 def _from_volumes(spec: Object) -> Iterator[Reference]:
     for volume in spec.get("volumes") or ():
-        yield from _named("ConfigMap", volume.get("configMap"))
-        for source, key in _VOLUME_SECRETS.items():
-            yield from _named("Secret", volume.get(source), key)
-        for source in _VOLUME_SECRET_REFS:
-            yield from _named("Secret", (volume.get(source) or {}).get("secretRef"))
-        csi = volume.get("csi") or {}
-        yield from _named("Secret", csi.get("nodePublishSecretRef"))
-        for projected in (volume.get("projected") or {}).get("sources") or ():
-            yield from _named("ConfigMap", projected.get("configMap"))
-            yield from _named("Secret", projected.get("secret"))
+        for kind in volume.keys() & _VOLUMES:
+            yield from _from_volume(kind, volume[kind] or {})
+
+
+def _from_volume(kind: str, volume: Object) -> Iterator[Reference]:
+    if kind == "configMap":
+        yield from _named("ConfigMap", volume)
+    elif kind == "projected":
+        for source in volume.get("sources") or ():
+            yield from _named("ConfigMap", source.get("configMap"))
+            yield from _named("Secret", source.get("secret"))
+    elif kind in _VOLUME_SECRETS:
+        yield from _named("Secret", volume, _VOLUME_SECRETS[kind])
+    elif kind == "csi":
+        yield from _named("Secret", volume.get("nodePublishSecretRef"))
+    else:
+        yield from _named("Secret", volume.get("secretRef"))
 
 
 def _named(kind: Kind, source: Object | None, key: str = "name") -> Iterator[Reference]:

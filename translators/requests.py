@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil
+from typing import Any
 
 from translators.quantity import QuantityError, parse, render
 from translators.types import Object
@@ -26,6 +27,8 @@ Amounts = dict[str, int]
 
 CPU, MEMORY, PODS = "cpu", "memory", "pods"
 HUGE_PAGES = "hugepages-"
+#: Where a pod's status tells of containers that can be resized.
+_STATUSES = ("containerStatuses", "initContainerStatuses")
 #: Resources that people know in Ki, Mi, Gi; huge pages too.
 _IN_BYTES = (MEMORY, "ephemeral-storage")
 #: Different texts of quantities: pods of one template have the same ones.
@@ -67,6 +70,16 @@ def of_pod(pod: Object) -> Amounts:
     _add(total, _millis_of(spec.get("overhead")))
     found = {resource: _whole(resource, millis) for resource, millis in total.items() if millis}
     return found | {PODS: 1}
+
+
+def granted_alike(before: Object, after: Object) -> bool:
+    """Whether two statuses of a pod of one spec say the same of what `of_pod` reads in them."""
+    for kind in _STATUSES:
+        old, new = before.get(kind), after.get(kind)
+        if old is not new and _asked(old) != _asked(new):
+            return False
+    conditions = before.get("conditions") is after.get("conditions")
+    return conditions or _is_infeasible(before) == _is_infeasible(after)
 
 
 def of_list(resources: Mapping[str, str] | None) -> Amounts:
@@ -114,11 +127,17 @@ def _requests(container: Object) -> Amounts:
 
 def _granted(status: Object) -> Iterator[tuple[str, list[Amounts]]]:
     """By container's name, what it has and what it was granted, where a kubelet tells."""
-    for kind in ("containerStatuses", "initContainerStatuses"):
+    for kind in _STATUSES:
         for container in status.get(kind) or ():
             if container.get("resources") is not None:
                 granted = _millis_of(container.get("allocatedResources"))
                 yield container["name"], [_requests(container), granted]
+
+
+def _asked(statuses: Iterable[Object] | None) -> list[tuple[Any, ...]]:
+    """What is read of containers' statuses."""
+    read = ("name", "resources", "allocatedResources")
+    return [tuple(map(container.get, read)) for container in statuses or ()]
 
 
 def _is_infeasible(status: Object) -> bool:

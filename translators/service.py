@@ -13,7 +13,7 @@ from translators.naming import ANNOTATION_MIRROR, Identity, remote_metadata
 from translators.types import Object, metadata, name_of, namespace_of
 
 #: Fields of a Service's spec that belong to home's network alone.
-_HOME_ONLY = (
+HOME_ONLY = (
     "allocateLoadBalancerNodePorts",
     "clusterIP",
     "clusterIPs",
@@ -59,7 +59,7 @@ def is_headless(service: Object) -> bool:
 def to_remote(home: Object, identity: Identity) -> Object:
     """The remote counterpart of a home Service. Status is the remote's own."""
     spec = home.get("spec") or {}
-    carried = {key: value for key, value in spec.items() if key not in _HOME_ONLY}
+    carried = {key: value for key, value in spec.items() if key not in HOME_ONLY}
     if is_headless(home):
         carried["clusterIP"] = "None"
     if carried.get("ipFamilyPolicy") == "RequireDualStack":

@@ -5,14 +5,17 @@ A path is as in `translators.podfields`: ``spec.volumes[].projected``, with ``[]
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from translators.types import Object
 
 #: The lists of containers: ordinary, init (sidecars too) and ephemeral.
 CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
+
+_NOTHING: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,43 +44,97 @@ def put(target: Object, key: str, value: Any) -> None:
         target.pop(key, None)
 
 
-def found(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """What the path leads to that is not empty, with the name of each place for a person:
-    ``spec.volumes[data].projected``."""
-    yield from _found(value, path.split("."), "")
+class Found(NamedTuple):
+    """A field that is not empty, where one of the paths leads."""
+
+    path: str
+    at: str
+    """The place, for a person: ``spec.volumes[data].projected``."""
+    value: Any
 
 
-def _found(value: Any, steps: list[str], at: str) -> Iterator[tuple[str, Any]]:
-    if not steps:
-        if value:
-            yield at, value
+class _Step(NamedTuple):
+    """One key on the way of some paths."""
+
+    key: str
+    items: bool
+    """Whether the way goes on in each item of a list."""
+    path: str | None
+    """The path that ends here."""
+    below: tuple[_Step, ...]
+
+
+class Paths:
+    """Paths that are looked for together: a look costs by what the object has of their beginnings,
+    not by how many they are."""
+
+    def __init__(self, *paths: str) -> None:
+        tree: dict[str, Any] = {}
+        for path in paths:
+            at = tree
+            for step in path.split("."):
+                at = at.setdefault(step, {})
+            at[""] = path
+        self.steps = _steps(tree)
+
+
+def _steps(tree: dict[str, Any]) -> tuple[_Step, ...]:
+    return tuple(
+        _Step(step.removesuffix("[]"), step.endswith("[]"), below.get(""), _steps(below))
+        for step, below in tree.items()
+        if step
+    )
+
+
+def found(value: Any, paths: Paths) -> Iterator[Found]:
+    """What the paths lead to that is not empty."""
+    return _found(value, paths.steps, "")
+
+
+def _found(value: Any, steps: tuple[_Step, ...], at: str) -> Iterator[Found]:
+    if not isinstance(value, dict):
         return
-    key, rest = steps[0].removesuffix("[]"), steps[1:]
-    inner = value.get(key) if isinstance(value, dict) else None
-    place = f"{at}.{key}" if at else key
-    if key == steps[0]:
-        yield from _found(inner, rest, place)
-        return
-    for number, item in enumerate(inner or ()):
-        name = item.get("name", number) if isinstance(item, dict) else number
-        yield from _found(item, rest, f"{place}[{name}]")
+    for key, items, path, below in steps:
+        inner = value.get(key)
+        if not inner:
+            continue
+        place = f"{at}.{key}" if at else key
+        if path is not None:
+            yield Found(path, place, inner)
+        if not items:
+            yield from _found(inner, below, place)
+            continue
+        for number, item in enumerate(inner):
+            name = item.get("name", number) if isinstance(item, dict) else number
+            yield from _found(item, below, f"{place}[{name}]")
 
 
-def without(value: Any, path: str) -> Any:
-    """The value without what the path leads to. An item of a list that is empty then goes too."""
-    return _without(value, path.split("."))
+def without(value: Any, paths: Paths) -> Any:
+    """The value without what the paths lead to. An item of a list that is empty then goes too."""
+    return _without(value, paths.steps)
 
 
-def _without(value: Any, steps: list[str]) -> Any:
-    key, rest = steps[0].removesuffix("[]"), steps[1:]
-    if not isinstance(value, dict) or key not in value:
+def _without(value: Any, steps: tuple[_Step, ...]) -> Any:
+    if not isinstance(value, dict):
         return value
-    if not rest:
-        return {name: kept for name, kept in value.items() if name != key}
-    inner = value[key]
-    if key == steps[0]:
-        return {**value, key: _without(inner, rest)}
-    if not isinstance(inner, list):
+    changed: Object = {}
+    gone: list[str] = []
+    for key, items, path, below in steps:
+        inner = value.get(key, _NOTHING)
+        if inner is _NOTHING:
+            continue
+        if path is not None:
+            gone.append(key)
+        elif not items:
+            kept = _without(inner, below)
+            if kept is not inner:
+                changed[key] = kept
+        elif isinstance(inner, list):
+            less = [_without(item, below) for item in inner]
+            if any(map(operator.is_not, less, inner)):
+                changed[key] = [
+                    it for it, before in zip(less, inner, strict=True) if it or not before
+                ]
+    if not changed and not gone:
         return value
-    kept = [(item, _without(item, rest)) for item in inner]
-    return {**value, key: [after for before, after in kept if after or not before]}
+    return {key: changed.get(key, inner) for key, inner in value.items() if key not in gone}

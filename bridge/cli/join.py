@@ -7,29 +7,18 @@ from typing import Annotated
 
 import typer
 
-from bridge.cli.options import CLUSTERS, HomeContext, HomeKubeconfig
-from bridge.node.options import (
-    parse_annotations,
-    parse_labels,
-    parse_limits,
-    parse_node_selector,
-    parse_taints,
-)
+from bridge.cli.joinsettings import join_settings
+from bridge.cli.options import CLUSTERS, HomeContext, HomeKubeconfig, check_traces
 from bridge.settings import (
     DEFAULT_TAINTS,
     DEFAULT_TEMPLATE,
     KUBELET_PORT,
     NAMESPACE_LINGER,
-    JoinSettings,
+    LogFormat,
     MetricsChoice,
     ServingCertificate,
     SettingsError,
-    check_address,
-    check_home_name,
-    check_name,
-    parse_home_api,
 )
-from sync.kube.kubeconfig import KubeconfigRef
 from translators.policy import DaemonSets, Network, ServiceAccounts
 
 #: Headings of the other options in --help.
@@ -37,9 +26,13 @@ NODE = "The node"
 CAPACITY = "What the node offers"
 WORKLOADS = "What runs on it"
 KUBELET_API = "The kubelet API"
+INSTALL = "A bridge that runs in home's cluster"
+#: In the context of a command that prints the installation, and does not install (`bridge render`).
+PRINTS = f"{__name__}.prints"
 
 
-def join(
+def join(  # one option after the other
+    ctx: typer.Context,
     *,
     kubeconfig: Annotated[
         Path,
@@ -139,7 +132,8 @@ def join(
     namespace_linger: Annotated[
         float,
         typer.Option(
-            help="Seconds that a remote namespace of the bridge's stays after its last pod.",
+            help="Seconds that a remote namespace of the bridge's, and what was copied to it, "
+            "stay after the last pod that needs them.",
             min=0,
             rich_help_panel=WORKLOADS,
         ),
@@ -249,53 +243,154 @@ def join(
             rich_help_panel=KUBELET_API,
         ),
     ] = "auto",
+    health_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port of /livez and /readyz over plain HTTP, for probes; nothing listens unless "
+            "given.",
+            min=1,
+            max=65535,
+            rich_help_panel=KUBELET_API,
+        ),
+    ] = None,
+    in_cluster: Annotated[
+        bool,
+        typer.Option(
+            "--in-cluster",
+            help="Install the bridge in home's cluster, with these options, and wait until it "
+            "serves the node; again to change something.",
+            rich_help_panel=INSTALL,
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="With --in-cluster: ask home what that would change, and change nothing.",
+            rich_help_panel=INSTALL,
+        ),
+    ] = False,
+    image: Annotated[
+        str | None,
+        typer.Option(
+            help="The bridge's image; cluster-bridge of this version unless given.",
+            rich_help_panel=INSTALL,
+        ),
+    ] = None,
+    namespace: Annotated[
+        str,
+        typer.Option(help="Where it is installed; made if need be.", rich_help_panel=INSTALL),
+    ] = "cluster-bridge",
+    replicas: Annotated[
+        int,
+        typer.Option(
+            help="How many: one serves the node, the others stand by.",
+            min=1,
+            rich_help_panel=INSTALL,
+        ),
+    ] = 2,
+    bind: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAMESPACE",
+            help="A namespace whose pods may run in the remote; may be given several times. More "
+            "can be bound later: bridge rbac namespace.",
+            show_default=False,
+            rich_help_panel=INSTALL,
+        ),
+    ] = None,
+    all_namespaces: Annotated[
+        bool,
+        typer.Option(
+            "--all-namespaces",
+            help="Pods of every namespace may: the bridge can read all Secrets of home, and be any "
+            "service account.",
+            rich_help_panel=INSTALL,
+        ),
+    ] = False,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            help="The longest wait for the node to be Ready, in seconds.",
+            min=1,
+            rich_help_panel=INSTALL,
+        ),
+    ] = 180.0,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show all log lines.")] = False,
+    log_format: Annotated[
+        LogFormat,
+        typer.Option(help="How lines are written: for people, or as JSON objects for collectors."),
+    ] = "console",
+    traces: Annotated[
+        str | None,
+        typer.Option(
+            help="URL of an OpenTelemetry collector (OTLP over HTTP) that takes traces; as "
+            "OTEL_EXPORTER_OTLP_ENDPOINT unless given. Without either there are none."
+        ),
+    ] = None,
 ) -> None:
     """Make a remote cluster appear in the home cluster as one virtual node.
 
     Runs in the foreground until Ctrl-C. Workloads in the remote go on then; joining again takes
-    them up as they are.
+    them up as they are. A second bridge of the same node stands by, and takes over. With
+    --in-cluster it runs in home's cluster instead (bridge render prints what that takes).
     """
-    from bridge.cli.running import fail, run, step
-    from bridge.observability.logging import to_terminal
+    from bridge.cli.given import FOR_INSTALL, flag, is_given, passed_on
+    from bridge.cli.joining import Asked, Shown, begin
+    from bridge.cli.running import fail
 
-    if (tls_cert_file is None) != (tls_private_key_file is None):
-        raise fail("--tls-cert-file and --tls-private-key-file go together", code=2)
-    if tls_cert_file is not None and serving_certificate != "self-signed":
-        raise fail("--tls-cert-file and --serving-certificate exclude each other", code=2)
-    if cert_dir is not None and serving_certificate != "csr":
-        raise fail("--cert-dir is of use with --serving-certificate csr only", code=2)
     try:
-        settings = JoinSettings(
-            remote=KubeconfigRef(kubeconfig, context),
-            home=KubeconfigRef(home_kubeconfig, home_context),
-            name=check_name(name) if name is not None else None,
-            home_name=check_home_name(home_name) if home_name is not None else None,
-            address=check_address(address) if address is not None else None,
-            port=port,
-            template=namespace_template,
-            network=network,
-            labels=parse_labels(labels) if labels is not None else {},
-            annotations=parse_annotations(annotations) if annotations is not None else {},
-            taints=parse_taints(taints),
-            daemonsets=daemonsets,
+        settings = join_settings(
+            kubeconfig=kubeconfig,
+            context=context,
+            home_kubeconfig=home_kubeconfig,
+            home_context=home_context,
+            name=name,
+            labels=labels,
+            annotations=annotations,
+            taints=taints,
+            node_selector=node_selector,
+            reserve=reserve,
+            share=share,
+            cpu=cpu,
+            memory=memory,
+            pods=pods,
+            home_name=home_name,
+            namespace_template=namespace_template,
             namespace_linger=namespace_linger,
-            certificate=tls_cert_file,
-            key=tls_private_key_file,
-            serving=serving_certificate,
-            cert_dir=cert_dir,
-            anonymous_auth=anonymous_auth,
+            network=network,
+            daemonsets=daemonsets,
             service_accounts=service_accounts,
-            metrics=metrics,
-            home_api=parse_home_api(home_api_address) if home_api_address is not None else None,
-            limits=parse_limits(reserve=reserve, share=share, cpu=cpu, memory=memory, pods=pods),
-            node_selector=parse_node_selector(node_selector) if node_selector is not None else {},
+            home_api_address=home_api_address,
             unschedulable_timeout=unschedulable_timeout,
+            address=address,
+            port=port,
+            health_port=health_port,
+            serving_certificate=serving_certificate,
+            cert_dir=cert_dir,
+            tls_cert_file=tls_cert_file,
+            tls_private_key_file=tls_private_key_file,
+            anonymous_auth=anonymous_auth,
+            metrics=metrics,
         )
     except SettingsError as error:
         raise fail(str(error), code=2) from None
-    to_terminal(verbose=verbose)
-    from bridge import app
+    if not in_cluster:
+        if given := [it for it in FOR_INSTALL if is_given(ctx, it)]:
+            raise fail(f"{', '.join(map(flag, given))}: of use with --in-cluster only", code=2)
+        begin(Asked(settings, Shown(verbose, log_format, check_traces(traces))))
+        return
+    from bridge.cli.installing import Wish, install, show
 
-    run(lambda stop: app.join(settings, told=step, stop=stop))
-    step("stopped; workloads in the remote go on")
+    wish = Wish(
+        settings,
+        given=passed_on(ctx),
+        image=image,
+        namespace=namespace,
+        replicas=replicas,
+        bound=bind or (),
+        everywhere=all_namespaces,
+        dry=dry_run,
+        timeout=timeout,
+    )
+    (show if ctx.meta.get(PRINTS) else install)(wish)

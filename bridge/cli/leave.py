@@ -2,46 +2,83 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bridge.cli.options import CLUSTERS, HomeContext, HomeKubeconfig
+from bridge.cli.options import (
+    HomeContext,
+    HomeKubeconfig,
+    RemoteContext,
+    RemoteKubeconfig,
+    Yes,
+)
 from bridge.settings import SettingsError, check_name
 from sync.kube.kubeconfig import KubeconfigRef
+
+WORKLOADS = "What becomes of the pods"
 
 
 def leave(
     *,
     name: Annotated[str, typer.Option(help="Name of the virtual node.", show_default=False)],
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option(
-            help="Kubeconfig of the remote; the one of the last join unless given.",
-            rich_help_panel=CLUSTERS,
-        ),
-    ] = None,
-    context: Annotated[
-        str | None,
-        typer.Option(help="Context of that kubeconfig.", rich_help_panel=CLUSTERS),
-    ] = None,
+    kubeconfig: RemoteKubeconfig = None,
+    context: RemoteContext = None,
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    drain: Annotated[
+        bool,
+        typer.Option(
+            "--drain",
+            help="Evict the pods first, as PodDisruptionBudgets allow it; best while the bridge "
+            "still serves the node.",
+            rich_help_panel=WORKLOADS,
+        ),
+    ] = False,
+    keep_workloads: Annotated[
+        bool,
+        typer.Option(
+            "--keep-workloads",
+            help="Let the remote's pods run on with what they use, looked after by nobody.",
+            rich_help_panel=WORKLOADS,
+        ),
+    ] = False,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            help="The longest wait for evictions, and for pods to end, in seconds.",
+            min=1,
+            rich_help_panel=WORKLOADS,
+        ),
+    ] = 600.0,
+    cert_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the node's serving certificate; the one of the last join unless given."
+        ),
+    ] = None,
+    yes: Yes = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Leave although a bridge seems to serve the node.")
+        bool,
+        typer.Option(
+            "--force",
+            help="Leave although a bridge serves the node, which ends that bridge, or although the "
+            "remote cannot be reached; home is cleaned then, and what may be left there is told.",
+        ),
     ] = False,
 ) -> None:
     """Remove a virtual node, and what is the bridge's, from both clusters.
 
     Says what that is, and asks. Pods on the node are deleted; their controllers make others
-    elsewhere. Nothing that is not the bridge's is touched.
+    elsewhere. Nothing that is not the bridge's is touched. Where it fails or is interrupted, run
+    it again: it goes on where it stopped.
     """
-    from bridge.cli.running import ask, fail, run, step
-    from bridge.leave import LeaveSettings
+    from bridge.cli.running import STOP_SECONDS, agreed, fail, run, step
     from bridge.leave import leave as leave_clusters
+    from bridge.leaving import LeaveSettings
 
     try:
         check_name(name)
@@ -49,6 +86,8 @@ def leave(
         raise fail(str(error), code=2) from None
     if context and not kubeconfig:
         raise fail("--context is one of a kubeconfig; name that with --kubeconfig", code=2)
+    if drain and keep_workloads:
+        raise fail("--drain and --keep-workloads exclude each other", code=2)
     if not yes and not sys.stdin.isatty():
         raise fail("there is nobody to ask; say --yes to remove without a question", code=2)
     settings = LeaveSettings(
@@ -56,14 +95,14 @@ def leave(
         home=KubeconfigRef(home_kubeconfig, home_context),
         remote=KubeconfigRef(kubeconfig, context) if kubeconfig else None,
         force=force,
+        drain=drain,
+        keep_workloads=keep_workloads,
+        timeout=timeout,
+        cert_dir=cert_dir,
     )
 
-    def agree(lines: list[str]) -> bool:
-        if not lines:
-            typer.echo("nothing is left to remove", err=True)
-            return True
-        typer.echo("To be removed:\n  " + "\n  ".join(lines), err=True)
-        return yes or ask("Remove all this?")
-
-    if not run(lambda _: leave_clusters(settings, told=step, agree=agree), stops=False):
+    agree = functools.partial(agreed, unasked=yes)
+    if not run(
+        lambda _: leave_clusters(settings, told=step, agree=agree), stops=False, end_by=STOP_SECONDS
+    ):
         raise fail("nothing was removed")

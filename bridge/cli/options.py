@@ -24,3 +24,34 @@ HomeContext = Annotated[
         rich_help_panel=CLUSTERS,
     ),
 ]
+#: For commands about a node that exists: it remembers where its remote is.
+RemoteKubeconfig = Annotated[
+    Path | None,
+    typer.Option(
+        help="Kubeconfig of the remote; the one of the last join unless given.",
+        rich_help_panel=CLUSTERS,
+    ),
+]
+RemoteContext = Annotated[
+    str | None,
+    typer.Option(help="Context of that kubeconfig.", rich_help_panel=CLUSTERS),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def check_traces(endpoint: str | None) -> str:
+    """The URL that ``--traces`` names; "" where none is. Ends the command where it is of no use."""
+    from urllib.parse import urlsplit
+
+    from bridge.cli.running import fail
+    from bridge.observability.traces import EXTRA, installed
+
+    if endpoint is None:
+        return ""
+    parts = urlsplit(endpoint)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        # Not what was written: it can hold a password.
+        raise fail("--traces: write a URL such as http://collector:4318", code=2)
+    if not installed():
+        raise fail(f"--traces needs packages that are not installed: {EXTRA}", code=2)
+    return endpoint

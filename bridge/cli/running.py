@@ -1,27 +1,75 @@
-"""Running a command's coroutine: the loop, signals, and errors as one sentence."""
+"""Running a command's coroutine: the loop, signals, and errors as one sentence.
+
+The process ends within `STOP_SECONDS` of the first SIGINT or SIGTERM where `run` is told so,
+whatever hangs: a command bounds its own end, and what no coroutine can end (a name server that does
+not answer, say, for which a thread waits) is cut by `_end_by`.
+
+A running bridge has this imported: what reads options must not come with it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import os
 import signal
+import sys
+import threading
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-import typer
-
 T = TypeVar("T")
+#: Says a line for a person in another way: (level, text).
+Speaker = Callable[[int, str], None]
+
+#: Seconds from the first signal to the end of the process: more than what `bridge.app` takes at
+#: the longest, and less than the 10 s after which people, and some supervisors, kill.
+STOP_SECONDS = 9.0
+
+#: Of ECMA-48, as every terminal has them.
+_RED, _GREEN = 31, 32
+
+
+class _Voice:
+    """How lines for a person are said."""
+
+    by: Speaker | None = None
+
+
+def speak_by(speaker: Speaker | None) -> None:
+    """Has steps and errors said so from now on; None is as they are on a terminal."""
+    _Voice.by = speaker
 
 
 def step(text: str) -> None:
     """One line of progress."""
-    typer.echo(f"{typer.style('✓', fg='green')} {text}", err=True)
+    if _Voice.by is not None:
+        _Voice.by(logging.INFO, text)
+    else:
+        _say(f"{_coloured('✓', _GREEN)} {text}")
 
 
-def fail(message: str, *, code: int = 1) -> typer.Exit:
+def fail(message: str, *, code: int = 1) -> SystemExit:
     """Says in one line what went wrong; raise what this returns."""
     line = " ".join(part.strip() for part in message.splitlines())
-    typer.echo(f"{typer.style('error', fg='red')}: {line}", err=True)
-    return typer.Exit(code)
+    if _Voice.by is not None:
+        _Voice.by(logging.ERROR, line)
+    else:
+        _say(f"{_coloured('error', _RED)}: {line}")
+    return SystemExit(code)
+
+
+def _say(line: str) -> None:
+    """On standard error, where that can be: a full disk there is no reason to end a bridge."""
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
+
+
+def _coloured(text: str, colour: int) -> str:
+    """For a terminal, unless its person wants none (no-color.org)."""
+    plain = os.environ.get("NO_COLOR") or not sys.stderr.isatty()
+    return text if plain else f"\033[{colour}m{text}\033[0m"
 
 
 def ask(question: str) -> bool:
@@ -29,6 +77,8 @@ def ask(question: str) -> bool:
 
     For that the loop, which stands still meanwhile, has to give the signal up for so long.
     """
+    import typer
+
     theirs = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return typer.confirm(question, err=True)
@@ -36,47 +86,52 @@ def ask(question: str) -> bool:
         signal.signal(signal.SIGINT, theirs)
 
 
-def run(command: Callable[[asyncio.Event], Awaitable[T]], *, stops: bool = True) -> T:
+def agreed(lines: list[str], *, unasked: bool) -> bool:
+    """Shows what is to be removed and asks, unless that is not wanted or nothing is there."""
+    if not lines:
+        print("nothing is left to remove", file=sys.stderr)
+        return True
+    print("To be removed:", *lines, sep="\n  ", file=sys.stderr, flush=True)
+    return unasked or ask("Remove all this?")
+
+
+def run(
+    command: Callable[[asyncio.Event], Awaitable[T]],
+    *,
+    stops: bool = True,
+    end_by: float | None = None,
+) -> T:
     """Runs ``command(stop)``; SIGINT and SIGTERM set ``stop``, a second one ends at once.
 
     A command that does not look at ``stop`` is run with ``stops=False``: the first one ends it.
+    ``end_by`` is how many seconds after the first one the process has ended, whatever hangs.
     Errors that are meant for people become one line and exit code 1; anything else is a defect
     and shows its traceback.
     """
-    from bridge.kubelet.certificate import CertificateError
-    from bridge.kubelet.server import ListenError
-    from bridge.node.controller import NodeTaken
-    from bridge.preflight.checks import PreflightError
-    from sync.engine import MappingChanged
-    from sync.kube.errors import KubeError
+    from bridge.errors import expected, for_people
 
-    for_people = (
-        CertificateError,
-        ListenError,
-        MappingChanged,
-        NodeTaken,
-        PreflightError,
-        KubeError,
-    )
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_with_signals(command, stops=stops))
-    except for_people as error:
+            return runner.run(_with_signals(command, stops=stops, end_by=end_by))
+    except for_people() as error:
         raise fail(str(error)) from None
     except asyncio.CancelledError:
         raise fail("interrupted before it was done") from None
     except BaseExceptionGroup as group:
-        expected, rest = group.split(for_people)
-        if expected is None or rest is not None:
+        if (reason := expected(group)) is None:
             raise
-        raise fail(str(_first(expected))) from None
+        raise fail(str(reason)) from None
 
 
-async def _with_signals(command: Callable[[asyncio.Event], Awaitable[T]], *, stops: bool) -> T:
+async def _with_signals(
+    command: Callable[[asyncio.Event], Awaitable[T]], *, stops: bool, end_by: float | None
+) -> T:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     task = asyncio.current_task()
 
     def on_signal() -> None:
+        if end_by is not None and not stop.is_set():
+            _end_by(end_by)
         if (stop.is_set() or not stops) and task is not None:
             task.cancel()
         stop.set()
@@ -86,9 +141,23 @@ async def _with_signals(command: Callable[[asyncio.Event], Awaitable[T]], *, sto
     return await command(stop)
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    first = group.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+def _end_by(seconds: float) -> None:
+    """Ends the process then, if it has not ended itself.
+
+    A thread of Python's does so with a sentence. It runs while other threads are waited for, and no
+    more once the interpreter is gone; libraries can wait for threads even after that, where the
+    system's timer ends the process a moment later.
+    """
+
+    def end() -> None:
+        fail(f"something hangs {seconds:.0f} s after the stop; ended without it")
+        os._exit(1)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds + 0.5)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -2,11 +2,61 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
 import typer
 
+from bridge.cli.options import (
+    HomeContext,
+    HomeKubeconfig,
+    RemoteContext,
+    RemoteKubeconfig,
+)
+from bridge.cli.output import Output, OutputOption, columns, show
+from sync.kube.kubeconfig import KubeconfigRef
 
-def version() -> None:
-    """Print the bridge's version."""
-    from bridge.version import version as installed
 
-    typer.echo(installed())
+def version(
+    *,
+    client: Annotated[
+        bool, typer.Option("--client", help="This command's version alone; nobody is asked.")
+    ] = False,
+    kubeconfig: RemoteKubeconfig = None,
+    context: RemoteContext = None,
+    home_kubeconfig: HomeKubeconfig = None,
+    home_context: HomeContext = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Say the versions of this command, of both clusters and of the running bridges.
+
+    What cannot be reached from here is told beside what is known.
+    """
+    from bridge import versions
+    from bridge.cli.running import fail, run
+
+    if context and not kubeconfig:
+        raise fail("--context is one of a kubeconfig; name that with --kubeconfig", code=2)
+    if client:
+        ours = {"client": versions.client()}
+        show(ours, output, lambda: str(ours["client"]["version"]))
+        return
+    settings = versions.VersionSettings(
+        KubeconfigRef(home_kubeconfig, home_context),
+        KubeconfigRef(kubeconfig, context) if kubeconfig else None,
+    )
+    found = run(lambda _: versions.versions(settings), stops=False)
+    show(found, output, lambda: _table(found))
+
+
+def _table(found: dict[str, Any]) -> str:
+    rows = [["client", "", found["client"]["version"], f"python {found['client']['python']}"]]
+    rows.append(["home", "", *_side(found["home"])])
+    for node in found["nodes"]:
+        served = f"served by {node['servedBy']}" if node["servedBy"] else "served by nobody"
+        rows.append(["bridge", node["name"], node["bridge"] or "?", served])
+        rows.append(["remote", node["name"], *_side(node["remote"])])
+    return columns(["what", "node", "version", "note"], rows)
+
+
+def _side(its: dict[str, Any]) -> list[str]:
+    return [its["version"] or "?", its["problem"]]

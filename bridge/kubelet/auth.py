@@ -9,7 +9,8 @@
   TokenReview; but the token may be good, and who gets a 401 throws it away.)
 - TokenReviews are remembered for `TOKEN_LIFETIME`, by a hash of the token, and accesses for
   `ALLOWED_LIFETIME` and `DENIED_LIFETIME`; so many, and no more, as `reviews.SIZE`. The same
-  question is not under way twice, and no more than `REVIEWS` of a kind.
+  question is not under way twice, and no more than `REVIEWS` of a kind; they do not wait behind the
+  requests of a burst of pods.
 - No token is in a log, an error or a repr, nor is it kept.
 """
 
@@ -38,6 +39,7 @@ from bridge.kubelet.refusals import Refusal
 from bridge.kubelet.reviews import Remembered
 from sync.kube.client import KubeClient
 from sync.kube.errors import KubeError
+from sync.kube.limiter import urgent
 from sync.kube.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Object, Resource
 
 #: Seconds, as a kubelet's --authentication-token-webhook-cache-ttl.
@@ -211,7 +213,9 @@ class Gate:
         review = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
         try:
             async with asyncio.timeout(REVIEW_TIMEOUT), self._turns[resource]:
-                answer = await self._home.create(resource, review)
+                # Somebody waits for it, and `REVIEWS` bounds what they ask.
+                with urgent():
+                    answer = await self._home.create(resource, review)
         except (KubeError, TimeoutError) as error:
             log.warning("a %s failed, so a request is refused: %s", resource.kind, error)
             raise Refusal(

@@ -13,18 +13,31 @@ import os
 import tempfile
 from pathlib import Path
 
-from bridge.kubelet.certificate import CertificateError, ServingCertificate
+from bridge.kubelet.certificate import CertificateError, ServingCertificate, from_pem
 
-#: What a private key begins with in PEM (RFC 7468); the certificates stand before it.
-_KEY = b"-----BEGIN PRIVATE KEY-----"
+
+def state_folder(home_id: str, node_name: str) -> Path:
+    """Where programs keep what is to outlive them (XDG Base Directory Specification).
+
+    Raises CertificateError where the user has no home.
+    """
+    try:
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    except RuntimeError as error:
+        raise CertificateError("this user has no home folder; give --cert-dir") from error
+    return Path(state, "cluster-bridge", "serving", home_id, node_name)
 
 
 class CertDir:
     """The files of one node."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._current = folder / "serving.pem"
         self._pending = folder / "pending.key"
+
+    def __str__(self) -> str:
+        return str(self._folder)
 
     def prepare(self) -> None:
         """Makes the folder, and finds out whether it can be written. Raises CertificateError."""
@@ -38,14 +51,11 @@ class CertDir:
     def current(self) -> ServingCertificate | None:
         """The certificate and its key, or None where none has been issued."""
         content = _read(self._current)
-        if content is None or _KEY not in content:
-            return None
-        certificate, mark, key = content.partition(_KEY)
-        return ServingCertificate(certificate, mark + key)
+        return from_pem(content) if content is not None else None
 
     def keep(self, pair: ServingCertificate) -> None:
         """Keeps what was issued; the key of its request is not needed any more."""
-        _write(self._current, pair.certificate + pair.key)
+        _write(self._current, pair.pem)
         self.forget_pending()
 
     def pending(self) -> bytes | None:
@@ -62,6 +72,26 @@ class CertDir:
             self._pending.unlink(missing_ok=True)
         except OSError as error:
             raise _not_usable(self._pending, error) from error
+
+    def files(self) -> list[Path]:
+        """The files of the node that are here; none where the folder cannot be looked into."""
+        try:
+            return [path for path in (self._current, self._pending) if path.exists()]
+        except OSError:
+            return []
+
+    def remove(self) -> None:
+        """Removes the node's files, and the folder where nothing else is in it. Raises
+        CertificateError."""
+        for path in (self._current, self._pending):
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise CertificateError(
+                    f"{path} cannot be removed: {error.strerror}; remove it by hand, it holds a key"
+                ) from error
+        with contextlib.suppress(OSError):
+            self._folder.rmdir()
 
 
 def _read(path: Path) -> bytes | None:

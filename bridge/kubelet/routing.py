@@ -21,6 +21,8 @@ from bridge.kubelet.refusals import Refusal
 _SUBRESOURCES: Mapping[str, tuple[str, ...]] = {
     "stats": ("stats",),
     "metrics": ("metrics",),
+    # What no kubelet has: the bridge's own state, for those who may have its numbers.
+    "bridge": ("metrics",),
     "logs": ("log",),
     "checkpoint": ("checkpoint",),
     "statusz": ("statusz",),
@@ -28,6 +30,8 @@ _SUBRESOURCES: Mapping[str, tuple[str, ...]] = {
     "pods": ("pods", "proxy"),
     "runningpods": ("pods", "proxy"),
     "healthz": ("healthz", "proxy"),
+    "livez": ("healthz", "proxy"),
+    "readyz": ("healthz", "proxy"),
     "configz": ("configz", "proxy"),
 }
 
@@ -38,6 +42,7 @@ _ABSENT: Mapping[str, tuple[int, str]] = {
         "a virtual node has /metrics, /metrics/resource, /metrics/cadvisor and /metrics/probes",
     ),
     "stats": (404, "a virtual node has /stats/summary"),
+    "bridge": (404, "a virtual node has /bridge/ and /bridge/v1/status"),
     "logs": (404, "a virtual node is no machine, so it has no log files; see the bridge's own log"),
     "checkpoint": (404, "the pods of a virtual node cannot be checkpointed"),
     "debug": (405, "debugging endpoints are not served by a virtual node"),
@@ -61,12 +66,13 @@ class Route:
     """A path such as ``/exec/{namespace}/{pod}/{container}``, its methods, and who answers.
 
     What stands in braces is one of the names of `names.checked`. A slash at the end of a request's
-    path is ignored.
+    path is ignored. ``of_itself``: it is about this process, which may serve no node just now.
     """
 
     path: str
     methods: frozenset[str]
     handler: Handler
+    of_itself: bool = False
 
     @property
     def segments(self) -> tuple[str, ...]:

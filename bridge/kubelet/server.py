@@ -2,7 +2,8 @@
 
 Every request of HTTP/1 goes the same way: who is it (401), may they (403), is there such a path and
 method (404, 405), and only then does a route's handler see it; so nobody learns what exists who may
-not. An answer of 400 and above is one sentence in plain text.
+not. A bridge that stands by answers 503 where it is asked about the node or its pods. An answer of
+400 and above is one sentence in plain text.
 
 `start` raises `ListenError` when the port is not to be had. `stop` ends what is open within its
 bound: streams hand over what they hold, the rest is cut. After it no task and no connection is
@@ -15,10 +16,11 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from aiohttp import HttpVersion10, HttpVersion11, http_exceptions, web
 
+from bridge.kubelet import probes
 from bridge.kubelet.active import MAX_STREAMS, ActiveStreams
 from bridge.kubelet.auth import VERBS, Gate
 from bridge.kubelet.certificate import ServingCertificate, server_context
@@ -57,8 +59,9 @@ class KubeletServer:
     ``client_ca`` is ``client-ca-file`` of home's ConfigMap
     ``kube-system/extension-apiserver-authentication``. ``anonymous`` is whether callers without a
     credential are asked about too. ``routes`` come on top of the table below. ``trouble`` says in a
-    sentence why pods are not followed just now, or nothing. ``max_streams`` is how many logs, execs
-    and so on may be open at once.
+    sentence why pods are not followed just now, or nothing; ``standby`` why another bridge is to be
+    asked; ``ready`` are the checks of ``/readyz``. ``max_streams`` is how many logs, execs and so
+    on may be open at once.
     """
 
     def __init__(
@@ -73,6 +76,8 @@ class KubeletServer:
         anonymous: bool = False,
         routes: Sequence[Route] = (),
         trouble: Callable[[], str] = str,
+        standby: Callable[[], str] = str,
+        ready: Mapping[str, probes.Check] | None = None,
         max_streams: int = MAX_STREAMS,
     ) -> None:
         self._certificate = certificate
@@ -80,12 +85,14 @@ class KubeletServer:
         self._context = server_context(certificate, client_ca=client_ca)
         self._gate = Gate(home, node_name, anonymous=anonymous)
         self._connections = Connections()
+        self._standby = standby
         self._active = ActiveStreams(max_streams)
         logs = Logs(remote, directory, self._active)
         streams = Streams(remote, directory, self._active)
         run = Run(remote, directory, self._active)
         listings = Listings(directory, trouble, anonymous=anonymous)
-        self._router = Router([*_routes(logs, streams, run, listings), *routes])
+        own = _routes(logs, streams, run, listings)
+        self._router = Router([*own, *probes.routes(ready or {}), *routes])
         self._http: web.Server | None = None
         self._listener: asyncio.Server | None = None
         self._shaking: set[Connection] = set()
@@ -122,7 +129,7 @@ class KubeletServer:
 
     async def start(self, host: str, port: int) -> None:
         """Listens. Raises ListenError. ``host`` is an address; ``::`` takes IPv4 too."""
-        sock = _listening(host, port)
+        sock = listening(host, port)
         self._http = web.Server(
             self._serve,
             handler_cancellation=True,
@@ -194,6 +201,8 @@ class KubeletServer:
         segments, query = split_target(request.raw_path)
         await self._gate.authorize(user, verb, subresources(segments))
         route, parameters = self._router.find(request.method, segments)
+        if not route.of_itself and (why := self._standby()):
+            raise Refusal(503, f"{why}; ask at the address that the Node has now")
         with self._connections.admitted(request):
             return await route.handler(Call(request, parameters, query))
 
@@ -214,14 +223,15 @@ def _routes(logs: Logs, streams: Streams, run: Run, listings: Listings) -> list[
         Route("/run/{namespace}/{pod}/{uid}/{container}", post, run.serve),
         Route("/pods", get, listings.pods),
         Route("/runningpods", get, listings.running_pods),
-        Route("/healthz", get, listings.healthy),
-        Route("/healthz/ping", get, listings.ping),
-        Route("/healthz/syncloop", get, listings.healthy),
-        Route("/configz", get, listings.config),
+        Route("/healthz", get, listings.healthy, of_itself=True),
+        Route("/healthz/ping", get, listings.ping, of_itself=True),
+        Route("/healthz/syncloop", get, listings.healthy, of_itself=True),
+        Route("/configz", get, listings.config, of_itself=True),
     ]
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens there. Raises ListenError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     if not 0 <= port <= 65535:
         raise ListenError(f"{port} is no port; give --port one from 1 to 65535")

@@ -5,60 +5,47 @@ one, for the connections to come, without a restart:
 
 - `SelfSigned`: made here, and made anew in good time.
 - `Files`: read again when they have changed; while they are no pair, the old pair goes on.
-- `Requested`: signed by home (`bridge.kubelet.signing`). Until somebody approves the request, and
-  where it is refused, a self-signed one is served. What home issued is kept in a folder, so that a
-  restart needs no approval.
+- `bridge.kubelet.requested.Requested`: signed by home.
 
-Renewal is at 70 to 90 % of the lifetime, at random, as in client-go's util/certificate. A request
-waits as long as it exists; one that home's controllers have removed (after a day) is made again.
-A certificate that ends before the next one is there goes on: who checks it refuses a self-signed
-one too. Nothing here ends the bridge: what fails is a warning, and is tried ever more seldom.
+Renewal is at 70 to 90 % of the lifetime, at random, as in client-go's util/certificate. Nothing
+here ends the bridge: what fails is a warning.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import os
 import random
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from typing import Protocol
 
-from bridge.kubelet.certdir import CertDir
 from bridge.kubelet.certificate import (
+    CLOCK_SKEW,
+    LIFETIME,
     CertificateError,
     ServingCertificate,
     from_files,
-    lacking,
-    lifetime,
-    self_signed,
-    server_context,
+    from_pem,
 )
-from bridge.kubelet.signing import Issued, Pending, Refused, new_key, outcome, signing_request
-from sync.backoff import Backoff
-from sync.informer import Informer
-from sync.kube.client import KubeClient
-from sync.kube.errors import AlreadyExists, KubeError
-from sync.kube.resources import CERTIFICATE_SIGNING_REQUESTS
-from sync.store import Key
-from translators.types import name_of
 
 #: Seconds asleep at most: timers of the loop know nothing of a clock that is set, nor of a suspend.
 LOOK = 3600.0
 #: Seconds between looks at the files. They are read when two looks saw the same, so that a pair is
 #: not taken while one half of it is being replaced.
 FILES_LOOK = 20.0
-#: Seconds that a request may be pending before a person is asked: approvers need less.
-HINT_AFTER = 2.0
-#: Seconds before home is asked again after a failure, and at most.
-RETRY_FIRST, RETRY_CAP = 2.0, 300.0
-#: Seconds before another request after one that was refused, and at most: each is for a person.
-ASK_FIRST, ASK_CAP = 60.0, 4 * 3600.0
+#: Seconds for making a certificate elsewhere, which takes a tenth of one.
+MAKING_SECONDS = 10.0
+#: Until the next try, where one that was made could not be put to use.
+RETRY = timedelta(minutes=1)
 
 Use = Callable[[ServingCertificate], None]
 Now = Callable[[], datetime]
+Make = Callable[[str, Sequence[str], datetime], Awaitable[ServingCertificate]]
 
 log = logging.getLogger(__name__)
 
@@ -70,69 +57,92 @@ class ServingSource(Protocol):
     def origin(self) -> str:
         """What `first` was, in words: "the kubelet API's certificate is ORIGIN"."""
 
-    def first(self) -> ServingCertificate:
+    async def first(self) -> ServingCertificate:
         """The one to begin with. Raises CertificateError."""
 
     async def run(self, use: Use) -> None:
         """Hands every later one to ``use``, which may raise CertificateError. Until cancelled."""
 
 
-def state_folder(home_id: str, node_name: str) -> Path:
-    """Where programs keep what is to outlive them (XDG Base Directory Specification).
-
-    Raises CertificateError where the user has no home.
-    """
-    try:
-        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    except RuntimeError as error:
-        raise CertificateError("this user has no home folder; give --cert-dir") from error
-    return Path(state, "cluster-bridge", "serving", home_id, node_name)
-
-
-def _until(pair: ServingCertificate) -> str:
-    return f"{lifetime(pair)[1]:%F %R} UTC"
-
-
-def _now() -> datetime:
+def utc_now() -> datetime:
+    """The time of day."""
     return datetime.now(UTC)
 
 
-def renewal(pair: ServingCertificate, rng: random.Random) -> datetime:
-    """When to get the next one."""
-    begin, end = lifetime(pair)
+def renewal(begin: datetime, end: datetime, rng: random.Random) -> datetime:
+    """When to get the next one after one that is good from ``begin`` to ``end``."""
     return begin + (end - begin) * rng.uniform(0.7, 0.9)
 
 
-async def _sleep_until(moment: datetime, now: Now) -> None:
+async def sleep_until(moment: datetime, now: Now) -> None:
+    """Sleeps until the clock says so, also where that is set meanwhile."""
     # NB: no event tells that the clock was set.
     while (left := (moment - now()).total_seconds()) > 0:  # noqa: ASYNC110
         await asyncio.sleep(min(left, LOOK))
 
 
-class SelfSigned:
-    """Certificates that are made and signed here."""
+async def self_signed(
+    node_name: str, addresses: Sequence[str], now: datetime
+) -> ServingCertificate:
+    """One that `bridge.kubelet.making` makes, in a process of its own.
 
-    def __init__(self, node_name: str, addresses: Sequence[str], *, now: Now = _now) -> None:
+    The key comes over a pipe. Where no process can be started, it is made here.
+    """
+    with contextlib.suppress(OSError, TimeoutError):
+        # -P: what lies in the working folder is not ours.
+        command = (sys.executable, "-P", "-m", "bridge.kubelet.making", now.isoformat())
+        process = await asyncio.create_subprocess_exec(
+            *command, node_name, *addresses, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL
+        )
+        try:
+            async with asyncio.timeout(MAKING_SECONDS):
+                said, _ = await process.communicate()
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        if process.returncode == 0 and (pair := from_pem(said)) is not None:
+            return pair
+    from bridge.kubelet import making
+
+    return making.self_signed(node_name, addresses, now=now)
+
+
+class SelfSigned:
+    """Certificates that are made and signed here. ``make`` is `self_signed`."""
+
+    def __init__(
+        self,
+        node_name: str,
+        addresses: Sequence[str],
+        *,
+        now: Now = utc_now,
+        make: Make = self_signed,
+    ) -> None:
         self._node = node_name
         self._addresses = addresses
         self._now = now
+        self._make = make
         self._rng = random.Random()  # noqa: S311  # jitter, not a secret
-        self._pair = self._made()
+        self._due = now()
         self.origin = "self-signed; API servers that check it need --serving-certificate csr"
 
-    def _made(self) -> ServingCertificate:
-        return self_signed(self._node, self._addresses, now=self._now())
-
-    def first(self) -> ServingCertificate:
+    async def first(self) -> ServingCertificate:
         """A new one."""
-        return self._pair
+        now = self._now()
+        self._due = renewal(now - CLOCK_SKEW, now + LIFETIME, self._rng)
+        return await self._make(self._node, self._addresses, now)
 
     async def run(self, use: Use) -> None:
         """Makes the next one in good time."""
         while True:
-            await _sleep_until(renewal(self._pair, self._rng), self._now)
-            self._pair = self._made()
-            use(self._pair)
+            await sleep_until(self._due, self._now)
+            try:
+                use(await self.first())
+            except CertificateError as error:
+                log.warning("the serving certificate stays as it was: %s", error)
+                self._due = self._now() + RETRY
 
 
 class Files:
@@ -145,7 +155,7 @@ class Files:
         self.origin = f"that of {certificate}"
         self._used: object = None
 
-    def first(self) -> ServingCertificate:
+    async def first(self) -> ServingCertificate:
         """What they hold now. Raises CertificateError."""
         self._used = self._look()
         return from_files(self._certificate, self._key)
@@ -177,142 +187,3 @@ def _seen(path: Path) -> object:
     except OSError:
         return None
     return stat.st_ino, stat.st_mtime_ns, stat.st_size
-
-
-class _NotIssued(Exception):
-    """A request that will not be answered by a certificate of use."""
-
-
-class Requested:
-    """Certificates that home signs. ``told`` gets what a person has to know or to do."""
-
-    def __init__(
-        self,
-        home: KubeClient,
-        node_name: str,
-        addresses: Sequence[str],
-        folder: CertDir,
-        *,
-        told: Callable[[str], None],
-        now: Now = _now,
-    ) -> None:
-        self._home = home
-        self._node = node_name
-        self._addresses = addresses
-        self._folder = folder
-        self._told = told
-        self._now = now
-        self._rng = random.Random()  # noqa: S311  # jitter, not a secret
-        self.origin = "self-signed until home has signed one"
-        self._due: datetime | None = None  # when the one that home issued is to be renewed
-        self._trouble = Backoff(first=RETRY_FIRST, cap=RETRY_CAP)
-        self._refusals = Backoff(first=ASK_FIRST, cap=ASK_CAP)
-
-    def first(self) -> ServingCertificate:
-        """What home issued before, where that is still good; else one of our own.
-
-        Raises CertificateError when the folder cannot be used.
-        """
-        self._folder.prepare()
-        kept = self._folder.current()
-        if kept is not None and not self._fault(kept):
-            self._due = renewal(kept, self._rng)
-            self.origin = f"one of home's, good until {_until(kept)}"
-            return kept
-        return self_signed(self._node, self._addresses, now=self._now())
-
-    async def run(self, use: Use) -> None:
-        """Asks for one, waits for it, and asks for the next in good time."""
-        while True:
-            if self._due is not None:
-                await _sleep_until(self._due, self._now)
-            await asyncio.sleep(await self._renewed(use))
-
-    async def _renewed(self, use: Use) -> float:
-        """Tries it; how many seconds to wait before the next step."""
-        try:
-            pair = await self._asked()
-            use(pair)
-            await asyncio.to_thread(self._folder.keep, pair)
-        except _NotIssued as error:
-            wait = self._refusals.next()
-            log.warning("home: %s; another is made in %.0f s", error, wait)
-            return wait
-        except (KubeError, CertificateError) as error:
-            wait = self._trouble.next()
-            log.warning("the serving certificate: %s; next try in %.0f s", error, wait)
-            return wait
-        self._due = renewal(pair, self._rng)
-        self._trouble.reset()
-        self._refusals.reset()
-        self._told(
-            f"home: the kubelet API's certificate is one of home's, good until {_until(pair)}"
-        )
-        return 0.0
-
-    async def _asked(self) -> ServingCertificate:
-        """One that home has signed. Raises KubeError, CertificateError and _NotIssued."""
-        key = self._folder.pending() or new_key()
-        try:
-            request = signing_request(key, self._node, self._addresses)
-        except CertificateError:
-            self._folder.forget_pending()  # the next try is with another
-            raise
-        await asyncio.to_thread(self._folder.keep_pending, key)
-        name = name_of(request)
-        try:
-            await self._home.create(CERTIFICATE_SIGNING_REQUESTS, request)
-        except AlreadyExists:
-            log.info("certificate signing request %s is taken up again", name)
-        answer = await self._answer(name)
-        if isinstance(answer, Refused):
-            self._folder.forget_pending()
-            raise _NotIssued(f"certificate signing request {name} {answer.why}")
-        pair = ServingCertificate(answer.certificate, key)
-        if fault := self._fault(pair):
-            self._folder.forget_pending()
-            raise _NotIssued(f"what was issued for certificate signing request {name} {fault}")
-        return pair
-
-    async def _answer(self, name: str) -> Issued | Refused:
-        """Waits for what becomes of the request. Raises _NotIssued when it is removed."""
-        selector = f"metadata.name={name}"
-        informer = Informer(self._home, CERTIFICATE_SIGNING_REQUESTS, fields=selector)
-        changed = asyncio.Event()
-        informer.on_change(lambda *_: changed.set())
-        hint = asyncio.get_running_loop().call_later(HINT_AFTER, self._hint, name)
-        try:
-            async with asyncio.TaskGroup() as group:
-                watching = group.create_task(informer.run(), name=f"request {name}")
-                await informer.synced.wait()
-                while True:
-                    changed.clear()
-                    found = informer.store.get(Key("", name))
-                    answer = outcome(found) if found is not None else None
-                    if not isinstance(answer, Pending):
-                        break
-                    await changed.wait()
-                watching.cancel()
-        finally:
-            hint.cancel()
-        if answer is None:
-            raise _NotIssued(f"certificate signing request {name} was removed")
-        return answer
-
-    def _hint(self, name: str) -> None:
-        self._told(
-            f"home: waiting for the approval of certificate signing request {name}: "
-            f"kubectl certificate approve {name}"
-        )
-
-    def _fault(self, pair: ServingCertificate) -> str:
-        """Why it is of no use, or nothing."""
-        try:
-            server_context(pair, client_ca="")
-            missing = lacking(pair, self._node, self._addresses)
-            end = lifetime(pair)[1]
-        except CertificateError as error:
-            return f"cannot be used: {error}"
-        if missing:
-            return f"is not good for {', '.join(missing)}"
-        return "has expired" if end <= self._now() else ""

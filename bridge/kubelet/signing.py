@@ -19,12 +19,16 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from bridge.kubelet.certificate import CertificateError, alternatives, key_pem, subject
+from bridge.kubelet.certificate import CertificateError
+from bridge.kubelet.making import alternatives, key_pem, subject
 from sync.kube.resources import CERTIFICATE_SIGNING_REQUESTS, Object
+from translators.types import name_of
 
 SIGNER = "kubernetes.io/kubelet-serving"
 #: For ECDSA; RSA would need "key encipherment" too.
 USAGES = ("digital signature", "server auth")
+#: How a request is named: this, the node's name, and digits of the hash.
+_PREFIX, _DIGEST = "kubelet-serving-", 10
 #: What of a node's name stands in the request's: with the rest it stays under 253 characters.
 _NAMED = 200
 
@@ -78,13 +82,19 @@ def signing_request(key: bytes, node_name: str, addresses: Sequence[str]) -> Obj
     return {
         "apiVersion": CERTIFICATE_SIGNING_REQUESTS.api_version,
         "kind": CERTIFICATE_SIGNING_REQUESTS.kind,
-        "metadata": {"name": f"kubelet-serving-{node_name[:_NAMED]}-{digest[:10]}"},
+        "metadata": {"name": f"{_PREFIX}{node_name[:_NAMED]}-{digest[:_DIGEST]}"},
         "spec": {
             "request": base64.b64encode(request.public_bytes(serialization.Encoding.PEM)).decode(),
             "signerName": SIGNER,
             "usages": list(USAGES),
         },
     }
+
+
+def is_request_of(request: Object, node_name: str) -> bool:
+    """Whether a CertificateSigningRequest is one that was made here for the node."""
+    name, _, digest = name_of(request).rpartition("-")
+    return name == _PREFIX + node_name[:_NAMED] and len(digest) == _DIGEST
 
 
 def outcome(request: Object) -> Outcome:

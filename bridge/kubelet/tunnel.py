@@ -9,7 +9,7 @@ Guarantees:
   direction stays open; but not longer than `HALF_OPEN` without a byte.
 - When one end is lost, what it sent is still handed over, and then the other is closed too.
 - Both are closed after `idle` seconds without a byte either way.
-- An end that is gone without a word is noticed in 25 to 35 seconds: by TCP's own probes when
+- An end that is gone without a word is noticed in 20 to 30 seconds: by TCP's own probes when
   nothing was sent to it, and else because it acknowledges nothing. A caller that does not read
   hears of it when it reads on, after what was received.
 - Closing is bounded: an end that does not take its last bytes in `CLOSE_GRACE` is cut.

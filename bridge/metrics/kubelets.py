@@ -26,7 +26,7 @@ from translators.naming import Origin
 #: scrape_timeout): what some nodes have said must be there by then.
 ALL_SECONDS = 8.0
 NODE_SECONDS = 5.0
-#: Half of the connections that a client has (`sync.kube.client.MAX_CONNECTIONS`): pods come first.
+#: Half of the connections of a client (`sync.kube.transport.MAX_CONNECTIONS`): pods come first.
 PARALLEL = 32
 
 T = TypeVar("T")

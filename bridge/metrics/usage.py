@@ -39,6 +39,7 @@ class NodeUsage:
         self.memory_bytes: float = NOTHING_BYTES
         self.milliseconds: int | None = None
         """When the newest of the pods' samples was taken; None where no pod has one."""
+        self._went_on = False
         self._last: dict[str, tuple[float, int]] = {}
         self._before: Set[str] | None = None
 
@@ -48,13 +49,21 @@ class NodeUsage:
 
     def go_on(self, note: str) -> None:
         """Begins where the bridge before ended; where that left nothing, or nothing that is a
-        number, with what there is."""
+        number, with what there is. Again, where another bridge has served the node meanwhile: what
+        pods used in that time is in its sum."""
         try:
             before = float(note)
         except ValueError:
             return
-        if 0 < before < math.inf:
+        if not 0 < before < math.inf:
+            return
+        if self._went_on:
+            self.cpu_seconds = max(self.cpu_seconds, before)
+            self._last.clear()
+            self._before = None
+        else:
             self.cpu_seconds += before
+        self._went_on = True
 
     def count(self, samples: Iterable[PodUsage], *, present: Set[str]) -> None:
         """Takes up an answer. ``present`` are the UIDs of all pods that are there: those that do

@@ -6,6 +6,7 @@
 - The status is written when it differs, `SETTLE` seconds after the first of a burst of changes;
   unchanged it is never written. Where the remote's load changes all the time, what is free is
   written every `SPACING` seconds, and the largest pod's size every `LARGEST_SECONDS`.
+- Its requests, and those of the Lease, wait for no pod's (`sync.kube.limiter.urgent`).
 - The renewal of the Lease is all that an idle bridge writes.
 - A request that the remote refuses with 401 has its nodes watched anew: the outage is noticed then,
   and else when the server ends the watch, which is within ten minutes.
@@ -27,10 +28,12 @@ from bridge.node.lease import NodeLease
 from bridge.node.marks import Marks
 from bridge.node.model import NodeFacts
 from bridge.node.note import Note
+from sync.about import about, about_object
 from sync.events import EventRecorder
 from sync.informer import Informer
 from sync.kube.client import KubeClient
-from sync.kube.errors import AlreadyExists, Conflict, KubeError
+from sync.kube.errors import AlreadyExists, Conflict, KubeError, NotFound, NotLeading
+from sync.kube.limiter import urgent
 from sync.kube.resources import NODES
 from sync.offer import Offer, Offered
 from sync.store import Key
@@ -98,7 +101,6 @@ class NodeController:
         self.node.on_state(self._home_state_changed)
         remote_nodes.on_change(self._remote_node_changed)
         offer.on_change(self._offer_changed)
-        remote_nodes.client.on_refused(remote_nodes.doubt)
         for informer in watched:
             informer.on_state(self._state_changed)
         if unplaced is not None:
@@ -109,25 +111,50 @@ class NodeController:
         """The Node's name."""
         return self._facts.name
 
+    def current(self) -> Object | None:
+        """The Node, as it was last seen."""
+        return self._node()
+
+    async def vacant(self) -> bool:
+        """Whether there is no Node of the name. Raises NodeTaken where there is another's."""
+        try:
+            node = await self._home.get(NODES, self._facts.name)
+        except NotFound:
+            return True
+        check_ours(node, self._facts)
+        return False
+
+    def hurry(self) -> None:
+        """What failed is tried now: something that it may have failed for has changed."""
+        self._queue.hurry()
+
     async def register(self) -> Object:
         """Makes the Node, or takes it up again after an earlier join. Raises NodeTaken."""
-        node = await self._obtain()
-        await self._take(node)
+        with urgent():
+            node = await self._obtain()
+            await self._take(node)
         return node
 
     async def run(self) -> None:
         """Keeps the Node and the Lease until cancelled, then releases the Lease."""
+        forget = self._remote_nodes.client.on_refused(self._remote_nodes.doubt)
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self.node.run(), name="watch-home-node")
-                group.create_task(self._lease.run(), name="node-lease")
-                group.create_task(self._keep_node(), name="node-status")
+            with urgent():
+                await self._run()
         finally:
+            forget()
             self._queue.close()
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.node.run(), name="watch-home-node")
+            group.create_task(self._lease.run(), name="node-lease")
+            group.create_task(self._keep_node(), name="node-status")
 
     async def release(self) -> None:
         """Gives the Lease back."""
-        await self._lease.release()
+        with urgent():
+            await self._lease.release()
 
     # -- what changed ----------------------------------------------------------------------
 
@@ -158,7 +185,8 @@ class NodeController:
             try:
                 await self._reconcile()
             except KubeError as error:
-                log.warning("the Node could not be written: %s", error)
+                level = logging.DEBUG if isinstance(error, NotLeading) else logging.WARNING
+                log.log(level, "the Node could not be written: %s", error)
                 self._queue.retry(key)
             else:
                 self._queue.forget(key)
@@ -169,7 +197,11 @@ class NodeController:
         node = self._node()
         if node is None:
             node = await self._obtain()
-            changes.info("node %s: made again after its deletion", self._facts.name)
+            changes.info(
+                "node %s: made again after its deletion",
+                self._facts.name,
+                extra=about_object("Node", node, cluster="home"),
+            )
         if uid_of(node) == self._node_uid:
             await self._write(node)
         else:
@@ -296,7 +328,9 @@ class NodeController:
         level = logging.INFO if ready != self._told else logging.DEBUG
         self._told = ready
         what = model.describe(offered.capacity)
-        changes.log(level, "node %s: %s; %s", self._facts.name, _words(ready), what)
+        name = self._facts.name
+        fields = about("Node", name, uid=self._node_uid, cluster="home")
+        changes.log(level, "node %s: %s; %s", name, _words(ready), what, extra=fields)
 
     def _health(self, nodes: list[Object]) -> Health:
         now = asyncio.get_running_loop().time()

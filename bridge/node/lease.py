@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 from bridge.node.note import Note
 from sync.kube.client import KubeClient
-from sync.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
+from sync.kube.errors import AlreadyExists, Conflict, KubeError, NotFound, NotLeading
 from sync.kube.resources import LEASES
 from translators.types import Object, uid_of
 
@@ -52,6 +52,8 @@ class NodeLease:
             await asyncio.sleep(RENEW_SECONDS)
             try:
                 await self.renew()
+            except NotLeading as error:
+                log.debug("the node's Lease is not ours to renew: %s", error)
             except KubeError as error:
                 log.warning("the node's Lease could not be renewed: %s", error)
 

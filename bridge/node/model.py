@@ -27,6 +27,8 @@ LABEL_REMOTE = f"{DOMAIN}/remote"
 ANNOTATION_KUBECONFIG = f"{DOMAIN}/kubeconfig"
 ANNOTATION_CONTEXT = f"{DOMAIN}/context"
 ANNOTATION_HOME_NAME = f"{DOMAIN}/home-name"
+#: Where a serving certificate of home's is kept on that machine.
+ANNOTATION_CERT_DIR = f"{DOMAIN}/cert-dir"
 #: On the Lease: what the node's pods have used by then, for the bridge that comes next.
 ANNOTATION_CPU_SECONDS = f"{DOMAIN}/cpu-seconds"
 

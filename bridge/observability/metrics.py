@@ -1,50 +1,47 @@
 """``/metrics``: the bridge's own numbers, for Prometheus.
 
 `Exporter` reads what the parts count for themselves (`sync.measures` and the like) when somebody
-asks, and counts nothing itself: parts know nothing of it. Everything is named ``cluster_bridge_*``
-but for the process' own (``process_*``, ``python_gc_*``), which are prometheus_client's. Labels are
-kinds, names of queues, methods and codes; no name of an object, and nothing of a credential.
+asks, and counts nothing itself: parts know nothing of it. Queues have the names of client-go's
+(``workqueue_*``), which dashboards of controllers know; the process' own (``process_*``,
+``python_gc_*``) are prometheus_client's; everything else is ``bridge_*``. Labels are kinds, names
+of queues and of resources, methods and codes; but for the virtual node's own no name of an object,
+and nothing of a credential.
 docs/metrics.md has the table of all (a test holds it against this).
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
+import asyncio
+import platform
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-    Metric,
-)
+from prometheus_client.core import InfoMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from bridge.kubelet.routing import Call, Route
 from bridge.kubelet.server import KubeletServer
 from bridge.metrics.endpoints import Metrics
+from bridge.node.election import Election
+from bridge.observability.families import by_part, counter, gauge, histogram
 from sync.engine import Engine
-from sync.measures import Histogram
+from sync.measures import Requests
+from translators import quantity
 from translators.exposition import CONTENT_TYPE
 
 #: All that a pod's ``status.phase`` can be: a phase that no pod is in is 0, not missing.
 PHASES = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
 SIDES = ("home", "remote")
 
-#: Names of labels, or their values.
-_Labels = tuple[str, ...]
-
 
 class Exporter:
     """Answers ``/metrics``; whose numbers it tells is said by `show`."""
 
     def __init__(self) -> None:
+        self._shown: Parts | None = None
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         GCCollector(registry=self._registry)
@@ -52,10 +49,13 @@ class Exporter:
     @property
     def route(self) -> Route:
         """What the kubelet API is to serve."""
-        return Route("/metrics", frozenset({"GET"}), self._serve)
+        return Route("/metrics", frozenset({"GET"}), self._serve, of_itself=True)
 
     def show(self, parts: Parts) -> None:
-        """Shows the numbers of these parts from now on."""
+        """Shows the numbers of these parts from now on, and no others'."""
+        if self._shown is not None:
+            self._registry.unregister(self._shown)
+        self._shown = parts
         self._registry.register(parts)
 
     async def _serve(self, _: Call) -> web.StreamResponse:
@@ -69,9 +69,16 @@ class Parts(Collector):
     """The parts of one join, and what each says."""
 
     def __init__(
-        self, version: str, engine: Engine, server: KubeletServer, metrics: Metrics
+        self,
+        version: str,
+        *,
+        engine: Engine,
+        server: KubeletServer,
+        metrics: Metrics,
+        election: Election,
     ) -> None:
         self._version = version
+        self._election = election
         self._clients = (engine.home_pods.client, engine.remote_pods.client)
         self._engine = engine
         self._server = server
@@ -80,34 +87,99 @@ class Parts(Collector):
     def collect(self) -> Iterator[Metric]:
         """All families."""
         yield InfoMetricFamily(
-            "cluster_bridge_build", "The bridge's version.", {"version": self._version}
+            "bridge_build",
+            "The bridge's version, and Python's.",
+            {"version": self._version, "python": platform.python_version()},
         )
+        yield from self._who_leads()
         yield from self._what_is()
+        yield from self._what_it_offers()
+        yield from self._pods()
         yield from self._requests()
+        yield from self._watches()
         yield from self._queues()
+        yield from self._reconciles()
         yield from self._kubelet_api()
+
+    def _who_leads(self) -> Iterator[Metric]:
+        yield gauge(
+            "bridge_leader",
+            "1 while this bridge holds the lease to serve the node, 0 while it stands by.",
+            ("node",),
+            {(self._election.node,): int(self._election.leads)},
+        )
+        yield counter(
+            "bridge_leader_transitions",
+            "How often this bridge came to hold the lease.",
+            ("node",),
+            {(self._election.node,): self._election.transitions},
+        )
+        yield histogram(
+            "bridge_event_loop_lag_seconds",
+            "How late the event loop was: sampled at each renewal of the lease.",
+            (),
+            {(): self._election.lag},
+        )
 
     def _what_is(self) -> Iterator[Metric]:
         store = self._engine.home_pods.store
         phases = Counter(str((pod.get("status") or {}).get("phase")) for pod in store)
-        yield _gauge(
-            "pods",
+        yield gauge(
+            "bridge_pods",
             "Pods bound to the virtual node, by phase.",
             ("phase",),
             {(phase,): phases[phase] for phase in PHASES},
         )
         failing = {it.client.side for it in self._engine.informers if it.error is not None}
-        yield _gauge(
-            "up",
+        yield gauge(
+            "bridge_up",
             "1 while all that is watched in this cluster can be watched, else 0.",
             ("side",),
             {(side,): int(side not in failing) for side in SIDES},
         )
 
+    def _what_it_offers(self) -> Iterator[Metric]:
+        """Once the remote's nodes are known; not by name, but by resource."""
+        offers = self._engine.remote_nodes.synced.is_set()
+        found = self._engine.offer.offered().capacity if offers else None
+        yield gauge(
+            "bridge_node_capacity",
+            "What the remote's nodes have: cores, bytes, or numbers.",
+            ("resource",),
+            _amounts(found.capacity if found is not None else {}),
+        )
+        yield gauge(
+            "bridge_node_allocatable",
+            "What the virtual node offers of that.",
+            ("resource",),
+            _amounts(found.allocatable if found is not None else {}),
+        )
+        yield gauge(
+            "bridge_node_remote_nodes",
+            "Nodes of the remote that take pods.",
+            (),
+            {(): found.nodes if found is not None else 0},
+        )
+
+    def _pods(self) -> Iterator[Metric]:
+        times = self._engine.pods.times
+        yield histogram(
+            "bridge_pod_status_lag_seconds",
+            "How long changes of pods in the remote took to be home's status.",
+            (),
+            {(): times.lag},
+        )
+        yield histogram(
+            "bridge_pod_start_duration_seconds",
+            "How long pods took from being bound to the node until home's status said Running.",
+            (),
+            {(): times.start},
+        )
+
     def _requests(self) -> Iterator[Metric]:
-        measures = {client.side: client.measures for client in self._clients}
-        yield _counter(
-            "api_requests",
+        measures = self._measures
+        yield counter(
+            "bridge_api_requests",
             "Requests to API servers, by method (STREAM: watches and logs) and status code.",
             ("side", "method", "code"),
             {
@@ -116,98 +188,161 @@ class Parts(Collector):
                 for key, count in it.answered.items()
             },
         )
-        yield _histogram(
-            "api_request_duration_seconds",
+        yield histogram(
+            "bridge_api_request_duration_seconds",
             "How long requests to API servers took, without streams.",
-            ("side", "method"),
+            ("side", "method", "code"),
             {
-                (side, method): histogram
+                (side, *key): took
                 for side, it in measures.items()
-                for method, histogram in it.seconds.items()
+                for key, took in it.seconds.items()
             },
         )
-        yield _counter(
-            "watch_lists",
+        limiters = {(client.side,): client.limiter for client in self._clients}
+        yield gauge(
+            "bridge_api_requests_limit",
+            "Requests that may be in flight at once: lower where the server pushes back.",
+            ("side",),
+            {side: it.limit for side, it in limiters.items()},
+        )
+        yield gauge(
+            "bridge_api_requests_in_flight",
+            "Requests that are in flight, without streams and without those of the node itself.",
+            ("side",),
+            {side: it.in_flight for side, it in limiters.items()},
+        )
+        yield gauge(
+            "bridge_api_requests_waiting",
+            "Requests that wait until fewer are in flight.",
+            ("side",),
+            {side: it.waiting for side, it in limiters.items()},
+        )
+
+    @property
+    def _measures(self) -> dict[str, Requests]:
+        return {client.side: client.measures for client in self._clients}
+
+    def _watches(self) -> Iterator[Metric]:
+        measures = self._measures
+        yield counter(
+            "bridge_watch_lists",
             "Full lists for watches: at the start, and where a watch could not go on.",
             ("side", "resource"),
-            _by_part({side: it.lists for side, it in measures.items()}),
+            by_part({side: it.lists for side, it in measures.items()}),
         )
-        yield _counter(
-            "watches",
+        yield counter(
+            "bridge_watches",
             "Watches that were begun; servers end each after some minutes.",
             ("side", "resource"),
-            _by_part({side: it.watches for side, it in measures.items()}),
+            by_part({side: it.watches for side, it in measures.items()}),
         )
-        yield _counter(
-            "watch_failures",
+        yield counter(
+            "bridge_watch_failures",
             "Lists and watches that failed.",
             ("side", "resource"),
-            _by_part({side: it.watch_failures for side, it in measures.items()}),
+            by_part({side: it.watch_failures for side, it in measures.items()}),
         )
+        yield counter(
+            "bridge_watch_defects",
+            "Changes that the bridge stumbled over, for a defect of its own.",
+            ("side", "resource"),
+            # From 0 on, so that the first one is an increase.
+            {(side, kind): it.defects[kind] for side, it in measures.items() for kind in it.lists},
+        )
+        yield gauge(
+            "bridge_watch_staleness_seconds",
+            "For how long the most silent watch of a kind has said nothing.",
+            ("side", "resource"),
+            self._staleness(),
+        )
+
+    def _staleness(self) -> dict[tuple[str, ...], float]:
+        now = asyncio.get_running_loop().time()
+        found: dict[tuple[str, ...], float] = {}
+        for it in self._engine.watches:
+            if it.heard is not None:
+                key = (it.client.side, str(it.resource))
+                found[key] = max(found.get(key, 0.0), now - it.heard)
+        return found
 
     def _queues(self) -> Iterator[Metric]:
         queues = {(it.name,): it.queue for it in self._engine.controllers}
         name = ("name",)
-        yield _gauge(
+        yield gauge(
             "workqueue_depth",
             "Keys that wait for a worker.",
             name,
             {key: len(queue) for key, queue in queues.items()},
         )
-        yield _counter(
+        yield counter(
             "workqueue_adds",
             "Keys that were added.",
             name,
             {key: queue.adds for key, queue in queues.items()},
         )
-        yield _counter(
+        yield counter(
             "workqueue_retries",
             "Keys that were to be tried again.",
             name,
             {key: queue.retries for key, queue in queues.items()},
         )
-        yield _histogram(
+        yield histogram(
             "workqueue_queue_duration_seconds",
             "How long keys waited for a worker.",
             name,
             {key: queue.waited for key, queue in queues.items()},
         )
-        yield _histogram(
+        yield histogram(
             "workqueue_work_duration_seconds",
             "How long reconciles took.",
             name,
             {(it.name,): it.worked for it in self._engine.controllers},
         )
-        yield _counter(
-            "reconciles",
+        unfinished = {(it.name,): it.unfinished for it in self._engine.controllers}
+        yield gauge(
+            "workqueue_unfinished_work_seconds",
+            "For how long the reconciles that are under way have been, all together.",
+            name,
+            {key: sum(seconds) for key, seconds in unfinished.items()},
+        )
+        yield gauge(
+            "workqueue_longest_running_processor_seconds",
+            "For how long the longest of them has been.",
+            name,
+            {key: max(seconds, default=0.0) for key, seconds in unfinished.items()},
+        )
+
+    def _reconciles(self) -> Iterator[Metric]:
+        yield counter(
+            "bridge_reconciles",
             "Reconciles by result: success, waiting (for something that is no failure), failure "
             "(of a request), defect (of the bridge).",
             ("name", "result"),
-            _by_part({it.name: it.results for it in self._engine.controllers}),
+            by_part({it.name: it.results for it in self._engine.controllers}),
         )
 
     def _kubelet_api(self) -> Iterator[Metric]:
-        yield _gauge(
-            "streams",
+        yield gauge(
+            "bridge_streams",
             "Open streams of the kubelet API.",
             ("kind",),
             {(kind,): count for kind, count in self._server.streams.counts.items()},
         )
-        yield _counter(
-            "stream_bytes",
+        yield counter(
+            "bridge_stream_bytes",
             "Bytes that streams have carried: in from the caller, out to the caller.",
             ("kind", "direction"),
             {(kind, way): n for (kind, way), n in self._server.streams.bytes.items()},
         )
-        yield _counter(
-            "reviews",
+        yield counter(
+            "bridge_reviews",
             "Answers to who calls the kubelet API and whether they may: asked of home's API "
             "server, or remembered.",
             ("kind", "answer"),
             self._server.reviews,
         )
-        yield _counter(
-            "scrapes",
+        yield counter(
+            "bridge_scrapes",
             "Answers on what pods use: complete, or partial where a kubelet of the remote (or its "
             "metrics API) was silent.",
             ("path", "result"),
@@ -215,35 +350,5 @@ class Parts(Collector):
         )
 
 
-def _by_part(counters: Mapping[str, Mapping[str, int]]) -> dict[_Labels, int]:
-    """The counters of several parts, with the part as the first label."""
-    return {(part, key): count for part, it in counters.items() for key, count in it.items()}
-
-
-def _numbers(
-    kind: type[GaugeMetricFamily | CounterMetricFamily],
-    name: str,
-    told: str,
-    labels: _Labels,
-    values: Mapping[_Labels, int],
-) -> Metric:
-    family = kind(f"cluster_bridge_{name}", told, labels=labels)
-    for key, value in values.items():
-        family.add_metric(key, value)
-    return family
-
-
-_gauge = functools.partial(_numbers, GaugeMetricFamily)
-_counter = functools.partial(_numbers, CounterMetricFamily)
-
-
-def _histogram(
-    name: str, told: str, labels: _Labels, values: Mapping[_Labels, Histogram]
-) -> Metric:
-    family = HistogramMetricFamily(f"cluster_bridge_{name}", told, labels=labels)
-    bounds = [*(str(bound) for bound in Histogram.BOUNDS), "+Inf"]
-    for key, histogram in values.items():
-        # Prometheus' buckets hold all that is at most their bound.
-        sums = itertools.accumulate(histogram.counts)
-        family.add_metric(key, list(zip(bounds, sums, strict=True)), histogram.total)
-    return family
+def _amounts(quantities: Mapping[str, str]) -> dict[tuple[str, ...], float]:
+    return {(name,): float(quantity.parse(amount)) for name, amount in quantities.items()}

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from bridge.kubelet import clientca
 from bridge.preflight import permissions
 from bridge.settings import API_PORT, JoinSettings, MetricsChoice, MetricsSource
-from sync.kube.access import Access, KubeconfigRef, load
+from sync.kube.access import KubeconfigRef, load
 from sync.kube.client import KubeClient
 from sync.kube.errors import (
     ApiError,
@@ -69,6 +69,12 @@ _METRICS_TOLD: Mapping[MetricsSource, str] = {
 }
 
 
+_BY_NAMESPACE = (
+    "home: pods of a namespace run when the bridge may read it; bridge rbac namespace NAME prints "
+    "what lets it"
+)
+
+
 @asynccontextmanager
 async def connected(ref: KubeconfigRef, *, side: Side, told: Told) -> AsyncIterator[KubeClient]:
     """A client whose API server has answered. Raises PreflightError."""
@@ -88,23 +94,31 @@ async def check(
     """All checks between two clusters that answer. Raises PreflightError."""
     with explained():
         async with asyncio.timeout(LIMIT):
-            lacking = await permissions.lacking(home=home, remote=remote, settings=settings)
+            node = settings.name or dns_label(remote.access.context)
+            lacking = await permissions.lacking(
+                home=home, remote=remote, settings=settings, node=node
+            )
             if lacking:
                 raise PreflightError(lacking)
             told("both: the credentials may do what the bridge does")
-            home_uid, remote_uid = await asyncio.gather(_cluster_uid(home), _cluster_uid(remote))
+            everywhere = permissions.in_namespaces(
+                network=settings.network, service_accounts=settings.service_accounts
+            )
+            if not await permissions.may_all(home, everywhere):
+                told(_BY_NAMESPACE)
+            home_uid, remote_uid = await asyncio.gather(cluster_uid(home), cluster_uid(remote))
             if home_uid == remote_uid:
                 raise PreflightError(
                     f"{remote.access.server} is the home cluster itself (same kube-system "
                     "namespace); name another cluster with --kubeconfig or --context"
                 )
-            identity = _identity(settings, remote.access, home_uid=home_uid)
-            address = settings.address or await _address(home)
+            identity = identity_of(settings, node=node, home_uid=home_uid)
+            address = settings.address or await own_address(home)
             client_ca = await _client_ca(home)
             home_api = None
             if settings.service_accounts == "home":
-                home_api = settings.home_api or await _home_api(home)
-            metrics = await _metrics(remote, settings.metrics)
+                home_api = settings.home_api or await home_api_of(home)
+            metrics = await metrics_source(remote, settings.metrics)
     told(f"home: reaches this bridge at {address}")
     if home_api is not None:
         told(f"remote: pods find home's API server at {home_api}")
@@ -126,7 +140,7 @@ class explained:  # noqa: N801  # reads as a statement
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, KubeError):
-            raise PreflightError(_words(error)) from error
+            raise PreflightError(words(error)) from error
         if isinstance(error, TimeoutError):
             raise PreflightError(
                 f"{self._where}no answer in {LIMIT:.0f} s, from an API server or from the "
@@ -134,7 +148,7 @@ class explained:  # noqa: N801  # reads as a statement
             ) from error
 
 
-def _words(error: KubeError) -> str:
+def words(error: KubeError) -> str:
     said = str(error)
     if isinstance(error, CertificateError):
         return said
@@ -152,19 +166,19 @@ def _words(error: KubeError) -> str:
     return said
 
 
-async def _cluster_uid(client: KubeClient) -> str:
+async def cluster_uid(client: KubeClient) -> str:
     """The UID of kube-system: what a cluster is known by."""
     path = NAMESPACES.path("kube-system")
     namespace: Object = await client.request("GET", path, timeout=permissions.QUESTION)
     return uid_of(namespace)
 
 
-def _identity(settings: JoinSettings, access: Access, *, home_uid: str) -> Identity:
+def identity_of(settings: JoinSettings, *, node: str, home_uid: str) -> Identity:
     home = home_id(home_uid)
     identity = Identity(
         home_id=home,
         home_name=settings.home_name or home[:8],
-        node=settings.name or dns_label(access.context),
+        node=node,
         template=settings.template,
     )
     try:
@@ -174,7 +188,7 @@ def _identity(settings: JoinSettings, access: Access, *, home_uid: str) -> Ident
     return identity
 
 
-async def _address(home: KubeClient) -> str:
+async def own_address(home: KubeClient) -> str:
     """The address of this machine that home's API server can reach.
 
     That is the one from which we reach it. Where it is on loopback (kind publishes it so), the
@@ -183,9 +197,12 @@ async def _address(home: KubeClient) -> str:
     address = await asyncio.to_thread(_local_address, home.access.host)
     if address is not None:
         return address
-    nodes = await home.request(
-        "GET", NODES.path(), query={"limit": "20"}, timeout=permissions.QUESTION
-    )
+    try:
+        nodes = await home.request(
+            "GET", NODES.path(), query={"limit": "20"}, timeout=permissions.QUESTION
+        )
+    except Forbidden:
+        nodes = {}  # It may look at its own node alone.
     for candidate in _internal_addresses(nodes.get("items") or ()):
         address = await asyncio.to_thread(_local_address, candidate)
         if address is not None:
@@ -225,11 +242,12 @@ async def _client_ca(home: KubeClient) -> str:
     return clientca.bundle_of(found)
 
 
-async def _home_api(home: KubeClient) -> HostPort:
-    """Where home's API server is for pods: as in the kubeconfig, or where that is on loopback as
-    the endpoints of the Service ``kubernetes`` say."""
+async def home_api_of(home: KubeClient) -> HostPort:
+    """Where home's API server is for pods: as in the kubeconfig, or where that is on loopback, or
+    this runs in a pod, as the endpoints of the Service ``kubernetes`` say."""
     server = urlsplit(home.access.server)
-    if not _is_loopback(server.hostname or ""):
+    # In a pod that is the Service's address, which is of home's cluster alone.
+    if not (home.access.in_cluster or _is_loopback(server.hostname or "")):
         return HostPort(server.hostname or "", server.port or API_PORT)
     path = ENDPOINT_SLICES.path("kubernetes", namespace="default")
     try:
@@ -246,14 +264,15 @@ async def _home_api(home: KubeClient) -> HostPort:
     return HostPort(str(addresses[0]), int(ports[0]))
 
 
-async def _metrics(remote: KubeClient, choice: MetricsChoice) -> MetricsSource:
+async def metrics_source(remote: KubeClient, choice: MetricsChoice) -> MetricsSource:
     """Where the bridge learns what pods use. Raises PreflightError where it may not as asked."""
     if choice in ("auto", "kubelets"):
         if await permissions.may_all(remote, permissions.REMOTE_METRICS["kubelets"]):
             return "kubelets"
         if choice == "kubelets":
             raise PreflightError(
-                "remote: --metrics kubelets needs the right to get nodes/proxy; grant it, or take "
+                "remote: --metrics kubelets needs the right to get nodes/proxy; grant it "
+                "(`bridge rbac remote --metrics kubelets` prints what to apply there), or take "
                 "--metrics auto"
             )
     if choice in ("auto", "api"):
@@ -263,7 +282,8 @@ async def _metrics(remote: KubeClient, choice: MetricsChoice) -> MetricsSource:
         if choice == "api":
             raise PreflightError(
                 "remote: --metrics api needs a metrics API (a metrics-server, say) and the right "
-                "to list pods.metrics.k8s.io; see to both, or take --metrics auto"
+                "to list pods.metrics.k8s.io (`bridge rbac remote --metrics api`); see to both, or "
+                "take --metrics auto"
             )
     return "none"
 

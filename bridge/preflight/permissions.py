@@ -1,16 +1,20 @@
 """The rights that the bridge needs on either side, and the question whether it has them.
 
-These tables are the one source: a right that the code uses stands here, and is asked for at join.
+These tables are the one source: a right that the code uses stands here. What the bridge cannot do
+without is asked for at join; `bridge.rbac` writes all of it as RBAC objects.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
+from bridge.kubelet import clientca
+from bridge.node import ballot
 from bridge.settings import JoinSettings, MetricsSource
 from sync.kube.client import KubeClient
+from sync.kube.errors import Side
 from sync.kube.resources import (
     CERTIFICATE_SIGNING_REQUESTS,
     CONFIG_MAPS,
@@ -31,50 +35,101 @@ from sync.kube.resources import (
     TOKEN_REVIEWS,
     Resource,
 )
+from sync.scopes import SCOPED
+from translators.policy import Network, ServiceAccounts
 from translators.types import Object
 
 #: Seconds for one question to an API server.
 QUESTION = 6.0
+#: Questions at once to one cluster. All 80 at once open as many connections, each of which costs
+#: more than its answer, and leave 6 MB behind; these few take as long, or seven round trips where
+#: the cluster is far.
+AT_ONCE = 8
 #: A sentence with more rights than this is no sentence; the first ones show the direction.
 NAMED = 6
 
 
+#: All kinds that there are.
+EVERYTHING = Resource("*", "*", "*", "*")
+#: Stands among names for that of the virtual node.
+NODE = "{node}"
+
+
 @dataclass(frozen=True, slots=True)
 class Right:
-    """One resource (or subresource) and what is done to it."""
+    """One resource (or subresource) and what is done to it, in one namespace or in all.
+
+    ``names``: to these objects alone. The API knows no name when it is asked to create.
+    """
 
     resource: Resource
     verbs: tuple[str, ...]
     subresource: str = ""
     namespace: str = ""
+    names: tuple[str, ...] = ()
+
+    def of_nodes(self, nodes: Collection[str]) -> Right:
+        """The right where the virtual nodes have these names; without any, of all nodes."""
+        if NODE not in "".join(self.names):
+            return self
+        names = tuple(name.replace(NODE, node) for node in nodes for name in self.names)
+        return replace(self, names=names)
 
 
+#: What the node and its pods take, in whichever namespace these are: less than a kubelet may.
 HOME = (
-    Right(NAMESPACES, ("get",), namespace="kube-system"),
-    Right(NODES, ("create", "get", "list", "watch", "patch")),
-    Right(NODES, ("patch",), "status"),
+    Right(NAMESPACES, ("get",), namespace="kube-system", names=("kube-system",)),
+    Right(NODES, ("create",)),
+    Right(NODES, ("get", "list", "watch", "patch"), names=(NODE,)),
+    Right(NODES, ("patch",), "status", names=(NODE,)),
     Right(PODS, ("get", "list", "watch", "delete")),
     Right(PODS, ("patch",), "status"),
-    Right(CONFIG_MAPS, ("list", "watch")),
-    Right(SECRETS, ("list", "watch")),
-    Right(SERVICES, ("list", "watch")),
-    Right(ENDPOINT_SLICES, ("list", "watch")),
-    Right(EVENTS, ("create", "get", "list", "patch")),
-    Right(LEASES, ("create", "patch"), namespace="kube-node-lease"),
+    Right(EVENTS, ("create", "get", "patch")),
+    Right(LEASES, ("create",), namespace="kube-node-lease"),
+    Right(LEASES, ("patch",), namespace="kube-node-lease", names=(NODE,)),
+    # Those who stand by watch the lease of the one that serves the node.
+    Right(
+        LEASES,
+        ("get", "list", "watch", "patch"),
+        namespace="kube-node-lease",
+        names=(ballot.lease_name(NODE),),
+    ),
     Right(TOKEN_REVIEWS, ("create",)),
     Right(SUBJECT_ACCESS_REVIEWS, ("create",)),
 )
-#: What home must allow too where pods have tokens of its service accounts; the address of its API
+#: What home must allow too where pods have tokens of its service accounts: the address of its API
 #: server is looked up where the kubeconfig's is on loopback.
-HOME_TOKENS = (
-    Right(SERVICE_ACCOUNTS, ("create",), "token"),
-    Right(ENDPOINT_SLICES, ("get",), namespace="default"),
-)
+HOME_API = (Right(ENDPOINT_SLICES, ("get",), namespace="default", names=("kubernetes",)),)
 #: What home must allow too where it is to sign the serving certificate.
 HOME_CERTIFICATES = (Right(CERTIFICATE_SIGNING_REQUESTS, ("create", "list", "watch")),)
+#: By which the bridge knows home's API server when it calls; without it, by a token alone.
+HOME_CLIENT_CA = (
+    Right(
+        CONFIG_MAPS, ("get", "list", "watch"), namespace=clientca.NAMESPACE, names=(clientca.NAME,)
+    ),
+)
+#: What `bridge leave` takes at home beside all that.
+HOME_LEAVE = (
+    Right(PODS, ("create",), "eviction"),
+    Right(CERTIFICATE_SIGNING_REQUESTS, ("list", "delete")),
+    Right(NODES, ("delete",), names=(NODE,)),
+    Right(LEASES, ("get", "delete"), namespace="kube-node-lease", names=(NODE,)),
+    Right(LEASES, ("delete",), namespace="kube-node-lease", names=(ballot.lease_name(NODE),)),
+)
+#: What is read in a namespace while it has pods on the node, and the tokens that these are given.
+#: Nobody has to allow it everywhere: pods of a namespace without it wait, and say so.
+HOME_NAMESPACE = (
+    *(Right(kind, ("list", "watch")) for kind in SCOPED["none"]),
+    Right(EVENTS, ("list",)),
+)
+HOME_NAMESPACE_FLAT = tuple(
+    Right(kind, ("list", "watch")) for kind in SCOPED["flat"] if kind not in SCOPED["none"]
+)
+HOME_NAMESPACE_TOKENS = (Right(SERVICE_ACCOUNTS, ("create",), "token"),)
+#: All of it in all namespaces: pods of any namespace may come, their namespaces are made when they
+#: do, and what is ours among the objects of all is found by its labels, which RBAC does not know.
 REMOTE = (
     Right(NODES, ("list", "watch")),
-    # Kinds that it may not list in a namespace of its own keep that from being removed, no more.
     Right(NAMESPACES, ("create", "get", "list", "watch", "delete")),
     Right(PODS, ("create", "get", "list", "watch", "patch", "delete")),
     Right(PODS, ("patch",), "ephemeralcontainers"),
@@ -91,6 +146,9 @@ REMOTE = (
     Right(RESOURCE_QUOTAS, ("list", "watch")),
     Right(EVENTS, ("list", "watch")),
 )
+#: By which a namespace of the bridge's is known to hold nothing of others, of whatever kind, before
+#: it is removed. A kind that may not be listed keeps the namespace, no more.
+REMOTE_CONTENTS = (Right(EVERYTHING, ("list",)),)
 #: By which the bridge learns what pods use; either will do, and the rest works without. The first
 #: is wide: on a kubelet a GET can run commands in any container of its node. The API server knows
 #: no finer one for its proxy (`nodes/metrics` and the like count where a kubelet is dialled).
@@ -102,35 +160,72 @@ REMOTE_METRICS: Mapping[MetricsSource, tuple[Right, ...]] = {
 
 def at_home(settings: JoinSettings) -> tuple[Right, ...]:
     """The rights that home must allow, by what is asked for."""
-    tokens = HOME_TOKENS if settings.service_accounts == "home" else ()
+    tokens = HOME_API if settings.service_accounts == "home" else ()
     certificates = HOME_CERTIFICATES if settings.serving == "csr" else ()
     return (*HOME, *tokens, *certificates)
 
 
-async def lacking(*, home: KubeClient, remote: KubeClient, settings: JoinSettings) -> str:
+def in_namespaces(
+    *, network: Network = "flat", service_accounts: ServiceAccounts = "home"
+) -> tuple[Right, ...]:
+    """The rights in each home namespace whose pods are to run on the node."""
+    flat = HOME_NAMESPACE_FLAT if network == "flat" else ()
+    tokens = HOME_NAMESPACE_TOKENS if service_accounts == "home" else ()
+    return (*HOME_NAMESPACE, *flat, *tokens)
+
+
+async def lacking(
+    *, home: KubeClient, remote: KubeClient, settings: JoinSettings, node: str
+) -> str:
     """One sentence that names the rights that are missing; "" where none is."""
-    asked = [(home, right, verb) for right in at_home(settings) for verb in right.verbs]
-    asked += [(remote, right, verb) for right in REMOTE for verb in right.verbs]
-    allowed = await asyncio.gather(*(_may(*question) for question in asked))
-    missing = [question for question, answer in zip(asked, allowed, strict=True) if not answer]
+    found = await asyncio.gather(
+        missing(home, at_home(settings), node),
+        missing(remote, REMOTE, node),
+    )
     parts = []
-    for client in (home, remote):
-        names = [_name(right, verb) for who, right, verb in missing if who is client]
+    for client, names in zip((home, remote), found, strict=True):
         if names:
             more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-            parts.append(f"{client.side}: the credential may not {', '.join(names[:NAMED])}{more}")
+            parts.append(
+                f"{client.side}: the credential may not {', '.join(names[:NAMED])}{more} "
+                f"(`{printed_by(client.side, settings)}` prints what to apply there)"
+            )
     if not parts:
         return ""
     return "; ".join(parts) + "; grant these rights or use another credential"
 
 
+def printed_by(side: Side, settings: JoinSettings) -> str:
+    """What prints the rights that a join with these settings needs."""
+    certificates = side == "home" and settings.serving == "csr"
+    return f"bridge rbac {side}" + (" --serving-certificate csr" if certificates else "")
+
+
 async def may_all(client: KubeClient, rights: Iterable[Right]) -> bool:
-    """Whether the credential has all of these."""
-    asked = [(right, verb) for right in rights for verb in right.verbs]
-    return all(await asyncio.gather(*(_may(client, right, verb) for right, verb in asked)))
+    """Whether the credential has all of these, none of which is of the virtual node alone."""
+    return not await missing(client, rights, "")
 
 
-async def _may(client: KubeClient, right: Right, verb: str) -> bool:
+async def missing(client: KubeClient, rights: Iterable[Right], node: str) -> list[str]:
+    """The names of those that the credential does not have, in order."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def may(right: Right, verb: str, name: str) -> bool:
+        async with gate:
+            return await _may(client, right, verb, name)
+
+    asked = [
+        (right, verb, name)
+        for right in (it.of_nodes([node]) for it in rights)
+        for verb in right.verbs
+        for name in right.names or ("",)
+    ]
+    allowed = await asyncio.gather(*(may(*question) for question in asked))
+    refused = [question for question, it in zip(asked, allowed, strict=True) if not it]
+    return list(dict.fromkeys(_name(right, verb) for right, verb, _ in refused))
+
+
+async def _may(client: KubeClient, right: Right, verb: str, name: str) -> bool:
     attributes: Object = {
         "group": right.resource.group,
         "resource": right.resource.plural,
@@ -140,6 +235,8 @@ async def _may(client: KubeClient, right: Right, verb: str) -> bool:
         attributes["subresource"] = right.subresource
     if right.namespace:
         attributes["namespace"] = right.namespace
+    if name:
+        attributes["name"] = name
     body: Object = {
         "apiVersion": SELF_SUBJECT_ACCESS_REVIEWS.api_version,
         "kind": SELF_SUBJECT_ACCESS_REVIEWS.kind,

@@ -22,6 +22,7 @@ from e2e.audit.model import LABEL_NODE, Finding, Json, is_ours, of_kind
 from e2e.audit.pods import check_pods
 from e2e.clusters.errors import ClusterError
 from e2e.clusters.model import Cluster
+from e2e.kubectl import get_one, read
 
 #: The kinds that a bridge makes or could touch.
 KINDS = "pods,configmaps,secrets,services,namespaces,endpointslices"
@@ -98,7 +99,7 @@ class Auditor:
             return ", ".join(f"{count} {what}" for what, count in self._history.counts().items())
 
     def _address(self) -> str:
-        node = json.loads(self._home.kubectl("get", "node", self._node, "-o", "json").stdout)
+        node = get_one(self._home, "node", self._node)
         found = [a["address"] for a in node["status"]["addresses"] if a["type"] == "InternalIP"]
         return str(found[0])
 
@@ -112,13 +113,11 @@ class Auditor:
 
 
 def _read(cluster: Cluster) -> list[Json]:
-    args = ("get", KINDS, "-A", "-o", "json", "--show-managed-fields")
     try:
-        found: list[Json] = json.loads(cluster.kubectl(*args).stdout)["items"]
+        return read(cluster, KINDS)
     except ClusterError:
-        # An object that went between a page and the next; once more says if it is more than that.
-        found = json.loads(cluster.kubectl(*args).stdout)["items"]
-    return found
+        # Once more says if it is more than a moment's trouble.
+        return read(cluster, KINDS)
 
 
 class _Watch:
@@ -130,6 +129,8 @@ class _Watch:
         self._command = [
             *(str(cluster.kubectl_path), f"--kubeconfig={cluster.kubeconfig}", "get", "pods"),
             *("--all-namespaces", "--watch", "--output-watch-events", "--output=json", *args),
+            # In one list: of several, kubectl shows the lists and not what is in them.
+            "--chunk-size=0",
         ]
         self._saw = saw
         self._stopping = threading.Event()

@@ -17,6 +17,8 @@ LABEL_NODE = f"{DOMAIN}/node"
 HOME_NAMESPACE = f"{DOMAIN}/home-namespace"
 HOME_NAME = f"{DOMAIN}/home-name"
 HOME_UID = f"{DOMAIN}/home-uid"
+#: The scheduling gate of a pod that runs once, until it may.
+GATE = f"{DOMAIN}/once"
 #: What others write on a namespace of theirs that a bridge may use.
 ACCEPTS = f"{DOMAIN}/accepts-home"
 
@@ -40,6 +42,8 @@ class Kind(StrEnum):
     """Both have it, and they differ."""
     FOREIGN = "foreign-touched"
     """An object of others was changed or removed."""
+    HARMED = "harmed"
+    """A running pod that nobody touched ended, or was started again."""
     UNSEEN = "unseen"
     """The auditor's own watch missed it: what it went through is not known."""
 

@@ -31,6 +31,9 @@ _SPEC = ("activeDeadlineSeconds", "restartPolicy", "terminationGracePeriodSecond
 _CONTAINER = ("args", "command", "image", "resources")
 #: Fields of a pod's status, and of its containers', that are the remote's word.
 _STATUS = ("podIP", "podIPs", "reason", "message")
+#: Of these, what a kubelet that starts anew takes back from pods that ended before; home, where an
+#: ended pod is not written to any more, keeps it.
+_ADDRESSES = ("podIP", "podIPs")
 _CONTAINER_STATUS = (
     *("allocatedResources", "containerID", "image", "imageID", "ready", "resources"),
     *("restartCount", "started", "state"),
@@ -144,7 +147,10 @@ def _status(home: Json, remote: Json, address: str) -> Iterator[str]:
         return  # NB: said by `_ends`; what is being deleted has no more to say.
     if phase(home) != phase(remote):
         yield f"phase: home {phase(home)}, remote {phase(remote)}"
-    yield from differing("", ours, theirs, _STATUS)
+    taken_back = is_terminal(home) and not theirs.get("podIP")
+    yield from differing(
+        "", ours, theirs, [key for key in _STATUS if not (taken_back and key in _ADDRESSES)]
+    )
     for field in _STATUSES:
         yield from _each(field, ours, theirs, _CONTAINER_STATUS)
     gates = home["spec"].get("readinessGates")

@@ -1,50 +1,101 @@
-"""`python -m e2e.bench COMMAND`: figures as JSON on standard output, progress on standard error.
+"""`python -m e2e.bench COMMAND`: figures as JSON on standard output; on standard error progress,
+and a table that sets them beside their targets.
 
 The clusters are those of ``--prefix``; they are started when they are not up, and then taken down.
+A run that lost or left a pod fails: the exit status is 1, and the report says what.
 """
 
 from __future__ import annotations
 
-import sys
+import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from e2e.bench import document, tables
 from e2e.bench import streams as bench
+from e2e.bench.output import Plot, measured, print_reports, say, with_targets
+from e2e.bench.pods.commands import PREFIX
 from e2e.bench.pods.commands import app as pods
+from e2e.bench.suites import SUITES, Streams
 from e2e.clusters import Settings, down, find, specs, up
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 app.add_typer(pods)
 
+StreamsPrefix = Annotated[str, typer.Option(help="The set of clusters to use.")]
+
 
 @app.command()
 def streams(
     *,
-    prefix: Annotated[str, typer.Option(help="The set of clusters to use.")] = "cb",
+    prefix: StreamsPrefix = "cb",
     rounds: Annotated[int, typer.Option(help="How often each is measured.", min=1)] = 7,
     megabytes: Annotated[int, typer.Option(help="What goes over a stream at once.", min=1)] = 200,
     idle: Annotated[int, typer.Option(help="Idle streams to measure memory with.", min=0)] = 200,
+    plot: Plot = None,
 ) -> None:
     """exec, port-forward and logs: throughput and latency, with and without the bridge."""
+    with print_reports("streams", plot) as add:
+        add(_streams(Streams(rounds=rounds, megabytes=megabytes, idle=idle), prefix))
+
+
+@app.command()
+def short(*, plot: Plot = None) -> None:
+    """All of it in short, in under ten minutes on two cores: is anything slower than it was?"""
+    _suite("short", plot)
+
+
+@app.command()
+def full(*, plot: Plot = None) -> None:
+    """All of it at the sizes of the targets: about two hours on two cores."""
+    _suite("full", plot)
+
+
+@app.command()
+def table(
+    reports: Annotated[
+        list[Path], typer.Argument(help="Reports of these commands.", exists=True, dir_okay=False)
+    ],
+    *,
+    write: Annotated[bool, typer.Option(help="Put them into docs/performance.md.")] = False,
+) -> None:
+    """The tables of docs/performance.md, from reports; the last of each benchmark counts."""
+    found = [
+        part
+        for file in reports
+        for part in tables.parts(json.loads(file.read_text()))
+        if "figures" in part
+    ]
+    if write:
+        document.FILE.write_text(document.renewed(document.FILE.read_text(), found))
+    else:
+        typer.echo(f"{document.targets(found)}\n\n{document.figures(found)}")
+
+
+def _suite(name: str, plot: Path | None) -> None:
+    suite = SUITES[name]
+    with print_reports(name, plot) as add:
+        add(_streams(suite.streams, "cb"))
+        for report in measured(suite.pods, nodes=suite.nodes, prefix=PREFIX):
+            add(report)
+
+
+def _streams(asked: Streams, prefix: str) -> dict[str, Any]:
     settings = Settings(prefix=prefix)
     before = set(find(settings))
     try:
-        found = up(specs(["home", "remote"]), settings, _say)
-        wanted = bench.Settings(rounds=rounds, size=megabytes * 1_000_000, idle=idle)
+        found = up(specs(["home", "remote"]), settings, say)
+        wanted = bench.Settings(rounds=asked.rounds, size=asked.megabytes * 10**6, idle=asked.idle)
         with TemporaryDirectory() as folder:
             log = Path(folder, "bridge.log")
-            made = bench.run(found["home"], found["remote"], wanted, _say, log)
+            made = bench.run(found["home"], found["remote"], wanted, say, log)
     finally:
         if started := [name for name in find(settings) if name not in before]:
-            down(started, settings, _say)
-    typer.echo(bench.text(made))
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+            down(started, settings, say)
+    return with_targets(bench.as_report(made))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ No time is judged here: the figures are for a person, or for a document.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import statistics
 import subprocess
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from e2e.bench.figures import Report
 from e2e.bench.measures import MEASURES, SCRIPT, Measure
 from e2e.bench.ways import Way
 from e2e.bridge import Bridge
@@ -189,6 +189,16 @@ def _pods(home: Cluster) -> Iterator[str]:
         wait_for(lambda: not home.kubectl(*gone).stdout, "the pods are gone")
 
 
-def text(found: Json) -> str:
-    """The report for standard output."""
-    return json.dumps(found, indent=2)
+def as_report(found: Json) -> Json:
+    """The report as every benchmark prints it: `e2e.bench.figures`."""
+    made = Report("streams", {"rounds": found["rounds"], "bytes": found["bytes"]})
+    for name, measure in found["measures"].items():
+        for way, rounds in measure["rounds"].items():
+            made.add(f"{way}.{name}", measure["unit"], rounds)
+        for compared, value in measure.items():
+            if compared.startswith(("ratio_to_", "added_to_")):
+                unit = "x" if compared.startswith("ratio") else "ms"
+                made.add(f"{compared}.{name}", unit, [value])
+        made.add(f"bridge_cpu_seconds.{name}", "s", [measure.get("bridge_cpu_seconds")])
+    made.details["idle"] = found["idle"]
+    return made.as_json()

@@ -37,6 +37,12 @@ rules:
 """
 AUDIT_LOG = "audit.log"
 _AUDIT_MB = 500
+# Policies that change objects at admission: beta, and off unless asked for, from 1.34 on; always
+# there from 1.36 on.
+MUTATING_POLICIES = (
+    "--feature-gates=MutatingAdmissionPolicy=true",
+    "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
+)
 
 ETCD = "etcd"
 API_SERVER = "kube-apiserver"
@@ -158,6 +164,7 @@ def api_server_command(site: Site, folder: Path) -> list[str | Path]:
         f"--audit-log-maxsize={_AUDIT_MB}",
         "--audit-log-maxbackup=1",
         f"--cert-dir={pki}",
+        *(MUTATING_POLICIES if site.settings.kubernetes.minor in (34, 35) else ()),
     ]
 
 

@@ -78,10 +78,11 @@ Layer = tuple[Entry, ...]
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image: its names, its layers from the lowest up, and how it starts."""
+    """An image: its names, its layers from the lowest up, and how it starts. A layer that is a
+    file is an uncompressed tar archive."""
 
     names: tuple[str, ...]
-    layers: tuple[Layer, ...]
+    layers: tuple[Layer | Path, ...]
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     user: str = ""
@@ -96,7 +97,7 @@ def write_archive(path: Path, images: Sequence[Image]) -> None:
         for image in images:
             digests = []
             for layer in image.layers:
-                content = layer_bytes(layer)
+                content = layer.read_bytes() if isinstance(layer, Path) else layer_bytes(layer)
                 digest = hashlib.sha256(content).hexdigest()
                 digests.append(digest)
                 if digest not in written:

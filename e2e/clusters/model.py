@@ -152,6 +152,9 @@ class Control(Protocol):
     def components(self) -> dict[str, bool]:
         """Every component's name, and whether it runs."""
 
+    def pid(self, component: str) -> int | None:
+        """The process of a component on this machine, if it runs as one."""
+
     def stop(self, component: str, *, grace: float) -> None:
         """End one component, and kill it after `grace` seconds."""
 
@@ -221,6 +224,10 @@ class Cluster:
     def components(self) -> dict[str, bool]:
         """Every component of the cluster, and whether it runs."""
         return self.control.components()
+
+    def component_pid(self, name: str) -> int | None:
+        """The process of a component on this machine; None where it has none, as within kind."""
+        return self.control.pid(name)
 
     def stop_component(self, name: str, *, grace: float = 10.0) -> None:
         """End a component, such as `kube-apiserver`; what it had stored stays.

@@ -64,6 +64,9 @@ class NativeControl:
         supervisor = self.site.supervisor
         return {name: supervisor.running(name) for name in supervisor.names()}
 
+    def pid(self, component: str) -> int | None:
+        return self.site.supervisor.pid(component)
+
     def stop(self, component: str, *, grace: float) -> None:
         self.site.supervisor.stop(component, grace=grace)
 
@@ -87,11 +90,16 @@ class NativeControl:
 
 
 def provision(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) -> Tools:
-    """Install packages, and build what is not in the cache.
+    """Install packages, and build what is not in the cache; one set of clusters after the other.
 
     :raises MissingTool: something is absent and cannot be installed from here.
     :raises BuildFailed: a program does not compile.
     """
+    with build.locked(settings.cache / ".provision.lock"):
+        return _provision(settings, specs, say)
+
+
+def _provision(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) -> Tools:
     real = any(spec.nodes is Nodes.REAL for spec in specs)
     simulated = any(spec.nodes is Nodes.SIMULATED for spec in specs)
     packages.ensure(packages.NETWORK + (packages.NODE if real else ()), say)
@@ -100,6 +108,7 @@ def provision(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) -
     archive = None
     if real:
         packages.require_overlay()
+        node.allow_watchers(say)
         archive = images.archive_of_test_images(cache, kubernetes, say)
     return Tools(
         kubernetes=kubernetes,

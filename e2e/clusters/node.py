@@ -15,6 +15,7 @@ import yaml
 
 from e2e.clusters.control_plane import API_BURST, API_QPS
 from e2e.clusters.layout import Site
+from e2e.clusters.model import Progress
 from e2e.clusters.packages import CNI_PLUGINS
 from e2e.clusters.shell import run
 
@@ -29,11 +30,23 @@ CRI_NAMESPACE = "k8s.io"
 START_TIMEOUT = 120.0
 IMPORT_TIMEOUT = 120.0
 
+# Instances of inotify that a user may have: twice what kind's documents advise for its clusters.
+WATCHERS = 1024
+_WATCHERS = Path("/proc/sys/fs/inotify/max_user_instances")
+
 # Where libcni keeps results, the kubelet its links to logs and containerd's shims their sockets;
 # none of the three can be told another place.
 _CNI_RESULTS = Path("/var/lib/cni/results")
 _CONTAINER_LOGS = Path("/var/log/containers")
 _SHIM_SOCKETS = Path("/run/containerd/s")
+
+
+def allow_watchers(say: Progress) -> None:
+    """Raise the machine's limit of inotify instances where it is too low for several sets of
+    clusters: kubelet, containerd and shims have dozens each, and fail without a word."""
+    if int(_WATCHERS.read_text()) < WATCHERS:
+        say(f"raising fs.inotify.max_user_instances to {WATCHERS}")
+        _WATCHERS.write_text(str(WATCHERS))
 
 
 def start_containerd(site: Site, pause: str, archive: Path) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from e2e.clusters.versions import (
     COREDNS,
     ETCD,
+    HELM,
     KIND,
     KWOK,
     METRICS_SERVER,
@@ -148,6 +149,12 @@ def metrics_server() -> Recipe:
     module = "sigs.k8s.io/metrics-server"
     programs = (("metrics-server", f"{module}/cmd/metrics-server"),)
     return Recipe("metrics-server", module, METRICS_SERVER, programs)
+
+
+def helm() -> Recipe:
+    """What installs charts."""
+    module = "helm.sh/helm/v3"
+    return Recipe("helm", module, HELM, (("helm", f"{module}/cmd/helm"),))
 
 
 def kind() -> Recipe:

@@ -25,6 +25,7 @@ DEFAULT_KUBERNETES = KUBERNETES["1.34"]
 
 # One etcd serves every API server above: it speaks the v3 API they all use.
 ETCD = "v3.6.5"
+HELM = "v3.20.2"
 KWOK = "v0.8.0"
 KIND = "v0.32.0"
 COREDNS = "v1.14.7"
@@ -81,3 +82,23 @@ class KubernetesVersion:
                 next_step=f"take one of {', '.join(KUBERNETES)}, or a patch release of these",
             )
         return cls(int(full[1]), int(full[2]), int(full[3]))
+
+
+def parse_versions(text: str) -> dict[str, KubernetesVersion]:
+    """Read a version for all clusters, or `home=1.34,remote=1.36`; the key "" is all of them.
+
+    :raises InvalidRequest: as `KubernetesVersion.parse`, or a cluster is named twice.
+    """
+    if "=" not in text:
+        return {"": KubernetesVersion.parse(text)}
+    found: dict[str, KubernetesVersion] = {}
+    for part in text.split(","):
+        name, _, version = part.partition("=")
+        if not name or name in found:
+            raise InvalidRequest(
+                f"{part!r} in {text!r}",
+                where="--kubernetes",
+                next_step="give one version, or home=1.34,remote=1.36",
+            )
+        found[name] = KubernetesVersion.parse(version)
+    return found

@@ -1,17 +1,21 @@
-"""How to reach one API server and as whom: the one importer of the `kubernetes` package.
+"""How to reach one API server and as whom.
 
 `load` reads a kubeconfig as kubectl does (``KUBECONFIG``, ``~/.kube/config``, contexts, exec
 plugins, OIDC, tokens, client certificates) and gives an `Access`. `Access.renew` reads it again,
 so that rotated files and expired plugin tokens are taken up; concurrent callers share one read.
+`sync.kube.reader` does the reading. In a pod where there is none, the pod's service account is
+taken (`sync.kube.incluster`), whose token `Access.look` takes up as it is renewed.
+
+A plugin that is given up, or that nobody waits for any more, is ended (`sync.kube.plugins`).
 
 Failures are `AccessError` with one sentence that names the file and what to do. Credentials are
-in no error and no repr. The `kubernetes` package costs a quarter of a second to import, so that
-is done on the first `load`.
+in no error and no repr.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import re
@@ -19,14 +23,15 @@ import ssl
 import stat
 import time
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 import yaml
 
+from sync.kube import incluster, plugins
 from sync.kube.errors import AccessError, Side
 from sync.kube.kubeconfig import KubeconfigRef as KubeconfigRef  # noqa: PLC0414  # re-exported
+from sync.kube.reader import Settings, reader
 
 #: A credential that the server refused is read again at most this often, in seconds: an exec
 #: plugin may start a browser or count against a quota.
@@ -56,11 +61,17 @@ class Access:
         self.server_hostname: str | None = None
         """The name to verify the certificate by, where it is not the host (tls-server-name)."""
         self.proxy: str | None = None
+        self.client_certificate: str | None = None
+        """The file with the certificate that proves who we are, where one does."""
         self.generation = 0
         """Counts the readings of the credential; 0 before the first."""
+        self.in_cluster = False
+        """Whether this is the pod's own service account."""
+        self._looked = 0.0
         self._authorization: str | None = None
         self._renewed = -RENEW_INTERVAL
         self._lock = asyncio.Lock()
+        self._readings: set[asyncio.Future[bool]] = set()
 
     def __repr__(self) -> str:
         return f"<Access {self.side} {self.server} context={self.context!r}>"
@@ -80,12 +91,45 @@ class Access:
         """The header that proves who we are; empty with a client certificate."""
         return {"Authorization": self._authorization} if self._authorization else {}
 
+    def look(self) -> None:
+        """Takes a pod's token up when it has been renewed in its file; else does nothing."""
+        if not self.in_cluster or time.monotonic() - self._looked < incluster.LOOK_SECONDS:
+            return
+        self._looked = time.monotonic()
+        # The next look, or a refusal by the server, may find it.
+        with contextlib.suppress(OSError):
+            header = f"Bearer {incluster.token()}"
+            if header != self._authorization:
+                self._authorization = header
+                self.generation += 1
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether the server has to prove that it is the one that is meant."""
+        return self.ssl is not None and self.ssl.verify_mode is ssl.CERT_REQUIRED
+
     async def renew(self, seen: int) -> bool:
         """Reads the credential again, unless that was done in the last `RENEW_INTERVAL`.
 
         ``seen`` is the `generation` that the server refused. Returns whether the credential is
         another reading than that one, so that a retry may succeed.
+
+        A reading that has begun goes on where who asked gives up: a plugin may take longer than any
+        one request may, and would else be started over and over.
         """
+        if not self.generation:
+            return await self._renew(seen)
+        reading = asyncio.ensure_future(self._renew(seen))
+        self._readings.add(reading)
+        reading.add_done_callback(self._read)
+        return await asyncio.shield(reading)
+
+    def _read(self, reading: asyncio.Future[bool]) -> None:
+        self._readings.discard(reading)
+        if not reading.cancelled():
+            reading.exception()  # Whoever still waits has it, too.
+
+    async def _renew(self, seen: int) -> bool:
         async with self._lock:
             if self.generation != seen:
                 return True
@@ -97,25 +141,26 @@ class Access:
             return True
 
     async def _load(self) -> None:
+        if self._is_in_cluster():
+            self._take_account()
+            return
         present = self._present_files()
-        from kubernetes.aio.client import Configuration
-        from kubernetes.aio.config import ConfigException, load_kube_config
-
-        configuration = type.__call__(Configuration)
+        kubernetes = reader()
+        settings = Settings()
         plugin_errors = _PluginErrors()
         log = logging.getLogger("kubernetes.aio.config.kube_config")
         log.addHandler(plugin_errors)
         log.propagate = False
         try:
-            async with asyncio.timeout(PLUGIN_SECONDS):
-                loader = await load_kube_config(  # type: ignore[no-untyped-call]  # it has no types
+            async with asyncio.timeout(PLUGIN_SECONDS), plugins.ended():
+                loader = await kubernetes.load_kube_config(
                     config_file=self.ref.files(),
                     context=self.ref.context or _current_context(present),
-                    client_configuration=configuration,
+                    client_configuration=settings,
                     persist_config=False,
                 )
         # NB: neither these errors' own text nor they as a cause: they quote the file with its keys.
-        except ConfigException as error:
+        except kubernetes.ConfigException as error:
             raise self._error(_config_words(str(error))) from None
         except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError):
             raise self._error(
@@ -137,13 +182,34 @@ class Access:
                 "the credential plugin (users[].user.exec) failed; run `kubectl "
                 f"--kubeconfig {self.ref.files()} version` to see why"
             )
-        self._take(configuration)
+        self._take(settings)
         self.context = str(loader.current_context["name"])
+
+    def _is_in_cluster(self) -> bool:
+        """kubectl's rule: the pod's own account, where no kubeconfig is named or there."""
+        named = self.ref.path is not None or self.ref.context is not None
+        return not named and incluster.available() and not self._found_files()
+
+    def _take_account(self) -> None:
+        self.context, self.in_cluster = incluster.CONTEXT, True
+        try:
+            token = incluster.token()
+        except OSError as error:
+            raise self._error(
+                f"the pod's token cannot be read: {error.strerror}: {error.filename}"
+            ) from error
+        self._looked = time.monotonic()
+        settings = Settings(host=incluster.server(), ssl_ca_cert=str(incluster.ca_file()))
+        settings.api_key["BearerToken"] = f"Bearer {token}"
+        self._take(settings)
+
+    def _found_files(self) -> list[Path]:
+        files = [Path(p).expanduser() for p in self.ref.files().split(os.pathsep) if p]
+        return [p for p in files if p.exists()]
 
     def _present_files(self) -> list[Path]:
         """kubectl's rule: of a list of files those that exist count, and one must."""
-        files = [Path(p).expanduser() for p in self.ref.files().split(os.pathsep) if p]
-        present = [p for p in files if p.exists()]
+        present = self._found_files()
         if not present:
             option = "--kubeconfig" if self.side == "remote" else "--home-kubeconfig"
             raise self._error(f"no such file; name another with {option}")
@@ -157,31 +223,32 @@ class Access:
                 raise self._error("the file is empty")
         return present
 
-    def _take(self, configuration: Any) -> None:
-        server = str(configuration.host)
+    def _take(self, settings: Settings) -> None:
+        server = settings.host
         if not _is_http(server):
             raise self._error(f"its cluster's server is not an http(s) URL: {server}")
         self.server = server.rstrip("/")
-        self.server_hostname = configuration.tls_server_name
-        self.proxy = configuration.proxy
+        self.server_hostname = settings.tls_server_name
+        self.proxy = settings.proxy
+        self.client_certificate = settings.cert_file
         # A token file ends with a newline, which is no part of the token.
-        authorization = (configuration.api_key.get("BearerToken") or "").strip()
+        authorization = (settings.api_key.get("BearerToken") or "").strip()
         if not authorization.isprintable():
             raise self._error("its token holds characters that cannot be sent, such as newlines")
         self._authorization = authorization or None
-        self.ssl = self._ssl_context(configuration) if server.startswith("https") else None
+        self.ssl = self._ssl_context(settings) if server.startswith("https") else None
 
-    def _ssl_context(self, configuration: Any) -> ssl.SSLContext:
+    def _ssl_context(self, settings: Settings) -> ssl.SSLContext:
         try:
-            context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
-            if not configuration.verify_ssl:
+            context = ssl.create_default_context(cafile=settings.ssl_ca_cert)
+            # OpenSSL's own settings on a machine can allow older ones.
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            if not settings.verify_ssl:
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE
-            if configuration.cert_file:
+            if settings.cert_file:
                 # The password is for OpenSSL, which else asks the terminal for that of the key.
-                context.load_cert_chain(
-                    configuration.cert_file, keyfile=configuration.key_file, password=""
-                )
+                context.load_cert_chain(settings.cert_file, keyfile=settings.key_file, password="")
         except (OSError, ValueError) as error:
             raise self._error(
                 "its certificate-authority, client-certificate or client-key is not valid PEM, "
@@ -192,7 +259,8 @@ class Access:
         return context
 
     def _error(self, message: str) -> AccessError:
-        return AccessError(message, side=self.side, what=f"kubeconfig {self.ref}")
+        what = f"service account in {incluster.FOLDER}" if self.in_cluster else None
+        return AccessError(message, side=self.side, what=what or f"kubeconfig {self.ref}")
 
 
 def _current_context(files: list[Path]) -> str | None:

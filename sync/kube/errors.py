@@ -42,6 +42,11 @@ class CertificateError(Unreachable):
     """The server's certificate is not one that the kubeconfig trusts."""
 
 
+class NotLeading(KubeError):
+    """A write did not pass the fence (`sync.kube.fence`). One that was under way may have happened
+    all the same."""
+
+
 class ApiError(KubeError):
     """The server answered with a failure. ``reason`` is the Status reason, such as NotFound."""
 
@@ -83,8 +88,17 @@ class NotFound(ApiError):
 class Conflict(ApiError):
     """409: the object is not in the state that the request relies on (version, UID).
 
-    Also the 422 that a server gives a patch whose ``metadata.uid`` is not the object's: it calls
-    that an attempt to change the UID, and here it is how a patch is kept to one object.
+    Admission has it too, for what the object's own state has nothing to do with: a quota whose
+    usage others write at the same time, or a webhook. By itself it says nothing of whose object
+    it is.
+    """
+
+
+class Replaced(Conflict):
+    """The 422 that a server gives a patch whose ``metadata.uid`` is not the object's.
+
+    It calls that an attempt to change the UID, and here it is how a patch is kept to one object:
+    the name is another one's by now.
     """
 
 
@@ -139,7 +153,7 @@ def from_status(
     if code == 409 and reason == "AlreadyExists":
         cls = AlreadyExists
     elif code == 422 and _has_cause(status, "field", "metadata.uid"):
-        cls = Conflict
+        cls = Replaced
     elif reason == "Expired" or _has_cause(status, "reason", "ResourceVersionTooLarge"):
         cls = Gone
     elif code == 503 and retry_after is not None:

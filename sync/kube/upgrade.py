@@ -27,10 +27,10 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from sync.kube import head as http
 from sync.kube.access import Access
-from sync.kube.client import CONNECT_TIMEOUT, REQUEST_TIMEOUT
 from sync.kube.errors import Unreachable
 from sync.kube.sockets import TransportErrors, tunnel_socket
 from sync.kube.tls import TlsLayer
+from sync.kube.transport import CONNECT_TIMEOUT, REQUEST_TIMEOUT
 
 USER_AGENT = "cluster-bridge"
 _HUNG_UP = "the server hung up before it answered"

@@ -12,7 +12,7 @@ from e2e.audit.auditor import events
 from e2e.audit.copies import check_copies, check_namespaces, references
 from e2e.audit.foreign import check_foreign, check_home, snapshot
 from e2e.audit.history import History
-from e2e.audit.model import Finding, Kind
+from e2e.audit.model import GATE, Finding, Kind
 from e2e.audit.pods import check_pods
 
 Json = dict[str, Any]
@@ -256,6 +256,20 @@ def test_a_pod_that_ended_is_not_changed_any_more(home: list[Json], remote: list
     assert list(audit(home, remote)) == []
 
 
+def test_only_an_ended_pod_may_have_lost_its_address(home: list[Json], remote: list[Json]) -> None:
+    """A kubelet that starts anew takes it back."""
+    for pod in (home[0], remote[0]):
+        pod["status"]["phase"] = "Failed"
+    del remote[0]["status"]["podIP"]
+    assert list(audit(home, remote)) == []
+    remote[0]["status"]["podIP"] = "10.9.0.2"
+    assert [it.kind for it in audit(home, remote)] == [Kind.DISAGREES]
+    for pod in (home[0], remote[0]):
+        pod["status"]["phase"] = "Running"
+    del remote[0]["status"]["podIP"]
+    assert [it.kind for it in audit(home, remote)] == [Kind.DISAGREES]
+
+
 def test_a_pod_that_is_deleted_and_gone_in_the_remote_is_stuck(home: list[Json]) -> None:
     home[0]["metadata"]["deletionTimestamp"] = "x"
     (found,) = audit(home, [])
@@ -400,6 +414,14 @@ def test_a_pod_that_was_made_and_run_twice_is_found() -> None:
     }
 
 
+def test_a_pod_that_was_never_let_run_does_not_count() -> None:
+    held = remote_pod(home_pod())
+    held["spec"] |= {"restartPolicy": "Never", "schedulingGates": [{"name": GATE}]}
+    held["metadata"]["uid"] = "remote-1"
+    del held["status"]["containerStatuses"]
+    assert _history(held, _run(2)) == []
+
+
 def test_a_container_that_was_started_again_in_its_pod_is_found() -> None:
     again = _run(2)
     again["metadata"]["uid"] = "remote-1"
@@ -427,6 +449,15 @@ def test_an_end_that_is_not_that_of_the_remote_is_found() -> None:
     (found,) = _history(_run(1, phase="Succeeded"), home=[_home("Failed", "RemotePodLost")])
     assert found.kind is Kind.DISAGREES
     assert "RemotePodLost" in found.detail
+
+
+def test_the_end_of_a_pod_that_was_deleted_there_may_be_unknown() -> None:
+    """It was gone before a bridge that was away came back."""
+    removed = _run(1, phase="Succeeded")
+    removed["metadata"]["deletionTimestamp"] = "2030-01-01T00:00:00Z"
+    assert _history(removed, home=[_home("Failed", "RemotePodLost")]) == []
+    (found,) = _history(removed, home=[_home("Failed", "Evicted")])
+    assert found.kind is Kind.DISAGREES
 
 
 # -- reading -------------------------------------------------------------------------------

@@ -3,50 +3,155 @@
 from __future__ import annotations
 
 import os
+import uuid
 from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock
 
 import orjson
 import pytest
 
-from e2e.bench.pods import burst
+from e2e.bench.figures import Report
+from e2e.bench.pods import burst, fairness, latency
 from e2e.bench.pods.accounts import account
+from e2e.bench.pods.api import ApiFailed
 from e2e.bench.pods.burst import Run
-from e2e.bench.pods.load import Crowd, Shape
-from e2e.bench.pods.requests import BRIDGE, Requests
+from e2e.bench.pods.growth import SHAPES, add, scaler
+from e2e.bench.pods.load import Crowd, Lost, Shape
+from e2e.bench.pods.requests import BRIDGE, NODE, LogGone, Requests
 
 
-def test_each_ways_median_is_compared_with_the_others() -> None:
-    runs = [Run("direct", seconds, 1.0) for seconds in (4.0, 5.0, 9.0)]
-    runs += [Run("bridge", 10.0, 1.0, cpu_burst_ms=2.0, writes=4.0)]
-    report = burst.report(Shape(pods=100), runs)
-    direct, bridge = report["ways"]["direct"], report["ways"]["bridge"]
-    assert direct["pods_per_second"] == 20
-    assert (direct["of_direct"], bridge["of_direct"]) == (1, 0.5)
-    assert "of_least" not in bridge  # it was not run
-    assert (direct["cpu_burst_ms"], bridge["cpu_burst_ms"], bridge["writes"]) == (None, 2.0, 4.0)
-    assert len(report["runs"]) == 4
+def test_each_way_is_compared_with_those_that_do_less_round_by_round() -> None:
+    runs = [Run("direct", seconds, 1.0) for seconds in (4.0, 5.0, 10.0)]
+    runs += [Run("bridge", seconds, 1.0, cpu_burst_ms=2.0, writes=4.0) for seconds in (8, 20, 20)]
+    found = burst.report(Shape(pods=100), runs).figures
+    assert found["direct.pods_per_second"].median == 20
+    assert found["direct.pods_per_second"].rounds == (25.0, 20.0, 10.0)
+    assert found["bridge.of_direct"].rounds == (0.5, 0.25, 0.5)
+    assert "bridge.of_least" not in found  # it was not run
+    assert "direct.of_bridge" not in found
+    assert found["bridge.cpu_burst_ms"].median == 2.0
+    assert "direct.cpu_burst_ms" not in found
+    assert found["bridge.writes"].rounds == (4.0, 4.0, 4.0)
 
 
-def test_requests_of_the_bridge_are_counted_from_the_mark_on(tmp_path: Path) -> None:
-    log = tmp_path / "audit.log"
+def test_processor_time_is_told_in_times_the_least_bridges() -> None:
+    runs = [Run("least", 1.0, 1.0, cpu_burst_ms=1.5), Run("bridge", 1.0, 1.0, cpu_burst_ms=3.0)]
+    found = burst.report(Shape(pods=100), runs).figures
+    assert found["bridge.cpu_burst_of_least"].rounds == (2.0,)
 
-    def add(verb: str, resource: str, agent: str = BRIDGE, sub: str = "") -> None:
-        ref = {"resource": resource} | ({"subresource": sub} if sub else {})
-        event = {"verb": verb, "userAgent": agent, "objectRef": ref, "requestURI": "/"}
-        with log.open("ab") as file:
-            file.write(orjson.dumps(event) + b"\n")
 
-    add("create", "pods")
-    requests = Requests(log)
+class Log:
+    """An audit log of an API server."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "audit.log"
+        self.file.touch()
+
+    def add(
+        self, verb: str, resource: str, agent: str = BRIDGE, sub: str = "", **fields: Any
+    ) -> None:
+        """A request that was answered."""
+        ref = {"resource": resource, "name": "a", "namespace": "b"}
+        event = {
+            "auditID": str(uuid.uuid4()),
+            "verb": verb,
+            "stage": "ResponseComplete",
+            "userAgent": agent,
+            "objectRef": ref | ({"subresource": sub} if sub else {}),
+            "requestURI": "/",
+            "responseStatus": {"code": 200},
+            "requestReceivedTimestamp": "2030-01-01T00:00:01.000000Z",
+            "stageTimestamp": "2030-01-01T00:00:01.250000Z",
+        }
+        with self.file.open("ab") as file:
+            file.write(orjson.dumps(event | fields) + b"\n")
+
+    def rotate(self) -> None:
+        """As the server does when the file is full: one old file is kept."""
+        for old in self.file.parent.glob("audit-*"):
+            old.unlink()
+        self.file.rename(self.file.with_name("audit-2030-01-01T00-00-00.000.log"))
+        self.file.touch()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path)
+
+
+def test_requests_of_the_bridge_are_counted_from_the_mark_on(log: Log) -> None:
+    log.add("create", "pods")
+    requests = Requests(log.file)
     for _ in range(2):
-        add("patch", "pods", sub="status")
-    add("get", "pods")
-    add("patch", "leases")
-    add("create", "pods", agent="kubectl")
-    assert requests.count() == {"patch pods/status": 2, "get pods": 1, "patch leases": 1}
+        log.add("patch", "pods", sub="status")
+    log.add("get", "pods")
+    log.add("patch", "leases")
+    log.add("create", "events")
+    log.add("create", "selfsubjectaccessreviews")
+    log.add("create", "pods", agent="kubectl")
+    assert requests.count() == {
+        "patch pods/status": 2,
+        "get pods": 1,
+        "patch leases": 1,
+        "create events": 1,
+        "create selfsubjectaccessreviews": 1,
+    }
     assert requests.writes() == {"patch pods/status": 2}
+    assert requests.writes(NODE) == {"patch pods/status": 2, "create events": 1}
     requests.mark()
     assert not requests.count()
+
+
+def test_a_watch_counts_once_when_it_begins(log: Log) -> None:
+    requests = Requests(log.file)
+    log.add("watch", "pods", stage="ResponseStarted")
+    log.add("watch", "pods")
+    log.add("get", "pods", sub="log", stage="ResponseStarted")
+    log.add("get", "pods", sub="log")
+    assert requests.count() == {"watch pods": 1, "get pods/log": 1}
+
+
+def test_a_request_says_when_it_came_and_was_answered(log: Log) -> None:
+    requests = Requests(log.file)
+    log.add("create", "pods")
+    (one,) = requests.all()
+    assert (one.namespace, one.name, one.code) == ("b", "a", 200)
+    assert one.answered - one.received == 0.25
+
+
+def test_a_new_file_of_the_log_is_counted_too_and_one_that_is_gone_is_an_error(log: Log) -> None:
+    log.add("create", "pods")
+    requests = Requests(log.file)
+    log.add("create", "pods")
+    log.rotate()
+    log.add("delete", "pods")
+    assert requests.count() == {"create pods": 1, "delete pods": 1}
+    log.rotate()
+    with pytest.raises(LogGone):
+        requests.count()
+    requests.mark()
+    log.add("patch", "pods")
+    assert requests.count() == {"patch pods": 1}
+
+
+def test_a_line_that_is_being_written_is_left_for_later(log: Log) -> None:
+    requests = Requests(log.file)
+    log.add("create", "pods")
+    with log.file.open("ab") as file:
+        file.write(b'{"verb": "create", "userAgent":"cluster-bridge",')
+    assert requests.count() == {"create pods": 1}
+
+
+def test_a_pod_that_was_made_twice_is_an_error(log: Log) -> None:
+    counts = {"home": Requests(log.file), "remote": Requests(log.file)}
+    for _ in range(2):
+        log.add("create", "pods", responseStatus={"code": 201})
+    log.add("create", "pods", responseStatus={"code": 409})
+    run = burst.counted(Run("bridge", 1.0, 1.0), counts, 2)
+    assert run.writes == 3 * 2 / 2  # both sides read the same log here
+    with pytest.raises(Lost, match="made 2 pods in the remote for 1"):
+        burst.counted(Run("bridge", 1.0, 1.0), counts, 1)
 
 
 def test_a_process_has_used_time_and_memory() -> None:
@@ -57,7 +162,7 @@ def test_a_process_has_used_time_and_memory() -> None:
 
 @pytest.mark.parametrize("node", [None, "virtual"])
 def test_pods_of_a_load_are_spread_over_namespaces_and_what_they_refer_to(node: str | None) -> None:
-    shape = Shape(pods=8, namespaces=2, references=2)
+    shape = Shape(pods=8, namespaces=2, references=2, secrets=1)
     crowd = Crowd(None, "load", shape, node=node)  # type: ignore[arg-type]  # nothing is asked
     pods = [crowd.pod(number) for number in range(shape.pods)]
     assert {namespace for namespace, _ in pods} == {"load-0", "load-1"}
@@ -67,4 +172,78 @@ def test_pods_of_a_load_are_spread_over_namespaces_and_what_they_refer_to(node: 
         for volume in body["spec"]["volumes"]
     }
     assert len(shared) == 4
+    secrets = {body["spec"]["containers"][0]["envFrom"][0]["secretRef"]["name"] for _, body in pods}
+    assert secrets == {"shared-0"}
     assert {body["spec"].get("nodeName") for _, body in pods} == {node}
+
+
+def test_a_load_is_scaled_in_what_grows() -> None:
+    small, large = map(scaler(0.1), SHAPES["references"])
+    assert (small.pods, small.references, small.secrets) == (200, 10, 10)
+    assert (large.pods, large.references, large.secrets) == (200, 200, 10)
+    assert SHAPES["pods"] == tuple(map(scaler(1.0), SHAPES["pods"]))
+
+
+def test_growth_is_the_ratio_of_medians_a_pod_and_an_object() -> None:
+    shapes = {"small": Shape(100, references=10), "large": Shape(100, references=90)}
+    runs = {
+        "small": [Run("bridge", 1, 1, cpu_burst_ms=cost, cpu_delete_ms=1) for cost in (1, 2, 3)],
+        "large": [Run("bridge", 1, 1, cpu_burst_ms=cost, cpu_delete_ms=1) for cost in (4, 5, 9)],
+    }
+    made = Report("growth", {"scale": 1.0})
+    add(made, "references", shapes, runs)
+    assert made.figures["references.ratio"].rounds == (2.0,)
+    # 120 objects against 200.
+    assert made.figures["references.ratio_an_object"].rounds == (2.0 * 120 / 200,)
+    assert made.figures["references.large_cpu_ms"].rounds == (5, 6, 10)
+
+
+def test_one_pods_steps_are_told_beside_those_of_the_other_ways() -> None:
+    def steps(milliseconds: float) -> list[dict[str, float]]:
+        seconds = milliseconds / 1000
+        return [{"exists": seconds, "running": seconds, "gone": seconds}] * 3
+
+    ways = {"direct": (16, 20), "least": (20, 20), "bridge": (26, 24)}
+    taken = {way: [steps(one) for one in rounds] for way, rounds in ways.items()}
+    found = latency.report(3, taken).figures
+    assert found["bridge.gone_added_p50_ms"].rounds == pytest.approx((10, 4))
+    assert found["bridge.gone_p99_ms"].rounds == pytest.approx((26, 24))
+    assert found["bridge.exists_p50_of_least"].rounds == pytest.approx((1.3, 1.2))
+    # In the second round the least bridge added nothing, so there is no ratio of it.
+    assert found["bridge.gone_added_p50_of_least"].rounds == pytest.approx((2.5,))
+
+
+def test_a_single_pods_wait_is_read_from_both_servers_logs(tmp_path: Path) -> None:
+    def log(side: str) -> Log:
+        (tmp_path / side).mkdir()
+        return Log(tmp_path / side)
+
+    def made(second: int, name: str) -> dict[str, Any]:
+        return {
+            "objectRef": {"resource": "pods", "name": name, "namespace": "single-0"},
+            "responseStatus": {"code": 201},
+            "requestReceivedTimestamp": f"2030-01-01T00:00:{second:02}.000000Z",
+            "stageTimestamp": f"2030-01-01T00:00:{second:02}.500000Z",
+        }
+
+    home, remote = log("home"), log("remote")
+    logs = (Requests(home.file, "load"), Requests(remote.file))
+    home.add("create", "pods", "load", **made(1, "a"))
+    late = made(3, "a")
+    late["objectRef"]["namespace"] = "single-0-bench"
+    remote.add("create", "pods", **late)
+    assert fairness._steps(logs, "single-0", 1) == [{"exists": 2.0, "bridge": 1.5, "remote": 0.5}]
+    home.add("create", "pods", "load", **made(2, "b"))
+    with pytest.raises(Lost, match="1 single pods were not made"):
+        fairness._steps(logs, "single-0", 2)
+
+
+async def test_a_deletion_that_takes_longer_than_a_server_waits_is_asked_for_again() -> None:
+    api = AsyncMock()
+    api.call.side_effect = [ApiFailed("too slow", 504), ApiFailed("too slow", 504), {}]
+    crowd = Crowd(api, "load", Shape(pods=1))
+    await crowd.delete()
+    assert api.call.await_count == 3
+    api.call.side_effect = ApiFailed("no", 403)
+    with pytest.raises(ExceptionGroup):
+        await crowd.delete()

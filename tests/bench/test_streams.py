@@ -8,7 +8,7 @@ import os
 import pytest
 from typer.testing import CliRunner
 
-from e2e.bench import streams
+from e2e.bench import output, streams
 from e2e.bench.__main__ import app
 from e2e.bench.measures import MEASURES, Measure
 from e2e.bench.streams import Settings, Taken, report
@@ -33,7 +33,22 @@ def test_ratios_and_differences_are_those_of_the_rounds() -> None:
     assert fast["bridge_cpu_seconds"] == 0.3
     assert soon["added_to_direct"] == soon["added_to_home"] == 10
     assert "bridge_cpu_seconds" not in soon
-    assert json.loads(streams.text(made)) == made
+
+
+def test_the_report_of_streams_is_like_any_other_and_has_its_targets() -> None:
+    made = report(
+        [taken("exec_output", "MB/s"), taken("exec_round_trip", "ms")],
+        Settings(rounds=3, size=7, idle=0),
+        None,
+    )
+    whole = output.with_targets(streams.as_report(made))
+    assert whole["figures"]["bridge.exec_output"]["rounds"] == [75, 30, 60]
+    assert whole["figures"]["ratio_to_direct.exec_output"]["median"] == 0.75
+    assert [(one["figure"], one["met"]) for one in whole["targets"]] == [
+        ("ratio_to_direct.exec_output", False),
+        ("added_to_direct.exec_round_trip", True),
+    ]
+    assert json.loads(json.dumps(whole)) == whole
 
 
 def test_each_measure_has_a_name_of_its_own() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bridge import app, kubeletapi
+from bridge import kubeletapi, replica
 from bridge.kubelet import clientca
 from bridge.kubelet.certificate import CertificateError
 from bridge.kubelet.server import ListenError
@@ -214,7 +214,7 @@ async def test_a_stop_leaves_no_task_no_socket_and_no_held_lease(two: Clusters) 
 async def test_a_home_that_is_away_does_not_hold_up_the_stop(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "RELEASE_SECONDS", 0.1)
+    monkeypatch.setattr(replica, "RELEASE_SECONDS", 0.1)
     async with joined(two):
         two.home.pause()
     two.home.resume()
@@ -354,11 +354,15 @@ async def _fails(self: object) -> None:
     raise ZeroDivisionError("a defect")
 
 
-@pytest.mark.parametrize("part", [Engine, NodeController], ids=["the engine", "the node"])
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [(Engine, "watch"), (Engine, "work"), (NodeController, "run")],
+    ids=["the caches", "the controllers", "the node"],
+)
 async def test_a_part_that_fails_ends_the_join_with_its_error(
-    two: Clusters, monkeypatch: pytest.MonkeyPatch, part: type[Engine | NodeController]
+    two: Clusters, monkeypatch: pytest.MonkeyPatch, part: type, name: str
 ) -> None:
-    monkeypatch.setattr(part, "run", _fails)
+    monkeypatch.setattr(part, name, _fails)
     monkeypatch.setattr(Engine, "synced", _at_once)
     assert isinstance(await ended(two), ZeroDivisionError)
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from bridge import leave as leave_module
-from bridge.leave import LeaveSettings, leave
+from bridge import drain, leaving
+from bridge.leave import leave
+from bridge.leaving import LeaveSettings
 from bridge.node import model
 from bridge.node.lease import LEASE_NAMESPACE, LEASE_SECONDS
 from bridge.preflight.checks import PreflightError
 from sync.kube.access import KubeconfigRef
 from sync.kube.resources import (
+    CERTIFICATE_SIGNING_REQUESTS,
     CONFIG_MAPS,
     LEASES,
     NAMESPACES,
@@ -181,7 +184,7 @@ async def test_a_lease_that_is_left_alone_is_named_too(left: Left) -> None:
 
 
 async def test_long_lists_are_cut(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leave_module, "SHOWN", 2)
+    monkeypatch.setattr(leaving, "SHOWN", 2)
     for number in range(5):
         left.two.home.put(pod(f"p{number}", node=NODE))
         left.two.remote.put(left.ours(pod(f"p{number}", THERE)))
@@ -212,7 +215,7 @@ async def test_long_lists_are_cut(left: Left, monkeypatch: pytest.MonkeyPatch) -
 async def test_a_node_that_is_served_is_not_left(left: Left, ago: float) -> None:
     left.two.home.put(lease(holder=NODE, ago=ago))
     sentence = await left.refused()
-    assert re.search(rf"a bridge serves node {NODE} \(its Lease was renewed \d+ s ago\)", sentence)
+    assert re.search(rf"a bridge serves node {NODE}: its Lease was renewed \d+ s ago;", sentence)
     assert "--force" in sentence
 
 
@@ -303,8 +306,8 @@ async def test_the_order_is_cordon_pods_copies_namespaces_and_the_node_last(left
         f"PATCH {NODES.path(NODE)}",
         f"DELETE {web}",
         f"DELETE {web}",
-        f"DELETE {NODES.path(NODE)}",
         f"DELETE {LEASES.path(NODE, namespace=LEASE_NAMESPACE)}",
+        f"DELETE {NODES.path(NODE)}",
     ]
     graces = [it.body.get("gracePeriodSeconds") for it in left.two.home.writes(web)]
     assert graces == [None, 0]
@@ -410,3 +413,284 @@ async def test_a_service_of_ours_goes_too(left: Left) -> None:
     assert await left.leave()
     assert f"remote: Service {THERE}/web" in left.asked[0]
     assert left.two.remote.objects(SERVICES) == []
+
+
+# -- a remote that cannot be reached -------------------------------------------------------
+
+
+async def test_a_remote_that_is_away_ends_it_before_anything_is_touched(left: Left) -> None:
+    left.workload()
+    await left.two.remote.stop()
+    sentence = await left.refused()
+    assert "remote: " in sentence
+    assert "nothing was removed" in sentence
+    assert "--force" in sentence
+
+
+async def test_with_force_home_is_cleaned_without_the_remote(left: Left) -> None:
+    left.workload()
+    await left.two.remote.stop()
+    assert await left.leave(left.to(None, force=True))
+    home = left.two.home
+    assert marked(home) == []
+    assert home.objects(PODS) == []
+    assert left.asked == [[f"home:   Node {NODE} and its Lease", "home:   Pod default/web"]]
+    assert left.told[1].startswith("remote: not reached, and nothing is removed there: ")
+    assert "remote: what stands for home's Pod default/web: may be left" in left.told
+    own = home_id(_cluster(home))
+    assert f"--remove {own} --node {NODE}`" in left.told[-2]
+
+
+async def test_with_force_another_cluster_at_its_place_is_not_touched(left: Left) -> None:
+    """As where the remote was built anew: the one that the node stands for is gone for ever."""
+    left.workload()
+    left.two.remote.remove(NAMESPACES, "kube-system")
+    left.two.remote.put(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}}
+    )
+    assert await left.leave(left.to(None, force=True))
+    assert left.two.remote.writes() == []
+    assert marked(left.two.home) == []
+    assert any("is not the cluster that node" in line for line in left.told)
+
+
+async def test_with_force_what_fails_in_the_remote_is_told_and_home_is_cleaned(left: Left) -> None:
+    left.workload()
+    left.two.remote.fail(Fault("DELETE", "*/configmaps/conf", code=500, times=None))
+    assert await left.leave(left.to(None, force=True))
+    assert marked(left.two.home) == []
+    assert left.two.remote.find(SECRETS, "key", THERE) is None, "the others went all the same"
+    assert f"remote: ConfigMap {THERE}/conf: may be left" in left.told
+
+
+async def test_a_home_that_is_away_is_told_with_what_can_be_done_without_it(left: Left) -> None:
+    await left.two.home.stop()
+    assert "bridge garbage --kubeconfig" in await left.refused()
+
+
+# -- pods that do not end ------------------------------------------------------------------
+
+
+async def test_waiting_for_pods_has_an_end(left: Left) -> None:
+    left.workload()
+    left.two.remote.bind("web", "worker", THERE)
+    with pytest.raises(PreflightError, match=r"1 pod\(s\) have not ended in 0 s"):
+        await left.leave(replace(left.settings, timeout=0.05))
+    assert left.two.home.find(NODES, NODE), "leaving again goes on"
+    assert left.two.remote.find(CONFIG_MAPS, "conf", THERE)
+    assert await left.leave(replace(left.settings, timeout=0.05, force=True))
+    assert marked(left.two.home) == []
+    assert f"remote: Pod {THERE}/web: may be left" in left.told
+
+
+# -- workloads that stay -------------------------------------------------------------------
+
+
+async def test_workloads_that_are_kept_are_not_touched_and_home_is_clean(left: Left) -> None:
+    left.workload()
+    before = [left.two.remote.objects(kind) for kind in (PODS, CONFIG_MAPS, SECRETS, NAMESPACES)]
+    assert await left.leave(replace(left.settings, keep_workloads=True))
+    assert left.two.remote.writes() == []
+    after = [left.two.remote.objects(kind) for kind in (PODS, CONFIG_MAPS, SECRETS, NAMESPACES)]
+    assert after == before
+    assert marked(left.two.home) == []
+    assert left.two.home.objects(PODS) == []
+    assert left.asked == [[f"home:   Node {NODE} and its Lease", "home:   Pod default/web"]]
+    assert any("1 pod(s) and 2 object(s) for them stay as they are" in line for line in left.told)
+    assert any("runs twice" in line for line in left.told)
+
+
+async def test_a_bridge_that_serves_would_end_what_is_to_be_kept(left: Left) -> None:
+    left.two.home.put(lease(holder=NODE))
+    keep = replace(left.to(None, force=True), keep_workloads=True)
+    assert "stop it with Ctrl-C and leave again" in await left.refused(keep)
+
+
+# -- drain ---------------------------------------------------------------------------------
+
+
+def daemon(name: str) -> Object:
+    """A DaemonSet's pod on the node."""
+    made = pod(name, node=NODE)
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "9"}
+    made["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
+    return made
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pods are looked at, and asked about, often."""
+    monkeypatch.setattr(drain, "RETRY", 0.01)
+    monkeypatch.setattr(drain, "POLL", 0.005)
+
+
+@pytest.mark.usefixtures("often")
+async def test_a_drain_evicts_what_a_budget_allows_and_waits_with_the_rest(left: Left) -> None:
+    """One after the other, as the budget says; their remote pods end, and all else after them."""
+    home, remote = left.two.home, left.two.remote
+    for name in ("a", "b"):
+        made = home.put(pod(name, node=NODE))
+        there = left.ours(pod(name, THERE))
+        there["metadata"]["annotations"][naming.ANNOTATION_HOME_UID] = made["metadata"]["uid"]
+        remote.put(there)
+    home.put(daemon("daemon"))
+    kept: set[str] = set()
+
+    def budget(evicted: Object) -> str:
+        other = {"a": "b", "b": "a"}[evicted["metadata"]["name"]]
+        found = home.find(PODS, other, "default")
+        if found and "deletionTimestamp" in found["metadata"]:
+            kept.add(evicted["metadata"]["name"])
+            return "Cannot evict pod as it would violate the pod's disruption budget."
+        return ""
+
+    home.api.budget = budget
+    assert await left.leave(replace(left.settings, drain=True))
+    evictions = {it.path for it in home.writes("*/eviction")}
+    assert evictions == {f"{PODS.path(it, namespace='default')}/eviction" for it in "ab"}
+    assert len(kept) == 1
+    assert f"home: pod default/{kept.pop()} is kept for now: Cannot evict" in "\n".join(left.told)
+    assert "home: 2 of 2 pod(s) are off the node" in left.told
+    assert marked(home) == marked(remote) == []
+    assert home.objects(PODS) == []
+
+
+@pytest.mark.usefixtures("often")
+async def test_a_drain_that_takes_too_long_says_what_is_kept_and_leaves_the_rest(
+    left: Left,
+) -> None:
+    left.workload()
+    left.two.home.api.budget = lambda _: "the budget wants it"
+    with pytest.raises(PreflightError) as caught:
+        await left.leave(replace(left.settings, drain=True, timeout=0.05))
+    assert "1 pod(s) are kept (default/web: the budget wants it) after 0 s" in str(caught.value)
+    assert "without --drain" in str(caught.value)
+    assert "deletionTimestamp" not in left.two.home.get(PODS, "web", "default")["metadata"]
+    assert left.two.remote.writes() == []
+    assert left.two.home.get(NODES, NODE)["spec"]["unschedulable"] is True
+    assert await left.leave()
+
+
+@pytest.mark.usefixtures("often")
+async def test_while_nobody_serves_a_drain_keeps_the_node_alive(left: Left) -> None:
+    """Or home would call its pods lost, and budgets would keep them for ever; but nobody is to
+    take that for a bridge."""
+    left.workload()
+    left.two.home.put(lease(holder=NODE, ago=LEASE_SECONDS + 5))
+    left.two.home.api.budget = lambda _: "the budget wants it"
+    with pytest.raises(PreflightError):
+        await left.leave(replace(left.settings, drain=True, timeout=0.1))
+    spec = left.two.home.get(LEASES, NODE, LEASE_NAMESPACE)["spec"]
+    renewed = datetime.fromisoformat(spec["renewTime"])
+    assert (datetime.now(UTC) - renewed).total_seconds() < 5
+    assert not spec.get("holderIdentity")
+    assert await left.leave()
+
+
+@pytest.mark.usefixtures("often")
+async def test_a_bridge_that_serves_ends_what_is_drained_and_is_then_to_be_stopped(
+    left: Left,
+) -> None:
+    left.workload()
+    home, remote = left.two.home, left.two.remote
+    home.put(lease(holder=NODE))
+    settings = replace(left.settings, drain=True)
+    leaving_ = asyncio.create_task(left.leave(settings))
+    await home.until(lambda: "deletionTimestamp" in home.get(PODS, "web", "default")["metadata"])
+    assert remote.writes() == []
+    home.remove(PODS, "web", "default")  # as the bridge does
+    with pytest.raises(PreflightError, match="is drained and cordoned, and a bridge still serves"):
+        await leaving_
+    assert home.find(NODES, NODE)
+    home.put(lease())
+    assert await left.leave(settings)
+    assert marked(home) == marked(remote) == []
+
+
+# -- the certificate -----------------------------------------------------------------------
+
+
+def requested(name: str, signer: str = "kubernetes.io/kubelet-serving") -> Object:
+    """A CertificateSigningRequest."""
+    return {
+        "apiVersion": "certificates.k8s.io/v1",
+        "kind": "CertificateSigningRequest",
+        "metadata": {"name": name},
+        "spec": {"signerName": signer, "request": "", "usages": []},
+    }
+
+
+async def test_the_nodes_certificate_and_its_requests_go_and_no_others(
+    left: Left, tmp_path: Path
+) -> None:
+    home, folder = left.two.home, tmp_path / "certs"
+    folder.mkdir()
+    for name in ("serving.pem", "pending.key", "theirs"):
+        (folder / name).write_text("x")
+    annotation = {model.ANNOTATION_CERT_DIR: str(folder)}
+    home.update(NODES, NODE, {"metadata": {"annotations": annotation}})
+    mine = f"kubelet-serving-{NODE}-0123456789"
+    others = [f"kubelet-serving-{NODE}-more-0123456789", "csr-abc"]
+    for name in (mine, *others):
+        home.put(requested(name))
+    assert await left.leave()
+    assert f"home:   CertificateSigningRequest {mine}" in left.asked[0]
+    assert f"here:   the node's certificate and key in {folder}" in left.asked[0]
+    assert [it["metadata"]["name"] for it in home.objects(CERTIFICATE_SIGNING_REQUESTS)] == sorted(
+        others
+    )
+    assert [it.name for it in folder.iterdir()] == ["theirs"]
+
+
+async def test_a_request_that_may_not_be_deleted_is_told(left: Left) -> None:
+    name = f"kubelet-serving-{NODE}-0123456789"
+    left.two.home.put(requested(name))
+    left.two.home.fail(Fault("DELETE", "*/certificatesigningrequests/*", code=403))
+    assert await left.leave()
+    assert any(f"certificate signing request {name} stays" in line for line in left.told)
+
+
+# -- interrupted ---------------------------------------------------------------------------
+
+
+def marked(api: FakeApi) -> list[str]:
+    """All objects of all kinds that have a label, annotation, taint or finalizer of ours."""
+    kinds = [kind for kinds in api.store.registry.groups().values() for kind in kinds]
+    return [
+        f"{kind.resource.kind} {obj['metadata']['name']}"
+        for kind in kinds
+        for obj in api.store.all(kind, None)
+        if f"{naming.DOMAIN}/" in str({**obj["metadata"], "spec": obj.get("spec")})
+        or (kind.resource == LEASES and obj["metadata"]["namespace"] == LEASE_NAMESPACE)
+    ]
+
+
+@pytest.mark.parametrize("drained", [False, True], ids=["deleted", "drained"])
+@pytest.mark.usefixtures("often")
+async def test_interrupted_after_any_write_and_run_again_it_ends_clean(
+    two: Clusters, drained: bool
+) -> None:
+    interrupted = 0
+    while True:
+        left = Left(two)
+        left.workload()
+        two.home.put(requested(f"kubelet-serving-{NODE}-0123456789"))
+        settings = replace(left.settings, drain=drained)
+        two.home.clear_log()
+        two.remote.clear_log()
+        run = asyncio.create_task(left.leave(settings))
+        writes = interrupted + 1
+        await two.home.until(lambda run=run, n=writes: run.done() or len(two.writes()) >= n)  # type: ignore[misc]
+        if run.done():
+            break
+        interrupted += 1
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+        if two.home.find(NODES, NODE) is None:
+            settings = replace(settings, remote=two.settings.remote)
+        assert await left.leave(settings)
+        assert marked(two.home) == marked(two.remote) == []
+        assert two.home.objects(PODS) == []
+    assert await run
+    assert marked(two.home) == marked(two.remote) == []
+    assert interrupted >= 8

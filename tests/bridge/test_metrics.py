@@ -68,7 +68,7 @@ async def used(two: Clusters, run: Joined) -> dict[str, Metric]:
 
 def kind(family: Metric) -> str:
     """Its type, as the document calls it."""
-    return "gauge" if family.name == "cluster_bridge_build_info" else str(family.type)
+    return "gauge" if family.name == "bridge_build_info" else str(family.type)
 
 
 async def test_the_document_names_every_metric_with_its_type_and_its_labels(two: Clusters) -> None:
@@ -80,7 +80,7 @@ async def test_the_document_names_every_metric_with_its_type_and_its_labels(two:
         found = await used(two, run)
     exported = {}
     for name, family in found.items():
-        if name.startswith("cluster_bridge_"):
+        if name.startswith(("bridge_", "workqueue_")):
             full = name + _TOTAL if family.type == "counter" else name
             labels = {label for sample in family.samples for label in sample.labels} - {"le"}
             exported[full] = (kind(family), labels)
@@ -91,27 +91,38 @@ async def test_the_document_names_every_metric_with_its_type_and_its_labels(two:
 async def test_what_they_say_is_what_happened(two: Clusters) -> None:
     async with joined(two) as run:
         found = await used(two, run)
-    assert value(found, "cluster_bridge_pods", phase="Running") == 1
-    assert value(found, "cluster_bridge_pods") == 1
-    assert value(found, "cluster_bridge_up", side="home") == 1
+    assert value(found, "bridge_pods", phase="Running") == 1
+    assert value(found, "bridge_pods") == 1
+    assert value(found, "bridge_up", side="home") == 1
     creates = len(two.remote.requests("POST", "*/pods"))
-    api = "cluster_bridge_api_requests_total"
+    api = "bridge_api_requests_total"
     assert value(found, api, side="remote", method="POST", code="201") >= creates >= 1
     assert value(found, api, method="STREAM", code="200") >= 2
-    took = "cluster_bridge_api_request_duration_seconds_count"
+    took = "bridge_api_request_duration_seconds_count"
     assert value(found, took, side="remote", method="POST") >= creates
-    assert value(found, "cluster_bridge_watches_total", side="remote", resource="pods") >= 1
-    assert value(found, "cluster_bridge_watch_lists_total", side="home", resource="pods") == 1
-    assert value(found, "cluster_bridge_workqueue_adds_total", name="pods") >= 2
-    assert value(found, "cluster_bridge_workqueue_depth", name="pods") == 0
-    assert value(found, "cluster_bridge_reconciles_total", name="pods", result="success") >= 2
-    assert value(found, "cluster_bridge_reconciles_total", result="defect") == 0
-    assert value(found, "cluster_bridge_reviews_total", kind="TokenReview", answer="asked") == 1
-    remembered = "cluster_bridge_reviews_total"
+    assert value(found, took, side="remote", method="POST", code="201") >= creates
+    assert value(found, "bridge_pod_status_lag_seconds_count") >= 1
+    assert value(found, "bridge_pod_start_duration_seconds_count") == 1
+    assert value(found, "bridge_node_capacity", resource="cpu") == 4
+    assert value(found, "bridge_node_allocatable", resource="memory") == 8 * 2**30
+    assert value(found, "bridge_node_remote_nodes") == 1
+    stale = [it.labels for it in found["bridge_watch_staleness_seconds"].samples]
+    for side, resource in (("home", "pods"), ("remote", "nodes"), ("home", "configmaps")):
+        assert {"side": side, "resource": resource} in stale
+    assert 0 <= value(found, "bridge_watch_staleness_seconds", side="home", resource="pods") < SOON
+    assert value(found, "workqueue_unfinished_work_seconds", name="pods") == 0
+    assert value(found, "bridge_watches_total", side="remote", resource="pods") >= 1
+    assert value(found, "bridge_watch_lists_total", side="home", resource="pods") == 1
+    assert value(found, "workqueue_adds_total", name="pods") >= 2
+    assert value(found, "workqueue_depth", name="pods") == 0
+    assert value(found, "bridge_reconciles_total", name="pods", result="success") >= 2
+    assert value(found, "bridge_reconciles_total", result="defect") == 0
+    assert value(found, "bridge_reviews_total", kind="TokenReview", answer="asked") == 1
+    remembered = "bridge_reviews_total"
     assert value(found, remembered, kind="TokenReview", answer="remembered") >= 1
-    carried = "cluster_bridge_stream_bytes_total"
+    carried = "bridge_stream_bytes_total"
     assert value(found, carried, kind="logs", direction="out") == len("a line\n")
-    scrapes = "cluster_bridge_scrapes_total"
+    scrapes = "bridge_scrapes_total"
     assert value(found, scrapes, path="/metrics/resource", result="complete") == 1
 
 
@@ -120,7 +131,7 @@ async def test_a_remote_that_is_away_is_not_up(two: Clusters) -> None:
         await two.remote.stop()
         async with asyncio.timeout(SOON):
             found = await metrics(session)
-            while value(found, "cluster_bridge_up", side="remote"):
+            while value(found, "bridge_up", side="remote"):
                 found = await metrics(session)
-        assert value(found, "cluster_bridge_up", side="home") == 1
-        assert value(found, "cluster_bridge_watch_failures_total", side="remote") > 0
+        assert value(found, "bridge_up", side="home") == 1
+        assert value(found, "bridge_watch_failures_total", side="remote") > 0

@@ -39,9 +39,20 @@ def test_every_image_has_its_names_config_and_layers_from_the_lowest_up(tmp_path
         config = json.loads(contents[str(entry["Config"])])
         digests = [f"sha256:{hashlib.sha256(contents[layer]).hexdigest()}" for layer in layers]
         assert config["rootfs"]["diff_ids"] == digests
-        assert [contents[layer] for layer in layers] == [layer_bytes(x) for x in image.layers]
+        wanted = [layer_bytes(x) for x in image.layers if not isinstance(x, Path)]
+        assert [contents[layer] for layer in layers] == wanted
     assert config["config"]["Entrypoint"] == ["/bin/tool"]
     assert config["config"]["User"] == "1:1"
+
+
+def test_a_layer_can_be_a_file(tmp_path: Path) -> None:
+    layer = tmp_path / "layer.tar"
+    layer.write_bytes(layer_bytes(BASE))
+    write_archive(tmp_path / "images.tar", [Image(("of-a-file",), (layer, TOP))])
+    manifest, contents = _read(tmp_path / "images.tar")
+    layers = manifest[0]["Layers"]
+    assert isinstance(layers, list)
+    assert [contents[it] for it in layers] == [layer_bytes(BASE), layer_bytes(TOP)]
 
 
 def test_a_config_is_named_after_its_content(tmp_path: Path) -> None:

@@ -6,7 +6,13 @@ import pytest
 
 from e2e.clusters import recipes
 from e2e.clusters.errors import InvalidRequest
-from e2e.clusters.versions import DEFAULT_KUBERNETES, KIND_NODES, KUBERNETES, KubernetesVersion
+from e2e.clusters.versions import (
+    DEFAULT_KUBERNETES,
+    KIND_NODES,
+    KUBERNETES,
+    KubernetesVersion,
+    parse_versions,
+)
 
 UPSTREAM = """\
 module k8s.io/kubernetes
@@ -42,6 +48,18 @@ def test_a_minor_stands_for_its_patch_release_and_a_full_version_for_itself(
     text: str, version: str
 ) -> None:
     assert str(KubernetesVersion.parse(text)) == version
+
+
+def test_each_cluster_can_have_a_version_of_its_own() -> None:
+    assert parse_versions("1.34") == {"": KubernetesVersion.parse("1.34")}
+    found = parse_versions("home=1.34,remote=1.36")
+    assert {name: str(it) for name, it in found.items()} == {
+        "home": KUBERNETES["1.34"],
+        "remote": KUBERNETES["1.36"],
+    }
+    for text in ("home=1.34,home=1.36", "=1.34", "home=1.34,1.36", "home=2.1"):
+        with pytest.raises(InvalidRequest):
+            parse_versions(text)
 
 
 @pytest.mark.parametrize(

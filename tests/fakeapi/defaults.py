@@ -109,7 +109,11 @@ def _admit_pod(obj: Object) -> None:
             )
     if spec.get("automountServiceAccountToken") is not False:
         _mount_token(spec)
-    _absent(obj.setdefault("status", {}), phase="Pending", qosClass=_qos(spec))
+    status = obj.setdefault("status", {})
+    _absent(status, phase="Pending", qosClass=_qos(spec))
+    if spec.get("schedulingGates"):
+        gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+        _absent(status, conditions=[gated])
 
 
 def fill_container(container: Object) -> None:

@@ -23,6 +23,7 @@ from tests.fakeapi.store import Store, timestamp
 
 Answer = tuple[int, Object]
 
+_APPLY = "application/apply-patch+yaml"
 _STRATEGIC = "application/strategic-merge-patch+json"
 _SPECIAL = {"resize", "ephemeralcontainers"}
 _REVIEWS = {
@@ -44,6 +45,8 @@ class Api:
         """Answers SubjectAccessReviews and SelfSubjectAccessReviews by their ``spec``."""
         self.authenticate: Callable[[str], Object | None] = lambda _token: {"username": "someone"}
         """Answers TokenReviews: the user that the token is of, or None."""
+        self.budget: Callable[[Object], str] = lambda _pod: ""
+        """Why a PodDisruptionBudget keeps the pod from being evicted; "" where none does."""
 
     def answer(self, entry: Entry) -> Answer:
         """The code and body. Raises Refused."""
@@ -69,6 +72,8 @@ class Api:
         body = _body(entry)
         if target.subresource == "binding":
             return 201, self._bind(target, body)
+        if target.subresource == "eviction":
+            return 201, self._evict(target, body, dry=_dry(entry))
         if target.kind.resource == SERVICE_ACCOUNTS and target.subresource == "token":
             return 201, tokens.issue(self.store, self._old(target), body, now=self.clock())
         if target.name is not None:
@@ -93,8 +98,10 @@ class Api:
         return 200, self._update(target, old, body, entry)
 
     def _patch(self, target: Target, entry: Entry) -> Answer:
-        old = self._old(target)
         kind, body = entry.content_type, entry.body
+        if kind == _APPLY:
+            return self._apply(target, entry)
+        old = self._old(target)
         if kind == "application/json-patch+json" and isinstance(body, list):
             new = patching.json_patch(old, body)
         elif kind == "application/merge-patch+json":
@@ -104,6 +111,17 @@ class Api:
         else:
             raise refusals.unsupported_media(kind)
         return 200, self._update(target, old, new, entry)
+
+    def _apply(self, target: Target, entry: Entry) -> Answer:
+        """Server-side apply by one manager: made or merged, lists as a whole. What a manager
+        applied before and applies no more stays, which a real server removes."""
+        body, namespace = _body(entry), target.namespace or ""
+        if not entry.query.get("fieldManager"):
+            raise refusals.bad_request("fieldManager is required for apply patch")
+        old = self.store.find(target.kind, namespace, target.name or "")
+        if old is None:
+            return 201, self.store.create(target.kind, namespace, body, dry=_dry(entry))
+        return 200, self._update(target, old, patching.merge(old, body), entry)
 
     def _delete(self, target: Target, entry: Entry) -> Answer:
         options: Object = {**(entry.body if isinstance(entry.body, dict) else {})}
@@ -152,6 +170,13 @@ class Api:
             why = f"pod {name} is already assigned to a node, or is being deleted"
             raise refusals.conflict(resource, name, why)
         bind(self.store, target.kind, old, body["target"]["name"])
+        return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+
+    def _evict(self, target: Target, body: Object, *, dry: bool) -> Object:
+        pod = self._old(target)
+        if why := self.budget(pod):
+            raise refusals.Refused(429, "TooManyRequests", why)
+        delete(self.store, target.kind, pod, body.get("deleteOptions") or {}, dry=dry)
         return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
 
     def _review(self, entry: Entry) -> Object:
@@ -210,7 +235,11 @@ _METHODS: dict[str, Callable[[Api, Target, Entry], Answer]] = {
 
 
 def bind(store: Store, kind: Kind, pod: Object, node: str) -> Object:
-    """Gives the pod to the node. That is no change of what is wanted: no new generation."""
+    """Gives the pod to the node. That is no change of what is wanted: no new generation. Raises
+    Refused for one that is gated (setPodNodeAndMetadata in registry/core/pod/storage)."""
+    if pod["spec"].get("schedulingGates"):
+        why = "pod has non-empty .spec.schedulingGates"
+        raise refusals.conflict(kind.resource, pod["metadata"]["name"], why)
     status = pod.get("status") or {}
     conditions = [c for c in status.get("conditions") or [] if c["type"] != "PodScheduled"]
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": timestamp()}
@@ -224,7 +253,7 @@ def _has(target: Target) -> bool:
         return target.kind.status
     if target.kind.resource == SERVICE_ACCOUNTS:
         return target.subresource == "token"
-    return target.kind.resource == PODS and target.subresource in {*_SPECIAL, "binding"}
+    return target.kind.resource == PODS and target.subresource in {*_SPECIAL, "binding", "eviction"}
 
 
 def _dry(entry: Entry) -> bool:

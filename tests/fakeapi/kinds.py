@@ -77,6 +77,12 @@ _BUILTIN = (
     Kind(known.RESOURCE_QUOTAS),
     Kind(_core("limitranges", "LimitRange"), status=False),
     Kind(known.ENDPOINT_SLICES, status=False, generation=True, blind_put=False),
+    Kind(known.DEPLOYMENTS, generation=True),
+    Kind(known.POD_DISRUPTION_BUDGETS, generation=True),
+    Kind(known.ROLES, status=False),
+    Kind(known.ROLE_BINDINGS, status=False),
+    Kind(known.CLUSTER_ROLES, status=False),
+    Kind(known.CLUSTER_ROLE_BINDINGS, status=False),
 )
 
 

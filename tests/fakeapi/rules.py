@@ -64,6 +64,8 @@ def _metadata(resource: Resource, obj: Object) -> Iterator[Problem]:
     name = meta["name"]
     short = resource.kind in _SHORT_NAMES
     longest = 63 if short else 253
+    if resource.group == "rbac.authorization.k8s.io":  # any segment of a path
+        return
     if not _SUBDOMAIN.fullmatch(name) or len(name) > longest or (short and "." in name):
         what = "RFC 1123 label" if short else "RFC 1123 subdomain"
         yield "metadata.name", f'Invalid value: "{name}": a lowercase {what} is expected'
@@ -122,6 +124,9 @@ def _pod(old: Object, new: Object) -> Iterator[Problem]:
     before, after = old.get("activeDeadlineSeconds"), new.get("activeDeadlineSeconds")
     if before is not None and (after is None or after > before):
         yield "spec.activeDeadlineSeconds", "Invalid value: must be less than or equal to previous"
+    gates = old.get("schedulingGates") or []
+    if any(gate not in gates for gate in new.get("schedulingGates") or []):
+        yield "spec.schedulingGates", "Forbidden: only deletion is allowed"
     if old.get("schedulingGates") and new.get("nodeSelector") != old.get("nodeSelector"):
         new = {**new, "nodeSelector": old.get("nodeSelector")}
     if _fixed(old) != _fixed(new):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from translators import pod
+from translators import once, pod
 from translators.naming import Identity
 from translators.policy import Policy
 from translators.types import HomeUid, Object, RemoteUid
@@ -65,9 +65,10 @@ def remote(
     uid: str = REMOTE_UID,
     image: str = "busybox:1",
     waits: bool = False,
+    held: bool = False,
 ) -> Object:
     """A remote pod that stands for the home pod with UID ``of``. ``waits``: the remote's scheduler
-    finds no node for it."""
+    finds no node for it. ``held``: it was not let go (`translators.once`)."""
     meta = pod.pod_metadata(home(uid=of, image=image), IDENTITY)
     meta |= {"uid": uid, "resourceVersion": VERSION}
     if deleting is not None:
@@ -83,6 +84,8 @@ def remote(
             "lastTransitionTime": "2025-11-03T02:00:00Z",
         }
         status["conditions"] = [condition]
+    elif held:
+        spec["schedulingGates"] = [{"name": once.GATE}]
     else:
         spec["nodeName"] = "worker"
     return {"metadata": meta, "spec": spec, "status": status}

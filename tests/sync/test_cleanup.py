@@ -92,6 +92,21 @@ async def test_a_copy_that_another_virtual_node_uses_is_left_to_it(
     assert [copy["metadata"]["name"] for _, copy in found.copies] == ["mine"]
 
 
+async def test_what_a_node_that_is_no_more_left_to_this_one_is_this_ones(
+    api: FakeApi, client: KubeClient
+) -> None:
+    """Of two nodes that shared a namespace the last one that leaves removes it, and what is in it;
+    but nothing of one that is still there, with pods or without."""
+    for node in ("gone", "empty", "busy"):
+        api.put(ours(namespace(f"of-{node}"), node=node))
+        api.put(ours(config_map(f"of-{node}", THERE), node=node))
+    api.put(ours(pod("theirs", THERE), node="busy"))
+    found = await inventory(client, IDENTITY, others={"empty"})
+    assert found.pods == []
+    assert [copy["metadata"]["name"] for _, copy in found.copies] == ["of-gone"]
+    assert [it["metadata"]["name"] for it in found.namespaces] == ["of-gone"]
+
+
 # -- removal -------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sync import eventmirror
 from sync.eventmirror import EventMirror
 from sync.kube.resources import EVENTS, NAMESPACES, PODS, Object
 from tests import objects
@@ -153,7 +154,7 @@ async def test_an_event_that_is_seen_before_its_pod_is_told(
     home_api: FakeApi, remote_api: FakeApi, client_for: ClientFor
 ) -> None:
     clients = await client_for(home_api, "home"), await client_for(remote_api, "remote")
-    mirror = EventMirror(*clients, IDENTITY)
+    mirror = EventMirror(*clients, IDENTITY, in_burst=lambda: False)
     home = home_api.put(objects.pod("a"))
     remote = remote_api.put(
         {**objects.pod("a", THERE), "metadata": naming.remote_metadata(home, IDENTITY)}
@@ -165,7 +166,7 @@ async def test_an_event_that_is_seen_before_its_pod_is_told(
     ]
     try:
         await home_api.until(lambda: home_api.requests("GET", "*/events"))
-        await home_api.until(lambda: not mirror.controller.queue._working)
+        await home_api.until(lambda: not mirror.controller.queue.working)
         assert home_api.objects(EVENTS) == []
         mirror.remote_pod_changed(None, remote)
         await home_api.until(lambda: home_api.objects(EVENTS))
@@ -174,6 +175,40 @@ async def test_an_event_that_is_seen_before_its_pod_is_told(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     assert mirror._namespaces == {}
+
+
+@pytest.mark.parametrize("for_ever", [False, True], ids=["for a while", "for ever"])
+async def test_an_event_waits_in_a_burst_but_not_for_ever(
+    world: World, monkeypatch: pytest.MonkeyPatch, for_ever: bool
+) -> None:
+    looks = 0
+
+    def in_burst() -> bool:
+        nonlocal looks
+        looks += 1
+        assert writes(world) == []
+        return for_ever or looks < 5
+
+    monkeypatch.setattr(eventmirror, "LOOK", 0.01)
+    monkeypatch.setattr(eventmirror, "MOST", 0.04)
+    await started(world)
+    monkeypatch.setattr(world.engine.eventmirror, "_in_burst", in_burst)
+    say(world, "Pulled")
+    await world.settle()
+    assert looks == 5
+    assert set(heard(world)) == {"Pulled"}
+
+
+async def test_many_events_wait_less_in_a_burst_so_that_none_is_told_late(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eventmirror, "MOST", 3600.0)
+    monkeypatch.setattr(eventmirror, "LATE", 0.1)
+    await started(world)
+    monkeypatch.setattr(world.engine.eventmirror, "_in_burst", lambda: True)
+    for number in range(100):
+        say(world, f"Event{number}")
+    await world.home.until(lambda: len(heard(world)) == 100)
 
 
 async def test_a_history_that_was_lost_is_listed_and_only_what_is_new_written(
@@ -196,6 +231,26 @@ async def test_a_history_that_was_lost_is_listed_and_only_what_is_new_written(
     assert writes(world) == ["POST"]
     followed = world.engine.eventmirror._namespaces[DEFAULT]
     assert len(followed.written or {}) == 2, "what the remote forgets, we forget"
+
+
+async def test_what_was_told_is_kept_as_less_and_goes_on_all_the_same(world: World) -> None:
+    await started(world)
+    said = say(world, "BackOff", message="x" * 1000)
+    await world.settle()
+    followed = world.engine.eventmirror._namespaces[DEFAULT]
+    (kept,) = followed.events.store
+    assert kept == {
+        "metadata": {
+            k: said["metadata"][k] for k in ("namespace", "name", "uid", "resourceVersion")
+        },
+        "pod": said["involvedObject"]["uid"],
+    }
+    assert not followed.events.store.has("pod", kept["pod"])
+    world.home.remove(EVENTS, heard(world)["BackOff"]["metadata"]["name"], "default")
+    say(world, "BackOff", message="x" * 1000, count=2)
+    await world.settle()
+    assert heard(world)["BackOff"]["reason"] == "BackOff"
+    assert heard(world)["BackOff"]["count"] == 2
 
 
 async def test_namespaces_come_and_go_with_their_pods(world: World) -> None:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
-from collections.abc import AsyncIterator
+from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sync.informer import Informer, _lines
+from sync.informer import Informer, _Lines
 from sync.kube.client import KubeClient
 from sync.kube.resources import CONFIG_MAPS, PODS
+from sync.sharing import Pool
 from sync.store import Key
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map, pod
-from tests.sync.virtual import run_virtual
 from tests.sync.watched import Told, Waits, caught_up, watching
+from translators.types import Object
 
 
 @pytest.fixture
@@ -55,9 +56,7 @@ async def test_an_empty_list_is_synced_too(informer: Informer) -> None:
 async def test_a_list_of_many_pages_is_one_state(
     api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        informer.client, "list", functools.partial(informer.client.list, page_size=3)
-    )
+    monkeypatch.setattr("sync.informer.PAGE", 3)
     for number in range(8):
         api.put(config_map(f"c{number}"))
     told = Told(informer)
@@ -92,6 +91,43 @@ async def test_managed_fields_are_not_kept_and_all_else_is(
         assert kept["future"] == [1]
 
 
+async def test_a_refresh_waits_for_what_is_there_now_whatever_the_watch_says(
+    api: FakeApi, informer: Informer
+) -> None:
+    api.put(config_map("gone"))
+    told = Told(informer)
+    async with watching(informer):
+        told.take()
+        api.mute_watches()
+        api.put(config_map("made"))
+        api.remove(CONFIG_MAPS, "gone", "default")
+        async with asyncio.timeout(5):
+            await asyncio.gather(informer.refresh(), informer.refresh())
+        assert told.take() == ["+made", "-gone"]
+        api.unmute_watches()
+        api.put(config_map("later"))
+        await caught_up(api, informer)
+        assert told.take() == ["+later"]
+
+
+async def test_a_refresh_is_not_done_by_a_list_that_began_before_it_nor_by_one_that_fails(
+    api: FakeApi, informer: Informer
+) -> None:
+    async with watching(informer):
+        await api.until(api.open_watches)
+        api.fail(Fault("GET", "*/configmaps", watch=False, code=500))
+        slow = api.fail(Fault("GET", "*/configmaps", watch=False, delay=0.1))
+        first = asyncio.create_task(informer.refresh())
+        await api.until(lambda: slow.hits)
+        second = asyncio.create_task(informer.refresh())
+        async with asyncio.timeout(5):
+            await first
+            assert not second.done()
+            await second
+        lists = [it for it in api.requests("GET", "/api/v1/configmaps") if not it.watch]
+        assert len(lists) == 4
+
+
 # -- watch ---------------------------------------------------------------------------------
 
 
@@ -113,6 +149,39 @@ async def test_each_change_is_told_with_the_old_and_the_new_object(
         assert last is not None
         assert last["data"] == {"k": "2"}
         assert len(informer.store) == 0
+
+
+async def test_parts_that_did_not_change_are_the_same_objects_as_before(
+    api: FakeApi, client: KubeClient
+) -> None:
+    made = pod("a", labels={"app": "x"})
+    api.put({**made, "status": {"conditions": [{"type": "Ready"}, {"type": "Initialized"}]}})
+    informer = Informer(client, PODS, pool=Pool())
+    told = Told(informer)
+    async with watching(informer):
+        await caught_up(api, informer)
+        change = {
+            "status": {"conditions": [{"type": "Ready", "status": "True"}, {"type": "Initialized"}]}
+        }
+        api.update(PODS, "a", change, "default")
+        await caught_up(api, informer)
+        api.update(PODS, "a", {"metadata": {"labels": {"app": "y"}}}, "default")
+        await caught_up(api, informer)
+        api.remove(PODS, "a", "default")
+        await caught_up(api, informer)
+    (_, first), (old, ready), (_, moved), (gone, _) = told.changes
+    assert first is not None
+    assert ready is not None
+    assert moved is not None
+    assert gone is not None
+    assert old is first
+    assert ready["spec"] is first["spec"]
+    assert ready["metadata"]["labels"] is first["metadata"]["labels"]
+    assert ready["status"]["conditions"][1] is first["status"]["conditions"][1]
+    assert ready["status"]["conditions"][0]["status"] == "True"
+    assert moved["status"] is ready["status"]
+    assert moved["metadata"]["labels"] == {"app": "y"}
+    assert gone["spec"] is first["spec"]
 
 
 async def test_what_leaves_the_selection_is_told_as_deleted(
@@ -182,6 +251,19 @@ async def test_bookmarks_move_the_version_from_which_a_watch_goes_on(
         assert [entry.watch for entry in api.log] == [True]
 
 
+async def test_it_knows_when_the_server_said_something(api: FakeApi, informer: Informer) -> None:
+    def heard() -> float:
+        return informer.heard or 0.0
+
+    assert not heard()
+    async with watching(informer):
+        listed = heard()
+        assert listed
+        await api.until(api.open_watches)
+        api.bookmark()
+        await api.until(lambda: heard() > listed)
+
+
 async def test_cancellation_leaves_no_task(api: FakeApi, informer: Informer) -> None:
     async with watching(informer) as task:
         await caught_up(api, informer)
@@ -206,6 +288,67 @@ async def test_what_was_written_is_seen_at_once_and_told_once(
         api.unmute_watches()
         await caught_up(api, informer)
         assert told.take() == ["+a"]
+
+
+async def test_the_event_of_a_write_is_not_read_where_its_answer_was(
+    api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most of what an event costs is to parse it, and a third of a pod's are our own writes."""
+    parsed: list[bytes] = []
+    loads = orjson.loads
+
+    def noted(line: bytes) -> Any:
+        parsed.append(line)
+        return loads(line)
+
+    monkeypatch.setattr("sync.informer.orjson.loads", noted)
+    told = Told(informer)
+    async with watching(informer):
+        made = api.put(config_map("a"))
+        await caught_up(api, informer)
+        again = api.put(config_map("b"))
+        begun = {"kind": "ConfigMap", "apiVersion": "v1"}
+        order = ("name", "namespace", "uid", "resourceVersion")
+
+        def line(obj: Object, **changed: str) -> bytes:
+            meta = {key: obj["metadata"][key] for key in order} | changed
+            event = {"type": "MODIFIED", "object": {**begun, "metadata": meta}}
+            return orjson.dumps(event)
+
+        await caught_up(api, informer)
+        told.take()
+        parsed.clear()
+        informer._event(line(made))
+        assert (parsed, told.take()) == ([], [])
+        assert informer._version == made["metadata"]["resourceVersion"]
+        informer._event(line(again))
+        assert informer._version == again["metadata"]["resourceVersion"]
+        assert parsed == []
+        informer._event(line(again, resourceVersion="999"))
+        informer._event(line(again, uid="another", resourceVersion="1000"))
+        assert len(parsed) == 2
+        assert told.take() == ["~b", "-b", "+b"]
+
+
+async def test_what_was_dealt_with_can_be_kept_as_less_of_it(
+    api: FakeApi, informer: Informer
+) -> None:
+    told = Told(informer)
+    async with watching(informer):
+        api.put(config_map("a", data={"k": "1"}))
+        await caught_up(api, informer)
+        first = informer.store.get(Key("default", "a"))
+        assert first is not None
+        less = {"metadata": first["metadata"]}
+        informer.keep_less(first, less)
+        assert informer.store.get(Key("default", "a")) is less
+        assert told.take() == ["+a"]
+        api.put(config_map("a", data={"k": "2"}))
+        await caught_up(api, informer)
+        informer.keep_less(less, {})
+        second = informer.store.get(Key("default", "a"))
+        assert second is not None
+        assert second["data"] == {"k": "2"}
 
 
 async def test_an_event_older_than_what_was_written_is_passed_over(
@@ -316,11 +459,24 @@ def test_lines_come_whole_wherever_the_chunks_are_cut(lines: list[bytes], cuts: 
     data = b"".join(line + b"\n" for line in lines)
     places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
 
-    async def main() -> list[bytes]:
-        async def chunks() -> AsyncIterator[bytes]:
-            for begin, end in itertools.pairwise(places):
-                yield data[begin:end]
+    splitter = _Lines()
+    found = [splitter.of(data[begin:end]) for begin, end in itertools.pairwise(places)]
+    assert [line for some in found for line in some] == lines
 
-        return [line async for line in _lines(chunks())]
 
-    assert run_virtual(main) == lines
+async def test_a_watch_was_heard_when_it_began_and_when_it_said_something(
+    api: FakeApi, informer: Informer
+) -> None:
+    never = informer.heard
+    assert never is None
+    async with watching(informer):
+        await api.until(lambda: api.open_watches(CONFIG_MAPS))
+        api.put(config_map("a"))
+        await api.until(lambda: len(informer.store) == 1)
+        first = informer.heard
+        assert first is not None
+        await asyncio.sleep(0.02)
+        assert informer.heard == first
+        api.end_watches(CONFIG_MAPS)  # and no event afterwards
+        await api.until(lambda: (informer.heard or 0) > first)
+        assert len(informer.store) == 1

@@ -131,6 +131,21 @@ async def test_failures_are_told_when_they_begin_and_when_they_end(
     assert len(warnings) == 1
 
 
+async def test_a_server_that_was_away_for_long_is_found_soon(
+    api: FakeApi, informer: Informer, waits: Waits
+) -> None:
+    """It is not asked ever more seldom, nor when it then answers that it is not ready yet."""
+    async with watching(informer):
+        await api.stop()
+        await api.until(lambda: len(waits.taken) > 8)
+        assert max(waits.taken) <= informer_module.AWAY_CAP
+        starting = api.fail(Fault(code=500, times=2))
+        await api.start()
+        await api.until(lambda: informer.error is None)
+        assert starting.hits == 2
+        assert max(waits.taken[-2:]) <= 1.6, "the first two waits after a refusal"
+
+
 @pytest.mark.parametrize("code", [403, 500, 503])
 @pytest.mark.parametrize("on_watch", [True, False], ids=["the watch", "the list"])
 async def test_refusals_back_off_and_end(
@@ -295,8 +310,7 @@ async def test_what_took_the_name_of_another_unseen_is_told_as_both(
 async def test_a_list_that_expires_between_its_pages_is_begun_anew(
     api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short = functools.partial(informer.client.list, page_size=2)
-    monkeypatch.setattr(informer.client, "list", short)
+    monkeypatch.setattr("sync.informer.PAGE", 2)
     for number in range(5):
         api.put(config_map(f"c{number}"))
     expired = api.fail(Fault(when=lambda entry: "continue" in entry.query, code=410))

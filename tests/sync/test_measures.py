@@ -43,4 +43,14 @@ async def test_requests_count_by_method_and_answer_and_streams_by_themselves(
         ("GET", "none"): 1,
         ("STREAM", "200"): 1,
     }
-    assert sum(client.measures.seconds["GET"].counts) == 2
+    assert {key: sum(it.counts) for key, it in client.measures.seconds.items()} == {
+        ("GET", "404"): 1,
+        ("GET", "none"): 1,
+    }
+
+
+def test_bounds_are_those_that_were_given() -> None:
+    histogram = Histogram((1.0, 2.0))
+    for seconds in (0.5, 2.0, 3.0):
+        histogram.observe(seconds)
+    assert histogram.counts == [1, 1, 1]

@@ -154,6 +154,49 @@ async def test_copies_go_with_the_last_pod_that_needs_them(world: World) -> None
     assert world.config_map() is None
 
 
+async def test_one_of_many_pods_that_use_a_copy_is_no_work_for_it(world: World) -> None:
+    world.home.put(config_map("conf"))
+    await with_pod(world, "cm/conf")
+    turns = world.engine.mirror.controller.results.total()
+    world.pod("b", uses=["cm/conf"])
+    await world.settle()
+    world.runs("b")
+    await gone(world, "b")
+    assert world.engine.mirror.controller.results.total() == turns
+
+
+async def test_a_copy_stays_a_while_for_the_next_pod(world: World) -> None:
+    world.copy_linger = 60.0
+    world.home.put(config_map("conf"))
+    world.home.put(secret("key"))
+    await with_pod(world, "cm/conf", "secret/key")
+    await gone(world)
+    world.home.update(CONFIG_MAPS, "conf", {"data": {"k": "2"}}, "default")
+    await world.settle()
+    world.forget()
+    world.pod("b", uses=["cm/conf", "secret/key"])
+    await world.settle()
+    assert [write.split("/")[-1] for write in world.writes()] == ["conf", "pods"], (
+        "made right first"
+    )
+    assert (world.config_map() or {})["data"] == {"k": "2"}
+    world.runs("b")
+    await gone(world, "b")
+    world.home.remove(CONFIG_MAPS, "conf", "default")
+    await world.settle()
+    assert world.config_map() is None, "its original is gone"
+    assert world.secret()
+
+
+async def test_a_copy_that_nobody_needs_goes_when_its_time_is_over(world: World) -> None:
+    world.copy_linger = 0.1
+    world.home.put(config_map("conf"))
+    await with_pod(world, "cm/conf")
+    await gone(world)
+    assert world.config_map()
+    await world.remote.until(lambda: world.config_map() is None)
+
+
 async def test_a_copy_stays_until_the_remote_pod_that_mounts_it_is_gone(world: World) -> None:
     """A pod that is forced away at home still ends in its own time in the remote."""
     world.home.put(config_map("conf"))

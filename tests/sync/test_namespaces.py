@@ -12,6 +12,7 @@ from sync.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.resources import NAMESPACES, Object
 from sync.namespaces import Namespaces
+from sync.offer import slim_namespace
 from tests.fakeapi import FakeApi, Fault
 from tests.sync.watched import caught_up, watching
 from tests.sync.world import IDENTITY, THERE, World
@@ -23,8 +24,8 @@ DEFAULT = HomeNamespace("default")
 
 @pytest.fixture
 def informer(client: KubeClient) -> Informer:
-    """Of the namespaces that this home owns."""
-    return Informer(client, NAMESPACES, labels=IDENTITY.owned_by_home)
+    """Of all namespaces, as the engine has it."""
+    return Informer(client, NAMESPACES, slim=slim_namespace)
 
 
 @pytest.fixture

@@ -361,3 +361,44 @@ def test_ten_thousand_pods_of_others_cost_few_megabytes() -> None:
     finally:
         tracemalloc.stop()
     assert size < 12 * 2**20
+
+
+# -- what an event costs -------------------------------------------------------------------
+
+
+def _resized(pod: Object, **asked: str) -> Object:
+    status = {"name": "main", "resources": {"requests": asked}, "allocatedResources": asked}
+    return {**pod, "status": {**pod["status"], "containerStatuses": [status]}}
+
+
+def test_usage_is_computed_when_what_it_is_computed_of_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    of_pod = requests.of_pod
+
+    def noted(pod: Object) -> requests.Amounts:
+        asked.append(pod["metadata"]["name"])
+        return of_pod(pod)
+
+    monkeypatch.setattr(requests, "of_pod", noted)
+    first = _pod(cpu="1", phase="Pending")
+    first["status"]["containerStatuses"] = [{"name": "main", "ready": False}]
+    offer = _offer(pods=[first])
+    status = {"phase": "Running", "conditions": [{"type": "Ready"}]}
+    ready = {**first, "status": {**status, "containerStatuses": [{"name": "main", "ready": True}]}}
+    offer.pod_changed(first, ready)
+    assert asked == ["p"]
+    grown = _resized(ready, cpu="2")
+    offer.pod_changed(ready, grown)
+    assert _allocatable(offer)["cpu"] == "2"
+    stuck = {**grown, "spec": _pod(cpu="3")["spec"]}
+    offer.pod_changed(grown, stuck)
+    assert _allocatable(offer)["cpu"] == "1"
+    pending = {"type": "PodResizePending", "reason": "Infeasible"}
+    infeasible = {**stuck, "status": {**stuck["status"], "conditions": [pending]}}
+    offer.pod_changed(stuck, infeasible)
+    assert _allocatable(offer)["cpu"] == "2"
+    assert asked == ["p"] * 4
+    offer.pod_changed(infeasible, {**infeasible, "status": {"phase": "Failed"}})
+    assert _allocatable(offer)["cpu"] == "4"

@@ -12,6 +12,7 @@ from sync.podplan import (
     Create,
     Delete,
     DeleteOrphan,
+    LetGo,
     RemoveHome,
     State,
     Update,
@@ -33,7 +34,7 @@ def _told(action: Action) -> Any:
     return ("status", action.patch.get("phase"), action.event[0] if action.event else None)
 
 
-_CREATE = [Create(mark_first=False)]
+_CREATE = [Create()]
 _ORPHAN = [DeleteOrphan(uid=REMOTE_UID, home_uid=FORMER_UID)]
 _STATUS = ("status", None, None)
 _RUNNING = ("status", "Running", None)
@@ -78,12 +79,33 @@ _TABLE: dict[str, tuple[State, list[Any]]] = {
         State(home(asks="9", marked=True), None, confirmed=True, offered={"cpu": 8000}),
         _CREATE,
     ),
-    "one that must not run twice is marked first": (
-        State(home(policy="Never"), None),
-        [Create(mark_first=True)],
+    "one that must not run twice is marked before it is let go": (
+        State(home(policy="Never"), remote(phase="Pending", held=True)),
+        [LetGo(REMOTE_UID, marked=False, held=True)],
+    ),
+    "which is done again where it is not known to be done": (
+        State(home(policy="Never", marked=True), remote(phase="Pending", held=True)),
+        [LetGo(REMOTE_UID, marked=True, held=True)],
+    ),
+    "one that went before that is asked for": (
+        State(home(policy="Never"), None, ended=remote(phase="Pending", held=True)),
+        [Confirm()],
+    ),
+    "and made again, as it has not run": (
+        State(home(policy="Never"), None, ended=remote(phase="Pending", held=True), confirmed=True),
+        _CREATE,
+    ),
+    "not where it was marked": (
+        State(
+            home(policy="Never", marked=True),
+            None,
+            ended=remote(phase="Pending", held=True),
+            confirmed=True,
+        ),
+        [("status", "Failed", "RemotePodLost")],
     ),
     "what was tried and may not have arrived is tried again": (
-        State(home(policy="Never", marked=True), None, making=True),
+        State(home(policy="Never"), None, making=True),
         _CREATE,
     ),
     "a marked pod of an earlier process is asked for before it is made": (

@@ -1,6 +1,6 @@
 """The plan for each home state with each remote state: no combination is left undecided.
 
-A cell is what is done, one letter an action, in order: ``C`` create, ``M`` mark and create,
+A cell is what is done, one letter an action, in order: ``C`` create, ``m`` mark and let go,
 ``?`` ask the remote, ``o`` delete the orphan, ``d`` delete, ``w`` withdraw, ``l`` look again later,
 ``s`` status, ``e`` status with an Event, ``R`` remove the home pod, ``-`` nothing.
 """
@@ -18,6 +18,7 @@ from sync.podplan import (
     Delete,
     DeleteOrphan,
     Later,
+    LetGo,
     RemoveHome,
     State,
     Update,
@@ -33,6 +34,7 @@ _HOME: dict[str, Object | None] = {
     "gone": None,
     "new": home(),
     "new Never": home(policy="Never"),
+    "marked Never": home(policy="Never", marked=True),
     "ran Always": home(phase="Running"),
     "ran OnFailure": home(phase="Running", policy="OnFailure"),
     "ran Never": home(phase="Running", policy="Never"),
@@ -46,52 +48,61 @@ _HOME: dict[str, Object | None] = {
     "del over": home(phase="Failed", deleting=30),
 }
 _UNPLACED = remote(phase="Pending", waits=True)
-#: Every remote state. ``absent``: the cache has none; ``lost``: nor has the API server; ``ended``
-#: and ``failed``: gone after it ended by itself; ``cut``: gone after it was deleted while it ran;
-#: ``going``: being deleted; ``old``: of an earlier home pod; ``unpl``: the remote finds no node for
-#: it; ``u.g``, ``u.end``, ``u.l``: such a one that is going, is gone, and is confirmed to be gone.
+_HELD = remote(phase="Pending", held=True)
+#: Every remote state. ``abs``: the cache has none; ``lost``: nor has the API server; ``end`` and
+#: ``fail``: gone after it ended by itself; ``cut``: gone after it was deleted while it ran; ``g``
+#: and ``g.f``: being deleted, and Failed meanwhile; ``old``: of an earlier home pod; ``unpl``: the
+#: remote finds no node for it; ``u.g``, ``u.e``, ``u.l``: such a one that is going, is gone, and is
+#: confirmed to be gone; ``held``: not let go yet; ``h.g``, ``h.e``, ``h.l``: the same of that.
 _REMOTE: dict[str, dict[str, Any]] = {
-    "absent": {"remote": None},
+    "abs": {"remote": None},
     "lost": {"remote": None, "confirmed": True},
-    "ended": {"remote": None, "ended": remote(phase="Succeeded")},
-    "failed": {"remote": None, "ended": remote(phase="Failed")},
+    "end": {"remote": None, "ended": remote(phase="Succeeded")},
+    "fail": {"remote": None, "ended": remote(phase="Failed")},
     "cut": {"remote": None, "ended": remote(deleting=30), "confirmed": True},
     "pend": {"remote": remote(phase="Pending")},
     "runs": {"remote": remote()},
     "over": {"remote": remote(phase="Succeeded")},
-    "going": {"remote": remote(deleting=30)},
-    "gone.f": {"remote": remote(phase="Failed", deleting=30)},
+    "g": {"remote": remote(deleting=30)},
+    "g.f": {"remote": remote(phase="Failed", deleting=30)},
     "old": {"remote": remote(of=FORMER_UID)},
     "old.g": {"remote": remote(of=FORMER_UID, deleting=30)},
     "unpl": {"remote": _UNPLACED},
     "u.g": {"remote": remote(phase="Pending", waits=True, deleting=0)},
-    "u.end": {"remote": None, "ended": _UNPLACED},
+    "u.e": {"remote": None, "ended": _UNPLACED},
     "u.l": {"remote": None, "ended": _UNPLACED, "confirmed": True},
+    "held": {"remote": _HELD},
+    "h.g": {"remote": remote(phase="Pending", held=True, deleting=30)},
+    "h.e": {"remote": None, "ended": _HELD},
+    "h.l": {"remote": None, "ended": _HELD, "confirmed": True},
 }
 
 _TABLE = """
-home, remote |absent|lost|ended|failed|cut|pend|runs|over|going|gone.f|old|old.g|unpl|u.g|u.end|u.l
-gone         |-     |-   |-    |-     |-  |o   |o   |o   |-    |-     |o  |-    |o   |-  |-    |-
-new          |C     |C   |s    |s     |C  |-   |s   |s   |e    |e     |o  |-    |sl  |e  |?    |C
-new Never    |M     |M   |s    |s     |e  |-   |s   |s   |e    |s     |o  |-    |sl  |e  |?    |e
-ran Always   |?     |C   |s    |s     |C  |s   |s   |s   |e    |e     |o  |-    |sl  |e  |?    |C
-ran OnFailure|?     |C   |s    |s     |C  |s   |s   |s   |e    |e     |o  |-    |sl  |e  |?    |C
-ran Never    |?     |e   |s    |s     |e  |s   |s   |s   |e    |s     |o  |-    |sl  |e  |?    |e
-waits        |C     |C   |s    |s     |C  |-   |s   |s   |e    |e     |o  |-    |l   |e  |?    |C
-waited       |?     |e   |s    |s     |C  |-   |s   |s   |e    |e     |o  |-    |w   |-  |?    |e
-waited Never |?     |e   |s    |s     |e  |-   |s   |s   |e    |s     |o  |-    |w   |-  |?    |e
-skipped      |e     |e   |e    |e     |e  |-   |s   |s   |e    |e     |o  |-    |sl  |e  |e    |e
-over         |-     |-   |-    |-     |-  |d   |d   |-   |-    |-     |o  |-    |d   |-  |-    |-
-del new      |R     |R   |sR   |sR    |sR |d   |sd  |sd  |s    |s     |o  |-    |sd  |s  |sR   |sR
-del ran      |?     |R   |sR   |sR    |sR |sd  |sd  |sd  |s    |s     |o  |-    |sd  |s  |sR   |sR
-del over     |?     |R   |R    |R     |R  |d   |d   |d   |-    |-     |o  |-    |d   |-  |R    |R
+home, remote |abs|lost|end|fail|cut|pend|runs|over|g|g.f|old|old.g|unpl|u.g|u.e|u.l|held|h.g|h.e|h.l
+gone         |-  |-   |-  |-   |-  |o   |o   |o   |-|-  |o  |-    |o   |-  |-  |-  |o   |-  |-  |-
+new          |C  |C   |s  |s   |C  |-   |s   |s   |e|e  |o  |-    |sl  |e  |?  |C  |-   |e  |?  |C
+new Never    |C  |C   |s  |s   |e  |m   |m   |s   |e|s  |o  |-    |m   |e  |?  |e  |m   |e  |?  |C
+marked Never |?  |e   |s  |s   |e  |-   |s   |s   |e|s  |o  |-    |sl  |e  |?  |e  |m   |e  |?  |e
+ran Always   |?  |C   |s  |s   |C  |s   |s   |s   |e|e  |o  |-    |sl  |e  |?  |C  |s   |e  |?  |C
+ran OnFailure|?  |C   |s  |s   |C  |s   |s   |s   |e|e  |o  |-    |sl  |e  |?  |C  |s   |e  |?  |C
+ran Never    |?  |e   |s  |s   |e  |s   |s   |s   |e|s  |o  |-    |sl  |e  |?  |e  |m   |e  |?  |e
+waits        |C  |C   |s  |s   |C  |-   |s   |s   |e|e  |o  |-    |l   |e  |?  |C  |-   |e  |?  |C
+waited       |?  |e   |s  |s   |C  |-   |s   |s   |e|e  |o  |-    |w   |-  |?  |e  |-   |-  |?  |e
+waited Never |?  |e   |s  |s   |e  |-   |s   |s   |e|s  |o  |-    |w   |-  |?  |e  |m   |-  |?  |e
+skipped      |e  |e   |e  |e   |e  |-   |s   |s   |e|e  |o  |-    |sl  |e  |e  |e  |-   |e  |e  |e
+over         |-  |-   |-  |-   |-  |d   |d   |-   |-|-  |o  |-    |d   |-  |-  |-  |d   |-  |-  |-
+del new      |R  |R   |sR |sR  |sR |d   |sd  |sd  |s|s  |o  |-    |sd  |s  |sR |sR |d   |-  |R  |R
+del ran      |?  |R   |sR |sR  |sR |sd  |sd  |sd  |s|s  |o  |-    |sd  |s  |sR |sR |sd  |s  |sR |sR
+del over     |?  |R   |R  |R   |R  |d   |d   |d   |-|-  |o  |-    |d   |-  |R  |R  |d   |-  |R  |R
 """
 
 
 def _letter(action: Action) -> str:
     match action:
-        case Create(mark_first):
-            return "M" if mark_first else "C"
+        case Create():
+            return "C"
+        case LetGo():
+            return "m"
         case WriteStatus(_, event):
             return "e" if event else "s"
         case Confirm():

@@ -15,6 +15,7 @@ from sync.podplan import (
     Delete,
     DeleteOrphan,
     Later,
+    LetGo,
     RemoveHome,
     State,
     Update,
@@ -38,8 +39,8 @@ from tests.sync.podstates import (
 )
 from translators import unschedulable
 from translators.naming import origin
+from translators.once import is_held, was_handed_over
 from translators.podstatus import is_terminal
-from translators.podverdict import was_handed_over
 from translators.types import Object, RemoteUid, is_deleting, uid_of
 
 _POLICIES = ("Always", "OnFailure", "Never")
@@ -69,6 +70,7 @@ def _remotes() -> Iterator[Object | None]:
         yield remote(phase=phase, deleting=deleting, of=of)
     for deleting in (None, 0):
         yield remote(phase="Pending", deleting=deleting, waits=True)
+        yield remote(phase="Pending", deleting=deleting, held=True)
 
 
 def _ends() -> Iterator[Object | None]:
@@ -76,6 +78,7 @@ def _ends() -> Iterator[Object | None]:
     for phase, deleting in product(("Running", "Succeeded", "Failed"), (None, 30)):
         yield remote(phase=phase, deleting=deleting)
     yield remote(phase="Pending", waits=True)
+    yield remote(phase="Pending", held=True)
 
 
 def _states() -> Iterator[State]:
@@ -111,7 +114,9 @@ def test_a_plan_is_pure_and_always_the_same() -> None:
         assert repr(state) == before
 
 
-@pytest.mark.parametrize("action", [Confirm, DeleteOrphan, Create], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "action", [Confirm, DeleteOrphan, Create, LetGo], ids=lambda kind: kind.__name__
+)
 def test_it_stands_alone(action: type[Action]) -> None:
     assert all(len(actions) == 1 for _, actions in _with(action))
 
@@ -130,11 +135,22 @@ def test_a_pod_is_made_only_where_it_may_run() -> None:
 
 
 def test_a_pod_that_must_not_run_twice_is_made_once() -> None:
-    for state, actions in _with(Create):
+    for state, _ in _with(Create):
         pod = _home(state)
-        if pod["spec"]["restartPolicy"] == "Never":
-            assert not (was_handed_over(pod) and not state.making)
-            assert actions == [Create(mark_first=not was_handed_over(pod))]
+        if pod["spec"]["restartPolicy"] == "Never" and not state.making:
+            assert not was_handed_over(pod)
+            assert state.ended is None or is_held(state.ended)
+
+
+def test_a_pod_that_must_not_run_twice_is_let_go_once_it_is_marked() -> None:
+    for state, actions in _with(LetGo):
+        pod, there = _home(state), state.remote
+        assert there is not None
+        assert pod["spec"]["restartPolicy"] == "Never"
+        assert not any(is_deleting(it) or is_terminal(it) for it in (pod, there))
+        marked, held = was_handed_over(pod), is_held(there)
+        assert actions == [LetGo(REMOTE_UID, marked=marked, held=held)]
+        assert held or not marked
 
 
 def test_a_pod_that_may_have_run_is_made_again_only_when_it_is_surely_gone() -> None:
@@ -199,6 +215,8 @@ def test_a_pod_that_waits_for_a_node_is_looked_at_when_its_time_is_over() -> Non
         pod, there = state.home, state.remote
         if pod is None or there is None or not unschedulable.waits(there):
             continue
+        if any(isinstance(action, LetGo) for action in actions):
+            continue  # The next plan looks at it.
         live = not is_deleting(pod) and not is_terminal(pod)
         assert isinstance(actions[-1] if actions else None, Withdraw | Later) == live
     for _, actions in _with(Later):

@@ -370,3 +370,67 @@ async def test_a_pod_that_a_finalizer_keeps_is_told_to_have_ended(world: World) 
     world.home.update(PODS, "a", {"metadata": {"labels": {"x": "y"}}}, "default")
     await world.settle()
     assert not [write for write in world.writes() if "PATCH" in write]
+
+
+# -- what a life costs ---------------------------------------------------------------------
+
+
+async def test_the_life_of_a_pod_is_four_writes(world: World) -> None:
+    await world.start()
+    world.pod("first")
+    await world.settle()
+    world.forget()
+    world.pod()
+    await world.settle()
+    world.runs()
+    await world.settle()
+    world.home.delete(PODS, "a", "default", grace_seconds=30)
+    await world.settle()
+    world.remote.remove(PODS, "a", THERE)
+    await world.settle()
+
+    at_home, there = "/api/v1/namespaces/default/pods/a", f"/api/v1/namespaces/{THERE}/pods"
+    assert world.writes() == [
+        f"home PATCH {at_home}/status",
+        f"home DELETE {at_home}",
+        f"remote POST {there}",
+        f"remote DELETE {there}/a",
+    ]
+    assert world.remote.requests("GET", "*/pods/a") == []
+
+
+async def test_a_pod_that_a_finalizer_keeps_is_removed_once(world: World) -> None:
+    await world.start_running()
+    world.home.update(PODS, "a", {"metadata": {"finalizers": ["example.com/look"]}}, "default")
+    world.home.delete(PODS, "a", "default", grace_seconds=30)
+    await world.settle()
+    world.remote.remove(PODS, "a", THERE)
+    await world.settle()
+    world.home.update(PODS, "a", {"metadata": {"labels": {"x": "y"}}}, "default")
+    await world.settle()
+    assert len([write for write in world.writes() if write.startswith("home DELETE")]) == 1
+
+
+async def test_a_pod_that_ends_while_its_status_is_written_has_its_last_status(
+    world: World,
+) -> None:
+    """What is known of its end is not forgotten with what was written meanwhile."""
+    await world.start_running(restartPolicy="Never")
+    slow = world.home.fail(Fault("PATCH", "*/pods/a/status", delay=0.3))
+    world.runs(message="nearly done")
+    await world.home.until(lambda: slow.hits)
+    world.ends("Succeeded")
+    world.remote.remove(PODS, "a", THERE)
+    await world.caught_up()
+    await world.settle()
+    assert world.status()["phase"] == "Succeeded"
+
+
+async def test_a_refusal_is_taken_back_as_soon_as_the_pod_is_made(world: World) -> None:
+    world.remote.fail(Fault("POST", "*/pods", code=403, times=1))
+    await world.start()
+    world.pod()
+    await world.settle()
+    assert await world.told("RemoteForbidden")
+    assert world.there()
+    assert "reason" not in world.status()

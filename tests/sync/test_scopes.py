@@ -27,8 +27,13 @@ class Watched(Scopes):
     def __init__(self, client: KubeClient) -> None:
         self.changes: list[tuple[Resource, str]] = []
         self.synced: list[str] = []
+        self.refused: list[str] = []
         super().__init__(
-            client, on_change=self._changed, on_synced=self.synced.append, linger=LINGER
+            client,
+            on_change=self._changed,
+            on_synced=self.synced.append,
+            on_refused=self.refused.append,
+            linger=LINGER,
         )
 
     def _changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:

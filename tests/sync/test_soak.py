@@ -16,7 +16,7 @@ from e2e.audit.foreign import check_foreign, snapshot
 from e2e.audit.history import History
 from e2e.audit.model import Finding
 from e2e.audit.pods import check_pods
-from sync.kube import client
+from sync.kube import transport
 from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, SERVICES, Object
 from tests import objects
 from tests.fakeapi import FakeApi, Fault
@@ -106,6 +106,8 @@ class Mix:
             return False
         if "deletionTimestamp" in pod["metadata"]:
             world.remote.remove(PODS, name, THERE)
+        elif pod["spec"].get("schedulingGates"):
+            return False
         elif phase == "Pending":
             self.containers += 1
             main = {"name": "main", "ready": True, "restartCount": 0, "state": {"running": {}}}
@@ -252,7 +254,7 @@ def _is_ours(pod: Object) -> bool:
 async def test_a_random_mix_ends_in_agreement(
     world: World, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "_retry_after", lambda _: 0.01)
+    monkeypatch.setattr(transport, "_retry_after", lambda _: 0.01)
     mix = Mix(world, seed)
     await mix.begin()
     await mix.run()

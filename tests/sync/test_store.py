@@ -46,6 +46,38 @@ def test_an_object_is_found_by_each_of_its_index_values_and_by_no_former_one() -
     assert [obj["metadata"]["name"] for obj in store.by_index("app", "z")] == ["a"]
 
 
+def test_it_is_known_without_a_list_whether_and_how_many_have_a_value() -> None:
+    store = Store({"app": by_app})
+    store.put(config_map("a", labels={"app": "x.x.y"}))
+    store.put(config_map("b", labels={"app": "x"}))
+    assert [store.count("app", it) for it in "xyz"] == [2, 1, 0]
+    assert [store.has("app", it) for it in "xyz"] == [True, True, False]
+    store.remove(Key("default", "a"))
+    store.remove(Key("default", "b"))
+    assert [store.has("app", it) for it in "xyz"] == [False, False, False]
+
+
+def test_an_index_is_computed_when_a_part_that_it_reads_is_another_object() -> None:
+    asked: list[str] = []
+
+    def noted(obj: Object) -> Iterator[str]:
+        asked.append(obj["metadata"]["name"])
+        yield from by_app(obj)
+
+    store = Store({"app": noted}, reads=["metadata.labels", "spec"])
+    first = config_map("a", labels={"app": "x"})
+    store.put(first)
+    meta = {**first["metadata"], "resourceVersion": "2"}
+    store.put({**first, "metadata": meta, "data": {"k": "v"}})
+    assert asked == ["a"]
+    store.put({**first, "metadata": {**meta, "labels": {"app": "y"}}})
+    assert asked == ["a", "a"]
+    assert (store.has("app", "x"), store.has("app", "y")) == (False, True)
+    store.remove(Key("default", "a"))
+    assert asked == ["a", "a"]
+    assert not store.has("app", "y")
+
+
 def test_who_iterates_may_change_the_store_meanwhile() -> None:
     store = Store()
     for name in "abc":
@@ -90,3 +122,5 @@ def test_indices_agree_with_the_objects_after_any_sequence(
             wanted[value].add(key_of(obj))
     for value in ("", "x", "y", "z"):
         assert {key_of(obj) for obj in store.by_index("app", value)} == wanted[value]
+        assert store.count("app", value) == len(wanted[value])
+        assert store.has("app", value) == bool(wanted[value])

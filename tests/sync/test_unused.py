@@ -43,7 +43,7 @@ async def _looked(world: World) -> None:
     """Until the namespace has been looked at and nothing is planned."""
     queue = world.engine.unused.controller.queue
     for _ in range(1000):
-        if not (queue._later or len(queue) or queue._working):
+        if not (queue._later or len(queue) or queue.working):
             return
         await asyncio.sleep(0.01)
     raise AssertionError(f"still at work: {queue!r}")

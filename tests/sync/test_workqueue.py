@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable
 
-from hypothesis import settings
+import pytest
+import uvloop
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from sync.store import Key
 from sync.workqueue import RETRY_CAP, RETRY_FIRST, WorkQueue
 from tests.sync.virtual import VirtualLoop, run_virtual
 
@@ -28,6 +32,24 @@ async def turns() -> None:
     """Lets every task run that can."""
     for _ in range(5):
         await asyncio.sleep(0)
+
+
+async def test_what_it_says_of_itself() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    assert (queue.later, queue.failing, queue.oldest) == (0, 0, 0.0)
+    queue.add("a")
+    await asyncio.sleep(0.02)
+    queue.add("b")
+    assert queue.oldest >= 0.02
+    assert await queue.get() == "a"
+    assert queue.oldest < 0.02
+    queue.retry("a")
+    queue.done("a")
+    queue.add_after("c", 60)
+    assert (queue.later, queue.failing) == (2, 1)
+    queue.forget("a")
+    assert queue.failing == 0
+    queue.close()
 
 
 async def test_a_key_that_is_added_many_times_is_worked_once() -> None:
@@ -114,6 +136,24 @@ def test_of_two_times_the_earlier_counts() -> None:
         assert len(queue) == 0
 
     run_virtual(main)
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("seconds", [0, 0.0001])
+def test_what_is_due_may_be_planned_again(
+    loop: Callable[[], asyncio.AbstractEventLoop], seconds: float
+) -> None:
+    """uvloop's handle of a call that is due at once has no time."""
+
+    async def scenario() -> list[str]:
+        queue: WorkQueue[str] = WorkQueue()
+        queue.add_after("a", seconds)
+        queue.add_after("a", seconds)
+        queue.add_after("a", 5)
+        return await take(queue, 1)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        assert runner.run(scenario()) == ["a"]
 
 
 def test_adding_at_once_overtakes_what_was_planned_for_later() -> None:
@@ -319,3 +359,115 @@ class Model(RuleBasedStateMachine):
 
 Model.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 TestAnySequence = Model.TestCase
+
+
+# -- groups --------------------------------------------------------------------------------
+
+
+def of_namespaces(*keys: str) -> list[Key]:
+    """``a/1`` is key 1 of namespace a."""
+    return [Key(*key.split("/")) for key in keys]
+
+
+async def test_namespaces_take_turns() -> None:
+    queue: WorkQueue[Key] = WorkQueue()
+    for key in of_namespaces("a/1", "a/2", "a/3", "b/1", "b/2", "c/1"):
+        queue.add(key)
+    came = []
+    for _ in range(6):
+        key = await queue.get()
+        came.append(str(key))
+        queue.done(key)
+    assert came == ["a/1", "b/1", "c/1", "a/2", "b/2", "a/3"]
+
+
+async def test_one_pod_is_worked_within_a_turn_of_every_worker_beside_thousands() -> None:
+    queue: WorkQueue[Key] = WorkQueue(workers=64)
+    for number in range(5000):
+        queue.add(Key("crowd", str(number)))
+    worked = [await queue.get() for _ in range(10)]
+    queue.add(Key("other", "alone"))
+    worked += [await queue.get() for _ in range(2)]
+    assert Key("other", "alone") in worked
+
+
+async def test_a_namespace_whose_keys_hang_leaves_workers_to_the_others() -> None:
+    queue: WorkQueue[Key] = WorkQueue(workers=8)
+    for number in range(100):
+        queue.add(Key("hangs", str(number)))
+    workers = [asyncio.create_task(queue.get()) for _ in range(8)]
+    await turns()
+    assert sum(worker.done() for worker in workers) == 6
+    queue.add(Key("other", "1"))
+    queue.add(Key("third", "1"))
+    await turns()
+    assert all(worker.done() for worker in workers)
+    assert {worker.result().namespace for worker in workers} == {"hangs", "other", "third"}
+
+
+async def test_a_worker_that_is_done_goes_on_with_the_next_and_wakes_who_may_have_another() -> None:
+    queue: WorkQueue[Key] = WorkQueue(workers=8)
+    for key in of_namespaces(*(f"a/{number}" for number in range(10))):
+        queue.add(key)
+    taken = [await queue.get() for _ in range(6)]
+    idle = asyncio.create_task(queue.get())
+    await turns()
+    assert not idle.done(), "the last quarter is for others"
+    assert queue.following(taken[0]) == Key("a", "6")
+    queue.done(taken[1])
+    assert await idle == Key("a", "7")
+
+
+LOADS = st.lists(
+    st.tuples(st.sampled_from("abcd"), st.integers(0, 5), st.integers(0, 6), st.integers(0, 4)),
+    max_size=12,
+)
+
+
+@given(loads=LOADS, workers=st.integers(1, 9))
+@settings(max_examples=50, deadline=None)
+def test_any_load_is_worked_to_its_end_by_workers_that_never_idle_while_they_may_work(
+    loads: list[tuple[str, int, int, int]], workers: int
+) -> None:
+    """Each key was worked after it was added last, never twice at once."""
+    most = math.ceil(3 * workers / 4)
+
+    async def main() -> None:
+        queue: WorkQueue[Key] = WorkQueue(workers=workers)
+        lasts = {Key(ns, str(n)): seconds for ns, n, _, seconds in loads}
+        working: list[Key] = []
+        owed: set[Key] = set()
+
+        async def work() -> None:
+            key = None
+            while True:
+                key = key or await queue.get()
+                assert key not in working
+                owed.discard(key)
+                working.append(key)
+                for namespace in "abcd":
+                    assert sum(it.namespace == namespace for it in working) <= most
+                await asyncio.sleep(lasts[key])
+                working.remove(key)
+                key = queue.following(key)
+
+        def add(key: Key) -> None:
+            owed.add(key)
+            queue.add(key)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work()) for _ in range(workers)]
+            loop = asyncio.get_running_loop()
+            for namespace, number, when, _ in loads:
+                loop.call_later(when + 0.3, add, Key(namespace, str(number)))
+            while loop.time() < 7 or owed or working:
+                await asyncio.sleep(1.25)
+                idle = len(queue._waiters)
+                assert idle == workers - len(working)
+                assert not (idle and queue._ready.offers(workers))
+            assert not owed
+            assert len(queue) == 0
+            for task in tasks:
+                task.cancel()
+
+    run_virtual(main)

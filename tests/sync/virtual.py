@@ -50,6 +50,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """The virtual time."""
         return self._virtual.now
 
+    def hold(self, seconds: float) -> None:
+        """As if this call took so long."""
+        self._virtual.now += seconds
+
 
 def run_virtual(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Runs ``main()`` in a loop of its own with virtual time."""

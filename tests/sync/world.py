@@ -45,6 +45,7 @@ class World:
             home_api=HostPort("192.0.2.1", 6443),
         )
         self.namespace_linger = 60.0
+        self.copy_linger = 0.0
         home.api.clock = lambda: self.now
         self._clients = AsyncExitStack()
         self._engine: Engine | None = None
@@ -75,8 +76,9 @@ class World:
             policy=replace(self.policy, identity=self.identity),
             now=lambda: self.now,
             namespace_linger=self.namespace_linger,
+            copy_linger=self.copy_linger,
         )
-        self._task = asyncio.create_task(self._engine.run())
+        self._task = asyncio.create_task(_run(self._engine))
         if settle:
             await self.settle()
 
@@ -149,7 +151,7 @@ class World:
         ]
         return self.engine.events._waiting.empty() and not any(
             len(queue)
-            or queue._working
+            or queue.working
             # What has not failed waits for its time, such as a token's renewal.
             or (queue._later.keys() & queue._backoffs.keys() and not waiting)
             for queue in queues
@@ -259,6 +261,13 @@ class World:
     def nodes(self) -> list[Object]:
         """The remote's nodes."""
         return self.remote.objects(NODES)
+
+
+async def _run(engine: Engine) -> None:
+    """An engine that is alone: it watches and works."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(engine.watch())
+        group.create_task(engine.work())
 
 
 def _all(scope: object) -> list[Informer]:

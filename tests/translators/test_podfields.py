@@ -12,7 +12,7 @@ from kubernetes.client import models
 from tests.translators.golden import POLICY
 from translators import pod
 from translators.podfields import TABLE, decide
-from translators.spec import found, without
+from translators.spec import Paths, found, without
 from translators.types import Object
 
 _WRAPPED = re.compile(r"^(?P<list>List\[)?(?:Dict\[str, )?(?P<inner>\w+)\]?$")
@@ -97,7 +97,7 @@ def test_the_translation_does_what_the_table_says(decision: str) -> None:
         if rule.decision != decision or not path.startswith("spec."):
             continue
         home = _with(path)
-        given = list(found(home, path))
+        given = _found(home, path)
         assert given
         told = pod.refused(home)
         assert (rule.why in told) == (decision == "refused"), path
@@ -105,9 +105,9 @@ def test_the_translation_does_what_the_table_says(decision: str) -> None:
         if "ephemeralContainers" in path:
             translated.pod["spec"]["ephemeralContainers"] = pod.ephemeral_containers(home, POLICY)
         if decision == "carried":
-            assert list(found(translated.pod, path)) == given, path
+            assert _found(translated.pod, path) == given, path
         if decision == "dropped":
-            assert list(found(translated.pod, path)) == [], path
+            assert _found(translated.pod, path) == [], path
             assert [item.why for item in translated.dropped] == ([] if rule.quiet else [rule.why])
 
 
@@ -172,9 +172,13 @@ def test_what_the_owner_asked_for_is_told() -> None:
     ]
 
 
+def _found(value: Object, path: str) -> list[tuple[str, Any]]:
+    return [(it.at, it.value) for it in found(value, Paths(path))]
+
+
 def test_a_path_leads_nowhere_where_the_object_has_another_shape() -> None:
     shapes: list[Object] = [{}, {"a": None}, {"a": []}, {"a": [{}]}, {"a": ["b"]}]
-    assert [list(found(shape, "a[].b")) for shape in shapes] == [[]] * len(shapes)
-    assert list(found({"a": "b"}, "a.b")) == []
-    assert without({"a": None}, "a[].b") == {"a": None}
-    assert without({"a": {"c": 1}}, "b.c") == {"a": {"c": 1}}
+    assert [_found(shape, "a[].b") for shape in shapes] == [[]] * len(shapes)
+    assert _found({"a": "b"}, "a.b") == []
+    assert without({"a": None}, Paths("a[].b")) == {"a": None}
+    assert without({"a": {"c": 1}}, Paths("b.c")) == {"a": {"c": 1}}

@@ -316,11 +316,24 @@ def test_the_remote_has_acted_when_its_kubelet_has_seen_the_pod(
 def test_a_deletion_has_been_acted_on_when_it_was_passed_on() -> None:
     home = _home(generation=7)
     home["metadata"]["deletionTimestamp"] = _NOW
-    remote: Object = {"metadata": {}, "status": {"startTime": _NOW}}
+    remote: Object = {"metadata": {"generation": 1}, "status": {"observedGeneration": 1}}
 
     assert not podstatus.has_acted(home, remote)
-    remote["metadata"]["deletionTimestamp"] = _NOW
+    remote["metadata"] |= {"deletionTimestamp": _NOW, "generation": 2}
+    assert not podstatus.has_acted(home, remote)
+    remote["status"]["observedGeneration"] = 2
     assert podstatus.has_acted(home, remote)
+
+
+def test_a_kubelet_that_tells_no_generation_does_not_tell_that_it_saw_a_deletion() -> None:
+    """So that a deletion costs no status of its own."""
+    home = _home(generation=7)
+    remote: Object = {"metadata": {}, "status": {"startTime": _NOW}}
+
+    assert podstatus.has_acted(home, remote)
+    for one in (home, remote):
+        one["metadata"]["deletionTimestamp"] = _NOW
+    assert not podstatus.has_acted(home, remote)
 
 
 @pytest.mark.parametrize("before", [None, 6], ids=["nothing was told", "an older was told"])
@@ -399,19 +412,16 @@ def test_every_field_of_a_container_status_is_carried(field: str) -> None:
 # -- without a remote pod ------------------------------------------------------------------
 
 
-def _waiting(home: Object, *, clear_start: bool = False) -> Object:
+def _waiting(home: Object) -> Object:
     message = "a pod of that name is there"
-    return podverdict.pending(
-        home, reason="RemoteClash", message=message, clear_start=clear_start, now=_NOW
-    )
+    return podverdict.pending(home, reason="RemoteClash", message=message, now=_NOW)
 
 
-def test_a_pod_that_waits_says_why_and_can_take_its_mark_back() -> None:
+def test_a_pod_that_waits_says_why() -> None:
     status = _waiting(_home())
 
     assert (status["phase"], status["reason"]) == ("Pending", "RemoteClash")
     assert "startTime" not in status
-    assert _waiting(_home(), clear_start=True)["startTime"] is None
     (accepted,) = status["conditions"]
     assert accepted == {
         "type": "cluster-bridge.io/Accepted",
@@ -431,11 +441,6 @@ def test_a_pod_that_waits_on_says_since_when_and_stops_when_it_is_made() -> None
     assert _waiting(home)["conditions"] == home["status"]["conditions"]
     (gone,) = status_patch(home["status"], _to_home(home, {}))["conditions"]
     assert gone == {"type": podstatus.CONDITION_ACCEPTED, "$patch": "delete"}
-
-
-def test_the_mark_is_the_start() -> None:
-    assert not podverdict.was_handed_over(_home())
-    assert podverdict.was_handed_over(_home(podverdict.handed_over(now=_NOW)))
 
 
 def test_a_lost_pod_has_failed_with_all_its_containers() -> None:

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from translators.references import Reference, containers, references
+from translators.references import PARTS, Reference, containers, references
 from translators.types import Object
 
 
@@ -108,3 +108,16 @@ def test_all_kinds_of_containers_are_listed() -> None:
     spec = {kind: [{"name": kind}] for kind in kinds}
 
     assert [container["name"] for container in containers(spec)] == list(kinds)
+
+
+def test_the_parts_that_are_read_are_those_that_are_named() -> None:
+    """Where none of them changed, nobody looks for references again."""
+    read: set[str] = set()
+
+    class Noted(dict[str, object]):
+        def get(self, key: str, default: object = None) -> object:
+            read.add(f"spec.{key}")
+            return super().get(key, default)
+
+    references({"spec": Noted(nodeName="n")})
+    assert read == set(PARTS)

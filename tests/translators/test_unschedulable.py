@@ -62,7 +62,9 @@ def test_the_remotes_clock_does_not_count_and_other_words_do_not_begin_anew() ->
 
 
 def test_the_time_behind_a_gate_is_no_time_without_a_node() -> None:
-    pod = _told(home(), _says(reason="SchedulingGated"), LONG_AGO)
+    gated = _says(reason="SchedulingGated")
+    gated["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    pod = _told(home(), gated, LONG_AGO)
     assert unschedulable.seconds_left(pod, POLICY, now=NOW) is None
     pod = _told(pod, _says(), LATELY)
     assert unschedulable.seconds_left(pod, POLICY, now=NOW) == 60

@@ -14,15 +14,22 @@ from typing import Any
 import aiohttp
 import orjson
 import yaml
+from yarl import URL
 
 #: Connections to one server: enough that it is never idle, as few as a busy client would have.
 CONNECTIONS = 64
+#: The user agent of the load, and of those who watch it.
+AGENT = "cluster-bridge-bench"
 _PATCH = {"Content-Type": "application/strategic-merge-patch+json"}
 _JSON = {"Content-Type": "application/json"}
 
 
 class ApiFailed(Exception):
-    """The API server said no; with what it said."""
+    """The API server said no; with what it said, and its status."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +63,33 @@ class Api:
         ) as answer:
             raw = await answer.read()
         if answer.status >= 300:
-            raise ApiFailed(f"{method} {path}: {answer.status} {raw[:300]!r}")
+            raise ApiFailed(f"{method} {path}: {answer.status} {raw[:300]!r}", answer.status)
         return orjson.loads(raw)
 
-    async def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[Any]:
-        """The events after a list that is made now, without end. Raises ApiFailed.
+    async def send(self, method: str, url: URL, body: bytes) -> None:
+        """One request whose answer nobody wants, at the least cost: the load takes processor time
+        from what is measured. Raises ApiFailed."""
+        async with self.session.request(
+            method, url, data=body, headers=_JSON, ssl=self.ssl, allow_redirects=False
+        ) as answer:
+            raw = await answer.read()
+        if answer.status >= 300:
+            raise ApiFailed(f"{method} {url.path}: {answer.status} {raw[:300]!r}", answer.status)
+
+    async def version(self, path: str, query: Mapping[str, str]) -> str:
+        """The resource version of a list that is made now. Raises ApiFailed."""
+        listed = await self.call("GET", path, query={**query, "limit": "1"})
+        return str(listed["metadata"]["resourceVersion"])
+
+    async def watch(
+        self, path: str, query: Mapping[str, str], *, since: str | None = None
+    ) -> AsyncIterator[Any]:
+        """The events after ``since``, or else after a list that is made now, without end. Raises
+        ApiFailed.
 
         A server ends the watch of a client that does not keep up; it goes on where it was.
         """
-        listed = await self.call("GET", path, query={**query, "limit": "1"})
-        version = listed["metadata"]["resourceVersion"]
+        version = since or await self.version(path, query)
         while True:
             async with self.session.get(
                 self.url(path),
@@ -82,18 +106,17 @@ class Api:
 
 
 @asynccontextmanager
-async def connect(kubeconfig: Path | str) -> AsyncIterator[Api]:
+async def connect(kubeconfig: Path | str, *, agent: str = AGENT) -> AsyncIterator[Api]:
     """A client with the first cluster and user of a kubeconfig that has its keys in it or beside
     it, as those of `e2e.clusters` have."""
-    server, context = _credential(Path(kubeconfig))
+    server, context = credential(Path(kubeconfig))
     connector = aiohttp.TCPConnector(limit=CONNECTIONS)
-    async with aiohttp.ClientSession(
-        connector=connector, headers={"User-Agent": "cluster-bridge-bench"}
-    ) as session:
+    async with aiohttp.ClientSession(connector=connector, headers={"User-Agent": agent}) as session:
         yield Api(session, server, context)
 
 
-def _credential(kubeconfig: Path) -> tuple[str, ssl.SSLContext]:
+def credential(kubeconfig: Path) -> tuple[str, ssl.SSLContext]:
+    """The first cluster's server and the first user's certificate, for TLS connections."""
     config = yaml.safe_load(kubeconfig.read_text())
     cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
     context = ssl.create_default_context(cadata=_pem(cluster, "certificate-authority").decode())

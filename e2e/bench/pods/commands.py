@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated
 
 import typer
-import uvloop
 
+from e2e.bench.output import Measure, Plot, measured, print_reports, say
 from e2e.bench.pods import burst as burst_bench
+from e2e.bench.pods import configmap as configmap_bench
+from e2e.bench.pods import fairness as fairness_bench
 from e2e.bench.pods import growth as growth_bench
 from e2e.bench.pods import latency as latency_bench
 from e2e.bench.pods import resting
 from e2e.bench.pods.load import Shape
-from e2e.bench.pods.ways import WAYS, Pair, connected
-from e2e.clusters import Settings, down, find, specs, up
-from e2e.clusters.model import Backend, Nodes
+from e2e.bench.pods.ways import LEAST, WAYS
 
 #: A set of its own, with simulated nodes.
 PREFIX = "bench"
@@ -43,66 +41,151 @@ def burst(
     ] = None,
     nodes: NodeCount = 20,
     prefix: Prefix = PREFIX,
+    plot: Plot = None,
 ) -> None:
     """Many pods at once: made in the remote, behind the least bridge, behind the bridge."""
     shape = Shape(pods, namespaces=namespaces, references=references, tokens=tokens)
     ways = tuple(only or WAYS)
-    if not set(ways) <= set(WAYS) or (namespaces > 1 and "least" in ways):
+    if not set(ways) <= set(WAYS) or (namespaces > 1 and LEAST in ways):
         raise typer.BadParameter("ways are direct, least (with one namespace) and bridge")
     measure = burst_bench.measure
-    _run(lambda pair: measure(pair, shape, rounds=rounds, say=_say, ways_=ways), nodes, prefix)
+    _run(
+        "burst",
+        lambda pair: measure(pair, shape, rounds=rounds, say=say, ways_=ways),
+        nodes,
+        prefix,
+        plot,
+    )
 
 
 @app.command()
-def latency(*, pods: Pods = 100, nodes: NodeCount = 20, prefix: Prefix = PREFIX) -> None:
+def latency(
+    *,
+    pods: Pods = 100,
+    rounds: Rounds = 3,
+    nodes: NodeCount = 20,
+    prefix: Prefix = PREFIX,
+    plot: Plot = None,
+) -> None:
     """One pod at a time: the steps of its life."""
-    _run(lambda pair: latency_bench.measure(pair, pods=pods, say=_say), nodes, prefix)
+    measure = latency_bench.measure
+    _run(
+        "latency",
+        lambda pair: measure(pair, pods=pods, rounds=rounds, say=say),
+        nodes,
+        prefix,
+        plot,
+    )
 
 
 @app.command()
 def idle(
     *,
     pods: Pods = 5000,
-    seconds: Annotated[float, typer.Option(help="How long it is watched.", min=1)] = 60.0,
+    rounds: Rounds = 3,
+    seconds: Annotated[float, typer.Option(help="How long a round is.", min=1)] = 60.0,
     nodes: NodeCount = 20,
     prefix: Prefix = PREFIX,
+    plot: Plot = None,
 ) -> None:
     """What a bridge costs whose pods all run."""
-    shape = Shape(pods)
-    _run(lambda pair: resting.idle(pair, shape, seconds=seconds, say=_say), nodes, prefix)
+    _run(
+        "idle",
+        lambda pair: resting.idle(pair, Shape(pods), rounds=rounds, seconds=seconds, say=say),
+        nodes,
+        prefix,
+        plot,
+    )
 
 
 @app.command()
-def restart(*, pods: Pods = 5000, nodes: NodeCount = 20, prefix: Prefix = PREFIX) -> None:
+def restart(
+    *,
+    pods: Pods = 5000,
+    rounds: Rounds = 3,
+    nodes: NodeCount = 20,
+    prefix: Prefix = PREFIX,
+    plot: Plot = None,
+) -> None:
     """What a join costs that finds all pods running."""
-    _run(lambda pair: resting.restart(pair, Shape(pods), say=_say), nodes, prefix)
+    _run(
+        "restart",
+        lambda pair: resting.restart(pair, Shape(pods), rounds=rounds, say=say),
+        nodes,
+        prefix,
+        plot,
+    )
 
 
 @app.command()
-def growth(*, rounds: Rounds = 3, nodes: NodeCount = 20, prefix: Prefix = PREFIX) -> None:
+def growth(
+    *,
+    rounds: Rounds = 1,
+    scale: Annotated[
+        float, typer.Option(help="All that grows, times this: 0.1 is a quick look.", min=0.01)
+    ] = 1.0,
+    only: Annotated[
+        list[str] | None, typer.Option(help=f"Of {', '.join(growth_bench.SHAPES)}; all else.")
+    ] = None,
+    nodes: NodeCount = 20,
+    prefix: Prefix = PREFIX,
+    plot: Plot = None,
+) -> None:
     """Processor time a pod, at many pods, namespaces and ConfigMaps against few."""
-    _run(lambda pair: growth_bench.measure(pair, rounds=rounds, say=_say), nodes, prefix)
+    kinds = tuple(only or growth_bench.SHAPES)
+    if not set(kinds) <= set(growth_bench.SHAPES):
+        raise typer.BadParameter(f"what grows is one of {', '.join(growth_bench.SHAPES)}")
+    measure = growth_bench.measure
+    _run(
+        "growth",
+        lambda pair: measure(pair, only=kinds, scale=scale, rounds=rounds, say=say),
+        nodes,
+        prefix,
+        plot,
+    )
 
 
-def _run(measure: Callable[[Pair], Awaitable[dict[str, Any]]], nodes: int, prefix: str) -> None:
-    """Measures on clusters that are started when they are not up, and then taken down."""
-    settings = Settings(prefix=prefix, backend=Backend.NATIVE)
-    home = specs(["home"], nodes=Nodes.SIMULATED)
-    remote = specs(["remote"], nodes=Nodes.SIMULATED, node_count=nodes)
-    before = set(find(settings))
+@app.command()
+def configmap(
+    *,
+    pods: Pods = 1000,
+    rounds: Rounds = 10,
+    nodes: NodeCount = 20,
+    prefix: Prefix = PREFIX,
+    plot: Plot = None,
+) -> None:
+    """An update of one ConfigMap that all pods use; a round each."""
+    measure = configmap_bench.measure
+    _run(
+        "configmap",
+        lambda pair: measure(pair, pods=pods, rounds=rounds, say=say),
+        nodes,
+        prefix,
+        plot,
+    )
 
-    async def measured() -> dict[str, Any]:
-        async with connected(clusters) as pair:
-            return await measure(pair)
 
-    try:
-        clusters = up([*home, *remote], settings, _say)
-        report = uvloop.run(measured())
-    finally:
-        if started := [name for name in find(settings) if name not in before]:
-            down(started, settings, _say)
-    typer.echo(json.dumps(report, indent=2))
+@app.command()
+def fairness(
+    *,
+    pods: Pods = 5000,
+    rounds: Rounds = 1,
+    nodes: NodeCount = 20,
+    prefix: Prefix = PREFIX,
+    plot: Plot = None,
+) -> None:
+    """Single pods of one namespace, while another makes many at once."""
+    measure = fairness_bench.measure
+    _run(
+        "fairness",
+        lambda pair: measure(pair, pods=pods, rounds=rounds, say=say),
+        nodes,
+        prefix,
+        plot,
+    )
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+def _run(name: str, measure: Measure, nodes: int, prefix: str, plot: Path | None) -> None:
+    with print_reports(name, plot) as add:
+        for report in measured({name: measure}, nodes=nodes, prefix=prefix):
+            add(report)

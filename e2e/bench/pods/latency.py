@@ -1,18 +1,30 @@
-"""One pod at a time: how long each step of its life takes, with the bridge and without."""
+"""One pod at a time: how long each step of its life takes, with the bridge and without.
+
+Steps, in milliseconds: ``exists``: from home's answer to the pod's existence in the remote;
+``running``: from Running in the remote to Running at home; ``create_to_running``: the whole way;
+``gone``: from the request to delete it until it is gone; ``gone_added``: the median of that, less
+the median of the same round's pods without a bridge.
+
+The least bridge copies nothing: what its pods refer to is in the remote before. So the bridge is
+measured twice: ``bridge``, with other pods there that use the same ConfigMaps and Secrets, so that
+it has no more to do than the least bridge; and ``bridge_copying``, where each pod has a ConfigMap
+and a Secret of its own, which must be copied first.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import statistics
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
+from e2e.bench.figures import Report, percentile
 from e2e.bench.pods import ways
 from e2e.bench.pods.api import Api
-from e2e.bench.pods.load import Crowd, Shape
+from e2e.bench.pods.load import Crowd, Lost, Shape
 from e2e.bench.pods.ways import Pair, Say
 
 #: Seconds for one step of one pod.
@@ -20,7 +32,29 @@ PATIENCE = 30.0
 #: Seconds between two pods: each meets a bridge at rest.
 PAUSE = 0.05
 
+#: ConfigMaps and Secrets that the pods use in turn, where they have none of their own.
+REFERENCES = 10
+
 Moments = dict[str, float]
+Steps = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way, and how many other pods run meanwhile."""
+
+    way: str
+    keepers: int = 0
+    own: bool = False
+    """Whether each pod has a ConfigMap and a Secret of its own."""
+
+
+VARIANTS: Mapping[str, Variant] = {
+    ways.DIRECT: Variant(ways.DIRECT),
+    ways.LEAST: Variant(ways.LEAST),
+    ways.BRIDGE: Variant(ways.BRIDGE, keepers=REFERENCES),
+    "bridge_copying": Variant(ways.BRIDGE, keepers=1, own=True),
+}
 
 
 class Witness:
@@ -29,7 +63,7 @@ class Witness:
     def __init__(self, api: Api) -> None:
         self._api = api
         self.moments: defaultdict[str, Moments] = defaultdict(dict)
-        """Pod → state → the loop's time: exists, running, deleting, gone."""
+        """Pod → state → the loop's time: exists, running, gone."""
         self._changed = asyncio.Event()
 
     @asynccontextmanager
@@ -43,11 +77,14 @@ class Witness:
                 task.cancel()
 
     async def when(self, pod: str, state: str) -> float:
-        """The time at which the pod came to this state; waits for it."""
-        async with asyncio.timeout(PATIENCE):
-            while state not in self.moments[pod]:
-                self._changed.clear()
-                await self._changed.wait()
+        """The time at which the pod came to this state; waits for it. Raises Lost."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while state not in self.moments[pod]:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise Lost(f"{pod} was not seen to be {state} in {PATIENCE:.0f} s") from None
         return self.moments[pod][state]
 
     async def _watch(self, prefix: str) -> None:
@@ -62,42 +99,76 @@ class Witness:
         moments.setdefault("exists", now)
         if pod["status"].get("phase") == "Running":
             moments.setdefault("running", now)
-        if pod["metadata"].get("deletionTimestamp"):
-            moments.setdefault("deleting", now)
         if event["type"] == "DELETED":
             moments.setdefault("gone", now)
         self._changed.set()
 
 
-async def measure(pair: Pair, *, pods: int, say: Say) -> dict[str, Any]:
-    """p50 and p99 of each step, in milliseconds, for each way."""
-    found = {}
-    for way in ways.WAYS:
-        say(f"{way}: {pods} pods, one at a time")
-        found[way] = _summary(await _steps(way, pair, pods))
-        await asyncio.sleep(ways.REST)
-    return {"benchmark": "latency", "pods": pods, "milliseconds": found}
+async def measure(pair: Pair, *, pods: int, rounds: int, say: Say) -> Report:
+    """p50 and p99 of each step, for each way."""
+    taken: dict[str, list[list[Steps]]] = {name: [] for name in VARIANTS}
+    for number in range(rounds):
+        for name, variant in VARIANTS.items():
+            say(f"round {number + 1} of {rounds}: {name}, {pods} pods, one at a time")
+            taken[name].append(await _steps(variant, pair, pods))
+            await asyncio.sleep(ways.REST)
+    return report(pods, taken)
 
 
-async def _steps(way: str, pair: Pair, pods: int) -> list[Moments]:
-    shape = Shape(pods=pods)
+def report(pods: int, taken: Mapping[str, Sequence[Sequence[Steps]]]) -> Report:
+    """The figures of each variant, a round a value: those of all its pods."""
+    made = Report("latency", {"pods": pods})
+    for name, rounds in taken.items():
+        for step in next(iter(rounds))[0]:
+            for percent in (50, 99):
+                values = [percentile((one[step] for one in steps), percent) for steps in rounds]
+                made.add(f"{name}.{step}_p{percent}_ms", "ms", [value * 1000 for value in values])
+    direct = made.figures[f"{ways.DIRECT}.gone_p50_ms"].rounds
+    for name in taken:
+        mine = made.figures[f"{name}.gone_p50_ms"].rounds
+        added = [one - other for one, other in zip(mine, direct, strict=True)]
+        if name != ways.DIRECT:
+            made.add(f"{name}.gone_added_p50_ms", "ms", added)
+    _add_of_least(made)
+    return made
+
+
+def _add_of_least(made: Report) -> None:
+    """The steps that have a target, in times the least bridge's in the same round."""
+    for step in ("exists", "running", "gone_added"):
+        ours, least = (
+            made.figures[f"{way}.{step}_p50_ms"].rounds for way in (ways.BRIDGE, ways.LEAST)
+        )
+        times = [one / other if other > 0 else None for one, other in zip(ours, least, strict=True)]
+        made.add(f"{ways.BRIDGE}.{step}_p50_of_least", "x", times)
+
+
+async def _steps(variant: Variant, pair: Pair, pods: int) -> list[Steps]:
+    # The keepers, the first pod, which is not counted, and the measured ones.
+    numbers = range(variant.keepers, variant.keepers + pods + 1)
+    references = numbers.stop if variant.own else REFERENCES
+    shape = Shape(pods=pods, references=references, secrets=references)
     async with AsyncExitStack() as stack:
-        _, crowd = await stack.enter_async_context(ways.running(way, pair, shape))
-        made_in = Witness(pair.in_remote if way == ways.DIRECT else pair.at_home)
-        runs_in = made_in if way == ways.DIRECT else Witness(pair.in_remote)
+        _, crowd = await stack.enter_async_context(ways.running(variant.way, pair, shape))
+        made_in = Witness(pair.in_remote if variant.way == ways.DIRECT else pair.at_home)
+        runs_in = made_in if variant.way == ways.DIRECT else Witness(pair.in_remote)
         for witness in dict.fromkeys((made_in, runs_in)):
             await stack.enter_async_context(witness.watching(crowd.namespaces[0]))
         await asyncio.sleep(ways.REST)
-        steps = []
+        for number in range(variant.keepers):
+            await crowd.create(number)
+            await made_in.when(f"pod-{number}", "running")
         # The first pod of a namespace also makes the namespace and fills its caches.
-        for number in range(pods + 1):
-            steps.append(await _one(number, crowd, made_in, runs_in))
-            await asyncio.sleep(PAUSE)
+        steps = [await _one(number, crowd, made_in, runs_in) for number in numbers]
+        for number in range(variant.keepers):
+            await crowd.delete_one(number)
+            await made_in.when(f"pod-{number}", "gone")
         return steps[1:]
 
 
-async def _one(number: int, crowd: Crowd, made_in: Witness, runs_in: Witness) -> Moments:
+async def _one(number: int, crowd: Crowd, made_in: Witness, runs_in: Witness) -> Steps:
     pod = f"pod-{number}"
+    await asyncio.sleep(PAUSE)
     begin = time.perf_counter()
     await crowd.create(number)
     answered = time.perf_counter()
@@ -107,19 +178,9 @@ async def _one(number: int, crowd: Crowd, made_in: Witness, runs_in: Witness) ->
     asked = time.perf_counter()
     await crowd.delete_one(number)
     gone = await made_in.when(pod, "gone")
-    remote_needs = await runs_in.when(pod, "gone") - await runs_in.when(pod, "deleting")
     return {
-        "answer to exists in the remote": exists - answered,
-        "remote Running to home Running": running - ran,
-        "create to Running": running - begin,
-        "delete to gone": gone - asked,
-        "delete to gone, beyond the remote's own": gone - asked - remote_needs,
+        "exists": exists - answered,
+        "running": running - ran,
+        "create_to_running": running - begin,
+        "gone": gone - asked,
     }
-
-
-def _summary(steps: list[Moments]) -> dict[str, dict[str, float]]:
-    def percentiles(values: list[float]) -> dict[str, float]:
-        cuts = statistics.quantiles(values, n=100, method="inclusive")
-        return {"p50": cuts[49] * 1000, "p99": cuts[98] * 1000}
-
-    return {name: percentiles([step[name] for step in steps]) for name in steps[0]}

@@ -17,6 +17,7 @@ from typing import Any
 import uvloop
 
 from e2e.bench.pods.api import Api, connect
+from e2e.bench.pods.requests import LEAST
 
 _KEPT = ("containers", "volumes", "terminationGracePeriodSeconds", "automountServiceAccountToken")
 
@@ -27,7 +28,10 @@ async def _watch(api: Api, query: dict[str, str], handle: Callable[[str, Any], N
 
 
 async def _main(home_file: str, remote_file: str, node: str, namespace: str) -> None:
-    async with connect(home_file) as home, connect(remote_file) as remote:
+    async with (
+        connect(home_file, agent=LEAST) as home,
+        connect(remote_file, agent=LEAST) as remote,
+    ):
         made: dict[str, str] = {}
         told: set[str] = set()
         async with asyncio.TaskGroup() as group:

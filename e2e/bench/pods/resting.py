@@ -3,69 +3,127 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from e2e.bench.figures import Report
 from e2e.bench.pods import ways
 from e2e.bench.pods.accounts import account
-from e2e.bench.pods.load import Shape
-from e2e.bench.pods.requests import Requests
+from e2e.bench.pods.load import Crowd, Lost, Shape
+from e2e.bench.pods.requests import NODE, Requests
 from e2e.bench.pods.ways import Pair, Runner, Say
 
 #: Seconds after a burst in which its last echoes are gone, and after a restart.
 SETTLE = 15.0
+#: Pods that change while the bridge is away: it is in sync when the last of them has followed.
+CHANGED = 20
+#: Seconds for a restart.
+PATIENCE = 120.0
+_LABEL = "bench-changed"
 
 
-async def idle(pair: Pair, shape: Shape, *, seconds: float, say: Say) -> dict[str, Any]:
-    """Processor time and requests of a bridge whose pods all run and do not change."""
-    async with _at_rest(pair, shape, say) as runner:
-        say(f"all Running; {seconds:.0f} s of nothing")
-        counts, before = _counts(pair), account(runner.pid)
-        await asyncio.sleep(seconds)
-        after = account(runner.pid)
-        asked = {side: dict(count.count()) for side, count in counts.items()}
-    return {
-        "benchmark": "idle",
-        "pods": shape.pods,
-        "seconds": seconds,
-        "cpu_percent": (after.cpu - before.cpu) / seconds * 100,
-        "resident_mb": after.resident,
-        "requests": asked,
-    }
+async def idle(pair: Pair, shape: Shape, *, rounds: int, seconds: float, say: Say) -> Report:
+    """Processor time, memory and requests of a bridge whose pods all run and do not change."""
+    made = Report("idle", {"pods": shape.pods, "seconds": seconds})
+    percent, writes, asked = [], [], {}
+    async with _at_rest(pair, shape, say) as (runner, _):
+        for number in range(rounds):
+            say(f"all Running; {seconds:.0f} s of nothing, {number + 1} of {rounds}")
+            counts, before = pair.requests(ways.BRIDGE), account(runner.pid)
+            await asyncio.sleep(seconds)
+            after = account(runner.pid)
+            percent.append((after.cpu - before.cpu) / seconds * 100)
+            writes.append(float(_writes(counts, NODE).total()))
+            asked = {side: dict(count.count()) for side, count in counts.items()}
+    made.add("bridge.cpu_percent", "%", percent)
+    made.add("bridge.resident_mb", "MB", [after.resident])
+    made.add("bridge.writes", "", writes)
+    made.details["requests"] = asked
+    return made
 
 
-async def restart(pair: Pair, shape: Shape, *, say: Say) -> dict[str, Any]:
-    """Time, processor time and writes of a join that finds all pods running."""
-    async with _at_rest(pair, shape, say) as runner:
-        say("all Running; joining again")
-        counts = _counts(pair)
-        seconds = await asyncio.to_thread(runner.restart)
-        await asyncio.sleep(SETTLE)
-        after = account(runner.pid)
-        written = {side: dict(count.writes()) for side, count in counts.items()}
-    return {
-        "benchmark": "restart",
-        "pods": shape.pods,
-        "joined_seconds": seconds,
-        "cpu_seconds": after.cpu,
-        "peak_mb": after.peak,
-        "writes": written,
-    }
+async def restart(pair: Pair, shape: Shape, *, rounds: int, say: Say) -> Report:
+    """Time, processor time and writes of a join that finds all pods running.
+
+    Each round has two. In the first nothing has changed meanwhile: writes are counted. In the
+    second some pods have: it is in sync when these have followed, wherever in its queue they were.
+    """
+    found: list[dict[str, float]] = []
+    written: dict[str, Any] = {}
+    async with _at_rest(pair, shape, say) as (runner, crowd):
+        for number in range(rounds):
+            say(f"all Running; joining again, {number + 1} of {rounds}")
+            runner.stop()
+            counts = pair.requests(ways.BRIDGE)
+            joined = await asyncio.to_thread(runner.start)
+            await asyncio.sleep(SETTLE)
+            after = account(runner.pid)
+            writes = _writes(counts)
+            written = {side: dict(count.writes(())) for side, count in counts.items()}
+            found.append(
+                {
+                    "joined_seconds": joined,
+                    "in_sync_seconds": await _in_sync(pair, crowd, runner, f"{number}"),
+                    "cpu_seconds": after.cpu,
+                    "resident_mb": after.resident,
+                    "peak_mb": after.peak,
+                    "pod_writes": float(sum(n for it, n in writes.items() if " pods" in it)),
+                    "writes": float(writes.total()),
+                }
+            )
+    made = Report("restart", {"pods": shape.pods})
+    units = {"seconds": "s", "mb": "MB"}
+    for name in found[0]:
+        unit = units.get(name.rpartition("_")[2], "")
+        made.add(f"bridge.{name}", unit, [one[name] for one in found])
+    made.details["writes"] = written
+    return made
+
+
+async def _in_sync(pair: Pair, crowd: Crowd, runner: Runner, value: str) -> float:
+    """Restarts; seconds from the start of the process until what changed meanwhile has followed."""
+    runner.stop()
+    label = {"metadata": {"labels": {_LABEL: value}}}
+    count = min(CHANGED, crowd.shape.pods)
+    query = {"labelSelector": f"cluster-bridge.io/node={runner.node},{_LABEL}={value}"}
+    since = await pair.in_remote.version("/api/v1/pods", query)
+    for number in range(count):
+        # From the first to the last, as far apart as there are pods.
+        await crowd.patch(number * crowd.shape.pods // count, label)
+
+    async def follow() -> float:
+        seen = set()
+        async for event in pair.in_remote.watch("/api/v1/pods", query, since=since):
+            seen.add(event["object"]["metadata"]["name"])
+            if len(seen) == count:
+                break
+        return time.perf_counter()
+
+    begin = time.perf_counter()
+    try:
+        async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+            group.create_task(asyncio.to_thread(runner.start))
+            end = group.create_task(follow())
+    except TimeoutError:
+        raise Lost(f"{count} changed pods did not follow in {PATIENCE:.0f} s") from None
+    return end.result() - begin
 
 
 @asynccontextmanager
-async def _at_rest(pair: Pair, shape: Shape, say: Say) -> AsyncIterator[Runner]:
+async def _at_rest(pair: Pair, shape: Shape, say: Say) -> AsyncIterator[tuple[Runner, Crowd]]:
     """A bridge whose pods all run, and have been left alone for a while; they are deleted then."""
     async with ways.running(ways.BRIDGE, pair, shape) as (runner, crowd), crowd.watched():
         assert runner is not None
         say(f"{shape.pods} pods")
         await crowd.run()
         await asyncio.sleep(SETTLE)
-        yield runner
+        yield runner, crowd
         await crowd.delete()
 
 
-def _counts(pair: Pair) -> dict[str, Requests]:
-    logs = {"home": pair.home.audit_log, "remote": pair.remote.audit_log}
-    return {side: Requests(log) for side, log in logs.items() if log is not None}
+def _writes(counts: dict[str, Requests], aside: frozenset[str] = NODE) -> Counter[str]:
+    """All that was written on both sides, but for what keeps the node; Events count."""
+    return sum((count.writes(aside) for count in counts.values()), Counter())

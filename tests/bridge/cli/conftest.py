@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from bridge.cli import app
+from bridge import memory
+from bridge.cli.commands import app
 from bridge.observability import logging as to_stderr
 
 Invoke = Callable[..., Result]
 
 
+def stays(*_: object) -> None:
+    """A program that cannot be started again."""
+    raise OSError
+
+
 @pytest.fixture
 def invoke(monkeypatch: pytest.MonkeyPatch) -> Invoke:
-    """Runs `bridge ARGS` in this process; logs go where they went before."""
-    monkeypatch.setattr(to_stderr, "to_terminal", lambda *, verbose: None)
+    """Runs `bridge ARGS` in this process, which stays as it is; logs go where they went before."""
+    monkeypatch.setattr(to_stderr, "to_terminal", lambda **_: None)
+    monkeypatch.setattr(os, "execve", stays)
+    monkeypatch.setattr(memory, "begin", lambda: None)
+    monkeypatch.setattr(memory, "settle", lambda: None)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "200")
 

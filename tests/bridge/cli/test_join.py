@@ -13,6 +13,7 @@ import pytest
 from bridge import app
 from bridge.node.options import parse_taints
 from bridge.observability import logging as to_stderr
+from bridge.observability import traces
 from bridge.preflight.checks import PreflightError
 from bridge.settings import DEFAULT_TAINTS, JoinSettings
 from sync.kube.access import KubeconfigRef
@@ -214,6 +215,24 @@ def test_verbose_is_for_the_log(
     verbose: bool,
 ) -> None:
     said = []
-    monkeypatch.setattr(to_stderr, "to_terminal", lambda *, verbose: said.append(verbose))
+    monkeypatch.setattr(to_stderr, "to_terminal", lambda *, verbose, **_: said.append(verbose))
     invoke(*REMOTE, *args)
     assert said == [verbose]
+
+
+@pytest.mark.parametrize("url", ["collector:4318", "", "ftp://collector", "http://"])
+def test_traces_go_to_a_url(invoke: Invoke, asked: Asked, url: str) -> None:
+    done = invoke(*REMOTE, "--traces", url)
+    assert done.exit_code == 2
+    assert done.stderr == "error: --traces: write a URL such as http://collector:4318\n"
+    assert asked.settings == []
+
+
+def test_traces_need_their_packages(
+    invoke: Invoke, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(traces, "installed", lambda: False)
+    done = invoke(*REMOTE, "--traces", "http://collector:4318")
+    assert done.exit_code == 2
+    assert "pip install 'cluster-bridge[traces]'" in done.stderr
+    assert asked.settings == []

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from bridge import leave as leave_module
-from bridge.leave import LeaveSettings
+from bridge.leaving import LeaveSettings
 from bridge.preflight.checks import PreflightError
 from sync.kube.access import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
@@ -121,6 +121,23 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
             force=True,
         )
     ]
+
+
+def test_options_of_workloads_become_settings(invoke: Invoke, asked: Asked) -> None:
+    assert invoke(*NODE, "-y", "--drain", "--timeout", "5", "--cert-dir", "c").exit_code == 0
+    assert invoke(*NODE, "-y", "--keep-workloads").exit_code == 0
+    drained, kept = asked.settings
+    assert (drained.drain, drained.timeout, drained.cert_dir) == (True, 5.0, Path("c"))
+    assert not drained.keep_workloads
+    assert kept.keep_workloads
+    assert not kept.drain
+
+
+def test_pods_are_drained_or_kept(invoke: Invoke, asked: Asked) -> None:
+    done = invoke(*NODE, "--yes", "--drain", "--keep-workloads")
+    assert done.exit_code == 2
+    assert "exclude each other" in done.stderr
+    assert asked.settings == []
 
 
 def test_a_context_belongs_to_a_kubeconfig(invoke: Invoke, asked: Asked) -> None:

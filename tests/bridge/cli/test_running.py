@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import importlib
+import io
 import os
 import re
 import signal
@@ -18,9 +20,11 @@ import typer
 
 from bridge import cli
 from bridge.cli import running
+from bridge.cli.commands import app
 from bridge.kubelet.certificate import CertificateError
 from bridge.kubelet.server import ListenError
 from bridge.node.controller import NodeTaken
+from bridge.node.election import NodeLeft
 from bridge.preflight.checks import PreflightError
 from sync.engine import MappingChanged
 from sync.kube.errors import Forbidden, KubeError, Unreachable
@@ -32,6 +36,7 @@ FOR_PEOPLE: list[Exception] = [
     CertificateError("what, where, what next"),
     ListenError("what, where, what next"),
     MappingChanged("what, where, what next"),
+    NodeLeft("what, where, what next"),
     NodeTaken("what, where, what next"),
     PreflightError("what, where, what next"),
     Unreachable("what, where, what next", side="home"),
@@ -55,9 +60,9 @@ def raising(error: BaseException) -> None:
 def test_an_error_for_people_is_one_line_and_exit_code_1(
     error: Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(typer.Exit) as ended:
+    with pytest.raises(SystemExit) as ended:
         raising(error)
-    assert ended.value.exit_code == 1
+    assert ended.value.code == 1
     assert capsys.readouterr().err == f"error: {error}\n"
 
 
@@ -65,15 +70,15 @@ def test_an_error_for_people_is_one_line_and_exit_code_1(
 def test_an_error_for_people_is_found_in_groups(
     error: Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(typer.Exit) as ended:
+    with pytest.raises(SystemExit) as ended:
         raising(ExceptionGroup("outer", [ExceptionGroup("inner", [error]), error]))
-    assert ended.value.exit_code == 1
+    assert ended.value.code == 1
     assert capsys.readouterr().err == f"error: {error}\n"
 
 
 def test_words_of_several_lines_become_one(capsys: pytest.CaptureFixture[str]) -> None:
     """As a webhook's, which an API server passes on as they are."""
-    with pytest.raises(typer.Exit):
+    with pytest.raises(SystemExit):
         raising(KubeError("denied:\n  no pods here\r\n", side="remote"))
     assert capsys.readouterr().err == "error: remote: denied: no pods here\n"
 
@@ -91,6 +96,27 @@ def test_a_defect_keeps_its_traceback(error: Exception) -> None:
     with pytest.raises(type(error)) as caught:
         raising(error)
     assert caught.value is error
+
+
+class Full(io.StringIO):
+    """A file on a full disk."""
+
+    def flush(self) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_is_no_reason_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line of progress is lost, and what it tells of goes on."""
+    monkeypatch.setattr(sys, "stderr", Full())
+
+    async def command(_: asyncio.Event) -> int:
+        running.step("home: node remote is registered")
+        return 7
+
+    assert running.run(command) == 7
+    with pytest.raises(SystemExit) as ended:
+        raising(KubeError("denied", side="remote"))
+    assert ended.value.code == 1
 
 
 def test_what_a_command_gives_comes_back() -> None:
@@ -121,9 +147,9 @@ def test_a_second_signal_ends_what_does_not_stop(capsys: pytest.CaptureFixture[s
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(60)
 
-    with pytest.raises(typer.Exit) as ended:
+    with pytest.raises(SystemExit) as ended:
         running.run(command)
-    assert ended.value.exit_code == 1
+    assert ended.value.code == 1
     assert capsys.readouterr().err == "error: interrupted before it was done\n"
 
 
@@ -134,9 +160,9 @@ def test_a_command_that_has_no_end_of_its_own_is_ended_by_the_first_signal(
         os.kill(os.getpid(), signal.SIGINT)
         await asyncio.sleep(60)
 
-    with pytest.raises(typer.Exit) as ended:
+    with pytest.raises(SystemExit) as ended:
         running.run(command, stops=False)
-    assert ended.value.exit_code == 1
+    assert ended.value.code == 1
     assert capsys.readouterr().err == "error: interrupted before it was done\n"
 
 
@@ -186,12 +212,16 @@ def test_the_standard_loop_serves_where_there_is_no_uvloop(
 
 # -- the command line ----------------------------------------------------------------------
 
-COMMANDS = {"join", "leave", "version"}
+COMMANDS = {
+    *("join", "render", "run", "leave", "garbage", "rbac"),
+    *("check", "status", "events", "explain", "version", "bugreport"),
+    *("offload", "unoffload", "webhook", "cordon", "uncordon", "drain"),
+}
 
 
 def commands() -> dict[str, Any]:
     """The commands as typer's own kind of click has them."""
-    group: Any = typer.main.get_command(cli.app)
+    group: Any = typer.main.get_command(app)
     return dict(group.commands)
 
 
@@ -222,11 +252,19 @@ def test_help_names_each_option_and_says_what_it_is_for(invoke: Invoke, name: st
     [
         (["join"], "--kubeconfig"),
         (["leave"], "--name"),
+        (["garbage"], "--kubeconfig"),
         (["join", "--kubeconfig", "x", "--port", "65536"], "--port"),
         (["join", "--nonsense"], "--nonsense"),
         (["nonsense"], "nonsense"),
     ],
-    ids=["join needs a remote", "leave needs a node", "no such port", "no option", "no command"],
+    ids=[
+        "join needs a remote",
+        "leave needs a node",
+        "garbage needs a remote",
+        "no such port",
+        "no option",
+        "no command",
+    ],
 )
 def test_wrong_options_are_exit_code_2(invoke: Invoke, args: list[str], named: str) -> None:
     done = invoke(*args)
@@ -236,7 +274,7 @@ def test_wrong_options_are_exit_code_2(invoke: Invoke, args: list[str], named: s
 
 def test_version(invoke: Invoke) -> None:
     declared = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["version"]
-    done = invoke("version")
+    done = invoke("version", "--client")
     assert (done.exit_code, done.stdout) == (0, f"{declared}\n")
 
 

@@ -13,7 +13,8 @@ import pytest
 from aiohttp import web
 from cryptography import x509
 
-from bridge.kubelet.certificate import CertificateError, from_files, self_signed, server_context
+from bridge.kubelet.certificate import CertificateError, from_files, server_context
+from bridge.kubelet.making import self_signed
 from bridge.kubelet.refusals import Refusal
 from bridge.kubelet.routing import Call, Route
 from bridge.kubelet.server import MAX_LINE, KubeletServer, ListenError

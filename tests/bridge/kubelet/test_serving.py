@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import random
 import stat
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -15,17 +18,18 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from bridge.kubelet import serving
+from bridge.kubelet import requested, serving
 from bridge.kubelet.certdir import CertDir
 from bridge.kubelet.certificate import (
+    CLOCK_SKEW,
+    LIFETIME,
     CertificateError,
     ServingCertificate,
-    lacking,
-    lifetime,
-    self_signed,
     server_context,
 )
-from bridge.kubelet.serving import Files, Requested, SelfSigned, ServingSource, renewal
+from bridge.kubelet.making import lacking, lifetime, self_signed
+from bridge.kubelet.requested import Requested
+from bridge.kubelet.serving import Files, SelfSigned, ServingSource, renewal
 from bridge.kubelet.signing import Pending, Refused, new_key, outcome, signing_request
 from sync.backoff import Backoff
 from sync.kube.client import KubeClient
@@ -68,16 +72,23 @@ async def running(source: ServingSource) -> AsyncIterator[Used]:
 def test_renewal_is_at_seventy_to_ninety_percent() -> None:
     pair = self_signed(NODE, [ADDRESS], now=START)
     begin, end = lifetime(pair)
-    parts = [(renewal(pair, random.Random(seed)) - begin) / (end - begin) for seed in range(99)]
+    parts = [
+        (renewal(begin, end, random.Random(seed)) - begin) / (end - begin) for seed in range(99)
+    ]
     assert 0.7 <= min(parts) < 0.72
     assert 0.88 < max(parts) <= 0.9
 
 
 def test_a_self_signed_certificate_is_renewed_before_it_ends() -> None:
+    async def here(node: str, addresses: Sequence[str], now: datetime) -> ServingCertificate:
+        return self_signed(node, addresses, now=now)
+
     async def years() -> Used:
         loop = asyncio.get_running_loop()
-        source = SelfSigned(NODE, [ADDRESS], now=lambda: START + timedelta(seconds=loop.time()))
-        used = Used([source.first()])
+        source = SelfSigned(
+            NODE, [ADDRESS], now=lambda: START + timedelta(seconds=loop.time()), make=here
+        )
+        used = Used([await source.first()])
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(timedelta(days=2 * 365).total_seconds()):
                 await source.run(used)
@@ -89,6 +100,67 @@ def test_a_self_signed_certificate_is_renewed_before_it_ends() -> None:
         assert lifetime(later)[0] < lifetime(earlier)[1]
         assert later.key != earlier.key
         assert not lacking(later, NODE, [ADDRESS])
+
+
+def test_one_that_cannot_be_put_to_use_is_made_again_a_little_later() -> None:
+    """The bridge goes on with what it has."""
+
+    async def here(node: str, addresses: Sequence[str], now: datetime) -> ServingCertificate:
+        return self_signed(node, addresses, now=now)
+
+    async def minutes() -> list[float]:
+        loop = asyncio.get_running_loop()
+        source = SelfSigned(
+            NODE, [ADDRESS], now=lambda: START + timedelta(seconds=loop.time()), make=here
+        )
+        tried: list[float] = []
+
+        def use(_: ServingCertificate) -> None:
+            tried.append(loop.time())
+            if len(tried) < 3:
+                raise CertificateError("the disk is full")
+
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(3600):
+                await source.run(use)
+        return tried
+
+    tried = run_virtual(minutes)
+    assert [round(later - earlier) for earlier, later in pairwise(tried)] == [60, 60]
+
+
+def test_without_room_for_a_temporary_file_the_error_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(**_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    pair = self_signed(NODE, [ADDRESS], now=START)
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", full)
+    with pytest.raises(CertificateError, match="No space left on device; make room there"):
+        server_context(pair, client_ca="")
+
+
+async def test_one_is_made_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bridge.kubelet.making.self_signed", None)
+    pair = await serving.self_signed(NODE, [ADDRESS, "node.example"], START)
+    server_context(pair, client_ca="")
+    assert lifetime(pair) == (START - CLOCK_SKEW, START + LIFETIME)
+    assert not lacking(pair, NODE, [ADDRESS, "node.example"])
+
+
+@pytest.mark.parametrize("script", [None, "exit 1", "echo nonsense", "exec sleep 60"], ids=str)
+async def test_it_is_made_here_where_that_process_does_not_do_it(
+    script: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "python"
+    if script is not None:
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(program))
+    monkeypatch.setattr(serving, "MAKING_SECONDS", 0.5)
+    pair = await serving.self_signed(NODE, [ADDRESS], START)
+    assert not lacking(pair, NODE, [ADDRESS])
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -105,7 +177,7 @@ async def test_files_are_read_again_when_they_have_changed(
     pki: Pki, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = Files(*copy_pair(pki, "node", tmp_path), every=0.01)
-    assert source.first().certificate == pki.files("node")[0].read_bytes()
+    assert (await source.first()).certificate == pki.files("node")[0].read_bytes()
     assert str(tmp_path) in source.origin
     async with running(source) as used:
         await asyncio.sleep(0.05)
@@ -126,7 +198,7 @@ async def test_files_are_read_again_when_they_have_changed(
 
 async def test_files_that_are_missing_at_first_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(CertificateError, match="cannot be read"):
-        Files(tmp_path / "a", tmp_path / "b").first()
+        await Files(tmp_path / "a", tmp_path / "b").first()
 
 
 # -- signed by home --------------------------------------------------------------------------------
@@ -135,9 +207,9 @@ async def test_files_that_are_missing_at_first_are_an_error(tmp_path: Path) -> N
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A person is asked at once, and home is asked again soon."""
-    monkeypatch.setattr(serving, "HINT_AFTER", 0.02)
+    monkeypatch.setattr(requested, "HINT_AFTER", 0.02)
     for name in ("RETRY_FIRST", "RETRY_CAP", "ASK_FIRST", "ASK_CAP"):
-        monkeypatch.setattr(serving, name, 0.02)
+        monkeypatch.setattr(requested, name, 0.02)
 
 
 @pytest.fixture
@@ -166,7 +238,7 @@ class Make:
 
 async def test_home_signs_what_a_person_approves(make: Make, home_api: FakeApi) -> None:
     signer, source = Signer(home_api), make()
-    begin = source.first()
+    begin = await source.first()
     assert not lacking(begin, NODE, [ADDRESS])
     assert source.origin == "self-signed until home has signed one"
     async with running(source) as used:
@@ -194,7 +266,7 @@ async def test_home_signs_what_a_person_approves(make: Make, home_api: FakeApi) 
     # A restart needs no other.
     home_api.clear_log()
     again = make()
-    assert again.first() == pair
+    assert await again.first() == pair
     assert again.origin.startswith("one of home's, good until 20")
     async with running(again) as used:
         await asyncio.sleep(0.05)
@@ -205,9 +277,9 @@ async def test_home_signs_what_a_person_approves(make: Make, home_api: FakeApi) 
 async def test_who_is_approved_at_once_is_not_told_to_wait(
     make: Make, home_api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "HINT_AFTER", 5.0)
+    monkeypatch.setattr(requested, "HINT_AFTER", 5.0)
     signer, source = Signer(home_api), make()
-    source.first()
+    await source.first()
     async with running(source):
         signer.approve(await signer.asked())
         await until(lambda: bool(make.told))
@@ -218,12 +290,12 @@ async def test_a_request_that_waits_is_taken_up_after_a_restart(
     make: Make, home_api: FakeApi
 ) -> None:
     signer, source = Signer(home_api), make()
-    source.first()
+    await source.first()
     async with running(source):
         name = await signer.asked()
         await until(lambda: len(make.told) == 1)
     source = make()
-    source.first()
+    await source.first()
     async with running(source) as used:
         await until(lambda: len(make.told) == 2)
         assert await signer.asked() == name
@@ -234,7 +306,7 @@ async def test_a_request_that_waits_is_taken_up_after_a_restart(
 async def test_it_is_renewed_before_it_ends(make: Make, home_api: FakeApi) -> None:
     signer, source = Signer(home_api), make()
     signer.lasts = timedelta(seconds=2)
-    source.first()
+    await source.first()
     async with running(source) as used:
         signer.approve(await signer.asked())
         await until(lambda: len(used) == 1)
@@ -259,7 +331,7 @@ async def test_one_that_is_kept_and_has_ended_or_is_of_another_address_is_not_us
     ):
         folder.keep(pair)
         source = make()
-        assert source.first() != pair
+        assert await source.first() != pair
         assert source.origin.startswith("self-signed")
 
 
@@ -276,11 +348,11 @@ async def test_a_request_that_is_denied_is_made_again_ever_more_seldom(
             waits.append(super().next())
             return 0.0
 
-    monkeypatch.setattr(serving, "Backoff", Noted)
-    monkeypatch.setattr(serving, "ASK_FIRST", 60.0)
-    monkeypatch.setattr(serving, "ASK_CAP", 4 * 3600.0)
+    monkeypatch.setattr(requested, "Backoff", Noted)
+    monkeypatch.setattr(requested, "ASK_FIRST", 60.0)
+    monkeypatch.setattr(requested, "ASK_CAP", 4 * 3600.0)
     signer, source = Signer(home_api), make()
-    source.first()
+    await source.first()
     names = []
     async with running(source) as used:
         for _ in range(3):
@@ -295,7 +367,7 @@ async def test_a_request_that_is_denied_is_made_again_ever_more_seldom(
 
 async def test_a_request_that_somebody_removes_is_made_again(make: Make, home_api: FakeApi) -> None:
     signer, source = Signer(home_api), make()
-    source.first()
+    await source.first()
     async with running(source) as used:
         name = await signer.asked()
         await home_api.until(lambda: home_api.open_watches(CERTIFICATE_SIGNING_REQUESTS))
@@ -310,7 +382,7 @@ async def test_what_is_issued_for_other_names_is_not_used(
 ) -> None:
     signer, source = Signer(home_api), make()
     signer.names = x509.SubjectAlternativeName([x509.DNSName(NODE)])
-    source.first()
+    await source.first()
     async with running(source) as used:
         first = await signer.asked()
         signer.approve(first)
@@ -328,7 +400,7 @@ async def test_a_home_that_fails_is_asked_again(
     path = CERTIFICATE_SIGNING_REQUESTS.path()
     fault = home_api.fail(Fault("POST", path, code=403, times=None))
     signer, source = Signer(home_api), make()
-    source.first()
+    await source.first()
     async with running(source) as used:
         await home_api.until(lambda: len(home_api.requests("POST", path)) > 2)
         home_api.heal(fault)
@@ -344,7 +416,7 @@ async def test_a_key_that_was_kept_and_cannot_be_read_is_replaced(
     make: Make, home_api: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     signer, source = Signer(home_api), make()
-    source.first()
+    await source.first()
     CertDir(make.folder).keep_pending(b"nonsense")
     async with running(source) as used:
         signer.approve(await signer.asked())
@@ -355,7 +427,7 @@ async def test_a_key_that_was_kept_and_cannot_be_read_is_replaced(
 async def test_a_folder_that_cannot_be_used_is_named(make: Make, tmp_path: Path) -> None:
     (tmp_path / "certs").write_text("a file")
     with pytest.raises(CertificateError, match=r"certs cannot be used .* --cert-dir"):
-        make().first()
+        await make().first()
 
 
 async def test_no_key_is_in_a_log_or_a_request(
@@ -363,7 +435,7 @@ async def test_no_key_is_in_a_log_or_a_request(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     signer, source = Signer(home_api), make()
-    source.first()
+    await source.first()
     async with running(source):
         await signer.asked()
         key = (make.folder / "pending.key").read_text().splitlines()[1]

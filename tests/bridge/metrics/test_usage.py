@@ -86,3 +86,18 @@ def test_the_counter_never_falls(answers: list[tuple[list[PodUsage], set[str]]])
         usage.count(answer, present=present)
         assert usage.cpu_seconds >= before
         before = usage.cpu_seconds
+
+
+def test_a_bridge_that_serves_the_node_again_adds_nothing_of_the_time_between() -> None:
+    usage = NodeUsage()
+    usage.go_on("100.0")
+    usage.count([used("a", 10, 1)], present={"a"})
+    usage.count([used("a", 12, 2)], present={"a"})
+    assert usage.cpu_seconds == pytest.approx(102 + NOTHING_SECONDS)
+    usage.go_on("150.0")
+    usage.count([used("a", 60, 50)], present={"a"})
+    assert usage.cpu_seconds == 150
+    usage.count([used("a", 61, 60)], present={"a"})
+    assert usage.cpu_seconds == 151
+    usage.go_on("3.0")
+    assert usage.cpu_seconds == 151

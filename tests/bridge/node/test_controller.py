@@ -24,7 +24,8 @@ from sync import workqueue
 from sync.events import EventRecorder
 from sync.informer import Informer
 from sync.kube.client import KubeClient
-from sync.kube.resources import LEASES, NODES, Object
+from sync.kube.limiter import FLOW
+from sync.kube.resources import LEASES, NODES, PODS, Object
 from sync.offer import Offer
 from sync.unplaced import Unplaced
 from tests.conftest import ClientFor
@@ -507,6 +508,32 @@ async def test_the_lease_is_renewed_and_nothing_else_is_written(
         assert paths == {f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases/{NAME}"}
 
 
+async def test_the_lease_is_renewed_in_time_while_thousands_of_pods_wait_for_a_slow_home(
+    home_api: FakeApi, home: KubeClient, node: NodeController
+) -> None:
+    home_api.fail(Fault("PATCH", "*/pods/*", delay=5, times=None))
+
+    async def write(number: int) -> None:
+        FLOW.set(f"ns-{number % 100}")
+        await home.patch(PODS, f"p{number}", {"status": {}}, namespace="default")
+
+    async with running(node):
+        writes = [asyncio.create_task(write(number)) for number in range(5000)]
+        await home_api.until(lambda: any(entry.method == "PATCH" for entry in home_api.log))
+        times: set[str] = set()
+
+        def renewed() -> bool:
+            times.add(lease(home_api)["spec"]["renewTime"])
+            return len(times) >= 4
+
+        async with asyncio.timeout(3):
+            await home_api.until(renewed)
+        assert home.limiter.waiting > 4000
+        for task in writes:
+            task.cancel()
+        await asyncio.gather(*writes, return_exceptions=True)
+
+
 async def test_a_note_for_the_next_bridge_goes_along_with_renewals_when_it_changed(
     home_api: FakeApi, home: KubeClient, nodes: Informer
 ) -> None:
@@ -642,3 +669,17 @@ async def test_cancellation_leaves_no_task(home_api: FakeApi, node: NodeControll
         assert {"watch-home-node", "node-lease", "node-status"} <= names
     names = {task.get_name() for task in asyncio.all_tasks()}
     assert not {"watch-home-node", "node-lease", "node-status"} & names
+
+
+async def test_one_that_has_ended_is_told_nothing_more(
+    node: NodeController, nodes: Informer
+) -> None:
+    """The client outlives it where another bridge takes over."""
+    before = list(nodes.client._refused_handlers)
+    await node.register()
+    running = asyncio.create_task(node.run())
+    await asyncio.sleep(0)
+    assert nodes.client._refused_handlers != before
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert nodes.client._refused_handlers == before

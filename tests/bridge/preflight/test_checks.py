@@ -78,6 +78,16 @@ def uid_of_kube_system(api: FakeApi) -> str:
     return str(api.get(NAMESPACES, "kube-system")["metadata"]["uid"])
 
 
+async def test_a_home_that_is_opened_by_namespace_can_be_joined_and_that_is_said(
+    two: Clusters,
+) -> None:
+    two.home.api.authorize = lambda spec: spec["resourceAttributes"]["resource"] != "secrets"
+    told: list[str] = []
+    await checked(two.settings, told)
+    [line] = [line for line in told if "bridge rbac namespace NAME" in line]
+    assert line.startswith("home: pods of a namespace run when the bridge may read it")
+
+
 async def test_each_question_comes_after_those_that_it_relies_on(two: Clusters) -> None:
     await checked(two.settings)
     asked = [entry.path.rpartition("/")[2] for entry in two.home.log]
@@ -361,6 +371,14 @@ async def test_an_api_server_on_loopback_is_in_the_network_of_its_nodes(
     put_nodes(two.home, "198.51.100.1", "198.51.100.2")
     routes(monkeypatch, {"198.51.100.2": "198.51.100.9"})
     assert (await checked(two.but(address=None))).address == "198.51.100.9"
+
+
+async def test_where_other_nodes_are_not_ours_to_see_the_address_has_to_be_said(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    routes(monkeypatch, {})
+    two.home.fail(Fault("GET", "/api/v1/nodes", code=403))
+    assert "say so with --address IP" in await refused(two.but(address=None))
 
 
 @pytest.mark.parametrize("addresses", [(), ("198.51.100.1",)], ids=["no nodes", "no route"])

@@ -7,14 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiohttp import web
 
 from bridge.preflight import permissions
-from bridge.preflight.permissions import NAMED, REMOTE, REMOTE_METRICS, Right, at_home
+from bridge.preflight.permissions import (
+    HOME_CLIENT_CA,
+    NAMED,
+    REMOTE,
+    REMOTE_METRICS,
+    Right,
+    at_home,
+    in_namespaces,
+)
 from sync.kube.resources import (
     CERTIFICATE_SIGNING_REQUESTS,
     CONFIG_MAPS,
     ENDPOINT_SLICES,
+    LEASES,
     NAMESPACES,
     NODES,
     PODS,
@@ -27,7 +37,7 @@ from sync.kube.resources import (
     Resource,
 )
 from tests.bridge.clusters import Clusters, put_worker
-from tests.bridge.joined import Joined, caller, joined
+from tests.bridge.joined import Joined, begin, caller, joined
 from tests.conftest import ClientFor
 from tests.fakeapi import Entry, FakeApi
 from tests.objects import config_map, pod, secret
@@ -46,6 +56,7 @@ async def lacking(two: Clusters, client_for: ClientFor) -> str:
         home=await client_for(two.home, "home"),
         remote=await client_for(two.remote, "remote"),
         settings=two.settings,
+        node=NODE,
     )
 
 
@@ -79,15 +90,47 @@ async def test_each_right_is_asked_for_once_with_its_place(
                 place["subresource"] = right.subresource
             if right.namespace:
                 place["namespace"] = right.namespace
+            if right.names:
+                (place["name"],) = right.of_nodes([NODE]).names
             for verb in right.verbs:
                 assert asked.count({**place, "verb": verb}) == 1
 
 
-async def test_tokens_are_a_right_only_where_pods_have_them(
+async def test_a_right_to_several_objects_is_asked_for_each_and_named_once(
+    two: Clusters, client_for: ClientFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = (permissions.NODE, f"of-{permissions.NODE}")
+    monkeypatch.setattr(permissions, "HOME", (Right(NODES, ("get",), names=names),))
+    two.home.api.authorize = only(resource="nodes")
+    said = await lacking(two, client_for)
+    assert said.startswith("home: the credential may not get nodes (`bridge rbac home`")
+    asked = [entry.body["spec"]["resourceAttributes"].get("name") for entry in two.home.log]
+    assert asked[:2] == [NODE, f"of-{NODE}"]
+
+
+async def test_what_is_bound_by_namespace_is_asked_for_nowhere(
     two: Clusters, client_for: ClientFor
 ) -> None:
-    two.home.api.authorize = only(resource="serviceaccounts", subresource="token")
-    assert "may not create serviceaccounts/token" in await lacking(two, client_for)
+    per_namespace = {
+        (right.resource.plural, right.subresource, verb)
+        for right in in_namespaces()
+        for verb in right.verbs
+    }
+
+    def authorize(spec: Object) -> bool:
+        asked: Object = spec["resourceAttributes"]
+        place = (asked["resource"], asked.get("subresource", ""), asked["verb"])
+        return place not in per_namespace
+
+    two.home.api.authorize = authorize
+    assert await lacking(two, client_for) == ""
+
+
+async def test_homes_address_is_a_right_only_where_pods_have_tokens(
+    two: Clusters, client_for: ClientFor
+) -> None:
+    two.home.api.authorize = only(resource="endpointslices", namespace="default")
+    assert "may not get endpointslices.discovery.k8s.io" in await lacking(two, client_for)
     settings = two.but(service_accounts="none")
     assert await lacking(replace(two, settings=settings), client_for) == ""
 
@@ -98,15 +141,16 @@ async def test_signing_requests_are_a_right_only_where_one_is_made(
     two.home.api.authorize = only(resource="certificatesigningrequests", verb="create")
     assert await lacking(two, client_for) == ""
     settings = two.but(serving="csr")
-    assert "may not create certificatesigningrequests.certificates.k8s.io" in await lacking(
-        replace(two, settings=settings), client_for
-    )
+    said = await lacking(replace(two, settings=settings), client_for)
+    assert "may not create certificatesigningrequests.certificates.k8s.io" in said
+    assert "(`bridge rbac home --serving-certificate csr` prints what to apply there)" in said
 
 
 async def test_what_one_side_lacks_is_named(two: Clusters, client_for: ClientFor) -> None:
     two.remote.api.authorize = only(resource="pods", subresource="exec", verb="create")
     assert await lacking(two, client_for) == (
-        "remote: the credential may not create pods/exec; "
+        "remote: the credential may not create pods/exec "
+        "(`bridge rbac remote` prints what to apply there); "
         "grant these rights or use another credential"
     )
 
@@ -115,8 +159,10 @@ async def test_what_both_sides_lack_is_named(two: Clusters, client_for: ClientFo
     two.home.api.authorize = only(resource="leases", namespace="kube-node-lease", verb="patch")
     two.remote.api.authorize = only(resource="secrets", verb="watch")
     assert await lacking(two, client_for) == (
-        "home: the credential may not patch leases.coordination.k8s.io; "
-        "remote: the credential may not watch secrets; "
+        "home: the credential may not patch leases.coordination.k8s.io "
+        "(`bridge rbac home` prints what to apply there); "
+        "remote: the credential may not watch secrets "
+        "(`bridge rbac remote` prints what to apply there); "
         "grant these rights or use another credential"
     )
 
@@ -128,14 +174,15 @@ async def test_of_many_rights_the_first_are_named_and_the_rest_counted(
     said = await lacking(two, client_for)
     more = sum(len(right.verbs) for right in REMOTE) - NAMED
     assert said.count(", ") == NAMED - 1
-    assert f"watch namespaces and {more} more; " in said
+    assert f"watch namespaces and {more} more (`bridge rbac remote`" in said
 
 
 # -- what is used --------------------------------------------------------------------------
 
 
-def uses(side: str, api: FakeApi) -> Iterator[tuple[Use, Entry, str]]:
-    """What was asked of the server, as its authorizer sees it; and in which namespace."""
+def uses(side: str, api: FakeApi) -> Iterator[tuple[Use, Entry, str, str]]:
+    """What was asked of the server, as its authorizer sees it; in which namespace, and by which
+    name."""
     reviews = {it.path(): it for it in (TOKEN_REVIEWS, SUBJECT_ACCESS_REVIEWS)}
     # Everybody may, and what a namespace holds is listed as far as that is allowed.
     free = {"/version", "/apis", "/api/v1", SELF_SUBJECT_ACCESS_REVIEWS.path()}
@@ -143,7 +190,7 @@ def uses(side: str, api: FakeApi) -> Iterator[tuple[Use, Entry, str]]:
         if entry.path in free:
             continue
         if entry.path in reviews:
-            yield (side, reviews[entry.path], "", "create"), entry, ""
+            yield (side, reviews[entry.path], "", "create"), entry, "", ""
             continue
         target = api.store.registry.resolve(entry.path)
         verb = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}.get(
@@ -153,17 +200,21 @@ def uses(side: str, api: FakeApi) -> Iterator[tuple[Use, Entry, str]]:
         namespace = (target.namespace if resource.namespaced else target.name) or ""
         # What stands behind a node's proxy is the kubelet's to allow.
         subresource = target.subresource.partition("/")[0]
-        yield (side, resource, subresource, verb), entry, namespace
+        field, _, value = entry.query.get("fieldSelector", "").partition("=")
+        name = target.name or (value if field == "metadata.name" else "")
+        yield (side, resource, subresource, verb), entry, namespace, name
 
 
-def covers(right: Right, use: Use, namespace: str) -> bool:
+def covers(right: Right, use: Use, namespace: str, name: str) -> bool:
     """Whether the right allows this."""
     _, resource, subresource, verb = use
+    names = right.of_nodes([NODE]).names
     return (
         right.resource == resource
         and right.subresource == subresource
         and verb in right.verbs
         and right.namespace in ("", namespace)
+        and (not names or name in names)
     )
 
 
@@ -308,19 +359,20 @@ async def test_the_tables_are_what_the_bridge_asks_of_the_api_servers(
         await two.home.until(lambda: two.home.requests("PATCH", "*/events/*"))
         await two.remote.until(lambda: not two.remote.find(NAMESPACES, "empty-h"))
         await two.home.until(lambda: two.home.open_watches(CERTIFICATE_SIGNING_REQUESTS))
+        standby = begin(two.settings)
+        await two.home.until(lambda: two.home.open_watches(LEASES))
+        await standby.end()
 
     used: set[Use] = set()
     tables = {
-        "home": at_home(settings),
+        "home": (*at_home(settings), *in_namespaces(), *HOME_CLIENT_CA),
         "remote": (*REMOTE, *REMOTE_METRICS["kubelets"]),
     }
     for side, api in (("home", two.home), ("remote", two.remote)):
         table = tables[side]
-        for use, entry, namespace in uses(side, api):
-            if entry.path.endswith("/configmaps/extension-apiserver-authentication"):
-                continue  # NB: of use, not needed: where it may not be read, tokens are.
+        for use, entry, namespace, name in uses(side, api):
             used.add(use)
-            assert any(covers(right, use, namespace) for right in table), entry
+            assert any(covers(right, use, namespace, name) for right in table), entry
     rights = {
         (side, right.resource, right.subresource, verb)
         for side, table in tables.items()
@@ -333,7 +385,8 @@ async def test_the_tables_are_what_the_bridge_asks_of_the_api_servers(
 
 async def clashes_and_life(two: Clusters, world: World) -> None:
     """A first join, with everything that can happen in one."""
-    async with joined(two) as run:
+    # Copies go with their pods.
+    async with joined(two, two.but(namespace_linger=0.0)) as run:
         await clashes(world)
         await lives(world)
         await is_looked_into(run, two.remote)

@@ -7,12 +7,14 @@ import base64
 import os
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 
 from sync.kube import access as access_module
+from sync.kube import plugins
 from sync.kube.access import Access, KubeconfigRef, load
 from sync.kube.errors import AccessError
 from tests.fakeapi import Authority
@@ -178,18 +180,83 @@ async def test_plugin_fails(path: Path, script: str) -> None:
     assert "plugin" in message or "PEM" in message
 
 
-async def test_plugin_that_never_answers_ends_in_a_sentence(
+#: Scripts that hang: one by itself, one in what it has started, one that ended and left another.
+HANGING = {
+    "itself": "echo $$ >PIDS; exec sleep 60\n",
+    "its child": "echo $$ >PIDS; sleep 60 & echo $! >>PIDS; wait\n",
+    "an orphan": "sleep 60 & echo $! >PIDS\n",
+}
+
+
+def read_pids(pids: Path) -> list[int]:
+    return [int(pid) for pid in pids.read_text().split()] if pids.exists() else []
+
+
+def is_gone(pid: int) -> bool:
+    """Whether the process has ended; where it has, somebody else may have to reap it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+async def written(pids: Path) -> list[int]:
+    """What the script has written, once it has."""
+    for _ in range(500):
+        if found := read_pids(pids):
+            return found
+        await asyncio.sleep(0.01)
+    raise AssertionError("it has not started")
+
+
+async def are_gone(pids: list[int]) -> bool:
+    """Whether the processes end in a moment."""
+    for _ in range(200):
+        if all(map(is_gone, pids)):
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+@pytest.mark.parametrize("script", HANGING.values(), ids=HANGING.keys())
+async def test_plugin_that_never_answers_is_ended_and_is_a_sentence(
+    path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    pids = path.with_name("pids")
+    user = plugin(path.with_name("plugin"), script.replace("PIDS", str(pids)))
+    monkeypatch.setattr("sync.kube.access.PLUGIN_SECONDS", 0.5)
+    message = await refused(KubeconfigRef(write(path, kubeconfig(SERVER, user=user))))
+    assert "gave no answer" in message
+    assert await are_gone(await written(pids))
+
+
+async def test_plugin_that_nobody_waits_for_any_more_is_ended(path: Path) -> None:
+    """As where the bridge is stopped while it hangs."""
+    pids = path.with_name("pids")
+    script = HANGING["its child"].replace("PIDS", str(pids))
+    user = plugin(path.with_name("plugin"), script)
+    reading = asyncio.create_task(read(path, kubeconfig(SERVER, user=user)))
+    running = await written(pids)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert await are_gone(running)
+
+
+async def test_plugin_may_be_asked_in_a_terminal(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def hangs(**_: object) -> None:
-        await asyncio.Event().wait()
-
-    # Not a real one: the package leaves the plugin's process open when it is given up.
-    monkeypatch.setattr("kubernetes.aio.config.load_kube_config", hangs)
-    monkeypatch.setattr("sync.kube.access.PLUGIN_SECONDS", 0.01)
-    assert "gave no answer" in await refused(
-        KubeconfigRef(write(path, kubeconfig(SERVER, user={"token": "a"})))
-    )
+    """Then it stays in the terminal's group, and is ended by itself."""
+    terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(plugins, "sys", terminal)
+    monkeypatch.setattr("sync.kube.access.PLUGIN_SECONDS", 0.5)
+    pids = path.with_name("pids")
+    script = "cut -d' ' -f5 /proc/$$/stat >PGID; echo $$ >PIDS; exec sleep 60\n"
+    script = script.replace("PIDS", str(pids)).replace("PGID", str(path.with_name("pgid")))
+    user = plugin(path.with_name("plugin"), script)
+    await refused(KubeconfigRef(write(path, kubeconfig(SERVER, user=user))))
+    assert await are_gone(await written(pids))
+    assert int(path.with_name("pgid").read_text()) == os.getpgid(0)
 
 
 async def test_plugin_is_missing(path: Path) -> None:
@@ -359,3 +426,20 @@ async def test_renew_is_not_done_too_often(path: Path) -> None:
     write(path, kubeconfig(SERVER, user={"token": "new"}))
     assert not await access.renew(access.generation)
     assert access.authorization() == {"Authorization": "Bearer old"}
+
+
+async def test_a_reading_that_has_begun_goes_on_when_who_asked_gives_up(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plugin may take longer than any one request may."""
+    monkeypatch.setattr(access_module, "RENEW_INTERVAL", 0.0)
+    slow = plugin(path.with_name("plugin"), "sleep 0.2\n" + credential({"token": "abc"}))
+    access = await read(path, kubeconfig(SERVER, user=slow))
+    seen = access.generation
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await access.renew(seen)
+    assert access.generation == seen
+    async with asyncio.timeout(10):
+        assert await access.renew(seen)
+    assert access.generation == seen + 1

@@ -13,8 +13,9 @@ import tenacity
 from sync.kube import access as access_module
 from sync.kube import errors
 from sync.kube.access import KubeconfigRef, load
-from sync.kube.client import THROTTLE_ATTEMPTS, KubeClient
+from sync.kube.client import KubeClient
 from sync.kube.resources import CONFIG_MAPS, NODES, PODS
+from sync.kube.transport import THROTTLE_ATTEMPTS
 from tests.fakeapi import FakeApi, Fault, access_to
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.objects import config_map, pod

@@ -74,7 +74,7 @@ def test_another_uid_is_a_conflict_though_the_server_calls_it_invalid() -> None:
     causes = [{"field": "metadata.uid", "message": "field is immutable"}]
     said = status(422, "Invalid", "metadata.uid: Invalid value", details={"causes": causes})
     error = from_status(said, code=422, side="remote", what="PATCH /p")
-    assert type(error) is errors.Conflict
+    assert type(error) is errors.Replaced
     assert error.code == 422
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from sync.kube import client as client_module
-from sync.kube import errors
+from sync.kube import errors, transport
 from sync.kube.access import KubeconfigRef, load
 from sync.kube.client import KubeClient
 from sync.kube.resources import CONFIG_MAPS, NODES, PODS, SECRETS, SERVICES
@@ -83,7 +82,7 @@ async def test_redirects_are_not_followed(api: FakeApi, client: KubeClient, meth
 async def test_requests_beyond_the_pool_wait_their_turn(
     api: FakeApi, client_for: ClientFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(transport, "MAX_CONNECTIONS", 2)
     client = await client_for(api)
     api.fail(Fault(delay=0.02, times=None))
     async with client.stream(NODES.path(), query={"watch": "1"}):

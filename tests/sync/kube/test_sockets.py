@@ -8,7 +8,7 @@ import pytest
 
 from sync.kube.sockets import Peer, read_tcp_info
 
-WAITED = 25_000
+WAITED = 20_000
 
 
 def tcp_info(*, resent: int = 0, probes: int = 0, unacked: int = 0, last_word: int = 0) -> bytes:

@@ -1,0 +1,239 @@
+"""Checks of the ways between the two clusters: the kubelet API with its certificate, and pods."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+
+from bridge.check.finding import Finding, error, info, ok, warning
+from bridge.check.subject import Probe, Subject
+from bridge.kubelet.certificate import CertificateError, ServingCertificate, from_files
+from bridge.preflight import permissions
+from bridge.preflight.checks import home_api_of, own_address
+from sync.kube.errors import ApiError, Forbidden
+from sync.kube.resources import NODES, PODS
+from translators.policy import HostPort
+from translators.types import Object, name_of, namespace_of
+
+#: Seconds for a connection from here.
+CONNECT = 3.0
+#: Pods that are tried, and of how many these are chosen.
+TRIED, LOOKED_AT = 3, "100"
+#: A serving certificate that nobody renews is warned of when it has no longer to live.
+SOON = timedelta(days=7)
+
+
+# -- home → bridge -------------------------------------------------------------------------
+
+
+async def kubelet_api(subject: Subject) -> list[Finding]:
+    """BRG401 of a node that exists: asked through home's API server, as kubectl logs is."""
+    at = _endpoint(subject.known)
+    if at is None:
+        return [error("BRG401", "home", "the node does not tell where its kubelet API is")]
+    path = NODES.path(subject.name, subresource="proxy/healthz")
+    try:
+        await subject.at_home.read(path, timeout=permissions.QUESTION)
+    except ApiError as refused:
+        if isinstance(refused, Forbidden) and refused.reason == "Forbidden":
+            said = "not checked: the credential may not get nodes/proxy at home"
+            return [info("BRG401", "home", said)]
+        said = f"home's API server does not reach it at {at}: {refused.message}"
+        return [error("BRG401", "home", said)]
+    return [ok("BRG401", "home", f"home's API server reaches it at {at}")]
+
+
+async def address(subject: Subject) -> list[Finding]:
+    """BRG401 and BRG406 before a join: where it would listen."""
+    from bridge.kubelet.server import ListenError, listening
+
+    here = subject.settings.address or await own_address(subject.at_home)
+    port = subject.settings.port
+    at = HostPort(here, port)
+    found = [info("BRG401", "home", f"home's API server would dial {at}; tried when it is joined")]
+    try:
+        listening(here, port).close()
+    except ListenError as taken:
+        return [*found, error("BRG406", "home", str(taken))]
+    return [*found, ok("BRG406", "home", f"{at} is free" if port else f"{here} has free ports")]
+
+
+def _endpoint(node: Object) -> HostPort | None:
+    """Where the Node says that its kubelet API is."""
+    status = node.get("status") or {}
+    port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port")
+    for known in status.get("addresses") or ():
+        if known.get("type") == "InternalIP" and port:
+            return HostPort(str(known["address"]), int(port))
+    return None
+
+
+# -- the certificate -----------------------------------------------------------------------
+
+
+async def served_certificate(subject: Subject) -> list[Finding]:
+    """BRG402 to BRG404 of a node that exists, by a connection from here."""
+    at = _endpoint(subject.known)
+    if at is None:
+        return []
+    der = await _certificate_at(at)
+    if der is None:
+        return [info("BRG402", "home", f"not checked: {at} cannot be reached from here")]
+    pair = ServingCertificate(ssl.DER_cert_to_PEM_cert(der).encode(), b"")
+    return list(_of_certificate(pair, subject.name, at.host))
+
+
+async def _certificate_at(at: HostPort) -> bytes | None:
+    """What is shown there, verified by nobody; None where nothing answers."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        async with asyncio.timeout(CONNECT):
+            _, writer = await asyncio.open_connection(at.host, at.port, ssl=context)
+    except (OSError, TimeoutError):
+        return None
+    shown: ssl.SSLObject = writer.get_extra_info("ssl_object")
+    der = shown.getpeercert(binary_form=True)
+    writer.close()
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(CONNECT):
+            await writer.wait_closed()
+    return der
+
+
+async def certificate_files(subject: Subject) -> list[Finding]:
+    """BRG402 to BRG404 before a join, of the files that are named."""
+    asked = subject.settings
+    if asked.certificate is None or asked.key is None:
+        if asked.serving == "csr":
+            return [ok("BRG404", "home", "home is to sign it, when somebody approves")]
+        return [info("BRG404", "home", "the bridge signs it itself; most API servers do not check")]
+    try:
+        pair = await asyncio.to_thread(from_files, asked.certificate, asked.key)
+    except CertificateError as bad:
+        return [error("BRG402", "home", str(bad))]
+    here = asked.address
+    if here is None and subject.home.client is not None:
+        here = await own_address(subject.at_home)
+    return list(_of_certificate(pair, subject.name, here or ""))
+
+
+def _of_certificate(pair: ServingCertificate, node: str, host: str) -> Iterator[Finding]:
+    from cryptography import x509
+
+    from bridge.kubelet import making
+
+    begin, end = making.lifetime(pair)
+    now = datetime.now(UTC)
+    until = end.strftime("%Y-%m-%dT%H:%M:%SZ")
+    if end <= now:
+        yield error("BRG402", "home", f"it has expired, at {until}")
+    elif begin > now:
+        yield error("BRG402", "home", f"it is not good before {begin:%Y-%m-%dT%H:%M:%SZ}")
+    elif end - now < SOON:
+        yield warning("BRG402", "home", f"it is good until {until} only")
+    else:
+        yield ok("BRG402", "home", f"it is good until {until}")
+    missing = making.lacking(pair, node, [host] if host else [])
+    if missing:
+        yield warning("BRG403", "home", f"it is not good for {', '.join(missing)}")
+    else:
+        yield ok("BRG403", "home", "it is good for the node's name and address")
+    leaf = x509.load_pem_x509_certificate(pair.certificate)
+    if leaf.issuer == leaf.subject:
+        yield info("BRG404", "home", "it is self-signed; most API servers do not check it")
+    else:
+        yield ok("BRG404", "home", f"signed by {leaf.issuer.rfc4514_string()}")
+
+
+# -- pods ----------------------------------------------------------------------------------
+
+
+async def pod_network(subject: Subject) -> list[Finding]:
+    """BRG405, by a real connection from this machine."""
+    if subject.settings.network == "none":
+        return [info("BRG405", "both", "--network none: pods do not need to reach each other")]
+    page, _ = await subject.in_remote.list_page(
+        PODS, query={"limit": LOOKED_AT, "fieldSelector": "status.phase=Running"}
+    )
+    pods = [pod for pod in page.items if _has_address(pod)]
+    if not pods:
+        return [info("BRG405", "both", "not checked: no pod of the remote is ready to be tried")]
+    # Those that listen somewhere first, of different machines where that can be.
+    pods.sort(key=lambda pod: not list(_ports(pod)))
+    chosen = _spread(pods)[:TRIED]
+    answers = await asyncio.gather(*(_answer(pod) for pod in chosen))
+    silent = [it for it, answer in zip(chosen, answers, strict=True) if answer is None]
+    if silent:
+        names = ", ".join(f"{namespace_of(it)}/{name_of(it)} at {_address(it)}" for it in silent)
+        said = f"from this machine no way to {len(silent)} of {len(chosen)} pods tried: {names}"
+        return [warning("BRG405", "both", said)]
+    if not any(answers):
+        said = f"from this machine {len(chosen)} pod(s) refuse a connection; so can a firewall"
+        return [info("BRG405", "both", said)]
+    return [ok("BRG405", "both", f"from this machine {len(chosen)} pod(s) of the remote answer")]
+
+
+def _has_address(pod: Object) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    is_ready = any(it.get("type") == "Ready" and it.get("status") == "True" for it in conditions)
+    return bool(is_ready and _address(pod) and not (pod.get("spec") or {}).get("hostNetwork"))
+
+
+def _address(pod: Object) -> str:
+    return str((pod.get("status") or {}).get("podIP") or "")
+
+
+def _ports(pod: Object) -> Iterable[int]:
+    for container in (pod.get("spec") or {}).get("containers") or ():
+        for port in container.get("ports") or ():
+            if port.get("protocol", "TCP") == "TCP" and port.get("containerPort"):
+                yield int(port["containerPort"])
+
+
+def _spread(pods: list[Object]) -> list[Object]:
+    """One of each machine first."""
+    first: dict[str, Object] = {}
+    for pod in pods:
+        first.setdefault(str((pod.get("spec") or {}).get("nodeName")), pod)
+    chosen = list(first.values())
+    return chosen + [pod for pod in pods if all(pod is not it for it in chosen)]
+
+
+async def _answer(pod: Object) -> bool | None:
+    """Whether the pod takes a connection; None where nothing comes back from its address."""
+    try:
+        async with asyncio.timeout(CONNECT):
+            _, writer = await asyncio.open_connection(_address(pod), next(iter(_ports(pod)), 80))
+    except ConnectionRefusedError:
+        return False
+    except (OSError, TimeoutError):
+        return None
+    writer.close()
+    return True
+
+
+# -- remote pods → home --------------------------------------------------------------------
+
+
+async def home_api(subject: Subject) -> list[Finding]:
+    """BRG407."""
+    if subject.settings.service_accounts != "home":
+        return [
+            info("BRG407", "remote", "pods have no identity at home, so they need no way there")
+        ]
+    at = subject.settings.home_api or await home_api_of(subject.at_home)
+    return [ok("BRG407", "remote", f"pods find home's API server at {at}")]
+
+
+PROBES = (
+    Probe("BRG401", kubelet_api, ("home", "node")),
+    Probe("BRG401", address, ("home",), only_before=True),
+    Probe("BRG402", served_certificate, ("node",)),
+    Probe("BRG402", certificate_files, (), only_before=True),
+    Probe("BRG405", pod_network, ("remote",)),
+    Probe("BRG407", home_api, ("home",), only_before=True),
+)

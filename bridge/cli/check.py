@@ -1,0 +1,159 @@
+"""`bridge check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bridge.cli.options import (
+    HomeContext,
+    HomeKubeconfig,
+    RemoteContext,
+    RemoteKubeconfig,
+)
+from bridge.cli.output import Output, OutputOption, columns, show
+from bridge.settings import (
+    DEFAULT_TEMPLATE,
+    KUBELET_PORT,
+    JoinSettings,
+    MetricsChoice,
+    ServingCertificate,
+    SettingsError,
+    check_address,
+    check_home_name,
+    check_name,
+    parse_home_api,
+)
+from sync.kube.kubeconfig import KubeconfigRef
+from translators.policy import Network, ServiceAccounts
+
+if TYPE_CHECKING:
+    from bridge.check.finding import Report
+
+#: Heading in --help of what is as in the join that is meant.
+JOIN = "With --pre: as for bridge join"
+
+
+def check(
+    node: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NODE",
+            help="The virtual node; all that home has unless given. With --pre the name that it "
+            "would have.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    pre: Annotated[
+        bool, typer.Option("--pre", help="Before a join: whether these clusters can be joined.")
+    ] = False,
+    kubeconfig: RemoteKubeconfig = None,
+    context: RemoteContext = None,
+    home_kubeconfig: HomeKubeconfig = None,
+    home_context: HomeContext = None,
+    network: Annotated[
+        Network,
+        typer.Option(help="flat: pods of both clusters are to reach each other. none: not."),
+    ] = "flat",
+    home_name: Annotated[
+        str | None, typer.Option(help="What {home} stands for.", rich_help_panel=JOIN)
+    ] = None,
+    namespace_template: Annotated[
+        str, typer.Option(help="Names of remote namespaces.", rich_help_panel=JOIN)
+    ] = DEFAULT_TEMPLATE,
+    address: Annotated[
+        str | None,
+        typer.Option(help="Where home's API server reaches the bridge.", rich_help_panel=JOIN),
+    ] = None,
+    port: Annotated[
+        int,
+        typer.Option(help="Port of the kubelet API.", min=0, max=65535, rich_help_panel=JOIN),
+    ] = KUBELET_PORT,
+    service_accounts: Annotated[
+        ServiceAccounts, typer.Option(help="Identity of the pods.", rich_help_panel=JOIN)
+    ] = "home",
+    home_api_address: Annotated[
+        str | None,
+        typer.Option(help="Where pods reach home's API server.", rich_help_panel=JOIN),
+    ] = None,
+    metrics: Annotated[
+        MetricsChoice, typer.Option(help="Where to learn what pods use.", rich_help_panel=JOIN)
+    ] = "auto",
+    serving_certificate: Annotated[
+        ServingCertificate,
+        typer.Option(help="Who signs the kubelet API's certificate.", rich_help_panel=JOIN),
+    ] = "self-signed",
+    tls_cert_file: Annotated[
+        Path | None, typer.Option(help="Certificate of the kubelet API.", rich_help_panel=JOIN)
+    ] = None,
+    tls_private_key_file: Annotated[
+        Path | None, typer.Option(help="Key of that certificate.", rich_help_panel=JOIN)
+    ] = None,
+    wait: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Check again until nothing is an error, for so long at most.",
+            min=0,
+            show_default=False,
+        ),
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Say what is the matter with two clusters and the virtual node between them.
+
+    Without --pre: the health of the virtual nodes that home has. Each finding has an id, which
+    docs/checks.md explains. Nothing is changed. Exit code 1 where something does not work.
+    """
+    from bridge.check import conduct
+    from bridge.check.conduct import HealthSettings
+    from bridge.cli.running import fail, run, step
+
+    if pre and kubeconfig is None:
+        raise fail("--pre needs the remote: name it with --kubeconfig", code=2)
+    if context and not kubeconfig:
+        raise fail("--context is one of a kubeconfig; name that with --kubeconfig", code=2)
+    if (tls_cert_file is None) != (tls_private_key_file is None):
+        raise fail("--tls-cert-file and --tls-private-key-file go together", code=2)
+    home = KubeconfigRef(home_kubeconfig, home_context)
+    remote = KubeconfigRef(kubeconfig, context)
+    try:
+        name = check_name(node, "NODE") if node is not None else None
+        settings = JoinSettings(
+            remote=remote,
+            home=home,
+            name=name,
+            home_name=check_home_name(home_name) if home_name is not None else None,
+            address=check_address(address) if address is not None else None,
+            port=port,
+            template=namespace_template,
+            network=network,
+            certificate=tls_cert_file,
+            key=tls_private_key_file,
+            serving=serving_certificate,
+            service_accounts=service_accounts,
+            metrics=metrics,
+            home_api=parse_home_api(home_api_address) if home_api_address is not None else None,
+        )
+    except SettingsError as error:
+        raise fail(str(error), code=2) from None
+    health = HealthSettings(home, name or "", remote if kubeconfig else None, network)
+
+    async def once() -> Report:
+        return await (conduct.preflight(settings) if pre else conduct.health(health))
+
+    found = run(lambda _: conduct.until_well(once, wait or 0.0, told=step), stops=False)
+    show(found.as_data(), output, lambda: table(found))
+    if found.failed:
+        raise SystemExit(1)
+
+
+def table(found: Report) -> str:
+    """For people: every finding in a line, and below what to do."""
+    lines = [columns(["severity", "id", "side", "found"], found.rows()), ""]
+    if advice := found.advice():
+        lines += ["What to do:", *(f"  {line}" for line in advice), ""]
+    return "\n".join([*lines, found.summary()])

@@ -1,0 +1,50 @@
+"""The commands as typer has them, with their options and their help."""
+
+from __future__ import annotations
+
+import typer
+
+from bridge.cli.bugreport import bugreport
+from bridge.cli.check import check
+from bridge.cli.cordon import cordon, drain, uncordon
+from bridge.cli.events import events
+from bridge.cli.explain import explain
+from bridge.cli.garbage import garbage
+from bridge.cli.join import join
+from bridge.cli.leave import leave
+from bridge.cli.offload import offload, unoffload, webhook
+from bridge.cli.rbac import rbac
+from bridge.cli.render import render
+from bridge.cli.run import run
+from bridge.cli.status import status
+from bridge.cli.version import version
+
+app = typer.Typer(
+    help="Makes a remote Kubernetes cluster appear in the home cluster as one virtual node.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    # Every option of every command can be given by the environment: CLUSTER_BRIDGE_JOIN_NAME. With
+    # the command in it no name is one that Kubernetes gives to pods beside a Service of ours.
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "auto_envvar_prefix": "CLUSTER_BRIDGE",
+    },
+)
+app.command()(join)
+app.command()(render)
+app.command()(run)
+app.command()(leave)
+app.add_typer(explain, name="explain")
+app.command()(offload)
+app.command()(unoffload)
+app.command()(webhook)
+app.add_typer(rbac, name="rbac")
+app.command()(status)
+app.command()(events)
+app.command()(cordon)
+app.command()(uncordon)
+app.command()(drain)
+app.command()(garbage)
+app.command()(check)
+app.command()(bugreport)
+app.command()(version)

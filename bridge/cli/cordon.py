@@ -1,0 +1,113 @@
+"""`bridge cordon`, `bridge uncordon` and `bridge drain`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from bridge.cli.options import HomeContext, HomeKubeconfig
+from bridge.cli.output import Output, OutputOption, show
+from sync.kube.kubeconfig import KubeconfigRef
+from translators.types import Object
+
+_Node = Annotated[str, typer.Argument(metavar="NODE", help="A virtual node.", show_default=False)]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+
+
+def cordon(
+    node: _Node,
+    *,
+    dry_run: _DryRun = False,
+    output: OutputOption = Output.TABLE,
+    home_kubeconfig: HomeKubeconfig = None,
+    home_context: HomeContext = None,
+) -> None:
+    """Have a virtual node take no new pods. Those on it go on."""
+    home = KubeconfigRef(home_kubeconfig, home_context)
+    _cordon(home, node, wanted=True, dry_run=dry_run, output=output)
+
+
+def uncordon(
+    node: _Node,
+    *,
+    dry_run: _DryRun = False,
+    output: OutputOption = Output.TABLE,
+    home_kubeconfig: HomeKubeconfig = None,
+    home_context: HomeContext = None,
+) -> None:
+    """Have a virtual node take new pods again."""
+    home = KubeconfigRef(home_kubeconfig, home_context)
+    _cordon(home, node, wanted=False, dry_run=dry_run, output=output)
+
+
+def drain(
+    node: _Node,
+    *,
+    timeout: Annotated[
+        float, typer.Option(help="The longest wait for pods to go, in seconds.", min=1)
+    ] = 600.0,
+    dry_run: _DryRun = False,
+    output: OutputOption = Output.TABLE,
+    home_kubeconfig: HomeKubeconfig = None,
+    home_context: HomeContext = None,
+) -> None:
+    """Cordon a virtual node and evict its pods, as PodDisruptionBudgets allow it.
+
+    Pods of DaemonSets stay. The bridge must serve the node. Where it fails or is interrupted, the
+    node stays cordoned; drain again to go on, or uncordon it.
+    """
+    from bridge.cli.running import run, step
+
+    home = KubeconfigRef(home_kubeconfig, home_context)
+
+    async def command(_: asyncio.Event) -> None:
+        from bridge import cordon as cordoning
+        from bridge.preflight.checks import connected, explained
+
+        async with connected(home, side="home", told=lambda _: None) as client:
+            with explained("home"):
+                done = await cordoning.drain(
+                    client, node, timeout=timeout, dry_run=dry_run, told=step
+                )
+        data: Object = {
+            "node": node,
+            "cordoned": True,
+            "changed": done.changed,
+            "evicted": cordoning.named(done.evicted),
+            "stay": cordoning.named(done.stay),
+            "dryRun": dry_run,
+        }
+        show(data, output, lambda: _drained(data))
+
+    run(command, stops=False)
+
+
+def _cordon(home: KubeconfigRef, node: str, *, wanted: bool, dry_run: bool, output: Output) -> None:
+    from bridge.cli.running import run
+
+    async def command(_: asyncio.Event) -> None:
+        from bridge import cordon as cordoning
+        from bridge.preflight.checks import connected, explained
+
+        async with connected(home, side="home", told=lambda _: None) as client:
+            with explained("home"):
+                changed = await cordoning.cordon(client, node, wanted=wanted, dry_run=dry_run)
+        data: Object = {"node": node, "cordoned": wanted, "changed": changed, "dryRun": dry_run}
+        word = "cordoned" if wanted else "uncordoned"
+        said = f"node {node} {word if changed else f'is {word} already'}{_dry(dry_run)}"
+        show(data, output, lambda: said)
+
+    run(command, stops=False)
+
+
+def _drained(data: Object) -> str:
+    lines = [f"pod {it['namespace']}/{it['name']} evicted" for it in data["evicted"]]
+    lines += [f"pod {it['namespace']}/{it['name']} stays: of a DaemonSet" for it in data["stay"]]
+    lines.append(f"node {data['node']} drained")
+    return "\n".join(f"{line}{_dry(data['dryRun'])}" for line in lines)
+
+
+def _dry(dry_run: bool) -> str:
+    return " (dry run)" if dry_run else ""

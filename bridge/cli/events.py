@@ -1,0 +1,92 @@
+"""`bridge events`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from bridge.cli.options import HomeContext, HomeKubeconfig
+from bridge.cli.output import Output, OutputOption, columns, show
+from bridge.cli.status import NodeArgument
+from sync.kube.kubeconfig import KubeconfigRef
+from translators.types import Object
+
+
+def events(
+    node: NodeArgument = None,
+    *,
+    namespace: Annotated[
+        str | None,
+        typer.Option("--namespace", "-n", help="Of pods in this namespace of home alone."),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Go on with those that are said, until Ctrl-C.")
+    ] = False,
+    output: OutputOption = Output.TABLE,
+    home_kubeconfig: HomeKubeconfig = None,
+    home_context: HomeContext = None,
+) -> None:
+    """List the Events of virtual nodes and their pods, with what the remote says of these.
+
+    Sorted by when each was said last. Home's kubeconfig is enough: the bridge tells at home what
+    the remote says.
+    """
+    from bridge.cli.running import run
+
+    home = KubeconfigRef(home_kubeconfig, home_context)
+
+    async def command(stop: asyncio.Event) -> None:
+        from bridge import eventlist
+        from bridge.preflight.checks import connected, explained
+
+        async with connected(home, side="home", told=lambda _: None) as client:
+            with explained("home"):
+                if watch:
+                    await eventlist.follow(
+                        client, node=node, namespace=namespace, stop=stop, show=_More(output).show
+                    )
+                else:
+                    found = await eventlist.listed(client, node=node, namespace=namespace)
+                    show({"events": found}, output, lambda: _table(found))
+
+    run(command, stops=watch)
+
+
+def _table(found: list[Object]) -> str:
+    from datetime import UTC, datetime
+
+    from bridge import eventlist
+
+    now = datetime.now(UTC)
+    return (
+        columns(eventlist.HEAD, [eventlist.row(it, now) for it in found]) if found else "no events"
+    )
+
+
+class _More:
+    """Writes what comes: a line each, a document each for programs."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+
+    def show(self, found: list[Object]) -> None:
+        """Some more, in order."""
+        from bridge import eventlist
+
+        if self._output is Output.JSON:
+            lines = [json.dumps(it, ensure_ascii=False) for it in found]
+        elif self._output is Output.YAML:
+            import yaml
+
+            lines = [
+                "---\n" + yaml.safe_dump(it, sort_keys=False, allow_unicode=True).rstrip("\n")
+                for it in found
+            ]
+        else:
+            lines = [eventlist.line(it) for it in found]
+        sys.stdout.write("\n".join(lines) + "\n")
+        sys.stdout.flush()

@@ -1,0 +1,129 @@
+"""`bridge explain`."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bridge.cli.options import (
+    HomeContext,
+    HomeKubeconfig,
+    RemoteContext,
+    RemoteKubeconfig,
+)
+from bridge.cli.output import Output, OutputOption, show
+from bridge.settings import SettingsError, check_name
+from sync.kube.kubeconfig import KubeconfigRef
+from translators.types import Object
+
+explain = typer.Typer(
+    help="Explain what will happen, or has happened, to a pod.", no_args_is_help=True
+)
+
+
+class Show(StrEnum):
+    """Which part of the answer is shown."""
+
+    ALL = "all"
+    REMOTE = "remote"
+
+
+@explain.command("pod")
+def explain_pod(
+    pod: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAMESPACE/]NAME", help="A pod of home.", show_default=False),
+    ] = None,
+    *,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            "-f",
+            help="A file with a pod, or with what has a template of one (a Deployment, say), that "
+            "need not exist; - reads standard input.",
+        ),
+    ] = None,
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", help="Where the pod or the file names none.")
+    ] = "default",
+    node: Annotated[
+        str | None,
+        typer.Option(
+            help="The virtual node to explain it for; that of the pod, or the first where it can "
+            "run, unless given."
+        ),
+    ] = None,
+    part: Annotated[
+        Show,
+        typer.Option(
+            "--show", help="remote: only the object that goes to the remote cluster, as YAML."
+        ),
+    ] = Show.ALL,
+    output: OutputOption = Output.TABLE,
+    kubeconfig: RemoteKubeconfig = None,
+    context: RemoteContext = None,
+    home_kubeconfig: HomeKubeconfig = None,
+    home_context: HomeContext = None,
+) -> None:
+    """What a pod becomes in the remote and why, what it lacks, and why it does not run.
+
+    Nothing is changed in either cluster. It works without the remote too, and says what it could
+    not look at.
+    """
+    from bridge import explaining
+    from bridge.cli.running import fail, run
+    from bridge.explain import ExplainSettings
+    from bridge.explain import explain as look
+
+    if (pod is None) == (file is None):
+        raise fail("name one pod, as NAMESPACE/NAME, or a file with -f", code=2)
+    if context and not kubeconfig:
+        raise fail("--context is one of a kubeconfig; name that with --kubeconfig", code=2)
+    try:
+        chosen = check_name(node, "--node") if node is not None else ""
+    except SettingsError as error:
+        raise fail(str(error), code=2) from None
+    where, _, name = (pod or "").rpartition("/")
+    settings = ExplainSettings(
+        home=KubeconfigRef(home_kubeconfig, home_context),
+        remote=KubeconfigRef(kubeconfig, context) if kubeconfig else None,
+        namespace=where or namespace,
+        name=name,
+        given=_read(file) if file is not None else None,
+        node=chosen,
+    )
+    facts = run(lambda _: look(settings), stops=False)
+    if part is Show.REMOTE:
+        made = explaining.translated(facts)
+        if made is None:
+            raise fail("home: there is no virtual node, so that nothing goes anywhere")
+        show(made.pod, Output.YAML if output is Output.TABLE else output, lambda: "")
+        return
+    answer = explaining.report(facts)
+    show(answer, output, lambda: explaining.lines(answer))
+
+
+def _read(file: Path) -> Object:
+    """The first object of the file that is a pod, or has a template of one."""
+    import yaml
+
+    from bridge.cli.running import fail
+    from bridge.explain import template_of
+
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        objects = [it for it in yaml.safe_load_all(text) if isinstance(it, dict)]
+    except OSError as error:
+        raise fail(f"{file}: {error.strerror}", code=2) from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise fail(f"{file}: it is not YAML", code=2) from None
+    for obj in objects:
+        if (found := template_of(obj)) is not None:
+            return found
+    kinds = ", ".join(str(it.get("kind")) for it in objects) or "nothing"
+    raise fail(f"{file}: neither a pod nor a template of one is in it, but {kinds}", code=2)

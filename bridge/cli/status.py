@@ -1,0 +1,70 @@
+"""`bridge status`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from bridge.cli.options import HomeContext, HomeKubeconfig
+from bridge.cli.output import Output, OutputOption, show
+from sync.kube.kubeconfig import KubeconfigRef
+
+NodeArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="NODE", help="A virtual node; all unless given.", show_default=False),
+]
+
+
+def status(
+    node: NodeArgument = None,
+    *,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show it again when something changes.")
+    ] = False,
+    output: OutputOption = Output.TABLE,
+    page: Annotated[
+        bool,
+        typer.Option(
+            "--page", help="Make the node's own page reachable at this machine, and say where."
+        ),
+    ] = False,
+    open_: Annotated[
+        bool, typer.Option("--open", help="The same, and open it in the browser.")
+    ] = False,
+    home_kubeconfig: HomeKubeconfig = None,
+    home_context: HomeContext = None,
+) -> None:
+    """Show virtual nodes as trees: conditions, capacity and use, pods, lag, errors, versions.
+
+    Home's kubeconfig is enough. What the bridge says of itself comes through home's API server,
+    with the right to get nodes/proxy. The exit code is 1 where a node is not Ready.
+    """
+    from bridge.cli.running import fail, run
+
+    page = page or open_
+    if page and (watch or output is not Output.TABLE):
+        raise fail("--page and --open show a page; leave --watch and --output out", code=2)
+    home = KubeconfigRef(home_kubeconfig, home_context)
+
+    async def command(stop: asyncio.Event) -> bool:
+        from bridge.preflight.checks import connected, explained
+        from bridge.status import gather, shown
+
+        async with connected(home, side="home", told=lambda _: None) as client:
+            with explained("home"):
+                if page:
+                    from bridge.status import local
+
+                    await local.serve(client, node, stop=stop, opens=open_)
+                    return True
+                if watch:
+                    async with gather.watched(client, node) as watched:
+                        return await shown.follow(watched, stop, output)
+                found = await gather.once(client, node)
+            show({"nodes": found}, output, lambda: shown.people(found))
+            return shown.are_ready(found)
+
+    if not run(command, stops=watch or page):
+        raise SystemExit(1)

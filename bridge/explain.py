@@ -1,0 +1,376 @@
+"""What is to be known of a pod to explain it: looked up in both clusters. Nothing is written.
+
+1. The pod: home's own, or one of a file, which home's API server is asked to admit without keeping
+   it (a dry run), so that what admission adds is in it.
+2. The virtual node: the one it is bound to, or the one that was named, or the first on which
+   nothing keeps it off; with what its join was asked for (`bridge.node.asked`).
+3. What the pod names at home, and the remote's side of all that, where the remote can be reached:
+   by the kubeconfig that was given, or the one that the Node remembers.
+
+A question that cannot be asked, or is forbidden, is noted (`Facts.unseen`) and changes nothing
+else. What it all means is `bridge.explaining`'s. Of Secrets no more than the names of their keys is
+kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bridge.node import asked, model
+from bridge.preflight.checks import PreflightError, connected, explained
+from sync.kube.client import KubeClient
+from sync.kube.errors import AlreadyExists, ApiError, KubeError, NotFound
+from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.resources import (
+    CONFIG_MAPS,
+    EVENTS,
+    NAMESPACES,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PODS,
+    PRIORITY_CLASSES,
+    RUNTIME_CLASSES,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    Resource,
+)
+from translators import naming, placing, pod, wanted
+from translators.naming import home_id
+from translators.policy import Policy
+from translators.types import HomeNamespace, Object, metadata, name_of, namespace_of, uid_of
+from translators.wanted import Wanted
+
+_RESOURCES = {
+    it.kind: it
+    for it in (
+        CONFIG_MAPS,
+        SECRETS,
+        SERVICE_ACCOUNTS,
+        PERSISTENT_VOLUME_CLAIMS,
+        PRIORITY_CLASSES,
+        RUNTIME_CLASSES,
+    )
+}
+#: Stands for a UID that home has not given yet.
+_NO_UID = "00000000-0000-0000-0000-000000000000"
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainSettings:
+    """What `bridge explain pod` was asked for."""
+
+    home: KubeconfigRef
+    remote: KubeconfigRef | None
+    """None: the one that the Node remembers of its join."""
+    namespace: str
+    name: str = ""
+    """Of home's pod; "" where ``given`` is one."""
+    given: Object | None = None
+    """A pod, or an object with a template of one."""
+    node: str = ""
+    """The virtual node; "" finds it."""
+
+
+@dataclass(slots=True)
+class There:
+    """What the remote has of it."""
+
+    server: str
+    namespace: Object | None = None
+    pod: Object | None = None
+    events: list[Object] = field(default_factory=list)
+    objects: dict[tuple[str, str], Object | None] = field(default_factory=dict)
+    """By kind and name; None is missing, and what could not be read is not here."""
+    nodes: list[Object] | None = None
+    priority_classes: frozenset[str] = frozenset()
+    refusal: str = ""
+    """What the remote's API server says to the pod, asked without keeping it."""
+
+
+@dataclass(slots=True)
+class Facts:
+    """All that was found."""
+
+    pod: Object
+    stored: bool
+    """Whether home has the pod."""
+    node: Object | None = None
+    """The virtual node; None where home has none."""
+    policy: Policy | None = None
+    told: bool = False
+    """Whether the Node tells what its join was asked for."""
+    others: list[str] = field(default_factory=list)
+    """Names of home's other virtual nodes."""
+    bound: list[Object] = field(default_factory=list)
+    """Pods that are on the node."""
+    wanted: list[Wanted] = field(default_factory=list)
+    objects: dict[tuple[str, str], Object | None] = field(default_factory=dict)
+    """Home's, as `There.objects`."""
+    services: list[Object] = field(default_factory=list)
+    """Of the pod's namespace at home."""
+    events: list[Object] = field(default_factory=list)
+    there: There | None = None
+    unseen: list[str] = field(default_factory=list)
+    """What could not be looked at, and why."""
+
+    @property
+    def ref(self) -> str:
+        """The pod as people name it."""
+        return f"{namespace_of(self.pod)}/{name_of(self.pod)}"
+
+
+async def explain(settings: ExplainSettings) -> Facts:
+    """Looks it all up. Raises PreflightError, for the person who asked."""
+    async with AsyncExitStack() as stack:
+        home = await stack.enter_async_context(
+            connected(settings.home, side="home", told=lambda _: None)
+        )
+        with explained("home"):
+            facts = await _at_home(home, settings)
+        if facts.policy is not None:
+            await _there(stack, settings, facts, facts.policy)
+    return facts
+
+
+# -- home ----------------------------------------------------------------------------------
+
+
+async def _at_home(home: KubeClient, settings: ExplainSettings) -> Facts:
+    if settings.given is not None:
+        facts = await _given(home, settings.given, settings.namespace)
+    else:
+        try:
+            found = await home.get(PODS, settings.name, namespace=settings.namespace)
+        except NotFound as error:
+            raise PreflightError(
+                f"home: there is no pod {settings.namespace}/{settings.name}; `kubectl get pods -n "
+                f"{settings.namespace}` lists those that are, and -f FILE explains one that is not"
+            ) from error
+        facts = Facts(found, stored=True)
+    metadata(facts.pod).pop("managedFields", None)
+    await _find_node(home, settings, facts)
+    if facts.node is not None:
+        identity = home_id(uid_of(await home.get(NAMESPACES, "kube-system")))
+        facts.policy, facts.told = asked.policy_of(facts.node, identity)
+    namespace = namespace_of(facts.pod)
+    facts.wanted = wanted.wanted(facts.pod)
+    here = [it for it in facts.wanted if it.kind not in ("PriorityClass", "RuntimeClass")]
+    facts.objects = await _objects(home, here, namespace, facts.unseen)
+    facts.services = await _listed(home, SERVICES, facts.unseen, namespace=namespace)
+    if facts.stored:
+        facts.events = await _events(home, facts.pod, facts.unseen)
+    return facts
+
+
+async def _given(home: KubeClient, given: Object, namespace: str) -> Facts:
+    """The pod as home would admit it, as far as home tells."""
+    meta = {"namespace": namespace, **metadata(given)}
+    body: Object = {**given, "metadata": meta}
+    try:
+        found = await home.create(PODS, body, namespace=meta["namespace"], dry_run=True)
+    except AlreadyExists:
+        name = meta.pop("name")
+        body["metadata"] = {**meta, "generateName": f"{name}-"}
+        found = await home.create(PODS, body, namespace=meta["namespace"], dry_run=True)
+        found["metadata"]["name"] = name
+        return Facts(found, stored=False)
+    except ApiError as error:
+        found = {**body, "metadata": {"name": meta.get("generateName", "") + "x", **meta}}
+        found["metadata"].setdefault("uid", _NO_UID)
+        why = f"home: what admission adds to the pod, or whether it refuses it: {error.message}"
+        return Facts(found, stored=False, unseen=[why])
+    return Facts(found, stored=False)
+
+
+async def _find_node(home: KubeClient, settings: ExplainSettings, facts: Facts) -> None:
+    nodes = (await home.list(NODES, labels=naming.LABEL_VIRTUAL)).items
+    virtual = {name_of(it): it for it in nodes if _is_ours(it)}
+    bound = (facts.pod.get("spec") or {}).get("nodeName") or ""
+    if settings.node and settings.node not in virtual:
+        known = ", ".join(virtual) or "there is none"
+        raise PreflightError(
+            f"home: {settings.node} is no virtual node of a bridge; those are: {known}"
+        )
+    fitting = [it for it in virtual.values() if not placing.obstacles(facts.pod, it)]
+    candidates = [*fitting, *virtual.values()]
+    facts.node = virtual.get(settings.node or bound) or next(iter(candidates), None)
+    if facts.node is None:
+        facts.unseen.append("a virtual node: home has none; `bridge join` makes one")
+        return
+    facts.others = [name for name in virtual if name != name_of(facts.node)]
+    here = f"spec.nodeName={name_of(facts.node)}"
+    facts.bound = await _listed(home, PODS, facts.unseen, fields=here)
+
+
+def _is_ours(node: Object) -> bool:
+    return model.LABEL_REMOTE in (metadata(node).get("labels") or {})
+
+
+# -- the remote ----------------------------------------------------------------------------
+
+
+async def _there(
+    stack: AsyncExitStack, settings: ExplainSettings, facts: Facts, policy: Policy
+) -> None:
+    ref = settings.remote or _remembered(facts.node or {})
+    if ref is None:
+        facts.unseen.append("the remote: the Node does not tell its kubeconfig; give --kubeconfig")
+        return
+    try:
+        remote = await stack.enter_async_context(connected(ref, side="remote", told=lambda _: None))
+        with explained("remote"):
+            await _check_is(remote, facts)
+    except PreflightError as error:
+        if settings.remote is not None:
+            raise
+        facts.unseen.append(f"{error}; --kubeconfig names another file")
+        return
+    with explained("remote"):
+        facts.there = await _in_remote(remote, facts, policy)
+
+
+def _remembered(node: Object) -> KubeconfigRef | None:
+    annotations = metadata(node).get("annotations") or {}
+    path = annotations.get(model.ANNOTATION_KUBECONFIG)
+    if not path:
+        return None
+    return KubeconfigRef(Path(path), annotations.get(model.ANNOTATION_CONTEXT))
+
+
+async def _check_is(remote: KubeClient, facts: Facts) -> None:
+    theirs = home_id(uid_of(await remote.get(NAMESPACES, "kube-system")))
+    node = facts.node or {}
+    if theirs != (metadata(node).get("labels") or {}).get(model.LABEL_REMOTE):
+        raise PreflightError(
+            f"remote: {remote.access.server} is not the cluster that node {name_of(node)} stands "
+            "for; name that one's kubeconfig with --kubeconfig"
+        )
+
+
+async def _in_remote(remote: KubeClient, facts: Facts, policy: Policy) -> There:
+    namespace = policy.identity.remote_namespace(HomeNamespace(namespace_of(facts.pod)))
+    found, unseen = There(remote.access.server), facts.unseen
+    found.namespace = await _one(remote, NAMESPACES, namespace, unseen)
+    found.nodes = await _listed(remote, NODES, unseen, labels=policy.node_selection)
+    classes = await _listed(remote, PRIORITY_CLASSES, unseen)
+    found.priority_classes = frozenset(map(name_of, classes))
+    skipped = {"PriorityClass"}
+    if policy.service_accounts != "remote":
+        skipped.add("ServiceAccount")
+    asked_for = [it for it in facts.wanted if it.kind not in skipped]
+    if found.namespace is not None:
+        found.pod = await _one(remote, PODS, name_of(facts.pod), unseen, namespace=namespace)
+    if found.pod is not None:
+        found.events = await _events(remote, found.pod, unseen)
+    found.objects = await _objects(remote, asked_for, namespace, unseen)
+    if found.namespace is not None and found.pod is None and not pod.refused(facts.pod):
+        found.refusal = await _refusal(remote, facts.pod, policy, found.priority_classes)
+    return found
+
+
+async def _refusal(
+    remote: KubeClient, home: Object, policy: Policy, classes: frozenset[str]
+) -> str:
+    """What the remote's API server has against the pod; asked by a dry run."""
+    body = pod.to_remote(home, policy, priority_classes=classes).pod
+    try:
+        await remote.create(PODS, body, namespace=namespace_of(body), dry_run=True)
+    except ApiError as error:
+        return error.message
+    return ""
+
+
+# -- questions of which one may fail -------------------------------------------------------
+
+
+async def _objects(
+    client: KubeClient, asked_for: Iterable[Wanted], namespace: str, unseen: list[str]
+) -> dict[tuple[str, str], Object | None]:
+    several = list(asked_for)
+    answers = await asyncio.gather(
+        *(
+            _one(client, _RESOURCES[it.kind], it.name, unseen, namespace=namespace, ask=True)
+            for it in several
+        )
+    )
+    found = {}
+    for it, answer in zip(several, answers, strict=True):
+        if answer is not _UNKNOWN:
+            found[it.kind, it.name] = _without_data(answer)
+    return found
+
+
+#: The answer where there was none.
+_UNKNOWN: Object = {}
+
+
+def _without_data(obj: Object | None) -> Object | None:
+    """The object with its keys alone."""
+    if obj is None:
+        return None
+    keys = {key: "" for part in ("data", "binaryData") for key in obj.get(part) or ()}
+    return {**{k: v for k, v in obj.items() if k not in ("data", "binaryData")}, "data": keys}
+
+
+async def _one(
+    client: KubeClient,
+    resource: Resource,
+    name: str,
+    unseen: list[str],
+    *,
+    namespace: str = "",
+    ask: bool = False,
+) -> Object | None:
+    """The object, or None where it is missing; where that cannot be said, a note, and None or (if
+    ``ask``) `_UNKNOWN`."""
+    try:
+        return await client.get(resource, name, namespace=namespace or None)
+    except NotFound:
+        return None
+    except KubeError as error:
+        unseen.append(_note(client, f"{resource.kind} {name}", error))
+        return _UNKNOWN if ask else None
+
+
+async def _listed(
+    client: KubeClient, resource: Resource, unseen: list[str], **query: Any
+) -> list[Object]:
+    try:
+        return (await client.list(resource, **query)).items
+    except KubeError as error:
+        unseen.append(_note(client, f"its {resource.plural}", error))
+        return []
+
+
+async def _events(client: KubeClient, about: Object, unseen: list[str]) -> list[Object]:
+    fields = f"involvedObject.uid={uid_of(about)}"
+    return await _listed(client, EVENTS, unseen, namespace=namespace_of(about), fields=fields)
+
+
+def _note(client: KubeClient, what: str, error: KubeError) -> str:
+    return f"{client.access.side}: {what}: {error.message}"
+
+
+def template_of(obj: Object) -> Object | None:
+    """The pod that an object of a file is, or is a template of; None where it has none."""
+    if obj.get("kind") == "Pod":
+        return obj
+    spec = obj.get("spec") or {}
+    inner = (spec.get("jobTemplate") or {}).get("spec") or spec
+    template = inner.get("template")
+    if not isinstance(template, dict) or "spec" not in template:
+        return None
+    meta = metadata(obj)
+    ours = {"generateName": f"{meta.get('name', 'pod')}-", **metadata(template)}
+    if meta.get("namespace"):
+        ours["namespace"] = meta["namespace"]
+    if obj.get("kind") == "DaemonSet":
+        owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": meta.get("name", "x")}
+        ours["ownerReferences"] = [{**owner, "uid": _NO_UID, "controller": True}]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": ours, "spec": template["spec"]}

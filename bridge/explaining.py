@@ -1,0 +1,513 @@
+"""What was found of a pod, as an answer: plain data for programs, and lines for people. Pure.
+
+`report` is the whole answer; field names that were shown stay. `lines` says the same to people, the
+most important first: one sentence, what keeps the pod off the node or has it refused, what it does
+not get, what it lacks, how it is; and then every difference with its reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from bridge.cli.output import columns
+from bridge.explain import Facts, There
+from bridge.node.asked import options
+from sync import podplan
+from translators import differences, fit, naming, placing, pod, podstatus, service
+from translators.differences import Difference
+from translators.pod import Translated
+from translators.policy import Policy
+from translators.types import (
+    HomeNamespace,
+    Object,
+    is_deleting,
+    metadata,
+    name_of,
+    namespace_of,
+)
+from translators.wanted import Wanted
+
+#: Events that are shown, the latest.
+EVENTS = 8
+#: Places that stand in one line for people.
+PLACES = 4
+#: Characters of a value that people are shown.
+_VALUE = 40
+
+
+def translated(facts: Facts) -> Translated | None:
+    """The pod as it would be made in the remote; None where there is no node."""
+    if facts.policy is None:
+        return None
+    known = facts.there.priority_classes if facts.there is not None else _trusted(facts)
+    return pod.to_remote(facts.pod, facts.policy, priority_classes=known)
+
+
+def _trusted(facts: Facts) -> frozenset[str]:
+    """Where the remote cannot be asked, its classes are taken to be as at home (it is noted)."""
+    name = (facts.pod.get("spec") or {}).get("priorityClassName")
+    return frozenset({name}) if name else frozenset()
+
+
+def report(facts: Facts) -> Object:
+    """The answer."""
+    made = translated(facts)
+    policy, node = facts.policy, facts.node
+    answer: Object = {
+        "pod": {
+            "namespace": namespace_of(facts.pod),
+            "name": name_of(facts.pod),
+            "stored": facts.stored,
+            "node": _bound_to(facts) or None,
+            "phase": podstatus.phase(facts.pod) if facts.stored else None,
+        },
+        "node": None,
+        "remote": None,
+    }
+    if policy is not None and node is not None and made is not None:
+        answer["node"] = {
+            "name": name_of(node),
+            "others": facts.others,
+            "tellsOptions": facts.told,
+            "options": options(policy),
+        }
+        answer["remote"] = _remote(facts, made)
+    placement = _placement(facts)
+    refusals, wanted = _refusals(facts), [_wanted(it, facts) for it in facts.wanted]
+    answer |= {
+        "placement": placement,
+        "refusals": refusals,
+        "differences": [_difference(it) for it in _differences(facts, made)],
+        "notCarried": [{"field": it.field, "why": it.why} for it in made.dropped] if made else [],
+        "references": wanted,
+        "services": _services(facts),
+        "waiting": list(_waiting(facts, wanted)),
+        "conditions": [*_conditions("home", facts.pod), *_conditions("remote", _remote_pod(facts))],
+        "events": _events(facts),
+        "notLookedAt": _unseen(facts),
+    }
+    state, summary = _summary(facts, answer)
+    return {"state": state, "summary": summary, **answer}
+
+
+def _bound_to(facts: Facts) -> str:
+    return str((facts.pod.get("spec") or {}).get("nodeName") or "")
+
+
+def _remote_pod(facts: Facts) -> Object:
+    return (facts.there.pod if facts.there is not None else None) or {}
+
+
+def _remote(facts: Facts, made: Translated) -> Object:
+    there = facts.there
+    answer: Object = {"namespace": namespace_of(made.pod), "name": name_of(made.pod)}
+    if there is not None:
+        remote = there.pod
+        answer |= {
+            "server": there.server,
+            "namespaceExists": there.namespace is not None,
+            "podExists": remote is not None,
+            "phase": podstatus.phase(remote) if remote is not None else None,
+            "node": (remote.get("spec") or {}).get("nodeName") if remote is not None else None,
+        }
+    return answer
+
+
+def _unseen(facts: Facts) -> list[str]:
+    notes = list(dict.fromkeys(facts.unseen))
+    if facts.node is not None and not facts.told:
+        notes.append(
+            f"what the join of node {name_of(facts.node)} was asked for: the Node does not tell "
+            "(an older bridge registered it); join's defaults are assumed"
+        )
+    if facts.there is None and facts.node is not None:
+        notes.append("whether the remote has the priority class; it is taken to have it")
+    return notes
+
+
+# -- where it would run --------------------------------------------------------------------
+
+
+def _placement(facts: Facts) -> Object:
+    """Whether home's scheduler would bind the pod to the node, or what keeps it off."""
+    bound = _bound_to(facts)
+    if facts.node is None:
+        return {"possible": False, "bound": False, "obstacles": []}
+    name = name_of(facts.node)
+    if bound == name:
+        return {"possible": True, "bound": True, "obstacles": []}
+    found = [_item(it) for it in placing.obstacles(facts.pod, facts.node, facts.bound)]
+    if bound:
+        found.insert(0, {"field": "spec.nodeName", "why": f"the pod is on {bound}, a node of home"})
+    for condition in (facts.node.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "Ready" and condition.get("status") != "True":
+            said = condition.get("message") or condition.get("reason") or "no bridge serves it"
+            found.append({"field": "node.status", "why": f"the node is not Ready: {said}"})
+    return {"possible": not found, "bound": False, "obstacles": found}
+
+
+def _item(it: placing.Obstacle) -> Object:
+    return {"field": it.field, "why": it.why}
+
+
+def _refusals(facts: Facts) -> list[Object]:
+    """Why the bridge, or the remote, would not have it."""
+    policy, there = facts.policy, facts.there
+    found = [{"by": "bridge", "field": it.field, "why": it.why} for it in pod.unfit(facts.pod)]
+    if policy is None:
+        return found
+    if podplan.is_skipped(facts.pod, policy):
+        why = (
+            "pods of DaemonSets are for home's own machines; join with --daemonsets=run to have it"
+        )
+        found.append({"by": "bridge", "field": "metadata.ownerReferences", "why": why})
+    if there is not None:
+        found += [{"by": "bridge", **it} for it in _clashes(policy, there)]
+        if rejected := fit.rejection(facts.pod, fit.offered(there.nodes or ())):
+            found.append({"by": "bridge", "field": "resources.requests", "why": rejected[1]})
+        if there.refusal:
+            found.append({"by": "remote", "field": "", "why": there.refusal})
+    return found
+
+
+def _clashes(policy: Policy, there: There) -> Iterator[Object]:
+    identity = policy.identity
+    if there.namespace is not None and not naming.accepts(there.namespace, identity):
+        yield {
+            "field": "metadata.namespace",
+            "why": f"namespace {name_of(there.namespace)} of the remote is not this bridge's; join "
+            "with another --namespace-template, or have it handed over: kubectl annotate namespace "
+            f"{name_of(there.namespace)} {naming.ANNOTATION_ACCEPTS}={identity.home_name}",
+        }
+    if there.pod is not None and not naming.is_nodes_own(there.pod, identity):
+        yield {
+            "field": "metadata.name",
+            "why": f"the remote has a pod {namespace_of(there.pod)}/{name_of(there.pod)} of "
+            "somebody else's; it is left alone, and this one waits until it is gone",
+        }
+
+
+# -- what is different ---------------------------------------------------------------------
+
+
+def _differences(facts: Facts, made: Translated | None) -> list[Difference]:
+    if made is None:
+        return []
+    return list(differences.differences(facts.pod, made.pod, made.dropped))
+
+
+def _difference(it: Difference) -> Object:
+    return {
+        "path": it.at,
+        "change": it.change,
+        "before": it.before,
+        "after": it.after,
+        "rule": it.rule,
+        "why": it.why,
+        "notCarried": it.lost,
+    }
+
+
+# -- what it names -------------------------------------------------------------------------
+
+
+def _wanted(it: Wanted, facts: Facts) -> Object:
+    key = (it.kind, it.name)
+    home = _presence(facts.objects, key)
+    keys = []
+    if (found := facts.objects.get(key)) is not None:
+        keys = sorted(it.keys - (found.get("data") or {}).keys())
+    remote = _presence(facts.there.objects, key) if facts.there is not None else "unknown"
+    becomes, needed_in = _becomes(it, facts)
+    if it.kind == "PriorityClass" and facts.there is not None:
+        remote = "found" if it.name in facts.there.priority_classes else "missing"
+    return {
+        "kind": it.kind,
+        "name": it.name,
+        "required": it.required,
+        "home": home if needed_in == "home" or home != "unknown" else "-",
+        "missingKeys": keys,
+        "remote": remote if needed_in != "home" else "-",
+        "neededIn": needed_in,
+        "becomes": becomes,
+    }
+
+
+def _presence(objects: dict[tuple[str, str], Object | None], key: tuple[str, str]) -> str:
+    if key not in objects:
+        return "unknown"
+    return "missing" if objects[key] is None else "found"
+
+
+def _becomes(it: Wanted, facts: Facts) -> tuple[str, str]:
+    """What stands for it in the remote, and where it has to exist."""
+    policy = facts.policy
+    if policy is None:
+        return "", "home"
+    namespace = policy.identity.remote_namespace(HomeNamespace(namespace_of(facts.pod)))
+    match it.kind:
+        case "ConfigMap" | "Secret":
+            return f"a copy, {namespace}/{it.name}", "home"
+        case "ServiceAccount" if policy.service_accounts == "home":
+            return f"its tokens, in a Secret of {namespace}", "home"
+        case "ServiceAccount" if policy.service_accounts == "remote":
+            return f"the account {namespace}/{it.name} that is there", "remote"
+        case "ServiceAccount":
+            return "nothing: pods have no identity there", "home"
+        case "PersistentVolumeClaim":
+            return f"the claim {namespace}/{it.name} that is there", "remote"
+        case _:
+            return "the class of that name that is there", "remote"
+
+
+def _lacks(it: Object) -> str:
+    """Why the pod waits for something that it names; "" where it does not."""
+    if not it["required"]:
+        return ""
+    where = it["neededIn"]
+    if it[where] == "missing":
+        # Copies and tokens are made of what home has.
+        return f"{it['kind']} {it['name']} is missing {'at home' if where == 'home' else 'there'}"
+    if it["missingKeys"]:
+        return f"{it['kind']} {it['name']} lacks the key {', '.join(it['missingKeys'])}"
+    return ""
+
+
+def _services(facts: Facts) -> list[Object]:
+    """Those that pods of the namespace find in the remote by name."""
+    return [
+        {"name": name_of(it), "copied": service.is_copied(it)}
+        for it in sorted(facts.services, key=name_of)
+    ]
+
+
+# -- how it is -----------------------------------------------------------------------------
+
+
+def _waiting(facts: Facts, wanted: Iterable[Object]) -> Iterator[Object]:
+    """Why it does not run, as far as somebody knows; the nearest cause first."""
+    for it in wanted:
+        if lacking := _lacks(it):
+            yield {"side": "home" if it["neededIn"] == "home" else "remote", "why": lacking}
+    if not facts.stored:
+        return
+    for side, obj in (("home", facts.pod), ("remote", _remote_pod(facts))):
+        for condition in (obj.get("status") or {}).get("conditions") or ():
+            kind, reason = condition.get("type"), condition.get("reason")
+            told = kind in (
+                "PodScheduled",
+                podstatus.CONDITION_ACCEPTED,
+                podstatus.CONDITION_REMOTE_SCHEDULED,
+            )
+            if told and condition.get("status") == "False":
+                yield {
+                    "side": side,
+                    "why": f"{reason}: {condition.get('message') or ''}".strip(": "),
+                }
+        yield from _containers(side, obj)
+    # Home's copy of a status repeats the remote's words.
+    there, bound = facts.there, _bound_to(facts) == name_of(facts.node or {})
+    unmade = there is not None and there.pod is None and not podstatus.is_terminal(facts.pod)
+    if bound and unmade:
+        yield {"side": "remote", "why": "the bridge has not made the pod there"}
+
+
+def _containers(side: str, obj: Object) -> Iterator[Object]:
+    status = obj.get("status") or {}
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(kind) or ():
+            waiting = (container.get("state") or {}).get("waiting")
+            if waiting:
+                said = f"{waiting.get('reason')}: {waiting.get('message') or ''}".strip(": ")
+                yield {"side": side, "why": f"container {container.get('name')}: {said}"}
+
+
+def _conditions(side: str, obj: Object) -> list[Object]:
+    """All conditions of one side."""
+    return [
+        {
+            "side": side,
+            "type": it.get("type"),
+            "status": it.get("status"),
+            "reason": it.get("reason"),
+            "message": it.get("message"),
+        }
+        for it in (obj.get("status") or {}).get("conditions") or ()
+    ]
+
+
+def _events(facts: Facts) -> list[Object]:
+    """The latest of both sides; what the bridge tells of the remote's at home is told once."""
+    found, seen = [], set()
+    there = facts.there.events if facts.there is not None else []
+    for side, events in (("remote", there), ("home", facts.events)):
+        for event in events:
+            said = (event.get("reason"), event.get("message"))
+            if said in seen:
+                continue
+            seen.add(said)
+            found.append(
+                {
+                    "side": side,
+                    "type": event.get("type"),
+                    "reason": event.get("reason"),
+                    "message": str(event.get("message") or "").strip(),
+                    "last": event.get("lastTimestamp")
+                    or event.get("eventTime")
+                    or metadata(event).get("creationTimestamp"),
+                    "count": event.get("count") or 1,
+                }
+            )
+    return sorted(found, key=lambda it: str(it["last"]))[-EVENTS:]
+
+
+def _summary(facts: Facts, answer: Object) -> tuple[str, str]:
+    """One word and one sentence."""
+    what, node = f"pod {facts.ref}", name_of(facts.node or {})
+    placement, waiting = answer["placement"], answer["waiting"]
+    if facts.node is None:
+        return "NoNode", f"{what}: home has no virtual node"
+    if facts.stored and podstatus.is_terminal(facts.pod):
+        return "Ended", f"{what} has ended: {podstatus.phase(facts.pod)}"
+    as_what = f"as {answer['remote']['namespace']}/{answer['remote']['name']}"
+    bound = _bound_to(facts)
+    if bound and bound != node:
+        return "Elsewhere", f"{what} is on {bound}, a node of home, and not on {node}"
+    if answer["refusals"]:
+        first = answer["refusals"][0]["why"]
+        return "Refused", f"{what} does not run on node {node}: {first}"
+    if not placement["possible"]:
+        first = placement["obstacles"][0]
+        return "NotPlaced", f"{what} does not come to node {node}: {first['field']} {first['why']}"
+    if is_deleting(facts.pod):
+        return "Ending", f"{what} is being deleted"
+    if _is_ready(facts.pod):
+        return "Running", f"{what} runs on node {node}, in the remote {as_what}"
+    if bound:
+        why = f": {waiting[0]['why']}" if waiting else ""
+        return "Waiting", f"{what} is on node {node}, in the remote {as_what}, and not Ready{why}"
+    if waiting and not facts.stored:
+        first = waiting[0]["why"]
+        return "WouldWait", f"{what} would come to node {node} {as_what}, and wait: {first}"
+    return "WouldRun", f"{what} can run on node {node}, in the remote {as_what}"
+
+
+def _is_ready(obj: Object) -> bool:
+    conditions = (obj.get("status") or {}).get("conditions") or ()
+    return any(it.get("type") == "Ready" and it.get("status") == "True" for it in conditions)
+
+
+# -- for people ----------------------------------------------------------------------------
+
+
+def lines(answer: Object) -> str:
+    """The answer as text."""
+    parts = [answer["summary"]]
+    node, remote = answer["node"], answer["remote"]
+    if node is not None:
+        where = f"node {node['name']}"
+        if remote.get("server"):
+            where += f", remote {remote['server']}"
+        if node["others"]:
+            where += f" (--node for another: {', '.join(node['others'])})"
+        parts.append(_section("where", [where]))
+    why = [f"{it['field']}: {it['why']}" for it in answer["placement"]["obstacles"]]
+    if answer["placement"]["possible"]:
+        why = [
+            "home's scheduler has bound it to the node"
+            if answer["placement"]["bound"]
+            else "nothing keeps it off the node; home's scheduler may prefer another"
+        ]
+    parts.append(_section("placement", why))
+    for title, told in (
+        ("refused", [f"by the {it['by']}: {_joined(it)}" for it in answer["refusals"]]),
+        ("asked for and not carried", [_joined(it) for it in answer["notCarried"]]),
+        (
+            "not running because" if answer["pod"]["stored"] else "would wait because",
+            [f"{it['side']}: {it['why']}" for it in answer["waiting"]],
+        ),
+    ):
+        parts.append(_section(title, told))
+    parts.append(
+        _table("what it names", ("kind", "name", "home", "remote", "becomes"), _names(answer))
+    )
+    parts.append(_table("conditions", ("side", "type", "status", "reason"), _states(answer)))
+    parts.append(
+        _table(
+            "events",
+            ("last", "side", "type", "reason", "message"),
+            [
+                [str(it[k] or "") for k in ("last", "side", "type", "reason", "message")]
+                for it in answer["events"]
+            ],
+        )
+    )
+    parts.append(_section("different in the remote", list(_grouped(answer["differences"]))))
+    parts.append(_section("not looked at", answer["notLookedAt"]))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _section(title: str, told: list[str]) -> str:
+    return "\n".join([f"{title}:", *(f"  {line}" for line in told)]) if told else ""
+
+
+def _table(title: str, heads: tuple[str, ...], rows: list[list[str]]) -> str:
+    if not rows:
+        return ""
+    return _section(title, columns(heads, rows).splitlines())
+
+
+def _joined(it: Object) -> str:
+    return f"{it['field']}: {it['why']}" if it["field"] else str(it["why"])
+
+
+def _names(answer: Object) -> list[list[str]]:
+    rows = [
+        [
+            it["kind"],
+            it["name"],
+            it["home"] + ("" if it["required"] else " (optional)"),
+            it["remote"],
+            it["becomes"],
+        ]
+        for it in answer["references"]
+    ]
+    copied = [it["name"] for it in answer["services"] if it["copied"]]
+    if copied:
+        shown = ", ".join(copied[:PLACES]) + (
+            f" and {len(copied) - PLACES} more" if len(copied) > PLACES else ""
+        )
+        rows.append(["Service", shown, "found", "-", "the same names, for pods there"])
+    return rows
+
+
+def _states(answer: Object) -> list[list[str]]:
+    return [
+        [it["side"], str(it["type"]), str(it["status"]), str(it["reason"] or "")]
+        for it in answer["conditions"]
+    ]
+
+
+def _grouped(found: Iterable[Object]) -> Iterator[str]:
+    """Differences of one kind and one reason stand together."""
+    groups: dict[tuple[bool, str, str], list[Object]] = {}
+    for it in found:
+        groups.setdefault((not it["notCarried"], it["change"], it["why"]), []).append(it)
+    for (_, change, why), several in sorted(groups.items(), key=lambda group: group[0][0]):
+        places = [_place(it) for it in several[:PLACES]]
+        more = f" and {len(several) - PLACES} more" if len(several) > PLACES else ""
+        yield f"{change:8} {', '.join(places)}{more}"
+        yield f"{'':8} {why}"
+
+
+def _place(it: Object) -> str:
+    if it["change"] != "changed":
+        return str(it["path"])
+    return f"{it['path']}: {_short(it['before'])} → {_short(it['after'])}"
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= _VALUE else f"{text[: _VALUE - 1]}…"

@@ -1,0 +1,187 @@
+"""Waits until an installation serves its node, and says what keeps it from that.
+
+It is done when all of the Deployment's pods are of its last form and ready, and the Node is Ready.
+Each trouble is told once. What will not pass by itself ends the wait at once: a container that
+crashes again and again (with its last lines), an image whose name is none. Everything else ends it
+after ``timeout`` seconds. What is installed stays in either case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+from bridge.install import objects
+from bridge.install.objects import Installation
+from bridge.preflight.checks import PreflightError
+from sync.kube.client import KubeClient
+from sync.kube.errors import NotFound
+from sync.kube.resources import DEPLOYMENTS, NODES, PODS
+from translators.types import Object, is_deleting, metadata, name_of
+
+#: Seconds between looks.
+LOOK_SECONDS = 1.0
+#: Starts that have failed after which another will not help.
+CRASHES = 2
+#: Lines of a container's log that are shown.
+LAST_LINES = 5
+#: What no time heals.
+_FINAL = frozenset({"InvalidImageName", "ErrImageNeverPull"})
+#: Of a container that waits: nothing is wrong, or its end is told already.
+_USUAL = (None, "ContainerCreating", "PodInitializing", "CrashLoopBackOff")
+_PULL = "(is the image in a registry that home's nodes reach? --image names another)"
+
+Told = Callable[[str], None]
+
+
+async def ready(home: KubeClient, wanted: Installation, *, timeout: float, told: Told) -> None:
+    """Until it serves the node. Raises PreflightError with the reason where it does not."""
+    watch = _Watch(home, wanted, told)
+    try:
+        async with asyncio.timeout(timeout):
+            while not await watch.look():  # noqa: ASYNC110  # of another machine
+                await asyncio.sleep(LOOK_SECONDS)
+    except TimeoutError:
+        raise PreflightError(
+            f"home: node {wanted.node} is not Ready after {timeout:.0f} s: {watch.why}; see "
+            f"`kubectl -n {wanted.namespace} describe pods -l {objects.selector(wanted.node)}`"
+        ) from None
+
+
+class _Watch:
+    """What was seen and told so far."""
+
+    def __init__(self, home: KubeClient, wanted: Installation, told: Told) -> None:
+        self._home = home
+        self._wanted = wanted
+        self._told = told
+        self._said: set[str] = set()
+        self.why = "home has not begun to make the pods"
+
+    async def look(self) -> bool:
+        """Whether it is done. Raises PreflightError where it never will be."""
+        home, wanted = self._home, self._wanted
+        deployment = await home.get(DEPLOYMENTS, wanted.name, namespace=wanted.namespace)
+        page = await home.list(
+            PODS, namespace=wanted.namespace, labels=objects.selector(wanted.node)
+        )
+        pods = [it for it in page.items if _is_of(deployment, it)]
+        lagging = _lagging(deployment)
+        if not lagging:
+            lagging = await self._node()
+        if not lagging:
+            return True
+        troubles = [*_of_deployment(deployment), *(it for pod in pods for it in _of_pod(pod))]
+        self.why = troubles[0] if troubles else lagging
+        for line in troubles or [lagging]:
+            self._say(line)
+        for pod in pods:
+            _given_up(pod, self._wanted.node)
+        return False
+
+    async def _node(self) -> str:
+        """Why the Node is not Ready; "" where it is."""
+        try:
+            node = await self._home.get(NODES, self._wanted.node)
+        except NotFound:
+            return f"node {self._wanted.node} is not registered yet"
+        conditions = (node.get("status") or {}).get("conditions") or ()
+        ready: Object = next((it for it in conditions if it["type"] == "Ready"), {})
+        if ready.get("status") == "True":
+            return ""
+        return f"node {self._wanted.node} is not Ready: {ready.get('message') or 'no reason given'}"
+
+    def _say(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            self._told(f"home: {line}")
+
+
+def _is_of(deployment: Object, pod: Object) -> bool:
+    """Whether the pod is of the Deployment's last form. What ails those of before is being put
+    right just now."""
+    template = deployment["spec"]["template"]
+    form = [
+        (
+            [(it["image"], it.get("args")) for it in one["spec"]["containers"]],
+            (metadata(one).get("annotations") or {}).get(objects.ANNOTATION_HASH),
+        )
+        for one in (template, pod)
+    ]
+    return form[0] == form[1]
+
+
+def _given_up(pod: Object, node: str) -> None:
+    """Raises PreflightError where another start will not help."""
+    for status in _containers(pod):
+        waiting = (status.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") in _FINAL:
+            raise PreflightError(f"home: {_waits(pod, waiting)}")
+        # The first time it is started again at once.
+        starts = int(status.get("restartCount") or 0) + 1
+        if waiting.get("reason") == "CrashLoopBackOff" and starts >= CRASHES:
+            raise PreflightError(
+                f"home: pod {name_of(pod)} ends again and again: {_last(status)}; what is "
+                "installed stays: put that right and join again, or `bridge leave --name "
+                f"{node}`"
+            )
+
+
+def _last(status: Object) -> str:
+    """The last lines of a container that has ended; "" of one that has not."""
+    for state in ("state", "lastState"):
+        ended = (status.get(state) or {}).get("terminated")
+        if ended:
+            # By terminationMessagePolicy the end of the log, where it failed.
+            lines = str(ended.get("message") or "").strip().splitlines()
+            said = " | ".join(line.strip() for line in lines[-LAST_LINES:])
+            return said or "it left no line; see `kubectl logs --previous`"
+    return ""
+
+
+def _lagging(deployment: Object) -> str:
+    """Why not all pods are new and ready; "" where they are. As `kubectl rollout status`."""
+    status, spec = deployment.get("status") or {}, deployment.get("spec") or {}
+    wanted = int(spec.get("replicas") or 0)
+    if int(status.get("observedGeneration") or 0) < int(metadata(deployment).get("generation", 0)):
+        return "home has not begun to make the pods"
+    updated, available = (
+        int(status.get(it) or 0) for it in ("updatedReplicas", "availableReplicas")
+    )
+    if updated < wanted or available < wanted:
+        return f"{min(updated, available)} of {wanted} pods of the bridge are ready"
+    if int(status.get("replicas") or 0) > wanted:
+        return "pods of before are ending"
+    return ""
+
+
+def _of_deployment(deployment: Object) -> Iterator[str]:
+    for condition in (deployment.get("status") or {}).get("conditions") or ():
+        if condition["type"] == "ReplicaFailure" and condition.get("status") == "True":
+            yield f"no pod can be made: {condition.get('message')}"
+
+
+def _of_pod(pod: Object) -> Iterator[str]:
+    """What keeps it, in sentences."""
+    if is_deleting(pod):
+        return
+    for condition in (pod.get("status") or {}).get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition.get("status") == "False":
+            yield f"pod {name_of(pod)} has no machine: {condition.get('message')}"
+    for status in _containers(pod):
+        if last := _last(status):
+            yield f"pod {name_of(pod)} has ended: {last}"
+        waiting = (status.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") not in _USUAL:
+            yield _waits(pod, waiting)
+
+
+def _waits(pod: Object, waiting: Object) -> str:
+    reason = str(waiting.get("reason"))
+    hint = f" {_PULL}" if "Image" in reason else ""
+    return f"pod {name_of(pod)} waits: {reason}: {waiting.get('message') or ''}{hint}"
+
+
+def _containers(pod: Object) -> list[Object]:
+    found: list[Object] = (pod.get("status") or {}).get("containerStatuses") or []
+    return found

@@ -1,0 +1,78 @@
+"""What the join of a node was asked for, as the Node tells it.
+
+`bridge explain` translates pods as the bridge does, on another machine maybe, and so has to know by
+which policy. The annotation has what decides that, and no secret: names, labels and addresses.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from bridge.node import model
+from bridge.settings import DEFAULT_TEMPLATE
+from translators.naming import DOMAIN, Identity
+from translators.policy import HostPort, Policy
+from translators.types import Object, metadata, name_of
+
+#: The policy as JSON, but for what the Node says elsewhere (its name and address, home's name).
+ANNOTATION_OPTIONS = f"{DOMAIN}/options"
+
+
+def told(policy: Policy) -> str:
+    """The annotation's text."""
+    return json.dumps(options(policy), separators=(",", ":"), sort_keys=True)
+
+
+def options(policy: Policy) -> Object:
+    """What was asked for, under the names of `join`'s options."""
+    api = policy.home_api
+    return {
+        "namespaceTemplate": policy.identity.template,
+        "network": policy.network,
+        "daemonsets": policy.daemonsets,
+        "serviceAccounts": policy.service_accounts,
+        "homeApiAddress": list(api) if api is not None else None,
+        "nodeSelector": dict(policy.node_selector),
+        "unschedulableTimeout": policy.unschedulable_timeout,
+    }
+
+
+def policy_of(node: Object, home_id: str) -> tuple[Policy, bool]:
+    """The policy of the bridge that registered the Node, and whether the Node tells it: one that an
+    older bridge registered has the defaults."""
+    annotations = metadata(node).get("annotations") or {}
+    said = _read(annotations.get(ANNOTATION_OPTIONS))
+    api = said.get("homeApiAddress")
+    identity = Identity(
+        home_id=home_id,
+        home_name=str(annotations.get(model.ANNOTATION_HOME_NAME) or home_id[:8]),
+        node=name_of(node),
+        template=str(said.get("namespaceTemplate") or DEFAULT_TEMPLATE),
+    )
+    policy = Policy(
+        identity,
+        _address(node),
+        network=said.get("network") or "flat",
+        daemonsets=said.get("daemonsets") or "skip",
+        service_accounts=said.get("serviceAccounts") or "home",
+        home_api=HostPort(str(api[0]), int(api[1])) if api else None,
+        node_selector=said.get("nodeSelector") or {},
+        unschedulable_timeout=said.get("unschedulableTimeout"),
+    )
+    return policy, bool(said)
+
+
+def _read(text: str | None) -> Object:
+    try:
+        found: Any = json.loads(text or "{}")
+    except ValueError:
+        found = None  # Somebody wrote something else there.
+    return found if isinstance(found, dict) else {}
+
+
+def _address(node: Object) -> str:
+    for address in (node.get("status") or {}).get("addresses") or ():
+        if address.get("type") == "InternalIP":
+            return str(address.get("address"))
+    return ""

@@ -1,0 +1,304 @@
+"""`bridge offload` and `bridge unoffload`: a namespace's pods may, or must, go to virtual nodes.
+
+The policy stands on the namespace, and what obeys it (`bridge.offload.policy`) in the cluster, once
+for all namespaces. Both commands compare first and write what differs, so that either can be run
+again; the last namespace that is undone takes what obeyed it along. Whether a policy is obeyed is
+found out by a pod that home's API server is asked to admit without keeping it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from bridge.node import model
+from bridge.offload import Way
+from bridge.offload import policy as objects
+from bridge.preflight.checks import PreflightError, connected, explained
+from sync.kube.client import KubeClient
+from sync.kube.errors import AlreadyExists, ApiError, Forbidden, NotFound
+from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.resources import NAMESPACES, NODES, PODS, Resource
+from translators import naming, offload, placing
+from translators.diff import merge_patch
+from translators.offload import OffloadPolicy
+from translators.types import Object, metadata, name_of, uid_of
+
+#: Seconds until an API server obeys a new policy: it looks for them every second.
+OBEYED_SECONDS = 30.0
+#: Seconds between two questions.
+ASK = 0.5
+
+Told = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadSettings:
+    """What the commands were asked for."""
+
+    home: KubeconfigRef
+    namespace: str
+    policy: OffloadPolicy = "burst"
+    selector: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the virtual nodes that pods may come to; of all where it is empty."""
+    way: Way = "auto"
+    dry_run: bool = False
+
+
+async def offload_namespace(settings: OffloadSettings, *, told: Told) -> Object:
+    """Does it, and says what there is now. Raises PreflightError where it has no effect."""
+    async with connected(settings.home, side="home", told=lambda _: None) as home:
+        with explained("home"):
+            namespace = await _namespace(home, settings.namespace)
+            version = await policy_version(home) if settings.way != "webhook" else ""
+            if settings.way == "policy" and not version:
+                raise PreflightError(_NOT_SERVED)
+            await _look_at_nodes(home, settings, told)
+            writer = Writer(home, told, dry_run=settings.dry_run)
+            if version:
+                await writer.ensure(objects.policies(version), objects.policy(version))
+                await writer.ensure(objects.bindings(version), objects.binding(version))
+            elif settings.way == "webhook":
+                await remove_policy(writer)
+            await writer.patch_namespace(namespace, settings.policy, settings.selector)
+            answer: Object = {
+                "namespace": settings.namespace,
+                "policy": settings.policy,
+                "nodeSelector": dict(settings.selector),
+                "by": "policy" if version else "webhook",
+                "dryRun": settings.dry_run,
+                "written": writer.written,
+            }
+            if not settings.dry_run:
+                await _check_obeyed(home, settings, told, by_webhook=not version)
+    return answer
+
+
+async def unoffload_namespace(settings: OffloadSettings, *, told: Told) -> Object:
+    """Takes it back, and what obeyed it where no other namespace needs that."""
+    async with connected(settings.home, side="home", told=lambda _: None) as home:
+        with explained("home"):
+            writer = Writer(home, told, dry_run=settings.dry_run)
+            try:
+                namespace = await home.get(NAMESPACES, settings.namespace)
+            except NotFound:
+                told(f"home: there is no namespace {settings.namespace}")
+            else:
+                await writer.patch_namespace(namespace, None, {})
+            others = (await home.list(NAMESPACES, labels=offload.LABEL)).items
+            left = sorted(name for it in others if (name := name_of(it)) != settings.namespace)
+            if not left:
+                await remove_all(writer)
+    return {
+        "namespace": settings.namespace,
+        "policy": None,
+        "others": left,
+        "dryRun": settings.dry_run,
+        "written": writer.written,
+    }
+
+
+async def _namespace(home: KubeClient, name: str) -> Object:
+    try:
+        return await home.get(NAMESPACES, name)
+    except NotFound as error:
+        raise PreflightError(
+            f"home: there is no namespace {name}; `kubectl create namespace {name}` makes it"
+        ) from error
+
+
+_NOT_SERVED = (
+    "home: its API server does not serve MutatingAdmissionPolicy (1.36 does; 1.34 with the feature "
+    "gate of that name and --runtime-config=admissionregistration.k8s.io/v1beta1=true); use --by "
+    "webhook"
+)
+
+
+async def policy_version(home: KubeClient) -> str:
+    """The best version of the policy's API that home serves; "" where it serves none."""
+    for version in objects.VERSIONS:
+        try:
+            found = await home.request("GET", f"/apis/{objects.GROUP}/{version}")
+        except NotFound:
+            continue
+        names = {it.get("name") for it in found.get("resources") or ()}
+        if objects.policies(version).plural in names:
+            return version
+    return ""
+
+
+async def _look_at_nodes(home: KubeClient, settings: OffloadSettings, told: Told) -> None:
+    """Tells where pods would find no virtual node; that is no error: one may come later."""
+    if settings.policy == "local-only":
+        return
+    try:
+        nodes = (await home.list(NODES, labels=naming.LABEL_VIRTUAL)).items
+    except Forbidden:
+        return
+    wanted = settings.selector.items()
+    chosen = [it for it in nodes if wanted <= (metadata(it).get("labels") or {}).items()]
+    if not chosen:
+        which = " with these labels" if settings.selector else ""
+        told(f"home: there is no virtual node{which} yet; `bridge join` makes one")
+    for node in chosen:
+        if model.LABEL_REMOTE not in (metadata(node).get("labels") or {}):
+            continue
+        for taint in filter(_keeps_off, (node.get("spec") or {}).get("taints") or ()):
+            told(f"home: pods do not tolerate taint {taint['key']} of node {name_of(node)}")
+
+
+def _keeps_off(taint: Object) -> bool:
+    """Whether the toleration that pods get does not cover the taint, nor does it pass by itself."""
+    ours = {"key": naming.LABEL_VIRTUAL, "operator": "Exists"}
+    passing = str(taint.get("key")).startswith("node.kubernetes.io/")
+    return not (passing or taint.get("effect") == "PreferNoSchedule") and not placing.tolerates(
+        ours, taint
+    )
+
+
+# -- writing -------------------------------------------------------------------------------
+
+
+class Writer:
+    """Writes what differs, or only tells it."""
+
+    def __init__(self, home: KubeClient, told: Told, *, dry_run: bool) -> None:
+        self.home = home
+        self.written: list[str] = []
+        self._told = told
+        self._dry_run = dry_run
+
+    def _will(self, what: str) -> bool:
+        """Tells what is written; whether it is."""
+        self.written.append(what)
+        self._told(f"home: {what}{' (dry run: not done)' if self._dry_run else ''}")
+        return not self._dry_run
+
+    async def ensure(self, resource: Resource, wanted: Object) -> None:
+        """Has the object be as wanted. Raises PreflightError where one of that name is foreign."""
+        current = await self._ours(resource)
+        if current is None:
+            if self._will(f"{resource.kind} {objects.NAME} created"):
+                try:
+                    await self.home.create(resource, wanted)
+                except AlreadyExists:
+                    await self.ensure(resource, wanted)
+        elif (patch := merge_patch(current, wanted)) and self._will(
+            f"{resource.kind} {objects.NAME} changed"
+        ):
+            await self.home.patch(resource, objects.NAME, patch)
+
+    async def remove(self, resource: Resource) -> None:
+        """Deletes our object of this kind, if it is there."""
+        current = await self._ours(resource)
+        if current is not None and self._will(f"{resource.kind} {objects.NAME} removed"):
+            await self.home.delete(resource, objects.NAME, uid=uid_of(current))
+
+    async def _ours(self, resource: Resource) -> Object | None:
+        try:
+            found = await self.home.get(resource, objects.NAME)
+        except NotFound:
+            return None
+        if objects.LABEL_PART not in (metadata(found).get("labels") or {}):
+            raise PreflightError(
+                f"home: {resource.kind} {objects.NAME} is not the bridge's; rename or remove it"
+            )
+        return found
+
+    async def patch_namespace(
+        self, namespace: Object, policy: OffloadPolicy | None, selector: Mapping[str, str]
+    ) -> None:
+        """Has the namespace say the policy; None: nothing."""
+        text = ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
+        wanted = {
+            "labels": {offload.LABEL: policy},
+            "annotations": {offload.ANNOTATION_SELECTOR: text or None},
+        }
+        meta = metadata(namespace)
+        current = {"labels": meta.get("labels") or {}, "annotations": meta.get("annotations") or {}}
+        patch = merge_patch(current, wanted)
+        said = "is not offloaded any more" if policy is None else f"is offloaded: {policy}"
+        if patch and self._will(f"namespace {name_of(namespace)} {said}"):
+            body = {"metadata": {**patch, "uid": uid_of(namespace)}}
+            await self.home.patch(NAMESPACES, name_of(namespace), body)
+
+
+async def remove_all(writer: Writer) -> None:
+    """Removes all that obeys policies; the bindings first."""
+    await remove_policy(writer)
+    await writer.remove(objects.WEBHOOKS)
+
+
+async def remove_policy(writer: Writer) -> None:
+    """Removes what has the API server obey policies."""
+    if version := await policy_version(writer.home):
+        await writer.remove(objects.bindings(version))
+        await writer.remove(objects.policies(version))
+
+
+# -- whether it is obeyed ------------------------------------------------------------------
+
+
+async def _check_obeyed(
+    home: KubeClient, settings: OffloadSettings, told: Told, *, by_webhook: bool
+) -> None:
+    """Waits until a new pod would be changed. Raises PreflightError where that does not come."""
+    refusal = ""
+    try:
+        async with asyncio.timeout(OBEYED_SECONDS):
+            while (answer := await _not_obeyed(home, settings)) is not None:
+                refusal = answer
+                await asyncio.sleep(ASK)  # the server tells nobody
+    except TimeoutError:
+        if not refusal:
+            raise PreflightError(_NO_WEBHOOK if by_webhook else _NOT_OBEYED) from None
+        told(f"home: whether it is obeyed cannot be seen: {refusal}")
+        return
+    told(f"home: new pods of namespace {settings.namespace} are changed as they are made")
+
+
+_NO_WEBHOOK = (
+    "home: the namespace says its policy, and no webhook changes its pods: start `bridge webhook` "
+    "on a machine that home's API server reaches, and leave it running"
+)
+_NOT_OBEYED = (
+    "home: its API server has the policy and does not obey it (is the feature gate "
+    "MutatingAdmissionPolicy off?); start `bridge webhook` on a machine that it reaches, and run "
+    "this again with --by webhook"
+)
+
+
+async def _not_obeyed(home: KubeClient, settings: OffloadSettings) -> str | None:
+    """None where a pod is changed; else what the server says to it, "" where it makes it as it is.
+    (A namespace that is new may have no service account yet.)"""
+    pod = _probe(settings.namespace)
+    try:
+        made = await home.create(PODS, pod, namespace=settings.namespace, dry_run=True)
+    except ApiError as error:
+        return error.message
+    # What would be changed again has not been changed.
+    return "" if offload.patch(made, settings.policy, settings.selector) else None
+
+
+def _probe(namespace: str) -> Object:
+    """A pod that strict namespaces admit."""
+    secured = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    amounts = {"cpu": "1m", "memory": "1Mi"}
+    container: Object = {
+        "name": "probe",
+        "image": "probe",
+        "securityContext": secured,
+        "resources": {"requests": amounts, "limits": amounts},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"generateName": "bridge-offload-", "namespace": namespace},
+        "spec": {"containers": [container]},
+    }

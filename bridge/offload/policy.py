@@ -1,0 +1,204 @@
+"""The objects at home that have new pods of offloaded namespaces changed. Pure.
+
+Two ways, and one of them at a time: a MutatingAdmissionPolicy, by which the API server does it
+itself, in CEL; or a webhook (`bridge.offload.webhook`). Both say the same as
+`translators.offload.patch`. Neither can lock a cluster out: they see pods alone, when they are
+made, in namespaces that have our label, and where they fail the pod is made as it is.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+
+from sync.kube.resources import Resource
+from translators.naming import DOMAIN, LABEL_VIRTUAL
+from translators.offload import ANNOTATION_SELECTOR, LABEL, POLICIES, WEIGHT
+from translators.types import Object
+
+GROUP = "admissionregistration.k8s.io"
+#: The name of each of these objects.
+NAME = "cluster-bridge-offload"
+#: Says on each of them that it is ours.
+LABEL_PART = f"{DOMAIN}/part-of"
+#: Versions of the policy's API, the best first.
+VERSIONS = ("v1", "v1beta1", "v1alpha1")
+WEBHOOKS = Resource(
+    GROUP, "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", namespaced=False
+)
+#: Seconds that the API server waits for the webhook before it makes the pod as it is.
+WEBHOOK_SECONDS = 2
+#: Where the webhook is asked.
+PATH = "/mutate"
+
+
+def policies(version: str) -> Resource:
+    """The policy's kind in a version of the API."""
+    plural = "mutatingadmissionpolicies"
+    return Resource(GROUP, version, plural, "MutatingAdmissionPolicy", namespaced=False)
+
+
+def bindings(version: str) -> Resource:
+    """What puts a policy into force."""
+    plural = "mutatingadmissionpolicybindings"
+    return Resource(GROUP, version, plural, "MutatingAdmissionPolicyBinding", namespaced=False)
+
+
+_NAMESPACES: Object = {
+    "matchExpressions": [{"key": LABEL, "operator": "In", "values": list(POLICIES)}]
+}
+_PODS: Object = {
+    "apiGroups": [""],
+    "apiVersions": ["v1"],
+    "operations": ["CREATE"],
+    "resources": ["pods"],
+    "scope": "Namespaced",
+}
+_CONDITIONS: list[Object] = [
+    {
+        "name": "not-of-a-daemonset",
+        "expression": "!object.metadata.?ownerReferences.orValue([]).exists(o, "
+        "o.kind == 'DaemonSet' && has(o.controller) && o.controller)",
+    },
+    {
+        "name": "names-no-node",
+        "expression": "object.spec.?nodeName.orValue('') == ''",
+    },
+]
+
+
+def _metadata() -> Object:
+    return {"name": NAME, "labels": {LABEL_PART: "offload"}}
+
+
+# -- by the API server itself --------------------------------------------------------------
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_LOCAL = f"{{'key': dyn('{LABEL_VIRTUAL}'), 'operator': dyn('DoesNotExist')}}"
+_REMOTE = f"{{'key': dyn('{LABEL_VIRTUAL}'), 'operator': dyn('Exists')}}"
+_NODES = "object.spec.?affinity.?nodeAffinity"
+
+
+def _narrowed(more: str, *, freed: bool) -> str:
+    """Every term with ``more``, and, if ``freed``, without what it says of virtual nodes."""
+    own = "t.?matchExpressions.orValue([])"
+    if freed:
+        own += f".filter(e, e.key != '{LABEL_VIRTUAL}')"
+    return (
+        f"variables.terms.map(t, {{'matchExpressions': dyn({own} + {more}), "
+        "'matchFields': dyn(t.?matchFields.orValue([]))})"
+    )
+
+
+def _put(path: str, value: str) -> str:
+    return f"JSONPatch{{op: 'add', path: '{path}', value: {value}}}"
+
+
+_VARIABLES = {
+    "mode": f"namespaceObject.metadata.labels['{LABEL}']",
+    "selector": "namespaceObject.metadata.?annotations"
+    f"[?'{ANNOTATION_SELECTOR}'].orValue('').split(',').filter(p, p.contains('='))",
+    "chosen": "variables.selector.map(p, {'key': dyn(p.split('=')[0]), 'operator': dyn('In'), "
+    "'values': dyn([p.split('=')[1]])})",
+    "tolerations": "object.spec.?tolerations.orValue([])",
+    "ours": f"variables.tolerations.filter(t, t.?key.orValue('') == '{LABEL_VIRTUAL}')",
+    "given": f"{_NODES}.?{_REQUIRED}.?nodeSelectorTerms.orValue([])",
+    "terms": "size(variables.given) == 0 ? [dyn({})] : variables.given",
+    "required": "variables.mode == 'remote-only' ? "
+    + _narrowed(f"[{_REMOTE}] + variables.chosen", freed=True)
+    + " : variables.mode == 'local-only' ? "
+    + _narrowed(f"[{_LOCAL}]", freed=True)
+    + " : size(variables.chosen) == 0 ? [] : "
+    + _narrowed(f"[{_LOCAL}]", freed=False)
+    + " + "
+    + _narrowed("variables.chosen", freed=False),
+    "preferred": f"variables.mode != 'burst' ? [] : {_NODES}.?{_PREFERRED}.orValue([]) + "
+    f"[{{'weight': dyn({WEIGHT}), 'preference': dyn({{'matchExpressions': [{_LOCAL}]}})}}]",
+}
+#: Lists of operations, one behind the other.
+_MUTATION = (
+    (
+        f"(variables.mode == 'local-only' && '{LABEL_VIRTUAL}' in "
+        "object.spec.?nodeSelector.orValue({}) ? [JSONPatch{op: 'remove', "
+        f"path: '/spec/nodeSelector/' + jsonpatch.escapeKey('{LABEL_VIRTUAL}')}}] : [])"
+    ),
+    "(variables.mode == 'local-only' && size(variables.ours) > 0 ? ["
+    + _put(
+        "/spec/tolerations",
+        f"dyn(variables.tolerations.filter(t, t.?key.orValue('') != '{LABEL_VIRTUAL}'))",
+    )
+    + "] : [])",
+    "(variables.mode != 'local-only' && !variables.ours.exists(t, t.?operator.orValue('') == "
+    "'Exists' && t.?effect.orValue('') == '') ? ["
+    + _put("/spec/tolerations", f"dyn(variables.tolerations + [{_REMOTE}])")
+    + "] : [])",
+    "(!has(object.spec.affinity) ? ["
+    + _put("/spec/affinity", "dyn({'nodeAffinity': dyn({})})")
+    + "] : !has(object.spec.affinity.nodeAffinity) ? ["
+    + _put("/spec/affinity/nodeAffinity", "dyn({})")
+    + "] : [])",
+    "(size(variables.preferred) > 0 ? ["
+    + _put(f"/spec/affinity/nodeAffinity/{_PREFERRED}", "dyn(variables.preferred)")
+    + "] : [])",
+    "(size(variables.required) > 0 ? ["
+    + _put(
+        f"/spec/affinity/nodeAffinity/{_REQUIRED}",
+        "dyn({'nodeSelectorTerms': dyn(variables.required)})",
+    )
+    + "] : [])",
+)
+
+
+def policy(version: str) -> Object:
+    """The MutatingAdmissionPolicy."""
+    return {
+        "apiVersion": f"{GROUP}/{version}",
+        "kind": "MutatingAdmissionPolicy",
+        "metadata": _metadata(),
+        "spec": {
+            "failurePolicy": "Ignore",
+            "reinvocationPolicy": "Never",
+            "matchConstraints": {"namespaceSelector": _NAMESPACES, "resourceRules": [_PODS]},
+            "matchConditions": _CONDITIONS,
+            "variables": [{"name": k, "expression": v} for k, v in _VARIABLES.items()],
+            "mutations": [
+                {"patchType": "JSONPatch", "jsonPatch": {"expression": " + ".join(_MUTATION)}}
+            ],
+        },
+    }
+
+
+def binding(version: str) -> Object:
+    """What puts it into force."""
+    return {
+        "apiVersion": f"{GROUP}/{version}",
+        "kind": "MutatingAdmissionPolicyBinding",
+        "metadata": _metadata(),
+        "spec": {"policyName": NAME},
+    }
+
+
+# -- by a webhook --------------------------------------------------------------------------
+
+
+def webhook(url: str, authority: bytes) -> Object:
+    """The MutatingWebhookConfiguration of a webhook at ``url``, trusted by this PEM."""
+    return {
+        "apiVersion": WEBHOOKS.api_version,
+        "kind": WEBHOOKS.kind,
+        "metadata": _metadata(),
+        "webhooks": [
+            {
+                "name": f"offload.{DOMAIN}",
+                "clientConfig": {"url": url + PATH, "caBundle": b64encode(authority).decode()},
+                "rules": [_PODS],
+                "namespaceSelector": _NAMESPACES,
+                "matchConditions": _CONDITIONS,
+                "failurePolicy": "Ignore",
+                "timeoutSeconds": WEBHOOK_SECONDS,
+                "sideEffects": "None",
+                "reinvocationPolicy": "Never",
+                "admissionReviewVersions": ["v1"],
+            }
+        ],
+    }

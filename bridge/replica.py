@@ -1,0 +1,129 @@
+"""One of the bridges that were started for a virtual node: stands by, or serves it.
+
+A life goes so, again and again until cancelled:
+
+1. The caches fill, and are kept from then on. Nothing is written: the clients that the engine and
+   the node have are behind a fence (`sync.kube.fence`), which is shut.
+2. The bridge stands by until the node's lease is its own (`bridge.node.election`).
+3. Then the fence is open, the Node is registered, and the controllers work. Where another bridge
+   served the node until then, they wait until the caches have what that one did last.
+4. While the lease cannot be renewed the fence is shut, and all else stays as it is. When another
+   bridge has taken the lease, the life ends, with all that it knew: that is not the state to decide
+   by when its turn comes again.
+
+At the end the node's Lease and that of the election are given back, in this order, for
+`RELEASE_SECONDS` at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn
+
+from bridge.kubeletapi import KubeletApi
+from bridge.node.controller import NodeController
+from bridge.node.election import Election, Lost
+from sync.about import about, about_key
+from sync.engine import Engine
+from sync.kube.errors import KubeError, NotLeading
+from sync.kube.fence import Fence
+
+changes = logging.getLogger("cluster-bridge.changes")
+
+#: Seconds for the last writes; a stop must not hang on a cluster that is away.
+RELEASE_SECONDS = 3.0
+#: Seconds until the next try to register the Node.
+REGISTER_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What decides and writes, from one standing by to the next; all behind one fence."""
+
+    engine: Engine
+    node: NodeController
+    fence: Fence
+
+
+async def serve(
+    first: Life,
+    again: Callable[[], Life],
+    *,
+    api: KubeletApi,
+    election: Election,
+    told: Callable[[str], None],
+) -> NoReturn:
+    """Lives until cancelled, with what ``again`` makes after the first life. Raises NodeLeft, and
+    what a part raises."""
+    life = first
+    while True:
+        try:
+            await _live(life, election, told)
+        except* Lost as lost:
+            told(str(_only(lost)))
+        life = again()
+        api.show(life.engine, life.node.node)
+
+
+async def _live(life: Life, election: Election, told: Callable[[str], None]) -> NoReturn:
+    """One life. Raises Lost, in a group."""
+    engine, node, fence = life.engine, life.node, life.fence
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(engine.watch(), name="engine-watch")
+            await engine.synced()
+            outdated = await election.win(fence, node=node.current)
+            fence.on_change(lambda is_open: _fence_changed(life, is_open=is_open))
+            group.create_task(election.keep(fence, node=node.current), name="election")
+            await _register(node, alone=not outdated)
+            told(f"home: node {node.name} is registered; Ctrl-C stops, workloads go on")
+            group.create_task(node.run(), name="node")
+            if outdated:
+                await engine.refresh()
+            group.create_task(engine.work(), name="engine-work")
+        raise AssertionError("a life ends with an error, or is cancelled")
+    finally:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RELEASE_SECONDS):
+                await node.release()
+                fence.close()
+                await election.release()
+        fence.close()
+
+
+async def _register(node: NodeController, *, alone: bool) -> None:
+    """Has home know the Node. What fails is tried again, but where nobody else has served the node:
+    then a person waits, and is to be told. Raises NodeTaken."""
+    while True:
+        try:
+            await node.register()
+        except KubeError as error:
+            if alone and not isinstance(error, NotLeading):
+                raise
+            fields = about_key("Node", node.name, error)
+            changes.warning(
+                "node %s: it cannot be registered yet: %s", node.name, error, extra=fields
+            )
+            await asyncio.sleep(REGISTER_SECONDS)
+        else:
+            return
+
+
+def _fence_changed(life: Life, *, is_open: bool) -> None:
+    name, fields = life.node.name, about("Node", life.node.name, cluster="home")
+    if is_open:
+        changes.info("node %s: the lease is renewed, and work goes on", name, extra=fields)
+        life.engine.hurry()
+        life.node.hurry()
+    else:
+        said = "node %s: nothing is written while the lease cannot be renewed"
+        changes.warning(said, name, extra=fields)
+
+
+def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    first = group.exceptions[0]
+    return _only(first) if isinstance(first, BaseExceptionGroup) else first

@@ -1,0 +1,236 @@
+"""The tree that the command and the page show of a node's status. Pure.
+
+What stands in a branch can come from anybody who may write an Event, a condition or a pod:
+`printable` is for whoever puts it on a terminal, which would else obey it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from translators.types import Object
+
+Tone = Literal["", "good", "warn", "bad", "dim"]
+
+#: Conditions that say something bad when they are not False; Ready is the other way round.
+_GOOD = ("Ready",)
+_UNITS = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+#: Errors that are shown; the others are counted.
+ERRORS = 5
+#: Seconds that the oldest key may wait before that is remarkable.
+LATE = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """``label: said``, and what is below it."""
+
+    label: str
+    said: str = ""
+    tone: Tone = ""
+    below: tuple[Branch, ...] = ()
+
+
+def of(status: Object) -> Branch:
+    """The tree of one node: `view.node` with ``bridge`` (None where it is not known, and then
+    ``bridgeUnknown`` says why)."""
+    bridge = status.get("bridge")
+    below = [
+        _conditions(status),
+        _resources(status),
+        _pods(status),
+        *(_bridge(bridge) if bridge else _unknown(status)),
+        _versions(status, bridge),
+    ]
+    said, tone = health(status)
+    return Branch(str(status["name"]), said, tone, tuple(it for it in below if it is not None))
+
+
+def health(status: Object) -> tuple[str, Tone]:
+    """Whether the node is Ready, in words; as `kubectl get nodes` says it."""
+    ready = status.get("ready")
+    cordoned = ",SchedulingDisabled" if status.get("cordoned") else ""
+    if ready is None:
+        return f"Unknown{cordoned}", "bad"
+    return (f"Ready{cordoned}", "good") if ready else (f"NotReady{cordoned}", "bad")
+
+
+def line(status: Object) -> str:
+    """One line that changes when something happened that a person wants to know of; no ages."""
+    parts = [health(status)[0]]
+    pods = status.get("pods")
+    if pods is not None:
+        phases = [f"{count} {phase}" for phase, count in pods["byPhase"].items() if count]
+        parts.append(f"{pods['total']} pods" + (f" ({', '.join(phases)})" if phases else ""))
+        parts += [f"{pods['refused']} refused"] if pods["refused"] else []
+        parts += [f"{pods['deleting']} deleting"] if pods["deleting"] else []
+    bridge = status.get("bridge")
+    if bridge is None:
+        parts.append("bridge: no answer")
+    else:
+        failing = sum(it["failing"] for it in bridge["queues"])
+        parts += [f"{failing} failing"] if failing else []
+        away = [side for side, it in bridge["clusters"].items() if not it["watched"]]
+        parts += [f"{side} cannot be watched" for side in away]
+    return printable(f"{status['name']}: {', '.join(parts)}")
+
+
+# -- parts ---------------------------------------------------------------------------------
+
+
+def _conditions(status: Object) -> Branch | None:
+    """Those that matter one by one; what is as it should be in one line."""
+    shown, quiet = [], []
+    for it in status.get("conditions") or ():
+        good = it["status"] == ("True" if it["type"] in _GOOD else "False")
+        if good and it["type"] not in _GOOD:
+            quiet.append(it["type"])
+            continue
+        said = f"{it['status']} ({it['reason']}): {it['message']}"
+        shown.append(Branch(it["type"], said, "good" if good else "bad"))
+    if quiet:
+        shown.append(Branch("False", ", ".join(quiet), "dim"))
+    return Branch("conditions", below=tuple(shown)) if shown else None
+
+
+def _resources(status: Object) -> Branch | None:
+    below = []
+    for name, it in (status.get("resources") or {}).items():
+        if it["capacity"] == it["allocatable"] == "0" and it["requested"] in ("0", None):
+            continue
+        used = "?" if it["requested"] is None else _short(it["requested"])
+        percent = it["requestedPercent"]
+        part = "" if percent is None else f" ({percent} %)"
+        offered, has = _short(it["allocatable"]), _short(it["capacity"])
+        said = f"{used} of {offered}{part}; the remote has {has}"
+        below.append(Branch(name, said, "warn" if (percent or 0) >= 100 else ""))
+    return Branch("capacity and use", below=tuple(below)) if below else None
+
+
+def _pods(status: Object) -> Branch | None:
+    pods = status.get("pods")
+    if pods is None:
+        why = str(status.get("podsUnknown") or "")
+        return Branch("pods", why, "warn") if why else None
+    below = [
+        Branch(phase, str(count), "bad" if phase == "Failed" else "")
+        for phase, count in pods["byPhase"].items()
+        if count
+    ]
+    if pods["deleting"]:
+        below.append(Branch("being deleted", str(pods["deleting"])))
+    if pods["refused"]:
+        named = [
+            Branch(f"{it['namespace']}/{it['name']}", f"{it['reason']}: {it['message']}", "warn")
+            for it in pods["refusedPods"]
+        ]
+        if more := pods["refused"] - len(named):
+            named.append(Branch("and", f"{more} more", "dim"))
+        below.append(Branch("not made in the remote", str(pods["refused"]), "warn", tuple(named)))
+    return Branch("pods", f"{pods['total']}, {pods['ready']} ready", below=tuple(below))
+
+
+def _unknown(status: Object) -> Iterator[Branch]:
+    yield Branch("bridge", str(status.get("bridgeUnknown") or "not known"), "warn")
+
+
+def _bridge(bridge: Object) -> Iterator[Branch]:
+    role = bridge["standby"] or "serves the node"
+    yield Branch("bridge", f"{role}; up for {lasting(bridge['uptimeSeconds'])}")
+    lag = bridge["lagSeconds"]
+    yield Branch("lag", f"{lag:.1f} s", "warn" if lag > LATE else "")
+    yield _queues(bridge["queues"])
+    yield _watches(bridge["watches"])
+    if any(bridge["streams"].values()):
+        streams = (f"{count} {kind}" for kind, count in sorted(bridge["streams"].items()) if count)
+        yield Branch("streams", ", ".join(streams))
+    yield _errors(bridge["errors"])
+
+
+def _queues(queues: Iterable[Object]) -> Branch:
+    below = []
+    for it in queues:
+        parts = [
+            f"{it[field]} {word}"
+            for field, word in (
+                ("depth", "waiting"),
+                ("working", "worked on"),
+                ("failing", "failing"),
+            )
+            if it[field]
+        ]
+        if parts:
+            below.append(Branch(it["name"], ", ".join(parts), "warn" if it["failing"] else ""))
+    return Branch("queues", "" if below else "empty", below=tuple(below))
+
+
+def _watches(watches: list[Object]) -> Branch:
+    failing = [it for it in watches if it["failing"]]
+    below = [Branch(f"{it['cluster']} {it['resource']}", it["error"], "bad") for it in failing]
+    count = sum(it["watches"] for it in watches)
+    silent = [it["silentSeconds"] for it in watches if it["silentSeconds"] is not None]
+    last = f", the last word {lasting(min(silent))} ago" if silent else ""
+    bad = sum(it["failing"] for it in failing)
+    said = f"{count}{last}" + (f", {bad} failing" if bad else "")
+    return Branch("watches", said, "bad" if bad else "", tuple(below))
+
+
+def _errors(errors: list[Object]) -> Branch:
+    below = []
+    for it in errors[:ERRORS]:
+        times = f", {it['count']} times" if it["count"] > 1 else ""
+        tone: Tone = "warn" if it["level"] == "warning" else "bad"
+        below.append(Branch(f"{it['last']}{times}", it["message"], tone))
+    if len(errors) > ERRORS:
+        below.append(Branch("and", f"{len(errors) - ERRORS} more", "dim"))
+    return Branch("recent errors", "" if below else "none", below=tuple(below))
+
+
+def _versions(status: Object, bridge: Object | None) -> Branch | None:
+    versions = status.get("versions") or {}
+    below = []
+    if its := (bridge or {}).get("version") or versions.get("bridge"):
+        below.append(Branch("bridge", its))
+    for side, it in ((bridge or {}).get("clusters") or {}).items():
+        below.append(Branch(side, f"{it['version'] or '?'} at {it['server']}"))
+    if versions.get("kubelet"):
+        below.append(Branch("the remote's kubelets", versions["kubelet"]))
+    return Branch("versions", below=tuple(below)) if below else None
+
+
+# -- text ----------------------------------------------------------------------------------
+
+
+def lasting(seconds: float) -> str:
+    """``45s``, ``12m``, ``3h``, ``9d``: as kubectl tells an age."""
+    for unit, size, least in (("d", 86400, 2), ("h", 3600, 2), ("m", 60, 2)):
+        if seconds >= least * size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{max(int(seconds), 0)}s"
+
+
+def _short(quantity: str) -> str:
+    """A canonical quantity in few digits: ``24632884Ki`` as ``23.5Gi``."""
+    if not quantity.endswith("i"):
+        return quantity
+    value = float(quantity[:-2]) * 1024 ** _UNITS.index(quantity[-2:])
+    power = max(at for at in range(len(_UNITS)) if value >= 1024**at)
+    return f"{value / 1024**power:.1f}".removesuffix(".0") + _UNITS[power]
+
+
+def text(branch: Branch, depth: int = 0) -> str:
+    """The tree in plain lines, indented."""
+    lines = [f"{'  ' * depth}{heading(branch)}", *(text(it, depth + 1) for it in branch.below)]
+    return "\n".join(lines)
+
+
+def heading(branch: Branch) -> str:
+    """The branch itself as one line that is safe to print."""
+    return printable(f"{branch.label}: {branch.said}" if branch.said else branch.label)
+
+
+def printable(said: str) -> str:
+    """The text in one line, without what a terminal would obey."""
+    return "".join(it if it.isprintable() else " " if it.isspace() else "\ufffd" for it in said)

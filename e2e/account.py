@@ -1,0 +1,68 @@
+"""The ServiceAccounts that the tests' bridges are: with the rights that `bridge rbac` prints.
+
+Home's namespaces are bound one by one, as a person does it. What a test does by itself, as
+everybody else in the clusters, it does as an administrator.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import yaml
+
+from bridge.rbac import Account, HomeRights, RemoteRights
+from e2e import bridge as bridge_command
+from e2e.clusters.model import Cluster
+
+OURS = Account()
+#: The widest that the tests' joins ask for, and what prints it.
+HOME = HomeRights(serving="csr", leave=True)
+REMOTE = RemoteRights(metrics="auto")
+_HOME = ("home", "--serving-certificate", "csr", "--leave")
+_REMOTE = ("remote", "--metrics", "auto")
+#: Longer than any run of the tests.
+_TOKEN_LIFE = "24h"
+
+
+def at_home(home: Cluster, folder: Path) -> Cluster:
+    """Home, for the bridge's account; its kubeconfig is in ``folder``."""
+    return granted(home, folder, *_HOME)
+
+
+def in_remote(remote: Cluster, folder: Path) -> Cluster:
+    """The remote, for the bridge's account."""
+    return granted(remote, folder, *_REMOTE)
+
+
+def bind(home: Cluster, *namespaces: str) -> None:
+    """Lets pods of these namespaces run in the remote."""
+    home.kubectl("apply", "-f", "-", input=_printed("namespace", *namespaces))
+
+
+def granted(cluster: Cluster, folder: Path, *args: str, account: Account = OURS) -> Cluster:
+    """The cluster, for an account with the rights that `bridge rbac ARGS` prints."""
+    text = _printed(*args, "--account", str(account))
+    cluster.kubectl("apply", "-f", "-", input=text)
+    command = ("create", "token", account.name, "-n", account.namespace)
+    token = cluster.kubectl(*command, f"--duration={_TOKEN_LIFE}").stdout.strip()
+    config = yaml.safe_load(cluster.kubeconfig.read_text())
+    config["users"] = [{"name": user["name"], "user": {"token": token}} for user in config["users"]]
+    path = folder / f"{cluster.name}-{account.name}.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return dataclasses.replace(cluster, kubeconfig=path)
+
+
+def take_away(remote: Cluster, account: Account) -> None:
+    """Removes an account of the remote's, and its roles."""
+    for role in (account.role("remote"), account.role("remote-contents")):
+        for kind in ("clusterrolebinding", "clusterrole"):
+            remote.kubectl("delete", kind, role, "--ignore-not-found")
+    command = ("delete", "serviceaccount", account.name, "-n", account.namespace)
+    remote.kubectl(*command, "--ignore-not-found")
+
+
+def _printed(*args: str) -> str:
+    done = bridge_command.run("rbac", *args)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -1,0 +1,84 @@
+"""docs/performance.md: its tables are made from reports. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from e2e.bench.tables import cell_of, grid, title
+from e2e.bench.targets import TARGETS, Target, Verdict, verdict
+
+FILE = Path(__file__).parents[2] / "docs" / "performance.md"
+
+_MADE = "made by `python -m e2e.bench table --write REPORT...`: do not edit"
+TARGETS_BEGIN = f"<!-- targets, {_MADE} -->"
+FIGURES_BEGIN = f"<!-- figures, {_MADE} -->"
+END = "<!-- end -->"
+
+Json = Mapping[str, Any]
+
+
+def renewed(document: str, reports: Sequence[Json]) -> str:
+    """The document with its tables made anew; what is around them stays.
+
+    :raises ValueError: the marks between which they belong are not there.
+    """
+    document = _between(document, TARGETS_BEGIN, targets(reports))
+    return _between(document, FIGURES_BEGIN, figures(reports))
+
+
+def _between(document: str, begin: str, text: str) -> str:
+    before, begun, rest = document.partition(begin)
+    _, end, after = rest.partition(END)
+    if not (begun and end):
+        raise ValueError(f"no {begin!r} … {END!r} in {FILE.name}")
+    return f"{before}{begin}\n\n{text}\n\n{end}{after}"
+
+
+def targets(reports: Sequence[Json]) -> str:
+    """A table with a row for every target, whether it was measured or not."""
+    lines = ["| what | target | found | | printed by |", "|---|---|---:|---|---|"]
+    for target in TARGETS:
+        report = _of(target, reports)
+        found = verdict(target, report) if report else Verdict(target)
+        cell = cell_of(report["figures"][target.figure]) if report else "-"
+        asked = report["asked"] if report else target.shape
+        command = f"`{_command(target.benchmark, asked)}`"
+        row = (target.what, found.wanted, cell, found.word, command)
+        lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def _of(target: Target, reports: Sequence[Json]) -> Json | None:
+    """The report to judge by: the last one of the size that is meant, or else the last one."""
+    found = [
+        report
+        for report in reports
+        if report["benchmark"] == target.benchmark and target.figure in report["figures"]
+    ]
+    meant = [report for report in found if not verdict(target, report).elsewhere]
+    return next(reversed(meant or found), None)
+
+
+def figures(reports: Sequence[Json]) -> str:
+    """Every figure of every report about pods, a table a report."""
+    pods = [report for report in reports if report["benchmark"] != "streams"]
+    return "\n\n".join(map(_figures, pods)) or "None yet."
+
+
+def _figures(report: Json) -> str:
+    head, *rows = grid(report)
+    lines = [head, ["---", *("---:" for _ in head[1:])], *rows]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    machine = report["machine"]
+    where = f"{machine['cpus']} CPUs, {machine['system']}, Python {machine['python']}"
+    command = _command(report["benchmark"], report["asked"])
+    return f"### {title(report)}\n\n`{command}`, on {where}\n\n{table}"
+
+
+def _command(benchmark: str, asked: Json) -> str:
+    given = f" -n {asked['pods']}" if "pods" in asked else ""
+    if asked.get("scale", 1) != 1:
+        given += f" --scale {asked['scale']:g}"
+    return f"python -m e2e.bench {benchmark}{given}"

@@ -1,0 +1,119 @@
+"""One namespace makes many pods at once: what does a single pod of another namespace wait?
+
+Single pods are made one after the other, first on an idle bridge, then beside the burst. Times are
+those of the servers' audit logs: the load and this process are busy, and would measure themselves.
+
+- ``exists``: from home's answer to the remote's answer to the bridge, that the pod is made;
+- ``remote``: how much of that the remote's API server took for its answer;
+- ``bridge``: the rest: until home's watch has told the bridge, in its queue, and on the way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from itertools import count, islice
+
+from e2e.bench.figures import Report, percentile
+from e2e.bench.pods import ways
+from e2e.bench.pods.api import AGENT
+from e2e.bench.pods.load import Crowd, Lost, Shape
+from e2e.bench.pods.requests import BRIDGE, Request, Requests
+from e2e.bench.pods.ways import Pair, Say
+
+#: Single pods on an idle bridge.
+IDLE_PODS = 50
+#: Seconds between two single pods.
+PAUSE = 0.1
+#: Seconds after which the last request is in the log.
+LOGGED = 5.0
+Steps = dict[str, float]
+
+
+async def measure(pair: Pair, *, pods: int, rounds: int, say: Say) -> Report:
+    """p50 and p99 of each step, idle and beside the burst."""
+    taken: dict[str, list[list[Steps]]] = {"idle": [], "beside": []}
+    for number in range(rounds):
+        say(f"round {number + 1} of {rounds}: single pods, then beside {pods}")
+        for phase, steps in (await _round(pair, pods)).items():
+            taken[phase].append(steps)
+        await asyncio.sleep(ways.REST)
+    made = Report("fairness", {"pods": pods})
+    for phase, found in taken.items():
+        for step in found[0][0]:
+            for percent in (50, 99):
+                values = [percentile((one[step] for one in steps), percent) for steps in found]
+                made.add(f"{phase}.{step}_p{percent}_ms", "ms", [value * 1000 for value in values])
+        made.add(f"{phase}.single_pods", "", [float(len(steps)) for steps in found])
+    return made
+
+
+async def _round(pair: Pair, pods: int) -> dict[str, list[Steps]]:
+    async with ways.running(ways.BRIDGE, pair, Shape(pods)) as (runner, crowd):
+        assert runner is not None
+        # More than will be made: they are made by number.
+        single = Crowd(pair.at_home, f"single-{runner.node}", Shape(1), node=runner.node)
+        try:
+            await single.prepare()
+            return await _phases(pair, crowd, single)
+        finally:
+            await single.forget()
+
+
+async def _phases(pair: Pair, crowd: Crowd, single: Crowd) -> dict[str, list[Steps]]:
+    numbers = count()
+    # The first ones have the namespace made, and all copied that the others need; they stay.
+    for number in islice(numbers, single.shape.references):
+        await single.create(number)
+    await asyncio.sleep(LOGGED)
+    logs = _logs(pair)
+    for number in islice(numbers, IDLE_PODS):
+        await single.create(number)
+        await asyncio.sleep(PAUSE)
+    await asyncio.sleep(LOGGED)
+    idle = _steps(logs, single.namespaces[0], IDLE_PODS)
+    logs, made = _logs(pair), 0
+    async with crowd.watched(), single.watched():
+        async with asyncio.TaskGroup() as group:
+            burst = group.create_task(crowd.run(), name="burst")
+            while not burst.done():
+                await single.create(next(numbers))
+                made += 1
+                await asyncio.sleep(PAUSE)
+        await asyncio.sleep(LOGGED)
+        beside = _steps(logs, single.namespaces[0], made)
+        await crowd.delete()
+        await single.delete()
+    return {"idle": idle, "beside": beside}
+
+
+def _logs(pair: Pair) -> tuple[Requests, Requests]:
+    assert pair.home.audit_log is not None
+    assert pair.remote.audit_log is not None
+    return Requests(pair.home.audit_log, AGENT), Requests(pair.remote.audit_log, BRIDGE)
+
+
+def _steps(logs: tuple[Requests, Requests], namespace: str, wanted: int) -> list[Steps]:
+    home, remote = (
+        _made(log.all(), where)
+        for log, where in zip(logs, (namespace, ways.remote_namespace(namespace)), strict=True)
+    )
+    if missing := wanted - len(home.keys() & remote.keys()):
+        raise Lost(f"{missing} single pods were not made in the remote")
+    return [
+        {
+            "exists": remote[name].answered - home[name].answered,
+            "bridge": remote[name].received - home[name].answered,
+            "remote": remote[name].answered - remote[name].received,
+        }
+        for name in home
+    ]
+
+
+def _made(requests: Iterable[Request], namespace: str) -> Mapping[str, Request]:
+    """The requests that made the pods of a namespace, by pod."""
+    return {
+        one.name: one
+        for one in requests
+        if str(one) == "create pods" and one.code == 201 and one.namespace == namespace
+    }

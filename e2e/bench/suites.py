@@ -1,0 +1,54 @@
+"""Which benchmarks a suite has, and how large each is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from e2e.bench.output import Measure, say
+from e2e.bench.pods import burst, configmap, fairness, growth, latency, resting
+from e2e.bench.pods.load import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """How much goes over streams."""
+
+    rounds: int
+    megabytes: int
+    idle: int
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Several benchmarks in one run."""
+
+    streams: Streams
+    pods: Mapping[str, Measure]
+    nodes: int = 20
+
+
+#: Enough to see that something has become slower; no target is meant for these sizes.
+_SHORT: Mapping[str, Measure] = {
+    "burst": lambda pair: burst.measure(pair, Shape(300), rounds=2, say=say),
+    "latency": lambda pair: latency.measure(pair, pods=30, rounds=1, say=say),
+    "idle": lambda pair: resting.idle(pair, Shape(300), rounds=1, seconds=20, say=say),
+    "restart": lambda pair: resting.restart(pair, Shape(300), rounds=1, say=say),
+    "configmap": lambda pair: configmap.measure(pair, pods=300, rounds=3, say=say),
+}
+#: The sizes of the targets.
+_FULL: Mapping[str, Measure] = {
+    "burst": lambda pair: burst.measure(pair, Shape(1000), rounds=5, say=say),
+    "latency": lambda pair: latency.measure(pair, pods=200, rounds=3, say=say),
+    "idle": lambda pair: resting.idle(pair, Shape(5000), rounds=3, seconds=60, say=say),
+    "restart": lambda pair: resting.restart(pair, Shape(5000), rounds=3, say=say),
+    "configmap": lambda pair: configmap.measure(pair, pods=1000, rounds=10, say=say),
+    "fairness": lambda pair: fairness.measure(pair, pods=5000, rounds=2, say=say),
+    "growth": lambda pair: growth.measure(
+        pair, only=tuple(growth.SHAPES), scale=1.0, rounds=2, say=say
+    ),
+}
+SUITES: Mapping[str, Suite] = {
+    "short": Suite(Streams(rounds=1, megabytes=20, idle=50), _SHORT),
+    "full": Suite(Streams(rounds=5, megabytes=100, idle=200), _FULL),
+}

@@ -1,0 +1,205 @@
+"""What the bridge is to reach, as data, and whether a report does. Pure.
+
+A target is about one figure of one benchmark, at one size of it. A run of another size is judged
+too, and the verdict says so: a ratio means the same there, a total may not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One bound."""
+
+    benchmark: str
+    figure: str
+    what: str
+    """For people: a row of a table."""
+    bound: float
+    unit: str = ""
+    at_least: bool = False
+    """Otherwise at most."""
+    shape: Mapping[str, Any] = field(default_factory=dict)
+    """What the benchmark is to be asked for, where the bound is meant for that."""
+    worst: bool = False
+    """Every round counts, and not the median: of what must never happen."""
+
+    def reached(self, figure: Mapping[str, Any]) -> tuple[float, bool]:
+        """What was found, of a figure in JSON, and whether it is good enough."""
+        if self.at_least:
+            found = figure["min" if self.worst else "median"]
+            return found, found >= self.bound
+        found = figure["max" if self.worst else "median"]
+        return found, found <= self.bound
+
+
+def _burst(
+    figure: str, what: str, bound: float, unit: str = "", *, at_least: bool = False
+) -> Target:
+    return Target("burst", f"bridge.{figure}", what, bound, unit, at_least, {"pods": 1000})
+
+
+def _exists(percent: int, bound: float) -> Iterator[Target]:
+    figure, what = f"exists_p{percent}_ms", "one pod: home's answer to its existence in the remote"
+    yield Target("latency", f"bridge.{figure}", f"{what}, p{percent}", bound, "ms")
+    copying = f"{what}, with its ConfigMap and Secret, p{percent}"
+    yield Target("latency", f"bridge_copying.{figure}", copying, bound, "ms")
+
+
+def _latency(figure: str, what: str, bound: float) -> Target:
+    return Target("latency", f"bridge.{figure}_ms", f"one pod: {what}", bound, "ms")
+
+
+def _latency_of_least(step: str, what: str, bound: float, least: float) -> Target:
+    figure, what = (
+        f"bridge.{step}_p50_of_least",
+        f"one pod: {what}, p50, in times the least bridge's",
+    )
+    return Target("latency", figure, what, round(bound / least, 2), "x")
+
+
+def _at_rest(
+    benchmark: str, figure: str, what: str, bound: float, unit: str = "", *, worst: bool = False
+) -> Target:
+    what = f"{benchmark} with 5,000 pods: {what}"
+    shape = {"pods": 5000}
+    return Target(benchmark, f"bridge.{figure}", what, bound, unit, shape=shape, worst=worst)
+
+
+def _growth(
+    figure: str, what: str, bound: float, unit: str = "x", *, worst: bool = False
+) -> Target:
+    return Target("growth", figure, what, bound, unit, shape={"scale": 1}, worst=worst)
+
+
+def _update(figure: str) -> Target:
+    what = f"update of a ConfigMap that 1,000 pods use: {figure}"
+    return Target("configmap", f"bridge.{figure}", what, 1, shape={"pods": 1000}, worst=True)
+
+
+#: On the machine of the targets the least bridge took this of CPU a pod, burst and deletion: a
+#: bound in milliseconds means as many times the least bridge's on another.
+_LEAST_BURST_MS, _LEAST_DELETE_MS = 1.3, 1.1
+#: And this time for one pod: until it exists there, until home knows that it runs, and for its
+#: deletion beyond the 16 ms that the remote needs.
+_LEAST_EXISTS_MS, _LEAST_RUNNING_MS, _LEAST_GONE_MS = 4.0, 5.0, 23.0 - 16.0
+
+#: Of pods.
+TARGETS: tuple[Target, ...] = (
+    _burst("of_least", "1,000 pods at once: rate, of the least bridge's", 0.9, "x", at_least=True),
+    _burst("of_direct", "1,000 pods at once: rate, of direct", 0.55, "x", at_least=True),
+    _burst("cpu_burst_ms", "CPU a pod, until Running", 2.5, "ms"),
+    _burst("cpu_delete_ms", "CPU a pod, deletion", 2.0, "ms"),
+    _burst(
+        "cpu_burst_of_least",
+        "CPU a pod, until Running, in times the least bridge's",
+        round(2.5 / _LEAST_BURST_MS, 2),
+        "x",
+    ),
+    _burst(
+        "cpu_delete_of_least",
+        "CPU a pod, deletion, in times the least bridge's",
+        round(2.0 / _LEAST_DELETE_MS, 2),
+        "x",
+    ),
+    _burst("writes", "API writes a pod over its life, Events aside", 5.0),
+    _burst("resident_mb", "resident memory, 1,000 running pods", 75.0, "MB"),
+    *_exists(50, 6.0),
+    *_exists(99, 15.0),
+    _latency("running_p50", "remote Running to home Running, p50", 7.0),
+    _latency("running_p99", "remote Running to home Running, p99", 20.0),
+    _latency("gone_added_p50", "deletion, beyond what the remote itself needs, p50", 10.0),
+    _latency_of_least("exists", "home's answer to its existence there", 6.0, _LEAST_EXISTS_MS),
+    _latency_of_least("running", "remote Running to home Running", 7.0, _LEAST_RUNNING_MS),
+    _latency_of_least("gone_added", "deletion, beyond the remote's", 10.0, _LEAST_GONE_MS),
+    _at_rest("idle", "cpu_percent", "of a core", 0.3, "%"),
+    _at_rest("idle", "writes", "writes but Lease and node status", 0, worst=True),
+    _at_rest("restart", "in_sync_seconds", "in sync after", 8.0, "s"),
+    _at_rest("restart", "pod_writes", "writes of pods", 0, worst=True),
+    _growth("pods.ratio", "CPU a pod, 10,000 pods against 500", 1.15),
+    _growth("namespaces.ratio", "CPU a pod, 100 namespaces against 1", 1.15),
+    _growth("references.ratio", "CPU a pod, 2,000 ConfigMaps against 10", 1.15),
+    _growth("pods.large_resident_mb", "resident memory, 10,000 running pods", 200.0, "MB"),
+    _growth("pods.large_lost", "10,000 pods: lost, run twice or left", 0, "", worst=True),
+    _update("reads"),
+    _update("writes"),
+)
+
+_SPEED = ("exec_output", "exec_input", "port_forward_download", "port_forward_echo", "logs")
+_TIME = ("log_first_byte", "exec_round_trip", "exec_keystroke")
+#: Of streams: docs/benchmarks.md.
+STREAMS: tuple[Target, ...] = (
+    *(
+        Target("streams", f"ratio_to_direct.{name}", f"{name}, of direct", 0.8, "x", at_least=True)
+        for name in _SPEED
+    ),
+    *(Target("streams", f"added_to_direct.{name}", f"{name}, added", 20.0, "ms") for name in _TIME),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A target beside what was found; ``found`` is None where the report has no such figure."""
+
+    target: Target
+    found: float | None = None
+    met: bool = False
+    elsewhere: str = ""
+    """What the run was asked for instead of what the target is meant for, for people."""
+
+    @property
+    def wanted(self) -> str:
+        """The bound, for people."""
+        bound = f"{self.target.bound:g}{suffix(self.target.unit)}"
+        return f"at {'least' if self.target.at_least else 'most'} {bound}"
+
+    @property
+    def word(self) -> str:
+        """met, missed, or not measured."""
+        if self.found is None:
+            return "not measured"
+        return ("met" if self.met else "missed") + (f" ({self.elsewhere})" * bool(self.elsewhere))
+
+    def as_json(self) -> dict[str, Any]:
+        """A line of a report."""
+        return {
+            "what": self.target.what,
+            "figure": self.target.figure,
+            "wanted": self.wanted,
+            "found": self.found,
+            "met": self.met,
+            "elsewhere": self.elsewhere,
+        }
+
+
+def judge(
+    report: Mapping[str, Any], targets: Sequence[Target] = (*TARGETS, *STREAMS)
+) -> list[Verdict]:
+    """The verdicts on a report in JSON, for the targets of its benchmark that it has figures of."""
+    return [
+        verdict(target, report)
+        for target in targets
+        if target.benchmark == report["benchmark"] and target.figure in report.get("figures", {})
+    ]
+
+
+def verdict(target: Target, report: Mapping[str, Any]) -> Verdict:
+    """The verdict on one figure of a report that has it."""
+    figure = report["figures"][target.figure]
+    found, met = target.reached(figure)
+    asked = report.get("asked", {})
+    other = [
+        f"{key} {asked.get(key)}, not {wanted}"
+        for key, wanted in target.shape.items()
+        if asked.get(key) != wanted
+    ]
+    return Verdict(target, found, met, ", ".join(other))
+
+
+def suffix(unit: str) -> str:
+    """How a unit is written behind a number: `5 ms`, `0.3%`, `1.15x`."""
+    return unit if unit in {"", "%", "x"} else f" {unit}"

@@ -1,0 +1,175 @@
+"""A real browser, without a driver: Chromium, headless, by its own protocol over a WebSocket.
+
+    python -m e2e.browser URL FILE       a picture of the page
+
+`Browser` opens pages, evaluates expressions in them, takes pictures, and notes what the browser
+complains of: errors of scripts, and what a Content-Security-Policy has stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import itertools
+import os
+import re
+import sys
+import tempfile
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from e2e.clusters.packages import Package, ensure
+
+#: What has it in Debian, with a font to draw with.
+PACKAGES = (Package("chromium", "chromium"), Package("fontconfig", "fc-list"))
+#: Seconds for a start, for an answer, and for something to come true on a page.
+START, ANSWER, SOON = 60.0, 30.0, 30.0
+#: Seconds between two looks at a page.
+LOOK = 0.1
+WIDTH, HEIGHT = 1000, 800
+_LISTENS = re.compile(rb"DevTools listening on (ws://\S+)")
+_OPTIONS = (
+    "--headless=new",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--remote-debugging-port=0",
+    f"--window-size={WIDTH},{HEIGHT}",
+)
+
+
+class Browser:
+    """One page of it. Use `opened`."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._numbers = itertools.count(1)
+        self._session = ""
+        self.complaints: list[str] = []
+        """What it said of errors, since it was opened."""
+
+    async def begin(self) -> None:
+        """Has a page that tells what goes wrong."""
+        target = await self._ask("Target.createTarget", url="about:blank")
+        attached = await self._ask(
+            "Target.attachToTarget", targetId=target["targetId"], flatten=True
+        )
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Log", "Runtime"):
+            await self._ask(f"{domain}.enable")
+
+    async def go(self, url: str) -> None:
+        """Opens the address, and waits until the page is complete."""
+        answer = await self._ask("Page.navigate", url=url)
+        if error := answer.get("errorText"):
+            raise AssertionError(f"{url}: {error}")
+        await self.until("location.href !== 'about:blank' && document.readyState === 'complete'")
+
+    async def evaluate(self, expression: str) -> Any:
+        """The value of an expression of JavaScript; of a promise, what it becomes."""
+        answer = await self._ask(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
+        if told := answer.get("exceptionDetails"):
+            raise AssertionError(f"{expression}: {told}")
+        return answer["result"].get("value")
+
+    async def until(self, expression: str) -> None:
+        """Waits until it is true."""
+        try:
+            async with asyncio.timeout(SOON):
+                while True:
+                    if await self.evaluate(expression):
+                        return
+                    await asyncio.sleep(LOOK)
+        except TimeoutError:
+            text = await self.evaluate("document.body.innerText")
+            raise AssertionError(f"not in {SOON:.0f} s: {expression}\n{text}") from None
+
+    async def picture(self) -> bytes:
+        """The whole page, as PNG."""
+        answer = await self._ask("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        return base64.b64decode(answer["data"])
+
+    async def _ask(self, method: str, **params: Any) -> dict[str, Any]:
+        number = next(self._numbers)
+        message = {"id": number, "method": method, "params": params}
+        await self._socket.send_json(
+            {**message, "sessionId": self._session} if self._session else message
+        )
+        async with asyncio.timeout(ANSWER):
+            while True:
+                said = await self._socket.receive_json()
+                if said.get("id") == number:
+                    assert "error" not in said, f"{method}: {said}"
+                    found: dict[str, Any] = said["result"]
+                    return found
+                self._note(said)
+
+    def _note(self, said: dict[str, Any]) -> None:
+        params = said.get("params", {})
+        if said.get("method") == "Log.entryAdded":
+            entry = params["entry"]
+            if entry["level"] in ("warning", "error"):
+                self.complaints.append(f"{entry['level']}: {entry['text']}")
+        elif said.get("method") == "Runtime.exceptionThrown":
+            self.complaints.append(str(params["exceptionDetails"]))
+
+
+@asynccontextmanager
+async def opened() -> AsyncIterator[Browser]:
+    """A browser with an empty profile. It is installed where it is missing."""
+    ensure(PACKAGES, print)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        options = [*_OPTIONS, f"--user-data-dir={profile}"]
+        if os.geteuid() == 0:
+            options.append("--no-sandbox")  # It refuses to have one as root.
+        process = await asyncio.create_subprocess_exec(
+            "chromium", *options, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE
+        )
+        try:
+            async with asyncio.timeout(START):
+                address = await _address(process)
+            async with (
+                aiohttp.ClientSession() as session,
+                session.ws_connect(address, max_msg_size=0) as socket,
+            ):
+                browser = Browser(socket)
+                await browser.begin()
+                yield browser
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(10):
+                    await process.communicate()
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+async def _address(process: asyncio.subprocess.Process) -> str:
+    assert process.stderr is not None
+    said = b""
+    while line := await process.stderr.readline():
+        said += line
+        if found := _LISTENS.search(line):
+            return found[1].decode()
+    raise AssertionError(f"chromium ended: {said.decode()}")
+
+
+async def picture(url: str) -> bytes:
+    """A picture of the page."""
+    async with opened() as browser:
+        await browser.go(url)
+        return await browser.picture()
+
+
+if __name__ == "__main__":
+    Path(sys.argv[2]).write_bytes(asyncio.run(picture(sys.argv[1])))

@@ -1,0 +1,88 @@
+"""The links and anchors of a page in Markdown, as GitHub and the site have them. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+_FENCE = re.compile(r"^\s*(```|~~~)")
+_HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*$")
+_TAG = re.compile(r"<[^>]*>")
+_ID = re.compile(r'<a id="([^"]+)">')
+_CODE = re.compile(r"`[^`]*`")
+_LINK = re.compile(r"(?P<text>!?\[(?:[^\[\]]|\[[^\]]*\])*\])\((?P<target>[^()\s]+)\)")
+
+
+class Link(NamedTuple):
+    """A link, and where it is."""
+
+    line: int
+    target: str
+
+    @property
+    def path(self) -> str:
+        """The file; "" for the page itself."""
+        return self.target.partition("#")[0]
+
+    @property
+    def anchor(self) -> str:
+        """The place in it; "" for its begin."""
+        return self.target.partition("#")[2]
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it leads out of the repository."""
+        return bool(re.match(r"[a-z][a-z0-9+.-]*:", self.target))
+
+
+def slug(heading: str, separator: str = "-") -> str:
+    """The anchor of a heading. The second parameter is for MkDocs, which calls it so."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", _TAG.sub("", heading)).lower()
+    return re.sub(r"[^\w\s-]", "", text).strip().replace(" ", separator)
+
+
+def anchors(page: str) -> list[str]:
+    """Of all headings, and those that are set by hand, in their order."""
+    found = []
+    for _, line in _prose(page):
+        found += _ID.findall(line)
+        if match := _HEADING.match(line):
+            found.append(slug(match[1]))
+    return found
+
+
+def links(page: str) -> Iterator[Link]:
+    """All links that are not part of code."""
+    for number, line in _prose(page):
+        # The text of a link may be code, its address never is.
+        for match in _LINK.finditer(_without_links_in_code(line)):
+            yield Link(number, match["target"])
+
+
+def relinked(page: str, change: Callable[[str], str | None]) -> str:
+    """The page with the target of each link changed; None leaves its text alone."""
+
+    def changed(match: re.Match[str]) -> str:
+        target = change(match["target"])
+        return f"{match['text']}({target})" if target is not None else match["text"][1:-1]
+
+    lines = page.split("\n")
+    for number, line in _prose(page):
+        lines[number - 1] = _LINK.sub(changed, line)
+    return "\n".join(lines)
+
+
+def _without_links_in_code(line: str) -> str:
+    return _CODE.sub(lambda it: it[0].replace("](", "] ("), line)
+
+
+def _prose(page: str) -> Iterator[tuple[int, str]]:
+    """The lines that are not of a block of code, from 1 on."""
+    fence = ""
+    for number, line in enumerate(page.split("\n"), start=1):
+        match = _FENCE.match(line)
+        if match and fence in ("", match[1]):
+            fence = "" if fence else match[1]
+        elif not fence:
+            yield number, line

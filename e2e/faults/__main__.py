@@ -1,0 +1,124 @@
+"""`python -m e2e.faults COMMAND`: faults on two real clusters, and an audit after each.
+
+The clusters are those of ``--prefix``; they are started when they are not up, and then taken down.
+The exit status is 1 where anything was counted.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Annotated
+
+import typer
+
+from e2e.clusters import Settings, down, find, specs, up
+from e2e.clusters.model import Backend
+from e2e.faults import registry, report
+from e2e.faults.conduct import Run, seeded
+from e2e.faults.stage import set_up
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
+
+#: Faults need processes and namespaces of this machine.
+BACKEND = Backend.NATIVE
+
+
+@app.command("list")
+def list_faults() -> None:
+    """Every fault: its name, what it does, and how it heals."""
+    for fault in registry.FAULTS:
+        typer.echo(f"{fault.name}\n    {fault.what}; {fault.heals}")
+
+
+@app.command()
+def run(
+    *,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Only faults whose names begin so; may be repeated.", metavar="NAME"),
+    ] = None,
+    minutes: Annotated[float, typer.Option(help="How long trials are begun.", min=0)] = 30,
+    seed: Annotated[int | None, typer.Option(help="Of chance; a new one unless given.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--json", help="Write the report there.", metavar="FILE")
+    ] = None,
+    write: Annotated[bool, typer.Option(help="Put the table into docs/reliability.md.")] = False,
+    prefix: Annotated[str, typer.Option(help="The set of clusters to use.")] = "cb",
+    verbose: Annotated[bool, typer.Option(help="Tell every step of the mix too.")] = False,
+) -> None:
+    """Faults, one after the other, for so many minutes; ends with a table."""
+    try:
+        faults = registry.named(only or ())
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--only") from None
+    folder = Path(mkdtemp(prefix="cluster-bridge-faults-"))
+    chosen, begin = seeded(seed), time.monotonic()
+    say(f"faults: --seed {chosen} --minutes {minutes:g}; logs are in {folder}")
+    settings = Settings(prefix=prefix, backend=BACKEND)
+    before = set(find(settings))
+    try:
+        found = up(specs(["home", "remote"]), settings, say)
+        home, remote = found["home"], found["remote"]
+        steps = (folder / "steps.log").open("w", buffering=1)
+
+        def step(line: str) -> None:
+            print(line, file=steps)
+            if verbose:
+                say(line)
+
+        with steps, set_up(home, remote, settings, folder=folder, seed=chosen, say=step) as stage:
+            made = Run(stage, say)
+            plan = registry.plan(faults, random.Random(chosen))
+            try:
+                made.faults(plan, until=time.monotonic() + minutes * 60)
+            finally:
+                asked = {"seed": chosen, "minutes": minutes, "only": only or []}
+                took = time.monotonic() - begin
+                result = report.report(
+                    made.trials, faults, **asked, took=took, kubernetes=home.kubernetes
+                )
+                report.show(result)
+                if file is not None:
+                    file.write_text(json.dumps(result, indent=2) + "\n")
+    finally:
+        if started := [name for name in find(settings) if name not in before]:
+            down(started, settings, say)
+    if write:
+        _write([result])
+    if not report.is_clean(result):
+        raise typer.Exit(1)
+
+
+@app.command()
+def table(
+    reports: Annotated[
+        list[Path], typer.Argument(help="Reports of `run --json`.", exists=True, dir_okay=False)
+    ],
+    *,
+    write: Annotated[bool, typer.Option(help="Put it into docs/reliability.md.")] = False,
+) -> None:
+    """The table of docs/reliability.md, from reports; what they counted is added up."""
+    found = [json.loads(path.read_text()) for path in reports]
+    if write:
+        _write(found)
+    else:
+        typer.echo(report.document(registry.FAULTS, found))
+
+
+def _write(found: list[report.Json]) -> None:
+    made = report.document(registry.FAULTS, found)
+    report.FILE.write_text(report.renewed(report.FILE.read_text(), made))
+
+
+def say(line: str) -> None:
+    """Progress, on standard error."""
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    app(prog_name="python -m e2e.faults")

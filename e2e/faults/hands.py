@@ -1,0 +1,246 @@
+"""People in the remote: they delete and edit what is the bridge's, and machines go away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from e2e.audit.model import HOME_NAME, LABEL_HOME, LABEL_NODE
+from e2e.clusters.node import KUBELET
+from e2e.faults.model import Fault
+from e2e.faults.stage import Stage
+from e2e.kubectl import Json, get, is_ready, uids, wait_for
+
+#: Seconds until the remote calls a silent node lost (its controller-manager's grace is 50), and
+#: until a kubelet that is back has ended what it should no longer run.
+_LOST_SECONDS = 120.0
+#: Seconds for home to tell what the remote tells, on a machine that is busy.
+_FOLLOWS_SECONDS = 30.0
+#: Of ours, and of no other kind that a bridge makes beside pods and namespaces.
+_COPIES = "configmaps,secrets,services,endpointslices"
+
+
+@contextmanager
+def _namespace_deleted(stage: Stage) -> Iterator[None]:
+    bridged = stage.bridged
+    before = uids(get(stage.remote, "namespaces")).get(bridged.remote_namespace)
+    stage.remote.kubectl("delete", "namespace", bridged.remote_namespace, "--wait=false")
+    yield
+    wait_for(
+        lambda: uids(get(stage.remote, "namespaces")).get(bridged.remote_namespace) != before,
+        "the remote namespace is gone",
+        seconds=_LOST_SECONDS,
+    )
+
+
+@contextmanager
+def _pods_deleted(stage: Stage) -> Iterator[None]:
+    names = _some(stage, _free(stage.bridged.remote_pods()))
+    how = stage.random.choice((["--grace-period=0", "--force"], ["--grace-period=1"], []))
+    _there(stage, "delete", "pod", *names, "--wait=false", *how)
+    yield
+
+
+@contextmanager
+def _copies_deleted(stage: Stage) -> Iterator[None]:
+    for kind in _COPIES.split(","):
+        names = _some(stage, _ours(stage, kind))
+        if names:
+            _there(stage, "delete", kind, *names, "--wait=false")
+    yield
+
+
+@contextmanager
+def _copies_edited(stage: Stage) -> Iterator[None]:
+    patch = json.dumps({"data": {"KEY": None, "by-hand": "Z3VpbHR5"}})
+    for kind in ("configmap", "secret"):
+        for name in _ours(stage, kind):
+            if "KEY" in (get_one_there(stage, kind, name).get("data") or {}):
+                _there(stage, "patch", kind, name, "--type=merge", "--patch", patch)
+    for name in _ours(stage, "service"):
+        port = json.dumps([{"op": "replace", "path": "/spec/ports/0/port", "value": 4711}])
+        _there(stage, "patch", "service", name, "--type=json", "--patch", port)
+    yield
+
+
+@contextmanager
+def _pods_edited(stage: Stage) -> Iterator[None]:
+    for name in _free(stage.bridged.remote_pods()):
+        _there(stage, "label", "pod", name, "app=by-hand", "by-hand=yes", "--overwrite")
+        _there(stage, "annotate", "pod", name, "by-hand=yes", "--overwrite")
+    yield
+
+
+@contextmanager
+def _labels_taken(stage: Stage) -> Iterator[None]:
+    """What has no label of ours is somebody else's, and whoever took the labels has to say whose:
+    here they put them back, or remove the object."""
+    put_back = stage.random.random() < 0.5
+    taken = [("pod", name) for name in _some(stage, _free(stage.bridged.remote_pods()))[:3]]
+    taken += [("configmap", name) for name in _some(stage, _ours(stage, "configmap"))[:2]]
+    labels = {}
+    for kind, name in taken:
+        labels[kind, name] = get_one_there(stage, kind, name)["metadata"].get("labels") or {}
+        _there(stage, "label", kind, name, f"{LABEL_NODE}-", f"{LABEL_HOME}-")
+    yield
+    for (kind, name), before in labels.items():
+        if put_back:
+            values = [f"{key}={before[key]}" for key in (LABEL_NODE, LABEL_HOME) if key in before]
+            _there(stage, "label", kind, name, *values, "--overwrite")
+        else:
+            _there(stage, "delete", kind, name, "--wait=false")
+
+
+@contextmanager
+def _node_silent(stage: Stage) -> Iterator[None]:
+    stage.remote.stop_component(KUBELET)
+    try:
+        # When the remote says so is the affair of its node controller, which says it once.
+        wait_for(
+            lambda: not any(is_ready(pod) for pod in stage.bridged.remote_pods()),
+            "the remote tells that no pod is ready",
+            seconds=_LOST_SECONDS,
+        )
+        wait_for(
+            lambda: not any(is_ready(pod) for pod in stage.bridged.home_pods()),
+            "home tells that no pod is ready",
+            seconds=_FOLLOWS_SECONDS,
+        )
+        yield
+    finally:
+        stage.remote.start_component(KUBELET)
+        _wait_for_node(stage)
+
+
+@contextmanager
+def _node_gone(stage: Stage) -> Iterator[None]:
+    """Its pods go with it, as the remote's pod collector finds out after 40 s."""
+    there = set(uids(stage.bridged.remote_pods()).values())
+    stage.remote.stop_component(KUBELET)
+    try:
+        stage.remote.kubectl("delete", "node", *stage.remote.node_names)
+        yield
+        wait_for(
+            lambda: not there & set(uids(stage.bridged.remote_pods()).values()),
+            "the remote's pods are gone with their node",
+            seconds=_LOST_SECONDS,
+        )
+    finally:
+        stage.remote.start_component(KUBELET)
+        _wait_for_node(stage)
+
+
+def _wait_for_node(stage: Stage) -> None:
+    def ready() -> bool:
+        nodes = get(stage.remote, "nodes")
+        return bool(nodes) and all(map(is_ready, nodes))
+
+    wait_for(ready, "the remote's node is back", seconds=_LOST_SECONDS)
+
+
+def _free(pods: Sequence[Json]) -> list[str]:
+    """Ours, but for the witnesses."""
+    return [
+        pod["metadata"]["name"]
+        for pod in pods
+        if LABEL_NODE in (pod["metadata"].get("labels") or {})
+        and not pod["metadata"]["name"].startswith("witness-")
+    ]
+
+
+def _ours(stage: Stage, kind: str) -> list[str]:
+    selector = f"{LABEL_NODE}={stage.bridged.node}"
+    found = get(stage.remote, kind, namespace=stage.bridged.remote_namespace, selector=selector)
+    # The remote's own controller copies a Service's labels to what it makes of it.
+    return [
+        obj["metadata"]["name"]
+        for obj in found
+        if kind != "endpointslices" or HOME_NAME in (obj["metadata"].get("annotations") or {})
+    ]
+
+
+def _some(stage: Stage, names: list[str]) -> list[str]:
+    return stage.random.sample(names, k=(len(names) + 1) // 2)
+
+
+def get_one_there(stage: Stage, kind: str, name: str) -> Json:
+    """An object in the bridge's namespace of the remote; empty where it has just gone."""
+    args = ("get", kind, name, "-n", stage.bridged.remote_namespace, "-o", "json")
+    found = stage.remote.kubectl(*args, check=False)
+    made: Json = json.loads(found.stdout) if found.returncode == 0 else {"metadata": {}}
+    return made
+
+
+def _there(stage: Stage, *args: str) -> None:
+    """What is gone already needs nothing."""
+    stage.mix.note(f"by hand: {' '.join(args)}")
+    stage.remote.kubectl("-n", stage.bridged.remote_namespace, *args, check=False)
+
+
+_LEFT_ALONE = "the bridge makes it good"
+
+FAULTS = (
+    Fault(
+        "by hand: pods deleted",
+        "half of the remote's pods are deleted, by force or gracefully",
+        _LEFT_ALONE,
+        _pods_deleted,
+        trials=2,
+        short=True,
+    ),
+    Fault(
+        "by hand: copies deleted",
+        "half of the ConfigMaps, Secrets, Services and endpoints are deleted",
+        _LEFT_ALONE,
+        _copies_deleted,
+        trials=2,
+        short=True,
+    ),
+    Fault(
+        "by hand: copies edited",
+        "every ConfigMap, Secret and Service has other content",
+        _LEFT_ALONE,
+        _copies_edited,
+        trials=2,
+    ),
+    Fault(
+        "by hand: pods edited",
+        "every remote pod has other labels and annotations",
+        _LEFT_ALONE,
+        _pods_edited,
+    ),
+    Fault(
+        "by hand: labels taken away",
+        "some pods and ConfigMaps lose the labels that say whose they are",
+        "whoever took them puts them back, or deletes the objects",
+        _labels_taken,
+        trials=2,
+    ),
+    Fault(
+        "by hand: namespace deleted",
+        "the remote namespace is deleted, with all that is in it",
+        _LEFT_ALONE,
+        _namespace_deleted,
+        harms=True,
+        trials=2,
+    ),
+    Fault(
+        "remote: node silent",
+        "the remote's kubelet stops, until its node is called lost",
+        "it is started again",
+        _node_silent,
+        harms=True,
+        native=True,
+        seconds=(0.0, 1.0),
+    ),
+    Fault(
+        "remote: node gone",
+        "the remote's kubelet stops, and its node is deleted; its pods go with it",
+        "the kubelet is started again, and makes the node anew",
+        _node_gone,
+        harms=True,
+        native=True,
+        seconds=(5.0, 10.0),
+    ),
+)

@@ -1,0 +1,162 @@
+"""The bridge ends, at whatever moment, or stands still."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from e2e.bridge import BridgeFailed
+from e2e.faults.model import Fault
+from e2e.faults.stage import Stage
+
+#: Seconds in which a bridge that was killed is killed at the latest: what a step of the mix makes
+#: it do is under way for about so long.
+_MOMENT = 1.5
+#: Seconds that a start takes at the most, until it is worth no surprise any more.
+_STARTING = 2.5
+#: How often in a row a start is killed.
+_ROW = 4
+
+
+@contextmanager
+def _killed(stage: Stage) -> Iterator[None]:
+    _at_a_random_moment(stage)
+    stage.bridge.kill()
+    yield
+    stage.bridge.start()
+
+
+@contextmanager
+def _terminated(stage: Stage) -> Iterator[None]:
+    _at_a_random_moment(stage)
+    status = stage.bridge.stop(signal.SIGTERM)
+    if status != 0:
+        raise BridgeFailed(f"SIGTERM: it ended with {status}, not 0")
+    yield
+    stage.bridge.start()
+
+
+@contextmanager
+def _killed_at_the_start(stage: Stage) -> Iterator[None]:
+    stage.bridge.kill()
+    for _ in range(_ROW):
+        stage.bridge.launch()
+        time.sleep(stage.random.uniform(0.0, _STARTING))
+        stage.require_bridge()
+        stage.bridge.kill()
+        stage.mix.step()
+    yield
+    stage.bridge.start()
+
+
+@contextmanager
+def _terminated_at_the_start(stage: Stage) -> Iterator[None]:
+    stage.bridge.kill()
+    for _ in range(_ROW):
+        stage.bridge.launch()
+        time.sleep(stage.random.uniform(0.0, _STARTING))
+        # Before its handler is there, the signal ends it as any program: only the time counts.
+        stage.bridge.stop(signal.SIGTERM)
+        stage.mix.step()
+    yield
+    stage.bridge.start()
+
+
+@contextmanager
+def _frozen(stage: Stage) -> Iterator[None]:
+    process = stage.bridge.process
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+@contextmanager
+def _gone_at_home(stage: Stage) -> Iterator[None]:
+    """Force-deleted pods leave nothing at home that could be asked."""
+    stage.bridge.kill()
+    bridged = stage.bridged
+    names = [pod["metadata"]["name"] for pod in bridged.home_pods()]
+    free = [name for name in names if not name.startswith("witness-")]
+    picked = stage.random.sample(free, k=max(1, len(free) // 2)) if free else []
+    if picked:
+        bridged.kubectl("delete", "pod", *picked, "--grace-period=0", "--force", check=False)
+    yield
+    stage.bridge.start()
+
+
+def _at_a_random_moment(stage: Stage) -> None:
+    for _ in range(stage.random.randint(1, 2)):
+        stage.mix.step()
+    time.sleep(stage.random.uniform(0.0, _MOMENT))
+    stage.require_bridge()
+
+
+FAULTS = (
+    Fault(
+        "bridge: kill -9",
+        "the process is killed, a moment after something was asked of it",
+        "it is started again",
+        _killed,
+        seconds=(0.0, 3.0),
+        times=4,
+        trials=5,
+        short=True,
+    ),
+    Fault(
+        "bridge: SIGTERM",
+        "the process is asked to end, a moment after something was asked of it",
+        "it is started again",
+        _terminated,
+        seconds=(0.0, 3.0),
+        times=4,
+        trials=4,
+        short=True,
+    ),
+    Fault(
+        "bridge: kill -9 as it starts",
+        f"{_ROW} starts in a row are killed, each at another moment",
+        "the next one is left alone",
+        _killed_at_the_start,
+        seconds=(0.0, 1.0),
+        trials=3,
+        counts=_ROW,
+        short=True,
+    ),
+    Fault(
+        "bridge: SIGTERM as it starts",
+        f"{_ROW} starts in a row are asked to end, each at another moment",
+        "the next one is left alone",
+        _terminated_at_the_start,
+        seconds=(0.0, 1.0),
+        trials=2,
+        counts=_ROW,
+    ),
+    Fault(
+        "bridge: stands still",
+        "the process is stopped for a few seconds (SIGSTOP), as with its machine",
+        "it goes on (SIGCONT)",
+        _frozen,
+        seconds=(3.0, 8.0),
+    ),
+    Fault(
+        "bridge: stands still for long",
+        "the process is stopped until its Lease is over and its connections are given up",
+        "it goes on",
+        _frozen,
+        seconds=(65.0, 75.0),
+    ),
+    Fault(
+        "bridge: away, and home's pods are force-deleted",
+        "the process is killed, and half of home's pods are removed without a word",
+        "it is started again",
+        _gone_at_home,
+        seconds=(1.0, 4.0),
+        trials=2,
+        short=True,
+    ),
+)

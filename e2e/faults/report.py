@@ -1,0 +1,121 @@
+"""What a run has found: as JSON, as a table for a terminal, and as that of docs/reliability.md.
+
+Pure but for the reading of the machine's name.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from e2e.faults.model import COUNTED, Fault, Tally, Trial, tallies
+
+FILE = Path(__file__).parents[2] / "docs" / "reliability.md"
+BEGIN = "<!-- faults, made by `python -m e2e.faults table --write REPORT...`: do not edit -->"
+END = "<!-- end -->"
+#: Columns of output that goes to no terminal.
+_PLAIN_WIDTH = 140
+
+Json = Mapping[str, Any]
+
+
+def report(trials: Sequence[Trial], faults: Sequence[Fault], **asked: Any) -> dict[str, Any]:
+    """A run as JSON. ``faults`` are those that it was for: those of no trial are told too."""
+    found = {tally.fault: tally for tally in tallies(list(trials))}
+    rows = [found.pop(fault.name, Tally(fault.name)) for fault in faults]
+    return {
+        "asked": asked,
+        "machine": {
+            "cpus": os.cpu_count(),
+            "system": platform.system(),
+            "python": platform.python_version(),
+        },
+        "faults": [tally.as_json() for tally in (*rows, *found.values())],
+        "counted": [
+            {
+                "fault": trial.fault,
+                "findings": list(map(str, trial.findings)),
+                "failed": trial.failed,
+            }
+            for trial in trials
+            if not trial.clean
+        ],
+    }
+
+
+def is_clean(found: Json) -> bool:
+    """Whether nothing was counted."""
+    return not found["counted"]
+
+
+def show(found: Json) -> None:
+    """Prints it for people, on standard error."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        console = Console(stderr=True, width=_PLAIN_WIDTH, no_color=True)
+    table = Table(title=_title(found), title_justify="left")
+    table.add_column("fault")
+    for column in ("tried", "audits", "counted"):
+        table.add_column(column, justify="right")
+    for row in found["faults"]:
+        style = "red" if any(row["counted"].values()) else None
+        cells = (row["fault"], str(row["tried"]), str(row["trials"]), _counted(row["counted"]))
+        table.add_row(*cells, style=style)
+    console.print(table)
+    for one in found["counted"]:
+        for line in (*one["findings"], *one["failed"]):
+            console.print(f"{one['fault']}: {line}", markup=False, highlight=False)
+
+
+def document(faults: Sequence[Fault], reports: Sequence[Json]) -> str:
+    """The table of docs/reliability.md: a row for every fault, whether it was tried or not."""
+    rows = {fault.name: Tally(fault.name) for fault in faults}
+    for found in reports:
+        for row in found["faults"]:
+            tally = rows.setdefault(row["fault"], Tally(row["fault"]))
+            tally.trials += row["trials"]
+            tally.tried += row["tried"]
+            tally.counted.update(row["counted"])
+    said = {fault.name: fault.what for fault in faults}
+    lines = ["| fault | what is done | tried | audits | counted |", "|---|---|---:|---:|---|"]
+    for name, tally in rows.items():
+        counted = _counted(tally.counted) if tally.tried else "not tried"
+        what = said.get(name, "jobs end, then all is deleted; nothing of ours is left")
+        lines.append(f"| {name} | {what} | {tally.tried} | {tally.trials} | {counted} |")
+    heads = [f"- {_title(found)}" for found in reports] or ["- none yet"]
+    return "\n".join(["Runs:", "", *heads, "", *lines])
+
+
+def renewed(text: str, table: str) -> str:
+    """The document with another table between its marks.
+
+    :raises ValueError: the marks are not there.
+    """
+    before, begun, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begun and end):
+        raise ValueError(f"no {BEGIN!r} … {END!r} in {FILE.name}")
+    return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
+
+
+def _title(found: Json) -> str:
+    asked = found["asked"]
+    machine = found["machine"]
+    command = "python -m e2e.faults run"
+    command += f" --minutes {asked['minutes']:g} --seed {asked['seed']}"
+    command += "".join(f" --only {name!r}" for name in asked.get("only", ()))
+    tried = sum(row["tried"] for row in found["faults"])
+    return (
+        f"`{command}`: {tried} faults in {asked['took'] / 60:.0f} minutes, Kubernetes "
+        f"{asked['kubernetes']}, {machine['cpus']} CPUs, Python {machine['python']}"
+    )
+
+
+def _counted(counted: Mapping[str, int]) -> str:
+    return ", ".join(f"{counted[name]} {name}" for name in COUNTED if counted.get(name)) or "0"

@@ -1,0 +1,186 @@
+"""API servers that restart, together with what is asked of them, and what they forget."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from e2e.clusters.control_plane import API_SERVER, ETCD
+from e2e.clusters.model import Cluster
+from e2e.clusters.native import NativeControl
+from e2e.clusters.shell import run
+from e2e.faults.model import Fault
+from e2e.faults.stage import READY_SECONDS, Stage
+from e2e.kubectl import wait_for
+
+_ETCD = "http://127.0.0.1:2379/v3"
+
+
+@contextmanager
+def _stopped(stage: Stage, *, side: str, grace: float) -> Iterator[None]:
+    """What the mix asks meanwhile may be asked of the server that is away."""
+    cluster = getattr(stage, side)
+    stage.mix.lenient = True
+    cluster.stop_component(API_SERVER, grace=grace)
+    try:
+        yield
+    finally:
+        _start(cluster)
+        stage.mix.lenient = False
+
+
+@contextmanager
+def _hangs(stage: Stage, *, side: str) -> Iterator[None]:
+    """It takes connections and says nothing. The mix waits, since it would hang too."""
+    cluster = getattr(stage, side)
+    cluster.suspend_component(API_SERVER)
+    try:
+        stage.sleep(stage.random.uniform(4.0, 12.0))
+    finally:
+        cluster.resume_component(API_SERVER)
+    yield
+
+
+@contextmanager
+def _rolling(stage: Stage) -> Iterator[None]:
+    """One after the other, twice, with work between."""
+    stage.mix.lenient = True
+    try:
+        for side in ("remote", "home", "remote", "home"):
+            with _stopped(stage, side=side, grace=stage.random.choice((0.0, 10.0))):
+                pass
+            stage.mix.lenient = True
+            stage.work(stage.random.uniform(0.5, 3.0))
+    finally:
+        stage.mix.lenient = False
+    yield
+
+
+@contextmanager
+def _forgetful(stage: Stage, *, side: str) -> Iterator[None]:
+    """The versions that the bridge's watches go on from are forgotten while it is cut off.
+
+    Compaction alone would not do it: an API server answers watches from a cache of its own, which
+    is empty after a restart.
+    """
+    cluster = getattr(stage, side)
+    stage.packets.drop(cluster)
+    stage.mix.lenient = True
+    try:
+        stage.work(stage.random.uniform(2.0, 5.0))
+        compact(cluster)
+        cluster.stop_component(API_SERVER, grace=0)
+        _start(cluster)
+        stage.work(1.0)
+    finally:
+        stage.packets.heal()
+        stage.mix.lenient = False
+    yield
+
+
+@contextmanager
+def _etcd_restarts(stage: Stage, *, side: str) -> Iterator[None]:
+    cluster = getattr(stage, side)
+    stage.mix.lenient = True
+    cluster.stop_component(ETCD, grace=0)
+    try:
+        yield
+    finally:
+        cluster.start_component(ETCD)
+        _wait(cluster)
+        stage.mix.lenient = False
+
+
+def compact(cluster: Cluster) -> int:
+    """etcd forgets everything but what is now; the revision that is left."""
+    control = cluster.control
+    assert isinstance(control, NativeControl)
+    inside = ["nsenter", f"--net={control.site.network.path}", "--"]
+
+    def ask(path: str, body: dict[str, object]) -> dict[str, object]:
+        curl = ["curl", "--silent", "--show-error", "--fail", "--data", json.dumps(body)]
+        found: dict[str, object] = json.loads(run([*inside, *curl, f"{_ETCD}/{path}"]).stdout)
+        return found
+
+    header = ask("kv/range", {"key": "AA==", "limit": 1})["header"]
+    assert isinstance(header, dict)
+    revision = int(header["revision"])
+    ask("kv/compaction", {"revision": revision, "physical": True})
+    return revision
+
+
+def _start(cluster: Cluster) -> None:
+    cluster.start_component(API_SERVER)
+    _wait(cluster)
+
+
+def _wait(cluster: Cluster) -> None:
+    wait_for(
+        lambda: cluster.kubectl("get", "--raw", "/readyz", check=False, timeout=20).returncode == 0,
+        f"{cluster.name}'s API server is back",
+        seconds=READY_SECONDS,
+    )
+
+
+def _restart(side: str, *, how: str, grace: float, short: bool = False) -> Fault:
+    return Fault(
+        f"{side}: API server, {how}",
+        f"the API server is ended ({how}), and is away for some seconds",
+        "it is started again",
+        partial(_stopped, side=side, grace=grace),
+        seconds=(0.0, 6.0),
+        native=True,
+        short=short,
+    )
+
+
+FAULTS = (
+    _restart("remote", how="kill -9", grace=0.0, short=True),
+    _restart("home", how="kill -9", grace=0.0),
+    _restart("remote", how="SIGTERM", grace=10.0),
+    _restart("home", how="SIGTERM", grace=10.0, short=True),
+    Fault(
+        "both: API servers, one after the other",
+        "each API server is restarted twice, in turn, while the bridge works",
+        "they are started again",
+        _rolling,
+        seconds=(0.0, 1.0),
+        native=True,
+        counts=4,
+    ),
+    *(
+        Fault(
+            f"{side}: watches are told 410",
+            "while the bridge is cut off, etcd is compacted and the API server restarted, so that "
+            "no watch can go on where it was",
+            "the packet rules are removed",
+            partial(_forgetful, side=side),
+            seconds=(0.0, 1.0),
+            native=True,
+            packets=True,
+        )
+        for side in ("remote", "home")
+    ),
+    *(
+        Fault(
+            f"{side}: API server hangs",
+            "the API server is stopped (SIGSTOP) for 4 to 12 s: it takes connections and answers "
+            "nothing",
+            "it goes on (SIGCONT)",
+            partial(_hangs, side=side),
+            seconds=(0.0, 1.0),
+            native=True,
+        )
+        for side in ("remote", "home")
+    ),
+    Fault(
+        "remote: etcd, kill -9",
+        "the remote's etcd is killed; its API server answers with errors",
+        "it is started again",
+        partial(_etcd_restarts, side="remote"),
+        seconds=(1.0, 6.0),
+        native=True,
+    ),
+)

@@ -1,0 +1,270 @@
+"""What faults are made on: two clusters, the bridge between them, and the work that goes on.
+
+The bridge runs in a namespace of its own (`Line`) where the clusters are namespaces of this
+machine, so that what is broken between it and an API server is broken for nobody else: the mix and
+the audit go on. For some faults it is joined in another way (`Join`); `join` changes over.
+`recover` ends whatever is broken, known or not, so that one trial does not spoil the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from e2e.bridge import Bridge
+from e2e.clusters.control_plane import API_SERVER
+from e2e.clusters.errors import ClusterError
+from e2e.clusters.model import Backend, Cluster, Settings
+from e2e.clusters.node import KUBELET
+from e2e.clusters.shell import run
+from e2e.conftest import Bridged, joined, usual_options
+from e2e.faults.clock import Clock
+from e2e.faults.model import Join
+from e2e.faults.network import Line
+from e2e.faults.proxy import Proxy
+from e2e.faults.tokens import Credential
+from e2e.faults.witness import Witnesses
+from e2e.kubectl import get_one, wait_for
+from e2e.soak import Mix
+
+#: Seconds until the node is Ready after the last thing that was wrong, and an API server answers.
+READY_SECONDS = 90.0
+#: Seconds between two steps of the mix.
+_PACE = (0.1, 0.6)
+#: Bytes of the small disk.
+_DISK = "384k"
+
+
+class BridgeEnded(Exception):
+    """The bridge has ended, and nobody had asked it to."""
+
+
+@dataclass
+class Stage:
+    """See the module. ``random`` decides what the faults leave to chance."""
+
+    bridged: Bridged
+    folder: Path
+    random: random.Random
+    mix: Mix
+    witnesses: Witnesses
+    line: Line | None
+    home_proxy: Proxy
+    remote_proxy: Proxy
+    credential: Credential
+    clock: Clock
+    how: Join = Join.DIRECT
+
+    @property
+    def bridge(self) -> Bridge:
+        """The bridge."""
+        return self.bridged.bridge
+
+    @property
+    def home(self) -> Cluster:
+        """The cluster that people use."""
+        return self.bridged.home
+
+    @property
+    def remote(self) -> Cluster:
+        """The cluster that pods run in."""
+        return self.bridged.remote
+
+    @property
+    def packets(self) -> Line:
+        """The bridge's own line. Only for faults that say that they need it."""
+        assert self.line is not None, "no namespace of this machine stands between the clusters"
+        return self.line
+
+    @property
+    def disk(self) -> Path:
+        """The small disk."""
+        return self.folder / "disk"
+
+    # -- the bridge --------------------------------------------------------------------------
+
+    def join(self, how: Join) -> None:
+        """Has the bridge joined so; it goes on if it is."""
+        if how is self.how and self.runs():
+            return
+        self.bridge.stop()
+        self._arrange(how)
+        self.how = how
+        self.bridge.start()
+
+    def _arrange(self, how: Join) -> None:
+        bridge, home, remote = self.bridge, self.home, self.remote
+        if how is Join.PROXY:
+            home = replace(home, kubeconfig=self.home_proxy.kubeconfig)
+            remote = replace(remote, kubeconfig=self.remote_proxy.kubeconfig)
+        elif how is Join.TOKEN:
+            remote = replace(remote, kubeconfig=self.credential.kubeconfig)
+        bridge.home, bridge.remote = home, remote
+        bridge.env = self.clock.environment if how is Join.CLOCK else {}
+        bridge.args = _options(self.bridged.node, self.home)
+        bridge.log = self.folder / "bridge.log"
+        if how is Join.SMALL_DISK:
+            if not self.disk.is_mount():
+                self.disk.mkdir(exist_ok=True)
+                size = f"size={_DISK},mode=0700"
+                run(["mount", "-t", "tmpfs", "-o", size, "faults", self.disk])
+            bridge.log = self.disk / "bridge.log"
+            bridge.log.unlink(missing_ok=True)
+            bridge.env = {"TMPDIR": str(self.disk), "HOME": str(self.disk)}
+            own = ("--serving-certificate", "csr", "--cert-dir", str(self.disk / "certificates"))
+            bridge.args = (*bridge.args, *own)
+
+    def runs(self) -> bool:
+        """Whether the bridge runs."""
+        return self.bridge.process is not None and self.bridge.process.poll() is None
+
+    def require_bridge(self) -> None:
+        """Raises BridgeEnded where it does not run, with the end of what it said."""
+        process = self.bridge.process
+        if process is not None and process.poll() is not None:
+            said = "\n".join(self.bridge.log.read_text(errors="replace").splitlines()[-15:])
+            raise BridgeEnded(f"the bridge ended by itself with {process.returncode}:\n{said}")
+
+    # -- what goes on ------------------------------------------------------------------------
+
+    def work(self, seconds: float, *, until: Callable[[], bool] = lambda: False) -> None:
+        """The mix goes on for so long, or until something is true."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not until():
+            self.mix.step()
+            time.sleep(min(self.random.uniform(*_PACE), max(0.0, end - time.monotonic())))
+
+    def sleep(self, seconds: float) -> None:
+        """Nothing is asked for so long."""
+        time.sleep(seconds)
+
+    def is_ready(self) -> bool:
+        """Whether home calls the node Ready."""
+        try:
+            node = get_one(self.home, "node", self.bridged.node)
+        except ClusterError:
+            return False
+        conditions = node["status"]["conditions"]
+        return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+    def wait_until_ready(self) -> None:
+        """Returns when both API servers answer, the bridge runs, and the node is Ready."""
+        for cluster in (self.home, self.remote):
+            wait_for(
+                lambda cluster=cluster: _answers(cluster),  # type: ignore[misc]
+                f"{cluster.name}'s API server answers",
+                seconds=READY_SECONDS,
+            )
+        self.require_bridge()
+        wait_for(self.is_ready, "the node is Ready", seconds=READY_SECONDS)
+        self.require_bridge()
+
+    def recover(self) -> None:
+        """Ends whatever is broken, and has the bridge run."""
+        if self.line is not None:
+            self.line.heal()
+        self.home_proxy.rules = self.remote_proxy.rules = ()
+        self.clock.put(0.0)
+        for cluster in (self.home, self.remote):
+            if cluster.backend is Backend.NATIVE:
+                cluster.start_component(API_SERVER)
+                cluster.start_component(KUBELET)
+        if not self.runs():
+            for cluster in (self.home, self.remote):
+                wait_for(
+                    lambda cluster=cluster: _answers(cluster),  # type: ignore[misc]
+                    f"{cluster.name}'s API server answers",
+                    seconds=READY_SECONDS,
+                )
+            self.bridge.kill()
+            self.bridge.start()
+
+    def keep_log(self) -> None:
+        """What the bridge has written to the small disk goes where all else is."""
+        if self.disk.is_mount() and (self.disk / "bridge.log").exists():
+            shutil.copy(self.disk / "bridge.log", self.folder / "small-disk.log")
+
+
+def _answers(cluster: Cluster) -> bool:
+    try:
+        return cluster.kubectl("get", "--raw", "/readyz", check=False, timeout=10).returncode == 0
+    except ClusterError:
+        return False
+
+
+def _options(node: str, home: Cluster) -> tuple[str, ...]:
+    """Pods find home's API server where it is, whatever the bridge's own kubeconfig says. What
+    lingers goes soon, or each audit would wait a minute for what is as it should be."""
+    api = ("--home-api-address", f"{home.node_ip}:6443")
+    return (*usual_options(node), *api, "--namespace-linger", "5")
+
+
+@contextmanager
+def set_up(
+    home: Cluster,
+    remote: Cluster,
+    settings: Settings,
+    *,
+    folder: Path,
+    seed: int,
+    say: Callable[[str], None],
+) -> Iterator[Stage]:
+    """A stage on these clusters. ``folder`` keeps logs; ``settings`` are the clusters'."""
+    source = random.Random(seed)
+    node = f"faults-{os.urandom(3).hex()}"
+    with ExitStack() as stack:
+        native = home.backend is Backend.NATIVE and remote.backend is Backend.NATIVE
+        line = stack.enter_context(Line.of(settings, home)) if native else None
+        bridge = Bridge(home, remote, folder / "bridge.log", _options(node, home))
+        bridge.through = line.through if line else ()
+        credential = stack.enter_context(Credential.of(remote, node, folder / "token.yaml"))
+        home_proxy, remote_proxy = [
+            stack.enter_context(
+                Proxy(
+                    cluster.kubeconfig,
+                    folder / f"proxy-{cluster.name}",
+                    address=cluster.host_address,
+                    seed=source.getrandbits(32),
+                )
+            )
+            for cluster in (home, remote)
+        ]
+        bridged = stack.enter_context(joined(bridge, node, home=home, remote=remote))
+        witnesses = Witnesses(bridged)
+        stage = Stage(
+            bridged,
+            folder,
+            source,
+            Mix(bridged, source.getrandbits(32), say),
+            witnesses,
+            line,
+            home_proxy,
+            remote_proxy,
+            credential,
+            Clock(folder / "clock"),
+        )
+        stack.callback(_unmount, stage.disk)
+        # What is broken when the run is interrupted would keep the clean-up from its work.
+        stack.callback(_recovered, stage)
+        stage.mix.set_up()
+        witnesses.make()
+        yield stage
+
+
+def _recovered(stage: Stage) -> None:
+    with contextlib.suppress(Exception):
+        stage.recover()
+        stage.keep_log()
+        stage.bridge.stop()
+
+
+def _unmount(disk: Path) -> None:
+    if disk.is_mount():
+        run(["umount", "--lazy", disk])

@@ -1,0 +1,44 @@
+"""What others have in the remote, for an audit of what the bridge leaves alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from e2e.conftest import Bridged
+from e2e.kubectl import wait_for
+from e2e.workloads import busybox
+
+
+@contextmanager
+def objects_of_others(bridged: Bridged) -> Iterator[None]:
+    """Objects of others beside ours in our namespace, one in the way, and a namespace of theirs."""
+    there = f"others-{bridged.namespace}"
+    wait_for(bridged.remote_pods, "the namespace is there")
+    bridged.remote.kubectl("create", "namespace", there)
+    made = [(there, "theirs"), (bridged.remote_namespace, "clash")]
+    for namespace, name in made:
+        for manifest in (busybox(bridged.remote.node_names[0], name, "sleep 3600"), _CONFIG):
+            bridged.remote.kubectl("apply", "-n", namespace, "-f", "-", input=manifest)
+    try:
+        yield
+    finally:
+        bridged.remote.kubectl("delete", "namespace", there, "--wait=false")
+        for kind, name in (("pod", "clash"), ("configmap", "theirs"), ("secret", "theirs")):
+            bridged.remote.kubectl(
+                *("delete", kind, name, "-n", bridged.remote_namespace, "--wait=false"),
+                "--ignore-not-found",
+            )
+
+
+_CONFIG = """
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: theirs}
+data: {KEY: theirs}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: theirs}
+stringData: {KEY: theirs}
+"""

@@ -1,0 +1,179 @@
+"""Which rights the tests' bridges used, by the API servers' own audit logs.
+
+    python -m e2e.rights        of the clusters that are up, since they are
+
+A table of each right with how often it was used; then what was refused, and what was asked for
+without a right in the tables. Exit code 1 where a right is unused, or one of the others is not
+empty. The clusters are those of CLUSTER_BRIDGE_E2E_PREFIX, and of pytest-xdist's workers, and keep
+an audit log (kind's do not). A run of the tests looks at its own at the end (`e2e.conftest`).
+
+Looked at is what the bridge asked with a credential of a service account: its user agent and the
+user's name tell. Requests of namespaces that begin with `UNBOUND` are passed over at home: there a
+test takes rights away.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from bridge.preflight.permissions import EVERYTHING, Right
+from e2e import account
+from e2e.bench.pods.requests import BRIDGE, Request, Requests
+from e2e.clusters import find
+from e2e.clusters.fixture import settings_from_environment
+
+#: How namespaces of home begin whose rights are a test's matter.
+UNBOUND = "unbound-"
+_ACCOUNTS = "system:serviceaccount:"
+#: What every user may ask: what it may itself.
+_FREE = frozenset({"selfsubjectaccessreviews", "selfsubjectreviews", "selfsubjectrulesreviews"})
+
+#: Of each side: what its account may.
+TABLES: Mapping[str, tuple[Right, ...]] = {
+    "home": (*account.HOME.everywhere, *account.HOME.in_namespaces),
+    "remote": (*account.REMOTE.everywhere, *account.REMOTE.contents),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """One verb of one right of one side."""
+
+    side: str
+    right: Right
+    verb: str
+
+    def __str__(self) -> str:
+        right = self.right
+        sub = f"/{right.subresource}" if right.subresource else ""
+        where = f" in {right.namespace}" if right.namespace else ""
+        name = f" {'|'.join(right.names)}" if right.names else ""
+        return f"{self.side}: {self.verb} {right.resource}{sub}{name}{where}"
+
+    def covers(self, request: Request) -> bool:
+        """Whether it allows the request."""
+        right = self.right
+        plural = right.resource.plural + (f"/{right.subresource}" if right.subresource else "")
+        return (
+            self.verb == request.verb
+            and (
+                right.resource == EVERYTHING
+                or (right.resource.group, plural) == (request.group, request.resource)
+            )
+            and right.namespace in ("", request.namespace)
+            and (not right.names or request.name in right.names)
+        )
+
+
+@dataclass(slots=True)
+class Report:
+    """What the logs tell."""
+
+    used: Counter[str] = field(default_factory=Counter)
+    """By the name of what is granted."""
+    refused: Counter[str] = field(default_factory=Counter)
+    undeclared: Counter[str] = field(default_factory=Counter)
+    """What was answered although no right in the tables allows it."""
+
+    @property
+    def unused(self) -> list[Granted]:
+        """The rights that nobody used."""
+        return [it for it in every() if not self.used[str(it)]]
+
+    def add(self, other: Mapping[str, Mapping[str, int]]) -> None:
+        """Adds another, as `as_json` gives it."""
+        self.used.update(other["used"])
+        self.refused.update(other["refused"])
+        self.undeclared.update(other["undeclared"])
+
+    def as_json(self) -> dict[str, dict[str, int]]:
+        """It, in plain types."""
+        return {
+            "used": dict(self.used),
+            "refused": dict(self.refused),
+            "undeclared": dict(self.undeclared),
+        }
+
+    def lines(self) -> Iterator[str]:
+        """The table."""
+        for granted in every():
+            yield f"{self.used[str(granted)] or 'unused':>8}  {granted}"
+        yield from self.wrong()
+
+    def wrong(self) -> Iterator[str]:
+        """What no test should see."""
+        for title, found in (("refused", self.refused), ("undeclared", self.undeclared)):
+            for what, count in sorted(found.items()):
+                yield f"{count:>8}  {title}: {what}"
+
+
+def every() -> Iterator[Granted]:
+    """All that is granted."""
+    for side, rights in TABLES.items():
+        for right in rights:
+            for verb in right.verbs:
+                yield Granted(side, right, verb)
+
+
+def report(logs: Mapping[str, Requests]) -> Report:
+    """What is in the logs of ``home`` and ``remote``."""
+    found = Report()
+    for side, requests in logs.items():
+        mine = [it for it in every() if it.side == side]
+        for request in requests.all():
+            if not _counts(side, request):
+                continue
+            told = f"{side}: {request} in {request.namespace or 'all namespaces'}"
+            uses = [it for it in mine if it.covers(request)]
+            if request.forbidden:
+                # What is granted is refused by a server that has just started and has not read its
+                # roles yet, and where a test takes rights away.
+                found.refused.update([] if uses else [told])
+                continue
+            # What another right allows does not need that to all kinds.
+            exact = [it for it in uses if it.right.resource != EVERYTHING]
+            found.used.update(map(str, exact or uses))
+            if not uses:
+                found.undeclared[told] += 1
+    return found
+
+
+def _counts(side: str, request: Request) -> bool:
+    plural = request.resource.partition("/")[0]
+    return (
+        request.user.startswith(_ACCOUNTS)
+        and not request.resource.startswith("/")
+        and plural not in _FREE
+        and not (side == "home" and request.namespace.startswith(UNBOUND))
+    )
+
+
+def main() -> int:
+    """The command."""
+    settings, found, any_log = settings_from_environment(), Report(), False
+    for worker in ("", *map(str, range(10))):
+        clusters = find(replace(settings, prefix=f"{settings.prefix}{worker}"))
+        logs = {
+            side: Requests(log, BRIDGE, whole=True)
+            for side in TABLES
+            if side in clusters and (log := clusters[side].audit_log) is not None
+        }
+        any_log |= bool(logs)
+        found.add(report(logs).as_json())
+    if not any_log:
+        print("error: there is no cluster with an audit log; start some", file=sys.stderr)
+        return 1
+    _say(found.lines())
+    return 1 if found.unused or found.refused or found.undeclared else 0
+
+
+def _say(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,334 @@
+"""`bridge check` finds each broken set-up and names it; `bugreport` and `version` tell the rest."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bridge.kubelet import making
+from e2e import bridge as bridge_command
+from e2e.bridge import Bridge
+from e2e.clusters.model import Cluster
+from e2e.conftest import Bridged
+from e2e.kubectl import Json, get, get_one, wait_for
+from e2e.workloads import BUSYBOX
+
+#: What is to be seen nowhere.
+CANARY = "canary-4711"
+
+
+def check(
+    *args: str | Path, home: Cluster, code: int | None = None
+) -> dict[str, list[dict[str, Any]]]:
+    """The findings of `bridge check` that are worse than info, or not ok, by their ids."""
+    done = bridge_command.run("check", *args, "-o", "json", home=home)
+    assert done.stdout, done.stderr
+    data = json.loads(done.stdout)
+    if code is not None:
+        assert done.returncode == code, done.stdout
+    assert done.returncode == (1 if data["summary"]["error"] else 0)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for it in data["findings"]:
+        if it["severity"] != "ok":
+            found.setdefault(it["id"], []).append(it)
+    return found
+
+
+def troubles(found: dict[str, list[dict[str, Any]]]) -> set[str]:
+    """The ids of what is worse than info, but for what other tests have left (`BRG504`)."""
+    worse = {"warning", "error"}
+    return {it for it in found if worse & {each["severity"] for each in found[it]}} - {"BRG504"}
+
+
+def says(found: dict[str, list[dict[str, Any]]], check_id: str, severity: str, words: str) -> None:
+    """One of the check's findings is this bad and says this, with what to do."""
+    bad = [it for it in found.get(check_id, []) if it["severity"] == severity]
+    assert any(words in it["found"] for it in bad), (check_id, found)
+    assert all(it["hint"] and it["docs"] == f"docs/checks.md#{check_id.lower()}" for it in bad)
+
+
+def changed(cluster: Cluster, path: Path, **changes: str) -> Cluster:
+    """The cluster by a kubeconfig with another token or server."""
+    config = yaml.safe_load(cluster.kubeconfig.read_text())
+    if "token" in changes:
+        config["users"][0]["user"] = {"token": changes["token"]}
+    if "server" in changes:
+        config["clusters"][0]["cluster"]["server"] = changes["server"]
+    path.write_text(yaml.safe_dump(config))
+    return replace(cluster, kubeconfig=path)
+
+
+def poor(cluster: Cluster, path: Path) -> Cluster:
+    """The cluster for an account without rights."""
+    command = ("create", "token", "-n", "default", "default")
+    return changed(cluster, path, token=cluster.kubectl(*command).stdout.strip())
+
+
+def closed_port() -> int:
+    """One at which nobody listens."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def pre(remote: Cluster) -> tuple[str | Path, ...]:
+    """Options of a check before a join."""
+    return ("--pre", "--kubeconfig", remote.kubeconfig, "--port", "0")
+
+
+# -- before a join -------------------------------------------------------------------------
+
+
+def test_two_clusters_that_can_be_joined(home: Cluster, remote: Cluster) -> None:
+    """Nothing is worse than info."""
+    found = check("fresh", *pre(remote), home=home, code=0)
+    assert not troubles(found), found
+
+
+def test_what_is_in_the_way_of_a_join(home: Cluster, remote: Cluster, tmp_path: Path) -> None:
+    """A node's name that is taken, a certificate that has expired, namespaces of others, and what
+    another home has left: all are found at once."""
+    name = home.node_names[0]
+    cert, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    made = making.self_signed(name, ["192.0.2.1"], now=datetime.now(UTC) - timedelta(days=800))
+    cert.write_bytes(made.certificate)
+    key.write_bytes(made.key)
+    files = ("--tls-cert-file", cert, "--tls-private-key-file", key)
+    with left_over(remote) as other:
+        args = (name, *pre(remote), *files, "--namespace-template", "{namespace}")
+        found = check(*args, home=home, code=1)
+    says(found, "BRG301", "error", f"node {name} exists and is not a bridge's")
+    says(found, "BRG402", "error", "it has expired")
+    says(found, "BRG503", "warning", "default")
+    says(found, "BRG504", "info", f"home {other}, node former")
+
+
+@contextmanager
+def left_over(remote: Cluster) -> Iterator[str]:
+    """Something of another home's is in the remote."""
+    other, name = "f" * 16, "left-over-f"
+    namespace = {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {
+            "name": name,
+            "labels": {"cluster-bridge.io/home": other, "cluster-bridge.io/node": "former"},
+            "annotations": {"cluster-bridge.io/home-namespace": "left-over"},
+        },
+    }
+    remote.kubectl("apply", "-f", "-", input=json.dumps(namespace))
+    try:
+        yield other
+    finally:
+        remote.kubectl("delete", "namespace", name, "--wait=false")
+
+
+def test_credentials_and_rights(home: Cluster, remote: Cluster, tmp_path: Path) -> None:
+    """An expired credential, one that is refused, rights that are missing on either side, and an
+    API server that is not there."""
+    body = base64.urlsafe_b64encode(b'{"exp":1}').decode()
+    expired = changed(remote, tmp_path / "expired.yaml", token=f"eyJhbGciOiJSUzI1NiJ9.{body}.eA")
+    found = check("fresh", *pre(expired), home=poor(home, tmp_path / "home.yaml"), code=1)
+    says(found, "BRG104", "error", "has expired, at 1970-01-01")
+    says(found, "BRG103", "error", "does not accept")
+    says(found, "BRG201", "error", "create nodes")
+    found = check("fresh", *pre(poor(remote, tmp_path / "poor.yaml")), home=home, code=1)
+    says(found, "BRG202", "error", "create secrets")
+    assert "BRG201" not in found
+    server = f"https://127.0.0.1:{closed_port()}"
+    gone = changed(remote, tmp_path / "gone.yaml", server=server)
+    found = check("fresh", *pre(gone), home=home, code=1)
+    says(found, "BRG101", "error", server.removeprefix("https://"))
+    assert found["BRG202"][0]["found"] == "not checked: remote was not reached"
+
+
+# -- a node that exists --------------------------------------------------------------------
+
+_PLANTED = f"""
+apiVersion: v1
+kind: Secret
+metadata: {{name: key}}
+stringData: {{password: {CANARY}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: web, annotations: {{note: {CANARY}}}}}
+spec:
+  nodeSelector: {{kubernetes.io/hostname: THE-NODE}}
+  tolerations: [{{key: cluster-bridge.io/virtual-node, operator: Exists}}]
+  terminationGracePeriodSeconds: 1
+  containers:
+    - name: main
+      image: {BUSYBOX}
+      command: [sh, -c, "echo {CANARY}; exec httpd -f -p 8080"]
+      ports: [{{containerPort: 8080}}]
+      env: [{{name: PASSWORD, value: {CANARY}}}]
+      envFrom: [{{secretRef: {{name: key}}}}]
+"""
+_REFERS = f"""
+apiVersion: v1
+kind: ConfigMap
+metadata: {{name: taken}}
+data: {{a: ours}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: refers}}
+spec:
+  nodeSelector: {{kubernetes.io/hostname: THE-NODE}}
+  tolerations: [{{key: cluster-bridge.io/virtual-node, operator: Exists}}]
+  containers:
+    - {{name: main, image: {BUSYBOX}, envFrom: [{{configMapRef: {{name: taken}}}}]}}
+"""
+_HOSTS_NETWORK = """
+apiVersion: v1
+kind: Pod
+metadata: {name: on-the-machine}
+spec:
+  hostNetwork: true
+  nodeSelector: {kubernetes.io/hostname: THE-NODE}
+  tolerations: [{key: cluster-bridge.io/virtual-node, operator: Exists}]
+  containers: [{name: main, image: nothing}]
+"""
+
+
+def test_a_node_that_is_well_and_then_is_not(bridged: Bridged, tmp_path: Path) -> None:
+    """Health, a report without secrets, a quota, a clash, a pod that is refused, a pod network that
+    is cut, a kubelet API that cannot be reached, and no bridge at all."""
+    home, node = bridged.home, bridged.node
+    bridged.apply(_PLANTED.replace("THE-NODE", node))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/web", "--timeout=60s")
+    found = check(node, home=home, code=0)
+    # The tests' bridges have tokens for a day.
+    assert troubles(found) == {"BRG104"}, found
+    versions_are_told(bridged)
+    report_holds_no_secret(bridged, tmp_path)
+    what_runs_is_broken(bridged)
+    the_kubelet_api_is_out_of_reach(bridged)
+    nobody_serves(bridged)
+
+
+def versions_are_told(bridged: Bridged) -> None:
+    done = bridge_command.run("version", "-o", "json", home=bridged.home)
+    said = json.loads(done.stdout)
+    assert said["home"]["version"].startswith("v1.")
+    [its] = [it for it in said["nodes"] if it["name"] == bridged.node]
+    assert its["bridge"] == said["client"]["version"]
+    assert its["remote"]["version"].startswith("v1.")
+    assert "pid" in its["servedBy"]
+
+
+def report_holds_no_secret(bridged: Bridged, folder: Path) -> None:
+    path = folder / "report.tar.gz"
+    done = bridge_command.run("bugreport", bridged.node, "-f", path, home=bridged.home)
+    assert done.returncode == 0, done.stderr
+    assert "check.json" in done.stdout
+    assert path.stat().st_mode & 0o777 == 0o600
+    text = ""
+    with tarfile.open(path) as archive:
+        for member in archive:
+            if (file := archive.extractfile(member)) is not None:
+                text += member.name + file.read().decode()
+    assert f"nodes/{bridged.node}/remote-pods.json" in text
+    for cluster in (bridged.home, bridged.remote, bridged.bridge.home, bridged.bridge.remote):
+        assert cluster.server not in text
+        user = yaml.safe_load(cluster.kubeconfig.read_text())["users"][0]["user"]
+        assert not [value for value in user.values() if str(value) in text]
+    for secret in (CANARY, base64.b64encode(CANARY.encode()).decode()):
+        assert secret not in text
+        assert secret not in done.stdout + done.stderr
+
+
+def what_runs_is_broken(bridged: Bridged) -> None:
+    remote, namespace = bridged.remote, bridged.remote_namespace
+    # Something of the remote's own that is in the way of what a pod refers to.
+    remote.kubectl("-n", namespace, "create", "configmap", "taken", "--from-literal=a=theirs")
+    try:
+        bridged.apply(_REFERS.replace("THE-NODE", bridged.node))
+        bridged.apply(_HOSTS_NETWORK.replace("THE-NODE", bridged.node))
+        expected = {"refers": "RemoteClash", "on-the-machine": "FieldRefused"}
+        wait_for(lambda: reasons(bridged).items() >= expected.items(), "both wait, and say why")
+        # Not before: the node offers no more than the quota leaves.
+        remote.kubectl("-n", namespace, "create", "quota", "few", "--hard=pods=1")
+        wait_for(lambda: used(bridged) == "1", "the quota counts its pod")
+        [web] = [it for it in get(remote, "pods", namespace=namespace) if named(it) == "web"]
+        with no_way_to(web["status"]["podIP"]):
+            found = check(bridged.node, home=bridged.home, code=1)
+    finally:
+        remote.kubectl("-n", namespace, "delete", "quota/few", "cm/taken", "--ignore-not-found")
+    says(found, "BRG405", "warning", f"{namespace}/web")
+    says(found, "BRG502", "warning", f"namespace {namespace}, quota few: pods")
+    says(found, "BRG503", "error", f"{bridged.namespace}/refers")
+    says(found, "BRG506", "warning", "FieldRefused: " + f"{bridged.namespace}/on-the-machine")
+    bridged.kubectl("delete", "pod", "on-the-machine", "refers", "--wait=false")
+
+
+def named(obj: Json) -> str:
+    return str(obj["metadata"]["name"])
+
+
+def reasons(bridged: Bridged) -> dict[str, str]:
+    return {named(it): str(it["status"].get("reason")) for it in bridged.home_pods()}
+
+
+def used(bridged: Bridged) -> str:
+    quota = get_one(bridged.remote, "quota", "few", namespace=bridged.remote_namespace)
+    return str((quota.get("status") or {}).get("used", {}).get("pods"))
+
+
+@contextmanager
+def no_way_to(address: str) -> Iterator[None]:
+    """Nothing from this machine gets to the address."""
+    route = ("blackhole", f"{address}/32")
+    subprocess.run(["ip", "route", "add", *route], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["ip", "route", "del", *route], check=True)
+
+
+def the_kubelet_api_is_out_of_reach(bridged: Bridged) -> None:
+    """The bridge tells home an address that only this machine can dial."""
+    first = bridged.bridge
+    first.stop()
+    args = (*first.args, "--address", "127.0.0.1")
+    other = Bridge(first.home, first.remote, first.log.with_name("loopback.log"), args)
+    other.start()
+    try:
+        found = check(bridged.node, home=bridged.home, code=1)
+    finally:
+        other.stop()
+    says(found, "BRG401", "error", "home's API server does not reach it at 127.0.0.1")
+    assert "BRG303" not in found
+
+
+def nobody_serves(bridged: Bridged) -> None:
+    """It is told, and `--wait` sees it end."""
+    found = check(bridged.node, home=bridged.home, code=1)
+    says(found, "BRG303", "error", "no bridge renews the lease")
+    bridged.bridge.launch()
+    done = bridge_command.run("check", bridged.node, "--wait", "60", home=bridged.home)
+    assert done.returncode == 0, done.stdout
+    assert "SEVERITY" in done.stdout
+    bridged.kubectl("delete", "pod", "web", "--timeout=60s")
+
+
+@pytest.mark.parametrize("args", [("--pre",), ("--context", "x")], ids=["no remote", "no file"])
+def test_options_that_do_not_go_together(home: Cluster, args: tuple[str, ...]) -> None:
+    """Exit code 2, and nothing on standard output."""
+    done = bridge_command.run("check", *args, home=home)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--kubeconfig" in done.stderr

@@ -1,0 +1,121 @@
+"""`bridge explain pod` on real clusters: what it says beforehand is what happens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import yaml
+
+from e2e import bridge as command
+from e2e.conftest import Bridged
+from e2e.kubectl import Json, get_one, is_ready, wait_for
+from e2e.workloads import config_map, pod, secret, shell
+
+#: What is in the Secret, in both of its forms.
+HIDDEN = ("correct-horse", "Y29ycmVjdC1ob3JzZQ==")
+
+
+def _explain(bridged: Bridged, *args: str | Path, text: bool = False) -> Json:
+    """The answer; or, if ``text``, what a person gets."""
+    done = command.run(
+        *("explain", "pod", *args, "--node", bridged.node, "-n", bridged.namespace),
+        *("--kubeconfig", bridged.remote.kubeconfig),
+        *(() if text else ("-o", "json")),
+        home=bridged.home,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not [it for it in HIDDEN if it in done.stdout + done.stderr]
+    found: Json = {"text": done.stdout} if text else json.loads(done.stdout)
+    return found
+
+
+def _reasons(answer: Json) -> str:
+    return " ".join(it["why"] for it in answer["waiting"])
+
+
+def test_what_is_said_of_a_pod_is_so(bridged: Bridged, tmp_path: Path) -> None:
+    meta = {"labels": {"app": "web", "example.com/team": "a"}}
+    env = [
+        {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "conf", "key": "a"}}},
+        {"name": "S", "valueFrom": {"secretKeyRef": {"name": "key", "key": "password"}}},
+        {"name": "N", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+    ]
+    web = pod(bridged.node, "web", meta, containers=[shell("main", "sleep 3600", env=env)])
+    file = tmp_path / "web.yaml"
+    file.write_text(web)
+
+    before = _explain(bridged, "-f", file)
+    assert before["state"] == "WouldWait", before["summary"]
+    assert before["placement"]["possible"]
+    assert "ConfigMap conf is missing at home" in _reasons(before)
+    assert [it["path"] for it in before["differences"] if not it["rule"]] == []
+
+    bridged.apply(config_map("conf", {"b": "1"}))
+    bridged.apply(secret("key", {"password": HIDDEN[0]}))
+    assert "lacks the key a" in _reasons(_explain(bridged, "-f", file))
+
+    bridged.apply(config_map("conf", {"a": "1"}))
+    bridged.apply(web)
+    wait_for(
+        lambda: is_ready(get_one(bridged.home, "pod", "web", namespace=bridged.namespace)),
+        "the pod runs",
+    )
+    after = _explain(bridged, f"{bridged.namespace}/web")
+    assert after["state"] == "Running", after["summary"]
+    assert after["waiting"] == []
+    assert after["notLookedAt"] == []
+    assert {(it["kind"], it["home"], it["remote"]) for it in after["references"]} >= {
+        ("ConfigMap", "found", "-"),
+        ("Secret", "found", "-"),
+    }
+
+    told = yaml.safe_load(_explain(bridged, "web", "--show", "remote", text=True)["text"])
+    there = get_one(bridged.remote, "pod", "web", namespace=bridged.remote_namespace)
+    assert told["metadata"]["annotations"] == there["metadata"]["annotations"]
+    assert told["metadata"]["labels"] == there["metadata"]["labels"]
+    for container, made in zip(
+        told["spec"]["containers"], there["spec"]["containers"], strict=True
+    ):
+        assert {key: made.get(key) for key in container} == container
+    assert told["spec"]["volumes"] == there["spec"]["volumes"]
+
+    people = _explain(bridged, "web", text=True)["text"]
+    assert people.startswith(f"pod {bridged.namespace}/web runs on node {bridged.node}")
+    assert "different in the remote:" in people
+
+
+def test_why_a_pod_does_not_run_is_said(bridged: Bridged, tmp_path: Path) -> None:
+    node = bridged.node
+    selector = {"kubernetes.io/hostname": node, "example.com/disk": "ssd"}
+    given = {
+        "elsewhere": pod(node, "elsewhere", nodeSelector=selector),
+        "host": pod(node, "host", hostNetwork=True),
+        "huge": pod(
+            node,
+            "huge",
+            containers=[shell("main", "sleep 1", resources={"requests": {"cpu": "4k"}})],
+        ),
+    }
+    for name, manifest in given.items():
+        (tmp_path / name).write_text(manifest)
+    found = {name: _explain(bridged, "-f", tmp_path / name) for name in given}
+    assert found["elsewhere"]["state"] == "NotPlaced"
+    assert found["elsewhere"]["placement"]["obstacles"][0]["field"] == (
+        "spec.nodeSelector[example.com/disk]"
+    )
+    assert [it["field"] for it in found["host"]["refusals"]] == ["spec.hostNetwork"]
+    assert found["huge"]["state"] == "Refused"
+    assert any("cpu" in it["field"] for it in found["huge"]["placement"]["obstacles"])
+
+    bridged.apply(pod(node, "image", containers=[{"name": "main", "image": "none.invalid/x:1"}]))
+
+    def pulled_in_vain() -> bool:
+        answer = _explain(bridged, "image")
+        return answer["state"] == "Waiting" and "ImagePull" in _reasons(answer)
+
+    wait_for(pulled_in_vain, "the image that cannot be pulled is named")
+    answer = _explain(bridged, "image")
+    assert any(
+        it["side"] == "remote" and "none.invalid" in it["message"] for it in answer["events"]
+    )

@@ -1,0 +1,338 @@
+"""The rows of docs/failure-modes.md: what home sees and when, what goes on, what healing takes.
+
+What the document promises is asserted; what was measured is printed (`pytest -s`), and stands in
+the document too. Every row's workload is the same: a pod that runs all the time and must not
+notice, and one that must run once (`Steady`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from e2e.clusters.model import Cluster
+from e2e.conftest import Bridged
+from e2e.kubectl import get, get_one, is_ready, uids, wait_for
+from e2e.workloads import busybox
+
+#: What docs/failure-modes.md promises, in seconds: until an outage of the remote is on the node,
+#: until all has followed after its end, and from SIGTERM to the end of the process.
+TOLD, HEALED, STOPPED = 40.0, 10.0, 10.0
+#: Seconds after which home itself calls a silent node lost (its controller-manager's grace is 50).
+LOST = 90.0
+#: Seconds for what has no promise.
+PATIENCE = 120.0
+
+#: `bridge` as a later release would be.
+OTHER_VERSION = """
+from bridge import version
+version.version = lambda: "99.0.0"
+from bridge.cli import main
+main()
+"""
+
+
+def ready(bridged: Bridged) -> tuple[str, str]:
+    """The node's Ready condition: status and reason."""
+    node = get_one(bridged.home, "node", bridged.node)
+    found = next(c for c in node["status"]["conditions"] if c["type"] == "Ready")
+    return found["status"], found["reason"]
+
+
+def timed(condition: Callable[[], object], what: str, *, limit: float) -> float:
+    """Waits for it, at most ``limit`` seconds; prints and returns how long it took."""
+    began = time.monotonic()
+    wait_for(condition, what, seconds=limit)
+    took = time.monotonic() - began
+    print(f"measured: {what}: {took:.1f} s")
+    return took
+
+
+class Steady:
+    """Two pods that run before the failure, and are to run all the same after it."""
+
+    def __init__(self, bridged: Bridged) -> None:
+        self._bridged = bridged
+        bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
+        bridged.apply(busybox(bridged.node, "once", "sleep 3600", restart="Never"))
+        bridged.kubectl("wait", "--for=condition=Ready", "pod/stays", "pod/once", "--timeout=90s")
+        self._there = uids(bridged.remote_pods())
+        self._home = uids(bridged.home_pods())
+
+    def runs_on(self) -> None:
+        """In the remote they are what they were, and nothing was started again."""
+        pods = {pod["metadata"]["name"]: pod for pod in self._bridged.remote_pods()}
+        for name, uid in self._there.items():
+            assert pods[name]["metadata"]["uid"] == uid
+            (container,) = pods[name]["status"]["containerStatuses"]
+            assert "running" in container["state"]
+            assert container["restartCount"] == 0
+
+    def is_untouched(self) -> None:
+        """On both sides."""
+        self.runs_on()
+        there = uids(self._bridged.home_pods())
+        assert {name: there[name] for name in self._home} == self._home
+
+    def is_ready_at_home(self) -> bool:
+        """Whether home says of both that they are Ready."""
+        pods = [p for p in self._bridged.home_pods() if p["metadata"]["name"] in self._home]
+        return all(map(is_ready, pods))
+
+
+def changed_meanwhile(bridged: Bridged) -> None:
+    """While the remote is away, one pod is deleted and another is made."""
+    bridged.kubectl("delete", "pod", "goes", "--wait=false")
+    bridged.apply(busybox(bridged.node, "comes", "sleep 3600"))
+
+
+def followed(bridged: Bridged) -> bool:
+    """Whether the remote has what was asked meanwhile, and the node says that it is reached. That
+    it is Ready, and takes new pods, is the remote's affair: after a long outage of its own API
+    server its nodes have to report first."""
+    there = {pod["metadata"]["name"]: pod for pod in bridged.remote_pods()}
+    gone = "goes" not in there or "deletionTimestamp" in there["goes"]["metadata"]
+    status, reason = ready(bridged)
+    return gone and reason != "RemoteUnreachable" and ("comes" in there or status == "False")
+
+
+def healthy(bridged: Bridged) -> bool:
+    """Whether the bridge says of itself that it is well, and is the process that it was."""
+    path = f"/api/v1/nodes/{bridged.node}/proxy"
+    said = [
+        bridged.home.kubectl("get", "--raw", f"{path}/{it}", check=False).stdout
+        for it in ("healthz", "livez")
+    ]
+    process = bridged.bridge.process
+    return said == ["ok", "ok"] and process is not None and process.poll() is None
+
+
+def answers(cluster: Cluster) -> bool:
+    """Whether its API server is ready."""
+    return cluster.kubectl("get", "--raw", "/readyz", check=False).returncode == 0
+
+
+@contextmanager
+def cut(cluster: Cluster, how: str) -> Iterator[None]:
+    """The cluster cannot be reached meanwhile: packets are lost, or its API server is down."""
+    if how == "network":
+        cluster.freeze_network()
+    else:
+        cluster.stop_component("kube-apiserver")
+    try:
+        yield
+    finally:
+        if how == "network":
+            cluster.thaw_network()
+        else:
+            cluster.start_component("kube-apiserver")
+            wait_for(lambda: answers(cluster), "its API server answers")
+
+
+@pytest.mark.parametrize("how", ["network", "API server"])
+def test_cut_to_the_remote(bridged: Bridged, how: str) -> None:
+    """The node is NotReady and says why, the bridge is well, and all follows at healing."""
+    steady = Steady(bridged)
+    bridged.apply(busybox(bridged.node, "goes", "sleep 3600"))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/goes", "--timeout=60s")
+    with cut(bridged.remote, how):
+        timed(
+            lambda: ready(bridged) == ("False", "RemoteUnreachable"),
+            f"cut to the remote ({how}): the node is NotReady",
+            limit=TOLD,
+        )
+        assert healthy(bridged)
+        changed_meanwhile(bridged)
+        time.sleep(20)
+        assert healthy(bridged)
+        if how == "network":
+            assert "goes" in uids(bridged.home_pods()), "it is not gone before it ended"
+    timed(
+        lambda: followed(bridged),
+        f"cut to the remote ({how}): all has followed after healing",
+        limit=HEALED,
+    )
+    steady.is_untouched()
+    timed(
+        lambda: ready(bridged)[0] == "True" and all(map(is_ready, bridged.home_pods())),
+        f"cut to the remote ({how}): node and pods are Ready",
+        limit=PATIENCE,
+    )
+
+
+@pytest.mark.parametrize("how", ["network", "API server"])
+def test_cut_to_home(bridged: Bridged, how: str) -> None:
+    """Home calls the node lost by itself; the remote's pods run on; home is put right after it."""
+    steady = Steady(bridged)
+    with cut(bridged.home, how):
+        until = time.monotonic() + LOST
+        while time.monotonic() < until:
+            steady.runs_on()
+            time.sleep(10)
+        process = bridged.bridge.process
+        assert process is not None
+        assert process.poll() is None, "it goes on"
+    # Without its API server home has noticed nothing; a moment later it may, and is told better.
+    timed(
+        lambda: ready(bridged)[0] == "True" and steady.is_ready_at_home(),
+        f"cut to home ({how}): node and pods are Ready again after healing",
+        limit=HEALED if how == "network" else PATIENCE,
+    )
+    steady.is_untouched()
+
+
+def test_crash(bridged: Bridged) -> None:
+    """As on any node whose kubelet has died: lost after a while, and well again with the next."""
+    steady = Steady(bridged)
+    bridged.bridge.kill()
+    timed(
+        lambda: ready(bridged) == ("Unknown", "NodeStatusUnknown"),
+        "crash: home calls the node lost",
+        limit=LOST,
+    )
+    steady.is_untouched()
+    bridged.bridge.start()
+    timed(
+        lambda: ready(bridged)[0] == "True" and steady.is_ready_at_home(),
+        "crash: node and pods are Ready again after the start",
+        limit=HEALED,
+    )
+    steady.is_untouched()
+
+
+def test_upgrade(bridged: Bridged) -> None:
+    """Another version takes up what runs; the node is never NotReady."""
+    steady = Steady(bridged)
+    assert bridged.bridge.stop() == 0
+    bridged.bridge.program = (sys.executable, "-c", OTHER_VERSION)
+    bridged.bridge.start()
+    timed(
+        lambda: (
+            "99.0.0" in get_one(bridged.home, "node", bridged.node)["status"]["nodeInfo"]["osImage"]
+        ),
+        "upgrade: the node names the new version after its start",
+        limit=HEALED,
+    )
+    assert ready(bridged)[0] == "True"
+    steady.is_untouched()
+    events = get(bridged.home, "events", namespace="default")
+    told = {e["reason"] for e in events if e["involvedObject"]["name"] == bridged.node}
+    assert "NodeNotReady" not in told
+
+
+def _kubeconfig(cluster: Cluster, account: str, path: Path) -> None:
+    """A kubeconfig with a new token of a service account that may do everything."""
+    cluster.kubectl("create", "serviceaccount", account, "-n", "default")
+    token = cluster.kubectl("create", "token", account, "-n", "default").stdout.strip()
+    config = yaml.safe_load(cluster.kubeconfig.read_text())
+    config["users"] = [{"name": user["name"], "user": {"token": token}} for user in config["users"]]
+    path.write_text(yaml.safe_dump(config))
+
+
+def test_lost_credential_of_home(bridged: Bridged, tmp_path: Path) -> None:
+    """Home hears nothing and calls the node lost; a new credential in the file is taken up."""
+    home, account, path = bridged.home, bridged.node, tmp_path / "home.yaml"
+    _kubeconfig(home, account, path)
+    binding = ("create", "clusterrolebinding", account, "--clusterrole=cluster-admin")
+    home.kubectl(*binding, f"--serviceaccount=default:{account}")
+    try:
+        assert bridged.bridge.stop() == 0
+        bridged.bridge.home = dataclasses.replace(home, kubeconfig=path)
+        bridged.bridge.start()
+        steady = Steady(bridged)
+        home.kubectl("delete", "serviceaccount", account, "-n", "default")
+        timed(
+            lambda: ready(bridged)[0] == "Unknown",
+            "lost credential of home: home calls the node lost",
+            limit=LOST + 20,
+        )
+        steady.is_untouched()
+        process = bridged.bridge.process
+        assert process is not None
+        assert process.poll() is None, "it goes on"
+        _kubeconfig(home, account, path)
+        timed(
+            lambda: ready(bridged)[0] == "True" and steady.is_ready_at_home(),
+            "lost credential of home: all is well after a new one is in the kubeconfig",
+            limit=PATIENCE,
+        )
+        steady.is_untouched()
+    finally:
+        home.kubectl("delete", "clusterrolebinding", account)
+        home.kubectl("delete", "serviceaccount", account, "-n", "default", check=False)
+
+
+@contextmanager
+def slow(cluster: Cluster, *, asleep: float, awake: float) -> Iterator[None]:
+    """The cluster's API server stands still most of the time."""
+    stop = threading.Event()
+
+    def doze() -> None:
+        while not stop.is_set():
+            cluster.suspend_component("kube-apiserver")
+            time.sleep(asleep)
+            cluster.resume_component("kube-apiserver")
+            time.sleep(awake)
+
+    dozing = threading.Thread(target=doze)
+    dozing.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        dozing.join()
+
+
+def test_slow_remote(bridged: Bridged) -> None:
+    """What is asked takes its time; nothing is taken for lost, and nothing is done twice."""
+    steady = Steady(bridged)
+    reasons = set()
+    with slow(bridged.remote, asleep=4.0, awake=0.7):
+        bridged.apply(busybox(bridged.node, "comes", "sleep 3600"))
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            reasons.add(ready(bridged))
+            assert healthy(bridged)
+            time.sleep(2)
+    timed(
+        lambda: is_ready(get_one(bridged.home, "pod", "comes", namespace=bridged.namespace)),
+        "slow remote: the pod that was made meanwhile is Ready after it",
+        limit=PATIENCE,
+    )
+    assert {status for status, _ in reasons} == {"True"}, reasons
+    assert sorted(uids(bridged.remote_pods())) == ["comes", "once", "stays"]
+    steady.is_untouched()
+
+
+@pytest.mark.parametrize("away", ["neither", "home", "remote", "both"])
+def test_stop_is_bounded(bridged: Bridged, away: str) -> None:
+    """Whatever is away, and with a log that is followed; workloads run on."""
+    steady = Steady(bridged)
+    process = bridged.bridge.process
+    assert process is not None
+    clusters = {"home": [bridged.home], "remote": [bridged.remote], "neither": []}
+    gone = clusters.get(away, [bridged.home, bridged.remote])
+    for cluster in gone:
+        cluster.freeze_network()
+    try:
+        time.sleep(1)
+        began = time.monotonic()
+        process.terminate()
+        assert process.wait(2 * STOPPED) == 0
+        took = time.monotonic() - began
+    finally:
+        for cluster in gone:
+            cluster.thaw_network()
+    print(f"measured: stop with {away} away: {took:.1f} s")
+    assert took <= STOPPED
+    bridged.bridge.process = None
+    wait_for(lambda: answers(bridged.remote), "the remote is back")
+    steady.runs_on()

@@ -1,0 +1,51 @@
+"""The short form of `make faults`: one trial each of some of the quick faults, by chance.
+
+CLUSTER_BRIDGE_FAULTS_SEED  the seed (a new one each time, which is printed)
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from e2e.clusters.fixture import settings_from_environment
+from e2e.clusters.model import Backend, Cluster
+from e2e.faults import registry
+from e2e.faults.conduct import Run, seeded
+from e2e.faults.stage import set_up
+
+#: Faults of a run.
+SOME = 6
+#: Seconds for all of them. A minute or two where nothing else runs.
+LIMIT = 900.0
+
+
+def say(line: str) -> None:
+    """One line of progress, for a terminal (pytest -s)."""
+    print(line, file=sys.stderr, flush=True)
+
+
+@pytest.mark.timeout(LIMIT, func_only=True)
+def test_nothing_is_lost_twice_run_or_left_whatever_breaks(
+    home: Cluster, remote: Cluster, tmp_path: Path
+) -> None:
+    """Kills, cuts, restarts, wrong answers and deletions by hand, with an audit after each."""
+    seed = seeded(int(os.environ.get("CLUSTER_BRIDGE_FAULTS_SEED") or 0) or None)
+    say(f"faults: CLUSTER_BRIDGE_FAULTS_SEED={seed}")
+    native = home.backend is Backend.NATIVE
+    chance = random.Random(seed)
+    quick = registry.possible(registry.short(registry.FAULTS), native=native)
+    plan = registry.once(chance.sample(quick, SOME), chance)
+    settings = settings_from_environment()
+    with set_up(home, remote, settings, folder=tmp_path, seed=seed, say=lambda _: None) as stage:
+        run = Run(stage, say)
+        run.faults(plan)
+        steps = "\n".join(stage.mix.steps[-60:])
+    counted = [f"{trial.fault}: {one}" for trial in run.trials for one in trial.findings]
+    counted += [f"{trial.fault}: {one}" for trial in run.trials for one in trial.failed]
+    assert not counted, "\n".join([*counted, "the last steps:", steps])
+    assert {fault.name for fault in plan} <= {trial.fault for trial in run.trials}

@@ -1,0 +1,258 @@
+"""Two bridges of one node: one serves it, the other takes over, and nothing is done twice.
+
+What was written by whom, and when, is read in the audit logs of the API servers: the bridges are
+two users there.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e import bridge as bridge_command
+from e2e.bridge import REGISTERED
+from e2e.conftest import Bridged
+from e2e.kubectl import get, get_one, uids, wait_for
+from e2e.replicas import Second, Write, now, second, writes
+from e2e.soak import Mix
+from e2e.test_soak import auditor_of
+from e2e.workloads import busybox, web
+
+#: Seconds from the end of a bridge that says nothing to the first write of the next.
+TAKEOVER = 5.0
+#: And where it gives its lease back: less than a renewal.
+AT_ONCE = 1.3
+#: Seconds for which a bridge whose process was stopped is given to find out.
+FOUND_OUT = 3.0
+TAKEOVERS = 10
+
+
+@pytest.fixture
+def other(bridged: Bridged, tmp_path: Path) -> Iterator[Second]:
+    """A second bridge of the node, standing by."""
+    with second(bridged, tmp_path) as made:
+        made.stand_by()
+        yield made
+
+
+def _running(bridged: Bridged) -> dict[str, str]:
+    """A Deployment, and a pod that may run once; the UIDs of what runs in the remote."""
+    bridged.apply(web(bridged.node))
+    bridged.apply(busybox(bridged.node, "once", "sleep 3600", restart="Never"))
+    bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/once", "--timeout=60s")
+    return uids(bridged.remote_pods())
+
+
+def _made(bridged: Bridged, *, since: float) -> Counter[str]:
+    """How often each pod was made in the remote, by either bridge."""
+    found = writes(bridged.remote, since=since, namespace=bridged.remote_namespace)
+    return Counter(it.name for it in found if it.resource == "pods" and it.code == 201)
+
+
+def _of(other: Second, found: list[Write], *, theirs: bool) -> list[Write]:
+    """The writes of the second bridge, or those of the first."""
+    return [it for it in found if (it.user == other.user) == theirs]
+
+
+def _serves(bridged: Bridged) -> None:
+    """Logs, exec and new pods, by the bridge that serves now."""
+    assert bridged.kubectl("exec", "once", "--", "echo", "heard").strip() == "heard"
+    bridged.kubectl("logs", "deployment/web", "--tail=1")
+    name = f"new-{time.monotonic_ns()}"
+    bridged.apply(busybox(bridged.node, name, "sleep 3600"))
+    bridged.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s")
+    bridged.kubectl("delete", "pod", name, "--wait=false")
+
+
+@pytest.mark.parametrize("how", ["kill -9", "SIGTERM"])
+def test_the_second_takes_over_and_pods_run_on(bridged: Bridged, other: Second, how: str) -> None:
+    """It writes what is new, and nothing twice; each remote pod was made once."""
+    began = now()
+    running = _running(bridged)
+    assert not _of(other, writes(bridged.home, since=began), theirs=True), "it stands by"
+    assert not _of(other, writes(bridged.remote, since=began), theirs=True), "it stands by"
+    time.sleep(2)
+
+    ended = now()
+    if how == "SIGTERM":
+        assert bridged.bridge.process is not None
+        bridged.bridge.signal(signal.SIGTERM)
+        bridged.bridge.ended()
+    else:
+        bridged.bridge.kill()
+    bridged.apply(busybox(bridged.node, "meanwhile", "sleep 3600", restart="Never"))
+    other.bridge.says(REGISTERED, seconds=15)
+    first = _of(other, writes(bridged.home, since=ended), theirs=True)[0]
+    print(f"{how}: the first write of the next came after {first.at - ended:.2f} s")
+    assert first.at - ended < (TAKEOVER if how == "kill -9" else AT_ONCE)
+
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/meanwhile", "--timeout=60s")
+    after = uids(bridged.remote_pods())
+    assert {name: after[name] for name in running} == running
+    told = [
+        it
+        for it in _of(other, writes(bridged.home, since=ended), theirs=True)
+        if it.resource == "pods/status" and it.name in running
+    ]
+    # The second serves by another address only where it has one: then each pod tells it once.
+    assert max(Counter(it.name for it in told).values(), default=0) <= 1, told
+    made = _made(bridged, since=began)
+    assert made == dict.fromkeys({*running, "meanwhile"}, 1)
+    _serves(bridged)
+
+
+def test_a_bridge_that_stood_still_writes_nothing_when_it_goes_on(
+    bridged: Bridged, other: Second
+) -> None:
+    """Though there is something to be done in both clusters that it knows of first."""
+    running = _running(bridged)
+    bridged.bridge.signal(signal.SIGSTOP)
+    stopped = now()
+    try:
+        other.bridge.says(REGISTERED, seconds=15)
+        time.sleep(max(0.0, stopped + 8 - now()))
+        bridged.kubectl("delete", "pod", "once", "--wait=false")
+        bridged.remote.kubectl("delete", "configmap", "web", "-n", bridged.remote_namespace)
+        bridged.apply(busybox(bridged.node, "late", "sleep 3600"))
+    finally:
+        bridged.bridge.signal(signal.SIGCONT)
+    bridged.bridge.says("is held by")
+    time.sleep(FOUND_OUT)
+    for cluster in (bridged.home, bridged.remote):
+        assert not _of(other, writes(cluster, since=stopped + 0.5), theirs=False)
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/late", "--timeout=60s")
+    assert "once" in running
+    wait_for(lambda: "once" not in uids(bridged.remote_pods()), "the deletion was passed on")
+    # It stands by now, and takes over in its turn.
+    bridged.bridge.says("standing by")
+    other.bridge.kill()
+    bridged.bridge.says(REGISTERED, times=2, seconds=15)
+    bridged.apply(busybox(bridged.node, "later", "sleep 3600"))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/later", "--timeout=60s")
+    made = _made(bridged, since=stopped)
+    assert made == {"late": 1, "later": 1}
+
+
+def test_a_bridge_that_is_cut_off_from_home_writes_nothing_to_the_remote(
+    bridged: Bridged, other: Second
+) -> None:
+    """Though it can reach that, and sees there what it would put right."""
+    running = _running(bridged)
+    assert bridged.bridge.stop() == 0
+    other.bridge.says(REGISTERED, seconds=15)
+    bridged.bridge.start(until="standing by")
+
+    other.relay.cut()
+    cut = now()
+    bridged.bridge.says(REGISTERED, times=2, seconds=15)
+    taken = now()
+    assert taken - cut < TAKEOVER + 1
+    bridged.remote.kubectl("delete", "configmap", "web", "-n", bridged.remote_namespace)
+    wait_for(
+        lambda: (
+            "web" in uids(get(bridged.remote, "configmaps", namespace=bridged.remote_namespace))
+        ),
+        "it is put right by the one that serves",
+    )
+    time.sleep(2)
+    other.relay.heal()
+    other.bridge.says("is held by", seconds=60)
+    time.sleep(FOUND_OUT)
+    for cluster in (bridged.home, bridged.remote):
+        late = _of(other, writes(cluster, since=cut + 3.0), theirs=True)
+        assert not late, late
+    assert uids(bridged.remote_pods()) == running
+    _serves(bridged)
+
+
+def test_a_bridge_alone_that_is_cut_off_goes_on_where_it_was(
+    bridged: Bridged, other: Second
+) -> None:
+    """With the lease still its own, nothing begins anew."""
+    running = _running(bridged)
+    bridged.bridge.kill()
+    other.bridge.says(REGISTERED, seconds=15)
+    other.relay.cut()
+    other.bridge.says("nothing is written", seconds=15)
+    shut = now()
+    bridged.remote.kubectl("delete", "configmap", "web", "-n", bridged.remote_namespace)
+    time.sleep(5)
+    assert not writes(bridged.remote, since=shut, namespace=bridged.remote_namespace)
+    other.relay.heal()
+    other.bridge.says("work goes on", seconds=60)
+    wait_for(
+        lambda: (
+            "web" in uids(get(bridged.remote, "configmaps", namespace=bridged.remote_namespace))
+        ),
+        "it is put right",
+    )
+    assert other.bridge.log.read_text().count(REGISTERED) == 1
+    assert uids(bridged.remote_pods()) == running
+    _serves(bridged)
+
+
+def test_leaving_by_force_ends_both(bridged: Bridged, other: Second) -> None:
+    """Without it the bridge that serves is named, and nothing is touched."""
+    _running(bridged)
+    refused = bridge_command.run("leave", "--name", bridged.node, "--yes", home=bridged.home)
+    assert refused.returncode == 1
+    assert "a bridge serves node" in refused.stderr
+    assert "(pid " in refused.stderr
+
+    left = bridge_command.run(
+        "leave", "--name", bridged.node, "--yes", "--force", home=bridged.home
+    )
+    assert left.returncode == 0, left.stderr
+    for bridge in (bridged.bridge, other.bridge):
+        assert bridge.ended() == 1
+        assert "has left" in bridge.log.read_text()
+    time.sleep(FOUND_OUT)
+    assert bridged.node not in uids(get(bridged.home, "nodes"))
+    leases = uids(get(bridged.home, "leases", namespace="kube-node-lease"))
+    assert not [name for name in leases if bridged.node in name]
+    assert not bridged.remote_pods()
+
+
+@pytest.mark.timeout(600, func_only=True)
+def test_many_takeovers_under_load_end_in_agreement(bridged: Bridged, other: Second) -> None:
+    """Crashes, stops and processes that stand still, one after the other, with a mix of all that
+    happens to pods; then an audit of both clusters."""
+    mix = Mix(bridged, 7, lambda line: print(line, file=sys.stderr))
+    mix.set_up()
+    serving, waiting = bridged.bridge, other.bridge
+    took = []
+    with auditor_of(bridged) as auditor:
+        for number in range(TAKEOVERS):
+            for _ in range(4):
+                mix.step()
+            seen = waiting.log.read_text().count(REGISTERED)
+            began = now()
+            how = ("kill", "stop", "stand still")[number % 3]
+            match how:
+                case "kill":
+                    serving.kill()
+                case "stop":
+                    assert serving.stop() == 0
+                case _:
+                    serving.signal(signal.SIGSTOP)
+            mix.step()
+            took.append(
+                (how, round(waiting.says(REGISTERED, times=seen + 1, seconds=15) - began, 2))
+            )
+            mix.step()
+            if how == "stand still":
+                serving.signal(signal.SIGCONT)
+            else:
+                serving.start(until="standing by")
+            serving, waiting = waiting, serving
+        print(took, auditor.counts())
+        assert not (found := auditor.settled()), found
+    node = get_one(bridged.home, "node", bridged.node)
+    assert node["status"]["conditions"]

@@ -1,0 +1,158 @@
+"""What the bridge may not do it says, and does as soon as it may."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bridge.rbac import Account
+from e2e import account
+from e2e import bridge as bridge_command
+from e2e.bridge import Bridge
+from e2e.clusters.model import Cluster
+from e2e.conftest import Bridged, Limited
+from e2e.kubectl import Json, get, get_one, made_by_bridge, wait_for
+from e2e.workloads import busybox, config_map, pod, shell
+
+#: Seconds from a binding to a pod that runs: the bridge tries again each half minute at least.
+BOUND_SECONDS = 60.0
+
+
+def _pod(bridged: Bridged, name: str = "waits") -> Json:
+    return get_one(bridged.home, "pod", name, namespace=bridged.namespace)
+
+
+@pytest.mark.unbound
+def test_a_namespace_that_is_not_bound_waits_for_its_binding(bridged: Bridged) -> None:
+    """The pod says which rights are missing and what grants them; that does, without a restart."""
+    bridged.apply(config_map("conf", {"KEY": "here"}))
+    source = {"configMapRef": {"name": "conf"}}
+    main = shell("main", "echo $KEY; sleep 3600", envFrom=[source])
+    bridged.apply(pod(bridged.node, "waits", containers=[main]))
+    wait_for(lambda: _pod(bridged)["status"].get("reason") == "HomeForbidden", "it says why")
+    message = _pod(bridged)["status"]["message"]
+    kinds = "configmaps, secrets, services, endpointslices.discovery.k8s.io"
+    assert f"list and watch {kinds} in namespace {bridged.namespace}" in message
+    told = [
+        event
+        for event in get(bridged.home, "events", namespace=bridged.namespace)
+        if event["reason"] == "HomeForbidden"
+    ]
+    assert [event["message"] for event in told] == [message]
+    assert not bridged.remote_pods()
+
+    command = message.rpartition("grants it: ")[2]
+    assert command == f"bridge rbac namespace {bridged.namespace} | kubectl apply -f -"
+    account.bind(bridged.home, bridged.namespace)
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/waits", f"--timeout={BOUND_SECONDS:.0f}s")
+    assert bridged.kubectl("logs", "waits") == "here\n"
+    assert "reason" not in _pod(bridged)["status"]
+
+
+def test_other_namespaces_go_on_beside_one_that_is_not_bound(bridged: Bridged) -> None:
+    other = f"unbound-{bridged.namespace}"
+    bridged.home.kubectl("create", "namespace", other)
+    try:
+        manifest = busybox(bridged.node, "waits", "sleep 3600")
+        bridged.home.kubectl("apply", "-n", other, "-f", "-", input=manifest)
+        bridged.apply(busybox(bridged.node, "goes", "sleep 3600"))
+        bridged.kubectl("wait", "--for=condition=Ready", "pod/goes", "--timeout=60s")
+        wait_for(
+            lambda: (
+                get_one(bridged.home, "pod", "waits", namespace=other)["status"].get("reason")
+                == "HomeForbidden"
+            ),
+            "the other one says why it waits",
+        )
+        # One that has never run is deleted at once.
+        bridged.home.kubectl("delete", "pod", "waits", "-n", other, "--timeout=20s")
+    finally:
+        bridged.home.kubectl("delete", "namespace", other, "--wait=false")
+
+
+def test_a_right_that_is_missing_is_named_before_anything_is_made(
+    home: Cluster, limited: Limited, tmp_path: Path
+) -> None:
+    """The hint's own command grants it."""
+    before = made_by_bridge(home)
+    poor = Account("default", "poor")
+    home.kubectl("create", "serviceaccount", poor.name, "-n", poor.namespace)
+    try:
+        token = home.kubectl("create", "token", poor.name, "-n", poor.namespace).stdout.strip()
+        config = yaml.safe_load(home.kubeconfig.read_text())
+        config["users"][0]["user"] = {"token": token}
+        path = tmp_path / "poor.yaml"
+        path.write_text(yaml.safe_dump(config))
+        done = bridge_command.run(
+            *("join", "--kubeconfig", limited.remote.kubeconfig, "--name", "never", "--port", "0"),
+            home=dataclasses.replace(home, kubeconfig=path),
+        )
+    finally:
+        home.kubectl("delete", "serviceaccount", poor.name, "-n", poor.namespace)
+    assert done.returncode == 1
+    assert "home: the credential may not get namespaces, create nodes" in done.stderr
+    assert "`bridge rbac home` prints what to apply there" in done.stderr
+    assert made_by_bridge(home) <= before
+
+
+def test_home_on_loopback_tells_where_it_is(
+    home: Cluster, limited: Limited, node_name: str, tmp_path: Path
+) -> None:
+    """As kind publishes it: the node's address and the API server's are looked up."""
+    config = yaml.safe_load(limited.home.kubeconfig.read_text())
+    with _forwarded(home.node_ip, 6443) as port:
+        config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"
+        path = tmp_path / "loopback.yaml"
+        path.write_text(yaml.safe_dump(config))
+        near = dataclasses.replace(limited.home, kubeconfig=path)
+        args = ("--name", node_name, "--home-name", "e2e", "--port", "0")
+        bridge = Bridge(near, limited.remote, tmp_path / "bridge.log", args)
+        try:
+            bridge.start()
+            said = bridge.log.read_text()
+            assert f"pods find home's API server at {home.node_ip}:6443" in said
+            assert f"reaches this bridge at {home.host_address}" in said
+        finally:
+            bridge.kill()
+            left = bridge_command.run(
+                *("leave", "--name", node_name, "--yes", "--force"),
+                *("--kubeconfig", limited.remote.kubeconfig),
+                home=limited.home,
+            )
+        assert left.returncode == 0, left.stderr
+
+
+@contextmanager
+def _forwarded(host: str, port: int) -> Iterator[int]:
+    """A port of loopback that leads there."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        threading.Thread(target=_serve, args=(listening, host, port), daemon=True).start()
+        yield listening.getsockname()[1]
+
+
+def _serve(listening: socket.socket, host: str, port: int) -> None:
+    while True:
+        try:
+            near, _ = listening.accept()
+        except OSError:
+            return
+        far = socket.create_connection((host, port))
+        for source, target in ((near, far), (far, near)):
+            threading.Thread(target=_pump, args=(source, target), daemon=True).start()
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    try:
+        while data := source.recv(65536):
+            target.sendall(data)
+    except OSError:
+        pass
+    finally:
+        target.close()

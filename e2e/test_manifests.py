@@ -1,0 +1,189 @@
+"""`bridge render`, the Helm chart and the kustomize base give equal objects.
+
+Helm is built once, for minutes: the tests of the chart are long. kustomize is in kubectl. No
+cluster is asked, but kubectl is that of one.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e import bridge as bridge_command
+from e2e.clusters import build, recipes
+from e2e.clusters.fixture import settings_from_environment
+from e2e.clusters.model import Cluster, silent
+from e2e.clusters.versions import DEFAULT_KUBERNETES
+
+MANIFESTS = Path(__file__).parent.parent / "manifests"
+KUBECONFIG = """\
+apiVersion: v1
+kind: Config
+current-context: remote
+clusters: [{name: remote, cluster: {server: "https://203.0.113.7:6443"}}]
+users: [{name: remote, user: {token: a-token}}]
+contexts: [{name: remote, context: {cluster: remote, user: remote}}]
+"""
+#: In the order in which `bridge join` has them.
+ARGUMENTS = ["--annotations=x=$(POD_IP),y=2", "--share=0.5", "--anonymous-auth"]
+Objects = dict[tuple[str, str, str], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def helm() -> Path:
+    """The program."""
+    return build.programs(recipes.helm(), settings_from_environment().cache, silent) / "helm"
+
+
+def by_name(text: str) -> Objects:
+    """Kind, namespace and name → object; each once."""
+    found: Objects = {}
+    for obj in yaml.safe_load_all(text):
+        if obj is not None:
+            meta = obj["metadata"]
+            key = (obj["kind"], meta.get("namespace", ""), meta["name"])
+            assert key not in found
+            found[key] = obj
+    return found
+
+
+def rendered(folder: Path, *args: str) -> Objects:
+    """What `bridge render` prints of that kubeconfig."""
+    path = folder / "remote.yaml"
+    path.write_text(KUBECONFIG)
+    done = bridge_command.run("render", "--kubeconfig", path, *args)
+    assert done.returncode == 0, done.stderr
+    return by_name(done.stdout)
+
+
+def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def of_chart(helm: Path, folder: Path, made: Objects, namespace: str, *values: str) -> Objects:
+    """What the chart gives with the kubeconfig that is in ``made``."""
+    secret = next(obj for (kind, *_), obj in made.items() if kind == "Secret")
+    path = folder / "self-contained.yaml"
+    path.write_bytes(base64.b64decode(secret["data"]["kubeconfig"]))
+    done = run(
+        *(helm, "template", "release", MANIFESTS / "chart", "--namespace", namespace),
+        # Helm takes a version of its own where no cluster is asked.
+        *("--kube-version", DEFAULT_KUBERNETES, "--set-file", f"kubeconfig={path}", *values),
+    )
+    assert done.returncode == 0, done.stderr
+    return by_name(done.stdout)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("namespace", "options", "values"),
+    [
+        ("cluster-bridge", ["--name", "far"], ["--set", "node=far"]),
+        (
+            "elsewhere",
+            [
+                *("--name", "far.example", "--network", "none", "--service-accounts", "none"),
+                *("--serving-certificate", "csr", "--image", "i:2", "--replicas", "1"),
+                *("--bind", "a", "--bind", "b", "--port", "10251"),
+                *("--share", "0.5", "--annotations", "x=$(POD_IP),y=2", "--anonymous-auth"),
+            ],
+            [
+                *("--set", "node=far.example,network=none,serviceAccounts=none"),
+                *("--set", "servingCertificate=csr,image=i:2,replicas=1,bind={a,b},port=10251"),
+                *(
+                    "--set-json",
+                    f"arguments={json.dumps(ARGUMENTS)}",
+                ),
+            ],
+        ),
+        (
+            "cluster-bridge-far",
+            ["--name", "far", "--all-namespaces"],
+            ["--set", "node=far,allNamespaces=true"],
+        ),
+    ],
+    ids=["as it comes", "all options", "all namespaces"],
+)
+def test_the_chart_gives_what_is_rendered(
+    helm: Path, tmp_path: Path, namespace: str, options: list[str], values: list[str]
+) -> None:
+    made = rendered(tmp_path, "--namespace", namespace, *options)
+    charted = of_chart(helm, tmp_path, made, namespace, *values)
+    # Helm makes the namespace by itself (--create-namespace).
+    del made["Namespace", "", namespace]
+    assert charted.keys() == made.keys()
+    for key, obj in made.items():
+        assert charted[key] == obj, key
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "values",
+    [
+        [],
+        ["--set", "node=far"],
+        ["--set", "node=Far,kubeconfig=x"],
+        ["--set", "node=far,kubeconfig=x,replica=2"],
+        ["--set", "node=far,kubeconfig=x,network=flot"],
+        ["--set", "node=far,kubeconfig=x,allNamespaces=true,bind={a}"],
+    ],
+)
+def test_values_that_cannot_be_are_refused(helm: Path, values: list[str]) -> None:
+    done = run(helm, "template", "release", MANIFESTS / "chart", *values)
+    assert done.returncode != 0
+    assert "values don't meet the specifications of the schema" in done.stderr
+
+
+@pytest.mark.long
+def test_the_chart_is_well_formed(helm: Path) -> None:
+    done = run(helm, "lint", "--strict", MANIFESTS / "chart", "--set", "node=far,kubeconfig=x")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_overlay_of_the_base_gives_what_is_rendered(home: Cluster, tmp_path: Path) -> None:
+    made = rendered(tmp_path, "--name", "remote")
+    secret = made["Secret", "cluster-bridge", "cluster-bridge-remote"]
+    overlay = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": ["../base"],
+        "secretGenerator": [
+            {
+                "name": "cluster-bridge-remote",
+                "namespace": "cluster-bridge",
+                "files": ["kubeconfig"],
+                "options": {"labels": secret["metadata"]["labels"]},
+            }
+        ],
+    }
+    shutil.copytree(MANIFESTS / "base", tmp_path / "base")
+    folder = tmp_path / "overlay"
+    folder.mkdir()
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    (folder / "kubeconfig").write_bytes(base64.b64decode(secret["data"]["kubeconfig"]))
+    built = by_name(home.kubectl("kustomize", str(folder)).stdout)
+
+    # kustomize names the Secret by what is in it, which rolls the pods: so no annotation does.
+    [name] = [name for kind, _, name in built if kind == "Secret"]
+    assert name.startswith("cluster-bridge-remote-")
+    deployment = made["Deployment", "cluster-bridge", "cluster-bridge-remote"]
+    template = deployment["spec"]["template"]
+    del template["metadata"]["annotations"]
+    template["spec"]["volumes"][0]["secret"]["secretName"] = name
+    secret["metadata"]["name"] = name
+    made["Secret", "cluster-bridge", name] = made.pop(
+        ("Secret", "cluster-bridge", "cluster-bridge-remote")
+    )
+    # It breaks the lines of what is encoded.
+    data = built["Secret", "cluster-bridge", name]["data"]
+    data["kubeconfig"] = data["kubeconfig"].replace("\n", "")
+    assert built.keys() == made.keys()
+    for key, obj in made.items():
+        assert built[key] == obj, key

@@ -1,0 +1,214 @@
+"""`bridge status`, `events`, `cordon`, `drain` and the node's page, as a person uses them.
+
+The page is looked at with a real browser, through home's API server (`kubectl proxy`). With
+``CLUSTER_BRIDGE_SCREENSHOT=FILE`` a picture of it is kept: docs/images/status.png is one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from e2e import bridge as bridge_command
+from e2e import browser, terminal
+from e2e.bridge import BRIDGE
+from e2e.conftest import Bridged
+from e2e.kubectl import Json, get, get_one, wait_for
+from e2e.workloads import pod, shell
+
+#: What somebody may write into the status of a Node, to be shown.
+HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
+SCREENSHOT = "CLUSTER_BRIDGE_SCREENSHOT"
+
+
+def bridge(bridged: Bridged, *args: str | Path, code: int = 0) -> str:
+    """Runs a command with home's kubeconfig; its standard output."""
+    done = bridge_command.run(*args, home=bridged.home)
+    assert done.returncode == code, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def status(bridged: Bridged, *args: str | Path) -> Json:
+    """The node's, as JSON."""
+    (found,) = json.loads(bridge(bridged, "status", bridged.node, "-o", "json", *args))["nodes"]
+    told: Json = found
+    return told
+
+
+def own(bridged: Bridged) -> Json:
+    """What the bridge says, without a command of ours."""
+    path = f"/api/v1/nodes/{bridged.node}/proxy/bridge/v1/status"
+    found: Json = json.loads(bridged.home.kubectl("get", "--raw", path).stdout)
+    return found
+
+
+@contextmanager
+def proxied(bridged: Bridged) -> Iterator[str]:
+    """`kubectl proxy`; where it has the node's port."""
+    command = (bridged.home.kubectl_path, f"--kubeconfig={bridged.home.kubeconfig}", "proxy")
+    with subprocess.Popen([*command, "--port=0"], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = re.search(r"127\.0\.0\.1:\d+", process.stdout.readline())
+            assert found
+            yield f"http://{found[0]}/api/v1/nodes/{bridged.node}/proxy"
+        finally:
+            process.terminate()
+
+
+def test_a_person_looks_at_a_node_and_takes_it_out_of_use(bridged: Bridged) -> None:
+    requests = {"requests": {"cpu": "100m", "memory": "64Mi"}}
+    runs = [shell("main", "sleep 3600", resources=requests)]
+    bridged.apply(pod(bridged.node, "web", containers=runs))
+    bridged.apply(pod(bridged.node, "reads-the-node", hostPID=True))
+    wait_for(lambda: own(bridged)["pods"]["byPhase"]["Running"] == 1, "the pod runs")
+    wait_for(lambda: own(bridged)["pods"]["refused"] == 1, "the other is refused")
+
+    _tells_all(bridged)
+    _events(bridged)
+    with proxied(bridged) as url:
+        asyncio.run(_the_page(bridged, url))
+    _watched_on_a_terminal(bridged)
+    _page_at_this_machine(bridged)
+    _out_of_use(bridged)
+
+
+def _tells_all(bridged: Bridged) -> None:
+    found = status(bridged)
+    assert found["ready"] is True
+    assert found["bridge"]["role"] == "leader"
+    assert found["bridge"]["clusters"]["remote"]["watched"]
+    assert found["pods"]["refusedPods"][0]["reason"] == "FieldRefused"
+    assert own(bridged).keys() == found.keys()
+    text = bridge(bridged, "status")
+    assert f"{bridged.node}: Ready\n" in text
+    assert "\n    cpu: 100m of " in text
+    assert f"{bridged.namespace}/reads-the-node: FieldRefused" in text
+    assert "\x1b" not in text
+    (name,) = bridged.home.node_names
+    bridge(bridged, "status", name, code=1)
+
+
+def _events(bridged: Bridged) -> None:
+    def there() -> bool:
+        return {"Started", "FieldRefused"} <= {
+            it["reason"] for it in get(bridged.home, "events", namespace=bridged.namespace)
+        }
+
+    wait_for(there, "events of both clusters are at home")
+    said = json.loads(bridge(bridged, "events", "-n", bridged.namespace, "-o", "json"))["events"]
+    told = {(it["cluster"], it["reason"]) for it in said}
+    assert told >= {("home", "Scheduled"), ("remote", "Started"), ("home", "FieldRefused")}
+    moments = [datetime.fromisoformat(it["last"]) for it in said]
+    assert moments == sorted(moments)
+    text = bridge(bridged, "events", bridged.node)
+    assert text.startswith("LAST SEEN")
+    assert "Started container main" in text
+
+
+async def _the_page(bridged: Bridged, url: str) -> None:
+    """In a browser, and as home's API server passes it on."""
+    node = get_one(bridged.home, "node", bridged.node)
+    seconds = node["status"]["conditions"][0]["lastTransitionTime"]
+    condition = {"type": "example.com/Hostile", "status": "True", "reason": "Hostile"}
+    times = {"lastHeartbeatTime": seconds, "lastTransitionTime": seconds}
+    patch = {"status": {"conditions": [{**condition, **times, "message": HOSTILE}]}}
+
+    async with browser.opened() as page:
+        # Without the slash: to the folder, below the same path.
+        await page.go(f"{url}/bridge")
+        assert await page.evaluate("location.pathname.endsWith('/proxy/bridge/')")
+        shown = await page.evaluate("document.body.innerText")
+        for words in (bridged.node, "usable nodes", "not made in the remote", "serves the node"):
+            assert words in shown
+        _kept(await page.picture())
+        await page.evaluate("window.same = true")
+
+        bridged.home.kubectl(
+            "patch", "node", bridged.node, "--subresource=status", "-p", json.dumps(patch)
+        )
+        bridged.kubectl("delete", "pod", "reads-the-node")
+        await page.until("document.body.innerText.includes('onerror')")
+        await page.until("!document.body.innerText.includes('reads-the-node')")
+        assert await page.evaluate("window.same"), "it has renewed itself in place"
+        assert HOSTILE in await page.evaluate("document.body.innerText")
+        assert await page.evaluate("document.title") == f"{bridged.node}: Ready"
+        assert await page.evaluate("document.querySelectorAll('img').length") == 0
+        assert page.complaints == []
+
+        # What somebody got into the page all the same would be stopped.
+        await page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x>')")
+        script = "document.createElement('script')"
+        await page.evaluate(
+            f"(s => (s.textContent = 'window.owned = true', document.body.append(s)))({script})"
+        )
+        assert not await page.evaluate("window.owned")
+        assert any("Content Security Policy" in it for it in page.complaints), page.complaints
+
+        await page.go(f"{url}/bridge/v1/status")
+        data = json.loads(await page.evaluate("document.body.innerText"))
+        assert data["name"] == bridged.node
+
+
+def _kept(picture: bytes) -> None:
+    assert picture.startswith(b"\x89PNG")
+    if file := os.environ.get(SCREENSHOT):
+        Path(file).write_bytes(picture)
+
+
+def _watched_on_a_terminal(bridged: Bridged) -> None:
+    command = (BRIDGE, "status", bridged.node, "--watch")
+    with terminal.opened(command, {"KUBECONFIG": str(bridged.home.kubeconfig)}) as shown:
+        end = shown.until(f"{bridged.node}: Ready")
+        assert "\x1b[" in shown.raw
+        assert "├──" in shown.text
+        bridge(bridged, "cordon", bridged.node)
+        shown.until("Ready,SchedulingDisabled", after=end)
+        bridge(bridged, "uncordon", bridged.node)
+        assert shown.interrupt() == 0
+    assert "Traceback" not in shown.text
+
+    env = {"KUBECONFIG": str(bridged.home.kubeconfig), "NO_COLOR": "1"}
+    with terminal.opened((BRIDGE, "status", bridged.node), env) as plain:
+        plain.until("the remote's kubelets")
+    assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", plain.raw)
+
+
+def _page_at_this_machine(bridged: Bridged) -> None:
+    command = (BRIDGE, "status", bridged.node, "--page")
+    with terminal.opened(command, {"KUBECONFIG": str(bridged.home.kubeconfig)}) as shown:
+        shown.until("until Ctrl-C")
+        found = re.search(r"http://127\.0\.0\.1:\d+/\S+/bridge/", shown.text)
+        assert found
+
+        async def look() -> str:
+            async with browser.opened() as page:
+                await page.go(found[0])
+                text: str = await page.evaluate("document.body.innerText")
+                assert page.complaints == []
+                return text
+
+        assert "serves the node" in asyncio.run(look())
+        assert shown.interrupt() == 0
+
+
+def _out_of_use(bridged: Bridged) -> None:
+    assert bridge(bridged, "cordon", bridged.node, "--dry-run").endswith("cordoned (dry run)\n")
+    assert bridge(bridged, "cordon", bridged.node) == f"node {bridged.node} cordoned\n"
+    assert bridge(bridged, "cordon", bridged.node).endswith("is cordoned already\n")
+    assert own(bridged)["cordoned"] is True
+    (name,) = bridged.home.node_names
+    bridge(bridged, "cordon", name, code=1)
+    drained = json.loads(bridge(bridged, "drain", bridged.node, "-o", "json"))
+    assert {it["name"] for it in drained["evicted"]} == {"web"}
+    assert drained["changed"] is False
+    assert not bridged.home_pods()
+    assert not bridged.remote_pods()
+    assert bridge(bridged, "uncordon", bridged.node) == f"node {bridged.node} uncordoned\n"

@@ -1,0 +1,144 @@
+"""Who may write, and until when: a gate before the requests that change something.
+
+A client that goes through a fence (`Transport.fenced`) refuses writes with `NotLeading` while it is
+shut. Reads, watches and streams do not look at it.
+
+- It opens with `extend(until)`, and shuts by itself at that time: whoever holds a lease extends it
+  as long as the lease is surely its own. `close` shuts it for good.
+- It is looked at before a write waits for its connection, and again when its body is about to be
+  handed to the socket. The time is read there, so that a process that was stopped, or a machine
+  that slept, sends nothing on waking, whatever its timers have done by then.
+- Writes that are under way when it shuts are ended at once. What has left by then may still arrive:
+  the preconditions of a write (UID, version) are for that, and the time between a fence's end and
+  the end of the lease.
+- `on_change` handlers hear when it opens and when it shuts by itself, not of `close`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from aiohttp import BytesPayload
+from aiohttp.abc import AbstractStreamWriter
+
+from sync.kube.errors import NotLeading, Side
+
+if sys.platform == "linux":
+
+    def clock() -> float:
+        """Seconds that have passed, those for which the machine slept among them."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+else:
+    clock = time.monotonic
+
+
+class Fence:
+    """Shut until it is extended; to be used in one event loop."""
+
+    def __init__(self, *, clock: Callable[[], float] = clock) -> None:
+        self._clock = clock
+        self._until = -math.inf
+        self._closed = False
+        # What was told last.
+        self._was_open = False
+        self._handlers: list[Callable[[bool], None]] = []
+        self._under_way: set[asyncio.Timeout] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<Fence {'open' if self.is_open else 'closed' if self._closed else 'shut'}>"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether writes pass now."""
+        return not self._closed and self._clock() < self._until
+
+    def on_change(self, handler: Callable[[bool], None]) -> None:
+        """Calls ``handler(open)`` when it opens, and when its time is up."""
+        self._handlers.append(handler)
+
+    def extend(self, until: float) -> None:
+        """Writes pass until then, by the clock of this module. One that is closed stays so."""
+        if self._closed:
+            return
+        self._until = until
+        self._wait()
+        if self.is_open:
+            self._tell(is_open=True)
+
+    def close(self) -> None:
+        """No write passes any more."""
+        self._closed = True
+        self._handlers.clear()
+        self._shut()
+
+    def check(self, side: Side, what: str) -> None:
+        """Raises NotLeading while it is shut."""
+        if not self.is_open:
+            raise not_leading(side, what)
+
+    @contextmanager
+    def passing(self, limit: asyncio.Timeout) -> Iterator[None]:
+        """One write is under way: ``limit``, which is around it, ends it when the fence shuts."""
+        self._under_way.add(limit)
+        try:
+            yield
+        finally:
+            self._under_way.discard(limit)
+
+    def _wait(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(max(self._until - self._clock(), 0), self._expire)
+
+    def _expire(self) -> None:
+        if self.is_open:
+            self._wait()  # The loop's clock and this one may differ by a bit.
+        else:
+            self._shut()
+
+    def _shut(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for limit in self._under_way:
+            if not limit.expired():
+                limit.reschedule(-math.inf)
+        self._under_way.clear()
+        self._tell(is_open=False)
+
+    def _tell(self, *, is_open: bool) -> None:
+        if is_open != self._was_open:
+            self._was_open = is_open
+            for handler in self._handlers:
+                handler(is_open)
+
+
+class FencedBody(BytesPayload):
+    """A request's body that is not sent once the fence is shut; aiohttp sends the head with it."""
+
+    def __init__(self, data: bytes, fence: Fence) -> None:
+        super().__init__(data)
+        self._fence = fence
+
+    async def write_with_length(
+        self, writer: AbstractStreamWriter, content_length: int | None
+    ) -> None:
+        """As ever, if the fence is open."""
+        if not self._fence.is_open:
+            raise ConnectionAbortedError("the fence is shut")
+        await super().write_with_length(writer, content_length)
+
+
+def not_leading(side: Side, what: str) -> NotLeading:
+    """The error of a write that does not pass."""
+    return NotLeading(
+        "not sent, or ended: this bridge does not hold the node's lease now", side=side, what=what
+    )

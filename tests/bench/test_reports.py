@@ -1,0 +1,231 @@
+"""Figures beside their targets, tables and pictures of them, and how a command ends."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+import typer
+
+from e2e.bench import document, figures, output, plot, suites, tables, targets
+from e2e.bench.figures import Figure, Report
+from e2e.bench.pods.load import Lost
+from e2e.bench.targets import STREAMS, TARGETS, Target, judge, verdict
+
+
+def report(value: float, *, pods: int = 1000, spread: float = 0.0) -> dict[str, Any]:
+    """A burst with one figure that has a target: at most 2.5 ms."""
+    made = Report("burst", {"pods": pods})
+    made.add("bridge.cpu_burst_ms", "ms", [value - spread, value, value + spread])
+    made.add("direct.pods_per_second", "pods/s", [100.0])
+    return output.with_targets(made.as_json())
+
+
+def test_a_figure_has_its_median_and_spread() -> None:
+    made = Figure("ms", (3.0, 1.0, 2.123456)).as_json()
+    assert (made["median"], made["min"], made["max"]) == (2.123, 1.0, 3.0)
+    assert made["rounds"] == [3.0, 1.0, 2.123]
+
+
+def test_a_figure_that_no_round_has_is_left_out() -> None:
+    made = Report("burst", {})
+    made.add("bridge.writes", "", [None, None])
+    made.add("bridge.reads", "", [None, 2.0])
+    assert list(made.figures) == ["bridge.reads"]
+    assert made.figures["bridge.reads"].rounds == (2.0,)
+
+
+def test_percentiles() -> None:
+    assert figures.percentile([5.0], 99) == 5.0
+    assert figures.percentile(range(1, 102), 50) == 51
+    assert figures.percentile(range(1, 102), 99) == 100
+
+
+@pytest.mark.parametrize(("value", "met"), [(2.4, True), (2.5, True), (2.6, False)])
+def test_a_report_says_whether_its_targets_are_met(value: float, met: bool) -> None:
+    (line,) = report(value)["targets"]
+    assert (line["wanted"], line["found"], line["met"]) == ("at most 2.5 ms", value, met)
+    assert line["elsewhere"] == ""
+
+
+def test_a_run_of_another_size_is_judged_and_says_so() -> None:
+    (one,) = judge(report(2.0, pods=300))
+    assert one.word == "met (pods 300, not 1000)"
+
+
+def test_of_what_must_never_happen_every_round_counts() -> None:
+    made = Report("idle", {"pods": 5000})
+    made.add("bridge.writes", "", [0, 0, 1])
+    found = {one.target.figure: one for one in judge(made.as_json())}
+    assert not found["bridge.writes"].met
+
+
+def test_at_least() -> None:
+    made = Report("x", {})
+    made.add("a.b", "x", [0.8, 0.9, 1.0])
+    wanted = Target("x", "a.b", "", 0.9, "x", at_least=True)
+    assert verdict(wanted, made.as_json()).met
+    assert not verdict(Target("x", "a.b", "", 0.91, "x", at_least=True), made.as_json()).met
+    assert verdict(wanted, made.as_json()).wanted == "at least 0.9x"
+
+
+def test_no_two_targets_are_about_the_same_figure() -> None:
+    every = [(one.benchmark, one.figure) for one in (*TARGETS, *STREAMS)]
+    assert len(set(every)) == len(every)
+    assert len({one.what for one in TARGETS}) == len(TARGETS)
+
+
+def test_the_table_of_the_docs_has_a_row_for_every_target() -> None:
+    _, begin, rest = document.FILE.read_text().partition(document.TARGETS_BEGIN)
+    assert begin
+    there = rest.partition(document.END)[0].strip().splitlines()
+    wanted = document.targets([]).splitlines()
+    # What and target; what was found comes from whoever measured.
+    assert [row.split(" | ")[:2] for row in there] == [row.split(" | ")[:2] for row in wanted]
+    assert len(wanted) == len(TARGETS) + 2, "run python -m e2e.bench table --write REPORT..."
+
+
+def test_the_tables_are_made_anew_between_their_marks_only() -> None:
+    there = document.FILE.read_text()
+    streams = {**report(1.0), "benchmark": "streams"}
+    made = document.renewed(there, [report(2.25, spread=0.25), streams])
+    assert "### streams" not in made  # they have a page of their own
+    assert "at most 2.5 ms | 2.25 ms (2-2.5) | met | `python -m e2e.bench burst -n 1000` |" in made
+    assert "### burst: pods 1000" in made
+    assert "| cpu_burst_ms | 2.25 ms (2-2.5) |  |" in made
+    assert made.partition("<!-- ")[0] == there.partition("<!-- ")[0]
+    assert made.rpartition(document.END)[2] == there.rpartition(document.END)[2]
+    assert document.renewed(made, []) == document.renewed(there, [])
+    with pytest.raises(ValueError, match="no '<!-- targets, made by"):
+        document.renewed("# Performance", [])
+
+
+def test_of_two_reports_that_of_the_right_size_counts_and_then_the_last() -> None:
+    reports = [report(1.1), report(1.2), report(1.3, pods=300)]
+
+    def row(*reports: dict[str, Any]) -> str:
+        lines = document.targets(reports).splitlines()
+        return next(line for line in lines if "until Running |" in line)
+
+    assert "| 1.2 ms" in row(*reports)
+    assert row(*reports[2:]).endswith(
+        "| 1.3 ms (1.3-1.3) | met (pods 300, not 1000) | `python -m e2e.bench burst -n 300` |"
+    )
+
+
+def test_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    tables.show(report(2.6))
+    said = capsys.readouterr().err
+    assert "cpu_burst_ms" in said
+    assert "at most 2.5 ms" in said
+    assert "missed" in said
+    assert "\x1b" not in said  # no terminal, no colours
+
+
+# -- how a command ends ------------------------------------------------------------------------
+
+
+def test_one_report_is_printed_as_it_is_and_several_as_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with output.print_reports("burst") as add:
+        add(report(2.0))
+    assert json.loads(capsys.readouterr().out)["figures"]["bridge.cpu_burst_ms"]["median"] == 2.0
+    with output.print_reports("short") as add:
+        add(report(2.0))
+        add(report(3.0))
+    found = json.loads(capsys.readouterr().out)
+    assert [part["benchmark"] for part in found["reports"]] == ["burst", "burst"]
+    assert tables.parts(found) == found["reports"]
+
+
+def test_a_run_that_lost_a_pod_fails_and_says_what(capsys: pytest.CaptureFixture[str]) -> None:
+    def lost() -> Report:
+        raise ExceptionGroup("tasks", [ExceptionGroup("more", [Lost("3 of 9 pods are Running")])])
+
+    made = output._outcome("burst", lost)
+    with pytest.raises(typer.Exit) as ended, output.print_reports("burst") as add:
+        add(made)
+    assert ended.value.exit_code == 1
+    said = capsys.readouterr()
+    assert json.loads(said.out)["failed"] == "3 of 9 pods are Running"
+    assert "burst failed: 3 of 9 pods are Running" in said.err
+
+
+def test_what_was_measured_before_an_interruption_is_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def interrupted() -> None:
+        with output.print_reports("full") as add:
+            add(report(2.0))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert len(json.loads(capsys.readouterr().out)["reports"]) == 1
+
+
+def test_an_error_of_the_benchmark_itself_is_none_of_the_runs() -> None:
+    def broken() -> Report:
+        raise KeyError("mistake")
+
+    with pytest.raises(KeyError):
+        output._outcome("burst", broken)
+
+
+# -- pictures ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a.pdf", "a", "nowhere/a.svg"])
+def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_is_measured(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as ended, output.print_reports("burst", tmp_path / name):
+        pytest.fail("it began")
+    assert ended.value.exit_code == 2
+    assert name in capsys.readouterr().err
+
+
+def test_without_matplotlib_the_next_step_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(plot.PlotFailed, match=r"pip install --editable '\.\[plot\]'"):
+        plot.require(tmp_path / "a.svg")
+
+
+def test_suites_have_targets_only_of_what_they_measure() -> None:
+    """Every benchmark of a target is in the full suite; the short one has no others."""
+    full = set(suites.SUITES["full"].pods)
+    assert {one.benchmark for one in targets.TARGETS} <= full
+    assert set(suites.SUITES["short"].pods) <= full
+
+
+class Grid(list[list[MagicMock]]):
+    """What matplotlib gives for the parts of a picture."""
+
+    @property
+    def flat(self) -> list[MagicMock]:
+        """All of them."""
+        return [axis for row in self for axis in row]
+
+
+def test_a_picture_has_a_part_for_each_unit_and_a_line_at_each_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library, axes = MagicMock(), Grid([[MagicMock(), MagicMock()]])
+    library.pyplot.subplots.return_value = (figure := MagicMock(), axes)
+    monkeypatch.setitem(sys.modules, "matplotlib", library)
+    plot.require(tmp_path / "a.svg")
+    failed = {"benchmark": "idle", "failed": "lost"}
+    plot.draw({"benchmark": "short", "reports": [report(2.0), failed]}, tmp_path / "a.svg")
+    assert [axis.barh.call_args.args for axis in axes.flat] == [
+        (["bridge.cpu_burst_ms"], [2.0]),
+        (["direct.pods_per_second"], [100.0]),
+    ]
+    assert [axis.vlines.call_count for axis in axes.flat] == [1, 0]
+    figure.savefig.assert_called_once_with(tmp_path / "a.svg")

@@ -1,0 +1,193 @@
+"""`bridge check`, `bridge version` and `bridge bugreport` as a person types them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bridge import versions as versions_module
+from bridge.bugreport import collect as collect_module
+from bridge.bugreport.collect import Collected, ReportSettings
+from bridge.check import conduct
+from bridge.check.conduct import HealthSettings
+from bridge.check.finding import Finding, Report, error, ok, report, warning
+from bridge.settings import JoinSettings
+from bridge.version import version
+from bridge.versions import VersionSettings
+from sync.kube.kubeconfig import KubeconfigRef
+from tests.bridge.cli.conftest import Invoke
+from translators.types import Object
+
+WELL = [ok("BRG101", "home", "it answers"), warning("BRG104", "remote", "soon")]
+BAD = [*WELL, error("BRG301", "home", "taken", "take another")]
+
+TABLE = """\
+SEVERITY   ID       SIDE     FOUND
+ok         BRG101   home     it answers
+warning    BRG104   remote   soon
+error      BRG301   home     taken
+
+What to do:
+  BRG301: take another (docs/checks.md#brg301)
+  BRG104: renew it in time; for a bridge that runs for long take a credential that renews itself \
+(docs/checks.md#brg104)
+
+1 ok, 0 info, 1 warning, 1 error
+"""
+
+
+class Checks:
+    """What is found, one report after the other, and what was asked for."""
+
+    def __init__(self) -> None:
+        self.reports: list[list[Finding]] = [WELL]
+        self.pre: list[JoinSettings] = []
+        self.of_nodes: list[HealthSettings] = []
+
+    async def preflight(self, settings: JoinSettings) -> Report:
+        self.pre.append(settings)
+        return report("preflight", self._next())
+
+    async def health(self, settings: HealthSettings) -> Report:
+        self.of_nodes.append(settings)
+        return report("health", self._next())
+
+    def _next(self) -> list[Finding]:
+        return self.reports.pop(0) if len(self.reports) > 1 else self.reports[0]
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> Checks:
+    """Nobody is asked."""
+    found = Checks()
+    monkeypatch.setattr(conduct, "preflight", found.preflight)
+    monkeypatch.setattr(conduct, "health", found.health)
+    monkeypatch.setattr(conduct, "AGAIN", 0.001)
+    return found
+
+
+def test_people_get_a_table_with_what_to_do(invoke: Invoke, checks: Checks) -> None:
+    checks.reports = [BAD]
+    done = invoke("check")
+    assert (done.exit_code, done.stdout, done.stderr) == (1, TABLE, "")
+
+
+@pytest.mark.parametrize(("output", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_programs_get_data(
+    invoke: Invoke, checks: Checks, output: str, read: Callable[[str], object]
+) -> None:
+    done = invoke("check", "burst", "-o", output)
+    assert done.exit_code == 0
+    assert read(done.stdout) == report("health", WELL).as_data()
+    assert checks.of_nodes == [HealthSettings(KubeconfigRef(), "burst")]
+
+
+def test_before_a_join_it_has_the_joins_options(invoke: Invoke, checks: Checks) -> None:
+    args = ("--pre", "--kubeconfig", "r.yaml", "--context", "r", "--network", "none")
+    done = invoke("check", "burst", *args, "--port", "0", "--service-accounts", "none")
+    assert done.exit_code == 0
+    [asked] = checks.pre
+    assert (asked.name, asked.network, asked.port) == ("burst", "none", 0)
+    assert asked.remote == KubeconfigRef(Path("r.yaml"), "r")
+    assert asked.service_accounts == "none"
+
+
+def test_waiting_ends_when_nothing_is_an_error(invoke: Invoke, checks: Checks) -> None:
+    checks.reports = [BAD, BAD, WELL]
+    done = invoke("check", "--wait", "30")
+    assert done.exit_code == 0
+    [line] = done.stderr.splitlines()
+    assert line.endswith("s more at most: BRG301")
+    assert len(checks.of_nodes) == 3
+
+
+def test_waiting_ends_with_its_time(invoke: Invoke, checks: Checks) -> None:
+    checks.reports = [BAD]
+    assert invoke("check", "--wait", "0.01").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        (("--pre",), "--kubeconfig"),
+        (("--context", "x"), "--kubeconfig"),
+        (("Not Good",), "NODE"),
+        (("--tls-cert-file", "x"), "--tls-private-key-file"),
+        (("--address", "here"), "--address"),
+        (("--output", "xml"), "--output"),
+        (("--wait", "-1"), "--wait"),
+    ],
+)
+def test_wrong_options(invoke: Invoke, checks: Checks, args: tuple[str, ...], named: str) -> None:
+    done = invoke("check", *args)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert named in done.stderr
+    assert not checks.pre
+    assert not checks.of_nodes
+
+
+# -- version -------------------------------------------------------------------------------
+
+VERSIONS = """\
+WHAT     NODE    VERSION   NOTE
+client           0.1.0     python 3.11.7
+home             v1.34.4
+bridge   burst   0.1.0     served by host (pid 1)
+remote   burst   ?         away
+"""
+
+
+def test_versions_of_all(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = {"name": "burst", "bridge": "0.1.0", "servedBy": "host (pid 1)"}
+    found: Object = {
+        "client": {"version": "0.1.0", "python": "3.11.7"},
+        "home": {"version": "v1.34.4", "problem": ""},
+        "nodes": [{**node, "remote": {"version": "", "problem": "away"}}],
+    }
+
+    async def versions(_: VersionSettings) -> Object:
+        return found
+
+    monkeypatch.setattr(versions_module, "versions", versions)
+    assert invoke("version").stdout == VERSIONS
+    assert json.loads(invoke("version", "-o", "json").stdout) == found
+
+
+def test_this_commands_version_alone(invoke: Invoke) -> None:
+    said = json.loads(invoke("version", "--client", "-o", "json").stdout)
+    assert said["client"]["version"] == version()
+
+
+# -- bugreport -----------------------------------------------------------------------------
+
+
+def test_a_report_is_listed_before_it_ends(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = []
+
+    async def collect(settings: ReportSettings, *, told: object) -> Collected:
+        asked.append(settings)
+        found = Collected()
+        found.add("check.json", "what bridge check finds", dict)
+        return found
+
+    monkeypatch.setattr(collect_module, "collect", collect)
+    path = tmp_path / "r.tar.gz"
+    done = invoke("bugreport", "burst", "-f", str(path))
+    assert done.exit_code == 0
+    assert done.stdout.splitlines() == [
+        str(path),
+        "",
+        "FILE            BYTES   WHAT",
+        "check.json      2       what bridge check finds",
+        "problems.json   2       what could not be read, and why",
+    ]
+    assert asked == [ReportSettings(KubeconfigRef(), "burst")]
+    again = invoke("bugreport", "burst", "-f", str(path))
+    assert (again.exit_code, again.stdout) == (1, "")
+    assert "exists" in again.stderr

@@ -1,0 +1,164 @@
+"""`bridge explain pod`: one pod or one file, and the answer as it is asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bridge import explain as explain_module
+from bridge.explain import ExplainSettings, Facts
+from bridge.preflight.checks import PreflightError
+from sync.kube.access import KubeconfigRef
+from tests import objects
+from tests.bridge.cli.conftest import Invoke
+from translators.naming import Identity
+from translators.policy import Policy
+from translators.types import Object
+
+
+def _facts() -> Facts:
+    pod = objects.pod("web")
+    pod["metadata"]["uid"] = "1"
+    node: Object = {
+        "metadata": {"name": "burst"},
+        "status": {
+            "allocatable": {"pods": "1"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+    policy = Policy(Identity("0" * 16, "h", "burst"), "10.0.0.1", service_accounts="none")
+    return Facts(pod, stored=True, node=node, policy=policy, told=True)
+
+
+@dataclass
+class Asked:
+    """What `bridge.explain.explain` was called with, and what it found."""
+
+    settings: list[ExplainSettings] = field(default_factory=list)
+    facts: Facts = field(default_factory=_facts)
+    raises: Exception | None = None
+
+    async def explain(self, settings: ExplainSettings) -> Facts:
+        self.settings.append(settings)
+        if self.raises is not None:
+            raise self.raises
+        return self.facts
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Nothing is looked up."""
+    noted = Asked()
+    monkeypatch.setattr(explain_module, "explain", noted.explain)
+    return noted
+
+
+def test_people_get_the_sentence_first(invoke: Invoke, asked: Asked) -> None:
+    done = invoke("explain", "pod", "default/web")
+    assert done.exit_code == 0
+    lines = done.stdout.splitlines()
+    assert lines[0] == "pod default/web can run on node burst, in the remote as default-h/web"
+    assert "placement:" in lines
+    assert "  changed  metadata.namespace: default → default-h" in lines
+    assert "not looked at:" in lines
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("output", "read"), [("json", json.loads), ("yaml", yaml.safe_load)], ids=["json", "yaml"]
+)
+def test_programs_get_all_of_it(
+    invoke: Invoke, asked: Asked, output: str, read: Callable[[str], Object]
+) -> None:
+    done = invoke("explain", "pod", "default/web", "-o", output)
+    answer = read(done.stdout)
+    assert (answer["state"], answer["pod"]["name"]) == ("WouldRun", "web")
+    assert {it["rule"] for it in answer["differences"]}.isdisjoint({""})
+
+
+def test_the_remotes_object_alone(invoke: Invoke, asked: Asked) -> None:
+    made = yaml.safe_load(invoke("explain", "pod", "web", "--show", "remote").stdout)
+    assert (made["kind"], made["metadata"]["namespace"]) == ("Pod", "default-h")
+    asked.facts.node = asked.facts.policy = None
+    done = invoke("explain", "pod", "web", "--show", "remote")
+    assert (done.exit_code, done.stdout) == (1, "")
+
+
+def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
+    remote = ("--kubeconfig", "remote.yaml", "--context", "r")
+    home = ("--home-kubeconfig", "home.yaml", "--home-context", "h")
+    assert invoke("explain", "pod", "shop/web", "--node", "b", *remote, *home).exit_code == 0
+    assert invoke("explain", "pod", "web", "-n", "blog").exit_code == 0
+    assert asked.settings == [
+        ExplainSettings(
+            KubeconfigRef(Path("home.yaml"), "h"),
+            KubeconfigRef(Path("remote.yaml"), "r"),
+            "shop",
+            "web",
+            node="b",
+        ),
+        ExplainSettings(KubeconfigRef(), None, "blog", "web"),
+    ]
+
+
+def test_a_file_may_have_a_template_behind_other_objects(
+    invoke: Invoke, asked: Asked, tmp_path: Path
+) -> None:
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": objects.pod("x")["spec"]}
+    deployment = {
+        "kind": "Deployment",
+        "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"template": template},
+    }
+    file = tmp_path / "all.yaml"
+    file.write_text(yaml.safe_dump_all([{"kind": "Service"}, deployment]))
+    assert invoke("explain", "pod", "-f", str(file)).exit_code == 0
+    (settings,) = asked.settings
+    assert settings.given == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"generateName": "web-", "labels": {"a": "b"}, "namespace": "shop"},
+        "spec": template["spec"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "No such file"),
+        ("kind: Service", "neither a pod nor a template of one is in it, but Service"),
+        ("", "but nothing"),
+        ("a: [", "it is not YAML"),
+    ],
+)
+def test_a_file_that_has_none_is_refused(
+    invoke: Invoke, asked: Asked, tmp_path: Path, text: str | None, words: str
+) -> None:
+    file = tmp_path / "file.yaml"
+    if text is not None:
+        file.write_text(text)
+    done = invoke("explain", "pod", "-f", str(file))
+    assert done.exit_code == 2
+    assert words in done.stderr
+    assert asked.settings == []
+
+
+@pytest.mark.parametrize(
+    "args", [(), ("a/b", "-f", "x"), ("a/b", "--context", "c"), ("a/b", "--node", "Not Good")]
+)
+def test_options_that_make_no_sense_are_refused(
+    invoke: Invoke, asked: Asked, args: tuple[str, ...]
+) -> None:
+    assert invoke("explain", "pod", *args).exit_code == 2
+    assert asked.settings == []
+
+
+def test_a_refusal_is_one_line(invoke: Invoke, asked: Asked) -> None:
+    asked.raises = PreflightError("what, where, what next")
+    done = invoke("explain", "pod", "a/b")
+    assert (done.exit_code, done.stderr) == (1, "error: what, where, what next\n")

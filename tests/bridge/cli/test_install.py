@@ -1,0 +1,137 @@
+"""`bridge render` and `bridge join --in-cluster`: options become an installation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bridge.cli import installing
+from bridge.version import version
+from tests.bridge.cli.conftest import Invoke
+from tests.bridge.install.kubeconfigs import CANARY, config, write
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> tuple[str, str]:
+    return ("--kubeconfig", str(write(tmp_path / "remote.yaml", config())))
+
+
+def rendered(invoke: Invoke, *args: str) -> dict[str, Any]:
+    """By kind; the last one of each."""
+    done = invoke("render", *args)
+    assert done.exit_code == 0, done.stderr
+    return {it["kind"]: it for it in yaml.safe_load_all(done.stdout)}
+
+
+def container(made: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = made["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+    return found
+
+
+def test_one_option_is_enough(invoke: Invoke, remote: tuple[str, str]) -> None:
+    made = rendered(invoke, *remote)
+    assert container(made)["image"] == f"cluster-bridge:{version()}"
+    assert container(made)["args"] == [
+        "join",
+        "--kubeconfig=/etc/cluster-bridge/kubeconfig",
+        "--name=far",
+        "--address=$(POD_IP)",
+        "--port=10250",
+        "--health-port=8081",
+    ]
+    assert made["Deployment"]["metadata"]["name"] == "cluster-bridge-far"
+    assert made["Deployment"]["spec"]["replicas"] == 2
+
+
+def test_options_of_join_are_passed_on_as_they_were_written(
+    invoke: Invoke, remote: tuple[str, str]
+) -> None:
+    options = ("--share", "0.5", "--anonymous-auth", "--taints", "none", "--labels", "a=b,c=d")
+    made = rendered(invoke, *remote, *options, "--network", "none", "-v")
+    assert container(made)["args"][6:] == [
+        "--network=none",
+        "--labels=a=b,c=d",
+        "--taints=none",
+        "--share=0.5",
+        "--anonymous-auth",
+        "--verbose",
+    ]
+
+
+def test_what_the_installation_decides_is_not_passed_on(
+    invoke: Invoke, remote: tuple[str, str]
+) -> None:
+    options = ("--name", "burst", "--image", "i:2", "--namespace", "ns", "--replicas", "3")
+    made = rendered(invoke, *remote, *options, "--port", "10251", "--bind", "a", "--bind", "b")
+    assert container(made)["image"] == "i:2"
+    assert container(made)["args"][2:] == [
+        "--name=burst",
+        "--address=$(POD_IP)",
+        "--port=10251",
+        "--health-port=8081",
+    ]
+    assert made["Deployment"]["metadata"]["namespace"] == "ns"
+    assert made["RoleBinding"]["metadata"]["namespace"] == "b"
+
+
+def test_a_certificate_of_home_is_kept_in_the_pod(invoke: Invoke, remote: tuple[str, str]) -> None:
+    made = rendered(invoke, *remote, "--serving-certificate", "csr")
+    folder = "--cert-dir=/tmp/serving-certificate"
+    assert container(made)["args"][-2:] == ["--serving-certificate=csr", folder]
+
+
+def test_the_secret_is_told_of(invoke: Invoke, remote: tuple[str, str]) -> None:
+    done = invoke("render", *remote)
+    assert CANARY not in done.stdout, "it is encoded"
+    assert "keep this YAML secret" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--address", "192.0.2.1"), "--address is of no use in home's cluster"),
+        (("--cert-dir", "/x", "--serving-certificate", "csr"), "each pod keeps its own"),
+        (("--tls-cert-file", "a", "--tls-private-key-file", "b"), "a file of this machine"),
+        (("--health-port", "1"), "the pods have one"),
+        (("--port", "0"), "--port 0 is of no use"),
+        (("--bind", "a", "--all-namespaces"), "exclude each other"),
+        (("--bind", "A"), "no namespace's name"),
+        (("--namespace", "A"), "no namespace's name"),
+        (("--share", "2"), "--share"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    invoke: Invoke, remote: tuple[str, str], options: tuple[str, ...], words: str
+) -> None:
+    done = invoke("render", *remote, *options)
+    assert done.exit_code == 2
+    assert words in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_kubeconfig_that_a_pod_cannot_use_fails(invoke: Invoke, tmp_path: Path) -> None:
+    path = write(tmp_path / "remote.yaml", config(user={"exec": {"command": "aws"}}))
+    done = invoke("render", "--kubeconfig", str(path))
+    assert done.exit_code == 1
+    assert "credential plugin" in done.stderr
+
+
+def test_options_of_an_installation_need_it(invoke: Invoke, remote: tuple[str, str]) -> None:
+    done = invoke("join", *remote, "--replicas", "2", "--dry-run")
+    assert done.exit_code == 2
+    assert "--dry-run, --replicas: of use with --in-cluster only" in done.stderr
+
+
+def test_join_takes_the_same_options(
+    invoke: Invoke, remote: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wishes: list[installing.Wish] = []
+    monkeypatch.setattr(installing, "install", wishes.append)
+    options = ("--dry-run", "--timeout", "5", "--all-namespaces", "--share", "0.5")
+    assert invoke("join", *remote, "--in-cluster", *options).exit_code == 0
+    [wish] = wishes
+    assert (wish.dry, wish.timeout, wish.everywhere) == (True, 5.0, True)
+    assert wish.given == {"share": ["--share=0.5"]}

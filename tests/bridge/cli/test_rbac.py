@@ -1,0 +1,80 @@
+"""`bridge rbac`: what it prints, and the files in manifests/ that it printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bridge import rbac
+from bridge.rbac import Account, HomeRights, RemoteRights
+from tests.bridge.cli.conftest import Invoke
+
+MANIFESTS = Path(__file__).parents[3] / "manifests" / "rbac"
+
+
+@pytest.mark.parametrize(
+    ("file", "command"),
+    [
+        ("home.yaml", ("home",)),
+        ("home-all-namespaces.yaml", ("home", "--all-namespaces")),
+        ("namespace.yaml", ("namespace", "default")),
+        ("remote.yaml", ("remote",)),
+    ],
+)
+def test_the_files_are_what_the_command_prints(
+    invoke: Invoke,
+    file: str,
+    command: tuple[str, ...],
+) -> None:
+    done = invoke("rbac", *command)
+    assert done.exit_code == 0
+    assert done.stdout == (MANIFESTS / file).read_text(), (
+        f"bridge rbac {' '.join(command)} > manifests/rbac/{file}"
+    )
+
+
+def test_every_file_is_one_that_a_command_prints() -> None:
+    files = {"home.yaml", "home-all-namespaces.yaml", "namespace.yaml", "remote.yaml"}
+    assert {it.name for it in MANIFESTS.iterdir()} == files
+
+
+def test_the_command_takes_joins_options(invoke: Invoke) -> None:
+    said = invoke(
+        *("rbac", "home", "--name", "one", "--name", "two", "--serving-certificate", "csr"),
+        *("--service-accounts", "none", "--network", "none", "--leave", "--namespace", "shop"),
+        *("--account", "team/burst"),
+    ).stdout
+    asked = HomeRights(["one", "two"], "none", "csr", "none", leave=True)
+    assert list(yaml.safe_load_all(said)) == rbac.home(asked, Account("team", "burst"), ["shop"])
+    said = invoke("rbac", "remote", "--metrics", "kubelets", "--keep-namespaces").stdout
+    wanted = rbac.remote(RemoteRights("kubelets", keep_namespaces=True), Account())
+    assert list(yaml.safe_load_all(said)) == wanted
+
+
+def test_that_no_namespace_is_bound_is_said_beside_the_yaml(invoke: Invoke) -> None:
+    assert "no namespace is bound" in invoke("rbac", "home").stderr
+    assert invoke("rbac", "home", "--namespace", "shop").stderr == ""
+    assert invoke("rbac", "home", "--all-namespaces").stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("home", "--namespace", "Shop"), "is no namespace's name"),
+        (("home", "--name", "Not good"), "--name"),
+        (("home", "--namespace", "a", "--all-namespaces"), "exclude each other"),
+        (("namespace", "a b"), "is no namespace's name"),
+        (("remote", "--account", "burst"), "--account"),
+    ],
+)
+def test_an_option_that_means_nothing_prints_nothing(
+    invoke: Invoke,
+    args: tuple[str, ...],
+    said: str,
+) -> None:
+    done = invoke("rbac", *args)
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert done.stdout == ""

@@ -1,0 +1,189 @@
+"""`bridge status`, `events`, `cordon`, `uncordon` and `drain`: options, answers, exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import yaml
+
+from bridge import cordon, eventlist
+from bridge.cordon import Drained
+from bridge.preflight import checks
+from bridge.preflight.checks import PreflightError
+from bridge.status import gather, local
+from sync.kube.errors import Forbidden
+from tests import objects
+from tests.bridge.cli.conftest import Invoke
+from tests.bridge.status.examples import status
+from translators.types import Object
+
+
+class Home:
+    """What home would answer, and what was asked of it."""
+
+    def __init__(self) -> None:
+        self.found: list[Object] = [status()]
+        self.events: list[Object] = []
+        self.changed = True
+        self.asked: list[Any] = []
+        self.raises: Exception | None = None
+
+    def _ask(self, *what: Any) -> None:
+        self.asked.append(what)
+        if self.raises is not None:
+            raise self.raises
+
+    async def once(self, _: object, name: str | None) -> list[Object]:
+        self._ask(name)
+        return self.found
+
+    async def listed(self, _: object, *, node: str | None, namespace: str | None) -> list[Object]:
+        self._ask(node, namespace)
+        return self.events
+
+    async def cordon(self, _: object, name: str, *, wanted: bool, dry_run: bool) -> bool:
+        self._ask(name, wanted, dry_run)
+        return self.changed
+
+    async def drain(self, _: object, name: str, *, told: Any, **options: Any) -> Drained:
+        self._ask(name, options)
+        told("home: a step")
+        return Drained(True, [objects.pod("web", "shop")], [objects.pod("agent", "shop")])
+
+    async def serve(self, _: object, name: str | None, *, stop: asyncio.Event, opens: bool) -> None:
+        self._ask(name, opens)
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch) -> Home:
+    """Answers in the place of a cluster."""
+    there = Home()
+
+    @asynccontextmanager
+    async def connected(ref: object, **_: Any) -> AsyncIterator[object]:
+        there.asked.append(ref)
+        yield None
+
+    monkeypatch.setattr(checks, "connected", connected)
+    monkeypatch.setattr(gather, "once", there.once)
+    monkeypatch.setattr(eventlist, "listed", there.listed)
+    monkeypatch.setattr(cordon, "cordon", there.cordon)
+    monkeypatch.setattr(cordon, "drain", there.drain)
+    monkeypatch.setattr(local, "serve", there.serve)
+    return there
+
+
+def test_status_for_people_and_for_programs(invoke: Invoke, home: Home) -> None:
+    done = invoke("status", "remote")
+    assert done.exit_code == 0
+    assert done.stdout.startswith("remote: Ready\n  conditions\n")
+    assert home.asked[-1] == ("remote",)
+    assert json.loads(invoke("status", "-o", "json").stdout) == {"nodes": home.found}
+    assert yaml.safe_load(invoke("status", "-o", "yaml").stdout) == {"nodes": home.found}
+    assert home.asked[-1] == (None,)
+
+
+def test_a_node_that_is_not_ready_is_a_failure(invoke: Invoke, home: Home) -> None:
+    home.found = [status(ready=False)]
+    done = invoke("status")
+    assert (done.exit_code, done.stderr) == (1, "")
+    assert done.stdout.startswith("remote: NotReady\n")
+
+
+def test_no_nodes_are_no_failure(invoke: Invoke, home: Home) -> None:
+    home.found = []
+    done = invoke("status")
+    assert done.exit_code == 0
+    assert "bridge join makes one" in done.stdout
+
+
+def test_what_home_refuses_is_one_line(invoke: Invoke, home: Home) -> None:
+    home.raises = Forbidden("no nodes for you", side="home", what="GET", code=403)
+    done = invoke("status", "-o", "json")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "no nodes for you; ask the cluster's administrator" in done.stderr
+    home.raises = PreflightError("home: there is no node x")
+    assert "error: home: there is no node x\n" in invoke("cordon", "x").stderr
+
+
+@pytest.mark.parametrize("options", [("--watch",), ("-o", "json")])
+def test_a_page_is_no_answer_for_programs(
+    invoke: Invoke, home: Home, options: tuple[str, ...]
+) -> None:
+    for option in ("--page", "--open"):
+        done = invoke("status", option, *options)
+        assert done.exit_code == 2
+        assert "--page" in done.stderr
+    assert not home.asked
+
+
+def test_a_page(invoke: Invoke, home: Home) -> None:
+    assert invoke("status", "remote", "--page").exit_code == 0
+    assert home.asked[-1] == ("remote", False)
+    assert invoke("status", "--open").exit_code == 0
+    assert home.asked[-1] == (None, True)
+
+
+def test_events(invoke: Invoke, home: Home) -> None:
+    assert invoke("events").stdout == "no events\n"
+    fields = {key: key for key in ("node", "namespace", "name", "type", "reason", "message")}
+    home.events = [
+        {
+            **fields,
+            "kind": "Pod",
+            "count": 2,
+            "first": "",
+            "last": "2000-01-01T00:00:00Z",
+            "component": "kubelet",
+            "cluster": "remote",
+        }
+    ]
+    done = invoke("events", "remote", "-n", "shop")
+    head, line = done.stdout.splitlines()
+    assert head.split() == ["LAST", "SEEN", "TYPE", "REASON", "NODE", "OBJECT", "FROM", "MESSAGE"]
+    assert line.endswith(
+        "d (x2)   type   reason   node   pod namespace/name   remote kubelet   message"
+    )
+    assert home.asked[-1] == ("remote", "shop")
+    assert json.loads(invoke("events", "-o", "json").stdout) == {"events": home.events}
+
+
+def test_cordon_and_back(invoke: Invoke, home: Home) -> None:
+    assert invoke("cordon", "remote").stdout == "node remote cordoned\n"
+    assert home.asked[-1] == ("remote", True, False)
+    assert invoke("uncordon", "remote", "--dry-run").stdout == "node remote uncordoned (dry run)\n"
+    assert home.asked[-1] == ("remote", False, True)
+    home.changed = False
+    assert invoke("cordon", "remote").stdout == "node remote is cordoned already\n"
+    assert json.loads(invoke("uncordon", "remote", "-o", "json").stdout) == {
+        "node": "remote",
+        "cordoned": False,
+        "changed": False,
+        "dryRun": False,
+    }
+    assert invoke("cordon").exit_code == 2
+
+
+def test_drain(invoke: Invoke, home: Home) -> None:
+    done = invoke("drain", "remote", "--timeout", "5")
+    assert done.stdout.splitlines() == [
+        "pod shop/web evicted",
+        "pod shop/agent stays: of a DaemonSet",
+        "node remote drained",
+    ]
+    assert done.stderr == "✓ home: a step\n"
+    assert home.asked[-1] == ("remote", {"timeout": 5.0, "dry_run": False})
+    assert json.loads(invoke("drain", "remote", "--dry-run", "-o", "json").stdout) == {
+        "node": "remote",
+        "cordoned": True,
+        "changed": True,
+        "evicted": [{"namespace": "shop", "name": "web"}],
+        "stay": [{"namespace": "shop", "name": "agent"}],
+        "dryRun": True,
+    }
+    assert invoke("drain", "remote", "--timeout", "0").exit_code == 2

@@ -1,0 +1,280 @@
+"""An installation at home: applied once, the same again changes nothing, and leaving removes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from bridge.install import applying, objects, waiting
+from bridge.install.kinds import KINDS
+from bridge.install.objects import Installation
+from bridge.leave import leave
+from bridge.leaving import LeaveSettings
+from bridge.preflight.checks import PreflightError
+from bridge.rbac import HomeRights
+from sync.kube.access import load
+from sync.kube.client import KubeClient
+from sync.kube.resources import (
+    DEPLOYMENTS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    ROLE_BINDINGS,
+    SECRETS,
+    Object,
+)
+from tests.bridge.clusters import CANARY, Clusters
+from tests.objects import node
+from tests.sync.world import NODE
+
+pytestmark = pytest.mark.usefixtures("soon")
+
+WANTED = Installation(NODE, "image:1", HomeRights(nodes=[NODE]))
+WHERE = WANTED.namespace
+
+
+@dataclass
+class Home:
+    """Home, its administrator, and what was told."""
+
+    two: Clusters
+    client: KubeClient
+    told: list[str] = field(default_factory=list)
+
+    async def apply(self, wanted: Installation = WANTED, *, dry: bool = False) -> list[str]:
+        """The kinds of changes, without those that are none."""
+        path = self.two.settings.remote.path
+        assert path is not None
+        made = objects.objects(wanted, path.read_text())
+        self.told.clear()
+        done = await applying.apply(
+            self.client, made, node=wanted.node, dry=dry, told=self.told.append
+        )
+        assert CANARY not in "".join(self.told)
+        return [change for change, _ in done if change != "unchanged"]
+
+    def there(self) -> list[str]:
+        """All that is of the kinds of an installation."""
+        return [
+            f"{it['kind']} {it['metadata']['name']}"
+            for kind in KINDS
+            for it in self.two.home.objects(kind)
+            if (it["metadata"].get("labels") or {}).get(objects.NAME_LABEL) == objects.APP
+        ]
+
+    def runs(self, *, ready: bool = True, **pod_status: object) -> None:
+        """Home's controllers have made the pods."""
+        deployment = self.two.home.get(DEPLOYMENTS, WANTED.name, WHERE)
+        count = deployment["spec"]["replicas"] if ready else 0
+        status: Object = {
+            "observedGeneration": deployment["metadata"]["generation"],
+            "replicas": count,
+            "updatedReplicas": count,
+            "availableReplicas": count,
+        }
+        self.two.home.update(DEPLOYMENTS, WANTED.name, {"status": status}, namespace=WHERE)
+        template = deployment["spec"]["template"]
+        meta = {"name": "bridge-1", "namespace": WHERE, **template["metadata"]}
+        pod: Object = {"apiVersion": "v1", "kind": "Pod", **template, "metadata": meta}
+        self.two.home.put({**pod, "status": pod_status})
+
+    def node_is(self, status: str) -> None:
+        """The Node's condition."""
+        made = node(NODE)
+        made["status"] = {"conditions": [{"type": "Ready", "status": status, "message": "why"}]}
+        self.two.home.put(made)
+
+    async def waits(self, seconds: float = 1.0) -> None:
+        self.told.clear()
+        await waiting.ready(self.client, WANTED, timeout=seconds, told=self.told.append)
+
+
+@pytest.fixture
+async def home(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> object:
+    monkeypatch.setattr(waiting, "LOOK_SECONDS", 0.005)
+    async with KubeClient(await load(two.settings.home, side="home")) as client:
+        yield Home(two, client)
+
+
+async def test_the_same_again_changes_nothing(home: Home) -> None:
+    assert set(await home.apply()) == {"created"}
+    versions = {kind.plural: home.two.home.objects(kind) for kind in KINDS}
+    assert await home.apply() == []
+    assert home.told == []
+    assert {kind.plural: home.two.home.objects(kind) for kind in KINDS} == versions
+
+
+async def test_a_dry_run_tells_and_keeps_nothing(home: Home) -> None:
+    assert set(await home.apply(dry=True)) == {"created"}
+    assert "would be created" in home.told[0]
+    assert home.there() == []
+    await home.apply()
+    before = home.there()
+    assert await home.apply(replace(WANTED, replicas=5), dry=True) == ["changed"]
+    assert home.told[0].endswith("would be changed: spec.replicas")
+    assert home.two.home.get(DEPLOYMENTS, WANTED.name, WHERE)["spec"]["replicas"] == 2
+    assert home.there() == before
+
+
+async def test_a_right_that_is_asked_for_no_more_ends(home: Home) -> None:
+    await home.apply(replace(WANTED, everywhere=True))
+    assert await home.apply() == ["removed"]
+    assert "ClusterRoleBinding" in home.told[0]
+
+
+async def test_a_namespace_that_is_there_stays_as_it_is(home: Home) -> None:
+    theirs: Object = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": WHERE}}
+    home.two.home.put(theirs)
+    await home.apply()
+    labels = home.two.home.get(NAMESPACES, WHERE)["metadata"].get("labels") or {}
+    assert objects.NAME_LABEL not in labels
+
+
+async def test_a_new_credential_rolls_the_pods(home: Home) -> None:
+    await home.apply()
+    path = home.two.settings.remote.path
+    assert path is not None
+    path.write_text(path.read_text().replace(CANARY, f"{CANARY}-new"))
+    assert await home.apply() == ["changed", "changed"]
+    assert home.told[0] == f"home: Secret {WHERE}/{WANTED.name} changed: data.kubeconfig"
+    assert "annotations" in home.told[1]
+
+
+# -- waiting -------------------------------------------------------------------------------
+
+
+async def test_it_is_done_when_the_pods_are_new_and_the_node_is_ready(home: Home) -> None:
+    await home.apply()
+    home.runs()
+    home.node_is("True")
+    await home.waits()
+    assert home.told == []
+
+
+async def test_a_node_that_is_not_ready_is_waited_for(home: Home) -> None:
+    await home.apply()
+    home.runs()
+    with pytest.raises(PreflightError, match=r"node \S+ is not registered yet"):
+        await home.waits()
+    home.node_is("False")
+    with pytest.raises(PreflightError, match="is not Ready: why"):
+        await home.waits()
+    assert len(home.told) == 1, "each trouble is told once"
+
+
+def container(**status: object) -> list[Object]:
+    return [{"name": "bridge", "ready": False, "restartCount": 0, **status}]
+
+
+async def test_an_image_that_cannot_be_pulled_is_told(home: Home) -> None:
+    await home.apply()
+    waits = {"waiting": {"reason": "ErrImagePull", "message": "no such host"}}
+    home.runs(ready=False, containerStatuses=container(state=waits))
+    with pytest.raises(PreflightError, match="not Ready after") as caught:
+        await home.waits()
+    assert "ErrImagePull: no such host" in str(caught.value)
+    assert "--image names another" in home.told[0]
+
+
+async def test_what_has_no_machine_is_told(home: Home) -> None:
+    await home.apply()
+    condition = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes"}
+    home.runs(ready=False, conditions=[condition])
+    with pytest.raises(PreflightError, match="has no machine: 0/1 nodes"):
+        await home.waits()
+
+
+async def test_one_that_crashes_again_and_again_ends_the_wait(home: Home) -> None:
+    await home.apply()
+    ended = {"terminated": {"exitCode": 1, "message": "✓ a step\nerror: may not list nodes\n"}}
+    crashed = container(state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState=ended)
+    crashed[0]["restartCount"] = 1
+    home.runs(ready=False, containerStatuses=crashed)
+    with pytest.raises(PreflightError, match=r"again and again.*error: may not list nodes"):
+        await home.waits(60)
+    assert any("has ended: ✓ a step | error: may not list nodes" in line for line in home.told)
+
+
+async def test_a_crash_of_before_does_not_end_the_wait_for_what_puts_it_right(home: Home) -> None:
+    await home.apply()
+    crashed = container(state={"waiting": {"reason": "CrashLoopBackOff"}})
+    crashed[0]["restartCount"] = 5
+    home.runs(ready=False, containerStatuses=crashed)
+    await home.apply(replace(WANTED, image="image:2"))
+    with pytest.raises(PreflightError, match="is not Ready after"):
+        await home.waits()
+
+
+# -- leaving -------------------------------------------------------------------------------
+
+
+async def left(home: Home, *, force: bool = False) -> list[str]:
+    asked: list[str] = []
+    settings = LeaveSettings(NODE, home.two.settings.home, None, force=force)
+    home.told.clear()
+
+    def agree(lines: list[str]) -> bool:
+        asked.extend(lines)
+        return True
+
+    assert await leave(settings, told=home.told.append, agree=agree)
+    assert CANARY not in "".join([*asked, *home.told])
+    return asked
+
+
+async def test_leaving_finds_the_remote_in_the_secret_and_removes_all(home: Home) -> None:
+    await home.apply(replace(WANTED, bound=["default"]))
+    asked = await left(home)
+    assert f"home:   Deployment {WHERE}/{WANTED.name}" in asked
+    assert f"home:   Namespace {WHERE}, if nothing else is in it" in asked
+    assert home.there() == []
+
+
+async def test_bindings_that_were_made_by_hand_go_too_and_others_stay(home: Home) -> None:
+    from bridge import rbac
+
+    await home.apply()
+    for account in (WANTED.account, rbac.Account(WHERE, "another")):
+        for made in rbac.namespaces(account, ["default"]):
+            home.two.home.put(made)
+    await left(home)
+    assert [it["subjects"][0]["name"] for it in home.two.home.objects(ROLE_BINDINGS)] == ["another"]
+
+
+async def test_the_bridges_are_stopped_before_anything_is_removed(home: Home) -> None:
+    await home.apply()
+    home.two.home.clear_log()
+    await left(home)
+    deployment = f"/apis/apps/v1/namespaces/{WHERE}/deployments/{WANTED.name}"
+    writes = [(it.method, it.path) for it in home.two.home.writes()]
+    stopped = writes.index(("PATCH", deployment))
+    assert all(method != "DELETE" for method, _ in writes[:stopped])
+    assert ("DELETE", deployment) in writes[stopped:]
+
+
+async def test_a_namespace_with_something_of_others_stays(home: Home) -> None:
+    await home.apply()
+    theirs: Object = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "theirs", "namespace": WHERE},
+    }
+    home.two.home.put(theirs)
+    await left(home)
+    assert f"home: namespace {WHERE} stays: it holds ConfigMap theirs" in home.told
+    assert home.there() == [f"Namespace {WHERE}"]
+
+
+async def test_who_may_not_look_leaves_as_ever(home: Home) -> None:
+    """A foreground bridge's node, by an account that sees no Deployment: nothing is tried."""
+    home.two.home.api.authorize = lambda spec: (
+        spec["resourceAttributes"]["resource"] != "deployments"
+    )
+    home.node_is("False")
+    with pytest.raises(PreflightError):
+        await left(home)
+    assert not any("deployments" in it.path for it in home.two.home.log)
+    assert home.two.home.objects(SECRETS) == []
+    assert home.two.home.objects(PODS) == []
+    assert home.two.home.objects(NODES) != []

@@ -1,0 +1,84 @@
+"""What is rendered, and what the repository ships of it. The chart is compared in e2e/, by helm."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+import yaml
+
+from bridge.install import objects
+from bridge.install.objects import Installation
+from bridge.rbac import HomeRights
+from tests.bridge.install import base
+
+KUBECONFIG = "canary-4711"
+
+
+def wanted(node: str = "far", **more: Any) -> Installation:
+    return Installation(node, "image:1", HomeRights(nodes=[node]), **more)
+
+
+def rendered(what: Installation, kind: str) -> list[dict[str, Any]]:
+    return [it for it in objects.objects(what, KUBECONFIG) if it["kind"] == kind]
+
+
+def test_the_base_is_what_is_rendered() -> None:
+    """Where this fails: python -m tests.bridge.install.base."""
+    assert list(yaml.safe_load_all(base.FILE.read_text())) == base.base()
+    listed = yaml.safe_load((base.FOLDER / "kustomization.yaml").read_text())
+    assert listed["resources"] == [base.FILE.name]
+
+
+def test_the_credential_is_in_the_secret_alone() -> None:
+    made = objects.objects(wanted(), KUBECONFIG)
+    secret = next(it for it in made if it["kind"] == "Secret")
+    assert base64.b64decode(secret["data"]["kubeconfig"]).decode() == KUBECONFIG
+    assert KUBECONFIG not in str([it for it in made if it["kind"] != "Secret"])
+
+
+def test_two_nodes_have_no_object_in_common_but_the_namespace() -> None:
+    def names(node: str) -> set[tuple[str, str, str]]:
+        return {
+            (it["kind"], it["metadata"].get("namespace", ""), it["metadata"]["name"])
+            for it in objects.objects(wanted(node), KUBECONFIG)
+        }
+
+    assert names("near") & names("far") == {("Namespace", "", "cluster-bridge")}
+
+
+def test_the_container_is_as_strict_as_can_be() -> None:
+    spec = rendered(wanted(), "Deployment")[0]["spec"]["template"]["spec"]
+    container = spec["containers"][0]
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def test_a_long_name_fits() -> None:
+    node = "a" * 253
+    made = objects.objects(wanted(node), KUBECONFIG)
+    assert all(len(it["metadata"]["name"]) <= 300 for it in made)
+    deployment = next(it for it in made if it["kind"] == "Deployment")
+    assert len(deployment["metadata"]["name"]) <= 253
+    assert all(len(value) <= 63 for value in deployment["metadata"]["labels"].values())
+    assert deployment["metadata"]["annotations"][objects.ANNOTATION_NODE] == node
+
+
+def test_an_argument_is_taken_as_it_is() -> None:
+    made = objects.arguments(wanted(arguments=["--labels=a=$(POD_IP)"]))
+    assert made[-1] == "--labels=a=$$(POD_IP)"
+
+
+@pytest.mark.parametrize(("everywhere", "count"), [(False, 1), (True, 2)])
+def test_namespaces_are_bound_as_asked(everywhere: bool, count: int) -> None:
+    bound = () if everywhere else ("shop",)
+    what = wanted(everywhere=everywhere, bound=bound)
+    assert len(rendered(what, "ClusterRoleBinding")) == count
+    places = [it["metadata"]["namespace"] for it in rendered(what, "RoleBinding")]
+    assert ("shop" in places) is not everywhere

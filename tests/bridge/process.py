@@ -1,0 +1,95 @@
+"""A `bridge join` as a process of its own, between two fake clusters."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tests.bridge.clusters import Clusters
+from tests.sync.world import NODE
+
+#: The bounds of a stop in the process, in seconds: short ones.
+BOUND, STOP = 0.3, 6.0
+#: Seconds for a start, and for a stop that is not to be waited for any longer.
+START, PATIENCE = 40.0, 20.0
+_SCRIPT = f"""
+from bridge import kubeletapi, replica
+from bridge.cli import main, running
+replica.RELEASE_SECONDS = kubeletapi.STREAMS_SECONDS = {BOUND}
+running.STOP_SECONDS = {STOP}
+EXTRA
+main()
+"""
+
+
+class Process:
+    """A `bridge join`, and what it has said."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.said = ""
+
+    async def says(self, words: str) -> None:
+        """Waits for these words on stderr."""
+        assert self._process.stderr is not None
+        async with asyncio.timeout(START):
+            while words not in self.said:
+                chunk = await self._process.stderr.read(4096)
+                assert chunk, f"it ended: {self.said}"
+                self.said += chunk.decode()
+
+    @property
+    def port(self) -> int:
+        """The kubelet API's."""
+        line = next(it for it in self.said.splitlines() if "kubelet API listens on" in it)
+        return int(line.rpartition(":")[2])
+
+    def resident(self, *, peak: bool = False) -> int:
+        """Bytes of memory that it has now, or had at most since `forget_peak`."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="utf-8")
+        found = re.search(rf"^Vm{'HWM' if peak else 'RSS'}:\s+(\d+) kB", status, re.MULTILINE)
+        assert found is not None
+        return int(found[1]) * 1024
+
+    def forget_peak(self) -> None:
+        """Peaks count from now."""
+        Path(f"/proc/{self._process.pid}/clear_refs").write_text("5", encoding="utf-8")
+
+    async def stop(self) -> tuple[int, float]:
+        """SIGTERM; the exit code, and how many seconds it took."""
+        began = time.monotonic()
+        self._process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(PATIENCE):
+            _, rest = await self._process.communicate()
+        self.said += rest.decode()
+        return self._process.returncode or 0, time.monotonic() - began
+
+
+@asynccontextmanager
+async def bridge(
+    two: Clusters, *, extra: str = "", address: str = "127.0.0.1"
+) -> AsyncIterator[Process]:
+    """It runs until the block ends. ``extra`` is Python that it runs first; without an address it
+    has to look for one."""
+    command = ["join", "--kubeconfig", str(two.settings.remote.path), "--name", NODE]
+    command += ["--home-kubeconfig", str(two.settings.home.path), "--home-name", "h"]
+    command += ["--port", "0", *(["--address", address] if address else [])]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _SCRIPT.replace("EXTRA", extra), *command),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield Process(process)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()

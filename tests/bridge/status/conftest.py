@@ -1,0 +1,50 @@
+"""Fixtures of the tests of what `bridge status` and its like find out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+
+from bridge.status import gather, own
+from sync.kube.client import KubeClient
+from tests.bridge.clusters import CANARY, Clusters
+from tests.bridge.joined import Joined, caller, joined
+from tests.fakeapi.credentials import access_to
+from tests.sync.world import NODE
+
+#: Home's API server asks the node's port for everything below this.
+PROXY = f"/api/v1/nodes/{NODE}/proxy"
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer is given twice, and none is waited for for long."""
+    monkeypatch.setattr(own, "REMEMBERED", 0.0)
+    monkeypatch.setattr(gather, "ANSWER", 2.0)
+
+
+@pytest.fixture
+async def home(two: Clusters) -> AsyncIterator[KubeClient]:
+    """Home, for a person."""
+    async with KubeClient(access_to(two.home, "home")) as client:
+        yield client
+
+
+@pytest.fixture
+async def bridged(two: Clusters, soon: None) -> AsyncIterator[Joined]:
+    """A join that runs, whose port home's API server reaches."""
+    async with joined(two) as run, caller(run) as session:
+
+        async def passed_on(request: web.Request) -> web.Response:
+            path = request.path.removeprefix(PROXY)
+            async with session.get(path) as answer:
+                body = await answer.read()
+                assert CANARY not in body.decode()
+                return web.Response(
+                    status=answer.status, body=body, content_type=answer.content_type
+                )
+
+        two.home.route("GET", f"{PROXY}/*", passed_on)
+        yield run

@@ -1,0 +1,136 @@
+"""What people see of a status: the whole tree, and one line of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bridge.status import tree, view
+from tests.bridge.status import examples
+from tests.bridge.status.examples import pod, refused, status
+
+READY = [{"type": "Ready", "status": "True"}]
+
+WHOLE = """\
+remote: Ready
+  conditions
+    Ready: True (RemoteReady): usable nodes: 1 of 1
+    False: MemoryPressure
+  capacity and use
+    cpu: 1 of 3 (33 %); the remote has 4
+    memory: 0 of 6Gi (0 %); the remote has 8Gi
+    pods: 2 of 100 (2 %); the remote has 110
+  pods: 3, 1 ready
+    Pending: 1
+    Running: 1
+    Failed: 1
+    not made in the remote: 1
+      shop/b: FieldRefused: take it away
+  bridge: serves the node; up for 2h
+  lag: 0.0 s
+  queues: empty
+  watches: 2, the last word 4s ago
+  recent errors: none
+  versions
+    bridge: 0.1.0
+    home: v1.34.4 at https://192.0.2.10:6443
+    remote: v1.34.4 at https://203.0.113.7:6443
+    the remote's kubelets: v1.34.4"""
+
+
+def test_the_whole_tree() -> None:
+    shown = status(pod("a", "Running", conditions=READY), refused("b"), pod("c", "Failed"))
+    assert tree.text(tree.of(shown)) == WHOLE
+
+
+def test_what_is_the_matter_stands_out() -> None:
+    queue = {**examples.bridge()["queues"][0], "depth": 3, "failing": 2, "oldestSeconds": 60.0}
+    watch = {**examples.bridge()["watches"][0], "failing": 1, "error": "no answer"}
+    error = {"level": "error", "message": "it broke", "count": 7, "first": "f", "last": "l"}
+    bridge = examples.bridge(
+        queues=[queue], watches=[watch], errors=[error] * 6, lagSeconds=60.0, streams={"exec": 2}
+    )
+    root = tree.of(status(ready=False, cordoned=True, bridge=bridge))
+    assert (root.said, root.tone) == ("NotReady,SchedulingDisabled", "bad")
+    lines = tree.text(root).splitlines()
+    for line in (
+        "  lag: 60.0 s",
+        "    pods: 3 waiting, 2 failing",
+        "  watches: 2, the last word 4s ago, 1 failing",
+        "    remote pods: no answer",
+        "  streams: 2 exec",
+        "    l, 7 times: it broke",
+        "    and: 1 more",
+    ):
+        assert line in lines
+    assert next(it for it in root.below if it.label == "lag").tone == "warn"
+
+
+def test_a_bridge_that_does_not_answer_leaves_the_rest() -> None:
+    shown = status(bridge=None, bridgeUnknown="home: no right", pods=None, podsUnknown="nor that")
+    text = tree.text(tree.of(shown))
+    assert "  bridge: home: no right" in text
+    assert "  pods: nor that" in text
+    assert "    bridge: 0.1.0" in text
+
+
+def test_a_node_of_which_nothing_is_known() -> None:
+    standby = examples.bridge(standby="this bridge stands by for node remote")
+    text = tree.text(tree.of({"name": "remote", "ready": None, "bridge": standby}))
+    assert text.startswith("remote: Unknown\n  bridge: this bridge stands by for node remote; up")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "remote: Ready, 2 pods (1 Pending, 1 Running), 1 refused"),
+        ({"bridge": None}, "remote: Ready, 2 pods (1 Pending, 1 Running), 1 refused, bridge: no"),
+        ({"pods": None}, "remote: Ready"),
+    ],
+)
+def test_one_line(changes: dict[str, Any], said: str) -> None:
+    shown = status(pod("a", "Running"), refused("b"), **changes)
+    assert tree.line(shown).startswith(said)
+
+
+def test_pods_that_ended_use_nothing_and_the_refused_are_counted() -> None:
+    pods = view.Pods()
+    for it in (pod("a", "Succeeded"), pod("b", "Strange"), *(refused(str(n)) for n in range(30))):
+        pods.add(it)
+    told = pods.told()
+    assert (told["refused"], len(told["refusedPods"])) == (30, view.NAMED)
+    assert (told["byPhase"]["Unknown"], told["byPhase"]["Succeeded"]) == (1, 1)
+    assert pods.requested == {"cpu": 31 * 500, "pods": 31}
+
+
+def test_a_terminal_is_told_nothing_to_obey() -> None:
+    hostile = "\x1b]0;owned\x07 \x9b31m a\nb\u202e"
+    text = tree.text(tree.of(status(refused("b", message=hostile))))
+    assert all(it.isprintable() or it == "\n" for it in text)
+    assert "owned" in text
+    assert "shop/b: FieldRefused: \ufffd]0;owned\ufffd \ufffd31m a b\ufffd" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(-1, "0s"), (119, "119s"), (120, "2m"), (7200, "2h"), (172_800, "2d"), (9e6, "104d")],
+)
+def test_ages(seconds: float, said: str) -> None:
+    assert tree.lasting(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("quantity", "said"),
+    [("24632884Ki", "23.5Gi"), ("2Gi", "2Gi"), ("1500m", "1500m"), ("0", "0"), ("1024Ki", "1Mi")],
+)
+def test_long_quantities_are_shortened(quantity: str, said: str) -> None:
+    assert tree._short(quantity) == said
+
+
+@pytest.mark.parametrize("missing", ["cluster-bridge.io/virtual-node", "cluster-bridge.io/remote"])
+def test_whose_a_node_is(missing: str) -> None:
+    node = examples.node()
+    assert view.is_ours(node)
+    del node["metadata"]["labels"][missing]
+    assert not view.is_ours(node)

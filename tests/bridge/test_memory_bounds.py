@@ -1,0 +1,120 @@
+"""A bridge's memory is bounded by what it keeps, not by what passes through: as a process.
+
+Absolute numbers are in docs/performance.md; here are ratios, which hold on any machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sync.kube.resources import CONFIG_MAPS, PODS, Object
+from tests.bridge.clusters import Clusters
+from tests.bridge.process import Process, bridge
+from tests.fakeapi import Fault
+from tests.objects import config_map, pod, service_account
+from tests.sync.world import NODE, THERE, World
+
+#: Bytes of a huge object: what an API server takes at the most, with some room for the rest of it.
+HUGE = 1_400_000
+#: How many of them a namespace has.
+MANY = 30
+#: Seconds until all has been worked.
+PATIENCE = 40.0
+
+#: A process is started, and many megabytes are sent.
+pytestmark = pytest.mark.timeout(120)
+
+
+def using(name: str, config: str) -> Object:
+    """A pod on the node that refers to a ConfigMap."""
+    made = pod(name, node=NODE)
+    made["spec"]["containers"][0]["envFrom"] = [{"configMapRef": {"name": config}}]
+    return made
+
+
+async def at_rest(two: Clusters, process: Process, world: World) -> int:
+    """Its memory once it has had a first pod, with what that brings."""
+    await process.says("is registered")
+    two.home.put(config_map("small", data={"k": "v"}))
+    two.home.put(using("first", "small"))
+    await two.remote.until(lambda: world.there("first"), timeout=PATIENCE)
+    await asyncio.sleep(0.3)
+    process.forget_peak()
+    return process.resident()
+
+
+async def test_huge_objects_cost_little_more_than_what_is_kept_of_them(two: Clusters) -> None:
+    """Listed all at once, when a namespace gets its first pod; one of them is copied."""
+    world = World(two.home, two.remote)
+    for number in range(MANY):
+        two.home.put(config_map(f"huge-{number}", "shop", data={"k": f"{number:03}" * (HUGE // 3)}))
+    # What home's controller-manager makes in every namespace.
+    two.home.put(service_account("default", "shop"))
+    two.home.put(config_map("kube-root-ca.crt", "shop", data={"ca.crt": "home's CA"}))
+    made = using("web", "huge-7")
+    made["metadata"]["namespace"] = "shop"
+    async with bridge(two) as process:
+        before = await at_rest(two, process, world)
+        two.home.put(made)
+        await two.remote.until(lambda: two.remote.find(PODS, "web", "shop-h"), timeout=PATIENCE)
+        copied = two.remote.get(CONFIG_MAPS, "huge-7", "shop-h")
+        assert len(copied["data"]["k"]) > HUGE - 3
+        kept = HUGE * (MANY + 2)
+        grown = process.resident(peak=True) - before
+        print(f"huge objects: {grown / kept:.2f} times what is kept, at the peak")
+        assert grown < 2.5 * kept
+
+
+async def test_huge_objects_that_change_all_the_time_do_not_pile_up(two: Clusters) -> None:
+    """Each change is 1.4 MB, and comes back from the remote as well: what is on its way at once is
+    some 20 times that, however many there are."""
+    world = World(two.home, two.remote)
+    changes = 80
+    async with bridge(two) as process:
+        before = await at_rest(two, process, world)
+        for number in range(changes):
+            huge = {"data": {"k": f"{number:03}" * (HUGE // 3)}}
+            two.home.update(CONFIG_MAPS, "small", huge, "default")
+            await asyncio.sleep(0.02)
+        last = f"{changes - 1:03}"
+        await two.remote.until(
+            lambda: two.remote.get(CONFIG_MAPS, "small", THERE)["data"]["k"].startswith(last),
+            timeout=PATIENCE,
+        )
+        grown = process.resident(peak=True) - before
+        print(f"changes of a huge object: {grown / HUGE:.1f} times one, of {changes}")
+        assert grown < changes / 2 * HUGE
+
+
+async def test_a_flood_of_events_with_a_home_that_is_slow_does_not_pile_up(two: Clusters) -> None:
+    """What cannot be written yet is written once, as it is then; nothing waits in a row."""
+    world = World(two.home, two.remote)
+    pods, rounds, note = 20, 100, 20_000
+    async with bridge(two) as process:
+        before = await at_rest(two, process, world)
+        for number in range(pods):
+            two.home.put(pod(f"p{number}", node=NODE))
+        await two.remote.until(
+            lambda: all(world.there(f"p{number}") for number in range(pods)), timeout=PATIENCE
+        )
+        two.home.fail(Fault("PATCH", "*", delay=0.2, times=None))
+        process.forget_peak()
+        for turn in range(rounds):
+            for number in range(pods):
+                told = {"phase": "Running", "message": f"{turn:03}" * (note // 3)}
+                two.remote.update(PODS, f"p{number}", {"status": told}, THERE)
+            await asyncio.sleep(0.01)
+        last = f"{rounds - 1:03}"
+        await two.home.until(
+            lambda: all(
+                world.status(f"p{number}").get("message", "").startswith(last)
+                for number in range(pods)
+            ),
+            timeout=PATIENCE,
+        )
+        flood = pods * rounds * note
+        grown = process.resident(peak=True) - before
+        print(f"a flood: {grown / flood:.2f} of what came")
+        assert grown < flood / 2

@@ -1,0 +1,118 @@
+"""A secret that is planted everywhere is seen nowhere: not in logs, errors, Events or metrics."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Iterator
+
+import pytest
+from aiohttp import web
+
+from bridge.observability.jsonlines import JsonLines
+from sync.kube.resources import EVENTS, NODES, PODS, SECRETS, Object
+from tests.bridge.clusters import CANARY, Clusters
+from tests.bridge.joined import Joined, caller, joined
+from tests.fakeapi import Fault
+from tests.objects import config_map, secret
+from tests.sync.world import NODE, THERE, World
+from translators.types import name_of
+
+ENCODED = base64.b64encode(CANARY.encode()).decode()
+#: Troubles that are logged, each with what was being done.
+TROUBLES = (
+    Fault("POST", "*/secrets", drop="after"),
+    Fault("POST", "*/pods", code=500),
+    Fault("POST", "*/pods", code=403),
+    Fault("PATCH", "*/secrets/*", raw=b"{" + CANARY.encode()),
+    Fault("PATCH", "*/secrets/*", code=409),
+    Fault("GET", "*/pods", watch=True, raw=b'{"type":"ADDED","object":' + CANARY.encode()),
+    Fault("DELETE", "*/secrets/*", drop="before"),
+)
+
+
+def planted(two: Clusters) -> World:
+    """Home holds it in a Secret and a ConfigMap."""
+    two.home.put(secret("key", data={"password": ENCODED}))
+    two.home.put(config_map("conf", data={"password": CANARY}))
+    return World(two.home, two.remote)
+
+
+def pod(world: World) -> Object:
+    container = {
+        "name": "main",
+        "image": "busybox:1",
+        "command": ["sh", "-c", f"login {CANARY}"],
+        "env": [{"name": "PASSWORD", "value": CANARY}],
+        "envFrom": [{"secretRef": {"name": "key"}}, {"configMapRef": {"name": "conf"}}],
+    }
+    made = world.pod("a", containers=[container])
+    annotations = {"kubectl.kubernetes.io/last-applied-configuration": CANARY}
+    return world.home.update(
+        PODS, name_of(made), {"metadata": {"annotations": annotations}}, "default"
+    )
+
+
+async def look(run: Joined) -> str:
+    """What the bridge tells of itself and of what it runs; and the caller's own secrets."""
+    query = f"command=login&command={CANARY}&output=1"
+    upgrade = {"Connection": "Upgrade", "Upgrade": "SPDY/3.1"}
+    said = ""
+    async with caller(run, token=CANARY) as session:
+        async with session.post(f"/exec/default/a/main?{query}", headers=upgrade) as answer:
+            said += await answer.text()
+        async with session.post(f"/exec/default/{CANARY}/main?{query}", headers=upgrade) as answer:
+            await answer.read()
+        for path in ("/metrics", "/metrics/resource", "/stats/summary", "/healthz", "/configz"):
+            async with session.get(f"{path}?token={CANARY}") as answer:
+                said += await answer.text()
+    return said
+
+
+async def test_what_is_planted_everywhere_is_shown_nowhere(
+    two: Clusters, soon: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    async def refuse(_: web.Request) -> web.Response:
+        return web.Response(status=500, text="not today")
+
+    two.remote.route("*", "*/pods/a/exec", refuse)
+    world = planted(two)
+    for fault in TROUBLES:
+        two.remote.fail(fault)
+    async with joined(two, two.but(namespace_linger=0.0)) as run:
+        pod(world)
+        await two.remote.until(lambda: world.there("a"))
+        world.runs("a")
+        await two.home.until(lambda: world.status("a").get("phase") == "Running")
+        changed = base64.b64encode(f"{CANARY}2".encode()).decode()
+        two.home.update(SECRETS, "key", {"data": {"password": changed}}, "default")
+        await two.remote.until(
+            lambda: (world.secret("key", THERE) or {})["data"]["password"] == changed
+        )
+        said = await look(run)
+        two.home.delete(PODS, "a", "default")
+        await two.remote.until(lambda: "deletionTimestamp" in (world.there("a") or {})["metadata"])
+        two.remote.remove(PODS, "a", THERE)
+        await two.remote.until(lambda: world.secret("key", THERE) is None)
+    assert all(fault.hits for fault in TROUBLES)
+    shown = {
+        "logs": "\n".join(_texts(caplog)),
+        "the join's lines": str(run.told),
+        "what it tells callers": said,
+        "Events": str(two.home.objects(EVENTS)),
+        "the Node": str(two.home.get(NODES, NODE)),
+    }
+    for where, text in shown.items():
+        assert CANARY not in text, where
+        assert ENCODED not in text, where
+    assert "pod default/a: created in the remote" in shown["logs"]
+
+
+def _texts(caplog: pytest.LogCaptureFixture) -> Iterator[str]:
+    """The lines of our own loggers, with their tracebacks; for people, and as JSON."""
+    formatters = logging.Formatter("%(name)s %(message)s"), JsonLines()
+    for record in caplog.records:
+        if record.name.partition(".")[0] in ("bridge", "sync", "translators", "cluster-bridge"):
+            yield from (formatter.format(record) for formatter in formatters)

@@ -1,0 +1,47 @@
+"""The fixture `clusters`: what it starts, with which version."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from e2e.clusters import ClusterSpec, Settings, fixture, specs
+from e2e.clusters.versions import DEFAULT_KUBERNETES, KUBERNETES
+
+
+@pytest.mark.parametrize(
+    ("asked", "started"),
+    [
+        ("", [(DEFAULT_KUBERNETES, ["home", "remote"])]),
+        ("1.36", [(KUBERNETES["1.36"], ["home", "remote"])]),
+        ("home=1.34,remote=1.34", [(KUBERNETES["1.34"], ["home", "remote"])]),
+        (
+            "home=1.36,remote=1.34",
+            [(KUBERNETES["1.36"], ["home"]), (KUBERNETES["1.34"], ["remote"])],
+        ),
+    ],
+)
+def test_each_cluster_has_the_version_that_is_asked_for(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: str,
+    started: list[tuple[str, list[str]]],
+) -> None:
+    begun: list[tuple[str, list[str]]] = []
+    ended: list[str] = []
+
+    def up(wanted: Sequence[ClusterSpec], settings: Settings, _: Any) -> dict[str, str]:
+        names = [it.name for it in wanted]
+        begun.append((str(settings.kubernetes), names))
+        return dict.fromkeys(names, str(settings.kubernetes))
+
+    monkeypatch.setenv("CLUSTER_BRIDGE_E2E_KUBERNETES", asked)
+    monkeypatch.setattr(fixture, "find", lambda _: {})
+    monkeypatch.setattr(fixture, "up", up)
+    monkeypatch.setattr(fixture, "down", lambda names, _: ended.extend(names))
+    with fixture.running(request, specs(), fixture.settings_from_environment()) as found:
+        assert sorted(found) == ["home", "remote"]
+    assert begun == started
+    assert sorted(ended) == ["home", "remote"]

@@ -1,0 +1,98 @@
+"""Links of the documents: what they lead to is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from e2e.docs import links, offline
+from e2e.docs.pages import DOCS, REPOSITORY
+
+DOCUMENTS = sorted(
+    [*REPOSITORY.glob("*.md"), *DOCS.rglob("*.md"), REPOSITORY / "manifests/README.md"]
+)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda it: str(it.relative_to(REPOSITORY)))
+def test_links_lead_somewhere(document: Path) -> None:
+    wrong = []
+    for link in links.links(document.read_text("utf-8")):
+        if link.elsewhere:
+            continue
+        there = (document.parent / link.path).resolve() if link.path else document
+        if not there.is_relative_to(REPOSITORY) or not there.exists():
+            wrong.append(f"{link.line}: {link.target}: no such file")
+        elif link.anchor and link.anchor not in links.anchors(there.read_text("utf-8")):
+            wrong.append(f"{link.line}: {link.target}: no such heading")
+    assert not wrong
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda it: str(it.relative_to(REPOSITORY)))
+def test_no_two_headings_have_one_anchor(document: Path) -> None:
+    found = links.anchors(document.read_text("utf-8"))
+    assert len(found) == len({*found}), [it for it in found if found.count(it) > 1]
+
+
+def test_every_page_is_in_the_site() -> None:
+    def pages(nav: object) -> list[str]:
+        if isinstance(nav, str):
+            return [nav]
+        parts = nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else ()
+        return [page for part in parts for page in pages(part)]
+
+    listed = pages(yaml.safe_load((REPOSITORY / "mkdocs.yml").read_text("utf-8"))["nav"])
+    hooks = (REPOSITORY / "e2e/docs/hooks.py").read_text("utf-8")
+    of_root = dict(re.findall(r'"([A-Z_]+\.md)": "([a-z-]+\.md)"', hooks))
+    assert all((REPOSITORY / name).exists() for name in of_root)
+    there = {str(it.relative_to(DOCS)) for it in DOCS.rglob("*.md")} | {*of_root.values()}
+    assert len(listed) == len({*listed})
+    assert there <= {*listed}, "put it into nav in mkdocs.yml"
+    assert {*listed} <= there
+
+
+def test_what_is_a_link() -> None:
+    page = "a [b](c.md#d) `[no](x.md)` ![p](q.png)\n```\n[no](y.md)\n```\n[`code`](e.py)\n"
+    assert [(it.line, it.path, it.anchor) for it in links.links(page)] == [
+        (1, "c.md", "d"),
+        (1, "q.png", ""),
+        (5, "e.py", ""),
+    ]
+    assert links.Link(1, "https://example.com/#x").elsewhere
+    assert not links.Link(1, "#x").elsewhere
+
+
+@pytest.mark.parametrize(
+    ("heading", "anchor"),
+    [
+        ("Two or more bridges for one node", "two-or-more-bridges-for-one-node"),
+        ("`bridge rbac home`", "bridge-rbac-home"),
+        ("Home's API server: where?", "homes-api-server-where"),
+        ("A [link](x.md) & more", "a-link--more"),
+    ],
+)
+def test_anchors_are_those_of_github(heading: str, anchor: str) -> None:
+    assert links.slug(heading) == anchor
+    assert links.anchors(f"# {heading}\n```\n# no heading\n```") == [anchor]
+
+
+def test_an_anchor_can_be_set_by_hand() -> None:
+    assert links.anchors('## <a id="x1"></a>X1: a thing') == ["x1", "x1-a-thing"]
+
+
+def test_links_are_changed_or_taken_off() -> None:
+    page = "[a](b.md) [`c`](d.py)\n```\n[a](b.md)\n```"
+    changed = links.relinked(page, lambda it: "z/" + it if it.endswith(".md") else None)
+    assert changed == "[a](z/b.md) `c`\n```\n[a](b.md)\n```"
+
+
+def test_what_a_site_loads_from_elsewhere(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no page"):
+        offline.loaded(tmp_path)
+    (tmp_path / "a.html").write_text(
+        "<link rel=canonical href=https://a.example><a href=https://b.example>b</a>"
+        "<script src=own.js></script><script src=//c.example/x.js></script>"
+    )
+    assert offline.loaded(tmp_path) == ["a.html: //c.example/x.js"]

@@ -1,0 +1,28 @@
+"""The pages of docs/: those that are made from the code are as it would make them."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e.docs import options, pages, translation
+from translators import podfields
+
+
+@pytest.mark.parametrize("name", pages.MADE)
+def test_a_page_that_is_made_is_up_to_date(name: str) -> None:
+    there = (pages.DOCS / name).read_text("utf-8")
+    assert pages.MADE[name]() == there, "run make docs-write"
+
+
+def test_every_rule_has_its_reason_on_the_page() -> None:
+    page = translation.page()
+    for rule in podfields.TABLE.values():
+        assert rule.why.replace("|", "\\|") in page
+
+
+def test_options_show_what_they_take_and_what_they_are_unless_given() -> None:
+    page = options.page()
+    assert "| `--kubeconfig` `PATH` | Kubeconfig of the remote cluster. | required |" in page
+    assert "`--network` `flat\\|none`" in page
+    assert "`--yes`, `-y`" in page
+    assert "bridge rbac namespace [OPTIONS] NAME...\n" in page

@@ -1,0 +1,67 @@
+"""What the documents and the workflow name is there: targets, tests, reasons, versions."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from e2e.clusters.versions import KIND_NODES
+from e2e.docs.pages import DOCS, REPOSITORY
+
+TARGETS = {
+    name
+    for line in (REPOSITORY / "Makefile").read_text("utf-8").splitlines()
+    if (match := re.match(r"([a-z][a-z0-9-]*):", line))
+    for name in [match[1]]
+}
+DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *DOCS.glob("*.md")])
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda it: str(it.relative_to(REPOSITORY)))
+def test_targets_of_make_that_are_named_are_there(document: Path) -> None:
+    named = re.findall(r"(?m)(?:`|^)make ([a-z][a-z0-9-]*)", document.read_text("utf-8"))
+    assert {*named} <= TARGETS
+
+
+def test_the_workflow_runs_what_is_there() -> None:
+    text = (REPOSITORY / ".github/workflows/ci.yml").read_text("utf-8")
+    jobs = yaml.safe_load(text)["jobs"]
+    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    files = [word for command in commands for word in command.split() if word.startswith("e2e/")]
+    assert files
+    assert all((REPOSITORY / file).exists() for file in files)
+    made = {command.split()[1] for command in commands if command.startswith("make ")}
+    assert made - {".venv/.ready"} <= TARGETS
+    assert {*jobs["e2e"]["strategy"]["matrix"]["kubernetes"]} <= {*KIND_NODES}
+    pythons = [
+        f'"Programming Language :: Python :: {it}"'
+        for it in jobs["fast"]["strategy"]["matrix"]["python"]
+    ]
+    assert all(it in (REPOSITORY / "pyproject.toml").read_text("utf-8") for it in pythons)
+
+
+def test_what_a_pod_and_the_node_say_is_explained() -> None:
+    """Every reason that the code gives has its line."""
+    pattern = r'"((?:Home|Remote|Field|Update|Token|DaemonSet|Bridge|No)[A-Z][A-Za-z]+)"'
+    files = [*REPOSITORY.glob("sync/*.py"), *REPOSITORY.glob("translators/*.py")]
+    files.append(REPOSITORY / "bridge/node/health.py")
+    reasons = {it for file in files for it in re.findall(pattern, file.read_text("utf-8"))}
+    #: Types of a program, and what is said where nothing is the matter.
+    reasons -= {"HomeNamespace", "HomeUid", "RemoteNamespace", "RemoteUid"}
+    reasons -= {"RemoteHasNone", "RemoteNodesReport", "NoSchedule", "NoExecute"}
+    reasons -= {"TokenRequest", "TokenReview"}
+    assert len(reasons) > 20
+    pages = [(DOCS / name).read_text("utf-8") for name in ("troubleshooting.md", "node.md")]
+    told = {word for page in pages for word in re.findall(r"`(\w+)`", page)}
+    assert reasons - told == set()
+
+
+def test_hooks_of_a_commit_fetch_nothing() -> None:
+    text = (REPOSITORY / ".pre-commit-config.yaml").read_text("utf-8")
+    (own,) = yaml.safe_load(text)["repos"]
+    assert own["repo"] == "local"
+    assert {hook["language"] for hook in own["hooks"]} == {"system"}
+    assert all(hook["entry"].startswith(".venv/bin/") for hook in own["hooks"])

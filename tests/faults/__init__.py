@@ -1,0 +1,1 @@
+"""The parts of `e2e.faults` that need no cluster."""

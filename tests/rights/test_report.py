@@ -1,0 +1,128 @@
+"""Which rights were used, as audit logs tell it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from e2e import rights
+from e2e.bench.pods.requests import Requests
+from e2e.rights import Report
+
+OURS = "system:serviceaccount:cluster-bridge:cluster-bridge"
+
+
+def line(verb: str, resource: str, **said: Any) -> dict[str, Any]:
+    """One answered request of the bridge's account."""
+    plural, _, subresource = resource.partition("/")
+    ref = {"resource": plural, "subresource": subresource, "apiGroup": said.pop("group", "")}
+    ref |= {key: said.pop(key) for key in ("namespace", "name") if key in said}
+    return {
+        "userAgent": said.pop("agent", "cluster-bridge"),
+        "stage": "ResponseStarted" if verb == "watch" else "ResponseComplete",
+        "verb": verb,
+        "requestURI": "/somewhere",
+        "objectRef": {key: value for key, value in ref.items() if value},
+        "responseStatus": {"code": 403 if said.get("decision") == "forbid" else 200},
+        "user": {"username": said.pop("user", OURS)},
+        "annotations": {"authorization.k8s.io/decision": said.pop("decision", "allow")},
+        "requestReceivedTimestamp": "2030-01-01T00:00:00.000000Z",
+        "stageTimestamp": "2030-01-01T00:00:00.000000Z",
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def told(folder: Path, side: str, *lines: dict[str, Any]) -> Report:
+    log = folder / "audit.log"
+    log.write_bytes(b"".join(orjson.dumps(it) + b"\n" for it in lines))
+    return rights.report({side: Requests(log, whole=True)})
+
+
+def used(report: Report) -> list[str]:
+    return sorted(report.used)
+
+
+def test_a_use_counts_for_the_right_that_allows_it(folder: Path) -> None:
+    found = told(
+        folder,
+        "home",
+        line("list", "secrets", namespace="shop"),
+        line("list", "secrets", namespace="blog"),
+        line("patch", "nodes/status", name="virtual"),
+        line("get", "namespaces", namespace="kube-system", name="kube-system"),
+    )
+    assert used(found) == [
+        "home: get namespaces kube-system in kube-system",
+        "home: list secrets",
+        "home: patch nodes/status",
+    ]
+    assert found.used.total() == 4
+    assert not found.undeclared
+    assert len(found.unused) == sum(1 for _ in rights.every()) - 3
+
+
+def test_what_the_tables_do_not_allow_is_told(folder: Path) -> None:
+    found = told(
+        folder,
+        "home",
+        line("get", "namespaces", namespace="shop", name="shop"),
+        line("get", "secrets", namespace="shop", name="key"),
+        line("list", "pods", group="metrics.k8s.io"),
+    )
+    assert found.undeclared.total() == 3
+    assert not found.used
+
+
+def test_a_refusal_by_authorisation_is_told_and_no_use(folder: Path) -> None:
+    found = told(folder, "home", line("delete", "secrets", namespace="shop", decision="forbid"))
+    assert found.refused == {"home: delete secrets in shop": 1}
+    assert not found.used
+
+
+def test_all_kinds_count_only_where_nothing_else_allows_it(folder: Path) -> None:
+    found = told(
+        folder,
+        "remote",
+        line("list", "secrets", namespace="shop-h"),
+        line("list", "widgets", group="example.com", namespace="shop-h"),
+    )
+    assert used(found) == ["remote: list *.*", "remote: list secrets"]
+
+
+@pytest.mark.parametrize(
+    "passed_over",
+    [
+        line("list", "secrets", agent="kubectl/v1.34.4"),
+        line("list", "secrets", user="kubernetes-admin"),
+        line("create", "selfsubjectaccessreviews", group="authorization.k8s.io"),
+        line("list", "secrets", namespace="unbound-1", decision="forbid"),
+    ],
+    ids=["another program", "an administrator", "what everybody may", "a test's refusal"],
+)
+def test_what_others_ask_does_not_count(folder: Path, passed_over: dict[str, Any]) -> None:
+    found = told(folder, "home", passed_over)
+    assert not found.used
+    assert not found.refused
+    assert not found.undeclared
+
+
+def test_the_table_has_every_right(folder: Path) -> None:
+    said = list(told(folder, "home", line("watch", "pods")).lines())
+    assert "       1  home: watch pods" in said
+    assert "  unused  remote: get pods/log" in said
+    assert len(said) == sum(1 for _ in rights.every())
+
+
+def test_reports_of_several_workers_add_up(folder: Path) -> None:
+    found = told(folder, "home", line("list", "secrets", namespace="shop"))
+    found.add(told(folder, "home", line("list", "secrets", namespace="blog")).as_json())
+    found.add(told(folder, "home", line("get", "secrets", namespace="blog")).as_json())
+    assert found.used == {"home: list secrets": 2}
+    assert list(found.wrong()) == ["       1  undeclared: home: get secrets in blog"]

@@ -1,0 +1,127 @@
+"""Servers that refuse or are busy, on a real socket: less is asked, and all of it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import orjson
+import pytest
+from aiohttp import web
+
+from sync.kube import limiter as limiter_module
+from sync.kube.client import KubeClient
+from sync.kube.limiter import FLOW, LEAST, START, urgent
+from sync.kube.resources import CONFIG_MAPS, LEASES, NODES
+from tests.fakeapi import FakeApi, Fault
+from tests.objects import config_map
+
+PATH = CONFIG_MAPS.path(namespace="default")
+
+
+class Server:
+    """Makes ConfigMaps, ``at_once`` at a time, each in ``seconds``; what is beyond waits, or is
+    refused."""
+
+    def __init__(self, api: FakeApi, *, at_once: int, seconds: float, refuses: bool) -> None:
+        self.at_once, self.seconds, self.refuses = at_once, seconds, refuses
+        self.busy = self.here = self.refused = 0
+        self.most = 0
+        """How many requests were here at once."""
+        self._free = asyncio.Condition()
+        api.route("POST", PATH, self._make)
+
+    async def _make(self, _: web.Request) -> web.Response:
+        if self.refuses and self.busy >= self.at_once:
+            self.refused += 1
+            return web.Response(status=429, headers={"Retry-After": "0"}, body=b"{}")
+        self.here += 1
+        self.most = max(self.most, self.here)
+        async with self._free:
+            await self._free.wait_for(lambda: self.busy < self.at_once)
+            self.busy += 1
+        await asyncio.sleep(self.seconds)
+        async with self._free:
+            self.busy -= 1
+            self._free.notify()
+        self.here -= 1
+        return web.Response(body=orjson.dumps(config_map("a")), content_type="application/json")
+
+
+async def crowd(client: KubeClient, number: int, namespace: str = "crowd") -> None:
+    """So many requests at once; returns when each has its answer."""
+
+    async def one() -> None:
+        FLOW.set(namespace)
+        await client.create(CONFIG_MAPS, config_map("a"), namespace="default")
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        for _ in range(number):
+            group.create_task(one())
+
+
+async def test_a_busy_server_is_asked_less_at_once_and_more_when_it_is_not(
+    api: FakeApi, client: KubeClient
+) -> None:
+    server = Server(api, at_once=1, seconds=0.02, refuses=False)
+    await crowd(client, 1)
+    await crowd(client, 200)
+    # 50 a second and a tenth of a second each: five, and what the server itself adds.
+    assert client.limiter.limit < START
+    server.at_once, server.most = 100, 0
+    before = client.limiter.limit
+    for _ in range(10):
+        await crowd(client, 100)
+    assert client.limiter.limit > before
+    assert client.limiter.in_flight == client.limiter.waiting == 0
+
+
+async def test_a_server_that_refuses_is_asked_less_and_every_request_ends(
+    api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limiter_module, "HOLD", 0.1)
+    server = Server(api, at_once=4, seconds=0.01, refuses=True)
+    await crowd(client, 150)
+    assert server.refused > 0
+    # Each of 150 was refused about once a second without a limit: most of them many times.
+    assert server.refused < 150
+    assert LEAST <= client.limiter.limit < START
+    server.at_once = 100
+    for _ in range(10):
+        await crowd(client, 100)
+    assert client.limiter.limit > START
+
+
+async def test_reads_of_others_are_no_word_on_the_server(api: FakeApi, client: KubeClient) -> None:
+    """A kubelet's answer, through the API server, takes as long as that kubelet does."""
+    await client.list(NODES)
+    api.fail(Fault("GET", "/slow", delay=0.3, times=None))
+    api.route("GET", "/slow", _ok)
+    for _ in range(3):
+        await asyncio.gather(*(client.read("/slow", timeout=5) for _ in range(START)))
+    assert client.limiter.limit == START
+
+
+async def _ok(_: web.Request) -> web.Response:
+    return web.Response(body=b"ok")
+
+
+async def test_what_is_urgent_is_sent_at_once_beside_thousands(
+    api: FakeApi, client: KubeClient
+) -> None:
+    Server(api, at_once=1, seconds=0.05, refuses=False)
+    task = asyncio.create_task(crowd(client, 1000))
+    await asyncio.sleep(0.2)
+
+    async def timed(ask: Callable[[], Awaitable[object]]) -> float:
+        began = asyncio.get_running_loop().time()
+        await ask()
+        return asyncio.get_running_loop().time() - began
+
+    with urgent():
+        took = await timed(lambda: client.list(LEASES, namespace="kube-node-lease"))
+    assert took < 1.0, "it stood behind 50 s of requests"
+    assert not task.done()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert client.limiter.in_flight == client.limiter.waiting == 0

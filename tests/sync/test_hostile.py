@@ -1,0 +1,233 @@
+"""Objects that no API server should let through: each is passed over, and all others go on."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sync import defects
+from sync.informer import Informer
+from sync.kube.client import KubeClient
+from sync.kube.resources import CONFIG_MAPS, EVENTS, PODS, Object
+from sync.pods import Pods
+from sync.store import Key
+from tests.fakeapi import FakeApi
+from tests.objects import config_map, pod, secret
+from tests.sync.watched import Told, caught_up, watching
+from tests.sync.world import NODE, World
+
+CANARY = "canary-4711"
+#: Hostile pods of one run, and how many parts of each are replaced.
+PODS_EACH, PARTS = 12, 3
+#: What stands where something else should.
+_WRONG: list[Any] = [
+    None,
+    True,
+    -1,
+    2**62,
+    1.5,
+    "",
+    CANARY,
+    "\u202e\u0000../../etc",
+    "x" * 100_000,
+    [],
+    [None],
+    [[[[]]]],
+    {},
+    {"": None},
+    {CANARY: {CANARY: [CANARY]}},
+]
+
+
+def deep(levels: int) -> Object:
+    """A map in a map in a map."""
+    found: Object = {}
+    for _ in range(levels):
+        found = {"a": found}
+    return found
+
+
+def places(whole: Any) -> Iterator[tuple[Any, ...]]:
+    """Where the parts of an object stand, those inside included, however deep."""
+    parts: list[tuple[tuple[Any, ...], Any]] = [((), whole)]
+    while parts:
+        path, part = parts.pop()
+        if path:
+            yield path
+        inside: list[tuple[Any, Any]] = list(part.items()) if isinstance(part, dict) else []
+        if isinstance(part, list):
+            inside = list(enumerate(part))
+        parts += [((*path, key), value) for key, value in reversed(inside)]
+
+
+def poisoned(rng: random.Random, name: str) -> Object:
+    """A pod on the node of which some parts are something else."""
+    made = pod(name, node=NODE)
+    made["metadata"]["annotations"] = {"a": "b"}
+    made["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "j", "uid": "u"}]
+    made["spec"] |= {
+        "volumes": [
+            {"name": "v", "secret": {"secretName": "key"}},
+            {"name": "p", "projected": {"sources": [{"configMap": {"name": "conf"}}]}},
+        ],
+        "tolerations": [{"key": "k", "operator": "Exists"}],
+        "restartPolicy": "Always",
+        "affinity": {"nodeAffinity": {}},
+        "imagePullSecrets": [{"name": "pull"}],
+    }
+    made["spec"]["containers"][0] |= {
+        "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}],
+        "envFrom": [{"secretRef": {"name": "key"}}],
+        "resources": {"requests": {"cpu": "1", "memory": "1Gi"}},
+    }
+    made["status"] = {"phase": "Pending", "conditions": [{"type": "Ready", "status": "False"}]}
+    kept = {("metadata",), ("metadata", "name"), ("metadata", "namespace"), ("spec", "nodeName")}
+    for _ in range(PARTS):
+        chosen = [it for it in places(made) if it not in kept and it[0] in ("spec", "metadata")]
+        *path, last = rng.choice([it for it in chosen if len(it) > 1])
+        target = made
+        for step in path:
+            target = target[step]
+        target[last] = rng.choice([*_WRONG, deep(100)])
+    return made
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_pods_of_any_shape_hold_up_no_other(
+    world: World, caplog: pytest.LogCaptureFixture, seed: int
+) -> None:
+    """Some come before the others, and some while these live."""
+    caplog.set_level(logging.DEBUG, "sync")
+    rng = random.Random(seed)
+    world.home.put(secret("key", data={"a": "Y2FuYXJ5LTQ3MTE="}))
+    world.home.put(config_map("conf", data={"a": CANARY}))
+    await world.start()
+    for number in range(PODS_EACH):
+        put_raw(world.home, poisoned(rng, f"bad-{number}"))
+    world.pod("good", uses=["cm/conf", "secret/key"])
+    await world.remote.until(lambda: world.there("good"))
+    world.runs("good")
+    await world.home.until(lambda: world.status("good").get("phase") == "Running")
+    for number in range(PODS_EACH):
+        put_raw(world.home, poisoned(rng, f"bad-{number}"))
+    world.home.delete(PODS, "good", "default")
+    await world.remote.until(lambda: "deletionTimestamp" in (world.there("good") or {})["metadata"])
+    world._alive()
+    told = [it.getMessage() for it in caplog.records if "a defect in the bridge" in it.message]
+    assert CANARY not in "".join(told)
+
+
+def put_raw(api: FakeApi, obj: Object) -> None:
+    """Stores the object as it is, and tells watches; no rule is looked at."""
+    kind = api.store.registry.of(PODS)
+    meta = obj["metadata"]
+    old = api.store.find(kind, meta["namespace"], meta["name"])
+    meta = {**meta, "uid": f"uid of {meta['name']}"} if isinstance(meta, dict) else meta
+    api.store.commit(kind, old, {**obj, "metadata": meta})
+
+
+async def test_a_pod_that_the_bridge_stumbles_over_says_so(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the place of the defect, not by what the pod holds; it goes on when that is repaired."""
+    translate = Pods._translated
+
+    def stumble(self: Pods, home: Object) -> Any:
+        if home["metadata"]["name"] == "bad":
+            raise ValueError(f"invalid literal for int(): {CANARY}")
+        return translate(self, home)
+
+    monkeypatch.setattr(Pods, "_translated", stumble)
+    await world.start()
+    world.pod("bad")
+    world.pod("good")
+    await world.told("BridgeDefect")
+    await world.remote.until(lambda: world.there("good"))
+    status = world.status("bad")
+    assert (status["phase"], status["reason"]) == ("Pending", "BridgeDefect")
+    assert "ValueError in sync/test_hostile.py" in status["message"]
+    assert CANARY not in str(status) + str(world.home.objects(EVENTS))
+    assert world.engine.pods.controller.results["defect"] >= 1
+    monkeypatch.undo()
+    await world.remote.until(lambda: world.there("bad"))
+
+
+async def test_what_a_handler_stumbles_over_is_passed_over_and_counted(
+    api: FakeApi, client: KubeClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stumble(_: Object | None, new: Object | None) -> None:
+        if new is not None and new["metadata"]["name"] == "bad":
+            raise ValueError(CANARY)
+
+    informer = Informer(client, CONFIG_MAPS)
+    informer.on_change(stumble)
+    told = Told(informer)
+    api.put(config_map("bad"))
+    async with watching(informer):
+        api.put(config_map("good"))
+        await caught_up(api, informer)
+        assert sorted(told.take()) == ["+bad", "+good"]
+    assert client.measures.defects == {"configmaps": 1}
+    [said] = [it.getMessage() for it in caplog.records if it.levelno == logging.ERROR]
+    assert "configmaps default/bad: a defect in the bridge" in said
+    assert CANARY not in said
+
+
+async def test_an_indexer_that_stumbles_leaves_the_object_and_the_other_indices(
+    api: FakeApi, client: KubeClient
+) -> None:
+    indexers = {
+        "name": lambda it: (it["metadata"]["name"],),
+        "data": lambda it: (it["data"]["a"],),
+    }
+    informer = Informer(client, CONFIG_MAPS, indexers=indexers)
+    api.put(config_map("bad"))
+    api.put(config_map("good", data={"a": "1"}))
+    async with watching(informer):
+        assert informer.store.keys() == {Key("default", "bad"), Key("default", "good")}
+        assert informer.store.has("name", "bad")
+        assert informer.store.has("data", "1")
+        api.remove(CONFIG_MAPS, "bad", "default")
+        await caught_up(api, informer)
+        assert not informer.store.has("name", "bad")
+    assert client.measures.defects == {"configmaps": 1}
+
+
+def test_words_on_a_defect_are_its_kind_and_its_place() -> None:
+    with pytest.raises(ValueError, match=CANARY) as caught:
+        int(CANARY)
+    assert defects.words(caught.value).startswith("ValueError in sync/test_hostile.py:")
+    assert CANARY not in defects.words(caught.value) + defects.trace(caught.value)
+    assert defects.words(KeyError(CANARY)) == "KeyError"
+
+
+async def test_a_remote_pod_that_pretends_to_be_ours_elsewhere_is_not_believed(
+    world: World,
+) -> None:
+    """Somebody may set our labels on a pod of their own, in a namespace of their own."""
+    await world.start()
+    home = world.pod("a")
+    await world.settle()
+    world.runs("a")
+    await world.settle()
+    ours = world.there("a") or {}
+    meta = {**ours["metadata"], "namespace": "evil", "name": "a"}
+    status = {**ours["status"], "phase": "Failed", "message": CANARY}
+    forged = world.remote.put({**ours, "metadata": meta, "status": status})
+    await world.settle()
+    assert world.status("a")["phase"] == "Running"
+    assert CANARY not in str(world.at_home("a"))
+    world.home.delete(PODS, "a", "default", grace_seconds=0)
+    await world.remote.until(
+        lambda: "deletionTimestamp" in (world.there("a") or {"metadata": {}})["metadata"]
+    )
+    await world.settle()
+    left = world.remote.find(PODS, "a", "evil")
+    assert left is not None
+    assert "deletionTimestamp" not in left["metadata"]
+    assert left["metadata"]["uid"] == forged["metadata"]["uid"]
+    assert home["metadata"]["uid"] != forged["metadata"]["uid"]

@@ -1,0 +1,118 @@
+"""Objects that somebody made to do harm: odd words, huge numbers, other types, depth.
+
+An API server checks types and most of the words, on the remote's side one that nobody here runs.
+What has the types of its kind is translated whatever its words are. What has not may be refused by
+any ordinary error, which is the object's own affair (`sync.defects`): never by one that ends a
+process, and nothing that came in is changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.translators import golden
+from translators.types import Object
+
+#: The objects of a case.
+_OBJECTS = ("home", "remote", "pod")
+#: What an object of a wrong shape may end in.
+_REFUSED = (AttributeError, IndexError, KeyError, TypeError, ValueError, AssertionError)
+#: Words the API has a meaning for, which somebody may choose without it being true, or has not.
+_VERDICTS = ["", "None", "Never", "Failed", "Running", "Unknown", "True", "kubernetes", "default"]
+_WORDS = st.sampled_from([*_VERDICTS, "$(A)", "../..", "\x00", "a" * 5000]) | st.text(max_size=20)
+_NUMBERS = st.sampled_from([0, -1, 2**31, 2**63 - 1, -(2**63)])
+_CASES = [pytest.param(case, id=case.path.stem) for case in golden.cases()]
+
+
+def _depth(levels: int) -> Object:
+    found: Object = {}
+    for _ in range(levels):
+        found = {"a": [found]}
+    return found
+
+
+#: Up to four such deep ones in each other are JSON that orjson still writes.
+_ANYTHING: st.SearchStrategy[Any] = st.sampled_from(
+    [None, 0, "", [], {}, [None], {"": None}, [[]], True, _depth(20)]
+)
+
+
+def _places(part: Any) -> Iterator[tuple[Any, Any]]:
+    """(what it stands in, its key or index) of every part of an object."""
+    inside = part.items() if isinstance(part, dict) else enumerate(part)
+    for key, value in list(inside):
+        yield part, key
+        if isinstance(value, dict | list):
+            yield from _places(value)
+
+
+def _objects(content: Object) -> list[Object]:
+    return [content[name] for name in _OBJECTS if name in content]
+
+
+@pytest.mark.parametrize("case", _CASES)
+@settings(max_examples=20)
+@given(data=st.data())
+def test_whatever_the_words_and_numbers_are_it_is_translated(
+    case: golden.Case, data: st.DataObject
+) -> None:
+    content = copy.deepcopy(case.content)
+    # What kind an object is, and what its keys are, the server knows: only values are odd. A
+    # quantity or a time that is none does not get through a server, either. (And what an event's
+    # pod stands for is known before the event is translated.)
+    leaves = [
+        (holder, key)
+        for part in _objects(content)
+        if part is not content.get("pod")
+        for holder, key in _places(part)
+        if isinstance(holder[key], str | int) and not _is_checked(key, holder[key])
+    ]
+    for _ in range(data.draw(st.integers(1, 6))):
+        holder, key = data.draw(st.sampled_from(leaves))
+        value = holder[key]
+        if isinstance(value, bool):
+            holder[key] = not value
+        else:
+            holder[key] = data.draw(_WORDS if isinstance(value, str) else _NUMBERS)
+    before = orjson.dumps(content)
+
+    results = golden.Case(case.path, content).results()
+
+    assert orjson.dumps(content) == before
+    assert orjson.dumps(results)
+
+
+@pytest.mark.parametrize("case", _CASES)
+@settings(max_examples=20)
+@given(data=st.data())
+def test_what_has_another_shape_ends_in_an_ordinary_error_at_worst(
+    case: golden.Case, data: st.DataObject
+) -> None:
+    content = copy.deepcopy(case.content)
+    for _ in range(data.draw(st.integers(1, 4))):
+        places = [place for part in _objects(content) for place in _places(part)]
+        holder, key = data.draw(st.sampled_from(places))
+        holder[key] = orjson.loads(orjson.dumps(data.draw(_ANYTHING)))
+    before = orjson.dumps(content)
+
+    with contextlib.suppress(*_REFUSED):
+        golden.Case(case.path, content).results()
+
+    assert orjson.dumps(content) == before
+
+
+def _is_checked(key: Any, value: Any) -> bool:
+    """Whether a server lets no other kind of word through."""
+    return (
+        key in ("cpu", "memory", "ephemeral-storage", "divisor", "sizeLimit", "storage", "pods")
+        or str(key).lower().endswith(("time", "timestamp", "at"))
+        or (isinstance(value, str) and value.startswith("sha256:"))
+    )
