@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import random
 from collections.abc import Iterator
@@ -23,6 +24,9 @@ from tests.sync.world import NODE, World
 CANARY = "canary-4711"
 #: Hostile pods of one run, and how many parts of each are replaced.
 PODS_EACH, PARTS = 12, 3
+#: Levels of a deep map; one inside another inside another, and a pod around them, are still within
+#: the 254 that orjson writes.
+DEEP = 75
 #: What stands where something else should.
 _WRONG: list[Any] = [
     None,
@@ -92,7 +96,8 @@ def poisoned(rng: random.Random, name: str) -> Object:
         target = made
         for step in path:
             target = target[step]
-        target[last] = rng.choice([*_WRONG, deep(100)])
+        # A copy: what stands in one pod may itself be replaced in part, by another, or by itself.
+        target[last] = copy.deepcopy(rng.choice([*_WRONG, deep(DEEP)]))
     return made
 
 
