@@ -16,9 +16,9 @@ from bridge.drain import is_daemon
 from bridge.node import leaver
 from bridge.preflight.checks import PreflightError
 from bridge.status import gather
+from sync.kube.calls import MERGE_PATCH
 from sync.kube.client import KubeClient
 from sync.kube.resources import NODES, PODS
-from sync.kube.transport import MERGE_PATCH
 from translators.types import Object, name_of, namespace_of, uid_of
 
 Told = Callable[[str], None]

@@ -33,7 +33,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import re
 from collections.abc import Callable, Iterable, Mapping
 
 import orjson
@@ -46,6 +45,8 @@ from sync.kube.errors import CertificateError, Gone, KubeError, Unreachable, fro
 from sync.kube.resources import CONFIG_MAPS, SECRETS, Resource
 from sync.sharing import Pool, itself, keep_old, pool_pod
 from sync.store import Indexer, Key, Store, key_of
+from sync.versions import newer, older, version_of
+from sync.watchlines import Lines, head_of
 from translators.types import Object, metadata, uid_of
 
 log = logging.getLogger(__name__)
@@ -68,13 +69,6 @@ SHORT_WATCH = 1.0
 DOUBT_AGE = 10.0
 #: The longest wait, in seconds, before a server that does not answer is asked again.
 AWAY_CAP = 5.0
-#: How an API server begins an event (k8s.io/apimachinery, WatchEvent, TypeMeta and ObjectMeta): as
-#: far as the version all is told in this order, and no name has a character that JSON escapes.
-_HEAD = re.compile(
-    rb'\{"type":"(?:ADDED|MODIFIED)","object":\{"kind":"\w+","apiVersion":"[\w./-]+",'
-    rb'"metadata":\{"name":"([^"\\]+)",(?:"generateName":"[^"\\]*",)?'
-    rb'(?:"namespace":"([^"\\]+)",)?"uid":"([^"\\]+)","resourceVersion":"(\d+)"'
-)
 #: Objects in a page of a list: some 2 MB of pods, which are parsed in 5 ms.
 PAGE = 250
 #: Of kinds whose objects can have more than a megabyte each: a page is in memory as a whole.
@@ -192,7 +186,7 @@ class Informer:
         key = key_of(obj)
         if not self._version:
             self._written.add(key)
-        elif self.store.get(key) is None and not _newer(_version(obj), self._version):
+        elif self.store.get(key) is None and not newer(version_of(obj), self._version):
             return
         self._put(self._slim(obj))
 
@@ -257,7 +251,7 @@ class Informer:
             query["continue"] = token
         for key in self.store.keys() - present:
             known = self.store.get(key)
-            since = key in self._written and _newer(_version(known or {}), page.resource_version)
+            since = key in self._written and newer(version_of(known or {}), page.resource_version)
             if known is not None and not since:
                 self._remove(key, known)
         self._works()
@@ -324,7 +318,7 @@ class Informer:
             lives = loop.call_later(SHORT_WATCH, self._watch_works)
             try:
                 with self.client.reading(path):
-                    lines = _Lines()
+                    lines = Lines()
                     while chunk := await response.content.readany():
                         self.heard = loop.time()
                         for line in lines.of(chunk):
@@ -359,23 +353,22 @@ class Informer:
         if kind == "DELETED":
             known = self.store.get(key_of(obj))
             # Objects that leave the selection are told as deleted too, and can come back to it.
-            if known is not None and uid_of(known) == uid_of(obj) and not _older(obj, known):
+            if known is not None and uid_of(known) == uid_of(obj) and not older(obj, known):
                 self._ended(key_of(obj), obj, known)
         elif kind in ("ADDED", "MODIFIED"):
             self._put(obj)
-        self._version = _version(obj) or self._version
+        self._version = version_of(obj) or self._version
 
     def _is_known(self, line: bytes) -> bool:
         """Whether it tells what a write of ours returned and the store has: then it is not parsed,
-        which is most of what an event costs. Only an API server's own order of fields is read."""
-        head = _HEAD.match(line)
+        which is most of what an event costs."""
+        head = head_of(line)
         if head is None:
             return False
-        name, namespace, uid, version = (str(part or b"", "utf-8") for part in head.groups())
-        known = self.store.get(Key(namespace, name))
-        if known is None or _version(known) != version or uid_of(known) != uid:
+        known = self.store.get(head.key)
+        if known is None or version_of(known) != head.version or uid_of(known) != head.uid:
             return False
-        self._version = version
+        self._version = head.version
         return True
 
     # -- state -----------------------------------------------------------------------------
@@ -384,9 +377,9 @@ class Informer:
         key = key_of(obj)
         old = self.store.get(key)
         if old is not None:
-            version, known = _version(obj), _version(old)
+            version, known = version_of(obj), version_of(old)
             same = uid_of(old) == uid_of(obj)
-            if (same and version == known) or not (back_too or _newer(version, known)):
+            if (same and version == known) or not (back_too or newer(version, known)):
                 return
             if not same:
                 # One object took the name of another, and the deletion was not seen: tell both.
@@ -474,27 +467,6 @@ class Informer:
             handler(self)
 
 
-def _version(obj: Object) -> str:
-    return str(metadata(obj).get("resourceVersion") or "")
-
-
-def _newer(one: str, other: str) -> bool:
-    """Whether version ``one`` is a later one than ``other``.
-
-    Versions are decimal numbers that grow in all servers that keep to Kubernetes' conformance
-    (KEP-5504); where they are not, any other version counts as later.
-    """
-    if one.isdecimal() and other.isdecimal():
-        return int(one) > int(other)
-    return one != other
-
-
-def _older(one: Object, other: Object) -> bool:
-    """Whether object ``one`` is surely of an earlier version than ``other``."""
-    versions = _version(one), _version(other)
-    return all(version.isdecimal() for version in versions) and int(versions[0]) < int(versions[1])
-
-
 def _is_away(error: KubeError) -> bool:
     """Whether nobody answered."""
     answered = isinstance(error, CertificateError | UselessWatch)
@@ -505,20 +477,3 @@ def _without_managed_fields(obj: Object) -> Object:
     """The object without what is often a third of its size and read by nobody here."""
     metadata(obj).pop("managedFields", None)
     return obj
-
-
-class _Lines:
-    """Splits a stream at newlines, whatever the length of a line: an object can have megabytes."""
-
-    def __init__(self) -> None:
-        self._begun: list[bytes] = []
-
-    def of(self, chunk: bytes) -> list[bytes]:
-        """The lines that end in the next chunk, without those that are empty."""
-        *ended, rest = chunk.split(b"\n")
-        if ended and self._begun:
-            ended[0] = b"".join((*self._begun, ended[0]))
-            self._begun.clear()
-        if rest:
-            self._begun.append(rest)
-        return [line for line in ended if line]

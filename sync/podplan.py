@@ -41,6 +41,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sync.versions import version_of
 from translators import diff, fit, once, pod, podstatus, podupdate, podverdict, unschedulable
 from translators.naming import origin, stands_for
 from translators.podupdate import Subresource
@@ -245,7 +246,7 @@ def _follow(home: Object, remote: Object, policy: Policy, *, now: str) -> list[A
         return [*status, *following]
     left = unschedulable.seconds_left(home, policy, now=now)
     if left == 0:
-        version = str(metadata(remote).get("resourceVersion") or "")
+        version = version_of(remote)
         return [*status, Withdraw(RemoteUid(uid_of(remote)), version)]
     # Not told yet: the wait begins with the status that tells it.
     wait = Later(policy.unschedulable_timeout if left is None else left)

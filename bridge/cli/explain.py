@@ -75,7 +75,7 @@ def explain_pod(
     Nothing is changed in either cluster. It works without the remote too, and says what it could
     not look at.
     """
-    from bridge import explaining
+    from bridge import explained, explaining
     from bridge.cli.running import fail, run
     from bridge.explain import ExplainSettings
     from bridge.explain import explain as look
@@ -105,7 +105,7 @@ def explain_pod(
         show(made.pod, Output.YAML if output is Output.TABLE else output, lambda: "")
         return
     answer = explaining.report(facts)
-    show(answer, output, lambda: explaining.lines(answer))
+    show(answer, output, lambda: explained.lines(answer))
 
 
 def _read(file: Path) -> Object:

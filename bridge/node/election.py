@@ -29,12 +29,12 @@ from bridge.node import ballot
 from bridge.node.ballot import Candidate, Record, Seen
 from bridge.node.lease import LEASE_NAMESPACE
 from sync.informer import Informer
+from sync.kube.calls import JSON, MERGE_PATCH
 from sync.kube.client import KubeClient
 from sync.kube.errors import Conflict, KubeError, NotFound, Unreachable
 from sync.kube.fence import Fence, clock
 from sync.kube.limiter import urgent
 from sync.kube.resources import LEASES
-from sync.kube.transport import JSON, MERGE_PATCH
 from sync.measures import Histogram
 from translators.types import Object
 

@@ -174,7 +174,10 @@ class Access:
                 f"{PLUGIN_SECONDS:.0f} s; run `kubectl --kubeconfig {self.ref.files()} version`"
             ) from None
         except OSError as error:
-            raise self._error(f"{error.strerror or 'cannot be read'}: {error.filename}") from error
+            # What has no name is a file that the reader makes: certificates that stand in the
+            # kubeconfig itself go through one, for OpenSSL.
+            where = error.filename or "a temporary file; TMPDIR says where these are made"
+            raise self._error(f"{error.strerror or 'cannot be read'}: {where}") from error
         finally:
             log.removeHandler(plugin_errors)
         if plugin_errors.seen:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from sync.kube.calls import MERGE_PATCH
 from sync.kube.errors import ApiError
 from sync.kube.resources import Object, Resource
-from sync.kube.transport import MERGE_PATCH, Transport
+from sync.kube.transport import Transport
 
 PatchKind = Literal["merge", "strategic"]
 _PATCH_TYPES: Mapping[PatchKind, str] = {

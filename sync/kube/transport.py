@@ -20,7 +20,7 @@ Guarantees:
   (aiohttp does that), a POST or PATCH is `Unreachable`.
 
 Thousands of requests are made in a burst, so one that is answered at once takes the shortest way:
-what does not change from one request to the next is made once a credential (`_Route`), retries are
+what does not change from one request to the next is made once a credential (`Route`), retries are
 set up after an answer that asks for them, and words for errors when there is an error.
 """
 
@@ -30,20 +30,18 @@ import asyncio
 import copy
 import functools
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Self
 
 import aiohttp
 import orjson
 import tenacity
 from aiohttp.http_exceptions import HttpProcessingError
-from multidict import CIMultiDict
-from yarl import URL
 
 from sync import tracing
 from sync.kube.access import Access
+from sync.kube.calls import JSON, Call, Query, Route
 from sync.kube.errors import (
     ApiError,
     Side,
@@ -78,83 +76,11 @@ KEEP_IDLE = 30.0
 #: Seconds for a server to say goodbye on a WebSocket that is closed from here.
 GOODBYE = aiohttp.ClientWSTimeout(ws_close=1.0)
 
-JSON = "application/json"
-MERGE_PATCH = "application/merge-patch+json"
-Query = Mapping[str, str] | list[tuple[str, str]]
-
 #: May be entered any number of times.
 _NO_FENCE = nullcontext()
 
 #: What aiohttp raises where a connection or an answer is broken; `TransportErrors` knows each.
 _BROKEN = (aiohttp.ClientError, OSError, HttpProcessingError)
-
-
-@dataclass(slots=True, repr=False)
-class _Call:
-    """One request, ready to be sent more than once. It has no repr: the body can be a Secret."""
-
-    method: str
-    path: str
-    query: Query | None
-    subject: str
-    data: bytes | None
-    content_type: str
-    """Of the body; empty without one."""
-    accept: str
-    seconds: float
-    times_server: bool = True
-    """Whether the time that it takes is that of the API server itself."""
-
-    @property
-    def what(self) -> str:
-        """The request in an error's words."""
-        words = f"{self.method} {self.path}"
-        return f"{words} {self.subject}" if self.subject else words
-
-
-class _Route:
-    """What all requests have in common until the credential is read again."""
-
-    __slots__ = ("_access", "_options", "_prefix", "_server", "_user_agent", "generation")
-
-    def __init__(self, access: Access, user_agent: str) -> None:
-        self.generation = access.generation
-        self._access = access
-        self._user_agent = user_agent
-        self._server = URL(access.server, encoded=True)
-        self._prefix = self._server.raw_path.rstrip("/")
-        self._options: dict[tuple[str, str], dict[str, Any]] = {}
-
-    def url(self, path: str, query: Query | None) -> URL:
-        # Paths come quoted from `Resource.path`; quoting twice would name other objects.
-        url = self._server.with_path(self._prefix + path, encoded=True)
-        return url.with_query(query) if query else url
-
-    def options(self, accept: str = JSON, content_type: str = "") -> dict[str, Any]:
-        """Arguments for aiohttp. They are shared by requests: not to be changed."""
-        made = self._options.get((accept, content_type))
-        if made is None:
-            made = self._options[accept, content_type] = self._made(accept, content_type)
-        return made
-
-    def _made(self, accept: str, content_type: str) -> dict[str, Any]:
-        access = self._access
-        # The one encoding that API servers have.
-        headers = {"User-Agent": self._user_agent, "Accept": accept, "Accept-Encoding": "gzip"}
-        if content_type:
-            headers["Content-Type"] = content_type
-        # No API server redirects; what does is a login page, and it would turn a POST into a GET.
-        options: dict[str, Any] = {
-            "headers": CIMultiDict({**headers, **access.authorization()}),
-            "allow_redirects": False,
-        }
-        if access.ssl is not None:
-            options["ssl"] = access.ssl
-        if access.server_hostname:
-            options["server_hostname"] = access.server_hostname
-        if access.proxy:
-            options["proxy"] = access.proxy
-        return options
 
 
 class Transport:
@@ -163,7 +89,7 @@ class Transport:
     def __init__(self, access: Access, *, user_agent: str = "cluster-bridge") -> None:
         self.access = access
         self._user_agent = user_agent
-        self._made_route: _Route | None = None
+        self._made_route: Route | None = None
         self._requests: aiohttp.ClientSession | None = None
         self._streams: aiohttp.ClientSession | None = None
         self._refused_handlers: list[Callable[[], None]] = []
@@ -222,7 +148,7 @@ class Transport:
         """
         data = None if body is None else orjson.dumps(body)
         kind = "" if body is None else content_type
-        call = _Call(method, path, query, subject, data, kind, JSON, timeout)
+        call = Call(method, path, query, subject, data, kind, JSON, timeout)
         try:
             raw = await self._authorized(call)
         except Throttled as first:
@@ -245,7 +171,7 @@ class Transport:
         """The body of a GET as it is, whatever its type. Raises as `request` does; is not tried
         again when the server asks to wait."""
         # What answers may be somebody behind the API server, such as a kubelet.
-        call = _Call("GET", path, query, "", None, "", "*/*", timeout, times_server=False)
+        call = Call("GET", path, query, "", None, "", "*/*", timeout, times_server=False)
         return await self._authorized(call)
 
     def on_refused(self, handler: Callable[[], None]) -> Callable[[], None]:
@@ -254,7 +180,7 @@ class Transport:
         self._refused_handlers.append(handler)
         return functools.partial(self._refused_handlers.remove, handler)
 
-    async def _again(self, call: _Call, first: Throttled) -> bytes:
+    async def _again(self, call: Call, first: Throttled) -> bytes:
         """Tries again when the server said so. ``first``, its answer, is the first attempt."""
         said: list[Throttled] = [first]
 
@@ -271,7 +197,7 @@ class Transport:
         )
         return await retrying(attempt)
 
-    async def _authorized(self, call: _Call) -> bytes:
+    async def _authorized(self, call: Call) -> bytes:
         seen = self.access.generation
         attempt = self._attempt if tracing.tracer() is None else self._traced
         try:
@@ -290,7 +216,7 @@ class Transport:
         for handler in list(self._refused_handlers):
             handler()
 
-    async def _traced(self, call: _Call) -> bytes:
+    async def _traced(self, call: Call) -> bytes:
         """The same with a span."""
         spans = tracing.tracer()
         if spans is None:
@@ -298,7 +224,7 @@ class Transport:
         with spans.request(self.side, self.access.host, call.method, call.path):
             return await self._attempt(call)
 
-    async def _attempt(self, call: _Call) -> bytes:
+    async def _attempt(self, call: Call) -> bytes:
         """Sends the request once. Each attempt of each request goes through here, and nothing else
         does: what bounds or slows requests stands around this."""
         route = self._route()
@@ -335,7 +261,7 @@ class Transport:
             raise self._failure(response, raw, call.what)
         return raw
 
-    def _body(self, fence: Fence | None, call: _Call) -> bytes | FencedBody | None:
+    def _body(self, fence: Fence | None, call: Call) -> bytes | FencedBody | None:
         """What is sent. Raises NotLeading where it must not be."""
         if fence is None:
             return call.data
@@ -426,11 +352,11 @@ class Transport:
 
     # -- how -------------------------------------------------------------------------------
 
-    def _route(self) -> _Route:
+    def _route(self) -> Route:
         self.access.look()
         route = self._made_route
         if route is None or route.generation != self.access.generation:
-            route = self._made_route = _Route(self.access, self._user_agent)
+            route = self._made_route = Route(self.access, self._user_agent)
         return route
 
     def _failure(self, response: aiohttp.ClientResponse, raw: bytes, what: str) -> ApiError:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bridge import explaining
+from bridge import explained, explaining
 from bridge.explain import ExplainSettings, Facts, explain, template_of
 from bridge.node import asked, model
 from bridge.preflight.checks import PreflightError
@@ -135,7 +135,7 @@ async def test_a_secrets_value_is_in_no_answer(looked: Looked) -> None:
     answer = explaining.report(facts)
     made = explaining.translated(facts)
     assert _named(answer, "Secret")["missingKeys"] == []
-    for said in (repr(facts), json.dumps(answer), explaining.lines(answer), repr(made)):
+    for said in (repr(facts), json.dumps(answer), explained.lines(answer), repr(made)):
         assert HIDDEN not in said
         assert "correct-horse" not in said
 
@@ -158,7 +158,7 @@ async def test_what_keeps_a_pod_off_the_node_is_said_first(looked: Looked) -> No
     assert answer["placement"]["obstacles"] == [
         {"field": "spec.nodeSelector[tier]", "why": "wants 'other'; it is 'burst' there"}
     ]
-    assert explaining.lines(answer).startswith(answer["summary"])
+    assert explained.lines(answer).startswith(answer["summary"])
 
 
 async def test_what_the_bridge_refuses_is_said(looked: Looked) -> None:
@@ -238,7 +238,7 @@ async def test_a_home_without_a_virtual_node_is_said(two: Clusters) -> None:
     facts = await looked.look()
     assert explaining.report(facts)["state"] == "NoNode"
     assert explaining.translated(facts) is None
-    assert "bridge join" in explaining.lines(explaining.report(facts))
+    assert "bridge join" in explained.lines(explaining.report(facts))
 
 
 async def test_a_pod_on_a_node_of_homes_is_elsewhere(looked: Looked) -> None:

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sync.informer import Informer, _Lines
+from sync.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.resources import CONFIG_MAPS, PODS
 from sync.sharing import Pool
 from sync.store import Key
+from sync.watchlines import Lines
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map, pod
 from tests.sync.watched import Told, Waits, caught_up, watching
@@ -459,7 +460,7 @@ def test_lines_come_whole_wherever_the_chunks_are_cut(lines: list[bytes], cuts: 
     data = b"".join(line + b"\n" for line in lines)
     places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
 
-    splitter = _Lines()
+    splitter = Lines()
     found = [splitter.of(data[begin:end]) for begin, end in itertools.pairwise(places)]
     assert [line for some in found for line in some] == lines
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import os
+import tempfile
 import traceback
 from pathlib import Path
 from types import SimpleNamespace
@@ -311,6 +313,21 @@ async def test_binary_file(path: Path) -> None:
 
 async def test_folder(tmp_path: Path) -> None:
     assert "cannot be read" in await refused(KubeconfigRef(tmp_path))
+
+
+async def test_no_room_for_a_temporary_file(
+    path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That error names no file."""
+
+    def full(*_: object, **__: object) -> tuple[int, str]:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "mkstemp", full)
+    authority_data = {"certificate-authority-data": encoded(str(authority.cert))}
+    write(path, kubeconfig(SERVER, cluster=authority_data))
+    said = await refused(KubeconfigRef(path))
+    assert "No space left on device: a temporary file; TMPDIR says where" in said
 
 
 async def test_unknown_context_is_named(path: Path) -> None:
