@@ -64,7 +64,8 @@ async def reached(stack: AsyncExitStack, ref: KubeconfigRef, side: Side) -> Reac
     try:
         async with asyncio.timeout(LIMIT):
             access = await load(ref, side=side)
-            its.findings.append(ok("BRG102", side, f"{ref}, context {access.context}"))
+            named = str(ref) if ref.context else f"{ref} (context {access.context})"
+            its.findings.append(ok("BRG102", side, named))
             its.findings += _of_access(access)
             client = await stack.enter_async_context(KubeClient(access, user_agent=AGENT))
             await _ask(client, its)

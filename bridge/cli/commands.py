@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import typer
 
 from bridge.cli.bugreport import bugreport
@@ -48,3 +50,16 @@ app.command()(garbage)
 app.command()(check)
 app.command()(bugreport)
 app.command()(version)
+
+
+def _rewrap(group: typer.Typer) -> None:
+    """Paragraphs of help are lines of a docstring; typer would break them where the source does."""
+    for command in group.registered_commands:
+        paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(it.split("\n")) for it in paragraphs)
+    for inner in group.registered_groups:
+        if inner.typer_instance is not None:
+            _rewrap(inner.typer_instance)
+
+
+_rewrap(app)

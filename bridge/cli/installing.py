@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bridge.cli.given import REFUSED, flag
-from bridge.cli.running import STOP_SECONDS, fail, run, step
+from bridge.cli.running import STOP_SECONDS, awaited, fail, run, step
 from bridge.install import applying, objects, selfcontained, waiting
 from bridge.install.objects import Installation
 from bridge.install.selfcontained import SelfContained
@@ -71,7 +71,7 @@ async def _install(wish: Wish, wanted: Installation, kubeconfig: SelfContained) 
         if not changed:
             step(f"home: {where} is as it should be")
         with explained("home"):
-            await waiting.ready(home, wanted, timeout=wish.timeout, told=step)
+            await waiting.ready(home, wanted, timeout=wish.timeout, told=awaited)
     step(f"home: node {wanted.node} is Ready; `bridge leave --name {wanted.node}` removes it")
     if not (wanted.bound or wanted.everywhere):
         _say(

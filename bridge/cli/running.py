@@ -50,6 +50,14 @@ def step(text: str) -> None:
         _say(f"{_coloured('✓', _GREEN)} {text}")
 
 
+def awaited(text: str) -> None:
+    """One line of progress: what is not done yet."""
+    if _Voice.by is not None:
+        _Voice.by(logging.INFO, text)
+    else:
+        _say(f"… {text}")
+
+
 def fail(message: str, *, code: int = 1) -> SystemExit:
     """Says in one line what went wrong; raise what this returns."""
     line = " ".join(part.strip() for part in message.splitlines())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from bridge.install import objects
 from bridge.install.objects import Installation
@@ -29,9 +30,22 @@ LAST_LINES = 5
 _FINAL = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 #: Of a container that waits: nothing is wrong, or its end is told already.
 _USUAL = (None, "ContainerCreating", "PodInitializing", "CrashLoopBackOff")
-_PULL = "(is the image in a registry that home's nodes reach? --image names another)"
+_PULL = "(is it in a registry that home's nodes reach? --image names another)"
 
 Told = Callable[[str], None]
+
+
+class Trouble(NamedTuple):
+    """What keeps the bridge from serving."""
+
+    line: str
+    about: str
+    """Tells one trouble from another: what has it is told once, however its words change."""
+
+    @classmethod
+    def saying(cls, line: str) -> Trouble:
+        """One that is known by its words."""
+        return cls(line, line)
 
 
 async def ready(home: KubeClient, wanted: Installation, *, timeout: float, told: Told) -> None:
@@ -72,9 +86,10 @@ class _Watch:
         if not lagging:
             return True
         troubles = [*_of_deployment(deployment), *(it for pod in pods for it in _of_pod(pod))]
-        self.why = troubles[0] if troubles else lagging
-        for line in troubles or [lagging]:
-            self._say(line)
+        troubles = troubles or [Trouble.saying(lagging)]
+        self.why = troubles[0].line
+        for trouble in troubles:
+            self._say(trouble)
         for pod in pods:
             _given_up(pod, self._wanted.node)
         return False
@@ -91,10 +106,10 @@ class _Watch:
             return ""
         return f"node {self._wanted.node} is not Ready: {ready.get('message') or 'no reason given'}"
 
-    def _say(self, line: str) -> None:
-        if line not in self._said:
-            self._said.add(line)
-            self._told(f"home: {line}")
+    def _say(self, trouble: Trouble) -> None:
+        if trouble.about not in self._said:
+            self._said.add(trouble.about)
+            self._told(f"home: {trouble.line}")
 
 
 def _is_of(deployment: Object, pod: Object) -> bool:
@@ -116,7 +131,7 @@ def _given_up(pod: Object, node: str) -> None:
     for status in _containers(pod):
         waiting = (status.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in _FINAL:
-            raise PreflightError(f"home: {_waits(pod, waiting)}")
+            raise PreflightError(f"home: {_waits(pod, status).line}")
         # The first time it is started again at once.
         starts = int(status.get("restartCount") or 0) + 1
         if waiting.get("reason") == "CrashLoopBackOff" and starts >= CRASHES:
@@ -155,31 +170,35 @@ def _lagging(deployment: Object) -> str:
     return ""
 
 
-def _of_deployment(deployment: Object) -> Iterator[str]:
+def _of_deployment(deployment: Object) -> Iterator[Trouble]:
     for condition in (deployment.get("status") or {}).get("conditions") or ():
         if condition["type"] == "ReplicaFailure" and condition.get("status") == "True":
-            yield f"no pod can be made: {condition.get('message')}"
+            yield Trouble.saying(f"no pod can be made: {condition.get('message')}")
 
 
-def _of_pod(pod: Object) -> Iterator[str]:
+def _of_pod(pod: Object) -> Iterator[Trouble]:
     """What keeps it, in sentences."""
     if is_deleting(pod):
         return
     for condition in (pod.get("status") or {}).get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition.get("status") == "False":
-            yield f"pod {name_of(pod)} has no machine: {condition.get('message')}"
+            yield Trouble.saying(f"pod {name_of(pod)} has no machine: {condition.get('message')}")
     for status in _containers(pod):
         if last := _last(status):
-            yield f"pod {name_of(pod)} has ended: {last}"
+            yield Trouble.saying(f"pod {name_of(pod)} has ended: {last}")
         waiting = (status.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") not in _USUAL:
-            yield _waits(pod, waiting)
+            yield _waits(pod, status)
 
 
-def _waits(pod: Object, waiting: Object) -> str:
-    reason = str(waiting.get("reason"))
-    hint = f" {_PULL}" if "Image" in reason else ""
-    return f"pod {name_of(pod)} waits: {reason}: {waiting.get('message') or ''}{hint}"
+def _waits(pod: Object, status: Object) -> Trouble:
+    waiting = status["state"]["waiting"]
+    reason, message = str(waiting.get("reason")), waiting.get("message") or ""
+    if "Image" not in reason:
+        return Trouble.saying(f"pod {name_of(pod)} waits: {reason}: {message}")
+    # All pods have the same image, and each tries, fails, waits and tries again.
+    image = status.get("image") or "of the bridge"
+    return Trouble(f"image {image}: {reason}: {message} {_PULL}", f"image {image}")
 
 
 def _containers(pod: Object) -> list[Object]:

@@ -234,6 +234,23 @@ def test_each_command_is_listed_with_a_sentence(invoke: Invoke) -> None:
             assert re.search(rf"\b{name}\s+[A-Z]\w+ ", done.stdout), name
 
 
+def described(group: Any) -> dict[str, str]:
+    """What each command says of itself, those of groups too."""
+    found: dict[str, str] = {}
+    for name, command in group.commands.items():
+        inner = described(command) if hasattr(command, "commands") else {}
+        found |= {name: command.help or ""} | {f"{name} {it}": inner[it] for it in inner}
+    return found
+
+
+def test_help_is_wrapped_by_the_terminal_alone() -> None:
+    found = described(typer.main.get_command(app))
+    assert "explain pod" in found
+    for name, said in found.items():
+        assert said, name
+        assert "\n" not in said.replace("\n\n", " "), name
+
+
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_help_names_each_option_and_says_what_it_is_for(invoke: Invoke, name: str) -> None:
     done = invoke(name, "--help")

@@ -177,6 +177,20 @@ async def test_an_image_that_cannot_be_pulled_is_told(home: Home) -> None:
     assert "--image names another" in home.told[0]
 
 
+async def test_an_image_that_cannot_be_pulled_is_told_once(home: Home) -> None:
+    """Though each pod tries, and says it in other words each time."""
+    await home.apply()
+    states = [
+        {"waiting": {"reason": reason, "message": f"no such host {number}"}}
+        for number, reason in enumerate(("ErrImagePull", "ImagePullBackOff"))
+    ]
+    both = [container(state=state, image="bridge:1")[0] for state in states]
+    home.runs(ready=False, containerStatuses=both)
+    with pytest.raises(PreflightError):
+        await home.waits()
+    assert len([line for line in home.told if "bridge:1" in line]) == 1
+
+
 async def test_what_has_no_machine_is_told(home: Home) -> None:
     await home.apply()
     condition = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes"}
