@@ -18,11 +18,11 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from bridge.node import asked, model
 from bridge.preflight.checks import PreflightError, connected, explained
+from bridge.remoteref import remote_of
 from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, ApiError, KubeError, NotFound
 from sync.kube.kubeconfig import KubeconfigRef
@@ -134,7 +134,7 @@ async def explain(settings: ExplainSettings) -> Facts:
         with explained("home"):
             facts = await _at_home(home, settings)
         if facts.policy is not None:
-            await _there(stack, settings, facts, facts.policy)
+            await _there(stack, settings, home, facts, facts.policy)
     return facts
 
 
@@ -216,14 +216,24 @@ def _is_ours(node: Object) -> bool:
 
 
 async def _there(
-    stack: AsyncExitStack, settings: ExplainSettings, facts: Facts, policy: Policy
+    stack: AsyncExitStack,
+    settings: ExplainSettings,
+    home: KubeClient,
+    facts: Facts,
+    policy: Policy,
 ) -> None:
-    ref = settings.remote or _remembered(facts.node or {})
-    if ref is None:
-        facts.unseen.append("the remote: the Node does not tell its kubeconfig; give --kubeconfig")
+    with explained("home"):
+        found = await remote_of(stack, home, facts.node or {}, settings.remote)
+    if found is None:
+        named = (metadata(facts.node or {}).get("annotations") or {}).get(
+            model.ANNOTATION_KUBECONFIG, "its kubeconfig"
+        )
+        facts.unseen.append(f"the remote: {named} is not on this machine; give --kubeconfig")
         return
     try:
-        remote = await stack.enter_async_context(connected(ref, side="remote", told=lambda _: None))
+        remote = await stack.enter_async_context(
+            connected(found.ref, side="remote", told=lambda _: None)
+        )
         with explained("remote"):
             await _check_is(remote, facts)
     except PreflightError as error:
@@ -233,14 +243,6 @@ async def _there(
         return
     with explained("remote"):
         facts.there = await _in_remote(remote, facts, policy)
-
-
-def _remembered(node: Object) -> KubeconfigRef | None:
-    annotations = metadata(node).get("annotations") or {}
-    path = annotations.get(model.ANNOTATION_KUBECONFIG)
-    if not path:
-        return None
-    return KubeconfigRef(Path(path), annotations.get(model.ANNOTATION_CONTEXT))
 
 
 async def _check_is(remote: KubeClient, facts: Facts) -> None:

@@ -22,9 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,6 +36,7 @@ from bridge.leaving import AtHome, LeaveSettings, Remote
 from bridge.node import leaver, model
 from bridge.node.lease import LEASE_NAMESPACE, LEASE_SECONDS
 from bridge.preflight.checks import PreflightError, connected, explained
+from bridge.remoteref import written
 from sync import cleanup
 from sync.cleanup import Inventory
 from sync.kube.access import KubeconfigRef
@@ -219,23 +218,13 @@ async def _reached(
 ) -> Remote:
     there = found.installed
     if settings.remote is None and there is not None and there.kubeconfig is not None:
-        ref = KubeconfigRef(stack.enter_context(_written(there.kubeconfig)))
+        ref = KubeconfigRef(stack.enter_context(written(there.kubeconfig)))
     else:
         ref = _remote(settings, found.node)
     client = await stack.enter_async_context(connected(ref, side="remote", told=told))
     with explained("remote"):
         identity = await _identity(client, settings.name, found)
         return Remote(client, "", await cleanup.inventory(client, identity, others=found.others))
-
-
-@contextlib.contextmanager
-def _written(kubeconfig: bytes) -> Iterator[Path]:
-    """A file of this user's alone, while the block runs."""
-    with tempfile.TemporaryDirectory(prefix="cluster-bridge-") as folder:
-        path = Path(folder) / "kubeconfig"
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(kubeconfig)
-        yield path
 
 
 def _remote(settings: LeaveSettings, node: Object | None) -> KubeconfigRef:

@@ -10,11 +10,12 @@ import platform
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from bridge.check import conduct, node
+from bridge.check import node
 from bridge.check.finding import Severity
 from bridge.check.reach import Reached, reached
 from bridge.node import ballot, model
 from bridge.node.lease import LEASE_NAMESPACE
+from bridge.remoteref import remote_of
 from bridge.version import version
 from sync.kube.client import KubeClient
 from sync.kube.errors import KubeError, NotFound
@@ -61,10 +62,10 @@ async def versions(settings: VersionSettings) -> Object:
 async def _of_node(
     stack: AsyncExitStack, settings: VersionSettings, home: KubeClient, known: Object
 ) -> Object:
-    ref = settings.remote or conduct.remembered(known)
+    found = await remote_of(stack, home, known, settings.remote)
     remote: Object = {"version": "", "problem": "its kubeconfig is not on this machine"}
-    if ref is not None:
-        remote = _side(await reached(stack, ref, "remote"))
+    if found is not None:
+        remote = _side(await reached(stack, found.ref, "remote", named=found.named))
     info = (known.get("status") or {}).get("nodeInfo") or {}
     return {
         "name": name_of(known),

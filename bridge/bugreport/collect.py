@@ -24,6 +24,7 @@ from bridge.check.reach import reached
 from bridge.node import ballot, model
 from bridge.node.lease import LEASE_NAMESPACE
 from bridge.preflight.checks import cluster_uid
+from bridge.remoteref import remote_of
 from bridge.versions import VersionSettings
 from sync import cleanup
 from sync.kube.client import KubeClient
@@ -154,11 +155,11 @@ async def _of_node(
     events = await _events(home, name, pods, found)
     found.add(f"{folder}/events.json", "Events of both", lambda: [*map(tell.event, events)])
     await _metrics(home, name, folder, found)
-    ref = settings.remote or conduct.remembered(known)
-    if ref is None:
+    there = await remote_of(stack, home, known, settings.remote)
+    if there is None:
         found.problems.append(f"remote of {name}: its kubeconfig is not on this machine")
         return
-    its = await reached(stack, ref, "remote")
+    its = await reached(stack, there.ref, "remote", named=there.named)
     if its.client is None:
         found.problems += [it.found for it in its.findings if it.severity == "error"]
         return

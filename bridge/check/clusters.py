@@ -18,7 +18,7 @@ from sync.kube.resources import LEASES
 
 #: The oldest minor versions: of the remote because of scheduling gates, which are on from 1.27;
 #: of home because nothing older is tested.
-OLDEST_REMOTE, OLDEST_HOME = 27, 31
+OLDEST_REMOTE, OLDEST_HOME = 27, 34
 #: How many minor versions a kubelet may be older than its API server (kubernetes.io, version skew).
 KUBELET_SKEW = 3
 #: Seconds that clocks may differ before it is worth a word, and before certificates fail: those

@@ -8,11 +8,9 @@ told as not checked. Raises nothing but for defects.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from bridge.check import clusters, network, node, workloads
 from bridge.check.finding import Finding, Report, Where, error, info, report, warning
@@ -20,6 +18,7 @@ from bridge.check.reach import Reached, reached
 from bridge.check.subject import Probe, Subject
 from bridge.node import model
 from bridge.preflight.checks import PreflightError
+from bridge.remoteref import remote_of
 from bridge.settings import JoinSettings
 from sync.kube.client import KubeClient
 from sync.kube.errors import Forbidden, KubeError, NotFound
@@ -101,17 +100,17 @@ async def _of_node(
     stack: AsyncExitStack, settings: HealthSettings, home: Reached, known: Object
 ) -> list[Finding]:
     name = name_of(known)
-    ref = settings.remote or remembered(known)
-    if ref is None:
+    found_ref = await remote_of(stack, home.client, known, settings.remote) if home.client else None
+    if found_ref is None:
         remote = Reached("remote", None)
         said = "the node's kubeconfig of the remote is not on this machine, so only home is checked"
         hint = "name it with --kubeconfig"
         remote.findings.append(info("BRG102", "remote", said, hint))
     else:
-        remote = await reached(stack, ref, "remote")
+        remote = await reached(stack, found_ref.ref, "remote", named=found_ref.named)
     annotations = metadata(known).get("annotations") or {}
     asked = JoinSettings(
-        remote=ref or KubeconfigRef(),
+        remote=found_ref.ref if found_ref else KubeconfigRef(),
         home=settings.home,
         name=name,
         home_name=annotations.get(model.ANNOTATION_HOME_NAME),
@@ -130,15 +129,6 @@ def _placed(finding: Finding, name: str) -> Finding:
 
 def _once(findings: Iterable[Finding]) -> list[Finding]:
     return list(dict.fromkeys(findings))
-
-
-def remembered(known: Object) -> KubeconfigRef | None:
-    """The remote's kubeconfig as the Node remembers it; None where it is not on this machine."""
-    annotations = metadata(known).get("annotations") or {}
-    files = str(annotations.get(model.ANNOTATION_KUBECONFIG) or "")
-    if not any(Path(file).is_file() for file in files.split(os.pathsep) if file):
-        return None
-    return KubeconfigRef(Path(files), annotations.get(model.ANNOTATION_CONTEXT))
 
 
 # -- one look after the other --------------------------------------------------------------

@@ -58,14 +58,16 @@ class Reached:
         return f"{self.side} was not reached"
 
 
-async def reached(stack: AsyncExitStack, ref: KubeconfigRef, side: Side) -> Reached:
-    """Asks; the client is closed with ``stack``."""
+async def reached(
+    stack: AsyncExitStack, ref: KubeconfigRef, side: Side, *, named: str = ""
+) -> Reached:
+    """Asks; the client is closed with ``stack``. People are told of the kubeconfig as ``named``."""
     its = Reached(side, ref)
     try:
         async with asyncio.timeout(LIMIT):
             access = await load(ref, side=side)
-            named = str(ref) if ref.context else f"{ref} (context {access.context})"
-            its.findings.append(ok("BRG102", side, named))
+            context = "" if ref.context else f" (context {access.context})"
+            its.findings.append(ok("BRG102", side, f"{named or ref}{context}"))
             its.findings += _of_access(access)
             client = await stack.enter_async_context(KubeClient(access, user_agent=AGENT))
             await _ask(client, its)

@@ -46,8 +46,8 @@ _CHECKS = (
         "BRG102",
         "The kubeconfig can be used",
         "The file is there, is a kubeconfig, has the context, and its credential plugin answers. "
-        "Of a node that exists, the remote's kubeconfig is the one that the node remembers; where "
-        "that is on another machine or in a pod, name one with --kubeconfig.",
+        "Of a node that exists, the remote's kubeconfig is the one that the node remembers, or "
+        "that of an installation at home where you may list Secrets; else name it, --kubeconfig.",
         "see `kubectl config view` with the same file; name another with --kubeconfig or "
         "--home-kubeconfig",
     ),
@@ -79,7 +79,7 @@ _CHECKS = (
         "The version is one that the bridge works with",
         "The remote needs Kubernetes 1.27 or newer: a pod that must not run twice is made there "
         "with a scheduling gate, and older servers drop that field without a word, so that such a "
-        "pod could start before home knows. Home is tested from 1.31 on.",
+        "pod could start before home knows. Nothing older than 1.34 is tested.",
         "upgrade that cluster",
     ),
     Check(

@@ -30,8 +30,13 @@ def status(
             "--page", help="Make the node's own page reachable at this machine, and say where."
         ),
     ] = False,
-    open_: Annotated[
-        bool, typer.Option("--open", help="The same, and open it in the browser.")
+    opens: Annotated[
+        bool,
+        typer.Option(
+            "--open",
+            envvar="CLUSTER_BRIDGE_STATUS_OPEN",
+            help="The same, and open it in the browser.",
+        ),
     ] = False,
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
@@ -43,7 +48,7 @@ def status(
     """
     from bridge.cli.running import fail, run
 
-    page = page or open_
+    page = page or opens
     if page and (watch or output is not Output.TABLE):
         raise fail("--page and --open show a page; leave --watch and --output out", code=2)
     home = KubeconfigRef(home_kubeconfig, home_context)
@@ -57,7 +62,7 @@ def status(
                 if page:
                     from bridge.status import local
 
-                    await local.serve(client, node, stop=stop, opens=open_)
+                    await local.serve(client, node, stop=stop, opens=opens)
                     return True
                 if watch:
                     async with gather.watched(client, node) as watched:

@@ -77,6 +77,26 @@ async def find(home: KubeClient, node: str) -> Installed | None:
     return Installed(node, namespace, deployment, found, _kubeconfig(secret))
 
 
+@dataclass(frozen=True, slots=True)
+class Kubeconfig:
+    """The remote's, as an installation has it."""
+
+    secret: str
+    """Namespace and name of the Secret."""
+    content: bytes = field(repr=False)
+
+
+async def kubeconfig(home: KubeClient, node: str) -> Kubeconfig | None:
+    """That of the node's installation; None where there is none, or who asks may not list Secrets.
+    Raises KubeError."""
+    if not await permissions.may_all(home, (Right(SECRETS, ("list",)),)):
+        return None
+    for secret in (await home.list(SECRETS, labels=objects.selector(node))).items:
+        if content := _kubeconfig(secret):
+            return Kubeconfig(_named(secret), content)
+    return None
+
+
 #: All but the namespace, in the order in which they are removed, and the right to find them.
 _LOOKED_AT = tuple(it for it in reversed(KINDS) if it is not NAMESPACES)
 _LOOK = tuple(Right(it, ("list",)) for it in _LOOKED_AT)

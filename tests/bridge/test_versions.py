@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 
 from bridge import versions
+from bridge.install import objects
+from bridge.node import model
 from bridge.version import version
 from bridge.versions import VersionSettings
+from sync.kube.resources import NODES, SECRETS
 from tests.bridge.clusters import CANARY, Clusters
 from tests.bridge.joined import joined
 from tests.sync.world import NODE
@@ -23,6 +28,36 @@ async def test_of_a_node_that_is_served(two: Clusters) -> None:
     assert (its["name"], its["bridge"]) == (NODE, version())
     assert its["remote"] == {"version": "v1.33.1", "problem": ""}
     assert "(pid " in its["servedBy"]
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("may_look", [True, False], ids=["who may look", "who may not"])
+async def test_of_a_node_whose_bridge_is_installed_at_home(two: Clusters, may_look: bool) -> None:
+    """The kubeconfig is in the installation's Secret, and its file nowhere else."""
+    async with joined(two):
+        pass
+    gone = {model.ANNOTATION_KUBECONFIG: "/gone.yaml"}
+    two.home.update(NODES, NODE, {"metadata": {"annotations": gone}})
+    assert two.settings.remote.path is not None
+    content = two.settings.remote.path.read_bytes()
+    labels = dict(it.split("=") for it in objects.selector(NODE).split(","))
+    two.home.put(
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "it", "namespace": "bridges", "labels": labels},
+            "data": {objects.KEY: base64.b64encode(content).decode()},
+        }
+    )
+    if not may_look:
+        two.home.api.authorize = lambda asked: (
+            asked["resourceAttributes"]["resource"] != SECRETS.plural
+        )
+    found = await versions.versions(VersionSettings(two.settings.home))
+    [its] = found["nodes"]
+    assert its["remote"]["version"] == ("v1.34.4" if may_look else "")
+    assert bool(its["remote"]["problem"]) is not may_look
+    assert CANARY not in str(found)
 
 
 async def test_a_home_that_is_away_is_told(two: Clusters) -> None:
