@@ -41,6 +41,7 @@ from e2e.clusters.record import (
 from e2e.clusters.shell import run
 
 _CREATE_TIMEOUT = 300.0
+_SETTLE_TIMEOUT = 120.0
 # A node is gone within seconds, but for what `_thaw` tells of.
 _DELETE_TIMEOUT = 60.0
 _DELETE_TRIES = 3
@@ -235,7 +236,19 @@ def _create(
         raise StartFailed("kind made no node", where=name)
     renamed = named_after(kubeconfig.read_text(), record.name, _server(address.node))
     kubeconfig.write_text(renamed)
-    find(settings, record).load_images(tools.images)
+    cluster = find(settings, record)
+    cluster.load_images(tools.images)
+    # As natively: a pod can be created, and names resolve.
+    for what in ("create", "serviceaccount/default"), ("available", "deployment/coredns"):
+        _wait(cluster, *what)
+
+
+def _wait(cluster: Cluster, condition: str, what: str) -> None:
+    namespace = "kube-system" if what.startswith("deployment/") else "default"
+    wanted = "create" if condition == "create" else f"condition={condition}"
+    timeout = f"--timeout={_SETTLE_TIMEOUT:.0f}s"
+    command = ("wait", what, f"--for={wanted}", timeout, "--namespace", namespace)
+    cluster.kubectl(*command, timeout=_SETTLE_TIMEOUT + 10)
 
 
 def _audit_folder(folder: Path) -> Path:

@@ -31,7 +31,15 @@ from e2e.clusters.errors import ClusterError, InvalidRequest
 from e2e.clusters.layout import Site
 from e2e.clusters.model import Backend, Cluster, ClusterSpec, Nodes, Progress, Settings
 from e2e.clusters.mounts import unmount_below
-from e2e.clusters.record import Record, forget, forget_set, read_all, read_slot, write_slot
+from e2e.clusters.record import (
+    Record,
+    forget,
+    forget_set,
+    read_all,
+    read_slot,
+    slots,
+    write_slot,
+)
 from e2e.clusters.versions import KubernetesVersion
 
 # Controllers have made these when the cluster is of use: a pod cannot be created before.
@@ -210,7 +218,9 @@ def _place(settings: Settings, specs: Sequence[ClusterSpec]) -> list[Site]:
                     where=f"--prefix {settings.prefix}",
                     next_step="take another prefix, or the --state-dir it was made with",
                 )
-            slot = free_slot(settings.network, network.networks_in_use())
+            # What kind's clusters have is not to be seen on this machine.
+            taken = [*network.networks_in_use(), *slots(settings)]
+            slot = free_slot(settings.network, taken)
             write_slot(settings, slot)
         # The address on the bridge is what tells other sets that the slot is taken.
         network.create_bridge(network.bridge_name(settings.prefix), Plan(slot, 0))
