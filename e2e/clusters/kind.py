@@ -142,12 +142,11 @@ def find(settings: Settings, record: Record) -> Cluster:
 
 
 def _provision(settings: Settings, say: Progress) -> _Tools:
-    with build.locked(settings.cache / ".provision.lock"):
-        if os.geteuid() == 0:
-            packages.ensure(packages.TEST_IMAGES, say)
-        programs = _programs(settings, say)
-        archive = images.archive_of_test_images(settings.cache, programs, say)
-        return _Tools(_program(settings, say), archive)
+    if os.geteuid() == 0:
+        packages.ensure(packages.TEST_IMAGES, say)
+    programs = _programs(settings, say)
+    archive = images.archive_of_test_images(settings.cache, programs, say)
+    return _Tools(_program(settings, say), archive)
 
 
 def _programs(settings: Settings, say: Progress) -> Path:

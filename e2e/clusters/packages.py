@@ -89,9 +89,11 @@ def ensure(packages: tuple[Package, ...], say: Progress) -> None:
         )
     say(f"installing {', '.join(missing)}")
     environment = {"DEBIAN_FRONTEND": "noninteractive"}
-    run(["apt-get", "update", "--quiet"], env=environment)
+    # Another set of clusters may be installing something now.
+    patient = "--option=DPkg::Lock::Timeout=300"
+    run(["apt-get", "update", "--quiet", patient], env=environment)
     with _no_services():
-        run(command, env=environment)
+        run([*command, patient], env=environment)
 
 
 @contextlib.contextmanager
