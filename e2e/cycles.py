@@ -23,6 +23,7 @@ from e2e import clusters
 from e2e.clusters import Backend, Settings
 from e2e.clusters.cgroups import hierarchies
 from e2e.clusters.mounts import MOUNTS
+from e2e.clusters.processes import identify
 from e2e.clusters.shell import run
 
 JOB = "e2e/test_main_job.py::test_deployment_with_its_config_bursts_and_follows"
@@ -94,7 +95,8 @@ def _processes() -> list[str]:
             groups = path.with_name("cgroup").read_text().splitlines()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if name in PROGRAMS:
+        # One that has ended, and is not yet buried, is nobody's.
+        if name in PROGRAMS and identify(int(path.parent.name)) is not None:
             found.append(f"{name} {path.parent.name} of {' '.join(sorted(set(groups)))}")
     return found
 
