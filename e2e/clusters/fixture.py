@@ -6,10 +6,10 @@ go down with the session. Environment variables say otherwise:
     CLUSTER_BRIDGE_E2E_PREFIX      the set of clusters to use (cb); a worker of pytest-xdist adds
                                    its number, so that each has a set of its own
     CLUSTER_BRIDGE_E2E_BACKEND     auto, kind or native (auto)
+    CLUSTER_BRIDGE_E2E_NODE_IMAGE  of kind's nodes, as for --node-image (auto)
     CLUSTER_BRIDGE_E2E_KUBERNETES  their version, as for --kubernetes, or one for each cluster:
                                    home=1.34,remote=1.36
     CLUSTER_BRIDGE_E2E_NODES       real, or simulated=N (real)
-    CLUSTER_BRIDGE_E2E_NODE_IMAGE  of kind's nodes, as for --node-image (auto)
     CLUSTER_BRIDGE_E2E_KEEP        not empty: leave up what was started, for the next session
 
 Clusters that cannot be started are an error of every test that needs them, never a skip: a test
