@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.clusters import Settings, kind_config, node_image, oci_runtime, recipes
+from e2e.clusters import Settings, kind, kind_config, node_image, oci_runtime, recipes
 from e2e.clusters.addresses import Plan
+from e2e.clusters.cgroups import Hierarchy
 from e2e.clusters.engine import Engine
 from e2e.clusters.errors import InvalidRequest
 from e2e.clusters.model import Progress, silent
@@ -31,9 +32,9 @@ def config(
     return kind_config.cluster_config(PLAN, version, audit=audit, cgroup_v1=cgroup_v1)
 
 
-def patch(of: dict[str, Any], kind: str) -> dict[str, Any]:
+def patch(of: dict[str, Any], wanted: str) -> dict[str, Any]:
     documents = [yaml.safe_load(text) for text in of["kubeadmConfigPatches"]]
-    [found] = [document for document in documents if document["kind"] == kind]
+    [found] = [document for document in documents if document["kind"] == wanted]
     assert isinstance(found, dict)
     return found
 
@@ -72,13 +73,13 @@ def test_the_audit_log_is_on_this_machine_where_it_is_asked_for() -> None:
 
 
 def test_a_kubeconfig_of_kind_is_renamed_and_names_the_node() -> None:
-    kind = (
+    written = (
         "clusters: [{name: kind-cb-home, cluster: {server: 'https://127.0.0.1:1'}}]\n"
         "users: [{name: kind-cb-home, user: {token: t}}]\n"
         "contexts: [{name: kind-cb-home, context: {cluster: kind-cb-home, user: kind-cb-home}}]\n"
         "current-context: kind-cb-home\n"
     )
-    renamed = kind_config.named_after(kind, "home", "https://10.209.1.2:6443")
+    renamed = kind_config.named_after(written, "home", "https://10.209.1.2:6443")
     assert "kind-cb-home" not in renamed
     assert "127.0.0.1" not in renamed
     read = yaml.safe_load(renamed)
@@ -229,3 +230,22 @@ def test_a_process_that_asks_for_nothing_stays_as_it_is() -> None:
 )
 def test_the_file_is_found_that_runc_will_read(line: str, found: tuple[Path, bool] | None) -> None:
     assert oci_runtime.described(line.split()) == found
+
+
+# -- removal -------------------------------------------------------------------------------
+
+
+def test_what_a_killed_node_left_frozen_is_let_go_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, other = tmp_path / "engine/abc/kubelet/pod", tmp_path / "engine/def"
+    for folder in (own, other):
+        folder.mkdir(parents=True)
+        (folder / "freezer.state").write_text("FROZEN")
+    trees = [Hierarchy(tmp_path, unified=False, options=frozenset({"rw", "freezer"}))]
+    monkeypatch.setattr(kind, "hierarchies", lambda: trees)
+    kind._thaw("abc")
+    assert (own / "freezer.state").read_text() == "THAWED"
+    assert (other / "freezer.state").read_text() == "FROZEN"
+    kind._thaw("")  # one that was gone already
+    assert (other / "freezer.state").read_text() == "FROZEN"
