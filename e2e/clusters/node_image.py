@@ -37,7 +37,7 @@ from e2e.clusters.versions import COREDNS, ETCD, KIND, KubernetesVersion
 AUTO, STOCK, LOCAL = "auto", "stock", "local"
 
 # Part of the image's name: raise it when the image is composed in another way.
-_EDITION = 1
+_EDITION = 2
 _REPOSITORY = "cluster-bridge/node"
 _DEBIAN = "bookworm"
 _PACKAGES = (
