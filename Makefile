@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .PHONY: help demo demo-down test test-fast test-e2e test-long soak faults bench lint conformance conformance-smoke \
-        docs docs-write test-skew
+        docs docs-write test-skew test-kind
 
 help:
 	@echo 'make demo       two real clusters on this machine, joined, with a workload on them'
@@ -15,6 +15,7 @@ help:
 	@echo 'make test       all tests, on two real clusters too'
 	@echo 'make test-fast  the tests that need no cluster, and the linters'
 	@echo 'make test-long  the end-to-end tests that make test leaves out: benchmarks in short, the Helm chart'
+	@echo 'make test-kind  the end-to-end tests on clusters of kind; starts a Docker engine where none runs'
 	@echo 'make soak       5 minutes of everything at once on two real clusters, then an audit'
 	@echo 'make faults     30 minutes of faults, with an audit after each; ARGS for options'
 	@echo 'make bench      in under ten minutes, as JSON: streams and pods, with the bridge and without'
@@ -44,7 +45,16 @@ test-fast: lint
 
 # Three sets of clusters side by side: most tests wait for kubelets and for time to pass.
 test-e2e: $(READY)
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 20 -m 'not long' e2e
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 20 -m 'not long' \
+	  --junitxml .results/native.xml e2e
+
+# On kind. `python -m e2e.results native=.results/native.xml kind=.results/kind.xml` compares.
+KIND_TESTS ?= e2e
+
+test-kind: $(READY)
+	CLUSTER_BRIDGE_E2E_BACKEND=kind CLUSTER_BRIDGE_E2E_PREFIX=$${CLUSTER_BRIDGE_E2E_PREFIX:-kind} \
+	  $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20 -m 'not long' \
+	  --junitxml .results/kind.xml $(KIND_TESTS) $(ARGS)
 
 # What measures, and what needs programs that take minutes to build.
 test-long: $(READY)

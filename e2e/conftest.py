@@ -175,7 +175,7 @@ def limited(
 ) -> Iterator[Limited]:
     """The clusters with the rights that `bridge rbac` prints."""
     folder = tmp_path_factory.mktemp("accounts")
-    # kind's clusters keep no audit log.
+    # kind's clusters keep one where root starts them.
     logs = {it.name: it.audit_log for it in clusters.values() if it.audit_log is not None}
     asked = {name: Requests(log) for name, log in logs.items()}
     home = account.at_home(clusters["home"], folder)

@@ -5,7 +5,8 @@
 A table of each right with how often it was used; then what was refused, and what was asked for
 without a right in the tables. Exit code 1 where a right is unused, or one of the others is not
 empty. The clusters are those of CLUSTER_BRIDGE_E2E_PREFIX, and of pytest-xdist's workers, and keep
-an audit log (kind's do not). A run of the tests looks at its own at the end (`e2e.conftest`).
+an audit log (kind's do where root starts them). A run of the tests looks at its own at the end
+(`e2e.conftest`).
 
 Looked at is what the bridge asked with a credential of a service account: its user agent and the
 user's name tell. Requests of namespaces that begin with `UNBOUND` are passed over at home: there a

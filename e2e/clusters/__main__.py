@@ -54,6 +54,13 @@ def up(  # noqa: PLR0917 - typer calls it by keyword
     kubernetes: Annotated[
         str, typer.Option(help=f"Version: {', '.join(KUBERNETES)}, or a full one.")
     ] = DEFAULT_KUBERNETES.removeprefix("v"),
+    node_image: Annotated[
+        str,
+        typer.Option(
+            help="Of kind's nodes: stock (as kind publishes it), local (put together here, from "
+            "Debian packages and Go modules), auto (local where stock cannot be had), or a name.",
+        ),
+    ] = "auto",
     prefix: Prefix = DEFAULT_PREFIX,
     network: Annotated[str, typer.Option(help="Addresses to choose from.")] = str(DEFAULT_NETWORK),
     state_dir: StateDir = None,
@@ -63,7 +70,13 @@ def up(  # noqa: PLR0917 - typer calls it by keyword
     kind, count = parse_nodes(nodes, node_count)
     wanted = api.specs(names or api.DEFAULT_NAMES, nodes=kind, node_count=count)
     settings = _settings(
-        prefix, state_dir, cache_dir, backend=backend, kubernetes=kubernetes, network=network
+        prefix,
+        state_dir,
+        cache_dir,
+        backend=backend,
+        kubernetes=kubernetes,
+        network=network,
+        node_image=node_image,
     )
     for cluster in api.up(wanted, settings, _say).values():
         print(f"{cluster.name}\t{cluster.kubeconfig}")
@@ -141,6 +154,7 @@ def _settings(
     backend: Backend = Backend.AUTO,
     kubernetes: str = DEFAULT_KUBERNETES,
     network: str = str(DEFAULT_NETWORK),
+    node_image: str = "auto",
 ) -> Settings:
     folders = {"state_root": state_dir, "cache": cache_dir}
     try:
@@ -152,6 +166,7 @@ def _settings(
         backend=backend,
         kubernetes=KubernetesVersion.parse(kubernetes),
         network=addresses,
+        node_image=node_image,
         **{name: path for name, path in folders.items() if path is not None},
     )
 

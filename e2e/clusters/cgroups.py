@@ -45,6 +45,11 @@ def parse_hierarchies(mountinfo: str) -> list[Hierarchy]:
     return found
 
 
+def hierarchies() -> list[Hierarchy]:
+    """The cgroup trees of this machine."""
+    return parse_hierarchies(_MOUNTS.read_text())
+
+
 @dataclass(frozen=True, slots=True)
 class Cgroups:
     """All cgroups below one name, in every mounted tree."""
@@ -55,7 +60,7 @@ class Cgroups:
     @classmethod
     def named(cls, name: str) -> Cgroups:
         """The cgroups of that name on this machine."""
-        return cls(name, tuple(parse_hierarchies(_MOUNTS.read_text())))
+        return cls(name, tuple(hierarchies()))
 
     @property
     def join(self) -> Path:

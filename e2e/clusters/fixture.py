@@ -6,6 +6,7 @@ go down with the session. Environment variables say otherwise:
     CLUSTER_BRIDGE_E2E_PREFIX      the set of clusters to use (cb); a worker of pytest-xdist adds
                                    its number, so that each has a set of its own
     CLUSTER_BRIDGE_E2E_BACKEND     auto, kind or native (auto)
+    CLUSTER_BRIDGE_E2E_NODE_IMAGE  of kind's nodes, as for --node-image (auto)
     CLUSTER_BRIDGE_E2E_KUBERNETES  their version, as for --kubernetes, or one for each cluster:
                                    home=1.34,remote=1.36
     CLUSTER_BRIDGE_E2E_NODES       real, or simulated=N (real)
@@ -49,6 +50,7 @@ def settings_from_environment() -> Settings:
         prefix=_get("PREFIX", DEFAULT_PREFIX) + worker,
         backend=Backend(_get("BACKEND", Backend.AUTO)),
         kubernetes=next(iter(_versions().values())),
+        node_image=_get("NODE_IMAGE", "auto"),
     )
 
 

@@ -38,7 +38,7 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 # Ends on the signals that a runtime sends, and reaps what becomes its child in a shared
 # process namespace.
-_PAUSE_SOURCE = """\
+PAUSE_SOURCE = """\
 package main
 
 import (
@@ -145,7 +145,7 @@ def archive_of_test_images(cache: Path, programs: Path, say: Progress) -> Path:
             return path
         say(f"making test images in {path.parent}")
         pause = path.with_name(f".{path.name}.pause")
-        go_program(_PAUSE_SOURCE, "pause", pause, cache, say)
+        go_program(PAUSE_SOURCE, "pause", pause, cache, say)
         partial = path.with_name(f".{path.name}.partial")
         agnhost = (programs / "agnhost").read_bytes()
         write_archive(partial, _test_images(pause.read_bytes(), busybox, agnhost))

@@ -1,169 +1,160 @@
 """Clusters in Docker, by `kind`: one container is the node of each cluster.
 
-The version is the one that kind has published a node image for, of the minor release that is
-asked for. The program is taken from PATH, or built once; kubectl is taken from PATH. All clusters
-are on kind's own Docker network, so their nodes reach each other; routes to each other's pods are
-added in the nodes.
+The engine is the one that answers, or a private one (`e2e.clusters.engine`); the node image the
+published one, or one that is put together here (`e2e.clusters.node_image`). The program is taken
+from PATH, or built once. All clusters are on kind's own Docker network, so their nodes reach each
+other; routes to each other's pods are added in the nodes. A kubeconfig names the node's address,
+which is the same from this machine and from the other cluster.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from e2e.clusters import build, recipes
-from e2e.clusters.addresses import Plan, free_index
-from e2e.clusters.errors import ClusterError, InvalidRequest, MissingTool
+from e2e.clusters import build, images, network, node, node_image, packages, recipes
+from e2e.clusters import engine as engines
+from e2e.clusters.addresses import Plan, free_index, free_slot
+from e2e.clusters.cgroups import hierarchies
+from e2e.clusters.control_plane import AUDIT_LOG, AUDIT_POLICY
+from e2e.clusters.engine import Engine
+from e2e.clusters.errors import ClusterError, CommandFailed, StartFailed
+from e2e.clusters.kind_config import AUDIT_POLICY_FILE, cluster_config, named_after
+from e2e.clusters.kind_control import KindControl
 from e2e.clusters.model import Backend, Cluster, ClusterSpec, Progress, Settings
-from e2e.clusters.record import Record, forget, read_all
+from e2e.clusters.node_image import NodeImage
+from e2e.clusters.record import (
+    Record,
+    forget,
+    forget_set,
+    read_all,
+    read_slot,
+    slots,
+    write_slot,
+)
 from e2e.clusters.shell import run
-from e2e.clusters.versions import KubernetesVersion
 
-# kind's name for its Docker network, and the end of its node's name.
-_NETWORK = "kind"
-_NODE_SUFFIX = "-control-plane"
+_CREATE_TIMEOUT = 300.0
+_SETTLE_TIMEOUT = 120.0
+# A node is gone within seconds, but for what `_thaw` tells of.
+_DELETE_TIMEOUT = 60.0
+_DELETE_TRIES = 3
 
-# A pull of the node image is part of it.
-_CREATE_TIMEOUT = 900.0
+_AUDIT = "audit"
 
-_MANIFESTS = "/etc/kubernetes/manifests"
-_STOPPED = "/etc/kubernetes/stopped"
-_STATIC = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
-_SERVICES = ("kubelet", "containerd")
+
+@dataclass(frozen=True, slots=True)
+class _Tools:
+    """Programs that clusters of one version are made with."""
+
+    kind: Path
+    images: Path
 
 
 def available() -> bool:
     """Whether a Docker engine answers."""
-    if shutil.which("docker") is None:
-        return False
-    try:
-        return run(["docker", "info"], check=False, timeout=10).returncode == 0
-    except ClusterError:
-        return False
-
-
-@dataclass(frozen=True, slots=True)
-class KindControl:
-    """See `e2e.clusters.model.Control`; a static pod is stopped by moving its manifest away."""
-
-    program: Path
-    cluster: str
-
-    @property
-    def node(self) -> str:
-        """The node's container."""
-        return f"{self.cluster}{_NODE_SUFFIX}"
-
-    def components(self) -> dict[str, bool]:
-        there = self._inside("ls", _MANIFESTS).split()
-        static = {name: f"{name}.yaml" in there for name in _STATIC}
-        return static | {
-            name: self._inside("systemctl", "is-active", name, check=False).strip() == "active"
-            for name in _SERVICES
-        }
-
-    def pid(self, component: str) -> int | None:
-        del component  # it is a process of a container's
-        return None
-
-    def stop(self, component: str, *, grace: float) -> None:
-        # The kubelet and systemd have periods of grace of their own.
-        if component in _STATIC:
-            self._inside("mkdir", "-p", _STOPPED)
-            self._inside("mv", f"{_MANIFESTS}/{component}.yaml", _STOPPED)
-        else:
-            self._inside("systemctl", "stop", component)
-
-    def start(self, component: str) -> None:
-        if component in _STATIC:
-            self._inside("mv", f"{_STOPPED}/{component}.yaml", _MANIFESTS)
-        else:
-            self._inside("systemctl", "start", component)
-
-    def suspend(self, component: str, *, suspended: bool) -> None:
-        signal = "-STOP" if suspended else "-CONT"
-        self._inside("pkill", signal, "-x", component[:15])
-
-    def connect(self, *, connected: bool) -> None:
-        self._inside("ip", "link", "set", "eth0", "up" if connected else "down")
-
-    def load(self, archive: Path) -> None:
-        run([self.program, "load", "image-archive", archive, "--name", self.cluster])
-
-    def serve_metrics(self, say: Progress) -> None:
-        raise InvalidRequest(
-            "these clusters have no metrics-server", next_step="take --backend native"
-        )
-
-    def _inside(self, *argv: str, check: bool = True) -> str:
-        return run(["docker", "exec", self.node, *argv], check=check).stdout
+    return engines.available()
 
 
 def up(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) -> dict[str, Cluster]:
     """Have these clusters up. The caller holds the set's lock.
 
-    :raises CommandFailed: kind or Docker said no.
+    :raises InvalidRequest: one is up already, but is not what is asked for.
+    :raises ClusterError: kind or Docker said no.
     """
-    program = _program(settings, say)
-    _kubectl()
-    for spec in specs:
-        records = read_all(settings)
-        record = records.get(spec.name)
-        if record is not None and record.ready:
-            record.require_same(settings, spec)
-            continue
-        if record is not None:
-            say(f"{spec.name}: removing what an interrupted start left")
-            _delete(program, settings, spec.name)
-        index = free_index(r.index for r in records.values() if r.name != spec.name)
-        record = Record.new(settings, spec, Backend.KIND, index)
-        record.write(settings)
-        say(f"{spec.name}: creating")
-        _create(program, settings, record)
-        replace(record, ready=True).write(settings)
-    clusters = {spec.name: find(settings, read_all(settings)[spec.name]) for spec in specs}
-    _connect_all(settings)
+    tools = _provision(settings, say)
+    with engines.used():
+        engine = engines.ensure(settings.cache, say)
+        image = node_image.choose(engine, settings, say)
+        if os.geteuid() == 0:
+            node.allow_watchers(say)
+        for spec in specs:
+            _have(engine, tools, settings, spec, image=image, say=say)
+        clusters = {spec.name: find(settings, read_all(settings)[spec.name]) for spec in specs}
+        _connect_all(settings)
     return clusters
 
 
 def down(settings: Settings, names: Iterable[str], say: Progress) -> None:
-    """Delete these clusters. The caller holds the set's lock."""
+    """Delete these clusters, and the private engine with the last one of all sets.
+
+    The caller holds the set's lock.
+    """
     program = _program(settings, say)
-    for name in names:
-        say(f"{name}: removing")
-        _delete(program, settings, name)
+    with engines.used():
+        engine = engines.ensure(settings.cache, say)
+        for name in names:
+            say(f"{name}: removing")
+            _delete(engine, program, settings, name)
     if not read_all(settings):
-        shutil.rmtree(settings.state, ignore_errors=True)
+        forget_set(settings)
+    engines.release(engine, say)
 
 
 def find(settings: Settings, record: Record) -> Cluster:
-    """The handle of a recorded cluster."""
-    control = KindControl(_program(settings, lambda _: None), _kind_name(settings, record.name))
-    found = json.loads(run(["docker", "inspect", control.node]).stdout)[0]
-    address = found["NetworkSettings"]["Networks"][_NETWORK]
-    kubeconfig = settings.kubeconfig(record.name)
-    config = yaml.safe_load(kubeconfig.read_text())
-    plan = Plan(settings.network, record.index)
+    """The handle of a recorded cluster.
+
+    :raises StartFailed: its engine does not answer, or has no such container.
+    """
+    engine = engines.find()
+    name = _kind_name(settings, record.name)
+    kubeconfig, kubectl = settings.kubeconfig(record.name), _kubectl(settings, record)
+    control = KindControl(
+        program=_program(settings, lambda _: None),
+        engine=engine or Engine(""),
+        cluster=name,
+        cache=settings.cache,
+        kubectl=(kubectl, f"--kubeconfig={kubeconfig}"),
+    )
+    address = None if engine is None else _address(engine, control.node)
+    if engine is None or address is None:
+        raise StartFailed(
+            f"{record.name} is not there any more",
+            where=f"Docker container {control.node}",
+            next_step="`python -m e2e.clusters down` removes the rest of it",
+        )
+    log = settings.folder(record.name) / _AUDIT / AUDIT_LOG
+    plan = _plan(settings, record)
     return Cluster(
         name=record.name,
         backend=Backend.KIND,
-        kubernetes=KubernetesVersion.parse(record.kubernetes).kind_node,
+        kubernetes=record.runs or record.kubernetes,
         kubeconfig=kubeconfig,
-        server=config["clusters"][0]["cluster"]["server"],
-        node_ip=address["IPAddress"],
+        server=_server(address.node),
+        node_ip=address.node,
         node_names=(control.node,),
         pod_cidr=str(plan.pods),
         service_cidr=str(plan.services),
-        host_address=address["Gateway"],
-        kubectl_path=_kubectl(),
+        host_address=engines.host_address(engine) or address.gateway,
+        kubectl_path=kubectl,
         control=control,
+        audit_log=log if log.exists() else None,
     )
+
+
+# -- making one ------------------------------------------------------------------------------
+
+
+def _provision(settings: Settings, say: Progress) -> _Tools:
+    if os.geteuid() == 0:
+        packages.ensure(packages.TEST_IMAGES, say)
+    programs = _programs(settings, say)
+    archive = images.archive_of_test_images(settings.cache, programs, say)
+    return _Tools(_program(settings, say), archive)
+
+
+def _programs(settings: Settings, say: Progress) -> Path:
+    """The folder of kubectl and agnhost: that of all components, where these were built."""
+    whole = recipes.kubernetes(settings.kubernetes)
+    built = (settings.cache / "bin" / whole.folder).exists()
+    recipe = whole if built else recipes.tools(settings.kubernetes)
+    return build.programs(recipe, settings.cache, say)
 
 
 def _program(settings: Settings, say: Progress) -> Path:
@@ -171,66 +162,168 @@ def _program(settings: Settings, say: Progress) -> Path:
     return Path(found) if found else build.programs(recipes.kind(), settings.cache, say) / "kind"
 
 
-def _kubectl() -> Path:
-    found = shutil.which("kubectl")
-    if found is None:
-        raise MissingTool(
-            "kubectl is not installed", next_step="install it, or take --backend native"
-        )
-    return Path(found)
+def _kubectl(settings: Settings, record: Record) -> Path:
+    own = replace(settings, kubernetes=record.asked)
+    return _programs(own, lambda _: None) / "kubectl"
+
+
+def _have(
+    engine: Engine,
+    tools: _Tools,
+    settings: Settings,
+    spec: ClusterSpec,
+    *,
+    image: NodeImage,
+    say: Progress,
+) -> None:
+    """Have one cluster up, whatever there is of it."""
+    records = read_all(settings)
+    record = records.get(spec.name)
+    if record is not None:
+        there = _address(engine, f"{_kind_name(settings, spec.name)}-control-plane")
+        if record.ready and record.this_boot and there is not None:
+            record.require_same(settings, spec)
+            return
+        say(f"{spec.name}: removing what an interrupted start left")
+        _delete(engine, tools.kind, settings, spec.name)
+        del records[spec.name]
+    _have_slot(settings)
+    index = free_index(it.index for it in records.values())
+    record = Record.new(settings, spec, Backend.KIND, index)
+    record = replace(record, runs=str(image.kubernetes))
+    record.write(settings)
+    say(f"{spec.name}: creating, of {image.name}")
+    _create(engine, tools, settings, record, image)
+    replace(record, ready=True).write(settings)
+
+
+def _have_slot(settings: Settings) -> None:
+    """Give the set addresses for pods and Services that no other set has."""
+    if read_slot(settings) is not None:
+        return
+    with build.locked(settings.state_root / ".addresses.lock"):
+        taken = slots(settings)
+        if shutil.which("ip") is not None:
+            taken += network.networks_in_use()
+        write_slot(settings, free_slot(settings.network, taken))
+
+
+def _plan(settings: Settings, record: Record) -> Plan:
+    slot = read_slot(settings)
+    assert slot is not None  # written before the record
+    return Plan(slot, record.index)
+
+
+def _create(
+    engine: Engine, tools: _Tools, settings: Settings, record: Record, image: NodeImage
+) -> None:
+    folder = settings.folder(record.name)
+    audit = _audit_folder(folder) if os.geteuid() == 0 else None
+    config = cluster_config(
+        _plan(settings, record),
+        image.kubernetes,
+        audit=audit,
+        cgroup_v1=any("pids" in tree.options for tree in hierarchies()),
+    )
+    kubeconfig, name = settings.kubeconfig(record.name), _kind_name(settings, record.name)
+    command: list[str | Path] = [tools.kind, "create", "cluster", "--name", name, "--config", "-"]
+    command += ["--image", image.name, "--wait", "120s", "--kubeconfig", kubeconfig]
+    document = yaml.safe_dump(config)
+    run(command, input=document, env=engine.environment, timeout=_CREATE_TIMEOUT)
+    address = _address(engine, f"{name}-control-plane")
+    if address is None:
+        raise StartFailed("kind made no node", where=name)
+    renamed = named_after(kubeconfig.read_text(), record.name, _server(address.node))
+    kubeconfig.write_text(renamed)
+    cluster = find(settings, record)
+    cluster.load_images(tools.images)
+    # As natively: a pod can be created, and names resolve.
+    for what in ("create", "serviceaccount/default"), ("available", "deployment/coredns"):
+        _wait(cluster, *what)
+
+
+def _wait(cluster: Cluster, condition: str, what: str) -> None:
+    namespace = "kube-system" if what.startswith("deployment/") else "default"
+    wanted = "create" if condition == "create" else f"condition={condition}"
+    timeout = f"--timeout={_SETTLE_TIMEOUT:.0f}s"
+    command = ("wait", what, f"--for={wanted}", timeout, "--namespace", namespace)
+    cluster.kubectl(*command, timeout=_SETTLE_TIMEOUT + 10)
+
+
+def _audit_folder(folder: Path) -> Path:
+    audit = folder / _AUDIT
+    audit.mkdir(parents=True)
+    (audit / AUDIT_POLICY_FILE).write_text(AUDIT_POLICY)
+    return audit
+
+
+@dataclass(frozen=True, slots=True)
+class _Address:
+    node: str
+    gateway: str
+
+
+def _address(engine: Engine, container: str) -> _Address | None:
+    """Where a running node is; None where it does not run."""
+    said = engine.docker("inspect", container, check=False)
+    if said.returncode != 0:
+        return None
+    found = json.loads(said.stdout)[0]
+    address = found["NetworkSettings"]["Networks"].get(engines.NETWORK)
+    if not found["State"]["Running"] or address is None:
+        return None
+    return _Address(address["IPAddress"], address["Gateway"])
+
+
+def _server(address: str) -> str:
+    return f"https://{address}:6443"
 
 
 def _kind_name(settings: Settings, name: str) -> str:
     return f"{settings.prefix}-{name}"
 
 
-def _create(program: Path, settings: Settings, record: Record) -> None:
-    plan = Plan(settings.network, record.index)
-    config: dict[str, Any] = {
-        "kind": "Cluster",
-        "apiVersion": "kind.x-k8s.io/v1alpha4",
-        "networking": {"podSubnet": str(plan.pods), "serviceSubnet": str(plan.services)},
-    }
-    if settings.kubernetes.minor in (34, 35):
-        # As natively: see MUTATING_POLICIES in `control_plane`.
-        config["featureGates"] = {"MutatingAdmissionPolicy": True}
-        config["runtimeConfig"] = {"admissionregistration.k8s.io/v1beta1": "true"}
-    kubeconfig = settings.kubeconfig(record.name)
-    name = _kind_name(settings, record.name)
-    command: list[str | Path] = [program, "create", "cluster", "--name", name, "--config", "-"]
-    command += ["--image", f"kindest/node:{settings.kubernetes.kind_node}"]
-    command += ["--wait", "120s", "--kubeconfig", kubeconfig]
-    run(command, input=yaml.safe_dump(config), timeout=_CREATE_TIMEOUT)
-    kubeconfig.write_text(named_after(kubeconfig.read_text(), record.name))
+def _connect_all(settings: Settings) -> None:
+    """Routes between all clusters of the set, those that were up before included."""
+    clusters = [find(settings, it) for it in read_all(settings).values() if it.ready]
+    for one in clusters:
+        assert isinstance(one.control, KindControl)
+        for other in clusters:
+            if one.name != other.name:
+                route = ("ip", "route", "replace", other.pod_cidr, "via", other.node_ip)
+                one.control.inside(*route)
 
 
-def _delete(program: Path, settings: Settings, name: str) -> None:
-    kubeconfig = settings.kubeconfig(name)
+# -- removing one ----------------------------------------------------------------------------
+
+
+def _delete(engine: Engine, program: Path, settings: Settings, name: str) -> None:
     cluster = _kind_name(settings, name)
-    run([program, "delete", "cluster", "--name", cluster, "--kubeconfig", kubeconfig])
+    command: list[str | Path] = [program, "delete", "cluster", "--name", cluster]
+    command += ["--kubeconfig", settings.kubeconfig(name)]
+    said = engine.docker("inspect", "--format", "{{.Id}}", f"{cluster}-control-plane", check=False)
+    for left in reversed(range(_DELETE_TRIES)):
+        try:
+            run(command, env=engine.environment, timeout=_DELETE_TIMEOUT)
+            break
+        except CommandFailed as error:
+            if not left:
+                raise ClusterError(
+                    f"{name} cannot be removed: {error.what}",
+                    where=f"Docker container {cluster}-control-plane",
+                    next_step="see which of its processes do not end, then run `down` again",
+                ) from error
+            _thaw(said.stdout.strip())
     forget(settings, name)
 
 
-def _connect_all(settings: Settings) -> None:
-    clusters = [find(settings, r) for r in read_all(settings).values() if r.ready]
-    for one in clusters:
-        for other in clusters:
-            if one.name != other.name:
-                route = ["ip", "route", "replace", other.pod_cidr, "via", other.node_ip]
-                run(["docker", "exec", one.node_names[0], *route])
+def _thaw(container: str) -> None:
+    """Let go on what a killed node left frozen: a process in a frozen cgroup cannot be killed.
 
-
-def named_after(kubeconfig: str, name: str) -> str:
-    """A kubeconfig of kind, with cluster, context and user called after our cluster.
-
-    :raises InvalidRequest: it is not a kubeconfig with one context.
+    On cgroup version 1, runc within the node may have frozen one when the node was killed.
     """
-    config = yaml.safe_load(kubeconfig)
-    if not isinstance(config, dict) or len(config.get("contexts") or []) != 1:
-        raise InvalidRequest("not a kubeconfig with one context", where=name)
-    user = f"kubernetes-admin-{name}"
-    config["clusters"][0]["name"] = name
-    config["users"][0]["name"] = user
-    config["contexts"][0] = {"name": name, "context": {"cluster": name, "user": user}}
-    config["current-context"] = name
-    return str(yaml.safe_dump(config, sort_keys=False))
+    for tree in hierarchies():
+        if container and "freezer" in tree.options:
+            for own in tree.path.glob(f"*/{container}"):
+                for state in own.rglob("freezer.state"):
+                    state.write_text("THAWED")

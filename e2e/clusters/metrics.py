@@ -1,4 +1,4 @@
-"""metrics-server in a native cluster: what `kubectl top` and HorizontalPodAutoscalers ask.
+"""metrics-server in a cluster: what `kubectl top` and HorizontalPodAutoscalers ask.
 
 A process beside the other components, like CoreDNS (`e2e.clusters.dns`): the API server reaches it
 at the endpoint of a Service without selector, by the APIService that the upstream manifest has. It
@@ -37,8 +37,9 @@ def start(site: Site, folder: Path) -> None:
     if METRICS in site.supervisor.names():
         site.supervisor.start_again(METRICS)
     else:
-        site.supervisor.start(METRICS, command(site, folder))
-    for path, body in objects(site):
+        kubeconfig, certificates = site.kubeconfig(METRICS), site.folder / "metrics-server-pki"
+        site.supervisor.start(METRICS, command(folder / METRICS, kubeconfig, certificates))
+    for path, body in objects(str(site.plan.node.ip)):
         made = functools.partial(api.made, path, body)
         site.wait(f"POST {path} was accepted", made, (API_SERVER,), START_TIMEOUT)
     answers = functools.partial(api.exists, _API)
@@ -46,16 +47,17 @@ def start(site: Site, folder: Path) -> None:
     api.close()
 
 
-def command(site: Site, folder: Path) -> list[str | Path]:
-    """Its command line."""
-    kubeconfig = site.kubeconfig(METRICS)
+def command(
+    program: str | Path, kubeconfig: str | Path, certificates: str | Path
+) -> list[str | Path]:
+    """Its command line; it makes its own certificate, in the folder `certificates`."""
     return [
-        folder / METRICS,
+        program,
         f"--kubeconfig={kubeconfig}",
         f"--authentication-kubeconfig={kubeconfig}",
         f"--authorization-kubeconfig={kubeconfig}",
         f"--secure-port={PORT}",
-        f"--cert-dir={site.folder / 'metrics-server-pki'}",
+        f"--cert-dir={certificates}",
         "--kubelet-insecure-tls",
         "--kubelet-use-node-status-port",
         "--kubelet-preferred-address-types=InternalIP",
@@ -64,8 +66,8 @@ def command(site: Site, folder: Path) -> list[str | Path]:
     ]
 
 
-def objects(site: Site) -> list[tuple[str, dict[str, Any]]]:
-    """What it needs in the cluster: (path to post to, object)."""
+def objects(address: str) -> list[tuple[str, dict[str, Any]]]:
+    """What it needs in the cluster: (path to post to, object); it listens at that address."""
     core = f"/api/v1/namespaces/{_NAMESPACE}"
     slices = f"/apis/discovery.k8s.io/v1/namespaces/{_NAMESPACE}/endpointslices"
     ports = [{"name": "https", "protocol": "TCP", "port": PORT}]
@@ -95,9 +97,7 @@ def objects(site: Site) -> list[tuple[str, dict[str, Any]]]:
             {
                 "metadata": {"name": METRICS, "labels": {"kubernetes.io/service-name": METRICS}},
                 "addressType": "IPv4",
-                "endpoints": [
-                    {"addresses": [str(site.plan.node.ip)], "conditions": {"ready": True}}
-                ],
+                "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
                 "ports": ports,
             },
         ),

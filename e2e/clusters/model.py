@@ -109,6 +109,8 @@ class Settings:
         default_factory=lambda: _default_folder("XDG_STATE_HOME", ".local/state")
     )
     cache: Path = field(default_factory=lambda: _default_folder("XDG_CACHE_HOME", ".cache"))
+    node_image: str = "auto"
+    """Of kind's nodes: `auto`, `stock`, `local` (see `e2e.clusters.node_image`), or a name."""
 
     def __post_init__(self) -> None:
         if not _PREFIX.fullmatch(self.prefix):

@@ -30,14 +30,17 @@ from e2e.clusters.addresses import Plan, free_index, free_slot
 from e2e.clusters.errors import ClusterError, InvalidRequest
 from e2e.clusters.layout import Site
 from e2e.clusters.model import Backend, Cluster, ClusterSpec, Nodes, Progress, Settings
-from e2e.clusters.record import Record, forget, forget_set, read_all, read_slot, write_slot
-from e2e.clusters.shell import run
+from e2e.clusters.mounts import unmount_below
+from e2e.clusters.record import (
+    Record,
+    forget,
+    forget_set,
+    read_all,
+    read_slot,
+    slots,
+    write_slot,
+)
 from e2e.clusters.versions import KubernetesVersion
-
-# Held while a set takes its addresses, by every set of this machine.
-_ADDRESS_LOCK = Path("/run/lock/cluster-bridge-addresses.lock")
-
-_MOUNTS = Path("/proc/self/mountinfo")
 
 # Controllers have made these when the cluster is of use: a pod cannot be created before.
 _DEFAULT_ACCOUNT = "/api/v1/namespaces/default/serviceaccounts/default"
@@ -205,7 +208,7 @@ def _site(settings: Settings, record: Record) -> Site:
 
 def _place(settings: Settings, specs: Sequence[ClusterSpec]) -> list[Site]:
     """Give addresses to the set and to each cluster, and remember them."""
-    with build.locked(_ADDRESS_LOCK):
+    with build.locked(network.ADDRESS_LOCK):
         slot = read_slot(settings)
         if slot is None:
             bridge = network.bridge_name(settings.prefix)
@@ -215,7 +218,9 @@ def _place(settings: Settings, specs: Sequence[ClusterSpec]) -> list[Site]:
                     where=f"--prefix {settings.prefix}",
                     next_step="take another prefix, or the --state-dir it was made with",
                 )
-            slot = free_slot(settings.network, network.networks_in_use())
+            # What kind's clusters have is not to be seen on this machine.
+            taken = [*network.networks_in_use(), *slots(settings)]
+            slot = free_slot(settings.network, taken)
             write_slot(settings, slot)
         # The address on the bridge is what tells other sets that the slot is taken.
         network.create_bridge(network.bridge_name(settings.prefix), Plan(slot, 0))
@@ -298,21 +303,11 @@ def _connect_all(settings: Settings) -> None:
 def _remove(site: Site) -> None:
     """Processes first, then what only they could hold, then what they left, then the folder."""
     site.cgroups.kill()
-    _unmount_below(site.folder)
+    unmount_below(site.folder)
     site.network.delete()
     node.clean(site)
     site.cgroups.remove()
     forget(site.settings, site.spec.name)
-
-
-def _unmount_below(folder: Path) -> None:
-    """Unmount everything at or below a folder, the latest mount first."""
-    points = [line.split()[4] for line in _MOUNTS.read_text().splitlines()]
-    for point in reversed(points):
-        # The kernel writes a space as \\040.
-        path = Path(point.replace("\\040", " "))
-        if path.is_relative_to(folder):
-            run(["umount", "--lazy", path], check=False)
 
 
 def _in_parallel(sites: Sequence[Site], work: Callable[[Site], None]) -> None:

@@ -23,6 +23,9 @@ from e2e.clusters.shell import run
 NAMESPACES = Path("/var/run/netns")
 INTERFACE = "eth0"
 
+# Held while a set takes its addresses, by every set of this machine.
+ADDRESS_LOCK = Path("/run/lock/cluster-bridge-addresses.lock")
+
 
 @dataclass(frozen=True, slots=True)
 class Network:
@@ -60,8 +63,8 @@ class Network:
         if not exists(self.port):
             peer = ["peer", "name", INTERFACE, "netns", self.namespace]
             run(["ip", "link", "add", self.port, "type", "veth", *peer])
-        _batch([f"link set {self.port} master {self.bridge} up"])
-        _batch(
+        batch([f"link set {self.port} master {self.bridge} up"])
+        batch(
             [
                 "link set lo up",
                 f"addr replace {self.plan.node} dev {INTERFACE}",
@@ -70,8 +73,8 @@ class Network:
             ],
             namespace=self.namespace,
         )
-        self._setting("net/ipv4/ip_forward", "1")
-        _batch(
+        forward(self.path)
+        batch(
             f"route replace {network} via {self.plan.node.ip} dev {self.bridge}"
             for network in (self.plan.pods, self.plan.services)
         )
@@ -84,7 +87,7 @@ class Network:
             if other.name != self.name
         ]
         if routes:
-            _batch(routes, namespace=self.namespace)
+            batch(routes, namespace=self.namespace)
 
     def connect(self, *, connected: bool) -> None:
         """Plug the cable in or out, on the host's side: routes and addresses stay."""
@@ -99,10 +102,6 @@ class Network:
             run(["ip", "link", "del", self.port], check=False)
         if self.path.exists():
             run(["ip", "netns", "del", self.namespace])
-
-    def _setting(self, name: str, value: str) -> None:
-        script = f'printf %s "$1" >/proc/sys/{name}'
-        run(["nsenter", f"--net={self.path}", "--", "sh", "-c", script, "sh", value])
 
 
 def exists(interface: str) -> bool:
@@ -119,13 +118,19 @@ def create_bridge(name: str, plan: Plan) -> None:
     """The bridge of a set, with the host's address on it."""
     if not exists(name):
         run(["ip", "link", "add", name, "type", "bridge"])
-    _batch([f"addr replace {plan.bridge} dev {name}", f"link set {name} up"])
+    batch([f"addr replace {plan.bridge} dev {name}", f"link set {name} up"])
 
 
 def delete_bridge(name: str) -> None:
     """Remove the bridge of a set."""
     if exists(name):
         run(["ip", "link", "del", name])
+
+
+def forward(namespace: Path) -> None:
+    """Have a namespace pass on what is not for itself."""
+    script = "printf 1 >/proc/sys/net/ipv4/ip_forward"
+    run(["nsenter", f"--net={namespace}", "--", "sh", "-c", script])
 
 
 def networks_in_use() -> list[IPv4Network]:
@@ -140,7 +145,7 @@ def networks_in_use() -> list[IPv4Network]:
     return found + [IPv4Network(destination, strict=False) for destination in destinations]
 
 
-def _batch(commands: Iterable[str], *, namespace: str | None = None) -> None:
+def batch(commands: Iterable[str], *, namespace: str | None = None) -> None:
     """Run several `ip` commands in one process, and stop at the first that fails."""
     where = ["-netns", namespace] if namespace else []
     run(["ip", *where, "-batch", "-"], input="\n".join(commands) + "\n")

@@ -1,13 +1,16 @@
-"""What the native backend needs from the operating system.
+"""What the backends need from the operating system.
 
 What is missing is installed with apt-get where that can be done (root, on a system that has it);
-otherwise everything that is missing is named at once, with the command that installs it.
+otherwise everything that is missing is named at once, with the command that installs it. No service
+is started by what is installed: Docker's would bring rules for all packets of this machine.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +23,8 @@ CNI_PLUGINS = Path("/usr/lib/cni")
 
 # Administrators' programs are not on every PATH, not even on every root's.
 _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
+
+_POLICY = Path("/usr/sbin/policy-rc.d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,21 @@ NODE = (
     Package("socat", "socat"),
     Package("mount", "mount"),
 )
+# What test images are made of.
+TEST_IMAGES = (Package("busybox-static", "busybox"),)
+# A private Docker engine.
+ENGINE = (
+    *NETWORK,
+    Package("docker.io", "dockerd"),
+    Package("iptables", "iptables"),
+    Package("mount", "mount"),
+)
+# A node image for kind that is made here.
+NODE_IMAGE = (
+    Package("debootstrap", "debootstrap"),
+    Package("containerd", "containerd"),
+    Package("runc", "runc"),
+)
 
 
 def ensure(packages: tuple[Package, ...], say: Progress) -> None:
@@ -69,8 +89,25 @@ def ensure(packages: tuple[Package, ...], say: Progress) -> None:
         )
     say(f"installing {', '.join(missing)}")
     environment = {"DEBIAN_FRONTEND": "noninteractive"}
-    run(["apt-get", "update", "--quiet"], env=environment)
-    run(command, env=environment)
+    # Another set of clusters may be installing something now.
+    patient = "--option=DPkg::Lock::Timeout=300"
+    run(["apt-get", "update", "--quiet", patient], env=environment)
+    with _no_services():
+        run([*command, patient], env=environment)
+
+
+@contextlib.contextmanager
+def _no_services() -> Iterator[None]:
+    """Debian's packages start their services unless this program says no (101)."""
+    if _POLICY.exists():
+        yield
+        return
+    _POLICY.write_text("#!/bin/sh\nexit 101\n")
+    _POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        _POLICY.unlink()
 
 
 def require_overlay() -> None:

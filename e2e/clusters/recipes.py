@@ -36,6 +36,19 @@ _STAGES = (
 )
 
 COREDNS_PLUGINS = ("bind", "errors", "kubernetes", "loadbalance", "template")
+# What the configuration names that kubeadm gives it.
+KUBEADM_COREDNS_PLUGINS = (
+    "cache",
+    "errors",
+    "forward",
+    "health",
+    "kubernetes",
+    "loadbalance",
+    "loop",
+    "metrics",
+    "ready",
+    "reload",
+)
 
 _KUBERNETES = "k8s.io/kubernetes"
 _VERSION_VARIABLES = "k8s.io/component-base/version"
@@ -127,16 +140,52 @@ def kwok() -> Recipe:
     )
 
 
+def kubeadm(version: KubernetesVersion) -> Recipe:
+    """What makes a control plane out of static pods."""
+    return Recipe(
+        name="kubeadm",
+        module=_KUBERNETES,
+        version=str(version),
+        programs=(("kubeadm", f"{_KUBERNETES}/cmd/kubeadm"),),
+        ldflags=_stamped(version),
+        staging=version.staging,
+    )
+
+
+def tools(version: KubernetesVersion) -> Recipe:
+    """kubectl, and the program of the upstream test image: where a cluster has its components."""
+    return Recipe(
+        name="kubernetes-tools",
+        module=_KUBERNETES,
+        version=str(version),
+        programs=(
+            ("kubectl", f"{_KUBERNETES}/cmd/kubectl"),
+            ("agnhost", f"{_KUBERNETES}/test/images/agnhost"),
+        ),
+        ldflags=_stamped(version),
+        staging=version.staging,
+    )
+
+
 def coredns() -> Recipe:
-    """The DNS server of a cluster, with the plugins that `e2e.clusters.dns` uses.
+    """The DNS server of a native cluster, with the plugins that `e2e.clusters.dns` uses.
 
     With all of them, clients of every cloud among these, it takes twice as long to build.
     """
+    return _coredns("coredns", COREDNS_PLUGINS)
+
+
+def kubeadm_coredns() -> Recipe:
+    """The DNS server of a cluster that kubeadm made."""
+    return _coredns("coredns-kubeadm", KUBEADM_COREDNS_PLUGINS)
+
+
+def _coredns(name: str, with_plugins: tuple[str, ...]) -> Recipe:
     module = "github.com/coredns/coredns"
-    plugins = [f'\t_ "{module}/plugin/{name}"\n' for name in COREDNS_PLUGINS]
+    plugins = [f'\t_ "{module}/plugin/{plugin}"\n' for plugin in with_plugins]
     imports = "".join([f'\t"{module}/coremain"\n', *plugins])
     return Recipe(
-        name="coredns",
+        name=name,
         module=module,
         version=COREDNS,
         programs=(("coredns", "."),),

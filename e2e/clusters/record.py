@@ -16,6 +16,7 @@ from pathlib import Path
 from e2e.clusters.errors import InvalidRequest
 from e2e.clusters.model import Backend, ClusterSpec, Nodes, Settings
 from e2e.clusters.processes import boot_id
+from e2e.clusters.versions import KubernetesVersion
 
 _CLUSTER = "cluster.json"
 _SET = "set.json"
@@ -33,6 +34,8 @@ class Record:
     index: int
     boot: str
     ready: bool = False
+    runs: str = ""
+    """The version that runs, where it is not the one that was asked for."""
 
     @property
     def spec(self) -> ClusterSpec:
@@ -56,6 +59,11 @@ class Record:
             index=index,
             boot=boot_id(),
         )
+
+    @property
+    def asked(self) -> KubernetesVersion:
+        """The version that was asked for."""
+        return KubernetesVersion.parse(self.kubernetes)
 
     def require_same(self, settings: Settings, spec: ClusterSpec) -> None:
         """Refuse a request for another cluster under the name of one that is up.
@@ -92,6 +100,12 @@ def read_slot(settings: Settings) -> IPv4Network | None:
     """The addresses of the set, if it has any."""
     path = settings.state / _SET
     return IPv4Network(json.loads(path.read_text())["slot"]) if path.exists() else None
+
+
+def slots(settings: Settings) -> list[IPv4Network]:
+    """The addresses of all sets that are kept beside this one."""
+    found = settings.state_root.glob(f"*/{_SET}")
+    return [IPv4Network(json.loads(path.read_text())["slot"]) for path in found]
 
 
 def write_slot(settings: Settings, slot: IPv4Network) -> None:

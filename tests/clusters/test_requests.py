@@ -12,7 +12,6 @@ import pytest
 from e2e import clusters
 from e2e.clusters import Backend, ClusterSpec, InvalidRequest, Nodes, Settings
 from e2e.clusters.cgroups import parse_hierarchies
-from e2e.clusters.kind import named_after
 from e2e.clusters.model import parse_nodes
 from e2e.clusters.record import Record, read_all
 
@@ -113,17 +112,3 @@ def test_cgroup_trees_of_both_versions_are_found() -> None:
     assert (str(first.path), first.unified) == ("/sys/fs/cgroup/cpu,cpuacct", False)
     assert {"cpu", "cpuacct"} <= first.options
     assert second.unified
-
-
-def test_a_kubeconfig_of_kind_is_renamed() -> None:
-    kind = (
-        "clusters: [{name: kind-cb-home, cluster: {server: s}}]\n"
-        "users: [{name: kind-cb-home, user: {token: t}}]\n"
-        "contexts: [{name: kind-cb-home, context: {cluster: kind-cb-home, user: kind-cb-home}}]\n"
-        "current-context: kind-cb-home\n"
-    )
-    renamed = named_after(kind, "home")
-    assert "kind-cb-home" not in renamed
-    assert "current-context: home" in renamed
-    with pytest.raises(InvalidRequest, match="one context"):
-        named_after("{}", "home")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from e2e.clusters.versions import KIND_NODES
+from e2e.clusters.versions import KIND_NODES, parse_versions
 from e2e.docs.pages import DOCS, REPOSITORY
 
 TARGETS = {
@@ -35,7 +35,10 @@ def test_the_workflow_runs_what_is_there() -> None:
     assert all((REPOSITORY / file).exists() for file in files)
     made = {command.split()[1] for command in commands if command.startswith("make ")}
     assert made - {".venv/.ready"} <= TARGETS
-    assert {*jobs["e2e"]["strategy"]["matrix"]["kubernetes"]} <= {*KIND_NODES}
+    for asked in jobs["e2e"]["strategy"]["matrix"]["kubernetes"]:
+        versions = parse_versions(asked)
+        assert {*versions} == {"home", "remote"}
+        assert {f"{it.major}.{it.minor}" for it in versions.values()} <= {*KIND_NODES}
     pythons = [
         f'"Programming Language :: Python :: {it}"'
         for it in jobs["fast"]["strategy"]["matrix"]["python"]

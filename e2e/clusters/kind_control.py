@@ -1,0 +1,174 @@
+"""What can be done to a cluster of kind while it runs: see `e2e.clusters.model.Control`.
+
+The control plane's parts are static pods of the node, kubelet and containerd its services. A static
+pod is stopped by moving its manifest away, a service by systemd; both are ended by force where they
+take longer than they may, as the native backend does it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.clusters import build, metrics, recipes
+from e2e.clusters.control_plane import METRICS
+from e2e.clusters.engine import Engine
+from e2e.clusters.errors import StartFailed
+from e2e.clusters.model import Progress
+from e2e.clusters.processes import POLL
+from e2e.clusters.shell import run
+
+NODE_SUFFIX = "-control-plane"
+
+_MANIFESTS = "/etc/kubernetes/manifests"
+_STOPPED = "/etc/kubernetes/stopped"
+_STATIC = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+_SERVICES = ("kubelet", "containerd")
+
+_LOAD_TIMEOUT = 300.0
+_GONE_TIMEOUT = 60.0
+_METRICS_TIMEOUT = 60.0
+# As the kernel knows a program's name.
+_COMM = 15
+
+#: Packets to and from other machines are lost here; the node's own stay.
+_CUTS = (
+    ("raw", "PREROUTING", "-i"),
+    ("mangle", "POSTROUTING", "-o"),
+)
+_METRICS_API = "/apis/metrics.k8s.io/v1beta1/nodes"
+_METRICS_UNIT = "/etc/systemd/system/metrics-server.service"
+
+
+@dataclass(frozen=True, slots=True)
+class KindControl:
+    """The cluster's only node, which is a container."""
+
+    program: Path
+    engine: Engine
+    cluster: str
+    cache: Path
+    kubectl: tuple[str | Path, ...]
+
+    @property
+    def node(self) -> str:
+        """The node's container."""
+        return f"{self.cluster}{NODE_SUFFIX}"
+
+    def components(self) -> dict[str, bool]:
+        static = {name: bool(self._pids(name)) for name in _STATIC}
+        return static | {name: self._active(name) for name in self._services()}
+
+    def pid(self, component: str) -> int | None:
+        said = self.engine.docker("top", self.node, "-eo", "pid,comm", check=False).stdout
+        for line in said.splitlines()[1:]:
+            pid, _, name = line.strip().partition(" ")
+            if name.strip() == component[:_COMM]:
+                return int(pid)
+        return None
+
+    def stop(self, component: str, *, grace: float) -> None:
+        if component in _STATIC:
+            self.inside("mkdir", "-p", _STOPPED)
+            self.inside("mv", f"{_MANIFESTS}/{component}.yaml", _STOPPED, check=False)
+            self._signal(component, "TERM" if grace > 0 else "KILL")
+        elif grace > 0:
+            self.inside("systemctl", "stop", "--no-block", component)
+        else:
+            # A service that is killed is started again; one that is stopped is not.
+            self.inside("systemctl", "stop", "--no-block", component)
+            self._signal(component, "KILL")
+        self._wait_gone(component, grace)
+
+    def start(self, component: str) -> None:
+        if component in _STATIC:
+            self.inside("mv", f"{_STOPPED}/{component}.yaml", _MANIFESTS, check=False)
+        else:
+            self.inside("systemctl", "start", component)
+
+    def suspend(self, component: str, *, suspended: bool) -> None:
+        self._signal(component, "STOP" if suspended else "CONT")
+
+    def connect(self, *, connected: bool) -> None:
+        for table, chain, direction in _CUTS:
+            rule = (chain, direction, "eth0", "-j", "DROP")
+            filtering = ("iptables", "--wait", "--table", table)
+            there = self._succeeds(*filtering, "-C", *rule)
+            if there == connected:
+                self.inside(*filtering, "-D" if connected else "-I", *rule)
+
+    def load(self, archive: Path) -> None:
+        command: list[str | Path] = [
+            self.program,
+            "load",
+            "image-archive",
+            archive,
+            "--name",
+            self.cluster,
+        ]
+        run(command, env=self.engine.environment, timeout=_LOAD_TIMEOUT)
+
+    def serve_metrics(self, say: Progress) -> None:
+        if not self._succeeds("test", "-e", _METRICS_UNIT):
+            folder = build.programs(recipes.metrics_server(), self.cache, say)
+            program = f"/usr/local/bin/{METRICS}"
+            self.engine.docker("cp", folder / METRICS, f"{self.node}:{program}")
+            words = metrics.command(program, "/etc/kubernetes/admin.conf", f"/var/lib/{METRICS}")
+            unit = f"[Service]\nExecStart={' '.join(map(str, words))}\nRestart=on-failure\n"
+            self.inside("sh", "-c", f"cat >{_METRICS_UNIT}", text=unit)
+            self.inside("systemctl", "daemon-reload")
+            for path, body in metrics.objects(self._address()):
+                self._kubectl("create", "--raw", path, "-f", "-", text=json.dumps(body))
+        self.start(METRICS)
+        deadline = time.monotonic() + _METRICS_TIMEOUT
+        while not self._kubectl("get", "--raw", _METRICS_API, check=False):
+            if time.monotonic() > deadline:
+                log = self.inside("journalctl", "-u", METRICS, "-n", "20", "--no-pager")
+                raise StartFailed(f"{self.cluster}: no answer of {METRICS}:\n{log}")
+            time.sleep(POLL)
+
+    def inside(self, *argv: str, check: bool = True, text: str | None = None) -> str:
+        """Run a command in the node; its standard output."""
+        interactive = () if text is None else ("--interactive",)
+        command = ("exec", *interactive, self.node, *argv)
+        return self.engine.docker(*command, check=check, input=text).stdout
+
+    def _kubectl(self, *argv: str, check: bool = True, text: str | None = None) -> str:
+        command: list[str | Path] = [*self.kubectl, *argv]
+        return run(command, check=check, input=text).stdout
+
+    def _succeeds(self, *argv: str) -> bool:
+        return self.engine.docker("exec", self.node, *argv, check=False).returncode == 0
+
+    def _services(self) -> tuple[str, ...]:
+        more = (METRICS,) if self._succeeds("test", "-e", _METRICS_UNIT) else ()
+        return (*_SERVICES, *more)
+
+    def _active(self, service: str) -> bool:
+        said = self.inside("systemctl", "is-active", service, check=False).strip()
+        return said in {"active", "reloading"}
+
+    def _address(self) -> str:
+        return self.inside("hostname", "--ip-address").split()[0]
+
+    def _pids(self, component: str) -> list[str]:
+        return self.inside("pgrep", "-x", component[:_COMM], check=False).split()
+
+    def _signal(self, component: str, name: str) -> None:
+        self.inside("pkill", f"-{name}", "-x", component[:_COMM], check=False)
+
+    def _wait_gone(self, component: str, grace: float) -> None:
+        started = time.monotonic()
+        while pids := self._pids(component):
+            waited = time.monotonic() - started
+            if waited > grace:
+                self._signal(component, "KILL")
+            if waited > grace + _GONE_TIMEOUT:
+                raise StartFailed(
+                    f"{component} does not end: process {', '.join(pids)}",
+                    where=self.node,
+                    next_step="take the clusters down",
+                )
+            time.sleep(POLL)

@@ -1,0 +1,20 @@
+"""What a cycle of clusters left over."""
+
+from __future__ import annotations
+
+import os
+
+from e2e import cycles
+
+
+def test_only_what_is_new_is_left_over() -> None:
+    before = {"mount": frozenset({"/", "/gone"}), "rule": frozenset({"-A OUTPUT"})}
+    after = {"mount": frozenset({"/", "/b", "/a"}), "rule": frozenset({"-A OUTPUT"})}
+    assert cycles.left(before, after) == ["mount: /a", "mount: /b"]
+    assert cycles.left(after, after) == []
+
+
+def test_the_machine_is_looked_at() -> None:
+    found = cycles.state()
+    assert "/proc" in found["mount"]
+    assert not [line for line in found["process"] if f" {os.getpid()} of " in line]

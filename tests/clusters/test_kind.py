@@ -1,0 +1,251 @@
+"""What kind is told, which node image it gets, and what a runtime without a capability is asked."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.clusters import Settings, kind, kind_config, node_image, oci_runtime, recipes
+from e2e.clusters.addresses import Plan
+from e2e.clusters.cgroups import Hierarchy
+from e2e.clusters.engine import Engine
+from e2e.clusters.errors import InvalidRequest
+from e2e.clusters.model import Progress, silent
+from e2e.clusters.node_image import NodeImage
+from e2e.clusters.record import slots, write_slot
+from e2e.clusters.versions import KubernetesVersion
+
+V34, V36 = KubernetesVersion(1, 34, 4), KubernetesVersion(1, 36, 3)
+PLAN = Plan(IPv4Network("10.209.0.0/16"), 1)
+
+
+def config(
+    version: KubernetesVersion = V34, *, audit: Path | None = None, cgroup_v1: bool = True
+) -> dict[str, Any]:
+    return kind_config.cluster_config(PLAN, version, audit=audit, cgroup_v1=cgroup_v1)
+
+
+def patch(of: dict[str, Any], wanted: str) -> dict[str, Any]:
+    documents = [yaml.safe_load(text) for text in of["kubeadmConfigPatches"]]
+    [found] = [document for document in documents if document["kind"] == wanted]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_each_cluster_of_a_set_has_addresses_of_its_own() -> None:
+    assert config()["networking"] == {
+        "podSubnet": "10.209.32.0/20",
+        "serviceSubnet": "10.209.144.0/20",
+    }
+
+
+def test_policies_that_change_objects_are_turned_on_where_they_are_not_by_themselves() -> None:
+    assert config(V34)["featureGates"] == {"MutatingAdmissionPolicy": True}
+    assert "featureGates" not in config(V36)
+    assert "runtimeConfig" not in config(V36)
+
+
+def test_a_kubelet_is_told_of_cgroup_version_1_where_it_would_refuse_it() -> None:
+    told = "failCgroupV1"
+    assert told not in patch(config(V34), "KubeletConfiguration")
+    assert patch(config(V36), "KubeletConfiguration")[told] is False
+    assert told not in patch(config(V36, cgroup_v1=False), "KubeletConfiguration")
+
+
+def test_the_audit_log_is_on_this_machine_where_it_is_asked_for() -> None:
+    assert "extraMounts" not in config()["nodes"][0]
+    assert "apiServer" not in patch(config(), "ClusterConfiguration")
+    with_log = config(audit=Path("/state/home/audit"))
+    mounts = {it["containerPath"]: it["hostPath"] for it in with_log["nodes"][0]["extraMounts"]}
+    server = patch(with_log, "ClusterConfiguration")["apiServer"]
+    volumes = {it["hostPath"] for it in server["extraVolumes"]}
+    assert volumes == set(mounts)
+    folder = server["extraArgs"]["audit-log-path"].rpartition("/")[0]
+    assert mounts[folder] == "/state/home/audit"
+    assert mounts[server["extraArgs"]["audit-policy-file"]] == "/state/home/audit/audit-policy.yaml"
+
+
+def test_a_kubeconfig_of_kind_is_renamed_and_names_the_node() -> None:
+    written = (
+        "clusters: [{name: kind-cb-home, cluster: {server: 'https://127.0.0.1:1'}}]\n"
+        "users: [{name: kind-cb-home, user: {token: t}}]\n"
+        "contexts: [{name: kind-cb-home, context: {cluster: kind-cb-home, user: kind-cb-home}}]\n"
+        "current-context: kind-cb-home\n"
+    )
+    renamed = kind_config.named_after(written, "home", "https://10.209.1.2:6443")
+    assert "kind-cb-home" not in renamed
+    assert "127.0.0.1" not in renamed
+    read = yaml.safe_load(renamed)
+    assert read["current-context"] == "home"
+    assert read["clusters"] == [{"name": "home", "cluster": {"server": "https://10.209.1.2:6443"}}]
+    with pytest.raises(InvalidRequest, match="one context"):
+        kind_config.named_after("{}", "home", "s")
+
+
+def test_sets_side_by_side_know_each_others_addresses() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        first = Settings(prefix="a", state_root=Path(folder))
+        write_slot(first, IPv4Network("10.210.0.0/16"))
+        assert slots(replace(first, prefix="b")) == [IPv4Network("10.210.0.0/16")]
+
+
+# -- the node image ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FakeEngine(Engine):
+    """An engine that has some images, and can pull some."""
+
+    has: frozenset[str] = frozenset()
+    can_pull: frozenset[str] = frozenset()
+    asked: list[tuple[str, ...]] = field(default_factory=list)
+
+    def docker(
+        self,
+        *argv: str | Path,
+        check: bool = True,
+        input: str | None = None,  # noqa: A002
+        timeout: float | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        words = tuple(map(str, argv))
+        self.asked.append(words)
+        known = self.can_pull if words[0] == "pull" else self.has
+        return subprocess.CompletedProcess(words, 0 if words[-1] in known else 1, "", "")
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of images that were put together."""
+    names: list[str] = []
+
+    def make(engine: Engine, settings: Settings, name: str, say: Progress) -> None:
+        names.append(name)
+
+    monkeypatch.setattr(node_image, "_make", make)
+    return names
+
+
+def chosen(engine: Engine, tmp_path: Path, wanted: str = "auto") -> NodeImage:
+    settings = Settings(prefix="t", kubernetes=V34, cache=tmp_path, node_image=wanted)
+    return node_image.choose(engine, settings, silent)
+
+
+STOCK = node_image.stock_name(V34)
+LOCAL = node_image.local_name(V34)
+
+
+def test_a_local_image_is_known_by_all_versions_in_it() -> None:
+    assert LOCAL.startswith("cluster-bridge/node:v1.34.4-")
+    assert node_image.local_name(V36) != LOCAL
+
+
+@pytest.mark.parametrize(
+    ("has", "can_pull", "name"),
+    [
+        ({STOCK}, set(), STOCK),
+        (set(), {STOCK}, STOCK),
+        ({LOCAL}, {STOCK}, LOCAL),
+        (set(), set(), LOCAL),
+    ],
+)
+def test_the_published_image_is_taken_where_it_can_be_had(
+    tmp_path: Path,
+    made: list[str],
+    has: set[str],
+    can_pull: set[str],
+    name: str,
+) -> None:
+    found = chosen(FakeEngine("", frozenset(has), frozenset(can_pull)), tmp_path)
+    version = "v1.34.4" if name == LOCAL else V34.kind_node
+    assert (found.name, str(found.kubernetes), found.local) == (name, version, name == LOCAL)
+    assert made == ([] if {name} & (has | can_pull) else [name])
+
+
+def test_a_private_engine_is_not_asked_to_pull(tmp_path: Path, made: list[str]) -> None:
+    engine = FakeEngine("unix:///x", can_pull=frozenset({STOCK}))
+    assert chosen(engine, tmp_path).name == LOCAL
+    assert not [words for words in engine.asked if words[0] == "pull"]
+
+
+def test_an_image_that_is_named_is_taken(tmp_path: Path, made: list[str]) -> None:
+    assert chosen(FakeEngine(""), tmp_path, "stock").name == STOCK
+    assert chosen(FakeEngine("", frozenset({STOCK})), tmp_path, "local").name == LOCAL
+    assert chosen(FakeEngine(""), tmp_path, "mine:1") == NodeImage("mine:1", V34)
+    assert made == [LOCAL]
+
+
+def test_kubeadms_dns_server_knows_what_kubeadm_writes() -> None:
+    source = recipes.kubeadm_coredns().source
+    for plugin in ("forward", "health", "metrics", "ready", "reload"):
+        assert f'"github.com/coredns/coredns/plugin/{plugin}"' in source
+    assert recipes.kubeadm_coredns().folder != recipes.coredns().folder
+
+
+# -- a runtime that asks for less ----------------------------------------------------------
+
+
+def test_a_process_is_asked_for_what_can_be_had() -> None:
+    process = {
+        "capabilities": {
+            "bounding": ["CAP_NET_ADMIN", "CAP_SYS_RESOURCE"],
+            "effective": ["CAP_SYS_RESOURCE"],
+            "ambient": [],
+        },
+        "oomScoreAdj": -999,
+        "rlimits": [{"type": "RLIMIT_NOFILE", "hard": 1 << 20, "soft": 1 << 20}],
+        "args": ["/sbin/init"],
+    }
+    oci_runtime.adapt(process, lowest=-100)
+    assert process == {
+        "capabilities": {"bounding": ["CAP_NET_ADMIN"], "effective": [], "ambient": []},
+        "oomScoreAdj": -100,
+        "args": ["/sbin/init"],
+    }
+
+
+def test_a_process_that_asks_for_nothing_stays_as_it_is() -> None:
+    process: dict[str, Any] = {"args": ["true"], "oomScoreAdj": 500}
+    oci_runtime.adapt(process, lowest=0)
+    assert process == {"args": ["true"], "oomScoreAdj": 500}
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("--root /r --log /l create --bundle /b --pid-file /p id", (Path("/b/config.json"), True)),
+        ("run -b /b id", (Path("/b/config.json"), True)),
+        ("--root /r exec --process /tmp/p1 --detach id", (Path("/tmp/p1"), False)),
+        ("exec --process=/tmp/p1 id", (Path("/tmp/p1"), False)),
+        ("exec id sh", None),
+        ("--root /r delete --force id", None),
+        ("state id", None),
+    ],
+)
+def test_the_file_is_found_that_runc_will_read(line: str, found: tuple[Path, bool] | None) -> None:
+    assert oci_runtime.described(line.split()) == found
+
+
+# -- removal -------------------------------------------------------------------------------
+
+
+def test_what_a_killed_node_left_frozen_is_let_go_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, other = tmp_path / "engine/abc/kubelet/pod", tmp_path / "engine/def"
+    for folder in (own, other):
+        folder.mkdir(parents=True)
+        (folder / "freezer.state").write_text("FROZEN")
+    trees = [Hierarchy(tmp_path, unified=False, options=frozenset({"rw", "freezer"}))]
+    monkeypatch.setattr(kind, "hierarchies", lambda: trees)
+    kind._thaw("abc")
+    assert (own / "freezer.state").read_text() == "THAWED"
+    assert (other / "freezer.state").read_text() == "FROZEN"
+    kind._thaw("")  # one that was gone already
+    assert (other / "freezer.state").read_text() == "FROZEN"
