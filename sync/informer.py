@@ -44,6 +44,7 @@ from sync.backoff import Backoff
 from sync.kube.client import KubeClient
 from sync.kube.errors import CertificateError, Gone, KubeError, Unreachable, from_status
 from sync.kube.resources import CONFIG_MAPS, SECRETS, Resource
+from sync.kube.sockets import lose_soon
 from sync.sharing import Pool, itself, keep_old, pool_pod
 from sync.store import Indexer, Key, Store, key_of
 from translators.types import Object, metadata, uid_of
@@ -93,7 +94,8 @@ class Informer:
     ``slim`` says what is kept of an object: at least its name, namespace, UID and version. Handlers
     get no more than that. It may change the object, which is nobody else's.
     ``indexed`` are the parts of what is kept that ``indexers`` read (`Store`), ``pool`` is for
-    objects that are much alike (`sync.sharing`).
+    objects that are much alike (`sync.sharing`). ``lost_soon``: a server that is gone without a
+    word is noticed in `sync.kube.sockets.LOST_SOON` seconds, not in 20.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class Informer:
         indexed: Iterable[str] | None = None,
         slim: Callable[[Object], Object] | None = None,
         pool: Pool | None = None,
+        lost_soon: bool = False,
         rng: random.Random | None = None,
     ) -> None:
         self.client = client
@@ -126,6 +129,7 @@ class Informer:
         self._fields = fields
         self._slim = slim or _without_managed_fields
         self._pool = pool
+        self._lost_soon = lost_soon
         self._version = ""
         self._written: set[Key] = set()
         self._handlers: list[Handler] = []
@@ -321,6 +325,10 @@ class Informer:
             path, query=query, idle=seconds + WATCH_GRACE, ahead=READ_AHEAD
         ) as response:
             self.heard = loop.time()
+            if self._lost_soon and (connection := response.connection) is not None:
+                transport = connection.transport
+                if transport is not None:
+                    lose_soon(transport.get_extra_info("socket"))
             lives = loop.call_later(SHORT_WATCH, self._watch_works)
             try:
                 with self.client.reading(path):

@@ -6,7 +6,7 @@ Guarantees:
 - Back-pressure: an end that does not take its bytes stops the reading of the other. What is held
   for one direction stays under `HELD`, one read, and the buffers of the operating system.
 - When one end says that no more comes from it, the other is told after the last byte, and its own
-  direction stays open; but not longer than `HALF_OPEN` without a byte.
+  direction stays open; but not longer than ``half_open`` seconds without a byte.
 - When one end is lost, what it sent is still handed over, and then the other is closed too.
 - Both are closed after `idle` seconds without a byte either way.
 - An end that is gone without a word is noticed in 20 to 30 seconds: by TCP's own probes when
@@ -51,10 +51,12 @@ class Tunnel:
         moved: Callable[[Direction, int], None] = lambda _, __: None,
         *,
         idle: float = IDLE,
+        half_open: float = HALF_OPEN,
         close_grace: float = CLOSE_GRACE,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._idle = idle
+        self._half_open = half_open
         self._grace = close_grace
         self._moved = moved
         self.client = End(self)
@@ -106,7 +108,7 @@ class Tunnel:
             self.end()
             return
         self._touched = self._loop.time()
-        self._idle = min(self._idle, HALF_OPEN)
+        self._idle = min(self._idle, self._half_open)
         self._silence.cancel()
         self._silence = self._loop.call_later(self._idle, self._check_silence)
 

@@ -93,6 +93,10 @@ class KindControl:
     def connect(self, *, connected: bool) -> None:
         self._inside("ip", "link", "set", "eth0", "up" if connected else "down")
 
+    def route(self, pods: str, via: str | None) -> None:
+        way = [pods, "via", via] if via is not None else ["unreachable", pods]
+        self._inside("ip", "route", "replace", *way)
+
     def load(self, archive: Path) -> None:
         run([self.program, "load", "image-archive", archive, "--name", self.cluster])
 
