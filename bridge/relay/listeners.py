@@ -4,8 +4,8 @@ Guarantees:
 
 - Only ports of pods that a plan names are reached (`translators.relay`), by `serve` alone.
 - A connection is taken, then a pod is chosen and a way to it is opened; of pods to which there is
-  none, `TRIES` are tried. Nothing is read of the client until then. A client for whom there is
-  nothing (no pod, no way, too many connections) is reset at once, so that it knows.
+  none, `TRIES` are tried. Until then no more than one read of the client is held. A client for whom there
+  is nothing (no pod, no way, too many connections) is reset at once, so that it knows.
 - Connections that are carried are not cut when their pod is no longer ready, or when their Service
   goes: they end when either side does, or after the idle time.
 - An end that is not in order, on the remote's side, resets the client: it must not take a part for
@@ -25,7 +25,7 @@ import struct
 from collections.abc import Mapping
 from typing import NoReturn, cast
 
-from bridge.kubelet.tunnel import Tunnel
+from bridge.kubelet.tunnel import End, Tunnel
 from bridge.relay.balance import Balance
 from bridge.relay.channels import Channels
 from bridge.relay.dial import dial
@@ -168,10 +168,12 @@ class RelayListeners:
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
-                await asyncio.get_running_loop().create_future()
+                try:
+                    await asyncio.get_running_loop().create_future()
+                finally:
+                    self._group = None  # what still comes is reset
             raise AssertionError("it runs until it is cancelled")
         finally:
-            self._group = None
             for served in [*self._served.values()]:
                 for timer in served.ending.values():
                     timer.cancel()
@@ -180,9 +182,9 @@ class RelayListeners:
 
     # -- connections -----------------------------------------------------------------------
 
-    def arrived(self, served: _Served, balance: Balance, client: asyncio.Transport) -> None:
+    def arrived(self, served: _Served, balance: Balance, arrival: _Arrival) -> None:
         """A connection was made to a port of the Service."""
-        group = self._group
+        group, client = self._group, arrival.client
         if group is None:
             reset(client)
         elif self._open >= self._limits.connections:
@@ -193,13 +195,13 @@ class RelayListeners:
             self._open += 1
             served.open += 1
             self._measures.open += 1
-            work = self._carried(served, balance, client)
+            work = self._carried(served, balance, arrival)
             group.create_task(work, name=f"relay-{served.key}")
 
-    async def _carried(self, served: _Served, balance: Balance, client: asyncio.Transport) -> None:
+    async def _carried(self, served: _Served, balance: Balance, arrival: _Arrival) -> None:
         """One connection, to its end. Raises nothing."""
         try:
-            how = await self._carry(served, balance, client)
+            how = await self._carry(served, balance, arrival)
             self._measures.ended[how] += 1
         except Exception as error:  # noqa: BLE001  # one connection's defect must not end others
             log.error(  # noqa: TRY400  # without what the frames hold
@@ -209,13 +211,14 @@ class RelayListeners:
                 extra=about("Service", served.key.name, namespace=served.key.namespace),
             )
         finally:
-            reset(client)  # where it was not closed in order
+            reset(arrival.client)  # where it was not closed in order
             self._open -= 1
             served.open -= 1
             self._measures.open -= 1
 
-    async def _carry(self, served: _Served, balance: Balance, client: asyncio.Transport) -> str:
+    async def _carry(self, served: _Served, balance: Balance, arrival: _Arrival) -> str:
         """How it ended."""
+        client = arrival.client
         peer = client.get_extra_info("peername")
         way = await self._way(served, balance, str(peer[0]) if peer else "")
         if not isinstance(way, tuple):
@@ -240,10 +243,8 @@ class RelayListeners:
             if client.is_closing():
                 return "done"
             tunnel = Tunnel(self._measures.moved, idle=self._limits.idle, half_open=HALF_OPEN)
-            client.set_protocol(tunnel.client)
-            tunnel.client.connection_made(client)
             upgraded.take(Channels(tunnel.remote, failed))
-            client.resume_reading()
+            arrival.hand_over(tunnel.client)
             await tunnel.run()
         finally:
             upgraded.close()
@@ -281,19 +282,46 @@ class RelayListeners:
 
 
 class _Arrival(asyncio.Protocol):
-    """A connection for which there is no way yet: nothing is read of it."""
+    """A connection for which there is no way yet. What it says meanwhile is held, one read of it.
 
-    __slots__ = ("_balance", "_listeners", "_served")
+    uvloop begins to read after `connection_made`, whatever that says; so it is the first bytes that
+    stop the reading.
+    """
+
+    __slots__ = ("_balance", "_eof", "_held", "_listeners", "_served", "client")
+
+    client: asyncio.Transport
 
     def __init__(self, listeners: RelayListeners, served: _Served, balance: Balance) -> None:
         self._listeners = listeners
         self._served = served
         self._balance = balance
+        self._held = b""
+        self._eof = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        client = cast("asyncio.Transport", transport)
-        client.pause_reading()
-        self._listeners.arrived(self._served, self._balance, client)
+        self.client = cast("asyncio.Transport", transport)
+        self._listeners.arrived(self._served, self._balance, self)
+
+    def data_received(self, data: bytes) -> None:
+        self._held += data
+        self.client.pause_reading()
+
+    def eof_received(self) -> bool:
+        self._eof = True
+        return True  # it may still be answered
+
+    def hand_over(self, end: End) -> None:
+        """Makes this end of a tunnel the connection's protocol, with what was held."""
+        self.client.set_protocol(end)
+        end.connection_made(self.client)
+        if self._held:
+            end.data_received(self._held)
+            self._held = b""
+        if self._eof:
+            end.eof_received()
+        elif not self.client.is_closing():
+            self.client.resume_reading()
 
 
 def reset(transport: asyncio.Transport) -> None:
