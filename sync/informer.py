@@ -36,6 +36,7 @@ import random
 import re
 from collections.abc import Callable, Iterable, Mapping
 
+import aiohttp
 import orjson
 
 from sync import defects
@@ -325,10 +326,8 @@ class Informer:
             path, query=query, idle=seconds + WATCH_GRACE, ahead=READ_AHEAD
         ) as response:
             self.heard = loop.time()
-            if self._lost_soon and (connection := response.connection) is not None:
-                transport = connection.transport
-                if transport is not None:
-                    lose_soon(transport.get_extra_info("socket"))
+            if self._lost_soon:
+                _lose_soon(response)
             lives = loop.call_later(SHORT_WATCH, self._watch_works)
             try:
                 with self.client.reading(path):
@@ -480,6 +479,13 @@ class Informer:
     def _tell_state(self) -> None:
         for handler in self._state_handlers:
             handler(self)
+
+
+def _lose_soon(response: aiohttp.ClientResponse) -> None:
+    transport = response.connection.transport if response.connection is not None else None
+    sock = transport.get_extra_info("socket") if transport is not None else None
+    if sock is not None:
+        lose_soon(sock)
 
 
 def _version(obj: Object) -> str:

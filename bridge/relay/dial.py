@@ -18,7 +18,7 @@ from translators.relay import Backend
 
 #: Seconds for a way to a pod. The API server has half a minute for its own way to the node: a
 #: client at home is to get another pod long before.
-DIAL_SECONDS = 5.0
+DIAL_SECONDS = 4.0
 #: What a server puts behind the key that it proves to have read (RFC 6455, 1.3).
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 

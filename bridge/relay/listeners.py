@@ -4,8 +4,8 @@ Guarantees:
 
 - Only ports of pods that a plan names are reached (`translators.relay`), by `serve` alone.
 - A connection is taken, then a pod is chosen and a way to it is opened; of pods to which there is
-  none, `TRIES` are tried. Until then no more than one read of the client is held. A client for whom there
-  is nothing (no pod, no way, too many connections) is reset at once, so that it knows.
+  none, `TRIES` are tried. Until then no more than one read of the client is held. A client for whom
+  there is nothing (no pod, no way, too many connections) is reset at once, so that it knows.
 - Connections that are carried are not cut when their pod is no longer ready, or when their Service
   goes: they end when either side does, or after the idle time.
 - An end that is not in order, on the remote's side, resets the client: it must not take a part for
@@ -28,7 +28,7 @@ from typing import NoReturn, cast
 from bridge.kubelet.tunnel import End, Tunnel
 from bridge.relay.balance import Balance
 from bridge.relay.channels import Channels
-from bridge.relay.dial import dial
+from bridge.relay.dial import DIAL_SECONDS, dial
 from bridge.relay.measures import Measures
 from bridge.settings import RelaySettings
 from sync import defects
@@ -256,7 +256,9 @@ class RelayListeners:
         """A way to a pod, or why there is none."""
         loop = asyncio.get_running_loop()
         tried: list[Backend] = []
-        while len(tried) < TRIES:
+        # Where it takes so long, it is mostly the remote that is away, and not one pod.
+        until = loop.time() + DIAL_SECONDS
+        while len(tried) < TRIES and loop.time() < until:
             backend = balance.choose(client, loop.time(), tried)
             if backend is None:
                 break
