@@ -141,7 +141,8 @@ def plan(service: Object, pods: Iterable[tuple[Object, Object | None]], *, addre
         for home, remote in found
         if remote is not None and is_ready(home, remote, not_ready_too=early)
     ]
-    backends, left_out = {}, []
+    backends: dict[str, tuple[Backend, ...]] = {}
+    left_out: list[str] = []
     for port in spec.get("ports") or ():
         protocol = str(port.get("protocol") or "TCP")
         if protocol != "TCP":

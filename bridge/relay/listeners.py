@@ -332,7 +332,7 @@ def reset(transport: asyncio.Transport) -> None:
     if transport.is_closing():
         return
     sock = transport.get_extra_info("socket")
-    with contextlib.suppress(OSError):  # It has ended already.
+    with contextlib.suppress(OSError, AttributeError):  # It has ended already.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
     transport.abort()
 

@@ -16,7 +16,7 @@ from bridge.relay.measures import Measures
 from bridge.settings import PortRange, RelaySettings
 from sync.relay import NoPort
 from sync.store import Key
-from tests.bridge.kubelet.fakes import FakeRemote, access_for, until
+from tests.bridge.kubelet.fakes import Asked, FakeRemote, access_for, until
 from tests.bridge.relay import pods
 from tests.bridge.relay.pods import Forward, Pod, playing
 from translators import relay
@@ -186,7 +186,7 @@ async def test_a_place_is_listened_on_for_a_while_and_taken_up_again(
         monkeypatch.setattr(made.listeners, "_linger", 0.1)
         two = await made.serve(plan("a", "b"))
         one = await made.serve(plan("a"))
-        assert one == {Place("http", 0): two["http", 0]}  # type: ignore[index]
+        assert one == {Place("http", 0): two[Place("http", 0)]}
         assert await made.ask(two[Place("http", 1)]) == b"a", "kube-proxy may not know yet"
         assert await made.serve(plan("a", "b")) == two
         await made.serve(plan("a"))
@@ -295,8 +295,8 @@ async def test_a_slow_reader_stops_the_pod() -> None:
 async def test_an_answer_that_is_no_port_forward_is_no_way() -> None:
     async with relaying() as made:
 
-        async def other(asked: object) -> None:
-            await asked.send(  # type: ignore[attr-defined]
+        async def other(asked: Asked) -> None:
+            await asked.send(
                 b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n"
             )
 
@@ -314,8 +314,8 @@ async def test_a_pod_that_is_not_reached_in_time_is_passed_over(
     monkeypatch.setattr(listeners_module, "TRIES", 1)
     async with relaying() as made:
 
-        async def silent(asked: object) -> None:
-            await asked.gone()  # type: ignore[attr-defined]
+        async def silent(asked: Asked) -> None:
+            await asked.gone()
 
         made.remote.play = silent
         (port,) = (await made.serve(plan("a"))).values()
