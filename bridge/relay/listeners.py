@@ -51,8 +51,10 @@ DIALS = 64
 #: Seconds for which a place is listened on after it is no longer published: kube-proxies learn of
 #: that at their own pace, within a second mostly.
 LINGER = 10.0
-#: Seconds that a pod may be silent after its client has ended its own direction.
-HALF_OPEN = 60.0
+#: Seconds that a pod may be silent after its client has ended its own direction: while it owes an
+#: answer, and else. A client that has closed looks the same, and the pod cannot be told: of many
+#: short connections each would stay for so long.
+HALF_OPEN, ANSWERED = 60.0, 1.0
 #: Connections that the system keeps until they are taken.
 _BACKLOG = 1024
 _LINGER_ZERO = struct.pack("ii", 1, 0)
@@ -242,7 +244,12 @@ class RelayListeners:
         try:
             if client.is_closing():
                 return "done"
-            tunnel = Tunnel(self._measures.moved, idle=self._limits.idle, half_open=HALF_OPEN)
+            tunnel = Tunnel(
+                self._measures.moved,
+                idle=self._limits.idle,
+                half_open=HALF_OPEN,
+                answered=ANSWERED,
+            )
             upgraded.take(Channels(tunnel.remote, failed))
             arrival.hand_over(tunnel.client)
             await tunnel.run()
