@@ -22,8 +22,8 @@ def service(name: str = "web", **spec: Any) -> Object:
 
 
 def pod(name: str = "a", *, ready: bool = True, uid: str = "", **fields: Any) -> Object:
-    meta = {"name": name, "namespace": "shop-h", "uid": uid or f"uid-{name}"}
-    meta |= {"labels": {"app": "web"}}
+    meta: Object = {"name": name, "namespace": "shop-h", "uid": uid or f"uid-{name}"}
+    meta["labels"] = {"app": "web"}
     condition = {"type": "Ready", "status": "True" if ready else "False"}
     status = {"phase": "Running", "conditions": [condition]}
     return {"metadata": meta, "spec": {"containers": []}, "status": status, **fields}

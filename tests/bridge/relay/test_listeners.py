@@ -75,8 +75,8 @@ async def relaying(asked: RelaySettings | None = None, **played: Pod) -> AsyncIt
 
 
 async def test_connections_are_spread_over_pods_and_answered() -> None:
-    played = dict.fromkeys("abc", pods.says_its_name)
-    async with relaying(**played) as made:
+    named = pods.says_its_name
+    async with relaying(a=named, b=named, c=named) as made:
         found = await made.serve(plan("a", "b", "c"))
         assert sorted(found) == [Place("http", 0), Place("http", 1), Place("http", 2)]
         ports = [*found.values()]
