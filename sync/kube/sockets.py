@@ -74,7 +74,7 @@ def probe_when_silent(sock: socket.socket) -> None:
 
 def lose_soon(sock: socket.socket) -> None:
     """Has a connection that is mostly silent, such as a watch, notice in `LOST_SOON` seconds that
-    its peer is gone. It is the price of a slow line that it then may break where others would not."""
+    its peer is gone. Its price is that a slow line may break it where others would not."""
     for option, value in _PROBES_SOON:
         if hasattr(socket, option):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

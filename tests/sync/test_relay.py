@@ -188,9 +188,7 @@ async def test_a_bridge_that_was_killed_takes_up_its_ports(world: World, ports: 
     assert [it for it in world.writes() if "endpointslices" in it] == []
 
 
-async def test_a_bridge_that_stops_takes_back_what_it_published(
-    world: World, ports: Ports
-) -> None:
+async def test_a_bridge_that_stops_takes_back_what_it_published(world: World, ports: Ports) -> None:
     await with_pods(world, "a")
     assert ports.running
     await world.stop()

@@ -108,10 +108,9 @@ def test_a_named_port_is_each_pods_own() -> None:
         return home, pod(name)
 
     proxy = {"name": "web", "containerPort": 15001}
-    sidecar = pod(
-        "c", spec={"containers": [], "initContainers": [{"restartPolicy": "Always", "ports": [proxy]}]}
-    )
-    done = pod("d", spec={"containers": [], "initContainers": [{"ports": [proxy]}]})
+    stays, ends = {"restartPolicy": "Always", "ports": [proxy]}, {"ports": [proxy]}
+    sidecar = pod("c", spec={"containers": [], "initContainers": [stays]})
+    done = pod("d", spec={"containers": [], "initContainers": [ends]})
     found = planned(
         service(ports=[{"port": 80, "targetPort": "web"}]),
         serving("a", 8080),

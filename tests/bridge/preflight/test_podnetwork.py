@@ -60,9 +60,7 @@ async def test_the_same_address_at_home_is_no_way_to_the_remote(two: Clusters) -
     assert "home has pods with the addresses of default/near at 127.0.0.1" in told
 
 
-async def test_anything_else_is_a_relay(
-    two: Clusters, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_anything_else_is_a_relay(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(podnetwork, "CONNECT", 0.2)
     network, told = await found(two)
     assert (network, "no pod of the remote is ready" in told) == ("relay", True)
@@ -80,5 +78,5 @@ def test_a_relay_listens_where_the_node_is_or_where_it_is_told(two: Clusters) ->
     assert relay_address(two.settings, "192.0.2.1") == "192.0.2.1"
     own = replace(two.settings, relay=RelaySettings(address="192.0.2.2"))
     assert relay_address(own, "127.0.0.1") == "192.0.2.2"
-    with pytest.raises(PreflightError, match="loopback.*--relay-address"):
+    with pytest.raises(PreflightError, match=r"loopback.*--relay-address"):
         relay_address(two.settings, "127.0.0.1")

@@ -25,7 +25,7 @@ class Forward:
     async def begin(self) -> None:
         """Switches, and names the port on both channels, as kubelets do."""
         headers = {name.lower(): value for name, value in self._asked.headers}
-        proof = hashlib.sha1(headers["sec-websocket-key"].encode() + _GUID).digest()  # noqa: S324
+        proof = hashlib.sha1(headers["sec-websocket-key"].encode() + _GUID).digest()
         await self._asked.send(
             b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             b"Sec-WebSocket-Accept: " + base64.b64encode(proof) + b"\r\n"

@@ -40,7 +40,7 @@ class Above(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.data += data
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+    def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
 
 
@@ -73,7 +73,7 @@ def test_data_comes_without_what_frames_it() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_it_does_not_matter_how_the_bytes_are_cut(seed: int) -> None:
-    rng = random.Random(seed)  # noqa: S311
+    rng = random.Random(seed)
     pieces = [rng.randbytes(rng.choice((0, 1, 125, 126, 127, 65535, 65536, 70000))) for _ in "abc"]
     stream = b"".join([*PORTS, *(message(0, piece) for piece in pieces), server_frame(9, b"x")])
     pair = Pair()
@@ -171,7 +171,7 @@ def test_nothing_is_sent_after_the_end() -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 3, 4, 5, 125, 126, 65535, 65536])
 def test_a_frame_is_as_the_standard_has_it(length: int) -> None:
-    payload, key = random.Random(length).randbytes(length), b"\x01\x02\x03\xff"  # noqa: S311
+    payload, key = random.Random(length).randbytes(length), b"\x01\x02\x03\xff"
     made = frame(2, payload, key)
     plain = bytes(byte ^ key[at % 4] for at, byte in enumerate(payload))
     assert made.endswith(key + plain)

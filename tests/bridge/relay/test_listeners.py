@@ -296,9 +296,7 @@ async def test_an_answer_that_is_no_port_forward_is_no_way() -> None:
     async with relaying() as made:
 
         async def other(asked: Asked) -> None:
-            await asked.send(
-                b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n"
-            )
+            await asked.send(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n")
 
         made.remote.play = other
         (port,) = (await made.serve(plan("a"))).values()
