@@ -118,7 +118,7 @@ class Asking:
     def __init__(self, bridged: Bridged, host: str, times: int) -> None:
         self._bridged = bridged
         one = f'timeout 5 wget -q -O - http://{host}/hostname 2>&1 || echo " FAILED after $i"; echo'
-        until = f"[ $i -lt {times} ] || [ ! -e /tmp/enough ]"
+        until = f"[ $i -lt {times} ] || [ ! -e /enough ]"
         script = f"i=0; while {until}; do i=$((i+1)); {one}; done"
         home = bridged.home
         self._process = subprocess.Popen(
@@ -132,7 +132,7 @@ class Asking:
 
     def enough(self, seconds: float = 120.0) -> Counter[str]:
         """Who answered how often; failures under what was said."""
-        self._bridged.kubectl("exec", "client", "--", "touch", "/tmp/enough")
+        self._bridged.kubectl("exec", "client", "--", "touch", "/enough")
         said, _ = self._process.communicate(timeout=seconds)
         return Counter(said.split("\n")[:-1])
 
