@@ -32,6 +32,7 @@ from bridge.node.marks import Marks
 from bridge.node.model import NodeFacts
 from bridge.preflight import checks
 from bridge.preflight.checks import Found, connected
+from bridge.relay.measures import Measures
 from bridge.replica import Life
 from bridge.settings import JoinSettings
 from bridge.status.recent import Recent
@@ -100,9 +101,10 @@ async def _serve_node(settings: JoinSettings, told: Callable[[str], None], recen
         found = await checks.check(settings, home=home, remote=remote, told=told)
         NODE.set(found.identity.node)
         me = Candidate.here(found.address)
+        carried = Measures()
         election = Election(home, found.identity.node, me=me, told=told)
         fence = Fence()
-        engine = _engine(settings, found, fence, home=home, remote=remote)
+        engine = _engine(settings, found, fence, carried, home=home, remote=remote)
         api = await prepared(
             settings,
             found,
@@ -111,6 +113,7 @@ async def _serve_node(settings: JoinSettings, told: Callable[[str], None], recen
             remote=remote,
             election=election,
             recent=recent,
+            carried=carried,
             told=told,
         )
 
@@ -118,7 +121,7 @@ async def _serve_node(settings: JoinSettings, told: Callable[[str], None], recen
 
         def another() -> Life:
             fence = Fence()
-            engine = _engine(settings, found, fence, home=home, remote=remote)
+            engine = _engine(settings, found, fence, carried, home=home, remote=remote)
             health.show(engine)
             return Life(engine, _node(settings, found, engine, api), fence)
 
@@ -138,7 +141,8 @@ def _policy(settings: JoinSettings, found: Found) -> Policy:
     return Policy(
         found.identity,
         found.address,
-        network=settings.network,
+        network=found.network,
+        relay_address=found.relay_address,
         daemonsets=settings.daemonsets,
         service_accounts=settings.service_accounts,
         home_api=found.home_api,
@@ -148,8 +152,21 @@ def _policy(settings: JoinSettings, found: Found) -> Policy:
 
 
 def _engine(
-    settings: JoinSettings, found: Found, fence: Fence, *, home: KubeClient, remote: KubeClient
+    settings: JoinSettings,
+    found: Found,
+    fence: Fence,
+    carried: Measures,
+    *,
+    home: KubeClient,
+    remote: KubeClient,
 ) -> Engine:
+    listeners = None
+    if found.network == "relay":
+        from bridge.relay.listeners import RelayListeners
+
+        listeners = RelayListeners(
+            remote.access, address=found.relay_address, asked=settings.relay, measures=carried
+        )
     return Engine(
         home.fenced(fence),
         remote.fenced(fence),
@@ -157,6 +174,7 @@ def _engine(
         namespace_linger=settings.namespace_linger,
         copy_linger=settings.namespace_linger,
         limits=settings.limits,
+        listeners=listeners,
     )
 
 

@@ -24,6 +24,7 @@ from bridge.node.note import Note
 from bridge.observability.metrics import Exporter, Parts
 from bridge.preflight.checks import Found
 from bridge.readiness import Readiness
+from bridge.relay.measures import Measures
 from bridge.settings import JoinSettings
 from bridge.status.own import OwnStatus
 from bridge.status.recent import Recent
@@ -90,6 +91,7 @@ class KubeletApi:
         remote: KubeClient,
         election: Election,
         recent: Recent,
+        carried: Measures,
         told: Callable[[str], None],
         source: ServingSource,
         certificate: ServingCertificate,
@@ -98,6 +100,7 @@ class KubeletApi:
         self._source = source
         self._authorities = ClientCa(home, found.client_ca)
         self._election = election
+        self._carried = carried
         directory = self._directory = Directory(engine)
         self._metrics = Metrics(remote, directory, found.identity, found.metrics)
         self._exporter = Exporter()
@@ -138,6 +141,7 @@ class KubeletApi:
                 server=self._server,
                 metrics=self._metrics,
                 election=self._election,
+                carried=self._carried,
             )
         )
 
@@ -182,6 +186,7 @@ async def prepared(
     remote: KubeClient,
     election: Election,
     recent: Recent,
+    carried: Measures,
     told: Callable[[str], None],
 ) -> KubeletApi:
     """It, with a certificate to begin with. Raises CertificateError."""
@@ -195,6 +200,7 @@ async def prepared(
         remote=remote,
         election=election,
         recent=recent,
+        carried=carried,
         told=told,
         source=source,
         certificate=certificate,

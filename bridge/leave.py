@@ -44,12 +44,13 @@ from sync.kube.client import KubeClient
 from sync.kube.errors import Forbidden, NotFound
 from sync.kube.resources import (
     CERTIFICATE_SIGNING_REQUESTS,
+    ENDPOINT_SLICES,
     LEASES,
     NAMESPACES,
     NODES,
     PODS,
 )
-from translators import naming
+from translators import naming, relay
 from translators.naming import Identity, home_id
 from translators.types import Object, metadata, name_of, namespace_of, uid_of
 
@@ -106,6 +107,7 @@ async def _look(home: KubeClient, settings: LeaveSettings) -> AtHome:
         requests=await _requests(home, settings.name),
         others=await _others(home, settings.name, remote_id) if remote_id else set(),
         folder=_folder(settings, node, identity),
+        slices=await _slices(home, settings.name, identity),
         installed=there,
     )
 
@@ -174,6 +176,15 @@ async def _others(home: KubeClient, name: str, remote_id: str) -> set[str] | Non
 
 async def _pods(home: KubeClient, node_name: str) -> list[Object]:
     return (await home.list(PODS, fields=f"spec.nodeName={node_name}")).items
+
+
+async def _slices(home: KubeClient, node_name: str, identity: str) -> list[Object]:
+    """The slices of a relay; none where the credential may not look: then it has made none."""
+    labels = relay.selector(Identity(home_id=identity, home_name=identity[:8], node=node_name))
+    try:
+        return (await home.list(ENDPOINT_SLICES, labels=labels)).items
+    except Forbidden:
+        return []
 
 
 async def _requests(home: KubeClient, node_name: str) -> list[Object]:
@@ -372,6 +383,17 @@ async def _remove_from_home(
             told(
                 f"home: certificate signing request {name_of(request)} stays: the credential may "
                 "not delete it; home removes it by itself within a day"
+            )
+    # Once more: a bridge that was stopped meanwhile has taken back its own, or made others.
+    for slice_ in await _slices(home, settings.name, found.home_id):
+        try:
+            await home.delete(
+                ENDPOINT_SLICES, name_of(slice_), namespace=namespace_of(slice_), uid=uid_of(slice_)
+            )
+        except Forbidden:
+            told(
+                f"home: EndpointSlice {namespace_of(slice_)}/{name_of(slice_)} stays: the "
+                "credential may not delete it; it leads to nobody any more: delete it with kubectl"
             )
     if found.lease is not None:
         await home.delete(LEASES, settings.name, namespace=LEASE_NAMESPACE, uid=uid_of(found.lease))

@@ -60,6 +60,8 @@ class AtHome:
     """The labels of the home's other virtual nodes that stand for the same remote."""
     folder: CertDir | None
     """Where the certificate is kept; None where nothing is kept on this machine."""
+    slices: list[Object] = field(default_factory=list)
+    """EndpointSlices that lead home's Services to the bridge."""
     installed: Installed | None = None
     """What `bridge join --in-cluster` made."""
 
@@ -83,6 +85,7 @@ def summary(settings: LeaveSettings, found: AtHome, remote: Remote) -> list[str]
         lines.append(f"home:   Lease {LEASE_NAMESPACE}/{settings.name}")
     lines += [f"home:   CertificateSigningRequest {name_of(it)}" for it in found.requests]
     lines += _listed("home:   Pod", found.pods)
+    lines += _listed("home:   EndpointSlice", found.slices)
     if found.installed is not None:
         lines += found.installed.lines()
     if found.folder is not None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from bridge.preflight import permissions
 from bridge.preflight.permissions import Right
-from bridge.settings import MetricsChoice, ServingCertificate, SettingsError
-from translators.policy import Network, ServiceAccounts
+from bridge.settings import MetricsChoice, NetworkChoice, ServingCertificate, SettingsError
+from translators.policy import ServiceAccounts
 from translators.types import Object
 
 _GROUP = "rbac.authorization.k8s.io"
@@ -50,7 +50,7 @@ class HomeRights:
     """The virtual nodes' names; any unless given."""
     service_accounts: ServiceAccounts = "home"
     serving: ServingCertificate = "self-signed"
-    network: Network = "flat"
+    network: NetworkChoice = "flat"
     leave: bool = False
     """Whether it is to run `bridge leave` too."""
 
@@ -60,7 +60,14 @@ class HomeRights:
         tokens = permissions.HOME_API if self.service_accounts == "home" else ()
         certificates = permissions.HOME_CERTIFICATES if self.serving == "csr" else ()
         leave = permissions.HOME_LEAVE if self.leave else ()
-        rights = (*permissions.HOME, *tokens, *certificates, *permissions.HOME_CLIENT_CA, *leave)
+        rights = (
+            *permissions.HOME,
+            *tokens,
+            *certificates,
+            *permissions.HOME_CLIENT_CA,
+            *permissions.for_network(self.network),
+            *leave,
+        )
         return tuple(right.of_nodes(self.nodes) for right in rights)
 
     @property

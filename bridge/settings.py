@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
 from sync.kube.kubeconfig import KubeconfigRef
+from translators import relay
 from translators.capacity import NO_LIMITS, Limits
 from translators.naming import DOMAIN, dns_label
-from translators.policy import DaemonSets, HostPort, Network, ServiceAccounts
+from translators.policy import DaemonSets, HostPort, ServiceAccounts
 from translators.types import Object
 
 #: The port that clients expect a kubelet on; where it stands in the Node's status they use that.
@@ -42,8 +43,46 @@ _NODE_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 _API_HOST = re.compile(rf"{_LABEL}(\.{_LABEL})*|[0-9a-f:.]*:[0-9a-f:.]*")
 
 
+#: How pods of the two clusters reach each other, as it can be asked for: ``auto`` is ``flat`` where
+#: a pod of the remote answers from here, else ``relay``.
+NetworkChoice = Literal["auto", "flat", "relay", "none"]
+
+
 class SettingsError(ValueError):
     """An option's value cannot be used; the message names the option and says what it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PortRange:
+    """Ports to listen on, from the first to the last."""
+
+    first: int
+    last: int
+
+    def __contains__(self, port: int) -> bool:
+        return self.first <= port <= self.last
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.first, self.last + 1))
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.last}"
+
+
+@dataclass(frozen=True, slots=True)
+class RelaySettings:
+    """What home's Services lead to where the bridge carries connections to pods in the remote."""
+
+    address: str | None = None
+    """Where home's machines and pods reach the bridge; the node's address unless given."""
+    ports: PortRange | None = None
+    """What it may listen on; whatever is free unless given."""
+    connections: int = 2000
+    """How many are carried at once, in all."""
+    per_service: int = 1000
+    """And of one Service."""
+    idle: float = 3600.0
+    """Seconds without a byte after which one is closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +105,10 @@ class JoinSettings:
     """Where /livez and /readyz are answered over plain HTTP; nowhere unless given."""
     template: str = DEFAULT_TEMPLATE
     """How home's namespaces are named in the remote."""
-    network: Network = "flat"
+    network: NetworkChoice = "flat"
     """How pods of the two clusters reach each other."""
+    relay: RelaySettings = RelaySettings()
+    """What is carried where they do not, and ``network`` says so."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """What the Node is to have beside what it has by itself; so the next two."""
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -142,6 +183,30 @@ def check_address(address: str) -> str:
     if parsed.is_unspecified or parsed.is_multicast or getattr(parsed, "scope_id", None):
         raise SettingsError(message)  # Addresses that no other machine can dial.
     return str(parsed)
+
+
+def check_relay_address(address: str) -> str:
+    """An IP address that may stand in an EndpointSlice. Raises SettingsError."""
+    message = (
+        f"--relay-address {address!r}: give the IP address of this machine at which home's "
+        "machines and pods can reach it"
+    )
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError as error:
+        raise SettingsError(message) from error
+    if what := relay.unusable(str(parsed)):
+        raise SettingsError(f"{message}; home's API server takes none that is {what}")
+    return str(parsed)
+
+
+def parse_ports(text: str) -> PortRange:
+    """``FIRST-LAST``. Raises SettingsError."""
+    found = re.fullmatch(r"([0-9]{1,5})-([0-9]{1,5})", text)
+    ports = PortRange(int(found[1]), int(found[2])) if found else None
+    if ports is None or not 0 < ports.first <= ports.last < 1 << 16:
+        raise SettingsError(f"--relay-ports {text!r}: write FIRST-LAST, such as 30000-30255")
+    return ports
 
 
 def parse_home_api(text: str) -> HostPort:

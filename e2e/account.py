@@ -17,9 +17,9 @@ from e2e.clusters.model import Cluster
 
 OURS = Account()
 #: The widest that the tests' joins ask for, and what prints it.
-HOME = HomeRights(serving="csr", leave=True)
+HOME = HomeRights(serving="csr", network="auto", leave=True)
 REMOTE = RemoteRights(metrics="auto")
-_HOME = ("home", "--serving-certificate", "csr", "--leave")
+_HOME = ("home", "--serving-certificate", "csr", "--network", "auto", "--leave")
 _REMOTE = ("remote", "--metrics", "auto")
 #: Longer than any run of the tests.
 _TOKEN_LIFE = "24h"

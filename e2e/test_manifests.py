@@ -108,8 +108,10 @@ def of_chart(helm: Path, folder: Path, made: Objects, namespace: str, *values: s
             ["--name", "far", "--all-namespaces"],
             ["--set", "node=far,allNamespaces=true"],
         ),
+        ("relay", ["--name", "far", "--network", "relay"], ["--set", "node=far,network=relay"]),
+        ("auto", ["--name", "far", "--network", "auto"], ["--set", "node=far,network=auto"]),
     ],
-    ids=["as it comes", "all options", "all namespaces"],
+    ids=["as it comes", "all options", "all namespaces", "relay", "auto"],
 )
 def test_the_chart_gives_what_is_rendered(
     helm: Path, tmp_path: Path, namespace: str, options: list[str], values: list[str]

@@ -7,6 +7,7 @@ from typing import Any
 
 from e2e.kubectl import Json
 
+AGNHOST = "registry.k8s.io/e2e-test-images/agnhost:2.56"
 BUSYBOX = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1"
 
 _PLACED = """

@@ -42,6 +42,7 @@ from sync.mirror import RESOURCES, Mirror, copies_selector, reference_keys
 from sync.namespaces import Namespaces
 from sync.offer import NOT_ENDED, Offer, slim_namespace, slim_pod
 from sync.pods import Pods
+from sync.relay import Listeners, Relay
 from sync.scopes import Scopes
 from sync.sharing import Pool
 from sync.tokens import Tokens
@@ -72,7 +73,8 @@ class MappingChanged(Exception):
 
 
 class Engine:
-    """Makes the remote run what home has bound to ``policy.identity.node``."""
+    """Makes the remote run what home has bound to ``policy.identity.node``. ``listeners``: what
+    carries connections, where the policy's network is a relay."""
 
     def __init__(
         self,
@@ -83,6 +85,7 @@ class Engine:
         namespace_linger: float,
         copy_linger: float,
         limits: Limits = NO_LIMITS,
+        listeners: Listeners | None = None,
         now: Callable[[], str] = utc_now,
     ) -> None:
         identity = self._identity = policy.identity
@@ -107,6 +110,7 @@ class Engine:
             indexers={"namespace": _origins, "reference": _remote_references},
             indexed=("metadata.annotations", *references.PARTS),
             pool=pool,
+            lost_soon=listeners is not None,
         )
         self.unplaced: Unplaced | None = None
         """Whether pods wait for a node; None where they may wait for ever."""
@@ -185,6 +189,19 @@ class Engine:
             events=self.events,
             now=now,
         )
+        self.relay: Relay | None = None
+        """None where no connections are carried."""
+        if listeners is not None:
+            self.relay = Relay(
+                home,
+                listeners,
+                policy=policy,
+                scopes=self._scopes,
+                pods=self.pods,
+                home_pods=self.home_pods,
+                remote_pods=self.remote_pods,
+                events=self.events,
+            )
         self.unused = Unused(
             remote,
             identity=identity,
@@ -207,6 +224,7 @@ class Engine:
             *self._copies.values(),
             self._foreign_pods,
             self._quotas,
+            *([self.relay.slices] if self.relay is not None else []),
         ]
 
     @property
@@ -218,7 +236,8 @@ class Engine:
     def controllers(self) -> list[Controller[Any]]:
         """Those that make the clusters agree."""
         parts = (self.mirror, self.tokens, self.pods, self.eventmirror, self.unused)
-        return [part.controller for part in parts]
+        found: list[Controller[Any]] = [part.controller for part in parts]
+        return found if self.relay is None else [*found, self.relay.controller]
 
     async def synced(self) -> None:
         """Waits until every informer has had its first full list.
@@ -263,7 +282,10 @@ class Engine:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.events.run(), name="events")
             for controller in self.controllers:
-                group.create_task(controller.run(), name=controller.name)
+                if self.relay is None or controller is not self.relay.controller:
+                    group.create_task(controller.run(), name=controller.name)
+            if self.relay is not None:
+                group.create_task(self.relay.run(), name="relay-run")
 
     def hurry(self) -> None:
         """What failed is tried now: something that it may have failed for has changed."""
@@ -297,6 +319,11 @@ class Engine:
         self._copies[SECRETS].on_change(self.tokens.secret_changed)
         for informer in (self.remote_pods, *self._copies.values()):
             informer.on_change(self.unused.owned_changed)
+        if self.relay is not None:
+            self.home_pods.on_change(self.relay.home_pod_changed)
+            self.remote_pods.on_change(self.relay.remote_pod_changed)
+            self.remote_pods.on_state(self.relay.remote_state_changed)
+            self.relay.slices.on_change(self.relay.slice_changed)
         self._remote_namespaces.on_change(self._namespace_changed)
         for informer in self.informers:
             informer.on_state(self._recovered)
@@ -304,11 +331,15 @@ class Engine:
     def _scoped(self, kind: Resource, old: Object | None, new: Object | None) -> None:
         self.mirror.home_changed(kind, old, new)
         self.tokens.home_changed(kind, old, new)
+        if self.relay is not None:
+            self.relay.home_changed(kind, old, new)
 
     def _scope_synced(self, namespace: HomeNamespace) -> None:
         self.pods.namespace_synced(namespace)
         self.mirror.namespace_synced(namespace)
         self.tokens.namespace_synced(namespace)
+        if self.relay is not None:
+            self.relay.namespace_synced(namespace)
         self.eventmirror.namespace_synced(namespace)
 
     def _scope_refused(self, namespace: HomeNamespace) -> None:

@@ -35,6 +35,7 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
 
+import aiohttp
 import orjson
 
 from sync import defects
@@ -43,6 +44,7 @@ from sync.backoff import Backoff
 from sync.kube.client import KubeClient
 from sync.kube.errors import CertificateError, Gone, KubeError, Unreachable, from_status
 from sync.kube.resources import CONFIG_MAPS, SECRETS, Resource
+from sync.kube.sockets import lose_soon
 from sync.sharing import Pool, itself, keep_old, pool_pod
 from sync.store import Indexer, Key, Store, key_of
 from sync.versions import newer, older, version_of
@@ -87,7 +89,8 @@ class Informer:
     ``slim`` says what is kept of an object: at least its name, namespace, UID and version. Handlers
     get no more than that. It may change the object, which is nobody else's.
     ``indexed`` are the parts of what is kept that ``indexers`` read (`Store`), ``pool`` is for
-    objects that are much alike (`sync.sharing`).
+    objects that are much alike (`sync.sharing`). ``lost_soon``: a server that is gone without a
+    word is noticed in `sync.kube.sockets.LOST_SOON` seconds, not in 20.
     """
 
     def __init__(
@@ -102,6 +105,7 @@ class Informer:
         indexed: Iterable[str] | None = None,
         slim: Callable[[Object], Object] | None = None,
         pool: Pool | None = None,
+        lost_soon: bool = False,
         rng: random.Random | None = None,
     ) -> None:
         self.client = client
@@ -120,6 +124,7 @@ class Informer:
         self._fields = fields
         self._slim = slim or _without_managed_fields
         self._pool = pool
+        self._lost_soon = lost_soon
         self._version = ""
         self._written: set[Key] = set()
         self._handlers: list[Handler] = []
@@ -315,6 +320,8 @@ class Informer:
             path, query=query, idle=seconds + WATCH_GRACE, ahead=READ_AHEAD
         ) as response:
             self.heard = loop.time()
+            if self._lost_soon:
+                _lose_soon(response)
             lives = loop.call_later(SHORT_WATCH, self._watch_works)
             try:
                 with self.client.reading(path):
@@ -465,6 +472,13 @@ class Informer:
     def _tell_state(self) -> None:
         for handler in self._state_handlers:
             handler(self)
+
+
+def _lose_soon(response: aiohttp.ClientResponse) -> None:
+    transport = response.connection.transport if response.connection is not None else None
+    sock = transport.get_extra_info("socket") if transport is not None else None
+    if sock is not None:
+        lose_soon(sock)
 
 
 def _is_away(error: KubeError) -> bool:

@@ -39,6 +39,7 @@ SETTLE, SHRINK = 0.5, 5.0
 #: What is watched for each kind of network: what pods refer to, and what refers to pods.
 SCOPED: Mapping[Network, tuple[Resource, ...]] = {
     "flat": (CONFIG_MAPS, SECRETS, SERVICES, ENDPOINT_SLICES),
+    "relay": (CONFIG_MAPS, SECRETS, SERVICES),
     "none": (CONFIG_MAPS, SECRETS, SERVICES),
 }
 #: How the objects of a kind are looked up, other than by name.

@@ -9,8 +9,9 @@ from typing import Literal, NamedTuple
 from translators.naming import Identity
 
 #: How pods of the two clusters reach each other: ``flat``, every pod has an address that is routed
-#: in both; ``none``, not at all.
-Network = Literal["flat", "none"]
+#: in both; ``relay``, the bridge carries connections from home's Services to pods in the remote
+#: (`translators.relay`); ``none``, not at all.
+Network = Literal["flat", "relay", "none"]
 #: What becomes of pods of DaemonSets that are bound to the virtual node.
 DaemonSets = Literal["skip", "run"]
 #: Whose identity pods have towards an API server (`translators.serviceaccount`).
@@ -35,6 +36,8 @@ class Policy:
     node_address: str
     """The virtual node's IP address, which is its pods' ``status.hostIP``."""
     network: Network = "flat"
+    relay_address: str = ""
+    """Where the bridge listens at home for that, an IP address; "" where it does not."""
     daemonsets: DaemonSets = "skip"
     """Whether pods of DaemonSets run in the remote, or are told that they do not."""
     service_accounts: ServiceAccounts = "home"

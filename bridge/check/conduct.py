@@ -16,16 +16,16 @@ from bridge.check import clusters, network, node, workloads
 from bridge.check.finding import Finding, Report, Where, error, info, report, warning
 from bridge.check.reach import Reached, reached
 from bridge.check.subject import Probe, Subject
+from bridge.node import asked as asked_of
 from bridge.node import model
 from bridge.preflight.checks import PreflightError
 from bridge.remoteref import remote_of
-from bridge.settings import JoinSettings
+from bridge.settings import JoinSettings, NetworkChoice
 from sync.kube.client import KubeClient
 from sync.kube.errors import Forbidden, KubeError, NotFound
 from sync.kube.kubeconfig import KubeconfigRef
 from sync.kube.resources import NODES
 from translators.naming import dns_label
-from translators.policy import Network
 from translators.types import Object, metadata, name_of
 
 #: Seconds for one look: seeing whether a lease is renewed takes 4, and an API server may be slow.
@@ -45,7 +45,7 @@ class HealthSettings:
     """The virtual node; "" for all that home has."""
     remote: KubeconfigRef | None = None
     """The remote's kubeconfig; the one that each node remembers unless given."""
-    network: Network = "flat"
+    network: NetworkChoice = "flat"
     """How pods are said to reach each other."""
 
 
@@ -114,7 +114,7 @@ async def _of_node(
         home=settings.home,
         name=name,
         home_name=annotations.get(model.ANNOTATION_HOME_NAME),
-        network=settings.network,
+        network=asked_of.network_told(known) or settings.network,
     )
     subject = Subject(asked, name, home, remote, known)
     found = [*remote.findings, *await _all(subject, [it for it in PROBES if not it.only_before])]

@@ -5,23 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 from bridge.check.finding import Finding, error, info, ok, warning
 from bridge.check.subject import Probe, Subject
 from bridge.kubelet.certificate import CertificateError, ServingCertificate, from_files
-from bridge.preflight import permissions
+from bridge.preflight import permissions, podnetwork
 from bridge.preflight.checks import home_api_of, own_address
 from sync.kube.errors import ApiError, Forbidden
-from sync.kube.resources import NODES, PODS
+from sync.kube.resources import NODES
 from translators.policy import HostPort
 from translators.types import Object, name_of, namespace_of
 
 #: Seconds for a connection from here.
 CONNECT = 3.0
-#: Pods that are tried, and of how many these are chosen.
-TRIED, LOOKED_AT = 3, "100"
 #: A serving certificate that nobody renews is warned of when it has no longer to live.
 SOON = timedelta(days=7)
 
@@ -154,66 +152,28 @@ def _of_certificate(pair: ServingCertificate, node: str, host: str) -> Iterator[
 
 async def pod_network(subject: Subject) -> list[Finding]:
     """BRG405, by a real connection from this machine."""
-    if subject.settings.network == "none":
+    network = subject.settings.network
+    if network == "none":
         return [info("BRG405", "both", "--network none: pods do not need to reach each other")]
-    page, _ = await subject.in_remote.list_page(
-        PODS, query={"limit": LOOKED_AT, "fieldSelector": "status.phase=Running"}
-    )
-    pods = [pod for pod in page.items if _has_address(pod)]
-    if not pods:
-        return [info("BRG405", "both", "not checked: no pod of the remote is ready to be tried")]
-    # Those that listen somewhere first, of different machines where that can be.
-    pods.sort(key=lambda pod: not list(_ports(pod)))
-    chosen = _spread(pods)[:TRIED]
-    answers = await asyncio.gather(*(_answer(pod) for pod in chosen))
-    silent = [it for it, answer in zip(chosen, answers, strict=True) if answer is None]
-    if silent:
-        names = ", ".join(f"{namespace_of(it)}/{name_of(it)} at {_address(it)}" for it in silent)
-        said = f"from this machine no way to {len(silent)} of {len(chosen)} pods tried: {names}"
-        return [warning("BRG405", "both", said)]
-    if not any(answers):
-        said = f"from this machine {len(chosen)} pod(s) refuse a connection; so can a firewall"
+    if network == "relay":
+        said = "--network relay: the bridge carries connections, and pods need not reach each other"
         return [info("BRG405", "both", said)]
-    return [ok("BRG405", "both", f"from this machine {len(chosen)} pod(s) of the remote answer")]
-
-
-def _has_address(pod: Object) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    is_ready = any(it.get("type") == "Ready" and it.get("status") == "True" for it in conditions)
-    return bool(is_ready and _address(pod) and not (pod.get("spec") or {}).get("hostNetwork"))
-
-
-def _address(pod: Object) -> str:
-    return str((pod.get("status") or {}).get("podIP") or "")
-
-
-def _ports(pod: Object) -> Iterable[int]:
-    for container in (pod.get("spec") or {}).get("containers") or ():
-        for port in container.get("ports") or ():
-            if port.get("protocol", "TCP") == "TCP" and port.get("containerPort"):
-                yield int(port["containerPort"])
-
-
-def _spread(pods: list[Object]) -> list[Object]:
-    """One of each machine first."""
-    first: dict[str, Object] = {}
-    for pod in pods:
-        first.setdefault(str((pod.get("spec") or {}).get("nodeName")), pod)
-    chosen = list(first.values())
-    return chosen + [pod for pod in pods if all(pod is not it for it in chosen)]
-
-
-async def _answer(pod: Object) -> bool | None:
-    """Whether the pod takes a connection; None where nothing comes back from its address."""
-    try:
-        async with asyncio.timeout(CONNECT):
-            _, writer = await asyncio.open_connection(_address(pod), next(iter(_ports(pod)), 80))
-    except ConnectionRefusedError:
-        return False
-    except (OSError, TimeoutError):
-        return None
-    writer.close()
-    return True
+    answers = await podnetwork.asked(subject.in_remote)
+    count = answers.count
+    if not count:
+        return [info("BRG405", "both", "not checked: no pod of the remote is ready to be tried")]
+    if silent := answers.silent:
+        names = ", ".join(
+            f"{namespace_of(it)}/{name_of(it)} at {podnetwork.address_of(it)}" for it in silent
+        )
+        said = f"from this machine no way to {len(silent)} of {count} pods tried: {names}"
+        if network == "auto":
+            return [info("BRG405", "both", f"{said}; --network auto would take relay")]
+        return [warning("BRG405", "both", said)]
+    if not answers.taken:
+        said = f"from this machine {count} pod(s) refuse a connection; so can a firewall"
+        return [info("BRG405", "both", said)]
+    return [ok("BRG405", "both", f"from this machine {count} pod(s) of the remote answer")]
 
 
 # -- remote pods → home --------------------------------------------------------------------

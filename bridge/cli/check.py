@@ -19,6 +19,7 @@ from bridge.settings import (
     KUBELET_PORT,
     JoinSettings,
     MetricsChoice,
+    NetworkChoice,
     ServingCertificate,
     SettingsError,
     check_address,
@@ -27,7 +28,7 @@ from bridge.settings import (
     parse_home_api,
 )
 from sync.kube.kubeconfig import KubeconfigRef
-from translators.policy import Network, ServiceAccounts
+from translators.policy import ServiceAccounts
 
 if TYPE_CHECKING:
     from bridge.check.finding import Report
@@ -55,8 +56,11 @@ def check(
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
     network: Annotated[
-        Network,
-        typer.Option(help="flat: pods of both clusters are to reach each other. none: not."),
+        NetworkChoice,
+        typer.Option(
+            help="flat: pods of both clusters are to reach each other. relay, none: not. auto: as "
+            "it is found. Of a node that exists, as it was joined."
+        ),
     ] = "flat",
     home_name: Annotated[
         str | None, typer.Option(help="What {home} stands for.", rich_help_panel=JOIN)

@@ -23,6 +23,7 @@ _DECIDED = frozenset(
 #: What means this machine, or what the installation gives every pod of its own.
 REFUSED = {
     "address": "the address is that of each pod",
+    "relay_address": "the address is that of each pod",
     "cert_dir": "each pod keeps its own certificate",
     "tls_cert_file": "it is a file of this machine",
     "tls_private_key_file": "it is a file of this machine",

@@ -16,16 +16,20 @@ from bridge.settings import (
     NAMESPACE_LINGER,
     LogFormat,
     MetricsChoice,
+    NetworkChoice,
+    RelaySettings,
     ServingCertificate,
     SettingsError,
 )
-from translators.policy import DaemonSets, Network, ServiceAccounts
+from translators.policy import DaemonSets, ServiceAccounts
 
 #: Headings of the other options in --help.
 NODE = "The node"
 CAPACITY = "What the node offers"
 WORKLOADS = "What runs on it"
 KUBELET_API = "The kubelet API"
+RELAY = "Connections that the bridge carries (--network relay)"
+_RELAY = RelaySettings()
 INSTALL = "A bridge that runs in home's cluster"
 #: In the context of a command that prints the installation, and does not install (`bridge render`).
 PRINTS = f"{__name__}.prints"
@@ -139,13 +143,49 @@ def join(  # one option after the other
         ),
     ] = NAMESPACE_LINGER,
     network: Annotated[
-        Network,
+        NetworkChoice,
         typer.Option(
             help="flat: pods of both clusters reach each other by address, and Services lead to "
-            "pods of both. none: they do not, and no address of one is told to the other.",
+            "pods of both. relay: they do not, and the bridge carries connections from home's "
+            "Services to pods in the remote. none: neither. auto: flat where pods of the remote "
+            "answer from here, else relay.",
             rich_help_panel=WORKLOADS,
         ),
     ] = "flat",
+    relay_address: Annotated[
+        str | None,
+        typer.Option(
+            help="IP address at which home's machines and pods reach this process, and where it "
+            "listens for them; that of the node (--address) unless given.",
+            rich_help_panel=RELAY,
+        ),
+    ] = None,
+    relay_ports: Annotated[
+        str | None,
+        typer.Option(
+            help="FIRST-LAST of the ports that it may listen on, for firewalls; any that is free "
+            "unless given. Each port of a Service takes one for each ready pod, up to 16.",
+            rich_help_panel=RELAY,
+        ),
+    ] = None,
+    relay_connections: Annotated[
+        int,
+        typer.Option(help="The most connections at once.", min=1, rich_help_panel=RELAY),
+    ] = _RELAY.connections,
+    relay_service_connections: Annotated[
+        int,
+        typer.Option(
+            help="The most connections of one Service at once.", min=1, rich_help_panel=RELAY
+        ),
+    ] = _RELAY.per_service,
+    relay_idle_timeout: Annotated[
+        float,
+        typer.Option(
+            help="Seconds without a byte either way after which a connection is closed.",
+            min=1,
+            rich_help_panel=RELAY,
+        ),
+    ] = _RELAY.idle,
     daemonsets: Annotated[
         DaemonSets,
         typer.Option(
@@ -359,6 +399,11 @@ def join(  # one option after the other
             namespace_template=namespace_template,
             namespace_linger=namespace_linger,
             network=network,
+            relay_address=relay_address,
+            relay_ports=relay_ports,
+            relay_connections=relay_connections,
+            relay_service_connections=relay_service_connections,
+            relay_idle_timeout=relay_idle_timeout,
             daemonsets=daemonsets,
             service_accounts=service_accounts,
             home_api_address=home_api_address,

@@ -14,15 +14,19 @@ from bridge.node.options import (
 from bridge.settings import (
     JoinSettings,
     MetricsChoice,
+    NetworkChoice,
+    RelaySettings,
     ServingCertificate,
     SettingsError,
     check_address,
     check_home_name,
     check_name,
+    check_relay_address,
     parse_home_api,
+    parse_ports,
 )
 from sync.kube.kubeconfig import KubeconfigRef
-from translators.policy import DaemonSets, Network, ServiceAccounts
+from translators.policy import DaemonSets, ServiceAccounts
 
 
 def join_settings(
@@ -44,7 +48,12 @@ def join_settings(
     home_name: str | None,
     namespace_template: str,
     namespace_linger: float,
-    network: Network,
+    network: NetworkChoice,
+    relay_address: str | None,
+    relay_ports: str | None,
+    relay_connections: int,
+    relay_service_connections: int,
+    relay_idle_timeout: float,
     daemonsets: DaemonSets,
     service_accounts: ServiceAccounts,
     home_api_address: str | None,
@@ -76,6 +85,13 @@ def join_settings(
         health_port=health_port,
         template=namespace_template,
         network=network,
+        relay=RelaySettings(
+            address=check_relay_address(relay_address) if relay_address is not None else None,
+            ports=parse_ports(relay_ports) if relay_ports is not None else None,
+            connections=relay_connections,
+            per_service=relay_service_connections,
+            idle=relay_idle_timeout,
+        ),
         labels=parse_labels(labels) if labels is not None else {},
         annotations=parse_annotations(annotations) if annotations is not None else {},
         taints=parse_taints(taints),

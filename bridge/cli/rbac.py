@@ -7,8 +7,14 @@ from typing import Annotated
 
 import typer
 
-from bridge.settings import MetricsChoice, ServingCertificate, SettingsError, check_name
-from translators.policy import Network, ServiceAccounts
+from bridge.settings import (
+    MetricsChoice,
+    NetworkChoice,
+    ServingCertificate,
+    SettingsError,
+    check_name,
+)
+from translators.policy import ServiceAccounts
 from translators.types import Object
 
 #: The heading in --help of the options that are those of `bridge join`.
@@ -65,7 +71,7 @@ def rbac_home(
         typer.Option(help="Who signs the kubelet API's certificate.", rich_help_panel=AS_JOIN),
     ] = "self-signed",
     network: Annotated[
-        Network, typer.Option(help="How pods reach each other.", rich_help_panel=AS_JOIN)
+        NetworkChoice, typer.Option(help="How pods reach each other.", rich_help_panel=AS_JOIN)
     ] = "flat",
 ) -> None:
     """The rights at home: of the node and its pods, and by namespace of what pods use."""

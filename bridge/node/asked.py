@@ -7,12 +7,12 @@ which policy. The annotation has what decides that, and no secret: names, labels
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 from bridge.node import model
 from bridge.settings import DEFAULT_TEMPLATE
 from translators.naming import DOMAIN, Identity
-from translators.policy import HostPort, Policy
+from translators.policy import HostPort, Network, Policy
 from translators.types import Object, metadata, name_of
 
 #: The policy as JSON, but for what the Node says elsewhere (its name and address, home's name).
@@ -61,6 +61,13 @@ def policy_of(node: Object, home_id: str) -> tuple[Policy, bool]:
         unschedulable_timeout=said.get("unschedulableTimeout"),
     )
     return policy, bool(said)
+
+
+def network_told(node: Object) -> Network | None:
+    """How pods reach each other, by what the Node tells; None where it does not."""
+    annotations = metadata(node).get("annotations") or {}
+    said = _read(annotations.get(ANNOTATION_OPTIONS)).get("network")
+    return said if said in get_args(Network) else None
 
 
 def _read(text: str | None) -> Object:

@@ -27,6 +27,7 @@ from bridge.kubelet.server import KubeletServer
 from bridge.metrics.endpoints import Metrics
 from bridge.node.election import Election
 from bridge.observability.families import by_part, counter, gauge, histogram
+from bridge.relay.measures import ENDS, Measures
 from sync.engine import Engine
 from sync.measures import Requests
 from translators import quantity
@@ -76,6 +77,7 @@ class Parts(Collector):
         server: KubeletServer,
         metrics: Metrics,
         election: Election,
+        carried: Measures,
     ) -> None:
         self._version = version
         self._election = election
@@ -83,6 +85,7 @@ class Parts(Collector):
         self._engine = engine
         self._server = server
         self._metrics = metrics
+        self._carried = carried
 
     def collect(self) -> Iterator[Metric]:
         """All families."""
@@ -100,6 +103,7 @@ class Parts(Collector):
         yield from self._queues()
         yield from self._reconciles()
         yield from self._kubelet_api()
+        yield from self._relay()
 
     def _who_leads(self) -> Iterator[Metric]:
         yield gauge(
@@ -347,6 +351,46 @@ class Parts(Collector):
             "metrics API) was silent.",
             ("path", "result"),
             self._metrics.scrapes,
+        )
+
+    def _relay(self) -> Iterator[Metric]:
+        carried = self._carried
+        yield gauge(
+            "bridge_relay_listeners",
+            "Ports at home that the bridge listens on for Services.",
+            (),
+            {(): carried.listening},
+        )
+        yield gauge(
+            "bridge_relay_connections_open",
+            "Connections that the bridge carries to pods in the remote.",
+            (),
+            {(): carried.open},
+        )
+        yield counter(
+            "bridge_relay_connections",
+            "Connections that have ended: done, failed (broken in the remote), or reset at once: "
+            "no-pod (none is ready), no-way (to any), limit, service-limit.",
+            ("result",),
+            {(end,): carried.ended[end] for end in ENDS},
+        )
+        yield counter(
+            "bridge_relay_dials",
+            "Ways to pods that were opened, or could not be.",
+            ("result",),
+            {(result,): carried.dials[result] for result in ("ok", "failed")},
+        )
+        yield histogram(
+            "bridge_relay_dial_duration_seconds",
+            "How long that took.",
+            (),
+            {(): carried.dialling},
+        )
+        yield counter(
+            "bridge_relay_bytes",
+            "Bytes that connections have carried: in from the client, out to the client.",
+            ("direction",),
+            {(way,): carried.bytes[way] for way in ("in", "out")},
         )
 
 

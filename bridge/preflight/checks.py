@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from bridge.kubelet import clientca
 from bridge.preflight import permissions
+from bridge.preflight.podnetwork import network_of
 from bridge.settings import API_PORT, JoinSettings, MetricsChoice, MetricsSource
 from sync.kube.access import KubeconfigRef, load
 from sync.kube.client import KubeClient
@@ -30,8 +31,9 @@ from sync.kube.errors import (
     Unreachable,
 )
 from sync.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, NAMESPACES, NODES, POD_METRICS
+from translators import relay
 from translators.naming import Identity, TemplateError, check_template, dns_label, home_id
-from translators.policy import HostPort
+from translators.policy import HostPort, Network
 from translators.types import Object, uid_of
 
 #: Seconds for everything, kubeconfig plugins included: a person waits for this.
@@ -56,6 +58,10 @@ class Found:
     """Where pods reach home's API server; None where they have no identity there."""
     metrics: MetricsSource
     """Where the bridge learns what pods use."""
+    network: Network
+    """How pods of the two clusters reach each other."""
+    relay_address: str
+    """Where the bridge listens for connections that it carries; "" where it carries none."""
 
 
 Told = Callable[[str], None]
@@ -119,11 +125,15 @@ async def check(
             if settings.service_accounts == "home":
                 home_api = settings.home_api or await home_api_of(home)
             metrics = await metrics_source(remote, settings.metrics)
+            network = await network_of(settings.network, home=home, remote=remote, told=told)
+            at = relay_address(settings, address) if network == "relay" else ""
     told(f"home: reaches this bridge at {address}")
     if home_api is not None:
         told(f"remote: pods find home's API server at {home_api}")
     told(_METRICS_TOLD[metrics])
-    return Found(identity, home_id(remote_uid), address, client_ca, home_api, metrics)
+    if at:
+        told(f"home: Services lead to pods in the remote through this bridge at {at}")
+    return Found(identity, home_id(remote_uid), address, client_ca, home_api, metrics, network, at)
 
 
 class explained:  # noqa: N801  # reads as a statement
@@ -262,6 +272,17 @@ async def home_api_of(home: KubeClient) -> HostPort:
             "it; say so with --home-api-address HOST:PORT, or join with --service-accounts none"
         )
     return HostPort(str(addresses[0]), int(ports[0]))
+
+
+def relay_address(settings: JoinSettings, address: str) -> str:
+    """Where the bridge listens for connections that it carries. Raises PreflightError."""
+    found = settings.relay.address or address
+    if what := relay.unusable(found):
+        raise PreflightError(
+            f"home: EndpointSlices take no address that is {what}, such as {found}; give "
+            "--relay-address the one at which home's machines and pods reach this machine"
+        )
+    return found
 
 
 async def metrics_source(remote: KubeClient, choice: MetricsChoice) -> MetricsSource:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from bridge.kubelet import clientca
 from bridge.node import ballot
-from bridge.settings import JoinSettings, MetricsSource
+from bridge.settings import JoinSettings, MetricsSource, NetworkChoice
 from sync.kube.client import KubeClient
 from sync.kube.errors import Side
 from sync.kube.resources import (
@@ -36,7 +36,7 @@ from sync.kube.resources import (
     Resource,
 )
 from sync.scopes import SCOPED
-from translators.policy import Network, ServiceAccounts
+from translators.policy import ServiceAccounts
 from translators.types import Object
 
 #: Seconds for one question to an API server.
@@ -102,6 +102,10 @@ HOME = (
 HOME_API = (Right(ENDPOINT_SLICES, ("get",), namespace="default", names=("kubernetes",)),)
 #: What home must allow too where it is to sign the serving certificate.
 HOME_CERTIFICATES = (Right(CERTIFICATE_SIGNING_REQUESTS, ("create", "list", "watch")),)
+#: What home must allow too where the bridge carries connections: the slices that say where it does.
+#: They are looked for everywhere, so that what an earlier bridge left is found, and written in the
+#: namespaces that are bound alone (`HOME_NAMESPACE_RELAY`).
+HOME_RELAY = (Right(ENDPOINT_SLICES, ("list", "watch")),)
 #: By which the bridge knows home's API server when it calls; without it, by a token alone.
 HOME_CLIENT_CA = (
     Right(
@@ -125,6 +129,7 @@ HOME_NAMESPACE = (
 HOME_NAMESPACE_FLAT = tuple(
     Right(kind, ("list", "watch")) for kind in SCOPED["flat"] if kind not in SCOPED["none"]
 )
+HOME_NAMESPACE_RELAY = (Right(ENDPOINT_SLICES, ("create", "patch", "delete")),)
 HOME_NAMESPACE_TOKENS = (Right(SERVICE_ACCOUNTS, ("create",), "token"),)
 #: All of it in all namespaces: pods of any namespace may come, their namespaces are made when they
 #: do, and what is ours among the objects of all is found by its labels, which RBAC does not know.
@@ -162,16 +167,22 @@ def at_home(settings: JoinSettings) -> tuple[Right, ...]:
     """The rights that home must allow, by what is asked for."""
     tokens = HOME_API if settings.service_accounts == "home" else ()
     certificates = HOME_CERTIFICATES if settings.serving == "csr" else ()
-    return (*HOME, *tokens, *certificates)
+    return (*HOME, *tokens, *certificates, *for_network(settings.network))
+
+
+def for_network(network: NetworkChoice) -> tuple[Right, ...]:
+    """The rights at home that follow from how pods reach each other, but for namespaces'."""
+    return HOME_RELAY if network in ("relay", "auto") else ()
 
 
 def in_namespaces(
-    *, network: Network = "flat", service_accounts: ServiceAccounts = "home"
+    *, network: NetworkChoice = "flat", service_accounts: ServiceAccounts = "home"
 ) -> tuple[Right, ...]:
     """The rights in each home namespace whose pods are to run on the node."""
-    flat = HOME_NAMESPACE_FLAT if network == "flat" else ()
+    flat = HOME_NAMESPACE_FLAT if network in ("flat", "auto") else ()
+    relay = HOME_NAMESPACE_RELAY if network in ("relay", "auto") else ()
     tokens = HOME_NAMESPACE_TOKENS if service_accounts == "home" else ()
-    return (*HOME_NAMESPACE, *flat, *tokens)
+    return (*HOME_NAMESPACE, *flat, *relay, *tokens)
 
 
 async def lacking(
@@ -197,8 +208,14 @@ async def lacking(
 
 def printed_by(side: Side, settings: JoinSettings) -> str:
     """What prints the rights that a join with these settings needs."""
-    certificates = side == "home" and settings.serving == "csr"
-    return f"bridge rbac {side}" + (" --serving-certificate csr" if certificates else "")
+    if side == "remote":
+        return "bridge rbac remote"
+    words = ["bridge rbac home"]
+    if settings.serving == "csr":
+        words.append("--serving-certificate csr")
+    if for_network(settings.network):
+        words.append(f"--network {settings.network}")
+    return " ".join(words)
 
 
 async def may_all(client: KubeClient, rights: Iterable[Right]) -> bool:

@@ -8,6 +8,8 @@ A run that lost or left a pod fails: the exit status is 1, and the report says w
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -15,12 +17,14 @@ from typing import Annotated, Any
 import typer
 
 from e2e.bench import document, tables
+from e2e.bench import relay as carried
 from e2e.bench import streams as bench
 from e2e.bench.output import Plot, measured, print_reports, say, with_targets
 from e2e.bench.pods.commands import PREFIX
 from e2e.bench.pods.commands import app as pods
 from e2e.bench.suites import SUITES, Streams
 from e2e.clusters import Settings, down, find, specs, up
+from e2e.clusters.model import Cluster
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 app.add_typer(pods)
@@ -40,6 +44,21 @@ def streams(
     """exec, port-forward and logs: throughput and latency, with and without the bridge."""
     with print_reports("streams", plot) as add:
         add(_streams(Streams(rounds=rounds, megabytes=megabytes, idle=idle), prefix))
+
+
+@app.command()
+def relay(
+    *,
+    prefix: StreamsPrefix = "cb",
+    rounds: Annotated[int, typer.Option(help="How often each is measured.", min=1)] = 3,
+    megabytes: Annotated[int, typer.Option(help="What is downloaded at once.", min=1)] = 200,
+    idle: Annotated[int, typer.Option(help="Idle connections to measure memory with.", min=0)] = 0,
+    plot: Plot = None,
+) -> None:
+    """Connections to Services, carried by the bridge and over a flat network."""
+    wanted = carried.Settings(rounds=rounds, size=megabytes * 10**6, idle=idle)
+    with print_reports("relay", plot) as add, _pair(prefix) as (home, remote, log):
+        add(with_targets(carried.run(home, remote, wanted, say, log).as_json()))
 
 
 @app.command()
@@ -84,18 +103,24 @@ def _suite(name: str, plot: Path | None) -> None:
 
 
 def _streams(asked: Streams, prefix: str) -> dict[str, Any]:
+    wanted = bench.Settings(rounds=asked.rounds, size=asked.megabytes * 10**6, idle=asked.idle)
+    with _pair(prefix) as (home, remote, log):
+        return with_targets(bench.as_report(bench.run(home, remote, wanted, say, log)))
+
+
+@contextmanager
+def _pair(prefix: str) -> Iterator[tuple[Cluster, Cluster, Path]]:
+    """Two clusters, and where a bridge between them is to log; they are started when they are not
+    up, and then taken down."""
     settings = Settings(prefix=prefix)
     before = set(find(settings))
     try:
         found = up(specs(["home", "remote"]), settings, say)
-        wanted = bench.Settings(rounds=asked.rounds, size=asked.megabytes * 10**6, idle=asked.idle)
         with TemporaryDirectory() as folder:
-            log = Path(folder, "bridge.log")
-            made = bench.run(found["home"], found["remote"], wanted, say, log)
+            yield found["home"], found["remote"], Path(folder, "bridge.log")
     finally:
         if started := [name for name in find(settings) if name not in before]:
             down(started, settings, say)
-    return with_targets(bench.as_report(made))
 
 
 if __name__ == "__main__":

@@ -99,6 +99,10 @@ class KindControl:
             if there == connected:
                 self.inside(*filtering, "-D" if connected else "-I", *rule)
 
+    def route(self, pods: str, via: str | None) -> None:
+        way = (pods, "via", via) if via is not None else ("unreachable", pods)
+        self.inside("ip", "route", "replace", *way)
+
     def load(self, archive: Path) -> None:
         command: list[str | Path] = [
             self.program,

@@ -169,6 +169,9 @@ class Control(Protocol):
     def connect(self, *, connected: bool) -> None:
         """Cut the cluster off from host and other clusters, or end that."""
 
+    def route(self, pods: str, via: str | None) -> None:
+        """Have a way to other pods through that node, or know that there is none."""
+
     def load(self, archive: Path) -> None:
         """Import a Docker or OCI image archive into the node."""
 
@@ -257,6 +260,10 @@ class Cluster:
     def thaw_network(self) -> None:
         """End `freeze_network`."""
         self.control.connect(connected=True)
+
+    def route_pods(self, other: Cluster, *, routed: bool) -> None:
+        """Have this cluster know a way to the other one's pods, or none."""
+        self.control.route(other.pod_cidr, other.node_ip if routed else None)
 
     def load_images(self, archive: Path) -> None:
         """Import a Docker or OCI image archive into the node."""

@@ -82,6 +82,9 @@ class NativeControl:
     def connect(self, *, connected: bool) -> None:
         self.site.network.connect(connected=connected)
 
+    def route(self, pods: str, via: str | None) -> None:
+        self.site.network.route(pods, via)
+
     def load(self, archive: Path) -> None:
         if self.site.spec.nodes is Nodes.SIMULATED:
             raise InvalidRequest("a simulated node has no images", where=self.site.spec.name)

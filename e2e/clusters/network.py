@@ -89,6 +89,11 @@ class Network:
         if routes:
             batch(routes, namespace=self.namespace)
 
+    def route(self, pods: str, via: str | None) -> None:
+        """Have a way to other pods through that node, or know that there is none."""
+        way = f"{pods} via {via}" if via is not None else f"unreachable {pods}"
+        batch([f"route replace {way}"], namespace=self.namespace)
+
     def connect(self, *, connected: bool) -> None:
         """Plug the cable in or out, on the host's side: routes and addresses stay."""
         run(["ip", "link", "set", self.port, "up" if connected else "down"])

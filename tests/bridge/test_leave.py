@@ -21,6 +21,7 @@ from sync.kube.access import KubeconfigRef
 from sync.kube.resources import (
     CERTIFICATE_SIGNING_REQUESTS,
     CONFIG_MAPS,
+    ENDPOINT_SLICES,
     LEASES,
     NAMESPACES,
     NODES,
@@ -34,7 +35,7 @@ from tests.bridge.joined import SOON
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map, node, pod, secret
 from tests.sync.world import NODE, THERE
-from translators import naming
+from translators import naming, relay
 from translators.naming import home_id
 
 pytestmark = pytest.mark.usefixtures("soon")
@@ -152,6 +153,36 @@ def using(name: str, config: str) -> Object:
 def left(two: Clusters) -> Left:
     """A node whose bridge has stopped, with no pods on it."""
     return Left(two)
+
+
+# -- a relay -------------------------------------------------------------------------------
+
+
+def slice_of(service: str, node: str = NODE) -> Object:
+    """One that leads home's Service to the bridge of that node."""
+    identity = naming.Identity(home_id="any", home_name="h", node=node)
+    meta = {"name": service, "namespace": "default", "uid": "service-uid"}
+    known: Object = {"metadata": meta, "spec": {"ports": [{"port": 80}]}}
+    (made,) = relay.to_slices(known, {relay.Place("", 0): 4000}, identity, address="192.0.2.1")
+    return made
+
+
+async def test_slices_of_a_relay_go_and_those_of_others_stay(left: Left) -> None:
+    left.two.home.put(slice_of("web"))
+    other = left.two.home.put(slice_of("web", node="other"))
+    before = {it["metadata"]["name"] for it in left.two.home.objects(ENDPOINT_SLICES)}
+    assert await left.leave()
+    (asked,) = left.asked
+    assert f"home:   EndpointSlice default/{slice_of('web')['metadata']['name']}" in asked
+    after = {it["metadata"]["name"] for it in left.two.home.objects(ENDPOINT_SLICES)}
+    assert before - after == {slice_of("web")["metadata"]["name"]}
+    assert other["metadata"]["name"] in after
+
+
+async def test_where_slices_may_not_be_seen_there_are_none_of_ours(left: Left) -> None:
+    left.two.home.fail(Fault("GET", "*/endpointslices", times=None, code=403))
+    assert await left.leave()
+    assert left.two.home.find(NODES, NODE) is None
 
 
 # -- the question --------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def table(rights: Iterable[Right], *, namespace: str = "") -> set[Granted]:
     }
 
 
-HOME = HomeRights(serving="csr", leave=True)
+HOME = HomeRights(serving="csr", network="auto", leave=True)
 
 
 def test_home_is_what_the_tables_say_and_nothing_of_a_namespace() -> None:
@@ -116,6 +116,20 @@ def test_what_is_not_asked_for_is_not_granted(asked: HomeRights, gone: set[str])
         return {it[2] for it in granted(objects) if it[0] == "shop"}
 
     assert resources(HomeRights()) - resources(asked) == gone
+
+
+def test_a_relay_sees_slices_everywhere_and_writes_them_where_it_is_bound() -> None:
+    def slices(asked: HomeRights) -> set[tuple[str, str]]:
+        found = granted(rbac.home(asked, OURS, ["shop"]))
+        return {(it[0], it[3]) for it in found if it[2] == "endpointslices" and not it[4]}
+
+    flat = {("shop", "list"), ("shop", "watch")}
+    relay = {("", "list"), ("", "watch")}
+    relay |= {("shop", "create"), ("shop", "patch"), ("shop", "delete")}
+    assert slices(HomeRights(network="flat")) == flat
+    assert slices(HomeRights(network="relay")) == relay
+    assert slices(HomeRights(network="auto")) == flat | relay
+    assert slices(HomeRights(network="none")) == set()
 
 
 def test_the_remote_is_what_the_tables_say() -> None:

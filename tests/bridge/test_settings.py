@@ -13,7 +13,9 @@ from bridge.settings import (
     check_address,
     check_home_name,
     check_name,
+    check_relay_address,
     parse_home_api,
+    parse_ports,
 )
 from sync.kube.access import KubeconfigRef
 
@@ -96,3 +98,24 @@ def test_where_homes_api_server_is(text: str, host: str, port: int, shown: str) 
 def test_where_no_api_server_can_be(text: str) -> None:
     with pytest.raises(SettingsError, match="--home-api-address"):
         parse_home_api(text)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "0.0.0.0", "169.254.0.1", "x", ""])
+def test_where_a_relay_cannot_listen(address: str) -> None:
+    with pytest.raises(SettingsError, match="--relay-address"):
+        check_relay_address(address)
+    assert check_relay_address("192.0.2.1") == "192.0.2.1"
+
+
+def test_a_range_of_ports() -> None:
+    found = parse_ports("30000-30002")
+    assert [*found] == [30000, 30001, 30002]
+    assert 30002 in found
+    assert 30003 not in found
+    assert str(found) == "30000-30002"
+
+
+@pytest.mark.parametrize("text", ["", "1", "0-5", "5-4", "1-65536", "a-b", "1-2-3", "-1-5"])
+def test_what_is_no_range_of_ports(text: str) -> None:
+    with pytest.raises(SettingsError, match="--relay-ports"):
+        parse_ports(text)

@@ -23,6 +23,6 @@ def test_every_rule_has_its_reason_on_the_page() -> None:
 def test_options_show_what_they_take_and_what_they_are_unless_given() -> None:
     page = options.page()
     assert "| `--kubeconfig` `PATH` | Kubeconfig of the remote cluster. | required |" in page
-    assert "`--network` `flat\\|none`" in page
+    assert "`--network` `auto\\|flat\\|relay\\|none`" in page
     assert "`--yes`, `-y`" in page
     assert "bridge rbac namespace [OPTIONS] NAME...\n" in page

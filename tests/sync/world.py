@@ -14,6 +14,7 @@ from sync.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.errors import Side
 from sync.kube.resources import CONFIG_MAPS, EVENTS, NODES, PODS, SECRETS, Object
+from sync.relay import Listeners
 from sync.workqueue import WorkQueue
 from tests import objects
 from tests.fakeapi import FakeApi
@@ -46,6 +47,7 @@ class World:
         )
         self.namespace_linger = 60.0
         self.copy_linger = 0.0
+        self.listeners: Listeners | None = None
         home.api.clock = lambda: self.now
         self._clients = AsyncExitStack()
         self._engine: Engine | None = None
@@ -77,6 +79,7 @@ class World:
             now=lambda: self.now,
             namespace_linger=self.namespace_linger,
             copy_linger=self.copy_linger,
+            listeners=self.listeners,
         )
         self._task = asyncio.create_task(_run(self._engine))
         if settle:
@@ -136,7 +139,8 @@ class World:
         remote = [it for it in self.engine.informers if it.client.side == "remote"]
         remote += [it.events for it in self.engine.eventmirror._namespaces.values()]
         await caught_up(self.remote, *remote)
-        await caught_up(self.home, self.engine.home_pods, *scopes)
+        relay = [self.engine.relay.slices] if self.engine.relay is not None else []
+        await caught_up(self.home, self.engine.home_pods, *relay, *scopes)
 
     def _alive(self) -> None:
         assert self._task is not None
@@ -149,6 +153,8 @@ class World:
             self.engine.eventmirror.controller.queue,
             self.engine.tokens.controller.queue,
         ]
+        if self.engine.relay is not None:
+            queues.append(self.engine.relay.controller.queue)
         return self.engine.events._waiting.empty() and not any(
             len(queue)
             or queue.working

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from bridge.check import conduct, network, reach
+from bridge.check import conduct, reach
 from bridge.check.finding import Report, Severity
+from bridge.preflight import podnetwork
 from bridge.settings import JoinSettings
 from sync.kube.access import KubeconfigRef
 from sync.kube.resources import NAMESPACES, NODES, Object
@@ -298,7 +299,7 @@ async def test_files_of_a_certificate(two: Clusters, authority: Authority) -> No
 async def test_pods_are_tried_by_a_connection(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(network, "CONNECT", 0.2)
+    monkeypatch.setattr(podnetwork, "CONNECT", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port = sock.getsockname()[1]
         _runs(two, "near", "127.0.0.1", port)
@@ -309,7 +310,10 @@ async def test_pods_are_tried_by_a_connection(
     its = one(await checked(two.settings), "BRG405")
     assert its.severity is Severity.WARNING
     assert "no way to 1 of 2 pods tried: default/far at 224.0.0.1" in its.found
-    assert one(await checked(two.but(network="none")), "BRG405").severity is Severity.INFO
+    for asked in ("none", "relay", "auto"):
+        its = one(await checked(two.but(network=asked)), "BRG405")
+        assert its.severity is Severity.INFO, asked
+    assert "--network auto would take relay" in its.found
 
 
 def _runs(two: Clusters, name: str, address: str, port: int) -> None:

@@ -15,7 +15,7 @@ from bridge.node.options import parse_taints
 from bridge.observability import logging as to_stderr
 from bridge.observability import traces
 from bridge.preflight.checks import PreflightError
-from bridge.settings import DEFAULT_TAINTS, JoinSettings
+from bridge.settings import DEFAULT_TAINTS, JoinSettings, PortRange, RelaySettings
 from sync.kube.access import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
 from translators.capacity import Limits
@@ -75,7 +75,12 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
         "--labels": "team=orders,tier=",
         "--annotations": "example.com/note=a b",
         "--taints": "burst:NoExecute",
-        "--network": "none",
+        "--network": "relay",
+        "--relay-address": "192.0.2.9",
+        "--relay-ports": "30000-30255",
+        "--relay-connections": "10",
+        "--relay-service-connections": "5",
+        "--relay-idle-timeout": "60",
         "--daemonsets": "run",
         "--service-accounts": "remote",
         "--home-api-address": "192.0.2.1",
@@ -104,7 +109,8 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
             labels={"team": "orders", "tier": ""},
             annotations={"example.com/note": "a b"},
             taints=({"key": "burst", "effect": "NoExecute"},),
-            network="none",
+            network="relay",
+            relay=RelaySettings("192.0.2.9", PortRange(30000, 30255), 10, 5, 60.0),
             daemonsets="run",
             service_accounts="remote",
             home_api=HostPort("192.0.2.1", 443),

@@ -1,0 +1,36 @@
+"""What the relay of a join has carried: numbers for `bridge.observability.metrics`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from bridge.kubelet.active import Direction
+from sync.measures import Histogram
+
+#: How connections end: in order; not so, on the remote's side; or at once, for want of a ready pod,
+#: of a way to one, or of room.
+ENDS = ("done", "failed", "no-pod", "no-way", "limit", "service-limit")
+
+
+@dataclass(slots=True)
+class Measures:
+    """What the relay of a join has done; for `bridge.observability.metrics`."""
+
+    open: int = 0
+    """Connections that are carried, or for which a way is being opened."""
+    listening: int = 0
+    """Ports that are listened on."""
+    ended: Counter[str] = field(default_factory=Counter)
+    """Connections by how they ended: done, failed (not in order, on the remote's side), or why
+    they were reset at once: no-pod, no-way, limit, service-limit."""
+    dials: Counter[str] = field(default_factory=Counter)
+    """Ways to pods that were opened, or not: ok, failed."""
+    dialling: Histogram = field(default_factory=Histogram)
+    """How long that took."""
+    bytes: Counter[str] = field(default_factory=Counter)
+    """``in`` from clients to pods, ``out`` to clients."""
+
+    def moved(self, direction: Direction, count: int) -> None:
+        """Counts bytes of a tunnel."""
+        self.bytes[direction] += count

@@ -1,0 +1,299 @@
+"""Services whose pods are in the remote, where no network leads to them: `--network=relay`.
+
+The clusters have no way to each other's pods while these tests run: what arrives, the bridge has
+carried.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.clusters.model import Cluster
+from e2e.conftest import Bridged
+from e2e.kubectl import Json, get, get_one, is_ready, wait_for
+from e2e.workloads import AGNHOST, BUSYBOX
+
+OURS = "endpointslice.kubernetes.io/managed-by=cluster-bridge-relay"
+#: Seconds until a Service has lost the pods of a remote that is cut off.
+CUT_OFF = 10.0
+#: Seconds after a restart in which new connections work.
+BACK = 2.0
+
+_SERVICE = """
+apiVersion: v1
+kind: Service
+metadata: {name: NAME}
+spec:
+  selector: {app: NAME}
+  ports: [{name: http, port: 80, targetPort: http}]
+---
+"""
+_DEPLOYMENT = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: NAME-WHERE}
+spec:
+  replicas: COUNT
+  selector: {matchLabels: {app: NAME, where: WHERE}}
+  template:
+    metadata: {labels: {app: NAME, where: WHERE}}
+    spec:
+      nodeSelector: {kubernetes.io/hostname: THE-NODE}
+      tolerations: [{key: cluster-bridge.io/virtual-node, operator: Exists}]
+      terminationGracePeriodSeconds: 8
+      containers:
+        - name: web
+          image: IMAGE
+          args: [netexec, --http-port=8080]
+          ports: [{name: http, containerPort: 8080}]
+          lifecycle: {preStop: {sleep: {seconds: 3}}}
+          readinessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1}
+---
+"""
+_CLIENT = """
+apiVersion: v1
+kind: Pod
+metadata: {name: client}
+spec:
+  nodeSelector: {kubernetes.io/hostname: THE-NODE}
+  terminationGracePeriodSeconds: 0
+  containers: [{name: main, image: IMAGE, command: [sleep, "3600"]}]
+---
+"""
+
+
+@pytest.fixture(autouse=True)
+def apart(home: Cluster, remote: Cluster) -> Iterator[None]:
+    """The clusters without a way between their pods."""
+    for one, other in ((home, remote), (remote, home)):
+        one.route_pods(other, routed=False)
+    yield
+    for one, other in ((home, remote), (remote, home)):
+        one.route_pods(other, routed=True)
+
+
+def service(name: str) -> str:
+    """A Service with one port, by name."""
+    return _SERVICE.replace("NAME", name)
+
+
+def deployment(name: str, where: str, node: str, count: int) -> str:
+    """Pods behind it that answer with their name, and end as pods should."""
+    text = _DEPLOYMENT.replace("NAME", name).replace("WHERE", where).replace("COUNT", str(count))
+    return text.replace("THE-NODE", node).replace("IMAGE", AGNHOST)
+
+
+def client(bridged: Bridged) -> str:
+    """A pod at home that asks."""
+    return _CLIENT.replace("THE-NODE", bridged.home.node_names[0]).replace("IMAGE", BUSYBOX)
+
+
+def slices(bridged: Bridged) -> list[Json]:
+    """What the bridge publishes at home."""
+    return get(bridged.home, "endpointslices", namespace=bridged.namespace, selector=OURS)
+
+
+def address(bridged: Bridged, name: str) -> str:
+    """Where the Service is."""
+    found = get_one(bridged.home, "service", name, namespace=bridged.namespace)
+    return str(found["spec"]["clusterIP"])
+
+
+def all_ready(bridged: Bridged, count: int) -> None:
+    """So many pods are there and Ready at home."""
+    wait_for(lambda: [is_ready(it) for it in bridged.home_pods()] == [True] * count, "Ready")
+
+
+class Asking:
+    """The client asks again and again, one connection each, while the test does other things: so
+    often, and until it is `enough`."""
+
+    def __init__(self, bridged: Bridged, host: str, times: int) -> None:
+        self._bridged = bridged
+        one = f'timeout 5 wget -q -O - http://{host}/hostname 2>&1 || echo " FAILED after $i"; echo'
+        until = f"[ $i -lt {times} ] || [ ! -e /enough ]"
+        script = f"i=0; while {until}; do i=$((i+1)); {one}; done"
+        home = bridged.home
+        self._process = subprocess.Popen(
+            [
+                *(home.kubectl_path, f"--kubeconfig={home.kubeconfig}", "-n", bridged.namespace),
+                *("exec", "client", "--", "sh", "-c", script),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def enough(self, seconds: float = 120.0) -> Counter[str]:
+        """Who answered how often; failures under what was said."""
+        self._bridged.kubectl("exec", "client", "--", "touch", "/enough")
+        said, _ = self._process.communicate(timeout=seconds)
+        return Counter(said.split("\n")[:-1])
+
+
+def ask(bridged: Bridged, host: str) -> str:
+    """One answer; "" for none."""
+    script = f"timeout 2 wget -q -O - http://{host}/hostname"
+    return bridged.kubectl("exec", "client", "--", "sh", "-c", script, check=False)
+
+
+@pytest.mark.join("--network=relay")
+def test_pods_of_both_clusters_serve_one_service_through_all_that_happens_to_them(
+    bridged: Bridged,
+) -> None:
+    """Scaling, a rolling update and a restart of the bridge, and no request fails."""
+    bridged.apply(
+        service("web")
+        + deployment("web", "near", bridged.home.node_names[0], 2)
+        + deployment("web", "far", bridged.node, 2)
+        + client(bridged)
+    )
+    all_ready(bridged, 5)
+    wait_for(lambda: len(slices(bridged)) == 2, "an endpoint for each pod in the remote")
+    far = [it for it in bridged.home_pods() if it["metadata"]["name"].startswith("web-far-")]
+    assert len(far) == 2
+    assert all("podIP" not in it["status"] for it in far), "nobody at home could reach it"
+    host = address(bridged, "web")
+    asking = Asking(bridged, host, 1000)
+
+    bridged.kubectl("scale", "deployment/web-far", "--replicas=4")
+    wait_for(lambda: len(slices(bridged)) == 4, "the Service follows")
+    bridged.kubectl("scale", "deployment/web-far", "--replicas=1")
+    wait_for(lambda: len(slices(bridged)) == 1, "the Service follows")
+    bridged.kubectl("rollout", "restart", "deployment/web-far")
+    bridged.kubectl("rollout", "status", "deployment/web-far", "--timeout=60s")
+    bridged.bridge.stop()
+    assert slices(bridged) == [], "a bridge that stops takes back what it published"
+    bridged.bridge.start()
+    wait_for(lambda: slices(bridged), "the Service is back", seconds=BACK)
+    wait_for(lambda: ask(bridged, host).startswith("web-far"), "the remote's pod answers")
+    seen = asking.enough()
+
+    failed = {said: count for said, count in seen.items() if not said.startswith("web-")}
+    assert not failed, failed
+    assert sum(seen.values()) >= 1000
+    print(f"{sum(seen.values())} requests, none of which failed")
+    where = Counter("-".join(name.split("-")[:2]) for name in seen.elements())
+    assert where["web-near"] > 100
+    assert where["web-far"] > 100
+
+
+@pytest.mark.join("--network=relay")
+def test_a_remote_that_is_cut_off_leaves_the_service_to_homes_pods(bridged: Bridged) -> None:
+    bridged.apply(
+        service("web")
+        + deployment("web", "near", bridged.home.node_names[0], 1)
+        + deployment("web", "far", bridged.node, 1)
+        + client(bridged)
+    )
+    all_ready(bridged, 3)
+    wait_for(lambda: slices(bridged), "an endpoint for the pod in the remote")
+    host = address(bridged, "web")
+    wait_for(lambda: ask(bridged, host).startswith("web-far"), "the remote's pod answers")
+    bridged.remote.freeze_network()
+    try:
+        began = time.monotonic()
+        wait_for(lambda: not slices(bridged), "the remote's pod has left", seconds=CUT_OFF)
+        print(f"left after {time.monotonic() - began:.1f} s")
+        time.sleep(1)  # kube-proxy's
+        seen = Asking(bridged, host, 50).enough()
+        assert all(name.startswith("web-near") for name in seen), seen
+    finally:
+        bridged.remote.thaw_network()
+    wait_for(lambda: slices(bridged), "it is back")
+    wait_for(lambda: ask(bridged, host).startswith("web-far"), "the remote's pod answers")
+
+
+_FILE = """
+apiVersion: v1
+kind: Pod
+metadata: {name: file, labels: {app: file}}
+spec:
+  nodeSelector: {kubernetes.io/hostname: THE-NODE}
+  tolerations: [{key: cluster-bridge.io/virtual-node, operator: Exists}]
+  terminationGracePeriodSeconds: 1
+  containers:
+    - name: main
+      image: IMAGE
+      command: [sh, -c, "mkdir /www; head -c 60000000 /dev/urandom >/www/big; sha256sum /www/big
+        >/www/sum; (while true; do nc -l -p 9000 -e sh -c 'head -n 1; sleep 2; echo late'; done) &
+        httpd -f -p 8080 -h /www"]
+      ports: [{name: http, containerPort: 8080}]
+      readinessProbe: {httpGet: {path: /sum, port: 8080}, periodSeconds: 1}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: file}
+spec:
+  selector: {app: file}
+  ports:
+    - {name: http, port: 80, targetPort: http}
+    - {name: late, port: 90, targetPort: 9000}
+    - {name: dead, port: 91, targetPort: 9999}
+    - {name: udp, port: 92, protocol: UDP}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: headless}
+spec: {clusterIP: None, selector: {app: file}, ports: [{port: 8080}]}
+---
+"""
+
+
+@pytest.mark.join("--network=relay")
+def test_what_goes_through_arrives_whole_and_what_cannot_is_said(bridged: Bridged) -> None:
+    """A large body, an answer after the client's end, a port on which nothing listens, a crash of
+    the bridge, and its leaving."""
+    bridged.apply(
+        _FILE.replace("THE-NODE", bridged.node).replace("IMAGE", BUSYBOX) + client(bridged)
+    )
+    all_ready(bridged, 2)
+    wait_for(lambda: slices(bridged), "an endpoint")
+    host = address(bridged, "file")
+
+    def run(script: str) -> str:
+        return bridged.kubectl("exec", "client", "--", "sh", "-c", script, check=False).strip()
+
+    expected = wait_for(
+        lambda: run(f"timeout 5 wget -q -O - http://{host}/sum"), "it serves"
+    ).split()[0]
+    began = time.monotonic()
+    got = run(f"timeout 30 wget -q -O - http://{host}/big | sha256sum").split()[0]
+    print(f"60 MB in {time.monotonic() - began:.2f} s")
+    assert got == expected
+    assert got != hashlib.sha256().hexdigest()
+    assert run(f"echo asked | timeout 20 nc {host} 90").split() == ["asked", "late"]
+    began = time.monotonic()
+    assert run(f"timeout 20 wget -q -O - http://{host}:91/ 2>&1 || echo FAILED").endswith("FAILED")
+    assert time.monotonic() - began < 5, "it fails fast"
+    found = get(bridged.home, "events", namespace=bridged.namespace)
+    told = {
+        it["involvedObject"]["name"]: it["message"]
+        for it in found
+        if it["reason"] == "RelayLeftOut"
+    }
+    assert "port 92 is UDP" in told["file"]
+    assert "headless" in told["headless"]
+
+    # Somebody's mistake is put right.
+    (ours,) = slices(bridged)
+    name, empty = ours["metadata"]["name"], '{"endpoints": []}'
+    bridged.kubectl("patch", "endpointslice", name, "--type=merge", "-p", empty)
+    wait_for(lambda: slices(bridged)[0]["endpoints"] == ours["endpoints"], "as it was")
+
+    ports = [it["ports"] for it in slices(bridged)]
+    bridged.bridge.kill()
+    bridged.bridge.start()
+    began = time.monotonic()
+    wait_for(lambda: run(f"timeout 2 wget -q -O - http://{host}/sum"), "it serves", seconds=BACK)
+    print(f"served {time.monotonic() - began:.2f} s after the restart")
+    assert [it["ports"] for it in slices(bridged)] == ports, "on the ports of before"
+    node = get_one(bridged.home, "node", bridged.node)
+    options = json.loads(node["metadata"]["annotations"]["cluster-bridge.io/options"])
+    assert options["network"] == "relay"

@@ -1,0 +1,320 @@
+"""Has home's Services lead to pods of the virtual node where no network does.
+
+For each Service of home that selects ready pods of the node, the bridge listens (`Listeners`), and
+slices of ours at home say where (`translators.relay`). A key is a Service's.
+
+- Nothing is published before the bridge listens there. What is published no more is still listened
+  on for a while, since kube-proxy has to learn that.
+- A restarted bridge, or one that takes over, first asks for the ports that the slices tell.
+- While the remote cannot be watched nothing is published: connections could not get there either.
+  `PATIENCE` lets a watch be broken for a moment, as when one of several API servers restarts.
+- `withdraw` takes back all that is published: for a bridge that stops. One that is killed leaves
+  it, and the next one takes it up.
+- Slices of Services that are gone, or of namespaces without pods here, are removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
+
+from sync.about import about
+from sync.controller import Controller, Waiting
+from sync.events import EventRecorder
+from sync.informer import Informer
+from sync.kube.client import KubeClient
+from sync.kube.errors import AlreadyExists
+from sync.kube.resources import ENDPOINT_SLICES, SERVICES, Resource
+from sync.pods import Pods
+from sync.scopes import Scopes
+from sync.store import Key, key_of
+from translators import endpointslice, naming, relay
+from translators.diff import merge_patch
+from translators.policy import Policy
+from translators.relay import Place, Plan
+from translators.types import (
+    HomeNamespace,
+    Object,
+    is_deleting,
+    metadata,
+    name_of,
+    namespace_of,
+    uid_of,
+)
+
+changes = logging.getLogger("cluster-bridge.changes")
+
+#: Services worked at once.
+WORKERS = 8
+#: Seconds for which the remote may be unwatchable before its pods are taken out of Services. With
+#: the time in which the loss is noticed (`sync.kube.sockets.LOST_SOON`) under ten.
+PATIENCE = 2.0
+#: Seconds for the removal of what is published when the bridge stops.
+WITHDRAW_SECONDS = 1.5
+#: Seconds after that in which connections are still taken: kube-proxy has to learn of it.
+AFTERGLOW = 0.5
+
+
+class NoPort(Exception):
+    """Nothing more can be listened on; the message says why, and what to do."""
+
+
+class Listeners(Protocol):
+    """What listens at home and carries connections; its maker has its sockets."""
+
+    async def serve(self, key: Key, plan: Plan, known: Mapping[Place, int]) -> dict[Place, int]:
+        """Listens for the Service at the plan's places, and at no other, and says on which port at
+        each; on those of ``known`` where they are free. Raises NoPort."""
+
+    async def run(self) -> None:
+        """Carries connections until cancelled, and ends all that is open then."""
+
+
+class Relay:
+    """The reconciler. `run` is a task of the caller's group."""
+
+    def __init__(
+        self,
+        home: KubeClient,
+        listeners: Listeners,
+        *,
+        policy: Policy,
+        scopes: Scopes,
+        pods: Pods,
+        home_pods: Informer,
+        remote_pods: Informer,
+        events: EventRecorder,
+    ) -> None:
+        self._client = home
+        self._listeners = listeners
+        self._identity = policy.identity
+        self._address = policy.relay_address
+        self._scopes = scopes
+        self._pods = pods
+        self._home_pods = home_pods
+        self._remote_pods = remote_pods
+        self._events = events
+        self.slices = Informer(
+            home,
+            ENDPOINT_SLICES,
+            labels=relay.selector(policy.identity),
+            indexers={"service": _service_keys},
+        )
+        self._away = False
+        self._patience: asyncio.TimerHandle | None = None
+        # What was said of a Service, so that it is said once.
+        self._told: dict[Key, str] = {}
+        self.controller: Controller[Key] = Controller(
+            "relay", self._reconcile, workers=WORKERS, kind="Service"
+        )
+
+    # -- what changed ----------------------------------------------------------------------
+
+    def home_changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
+        """A Service changed, among other kinds."""
+        if resource is SERVICES:
+            self.controller.queue.add(key_of(new or old or {}))
+
+    def slice_changed(self, old: Object | None, new: Object | None) -> None:
+        """A slice of ours changed, by us or by somebody else."""
+        for key in _service_keys(new or old or {}):
+            self.controller.queue.add(key)
+
+    def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
+        """A pod of the node came, went, or changed in what is looked at."""
+        if relay.seen(old) != relay.seen(new):
+            for pod in (old, new):
+                if pod is not None:
+                    self._add_services_of(pod)
+
+    def remote_pod_changed(self, old: Object | None, new: Object | None) -> None:
+        """So did one that stands for one of these."""
+        if relay.seen(old) != relay.seen(new):
+            origin = naming.origin(new or old or {})
+            if origin is not None:
+                home = self._home_pods.store.get(Key(origin.namespace, origin.name))
+                if home is not None:
+                    self._add_services_of(home)
+
+    def namespace_synced(self, namespace: HomeNamespace) -> None:
+        """What Services home has in the namespace is known."""
+        for service in self._services(namespace):
+            self.controller.queue.add(key_of(service))
+        for slice_ in self.slices.store:
+            if namespace_of(slice_) == namespace:
+                self.slice_changed(None, slice_)
+
+    def remote_state_changed(self, informer: Informer) -> None:
+        """The remote's pods cannot be watched, or can be again."""
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        if informer.error is None:
+            self._remote_is(away=False)
+        else:
+            loop = asyncio.get_running_loop()
+            self._patience = loop.call_later(PATIENCE, self._out_of_patience)
+
+    def _out_of_patience(self) -> None:
+        self._patience = None
+        self._remote_is(away=self._remote_pods.error is not None)
+
+    def _remote_is(self, *, away: bool) -> None:
+        if away == self._away:
+            return
+        self._away = away
+        said = (
+            "the remote cannot be reached: its pods are taken out of home's Services"
+            if away
+            else "the remote can be reached again: its pods are behind home's Services again"
+        )
+        changes.info("relay: %s", said, extra=about("Service", "", cluster="home"))
+        for slice_ in self.slices.store:
+            self.slice_changed(None, slice_)
+        for namespace in {HomeNamespace(namespace_of(pod)) for pod in self._home_pods.store}:
+            for service in self._services(namespace):
+                self.controller.queue.add(key_of(service))
+
+    def _add_services_of(self, pod: Object) -> None:
+        for service in self._services(HomeNamespace(namespace_of(pod))):
+            if relay.selects(service, pod):
+                self.controller.queue.add(key_of(service))
+
+    # -- run -------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Listens until cancelled, and takes back what is published before it stops to."""
+        async with asyncio.TaskGroup() as group:
+            listening = group.create_task(self._listeners.run(), name="relay-listeners")
+            try:
+                await self.controller.run()
+            finally:
+                if self._patience is not None:
+                    self._patience.cancel()
+                if await self._withdrawn():
+                    await asyncio.sleep(AFTERGLOW)
+                listening.cancel()
+
+    async def _withdrawn(self) -> bool:
+        """Takes back what is published; whether anything was. Another bridge's is left to it: then
+        no write is let through (`sync.kube.fence`)."""
+        ours = list(self.slices.store)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(WITHDRAW_SECONDS):
+                gone = await asyncio.gather(*map(self._delete, ours), return_exceptions=True)
+                return any(it is None for it in gone)
+        return False
+
+    # -- reconcile -------------------------------------------------------------------------
+
+    async def _reconcile(self, key: Key) -> None:
+        namespace = HomeNamespace(key.namespace)
+        scope = self._scopes.get(namespace)
+        if scope is None and self._home_pods.store.has("namespace", namespace):
+            return  # NB: the namespace is being listed; its keys come again when that is done.
+        service = scope.informers[SERVICES].store.get(key) if scope is not None else None
+        if service is None:
+            self._told.pop(key, None)
+        plan = relay.NOTHING
+        if service is not None and not is_deleting(service):
+            plan = relay.plan(service, self._behind(service), address=self._address)
+            self._tell(key, service, plan)
+        if self._away:
+            plan = relay.NOTHING
+        present = self.slices.store.by_index("service", key)
+        known = relay.known_ports(present, key.name, self._identity)
+        try:
+            ports = await self._listeners.serve(key, plan, known)
+        except NoPort as error:
+            if service is not None:
+                self._say(key, service, "RelayNoPort", str(error))
+            raise Waiting("RelayNoPort", str(error)) from error
+        await self._write(key, service, ports, present)
+
+    def _behind(self, service: Object) -> Iterator[tuple[Object, Object | None]]:
+        for home in self._home_pods.store.by_index("namespace", namespace_of(service)):
+            if relay.selects(service, home):
+                yield home, self._pods.remote_of(home)
+
+    async def _write(
+        self, key: Key, service: Object | None, ports: Mapping[Place, int], present: list[Object]
+    ) -> None:
+        """Has home's slices be these, and no others."""
+        wanted: dict[str, Object] = {}
+        if service is not None and ports:
+            made = relay.to_slices(service, ports, self._identity, address=self._address)
+            wanted = {name_of(it): it for it in made}
+        before = {name_of(it) for it in present}
+        for slice_ in present:
+            desired = wanted.pop(name_of(slice_), None)
+            if is_deleting(slice_):
+                continue  # Its end is an event that brings the key back.
+            if desired is None or desired["addressType"] != slice_.get("addressType"):
+                await self._delete(slice_)
+            elif patch := _patch(slice_, desired):
+                patch.setdefault("metadata", {})["uid"] = uid_of(slice_)
+                name, namespace = name_of(slice_), namespace_of(slice_)
+                changed = await self._client.patch(
+                    ENDPOINT_SLICES, name, patch, namespace=namespace
+                )
+                self.slices.observe(changed)
+        for desired in wanted.values():
+            with contextlib.suppress(AlreadyExists):  # The cache lags; its event brings the key.
+                made_one = await self._client.create(
+                    ENDPOINT_SLICES, desired, namespace=namespace_of(desired)
+                )
+                self.slices.observe(made_one)
+        count = len({place.number for place in ports})
+        if count != len(before):
+            said = "Service %s: %d endpoint(s) for pods in the remote"
+            changes.info(
+                said,
+                key,
+                count,
+                extra=about("Service", key.name, namespace=key.namespace, cluster="home"),
+            )
+
+    async def _delete(self, slice_: Object) -> None:
+        await self._client.delete(
+            ENDPOINT_SLICES, name_of(slice_), namespace=namespace_of(slice_), uid=uid_of(slice_)
+        )
+
+    # -- what cannot be done ---------------------------------------------------------------
+
+    def _tell(self, key: Key, service: Object, plan: Plan) -> None:
+        if plan.left_out:
+            said = "pods in the remote are not reached through this Service: "
+            self._say(key, service, "RelayLeftOut", said + "; ".join(plan.left_out))
+
+    def _say(self, key: Key, service: Object, reason: str, message: str) -> None:
+        """An Event, once."""
+        if self._told.get(key) != message:
+            self._told[key] = message
+            self._events.warn(service, reason, message)
+            where = about("Service", key.name, namespace=key.namespace, cluster="home")
+            changes.info("Service %s: %s", key, message, extra=where)
+
+    # -- what is known ---------------------------------------------------------------------
+
+    def _services(self, namespace: HomeNamespace) -> Iterable[Object]:
+        scope = self._scopes.get(namespace)
+        return scope.informers[SERVICES].store if scope is not None else ()
+
+
+def _service_keys(slice_: Object) -> Iterator[Key]:
+    name = endpointslice.service_name(slice_)
+    if name:
+        yield Key(namespace_of(slice_), name)
+
+
+def _patch(slice_: Object, desired: Object) -> Object:
+    """What the slice lacks. Labels and annotations of others may stay: they bring no endpoint."""
+    fields = {key: desired[key] for key in ("endpoints", "ports")}
+    owned = {key: desired["metadata"][key] for key in ("labels", "ownerReferences")}
+    labels = metadata(slice_).get("labels") or {}
+    owned["labels"] = {**labels, **owned["labels"]}
+    patch: Object = merge_patch(slice_, {**fields, "metadata": owned})
+    return patch

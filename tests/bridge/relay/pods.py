@@ -1,0 +1,135 @@
+"""A remote whose pods are reached by port-forwards over WebSockets, as a kubelet speaks them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+from collections.abc import Awaitable, Callable
+from urllib.parse import parse_qsl, urlsplit
+
+from tests.bridge.kubelet.fakes import Asked, FakeRemote, answer
+
+_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+DATA, ERROR = 0, 1
+
+
+class Forward:
+    """One port-forward, from the pod's side."""
+
+    def __init__(self, asked: Asked, pod: str, port: int) -> None:
+        self._asked = asked
+        self.pod = pod
+        self.port = port
+
+    async def begin(self) -> None:
+        """Switches, and names the port on both channels, as kubelets do."""
+        headers = {name.lower(): value for name, value in self._asked.headers}
+        proof = hashlib.sha1(headers["sec-websocket-key"].encode() + _GUID).digest()
+        await self._asked.send(
+            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Accept: " + base64.b64encode(proof) + b"\r\n"
+            b"Sec-WebSocket-Protocol: v4.channel.k8s.io\r\n\r\n"
+        )
+        for channel in (DATA, ERROR):
+            await self.send(self.port.to_bytes(2, "little"), channel=channel)
+
+    async def send(self, data: bytes, *, channel: int = DATA, opcode: int = 2) -> None:
+        """One message."""
+        await self._asked.send(server_frame(opcode, bytes([channel]) + data))
+
+    async def ping(self) -> None:
+        """As servers may."""
+        await self._asked.send(server_frame(9, b"there?"))
+
+    async def fail(self, said: str) -> None:
+        """What a kubelet tells of a port on which nothing listens."""
+        await self.send(said.encode(), channel=ERROR)
+
+    async def receive(self) -> bytes:
+        """The data of the next message; b"" where the client has closed."""
+        while True:
+            opcode, payload = await self.read()
+            if opcode == 8:
+                return b""
+            if opcode == 2:
+                assert payload[0] == DATA
+                return payload[1:]
+
+    async def read(self) -> tuple[int, bytes]:
+        """The next frame: its kind, and what is in it, unmasked."""
+        reader = self._asked.reader
+        first, second = await reader.readexactly(2)
+        assert first & 0x80, "whole in one frame"
+        assert second & 0x80, "a client masks"
+        length = second & 0x7F
+        if length > 125:
+            length = int.from_bytes(await reader.readexactly(2 if length == 126 else 8), "big")
+        key = await reader.readexactly(4)
+        masked = await reader.readexactly(length)
+        return first & 15, bytes(byte ^ key[at % 4] for at, byte in enumerate(masked))
+
+    async def close(self) -> None:
+        """The pod has hung up."""
+        await self._asked.send(server_frame(8, b"\x03\xe8"))
+
+    async def gone(self) -> None:
+        """Until the client has hung up."""
+        await self._asked.gone()
+
+
+def server_frame(opcode: int, payload: bytes) -> bytes:
+    """A frame that is not masked."""
+    length = len(payload)
+    if length < 126:
+        size = bytes([length])
+    elif length < 1 << 16:
+        size = b"\x7e" + length.to_bytes(2, "big")
+    else:
+        size = b"\x7f" + length.to_bytes(8, "big")
+    return bytes([0x80 | opcode]) + size + payload
+
+
+Pod = Callable[[Forward], Awaitable[None]]
+
+
+def playing(remote: FakeRemote, pods: dict[str, Pod]) -> None:
+    """Has the remote have these pods; others are not found."""
+
+    async def play(asked: Asked) -> None:
+        parts = urlsplit(asked.target)
+        name = parts.path.split("/")[-2]
+        port = int(dict(parse_qsl(parts.query))["ports"])
+        if name not in pods:
+            await answer(asked, 404, b'{"kind":"Status","message":"no such pod","code":404}')
+            return
+        forward = Forward(asked, name, port)
+        await forward.begin()
+        await pods[name](forward)
+
+    remote.play = play
+
+
+async def says_its_name(forward: Forward) -> None:
+    """Answers with its name, and hangs up."""
+    await forward.receive()
+    await forward.send(forward.pod.encode())
+    await forward.close()
+
+
+async def echoes(forward: Forward) -> None:
+    """Sends back what comes, until the client goes."""
+    while data := await forward.receive():
+        await forward.send(data)
+
+
+async def waits(forward: Forward) -> None:
+    """Says nothing."""
+    await forward.gone()
+
+
+async def refuses(forward: Forward) -> None:
+    """Nothing listens there."""
+    await forward.fail("failed to connect to localhost:8080 inside namespace")
+    await asyncio.sleep(0)
+    await forward.close()

@@ -1,0 +1,322 @@
+"""Connections to ports of the bridge, carried to pods of a remote by port-forwards."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from bridge.relay import listeners as listeners_module
+from bridge.relay.listeners import RelayListeners
+from bridge.relay.measures import Measures
+from bridge.settings import PortRange, RelaySettings
+from sync.relay import NoPort
+from sync.store import Key
+from tests.bridge.kubelet.fakes import Asked, FakeRemote, access_for, until
+from tests.bridge.relay import pods
+from tests.bridge.relay.pods import Forward, Pod, playing
+from translators import relay
+from translators.relay import Backend, Place, Plan
+from translators.types import RemoteUid
+
+WEB = Key("shop", "web")
+HERE = "127.0.0.1"
+
+
+def plan(*names: str, affinity: float | None = None) -> Plan:
+    """One port of a Service with these pods."""
+    behind = tuple(Backend("shop-h", name, RemoteUid(f"uid-{name}"), 8080) for name in names)
+    return Plan({"http": behind} if behind else {}, affinity)
+
+
+class Relay:
+    """Listeners at work, before a remote."""
+
+    def __init__(self, remote: FakeRemote, asked: RelaySettings) -> None:
+        self.remote = remote
+        self.measures = Measures()
+        self.listeners = RelayListeners(
+            access_for(remote.url, "remote"), address=HERE, asked=asked, measures=self.measures
+        )
+
+    async def serve(self, wanted: Plan, key: Key = WEB) -> dict[Place, int]:
+        return await self.listeners.serve(key, wanted, {})
+
+    async def ask(self, port: int, data: bytes = b"who?") -> bytes:
+        """What a client gets that asks once. Raises ConnectionResetError."""
+        async with asyncio.timeout(5):
+            reader, writer = await asyncio.open_connection(HERE, port)
+            try:
+                writer.write(data)
+                return await reader.read()
+            finally:
+                writer.close()
+
+
+@asynccontextmanager
+async def relaying(asked: RelaySettings | None = None, **played: Pod) -> AsyncIterator[Relay]:
+    """A relay to these pods."""
+    async with FakeRemote() as remote:
+        playing(remote, played)
+        made = Relay(remote, asked or RelaySettings())
+        running = asyncio.create_task(made.listeners.run())
+        await asyncio.sleep(0)
+        try:
+            yield made
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            assert made.measures.open == 0
+            assert made.measures.listening == 0
+
+
+async def test_connections_are_spread_over_pods_and_answered() -> None:
+    named = pods.says_its_name
+    async with relaying(a=named, b=named, c=named) as made:
+        found = await made.serve(plan("a", "b", "c"))
+        assert sorted(found) == [Place("http", 0), Place("http", 1), Place("http", 2)]
+        ports = [*found.values()]
+        answers = [await made.ask(port) for port in ports * 3]
+        assert Counter(answers) == {b"a": 3, b"b": 3, b"c": 3}
+        asked = made.remote.asked[0]
+        assert asked.target.endswith("/portforward?ports=8080")
+        assert asked.target.startswith("/api/v1/namespaces/shop-h/pods/")
+        await until(lambda: made.measures.ended["done"] == 9)
+        assert made.measures.dials == {"ok": 9}
+        assert made.measures.bytes == {"in": 9 * 4, "out": 9}
+
+
+async def test_large_bodies_go_through_both_ways_unchanged() -> None:
+    body = bytes(range(256)) * 20_000
+    async with relaying(a=pods.echoes) as made:
+        (port,) = (await made.serve(plan("a"))).values()
+        reader, writer = await asyncio.open_connection(HERE, port)
+        got = b""
+        async with asyncio.timeout(30):
+            writer.write(body)
+            while len(got) < len(body):
+                got += await reader.read(1 << 20)
+        assert got == body
+        writer.close()
+
+
+async def test_a_client_that_ends_its_direction_still_gets_its_answer() -> None:
+    async def late(forward: Forward) -> None:
+        await forward.receive()
+        await asyncio.sleep(0.1)
+        await forward.send(b"late")
+        await forward.close()
+
+    async with relaying(a=late) as made:
+        (port,) = (await made.serve(plan("a"))).values()
+        reader, writer = await asyncio.open_connection(HERE, port)
+        writer.write(b"x")
+        writer.write_eof()
+        async with asyncio.timeout(5):
+            assert await reader.read() == b"late"
+        writer.close()
+
+
+async def test_a_pod_to_which_there_is_no_way_is_passed_over() -> None:
+    async with relaying(b=pods.says_its_name) as made:
+        ports = await made.serve(plan("gone", "b"))
+        answers = [await made.ask(port) for port in [*ports.values()] * 3]
+        assert set(answers) == {b"b"}
+        assert made.measures.dials["failed"] <= 1, "then it is avoided"
+
+
+async def test_where_there_is_no_way_at_all_the_client_is_reset() -> None:
+    async with relaying() as made:
+        (port, _) = (await made.serve(plan("a", "b"))).values()
+        with pytest.raises(ConnectionResetError):
+            await made.ask(port)
+        assert made.measures.ended == {"no-way": 1}
+
+
+async def test_where_no_pod_is_ready_any_more_the_client_is_reset() -> None:
+    async with relaying(a=pods.says_its_name) as made:
+        (port,) = (await made.serve(plan("a"))).values()
+        assert await made.serve(relay.NOTHING) == {}
+        with pytest.raises(ConnectionResetError):
+            await made.ask(port)
+        assert made.measures.ended == {"no-pod": 1}
+
+
+async def test_a_port_on_which_nothing_listens_resets_the_client() -> None:
+    async with relaying(a=pods.refuses) as made:
+        (port,) = (await made.serve(plan("a"))).values()
+        with pytest.raises(ConnectionResetError):
+            await made.ask(port)
+        await until(lambda: made.measures.ended["failed"] == 1)
+
+
+async def test_a_part_is_not_taken_for_the_whole() -> None:
+    """The remote's API server goes down in the middle of an answer."""
+
+    async def half(forward: Forward) -> None:
+        await forward.receive()
+        await forward.send(b"half of it")
+
+    async with relaying(a=half) as made:
+        (port,) = (await made.serve(plan("a"))).values()
+        with pytest.raises(ConnectionResetError):
+            await made.ask(port)
+
+
+async def test_what_is_open_outlives_its_pods_readiness() -> None:
+    async with relaying(a=pods.echoes) as made:
+        (port,) = (await made.serve(plan("a"))).values()
+        reader, writer = await asyncio.open_connection(HERE, port)
+        writer.write(b"one")
+        assert await reader.read(10) == b"one"
+        await made.serve(relay.NOTHING)
+        writer.write(b"two")
+        assert await reader.read(10) == b"two"
+        writer.close()
+
+
+async def test_a_place_is_listened_on_for_a_while_and_taken_up_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with relaying(a=pods.says_its_name, b=pods.says_its_name) as made:
+        monkeypatch.setattr(made.listeners, "_linger", 0.1)
+        two = await made.serve(plan("a", "b"))
+        one = await made.serve(plan("a"))
+        assert one == {Place("http", 0): two[Place("http", 0)]}
+        assert await made.ask(two[Place("http", 1)]) == b"a", "kube-proxy may not know yet"
+        assert await made.serve(plan("a", "b")) == two
+        await made.serve(plan("a"))
+        await until(lambda: made.measures.listening == 1)
+        with pytest.raises(ConnectionRefusedError):
+            await made.ask(two[Place("http", 1)])
+
+
+async def test_the_ports_of_before_are_asked_for_first() -> None:
+    with socket.create_server((HERE, 0)) as taken, socket.create_server((HERE, 0)) as free:
+        used, wish = taken.getsockname()[1], free.getsockname()[1]
+        free.close()
+        async with relaying(a=pods.says_its_name) as made:
+            known = {Place("http", 0): wish, Place("http", 1): used}
+            found = await made.listeners.serve(WEB, plan("a", "b"), known)
+            assert found[Place("http", 0)] == wish
+            assert found[Place("http", 1)] not in (used, 0)
+
+
+async def test_a_range_of_ports_is_kept_to_and_its_end_is_told() -> None:
+    with socket.create_server((HERE, 0)) as probe:
+        first = probe.getsockname()[1]
+    asked = RelaySettings(ports=PortRange(first, first))
+    async with relaying(asked, a=pods.says_its_name) as made:
+        assert await made.serve(plan("a")) == {Place("http", 0): first}
+        with pytest.raises(NoPort, match=f"{first}-{first}"):
+            await made.serve(plan("a"), Key("shop", "other"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        (RelaySettings(connections=2), "limit"),
+        (RelaySettings(per_service=2), "service-limit"),
+    ],
+)
+async def test_more_connections_than_there_may_be_are_reset(asked: RelaySettings, why: str) -> None:
+    async with relaying(asked, a=pods.waits) as made:
+        (port,) = (await made.serve(plan("a"))).values()
+        held = [await asyncio.open_connection(HERE, port) for _ in range(2)]
+        await until(lambda: made.measures.open == 2)
+        with pytest.raises(ConnectionResetError):
+            await made.ask(port)
+        assert made.measures.ended == {why: 1}
+        for _, writer in held:
+            writer.close()
+        await until(lambda: made.measures.open == 0)
+
+
+async def test_one_service_does_not_take_anothers_room() -> None:
+    asked = RelaySettings(per_service=1)
+    async with relaying(asked, a=pods.waits, b=pods.says_its_name) as made:
+        (full,) = (await made.serve(plan("a"))).values()
+        (other,) = (await made.serve(plan("b"), Key("shop", "other"))).values()
+        _, writer = await asyncio.open_connection(HERE, full)
+        await until(lambda: made.measures.open == 1)
+        assert await made.ask(other) == b"b"
+        writer.close()
+
+
+async def test_one_that_is_silent_for_too_long_is_closed() -> None:
+    async with relaying(RelaySettings(idle=0.1), a=pods.waits) as made:
+        (port,) = (await made.serve(plan("a"))).values()
+        assert await made.ask(port) == b""
+
+
+async def test_a_client_that_goes_is_gone_in_the_pod() -> None:
+    gone = asyncio.Event()
+
+    async def notices(forward: Forward) -> None:
+        await forward.gone()
+        gone.set()
+
+    async with relaying(a=notices) as made:
+        (port,) = (await made.serve(plan("a"))).values()
+        _, writer = await asyncio.open_connection(HERE, port)
+        await until(lambda: made.measures.dials["ok"] == 1)
+        writer.transport.abort()
+        async with asyncio.timeout(5):
+            await gone.wait()
+
+
+async def test_a_slow_reader_stops_the_pod() -> None:
+    sent = 0
+
+    async def pours(forward: Forward) -> None:
+        nonlocal sent
+        await forward.receive()
+        while True:
+            await forward.send(b"x" * 65536)
+            sent += 65536
+
+    async with relaying(a=pours) as made:
+        (port,) = (await made.serve(plan("a"))).values()
+        reader, writer = await asyncio.open_connection(HERE, port, limit=1)
+        writer.write(b"go")
+        await reader.read(1)
+        before = -1
+        while sent != before:
+            before = sent
+            await asyncio.sleep(0.2)
+        assert sent < 32 * 1024 * 1024, "more than the system's buffers hold"
+        writer.transport.abort()
+
+
+async def test_an_answer_that_is_no_port_forward_is_no_way() -> None:
+    async with relaying() as made:
+
+        async def other(asked: Asked) -> None:
+            await asked.send(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n")
+
+        made.remote.play = other
+        (port,) = (await made.serve(plan("a"))).values()
+        with pytest.raises(ConnectionResetError):
+            await made.ask(port)
+        assert made.measures.ended == {"no-way": 1}
+
+
+async def test_a_pod_that_is_not_reached_in_time_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bridge.relay.dial.DIAL_SECONDS", 0.1)
+    monkeypatch.setattr(listeners_module, "TRIES", 1)
+    async with relaying() as made:
+
+        async def silent(asked: Asked) -> None:
+            await asked.gone()
+
+        made.remote.play = silent
+        (port,) = (await made.serve(plan("a"))).values()
+        with pytest.raises(ConnectionResetError):
+            await made.ask(port)
+        assert made.measures.dials == {"failed": 1}
