@@ -74,7 +74,8 @@ def test_two_nodes_of_one_process_are_two_nodes(several: Bridged) -> None:
     run = several.bridge
     assert isinstance(run, Run)
     for node in (first, second):
-        several.home.kubectl("wait", "--for=condition=Ready", f"node/{node}", "--timeout=60s")
+        for state in ("create", "condition=Ready"):  # they are made one after the other
+            several.home.kubectl("wait", f"--for={state}", f"node/{node}", "--timeout=60s")
         several.apply(busybox(node, f"on-{node}", f"echo {node} speaks; sleep 3600"))
     for node in (first, second):
         pod = f"on-{node}"
