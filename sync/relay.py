@@ -55,8 +55,9 @@ PATIENCE = 2.0
 #: Seconds for the removal of what is published when the bridge stops.
 WITHDRAW_SECONDS = 1.5
 #: Seconds after that in which connections are still taken and carried: kube-proxy has to learn of
-#: it, and gathers changes for a second unless it is told otherwise (iptables.minSyncPeriod).
-AFTERGLOW = 2.0
+#: it, and gathers changes for a second unless it is told otherwise (iptables.minSyncPeriod). Both
+#: together are over before the Lease is (`bridge.node.ballot`).
+AFTERGLOW = 1.5
 
 
 class NoPort(Exception):
