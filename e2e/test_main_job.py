@@ -123,15 +123,15 @@ def test_logs_follow_previous_tail_and_since(bridged: Bridged) -> None:
         ),
         "the crashing container was started again, ended again, and home knows",
     )
+
+    def previous(*options: str) -> list[str]:
+        return bridged.kubectl("logs", "crashing", "--previous", *options).split()
+
     # A kubelet may have removed the container of which it still speaks: the next one is kept.
-    wait_for(
-        lambda: (
-            bridged.kubectl("logs", "crashing", "--previous").split() == ["one", "two", "three"]
-        ),
-        "the log of the container before",
-    )
-    assert bridged.kubectl("logs", "crashing", "--previous", "--tail=1").split() == ["three"]
-    assert bridged.kubectl("logs", "crashing", "--previous", "--since=1h").count("\n") == 3
+    whole = ["one", "two", "three"]
+    wait_for(lambda: previous() == whole, "the log of the container before")
+    wait_for(lambda: previous("--tail=1") == ["three"], "its last line")
+    wait_for(lambda: previous("--since=1h") == whole, "what it said in the last hour")
 
     followed = _first_lines(bridged, 5, "logs", "-f", "counting", "--timestamps")
     assert [line.split()[-1] for line in followed] == ["1", "2", "3", "4", "5"]
