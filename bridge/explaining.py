@@ -18,7 +18,9 @@ from translators.policy import Policy
 from translators.types import (
     HomeNamespace,
     Object,
+    condition_of,
     is_deleting,
+    is_ready,
     metadata,
     name_of,
     namespace_of,
@@ -133,10 +135,10 @@ def _placement(facts: Facts) -> Object:
     found = [_item(it) for it in placing.obstacles(facts.pod, facts.node, facts.bound)]
     if bound:
         found.insert(0, {"field": "spec.nodeName", "why": f"the pod is on {bound}, a node of home"})
-    for condition in (facts.node.get("status") or {}).get("conditions") or ():
-        if condition.get("type") == "Ready" and condition.get("status") != "True":
-            said = condition.get("message") or condition.get("reason") or "no bridge serves it"
-            found.append({"field": "node.status", "why": f"the node is not Ready: {said}"})
+    ready = condition_of(facts.node, "Ready")
+    if ready and ready.get("status") != "True":
+        said = ready.get("message") or ready.get("reason") or "no bridge serves it"
+        found.append({"field": "node.status", "why": f"the node is not Ready: {said}"})
     return {"possible": not found, "bound": False, "obstacles": found}
 
 
@@ -375,7 +377,7 @@ def _summary(facts: Facts, answer: Object) -> tuple[str, str]:
         return "NotPlaced", f"{what} does not come to node {node}: {first['field']} {first['why']}"
     if is_deleting(facts.pod):
         return "Ending", f"{what} is being deleted"
-    if _is_ready(facts.pod):
+    if is_ready(facts.pod):
         return "Running", f"{what} runs on node {node}, in the remote {as_what}"
     if bound:
         why = f": {waiting[0]['why']}" if waiting else ""
@@ -384,8 +386,3 @@ def _summary(facts: Facts, answer: Object) -> tuple[str, str]:
         first = waiting[0]["why"]
         return "WouldWait", f"{what} would come to node {node} {as_what}, and wait: {first}"
     return "WouldRun", f"{what} can run on node {node}, in the remote {as_what}"
-
-
-def _is_ready(obj: Object) -> bool:
-    conditions = (obj.get("status") or {}).get("conditions") or ()
-    return any(it.get("type") == "Ready" and it.get("status") == "True" for it in conditions)

@@ -32,7 +32,7 @@ from math import floor
 from translators import requests
 from translators.naming import LABEL_VIRTUAL
 from translators.requests import CPU, MEMORY, PODS, Amounts
-from translators.types import Object, metadata
+from translators.types import Object, is_ready, metadata
 
 #: Resources in the order in which people read them; others come after.
 _FIRST = (CPU, MEMORY, PODS)
@@ -73,8 +73,7 @@ def counts(node: Object) -> bool:
         return False
     if LABEL_VIRTUAL in (metadata(node).get("labels") or {}):
         return False
-    conditions = (node.get("status") or {}).get("conditions") or ()
-    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
+    return is_ready(node)
 
 
 def free(allocatable: Mapping[str, int], *used: Mapping[str, int]) -> Amounts:

@@ -7,7 +7,7 @@ As in `translators.podstatus`, what comes out is for `diff.status_patch`.
 from __future__ import annotations
 
 from translators.podstatus import CONDITION_ACCEPTED
-from translators.types import Object, metadata
+from translators.types import Object, condition_of, metadata
 
 
 def pending(home: Object, *, reason: str, message: str, now: str) -> Object:
@@ -15,7 +15,7 @@ def pending(home: Object, *, reason: str, message: str, now: str) -> Object:
 
     ``reason`` is what `kubectl get pods` shows. ``now`` is the time in RFC 3339.
     """
-    before = _condition(home, CONDITION_ACCEPTED)
+    before = condition_of(home, CONDITION_ACCEPTED)
     accepted = {
         "type": CONDITION_ACCEPTED,
         "status": "False",
@@ -33,19 +33,14 @@ def pending(home: Object, *, reason: str, message: str, now: str) -> Object:
 
 def is_refused(home: Object) -> bool:
     """Whether the pod waits since the last attempt to make it (`pending`)."""
-    return bool(_condition(home, CONDITION_ACCEPTED))
-
-
-def _condition(pod: Object, kind: str) -> Object:
-    found = (pod.get("status") or {}).get("conditions") or ()
-    return next((condition for condition in found if condition["type"] == kind), {})
+    return bool(condition_of(home, CONDITION_ACCEPTED))
 
 
 def failed(home: Object, *, reason: str, message: str, now: str) -> Object:
     """The status of a pod that was lost in the remote and must not run again: `stopped`, and why.
     ``now`` is the time in RFC 3339."""
     status = stopped(home, message=message, now=now) | {"reason": reason, "message": message}
-    if not _condition(home, "DisruptionTarget"):
+    if not condition_of(home, "DisruptionTarget"):
         # As the garbage collector says of pods whose node is gone: a Job need not count it.
         target = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": now}
         status["conditions"].append({**target, "reason": reason, "message": message})

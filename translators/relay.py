@@ -27,6 +27,7 @@ from translators.types import (
     Object,
     RemoteUid,
     is_deleting,
+    is_ready,
     metadata,
     name_of,
     namespace_of,
@@ -102,7 +103,7 @@ def selects(service: Object, pod: Object) -> bool:
     return bool(wanted) and all(labels.get(key) == value for key, value in wanted.items())
 
 
-def is_ready(home: Object, remote: Object | None, *, not_ready_too: bool = False) -> bool:
+def may_serve(home: Object, remote: Object | None, *, not_ready_too: bool = False) -> bool:
     """Whether new connections may go to the pod.
 
     Both sides count: home's condition has its readiness gates; the remote's is the first to say
@@ -112,7 +113,7 @@ def is_ready(home: Object, remote: Object | None, *, not_ready_too: bool = False
         return False
     if not_ready_too:
         return (remote.get("status") or {}).get("phase") == "Running"
-    return _is_ready(home) and _is_ready(remote)
+    return is_ready(home) and is_ready(remote)
 
 
 def seen(pod: Object | None) -> object:
@@ -121,7 +122,7 @@ def seen(pod: Object | None) -> object:
         return None
     phase = (pod.get("status") or {}).get("phase")
     labels = metadata(pod).get("labels")
-    return uid_of(pod), labels, is_deleting(pod), _is_ready(pod), phase
+    return uid_of(pod), labels, is_deleting(pod), is_ready(pod), phase
 
 
 def plan(service: Object, pods: Iterable[tuple[Object, Object | None]], *, address: str) -> Plan:
@@ -139,7 +140,7 @@ def plan(service: Object, pods: Iterable[tuple[Object, Object | None]], *, addre
     ready = [
         (home, remote)
         for home, remote in found
-        if remote is not None and is_ready(home, remote, not_ready_too=early)
+        if remote is not None and may_serve(home, remote, not_ready_too=early)
     ]
     backends: dict[str, tuple[Backend, ...]] = {}
     left_out: list[str] = []
@@ -218,11 +219,6 @@ def unusable(address: str) -> str:
 
 
 # -- parts -----------------------------------------------------------------------------------
-
-
-def _is_ready(pod: Object) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(it.get("type") == "Ready" and it.get("status") == "True" for it in conditions)
 
 
 def _family(address: str) -> str:

@@ -37,3 +37,14 @@ def uid_of(obj: Object) -> str:
 def is_deleting(obj: Object) -> bool:
     """Whether somebody asked for its deletion."""
     return bool(metadata(obj).get("deletionTimestamp"))
+
+
+def condition_of(obj: Object, kind: str) -> Object:
+    """The condition of that type in its status; empty where it has none."""
+    found: list[Object] = (obj.get("status") or {}).get("conditions") or []
+    return next((condition for condition in found if condition.get("type") == kind), {})
+
+
+def is_ready(obj: Object) -> bool:
+    """Whether a pod or a node says that it is Ready."""
+    return bool(condition_of(obj, "Ready").get("status") == "True")

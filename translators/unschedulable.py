@@ -13,7 +13,7 @@ from datetime import datetime
 
 from translators.podstatus import CONDITION_REMOTE_SCHEDULED, is_terminal
 from translators.policy import Policy
-from translators.types import Object, is_deleting
+from translators.types import Object, condition_of, is_deleting
 
 #: ``status.reason`` of a home pod that was given up, and the Event's.
 REASON_GIVEN_UP = "RemoteUnschedulable"
@@ -26,7 +26,7 @@ def waits(remote: Object) -> bool:
     """Whether the remote's scheduler has found no node for the pod so far."""
     if not was_never_placed(remote) or is_deleting(remote):
         return False
-    return _finds_no_node(_condition(remote, "PodScheduled"))
+    return _finds_no_node(condition_of(remote, "PodScheduled"))
 
 
 def was_never_placed(remote: Object) -> bool:
@@ -37,7 +37,7 @@ def was_never_placed(remote: Object) -> bool:
 def seconds_left(home: Object, policy: Policy, *, now: str) -> float | None:
     """How long the home pod is to be waited for still, 0 when that is over; None where it is
     waited for without end, or does not wait. ``now`` is the time in RFC 3339."""
-    condition = _condition(home, CONDITION_REMOTE_SCHEDULED)
+    condition = condition_of(home, CONDITION_REMOTE_SCHEDULED)
     if policy.unschedulable_timeout is None or not _finds_no_node(condition):
         return None
     since = datetime.fromisoformat(condition.get("lastTransitionTime") or now)
@@ -54,15 +54,10 @@ def is_given_up(home: Object, remote: Object | None, policy: Policy, *, now: str
 
 def why_given_up(home: Object, policy: Policy) -> str:
     """One sentence for people, with the last words of the remote's scheduler."""
-    said = _condition(home, CONDITION_REMOTE_SCHEDULED).get("message") or "it did not say why"
+    said = condition_of(home, CONDITION_REMOTE_SCHEDULED).get("message") or "it did not say why"
     seconds = policy.unschedulable_timeout
     return f"the remote cluster's scheduler found no node for {seconds:g} s: {said}"
 
 
 def _finds_no_node(condition: Object) -> bool:
     return (condition.get("status"), condition.get("reason")) == ("False", _UNSCHEDULABLE)
-
-
-def _condition(pod: Object, kind: str) -> Object:
-    found = (pod.get("status") or {}).get("conditions") or ()
-    return next((condition for condition in found if condition["type"] == kind), {})

@@ -10,7 +10,7 @@ from bridge.version import version
 from sync.kube.errors import NotFound
 from sync.kube.resources import NODES
 from translators.naming import home_id
-from translators.types import Object, metadata
+from translators.types import Object, condition_of, metadata
 
 #: How ``osImage`` of a virtual node begins (`bridge.node.model`).
 _IMAGE = "cluster-bridge "
@@ -47,8 +47,7 @@ async def name_taken(subject: Subject) -> list[Finding]:
 
 async def ready(subject: Subject) -> list[Finding]:
     """BRG302."""
-    conditions = (subject.known.get("status") or {}).get("conditions") or ()
-    said: Object = next((it for it in conditions if it.get("type") == "Ready"), {})
+    said = condition_of(subject.known, "Ready")
     words = f"{said.get('reason') or 'no reason'}: {said.get('message') or 'nothing is said'}"
     if said.get("status") == "True":
         return [ok("BRG302", "home", f"Ready, {words}")]

@@ -18,7 +18,7 @@ from bridge.preflight.checks import PreflightError
 from sync.kube.client import KubeClient
 from sync.kube.errors import NotFound
 from sync.kube.resources import DEPLOYMENTS, NODES, PODS
-from translators.types import Object, is_deleting, metadata, name_of
+from translators.types import Object, condition_of, is_deleting, metadata, name_of
 
 #: Seconds between looks.
 LOOK_SECONDS = 1.0
@@ -100,8 +100,7 @@ class _Watch:
             node = await self._home.get(NODES, self._wanted.node)
         except NotFound:
             return f"node {self._wanted.node} is not registered yet"
-        conditions = (node.get("status") or {}).get("conditions") or ()
-        ready: Object = next((it for it in conditions if it["type"] == "Ready"), {})
+        ready = condition_of(node, "Ready")
         if ready.get("status") == "True":
             return ""
         return f"node {self._wanted.node} is not Ready: {ready.get('message') or 'no reason given'}"

@@ -19,7 +19,7 @@ from sync.offer import Offered
 from translators import diff
 from translators.capacity import Capacity, by_importance
 from translators.naming import DOMAIN, LABEL_VIRTUAL, label_value
-from translators.types import Object
+from translators.types import Object, condition_of
 
 #: Says that a Node is a virtual one of this bridge; the value is the remote's identity.
 LABEL_REMOTE = f"{DOMAIN}/remote"
@@ -161,10 +161,8 @@ def _quota(exhausted: tuple[str, ...]) -> Health:
 
 def is_ready(node: Object) -> bool | None:
     """Whether the Node says that it is Ready; None where it says nothing."""
-    for condition in (node.get("status") or {}).get("conditions") or ():
-        if condition.get("type") == "Ready":
-            return bool(condition.get("status") == "True")
-    return None
+    said = condition_of(node, "Ready")
+    return bool(said.get("status") == "True") if said else None
 
 
 def describe(capacity: Capacity) -> str:

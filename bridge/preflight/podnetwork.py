@@ -12,7 +12,7 @@ from bridge.settings import NetworkChoice
 from sync.kube.client import KubeClient
 from sync.kube.resources import PODS
 from translators.policy import Network
-from translators.types import Object, name_of, namespace_of
+from translators.types import Object, is_ready, name_of, namespace_of
 
 #: Seconds for a connection.
 CONNECT = 3.0
@@ -95,9 +95,9 @@ def _named(pods: Iterable[Object]) -> str:
 
 
 def _has_address(pod: Object) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    is_ready = any(it.get("type") == "Ready" and it.get("status") == "True" for it in conditions)
-    return bool(is_ready and address_of(pod) and not (pod.get("spec") or {}).get("hostNetwork"))
+    return bool(
+        is_ready(pod) and address_of(pod) and not (pod.get("spec") or {}).get("hostNetwork")
+    )
 
 
 def _ports(pod: Object) -> Iterable[int]:

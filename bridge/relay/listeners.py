@@ -137,10 +137,7 @@ class RelayListeners:
         candidates = [*self._ports] if self._ports is not None else [0]
         if wish is not None and (self._ports is None or wish in self._ports):
             candidates.insert(0, wish)
-        taken = {port for it in self._served.values() for port in it.numbers.values()}
         for port in candidates:
-            if port in taken:
-                continue
             try:
                 return _socket(self._address, port)
             except OSError as error:
