@@ -85,14 +85,16 @@ def spans_to(exporter: SpanExporter) -> Iterator[None]:
         yield
     finally:
         tracing.use(None)
-        _end(provider)
+        _end(provider, exporter)
 
 
-def _end(provider: TracerProvider) -> None:
-    """Sends what is left; a collector that hangs is waited for no longer."""
+def _end(provider: TracerProvider, exporter: SpanExporter) -> None:
+    """Sends what is left; a collector that hangs is waited for no longer, and not tried again."""
     ending = threading.Thread(target=provider.shutdown, name="traces-end", daemon=True)
     ending.start()
     ending.join(FLUSH_SECONDS)
+    if ending.is_alive():
+        exporter.shutdown()  # else it would try for half a minute more
 
 
 def _url(endpoint: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -30,8 +31,13 @@ def unasked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in (*traces.VARIABLES, "OTEL_SERVICE_NAME"):
         monkeypatch.delenv(name, raising=False)
     level = logging.getLogger("opentelemetry").level
+    before = set(threading.enumerate())
     yield
     logging.getLogger("opentelemetry").setLevel(level)
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith(("Otel", "traces-end")):
+            thread.join(SOON)
+            assert not thread.is_alive(), "nothing is sent when the block is over"
 
 
 async def one_pod(two: Clusters) -> None:
