@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from sync import scopes as scopes_module
-from sync.kube.resources import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS, SERVICES, Object
+from sync.kube.resources import (
+    CONFIG_MAPS,
+    EVENTS,
+    NAMESPACES,
+    PODS,
+    SECRETS,
+    SERVICES,
+    Object,
+    Resource,
+)
 from sync.scopes import home_forbids
 from tests.fakeapi import Fault
 from tests.objects import config_map, secret, service_account
@@ -178,12 +188,15 @@ async def test_all_kinds_are_tried_again_when_one_is_allowed(world: World) -> No
         world.pod()
         await world.told("HomeForbidden")
         scope = world.engine._scopes._scopes[HomeNamespace("default")]
+        resting: set[Resource] = set()
+
+        def long(kind: Resource) -> float:
+            resting.add(kind)
+            return 60.0
+
         for kind in (SECRETS, SERVICES):
-            scope.informers[kind]._backoff.next = lambda: 60.0  # type: ignore[method-assign]
-        before = len(world.home.requests("GET", "*/default/services"))
-        await world.home.until(
-            lambda: len(world.home.requests("GET", "*/default/services")) > before
-        )
+            scope.informers[kind]._backoff.next = partial(long, kind)  # type: ignore[method-assign]
+        await world.home.until(lambda: resting == {SECRETS, SERVICES})
     await world.remote.until(world.there)
     assert CONFIG_MAPS in scope.informers
 
