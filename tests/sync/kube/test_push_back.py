@@ -86,7 +86,7 @@ async def test_a_server_that_refuses_is_asked_less_and_every_request_ends(
     # Each of 150 was refused about once a second without a limit: most of them many times.
     assert server.refused < 150
     assert LEAST <= client.limiter.limit < START
-    # It grows by the clock, and a round takes as long as the limit makes it: 0.1 s once it is at ten.
+    # It grows by the clock, and a round takes only as long as the limit makes it: 0.1 s at ten.
     monkeypatch.setattr(limiter_module, "STEP", 0.01)
     server.at_once = 100
     for _ in range(10):
