@@ -28,6 +28,8 @@ COMPONENTS = (CONTAINERD, KUBELET, KUBE_PROXY)
 CRI_NAMESPACE = "k8s.io"
 
 START_TIMEOUT = 120.0
+# How often a kubelet that gave up is started again, as systemd does on a machine (Restart=always).
+KUBELET_RESTARTS = 3
 IMPORT_TIMEOUT = 120.0
 
 # Instances of inotify that a user may have: twice what kind's documents advise for its clusters.
@@ -97,17 +99,25 @@ def start(site: Site, programs: Path) -> None:
 
 
 def wait(site: Site) -> None:
-    """Wait until the node is Ready.
+    """Wait until the node is Ready; a kubelet that ended is started again.
+
+    All kubelets of a machine listen for device plugins on one socket in /var/lib/kubelet, which
+    cannot be told another place: each removes the other's first, and of two that start in the
+    same moment one fails ("address already in use").
 
     :raises StartFailed: a component ended, or it took too long.
     """
     api, wanted = site.api, set(site.node_names)
-    site.wait(
-        "the node was Ready",
-        lambda: api.ready_nodes() >= wanted,
-        (KUBELET, CONTAINERD, KUBE_PROXY),
-        START_TIMEOUT,
-    )
+    left = KUBELET_RESTARTS
+
+    def ready() -> bool:
+        nonlocal left
+        if left and not site.supervisor.running(KUBELET):
+            left -= 1
+            site.supervisor.start_again(KUBELET)
+        return api.ready_nodes() >= wanted
+
+    site.wait("the node was Ready", ready, (KUBELET, CONTAINERD, KUBE_PROXY), START_TIMEOUT)
     api.close()
 
 
