@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from e2e.conftest import Bridged
@@ -10,6 +12,11 @@ from e2e.workloads import busybox
 
 #: Seconds until an outage is told: a dead peer is noticed in 20, and 15 more make an outage.
 TOLD_SECONDS = 60.0
+#: Until the first bookmark of a watch: API servers send one a minute.
+BOOKMARK_SECONDS = 65.0
+#: Until an API server that hangs is told (docs/failure-modes.md): bookmarks stay away for 75, it
+#: does not answer for 30, and 15 more make an outage.
+HANG_SECONDS = 120.0
 
 
 def _ready(bridged: Bridged) -> tuple[str, str]:
@@ -55,6 +62,30 @@ def test_remote_outage_is_told_and_harms_nothing(bridged: Bridged, cut: bool) ->
     assert uids(bridged.remote_pods())["stays"] == before["stays"]
     pod = get_one(bridged.home, "pod", "stays", namespace=bridged.namespace)
     assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+@pytest.mark.timeout(420)
+def test_a_remote_whose_api_server_hangs_is_told(bridged: Bridged) -> None:
+    """It takes connections and says nothing; nothing is asked of it meanwhile."""
+    bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")
+    before = uids(bridged.remote_pods())
+    time.sleep(BOOKMARK_SECONDS)
+    bridged.remote.suspend_component("kube-apiserver")
+    began = time.monotonic()
+    try:
+        wait_for(
+            lambda: _ready(bridged) == ("False", "RemoteUnreachable"),
+            "the node tells that its remote hangs",
+            seconds=HANG_SECONDS,
+        )
+        print(
+            f"measured: the remote's API server hangs: told after {time.monotonic() - began:.1f} s"
+        )
+    finally:
+        bridged.remote.resume_component("kube-apiserver")
+    wait_for(lambda: _ready(bridged)[0] == "True", "the node is Ready again", seconds=TOLD_SECONDS)
+    assert uids(bridged.remote_pods()) == before
 
 
 def test_home_outage_harms_nothing(bridged: Bridged) -> None:

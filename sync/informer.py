@@ -22,7 +22,7 @@ Guarantees, after the semantics of client-go's reflector:
   `failing_since` tells since when and `error` why; the store stays as it was.
 - `hurry` ends the wait after a failure: what it failed for may have changed.
 - A server does not cut a watch whose credential it would no longer accept: `doubt` has it asked for
-  anew.
+  anew. One that hangs does not cut it either: a watch whose bookmarks stay away is asked for anew.
 - `refresh` lists anew and returns when the store is no older than the call: for whoever must know
   what another process wrote until then.
 - A server that forgets versions faster than it is listed is listed ever more seldom.
@@ -45,6 +45,7 @@ from sync.kube.client import KubeClient
 from sync.kube.errors import CertificateError, Gone, KubeError, Unreachable, from_status
 from sync.kube.resources import CONFIG_MAPS, SECRETS, Resource
 from sync.kube.sockets import lose_soon
+from sync.kube.transport import REQUEST_TIMEOUT
 from sync.sharing import Pool, itself, keep_old, pool_pod
 from sync.store import Indexer, Key, Store, key_of
 from sync.versions import newer, older, version_of
@@ -60,6 +61,10 @@ Handler = Callable[[Object | None, Object | None], None]
 WATCH_SECONDS = (300, 600)
 #: How long after that the server may be silent before its silence counts as a cut.
 WATCH_GRACE = 30.0
+#: Seconds of silence after which a watch is asked for anew, where the server sends bookmarks: it
+#: sends one a minute (defaultBookmarkFrequency in storage/cacher/cacher.go of k8s.io/apiserver),
+#: and may be busy.
+SILENCE = 75.0
 #: Bytes of a watch that are read while its events wait for their turn. A server ends a watch to
 #: which it cannot write for 50 to 100 ms (storage/cacher/time_budget.go in k8s.io/apiserver); of
 #: one that selects by ``spec.nodeName`` it keeps no more than ten events (watch_cache.go).
@@ -142,6 +147,8 @@ class Informer:
         self._refreshing: list[asyncio.Future[None]] = []
         # Whether a watch has worked since the last list was begun.
         self._watched = False
+        # Whether the server is known to send bookmarks.
+        self._bookmarks = False
 
     def __repr__(self) -> str:
         where = f" in {self._namespace}" if self._namespace else ""
@@ -317,9 +324,13 @@ class Informer:
         loop = asyncio.get_running_loop()
         started, handled = loop.time(), 0
         async with self.client.stream(
-            path, query=query, idle=seconds + WATCH_GRACE, ahead=READ_AHEAD
+            path,
+            query=query,
+            answer=REQUEST_TIMEOUT,
+            idle=seconds + WATCH_GRACE,
+            ahead=READ_AHEAD,
         ) as response:
-            self.heard = loop.time()
+            self._hears()
             if self._lost_soon:
                 _lose_soon(response)
             lives = loop.call_later(SHORT_WATCH, self._watch_works)
@@ -327,7 +338,7 @@ class Informer:
                 with self.client.reading(path):
                     lines = Lines()
                     while chunk := await response.content.readany():
-                        self.heard = loop.time()
+                        self._hears()
                         for line in lines.of(chunk):
                             self._event(line)
                             if not handled:
@@ -339,6 +350,15 @@ class Informer:
                 lives.cancel()
         if not handled and loop.time() - started < SHORT_WATCH:
             raise UselessWatch("the watch ended at once", side=self.client.side, what=f"GET {path}")
+
+    def _hears(self) -> None:
+        now = self.heard = asyncio.get_running_loop().time()
+        standing = self._standing
+        if not self._bookmarks or standing is None:
+            return
+        ends = standing.when()
+        if ends is None or ends > now:  # else it is to end now, by `doubt`
+            standing.reschedule(now + SILENCE)
 
     def _event(self, line: bytes) -> None:
         if self._is_known(line):
@@ -364,6 +384,9 @@ class Informer:
                 self._ended(key_of(obj), obj, known)
         elif kind in ("ADDED", "MODIFIED"):
             self._put(obj)
+        elif kind == "BOOKMARK":
+            self._bookmarks = True
+            self._hears()
         self._version = version_of(obj) or self._version
 
     def _is_known(self, line: bytes) -> bool:

@@ -276,15 +276,16 @@ class Transport:
         path: str,
         *,
         query: Query | None = None,
+        answer: float | None = None,
         idle: float | None = None,
         ahead: int = READ_AHEAD,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """An answer whose body is read as it comes (a watch, a log).
 
-        ``idle`` is how many seconds of silence mean that the peer is gone; ``ahead`` how many bytes
-        are read before the caller asks for them (aiohttp takes up to twice as many). Raises as
-        `request` does where the answer is a failure; an error while reading is the caller's to
-        map with `reading`.
+        ``answer`` is how many seconds the answer may take to begin, ``idle`` how many of silence
+        mean that the peer is gone; ``ahead`` how many bytes are read before the caller asks for
+        them (aiohttp takes up to twice as many). Raises as `request` does where the answer is a
+        failure; an error while reading is the caller's to map with `reading`.
         """
         what = f"GET {path}"
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=idle)
@@ -292,9 +293,13 @@ class Transport:
             seen = self.access.generation
             route = self._route()
             with self._transport_errors(what):
-                response = await _entered(self._streams).get(
-                    route.url(path, query), timeout=limits, read_bufsize=ahead, **route.options()
-                )
+                async with asyncio.timeout(answer):
+                    response = await _entered(self._streams).get(
+                        route.url(path, query),
+                        timeout=limits,
+                        read_bufsize=ahead,
+                        **route.options(),
+                    )
             self.measures.streams[str(response.status)] += 1
             try:
                 if response.status < 300:

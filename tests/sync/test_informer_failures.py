@@ -12,7 +12,7 @@ from aiohttp import web
 from sync import informer as informer_module
 from sync.informer import Informer
 from sync.kube.client import KubeClient
-from sync.kube.errors import Unauthorized
+from sync.kube.errors import Unauthorized, Unreachable
 from sync.kube.resources import CONFIG_MAPS
 from sync.store import Key
 from tests.fakeapi import FakeApi, Fault
@@ -105,6 +105,45 @@ async def test_a_watch_that_is_doubted_goes_on_from_where_it_was_or_is_refused(
         api.heal()
         await caught_up(api, informer)
         await api.until(lambda: informer.error is None)
+
+
+async def test_a_watch_whose_bookmarks_stay_away_is_asked_for_anew(
+    api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server hangs: its connections stand, and nothing comes."""
+    monkeypatch.setattr(informer_module, "SILENCE", 0.1)
+    monkeypatch.setattr(informer_module, "REQUEST_TIMEOUT", 0.1)
+    async with watching(informer):
+        await api.until(api.open_watches)
+        api.clear_log()
+        await asyncio.sleep(0.3)
+        assert not api.requests("GET"), "it may be a server that sends no bookmarks"
+
+        api.bookmark()
+        await api.until(lambda: api.requests("GET"))
+        assert all(entry.watch for entry in api.log)
+        assert informer.error is None, "the server answers"
+
+        api.fail(Fault(watch=True, delay=60, times=None))
+        await api.until(lambda: isinstance(informer.error, Unreachable))
+        api.heal()
+        api.put(config_map("a"))
+        await caught_up(api, informer)
+        await api.until(lambda: informer.error is None)
+        assert informer.store.get(Key("default", "a"))
+
+
+async def test_a_watch_that_says_something_is_not_asked_for_anew(
+    api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(informer_module, "SILENCE", 1.0)
+    async with watching(informer):
+        await api.until(api.open_watches)
+        api.clear_log()
+        for _ in range(15):
+            api.bookmark()
+            await asyncio.sleep(0.1)
+        assert not api.requests("GET")
 
 
 @pytest.mark.usefixtures("proven_soon")
