@@ -48,7 +48,12 @@ async def test_pods_in_short(simulated: dict[str, Cluster]) -> None:
         missing = {one.figure for one in TARGETS if one.benchmark == report.benchmark}
         if report.benchmark == "growth":
             missing = {"references.ratio"}
-        assert not missing - report.figures.keys()
+        # Of two pods it can be that the remote's own word comes before the answer to the request:
+        # what then took no time has no ratio.
+        for name in missing - report.figures.keys():
+            assert name.endswith("_of_least"), name
+            least = name.replace("bridge.", "least.").replace("_of_least", "_ms")
+            assert report.figures[least].median <= 0, name
         assert all(figure.rounds for figure in report.figures.values())
     writes = reports[0].figures
     assert writes["least.writes"].median >= 4

@@ -38,23 +38,21 @@ from collections.abc import Callable, Iterable, Mapping
 import aiohttp
 import orjson
 
-from sync import defects
 from sync.about import about
 from sync.backoff import Backoff
+from sync.keeper import Handler, Keeper
 from sync.kube.client import KubeClient
 from sync.kube.errors import CertificateError, Gone, KubeError, Unreachable, from_status
 from sync.kube.resources import CONFIG_MAPS, SECRETS, Resource
 from sync.kube.sockets import lose_soon
 from sync.kube.transport import REQUEST_TIMEOUT
-from sync.sharing import Pool, itself, keep_old, pool_pod
+from sync.sharing import Pool
 from sync.store import Indexer, Key, Store, key_of
 from sync.versions import newer, older, version_of
 from sync.watchlines import Lines, head_of
-from translators.types import Object, metadata, uid_of
+from translators.types import Object, uid_of
 
 log = logging.getLogger(__name__)
-
-Handler = Callable[[Object | None, Object | None], None]
 
 #: The server ends a watch after a random time in this range of seconds (client-go: 5 to 10
 #: minutes), so that the watches of many bridges spread over the API servers.
@@ -127,12 +125,10 @@ class Informer:
         self._namespace = namespace
         self._labels = labels
         self._fields = fields
-        self._slim = slim or _without_managed_fields
-        self._pool = pool
+        self._keeper = Keeper(client, resource, self.store, slim=slim, pool=pool)
         self._lost_soon = lost_soon
         self._version = ""
         self._written: set[Key] = set()
-        self._handlers: list[Handler] = []
         self._state_handlers: list[Callable[[Informer], None]] = []
         self._rng = rng or random.Random()  # noqa: S311  # jitter, not a secret
         self._backoff = Backoff(first=0.8, cap=30.0, rng=self._rng)
@@ -161,7 +157,7 @@ class Informer:
 
     def on_change(self, handler: Handler) -> None:
         """Calls ``handler(old, new)`` for each change from now on. Add handlers before `run`."""
-        self._handlers.append(handler)
+        self._keeper.on_change(handler)
 
     def on_state(self, handler: Callable[[Informer], None]) -> None:
         """Calls ``handler(self)`` when it begins to fail, when that has another kind of reason,
@@ -200,7 +196,7 @@ class Informer:
             self._written.add(key)
         elif self.store.get(key) is None and not newer(version_of(obj), self._version):
             return
-        self._put(self._slim(obj))
+        self._keeper.put(obj)
 
     def keep_less(self, obj: Object, less: Object) -> None:
         """Keeps ``less`` in the place of ``obj``, if that is still in the store: what is left out
@@ -265,7 +261,7 @@ class Informer:
             known = self.store.get(key)
             since = key in self._written and newer(version_of(known or {}), page.resource_version)
             if known is not None and not since:
-                self._remove(key, known)
+                self._keeper.remove(key, known)
         self._works()
         self.heard = asyncio.get_running_loop().time()
         self.synced.set()
@@ -287,7 +283,7 @@ class Informer:
             present.add(key)
             # A list is the truth even where its versions are lower (a server restored from a
             # backup), but for what a write of ours returned while it was being read.
-            self._put(item, back_too=key not in self._written)
+            self._keeper.put(item, back_too=key not in self._written)
             if count % BATCH == 0:
                 await asyncio.sleep(0)
 
@@ -381,9 +377,9 @@ class Informer:
             known = self.store.get(key_of(obj))
             # Objects that leave the selection are told as deleted too, and can come back to it.
             if known is not None and uid_of(known) == uid_of(obj) and not older(obj, known):
-                self._ended(key_of(obj), obj, known)
+                self._keeper.end(obj, known)
         elif kind in ("ADDED", "MODIFIED"):
-            self._put(obj)
+            self._keeper.put(obj)
         elif kind == "BOOKMARK":
             self._bookmarks = True
             self._hears()
@@ -402,67 +398,6 @@ class Informer:
         return True
 
     # -- state -----------------------------------------------------------------------------
-
-    def _put(self, obj: Object, *, back_too: bool = False) -> None:
-        key = key_of(obj)
-        old = self.store.get(key)
-        if old is not None:
-            version, known = version_of(obj), version_of(old)
-            same = uid_of(old) == uid_of(obj)
-            if (same and version == known) or not (back_too or newer(version, known)):
-                return
-            if not same:
-                # One object took the name of another, and the deletion was not seen: tell both.
-                self._remove(key, old)
-                old = None
-        try:
-            obj = self._kept(obj, old)
-            self.store.put(obj)
-        except Exception as error:  # noqa: BLE001  # one object must not end the watch of all
-            self._defect(key, error)
-        else:
-            self._tell(old, obj)
-
-    def _kept(self, obj: Object, old: Object | None) -> Object:
-        """What is kept of an object that has just come, and is nobody else's."""
-        obj = self._slim(obj)
-        if old is not None:
-            keep_old(obj, old, self._pool or itself)
-        elif self._pool is not None:
-            pool_pod(obj, self._pool)
-        return obj
-
-    def _ended(self, key: Key, obj: Object, known: Object) -> None:
-        try:
-            last = self._kept(obj, known)
-        except Exception as error:  # noqa: BLE001  # one object must not end the watch of all
-            self._defect(key, error)
-            last = known
-        self._remove(key, last)
-
-    def _remove(self, key: Key, last: Object) -> None:
-        self.store.remove(key)
-        self._tell(last, None)
-
-    def _tell(self, old: Object | None, new: Object | None) -> None:
-        for handler in self._handlers:
-            try:
-                handler(old, new)
-            except Exception as error:  # noqa: BLE001  # others need theirs
-                self._defect(key_of(new or old or {}), error)
-
-    def _defect(self, key: Key, error: Exception) -> None:
-        self.client.measures.defects[str(self.resource)] += 1
-        log.error(
-            "%s: %s %s: a defect in the bridge; please report it: %s",
-            self.client.side,
-            self.resource,
-            key,
-            defects.trace(error),
-            extra=about(
-                self.resource.kind, key.name, namespace=key.namespace, cluster=self.client.side
-            ),
-        )
 
     def _watch_works(self) -> None:
         self._watched = True
@@ -508,9 +443,3 @@ def _is_away(error: KubeError) -> bool:
     """Whether nobody answered."""
     answered = isinstance(error, CertificateError | UselessWatch)
     return isinstance(error, Unreachable) and not answered
-
-
-def _without_managed_fields(obj: Object) -> Object:
-    """The object without what is often a third of its size and read by nobody here."""
-    metadata(obj).pop("managedFields", None)
-    return obj
