@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import tempfile
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,15 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.clusters import Settings, kind, kind_config, node_image, oci_runtime, recipes
+from e2e.clusters import (
+    Settings,
+    kind,
+    kind_config,
+    node_image,
+    node_image_prune,
+    oci_runtime,
+    recipes,
+)
 from e2e.clusters.addresses import Plan
 from e2e.clusters.cgroups import Hierarchy
 from e2e.clusters.engine import Engine
@@ -179,6 +188,76 @@ def test_an_image_that_is_named_is_taken(tmp_path: Path, made: list[str]) -> Non
     assert chosen(FakeEngine("", frozenset({STOCK})), tmp_path, "local").name == LOCAL
     assert chosen(FakeEngine(""), tmp_path, "mine:1") == NodeImage("mine:1", V34)
     assert made == [LOCAL]
+
+
+# -- how long one is kept ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Images(Engine):
+    """An engine with images: name → (made, named last); some cannot be removed."""
+
+    made: dict[str, tuple[str, str]] = field(default_factory=dict)
+    busy: frozenset[str] = frozenset()
+    removed: list[str] = field(default_factory=list)
+
+    def docker(
+        self,
+        *argv: str | Path,
+        check: bool = True,
+        input: str | None = None,  # noqa: A002
+        timeout: float | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        words = tuple(map(str, argv))
+        said, code = "", 0
+        if words[1] == "ls":
+            said = "\n".join(self.made)
+        elif words[1] == "inspect":
+            said = json.dumps([self._described(name) for name in words[2:]])
+        elif words[1] == "rm":
+            code = 1 if words[2] in self.busy else 0
+            self.removed.extend(words[2:] if code == 0 else [])
+        return subprocess.CompletedProcess(words, code, said, "")
+
+    def _described(self, name: str) -> dict[str, Any]:
+        created, tagged = self.made[name]
+        metadata = {"LastTagTime": tagged}
+        return {"RepoTags": [name, "other:1"], "Created": created, "Metadata": metadata}
+
+
+def images(count: int) -> dict[str, tuple[str, str]]:
+    """The first one was made first, and named again later than any other but the last."""
+    days = {f"repo:{n}": f"2026-01-{n + 1:02}T10:00:00.123456789Z" for n in range(count)}
+    named = {name: (day, day) for name, day in days.items()}
+    return named | {"repo:0": (days["repo:0"], f"2026-01-{count:02}T09:00:00Z")}
+
+
+def test_the_images_that_were_used_last_are_kept() -> None:
+    engine = Images("", made=images(node_image_prune.KEPT + 2))
+    said: list[str] = []
+    node_image_prune.prune(engine, "repo", said.append)
+    assert sorted(engine.removed) == ["repo:1", "repo:2"]
+    assert [line.partition(":")[0] for line in said] == ["removed repo"] * 2
+
+
+def test_an_image_that_a_container_is_made_of_stays() -> None:
+    engine = Images("", made=images(node_image_prune.KEPT + 2), busy=frozenset({"repo:1"}))
+    node_image_prune.prune(engine, "repo", silent)
+    assert engine.removed == ["repo:2"]
+
+
+def test_nothing_is_removed_below_the_bound() -> None:
+    for count in (0, node_image_prune.KEPT):
+        engine = Images("", made=images(count) if count else {})
+        node_image_prune.prune(engine, "repo", silent)
+        assert engine.removed == []
+
+
+def test_what_a_killed_run_had_put_together_goes(tmp_path: Path) -> None:
+    (tmp_path / f"{node_image_prune.PARTIAL}x/root").mkdir(parents=True)
+    (tmp_path / ".node-image.lock").touch()
+    node_image_prune.remove_partial(tmp_path)
+    assert [it.name for it in tmp_path.iterdir()] == [".node-image.lock"]
 
 
 def test_kubeadms_dns_server_knows_what_kubeadm_writes() -> None:
