@@ -26,6 +26,7 @@ from e2e.clusters.addresses import Plan
 from e2e.clusters.cgroups import Hierarchy
 from e2e.clusters.engine import Engine
 from e2e.clusters.errors import InvalidRequest
+from e2e.clusters.kind_control import KindControl, worker_name
 from e2e.clusters.model import Progress, silent
 from e2e.clusters.node_image import NodeImage
 from e2e.clusters.record import slots, write_slot
@@ -53,6 +54,19 @@ def test_each_cluster_of_a_set_has_addresses_of_its_own() -> None:
         "podSubnet": "10.209.32.0/20",
         "serviceSubnet": "10.209.144.0/20",
     }
+
+
+def test_nodes_beyond_the_first_are_workers() -> None:
+    made = kind_config.cluster_config(PLAN, V34, audit=Path("/a"), cgroup_v1=True, node_count=3)
+    control_plane, *workers = made["nodes"]
+    assert control_plane["role"] == "control-plane"
+    assert "extraMounts" in control_plane
+    assert workers == [{"role": "worker"}] * 2
+    assert [worker_name("cb-home", n) for n in (1, 2, 3)] == [
+        "cb-home-worker",
+        "cb-home-worker2",
+        "cb-home-worker3",
+    ]
 
 
 def test_policies_that_change_objects_are_turned_on_where_they_are_not_by_themselves() -> None:
@@ -309,6 +323,65 @@ def test_a_process_that_asks_for_nothing_stays_as_it_is() -> None:
 )
 def test_the_file_is_found_that_runc_will_read(line: str, found: tuple[Path, bool] | None) -> None:
     assert oci_runtime.described(line.split()) == found
+
+
+# -- a cluster that is cut off --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Nodes(Engine):
+    """Containers with an address each, and with packet rules as iptables has them."""
+
+    rules: dict[str, list[str]] = field(default_factory=dict)
+
+    def docker(
+        self,
+        *argv: str | Path,
+        check: bool = True,
+        input: str | None = None,  # noqa: A002
+        timeout: float | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        _, node, *words = map(str, argv)
+        rules = self.rules.setdefault(node, [])
+        if words[0] == "hostname":
+            return subprocess.CompletedProcess(words, 0, f"ip-of-{node}\n", "")
+        _, _, _, table, what, *rule = words
+        line = " ".join([table, *rule])
+        if what == "-I":
+            rules.insert(0, line)
+        elif what == "-D":
+            rules.remove(line)
+        return subprocess.CompletedProcess(words, 0 if what != "-C" or line in rules else 1, "", "")
+
+
+def cut_off(node_count: int) -> tuple[KindControl, Nodes]:
+    engine = Nodes("")
+    control = KindControl(Path("kind"), engine, "c", Path(), ("kubectl",), node_count)
+    for _ in range(2):  # once is enough
+        control.connect(connected=False)
+    return control, engine
+
+
+def test_a_cluster_that_is_cut_off_loses_all_packets_but_those_between_its_nodes() -> None:
+    control, engine = cut_off(2)
+    assert engine.rules["c-worker"] == [
+        "mangle POSTROUTING -o eth0 -d ip-of-c-control-plane -j ACCEPT",
+        "mangle POSTROUTING -o eth0 -j DROP",
+        "raw PREROUTING -i eth0 -s ip-of-c-control-plane -j ACCEPT",
+        "raw PREROUTING -i eth0 -j DROP",
+    ]
+    control.connect(connected=True)
+    assert engine.rules == {"c-control-plane": [], "c-worker": []}
+
+
+def test_a_cluster_of_one_node_that_is_cut_off_loses_all() -> None:
+    _, engine = cut_off(1)
+    assert engine.rules == {
+        "c-control-plane": [
+            "mangle POSTROUTING -o eth0 -j DROP",
+            "raw PREROUTING -i eth0 -j DROP",
+        ]
+    }
 
 
 # -- removal -------------------------------------------------------------------------------
