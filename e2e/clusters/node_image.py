@@ -7,9 +7,9 @@ backend builds; the control plane's images, each with one static program in it, 
 containerd. It is kept in the Docker engine, under the versions of all that is in it, as long as
 `e2e.clusters.node_image_prune` says.
 
-What differs from the published image: one node a cluster (its pod network is a cable to each pod,
-written for the addresses that the node was given, in place of kindnetd), and nothing that
-provisions storage.
+What differs from the published image: its pod network is a cable to each pod, written for the
+addresses that the node was given, in place of kindnetd (between the nodes of a cluster the ways are
+made from outside: `e2e.clusters.kind_control`), and nothing provisions storage.
 """
 
 from __future__ import annotations
