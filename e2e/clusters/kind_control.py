@@ -122,6 +122,22 @@ class KindControl:
         if there != wanted:
             self.inside(*filtering, "-I" if wanted else "-D", *rule, node=node)
 
+    def ways(self, pods: str, address: str) -> dict[str, str]:
+        # Through another node the first packet would get there, and no further one: what comes back
+        # takes the short way, and a node drops a connection of which it sees one half.
+        return dict(self._known().values()) if self.node_count > 1 else {pods: address}
+
+    def _known(self) -> dict[str, tuple[str, str]]:
+        """Of each node, by name: the range of its pods, and its own address."""
+        listed = json.loads(self._kubectl("get", "nodes", "--output", "json"))["items"]
+        return {
+            it["metadata"]["name"]: (
+                it["spec"]["podCIDR"],
+                next(a["address"] for a in it["status"]["addresses"] if a["type"] == "InternalIP"),
+            )
+            for it in listed
+        }
+
     def route(self, pods: str, via: str | None) -> None:
         way = (pods, "via", via) if via is not None else ("unreachable", pods)
         for node in self.nodes:
@@ -131,13 +147,11 @@ class KindControl:
         """Have each node know the way to the pods of the others, and not change the addresses of
         what its pods send there. The published image has kindnetd, which does just that.
         """
-        listed = json.loads(self._kubectl("get", "nodes", "--output", "json"))["items"]
-        ranges = {it["metadata"]["name"]: it["spec"]["podCIDR"] for it in listed}
-        for node in self.nodes:
-            for other in self.nodes:
+        known = self._known()
+        for node, (own, _) in known.items():
+            for other, (theirs, address) in known.items():
                 if other != node:
-                    own, theirs = ranges[node], ranges[other]
-                    way = (theirs, "via", self._address(other))
+                    way = (theirs, "via", address)
                     self.inside("ip", "route", "replace", *way, node=node)
                     unchanged = ("POSTROUTING", "-s", own, "-d", theirs, "-j", "ACCEPT")
                     self._have_rule(node, "nat", unchanged, wanted=True)

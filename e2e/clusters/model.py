@@ -177,6 +177,12 @@ class Control(Protocol):
     def connect(self, *, connected: bool) -> None:
         """Cut the cluster off from host and other clusters, or end that."""
 
+    def ways(self, pods: str, address: str) -> dict[str, str]:
+        """Where others send what is for the pods of this cluster: range → a node's address.
+
+        `pods` are all of its ranges in one, `address` its control plane's.
+        """
+
     def route(self, pods: str, via: str | None) -> None:
         """Have a way to other pods through that node, or know that there is none, on each node."""
 
@@ -272,7 +278,8 @@ class Cluster:
 
     def route_pods(self, other: Cluster, *, routed: bool) -> None:
         """Have this cluster know a way to the other one's pods, or none."""
-        self.control.route(other.pod_cidr, other.node_ip if routed else None)
+        for pods, via in other.control.ways(other.pod_cidr, other.node_ip).items():
+            self.control.route(pods, via if routed else None)
 
     def load_images(self, archive: Path) -> None:
         """Import a Docker or OCI image archive into each node."""
