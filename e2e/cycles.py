@@ -3,10 +3,11 @@
     python -m e2e.cycles --backend kind --prefix cycle -n 10
 
 After each cycle the machine is compared with what it was before the first: mounts, network
-interfaces and namespaces, routes, packet rules, cgroups, containers, and processes of the programs
-that clusters are made of. Exit status 1 at the first cycle that fails or leaves something. As root,
-on a machine where no other clusters come or go meanwhile; with `--shared`, only what has the name
-of this set or of Docker is looked at.
+interfaces and namespaces, routes, packet rules, cgroups, containers with their volumes and
+networks, and processes of the programs that clusters are made of. Exit status 1 at the first cycle
+that fails or leaves something. As root, on a machine where no other clusters come or go meanwhile;
+with `--shared`, others may be used: only what has the name of this set or of Docker counts, and is
+not within a container that runs.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from e2e import clusters
-from e2e.clusters import Backend, Settings
+from e2e.clusters import Backend, Settings, engine
 from e2e.clusters.cgroups import hierarchies
 from e2e.clusters.mounts import MOUNTS
 from e2e.clusters.processes import identify
@@ -46,6 +47,9 @@ PROGRAMS = frozenset(
         "systemd",
     }
 )
+
+#: Seconds between two looks where others work, too.
+SETTLE = 5.0
 
 _ROOT = Path(__file__).parent.parent
 #: Lines of text, of which none may be new afterwards.
@@ -101,6 +105,20 @@ def _processes() -> list[str]:
     return found
 
 
+def _docker(*argv: str) -> list[str]:
+    """What the engine says that runs, be it private or not; nothing where none does."""
+    found = engine.find()
+    return found.docker(*argv).stdout.splitlines() if found else []
+
+
+def _in_engine() -> list[str]:
+    return [
+        *_docker("ps", "--all", "--no-trunc", "--format", "container {{.Names}} {{.ID}}"),
+        *_docker("volume", "ls", "--format", "docker volume {{.Name}}"),
+        *_docker("network", "ls", "--no-trunc", "--format", "docker network {{.Name}} {{.ID}}"),
+    ]
+
+
 _LOOKS: Mapping[str, Callable[[], list[str]]] = {
     "mount": _mounts,
     "interface": _links,
@@ -108,9 +126,22 @@ _LOOKS: Mapping[str, Callable[[], list[str]]] = {
     "route": lambda: _said("ip", "route", "show"),
     "rule": _rules,
     "cgroup": _cgroups,
-    "container": lambda: _said("docker", "ps", "--all", "--quiet"),
+    "engine": _in_engine,
     "process": _processes,
 }
+
+
+def of_set(lines: Iterable[str], prefix: str, running: Iterable[str]) -> list[str]:
+    """Those that a set of clusters may have left where others are used, too.
+
+    `running` are the ids of containers that run: what is within them is others'.
+    """
+    others = set(running)
+    return [
+        line
+        for line in lines
+        if (prefix in line or "docker" in line.lower()) and not any(it in line for it in others)
+    ]
 
 
 def cycle(settings: Settings) -> None:
@@ -150,8 +181,11 @@ def main() -> None:
         started = time.monotonic()
         cycle(settings)
         found = left(before, state())
-        if arguments.shared:
-            found = [line for line in found if settings.prefix in line or "docker" in line.lower()]
+        if arguments.shared and found:
+            time.sleep(SETTLE)  # Others' commands in their containers come and go.
+            still = left(before, state())
+            running = _docker("ps", "--no-trunc", "--quiet")
+            found = of_set((line for line in found if line in still), settings.prefix, running)
         print(f"cycle {number}: {time.monotonic() - started:.0f} s, {len(found)} left over")
         if found:
             print("\n".join(found))

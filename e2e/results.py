@@ -3,7 +3,8 @@
     python -m e2e.results native=native.xml kind=kind.xml
 
 Each argument names a run and the file that pytest's `--junitxml` wrote of it; `make test-e2e` and
-`make test-kind` write one into .results. A row is a file of tests: how many passed of how many, and
+`make test-kind` write one into .results. A run of several parts is named several times; of a test
+that is in two of them, the later counts. A row is a file of tests: how many passed of how many, and
 the seconds that they took. Tests that did not pass are named below. Exit status 1 where there are
 any.
 """
@@ -45,6 +46,11 @@ def read(text: str) -> list[Result]:
     return list(found.values())
 
 
+def joined(parts: Iterable[Sequence[Result]]) -> list[Result]:
+    """One run of several: of a test that is in two of them, the later counts."""
+    return list({(it.module, it.name): it for part in parts for it in part}.values())
+
+
 def table(runs: Mapping[str, Sequence[Result]]) -> str:
     """Markdown: a row for each module, a column for each run, and a row of sums."""
     modules = sorted({it.module for results in runs.values() for it in results})
@@ -81,12 +87,13 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m e2e.results", description=__doc__)
     parser.add_argument("runs", nargs="+", metavar="NAME=FILE")
-    runs: dict[str, list[Result]] = {}
+    parts: dict[str, list[list[Result]]] = {}
     for argument in parser.parse_args().runs:
         name, equals, file = argument.partition("=")
         if not equals:
             parser.error(f"{argument}: give NAME=FILE")
-        runs[name] = read(Path(file).read_text())
+        parts.setdefault(name, []).append(read(Path(file).read_text()))
+    runs = {name: joined(own) for name, own in parts.items()}
     print(table(runs))
     if lines := not_passed(runs):
         print("\n".join(["", *lines]))

@@ -156,8 +156,9 @@ def test_kubectl_top_says_what_the_remotes_kubelet_says(bridged: Bridged, foreig
         assert bridged.remote_namespace not in ours, path
     for path in ("/pods", "/runningpods/"):
         listed = json.loads(kubelet(bridged.home, bridged.node, path))["items"]
-        assert [it["metadata"]["name"] for it in listed] == ["busy"]
-        assert listed[0]["metadata"]["namespace"] == bridged.namespace
+        found = {(it["metadata"]["namespace"], it["metadata"]["name"]) for it in listed}
+        # Home's own DaemonSets may have a pod on every node; nobody else has one here.
+        assert {it for it in found if it[0] != "kube-system"} == {(bridged.namespace, "busy")}, path
 
 
 @pytest.mark.usefixtures("metrics_server")

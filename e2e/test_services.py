@@ -10,6 +10,7 @@ import pytest
 from e2e.clusters.model import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, is_ready, wait_for
+from e2e.workloads import web
 
 OURS = "endpointslice.kubernetes.io/managed-by=cluster-bridge"
 
@@ -71,10 +72,19 @@ def wait_until_ready(bridged: Bridged, count: int) -> None:
     wait_for(lambda: [is_ready(pod) for pod in bridged.home_pods()] == [True] * count, "Ready")
 
 
-def who_answers(cluster: Cluster, namespace: str, pod: str, host: str, port: int = 80) -> str:
-    """Has a pod ask a host by name, and returns the name of the pod that answers; "" for none."""
+def who_answers(
+    cluster: Cluster,
+    namespace: str,
+    pod: str,
+    host: str,
+    port: int = 80,
+    *,
+    question: str = "hostname",
+) -> str:
+    """Has a pod ask a host by name, and returns what is answered; "" for nothing. By default that
+    is the name of the pod that answers."""
     query = urlencode(
-        {"request": "hostname", "protocol": "http", "host": host, "port": port, "tries": 1}
+        {"request": question, "protocol": "http", "host": host, "port": port, "tries": 1}
     )
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}:8080/proxy/dial?{query}"
     said = cluster.kubectl("get", "--raw", path, check=False)
@@ -115,6 +125,45 @@ def test_pods_of_both_clusters_reach_those_of_both_by_the_names_of_services(
     wait_for(lambda: not slices(bridged), "an endpoint that is gone at home is gone")
     bridged.kubectl("delete", "pod", "far", "--wait=false")
     wait_for(lambda: not services(bridged), "with the last pod the Services are gone")
+
+
+def usable(cluster: Cluster) -> set[str]:
+    """The nodes that take any pod."""
+    closed = {"NoSchedule", "NoExecute"}
+    return {
+        it["metadata"]["name"]
+        for it in get(cluster, "nodes")
+        if not closed & {taint["effect"] for taint in it["spec"].get("taints", [])}
+    }
+
+
+def test_pods_on_all_nodes_of_the_remote_are_reached_and_seen_by_their_own_addresses(
+    bridged: Bridged, home: Cluster, remote: Cluster
+) -> None:
+    """Of a remote with one node, as with several."""
+    nodes = usable(remote)
+    bridged.apply(server("near", min(usable(home))))
+    bridged.apply(web(bridged.node))
+    bridged.kubectl("scale", "deployment/web", f"--replicas={max(3, 2 * len(nodes))}")
+    bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
+    pods = [it for it in bridged.home_pods() if it["metadata"]["name"] != "near"]
+    addresses = {it["metadata"]["name"]: it["status"]["podIP"] for it in pods}
+    assert {it["spec"]["nodeName"] for it in bridged.remote_pods()} == nodes
+
+    for name, address in addresses.items():
+        wait_for(
+            lambda name=name, address=address: (  # type: ignore[misc]
+                who_answers(home, bridged.namespace, "near", address, 8080) == name
+            ),
+            f"a pod at home reaches {name}",
+        )
+        assert name in bridged.kubectl("exec", name, "--", "hostname")
+    there = bridged.remote_namespace
+    for asking, own in addresses.items():
+        for asked, address in addresses.items():
+            if asking != asked:
+                said = who_answers(remote, there, asking, address, 8080, question="clientip")
+                assert said.partition(":")[0] == own, f"{asked} sees {said} for {asking}"
 
 
 @pytest.mark.join("--network=none")

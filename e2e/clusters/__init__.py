@@ -117,6 +117,7 @@ def choose(settings: Settings, wanted: Sequence[ClusterSpec]) -> Backend:
         one that the set has.
     """
     simulated = any(spec.nodes is Nodes.SIMULATED for spec in wanted)
+    several = any(spec.several_real for spec in wanted)
     present = {record.backend for record in read_all(settings).values()}
     if present and settings.backend not in {Backend.AUTO, *present}:
         raise InvalidRequest(
@@ -129,10 +130,16 @@ def choose(settings: Settings, wanted: Sequence[ClusterSpec]) -> Backend:
             "kind has no simulated nodes", next_step="take --backend native for these"
         )
     if present:
-        return present.pop()
-    if settings.backend is not Backend.AUTO:
-        return settings.backend
-    return Backend.KIND if not simulated and kind.available() else Backend.NATIVE
+        found = present.pop()
+    elif settings.backend is not Backend.AUTO:
+        found = settings.backend
+    else:
+        found = Backend.KIND if not simulated and kind.available() else Backend.NATIVE
+    if found is Backend.NATIVE and several:
+        raise InvalidRequest(
+            "a native cluster has one real node", next_step="take --backend kind for several"
+        )
+    return found
 
 
 def _lock(settings: Settings) -> AbstractContextManager[None]:

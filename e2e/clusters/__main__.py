@@ -50,7 +50,9 @@ def up(  # noqa: PLR0917 - typer calls it by keyword
         Backend, typer.Option(help="auto: kind where Docker answers.")
     ] = Backend.AUTO,
     nodes: Annotated[str, typer.Option(metavar="real|simulated[=N]")] = "real",
-    node_count: Annotated[int, typer.Option(help="How many simulated nodes.", min=1)] = 1,
+    node_count: Annotated[
+        int, typer.Option(help="How many nodes; several real ones with kind.", min=1)
+    ] = 1,
     kubernetes: Annotated[
         str, typer.Option(help=f"Version: {', '.join(KUBERNETES)}, or a full one.")
     ] = DEFAULT_KUBERNETES.removeprefix("v"),

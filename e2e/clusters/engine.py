@@ -6,7 +6,8 @@ machine's, and are gone with the namespace. A cable joins the namespace to the m
 route to the containers; there is no way out of it, so that this engine can pull nothing.
 
 The private engine is one for all sets of clusters. It is left running by `up`, and ended by the
-`down` after which no container is left. Images stay in the cache.
+`down` after which no container is left. Images stay in the cache; what else is there and of no use
+goes when the engine starts.
 """
 
 from __future__ import annotations
@@ -221,6 +222,8 @@ def _start(cache: Path, say: Progress) -> Engine:
     # Of an earlier boot, or of an engine that was killed: nothing of it can be of use.
     for container in own.docker("ps", "--all", "--quiet").stdout.split():
         own.docker("rm", "--force", "--volumes", container)
+    for what in ("volume", "image"):  # those of no container, those without a name
+        own.docker(what, "prune", "--force")
     own.docker("network", "rm", NETWORK, check=False)
     subnet = str(_Addresses(_read_slot()).containers)
     masquerade = "com.docker.network.bridge.enable_ip_masquerade=true"

@@ -1,4 +1,4 @@
-"""Clusters in Docker, by `kind`: one container is the node of each cluster.
+"""Clusters in Docker, by `kind`: containers are their nodes, one of each unless more are asked for.
 
 The engine is the one that answers, or a private one (`e2e.clusters.engine`); the node image the
 published one, or one that is put together here (`e2e.clusters.node_image`). The program is taken
@@ -111,6 +111,7 @@ def find(settings: Settings, record: Record) -> Cluster:
         cluster=name,
         cache=settings.cache,
         kubectl=(kubectl, f"--kubeconfig={kubeconfig}"),
+        node_count=record.node_count,
     )
     address = None if engine is None else _address(engine, control.node)
     if engine is None or address is None:
@@ -128,7 +129,7 @@ def find(settings: Settings, record: Record) -> Cluster:
         kubeconfig=kubeconfig,
         server=_server(address.node),
         node_ip=address.node,
-        node_names=(control.node,),
+        node_names=(*control.nodes[1:], control.node),
         pod_cidr=str(plan.pods),
         service_cidr=str(plan.services),
         host_address=engines.host_address(engine) or address.gateway,
@@ -224,6 +225,7 @@ def _create(
         image.kubernetes,
         audit=audit,
         cgroup_v1=any("pids" in tree.options for tree in hierarchies()),
+        node_count=record.node_count,
     )
     kubeconfig, name = settings.kubeconfig(record.name), _kind_name(settings, record.name)
     command: list[str | Path] = [tools.kind, "create", "cluster", "--name", name, "--config", "-"]
@@ -236,6 +238,9 @@ def _create(
     renamed = named_after(kubeconfig.read_text(), record.name, _server(address.node))
     kubeconfig.write_text(renamed)
     cluster = find(settings, record)
+    if record.node_count > 1:
+        assert isinstance(cluster.control, KindControl)
+        cluster.control.join_nodes()
     cluster.load_images(tools.images)
     # As natively: a pod can be created, and names resolve.
     for what in ("create", "serviceaccount/default"), ("available", "deployment/coredns"):
@@ -287,11 +292,9 @@ def _connect_all(settings: Settings) -> None:
     """Routes between all clusters of the set, those that were up before included."""
     clusters = [find(settings, it) for it in read_all(settings).values() if it.ready]
     for one in clusters:
-        assert isinstance(one.control, KindControl)
         for other in clusters:
             if one.name != other.name:
-                route = ("ip", "route", "replace", other.pod_cidr, "via", other.node_ip)
-                one.control.inside(*route)
+                one.route_pods(other, routed=True)
 
 
 # -- removing one ----------------------------------------------------------------------------
@@ -301,7 +304,8 @@ def _delete(engine: Engine, program: Path, settings: Settings, name: str) -> Non
     cluster = _kind_name(settings, name)
     command: list[str | Path] = [program, "delete", "cluster", "--name", cluster]
     command += ["--kubeconfig", settings.kubeconfig(name)]
-    said = engine.docker("inspect", "--format", "{{.Id}}", f"{cluster}-control-plane", check=False)
+    mine = ("--filter", f"label=io.x-k8s.kind.cluster={cluster}")
+    nodes = engine.docker("ps", "--all", "--quiet", "--no-trunc", *mine).stdout.split()
     for left in reversed(range(_DELETE_TRIES)):
         try:
             run(command, env=engine.environment, timeout=_DELETE_TIMEOUT)
@@ -310,10 +314,11 @@ def _delete(engine: Engine, program: Path, settings: Settings, name: str) -> Non
             if not left:
                 raise ClusterError(
                     f"{name} cannot be removed: {error.what}",
-                    where=f"Docker container {cluster}-control-plane",
+                    where=f"Docker containers of {cluster}",
                     next_step="see which of its processes do not end, then run `down` again",
                 ) from error
-            _thaw(said.stdout.strip())
+            for node in nodes:
+                _thaw(node)
     forget(settings, name)
 
 

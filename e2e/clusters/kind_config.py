@@ -23,12 +23,18 @@ _POLICY = f"/etc/kubernetes/{AUDIT_POLICY_FILE}"
 
 
 def cluster_config(
-    plan: Plan, version: KubernetesVersion, *, audit: Path | None, cgroup_v1: bool
+    plan: Plan,
+    version: KubernetesVersion,
+    *,
+    audit: Path | None,
+    cgroup_v1: bool,
+    node_count: int = 1,
 ) -> dict[str, Any]:
     """kind's configuration (kind.x-k8s.io/v1alpha4).
 
     `audit` is a folder of this machine that has the policy and gets the log; none, and there is no
-    log. `cgroup_v1` tells that this machine has nothing newer.
+    log. `cgroup_v1` tells that this machine has nothing newer. Nodes beyond the first are workers,
+    and take what the control plane then does not.
     """
     node: dict[str, Any] = {"role": "control-plane"}
     if audit is not None:
@@ -40,7 +46,7 @@ def cluster_config(
         "kind": "Cluster",
         "apiVersion": "kind.x-k8s.io/v1alpha4",
         "networking": {"podSubnet": str(plan.pods), "serviceSubnet": str(plan.services)},
-        "nodes": [node],
+        "nodes": [node, *({"role": "worker"} for _ in range(node_count - 1))],
         "kubeadmConfigPatches": [
             yaml.safe_dump(patch)
             for patch in (

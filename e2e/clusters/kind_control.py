@@ -21,6 +21,7 @@ from e2e.clusters.processes import POLL
 from e2e.clusters.shell import run
 
 NODE_SUFFIX = "-control-plane"
+_WORKER_SUFFIX = "-worker"
 
 _MANIFESTS = "/etc/kubernetes/manifests"
 _STOPPED = "/etc/kubernetes/stopped"
@@ -42,20 +43,31 @@ _METRICS_API = "/apis/metrics.k8s.io/v1beta1/nodes"
 _METRICS_UNIT = "/etc/systemd/system/metrics-server.service"
 
 
+def worker_name(cluster: str, number: int) -> str:
+    """The container of a cluster's n-th worker, counted from 1, as kind calls it."""
+    return f"{cluster}{_WORKER_SUFFIX}{number if number > 1 else ''}"
+
+
 @dataclass(frozen=True, slots=True)
 class KindControl:
-    """The cluster's only node, which is a container."""
+    """The cluster's nodes, which are containers; components are those of the control plane's."""
 
     program: Path
     engine: Engine
     cluster: str
     cache: Path
     kubectl: tuple[str | Path, ...]
+    node_count: int = 1
 
     @property
     def node(self) -> str:
-        """The node's container."""
+        """The control plane's container."""
         return f"{self.cluster}{NODE_SUFFIX}"
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The containers of all nodes, the control plane's first."""
+        return (self.node, *(worker_name(self.cluster, n) for n in range(1, self.node_count)))
 
     def components(self) -> dict[str, bool]:
         static = {name: bool(self._pids(name)) for name in _STATIC}
@@ -92,16 +104,57 @@ class KindControl:
         self._signal(component, "STOP" if suspended else "CONT")
 
     def connect(self, *, connected: bool) -> None:
-        for table, chain, direction in _CUTS:
-            rule = (chain, direction, "eth0", "-j", "DROP")
-            filtering = ("iptables", "--wait", "--table", table)
-            there = self._succeeds(*filtering, "-C", *rule)
-            if there == connected:
-                self.inside(*filtering, "-D" if connected else "-I", *rule)
+        addresses = {it: self._address(it) for it in self.nodes} if self.node_count > 1 else {}
+        for node in self.nodes:
+            others = [address for other, address in addresses.items() if other != node]
+            for table, chain, direction in _CUTS:
+                # The last one that is inserted is asked first.
+                rules: list[tuple[str, ...]] = [("-j", "DROP")]
+                source = "-s" if direction == "-i" else "-d"
+                rules += [(source, other, "-j", "ACCEPT") for other in others]
+                for rule in rules:
+                    whole = (chain, direction, "eth0", *rule)
+                    self._have_rule(node, table, whole, wanted=not connected)
+
+    def _have_rule(self, node: str, table: str, rule: tuple[str, ...], *, wanted: bool) -> None:
+        filtering = ("iptables", "--wait", "--table", table)
+        there = self._succeeds(*filtering, "-C", *rule, node=node)
+        if there != wanted:
+            self.inside(*filtering, "-I" if wanted else "-D", *rule, node=node)
+
+    def ways(self, pods: str, address: str) -> dict[str, str]:
+        # Through another node the first packet would get there, and no further one: what comes back
+        # takes the short way, and a node drops a connection of which it sees one half.
+        return dict(self._known().values()) if self.node_count > 1 else {pods: address}
+
+    def _known(self) -> dict[str, tuple[str, str]]:
+        """Of each node, by name: the range of its pods, and its own address."""
+        listed = json.loads(self._kubectl("get", "nodes", "--output", "json"))["items"]
+        return {
+            it["metadata"]["name"]: (
+                it["spec"]["podCIDR"],
+                next(a["address"] for a in it["status"]["addresses"] if a["type"] == "InternalIP"),
+            )
+            for it in listed
+        }
 
     def route(self, pods: str, via: str | None) -> None:
         way = (pods, "via", via) if via is not None else ("unreachable", pods)
-        self.inside("ip", "route", "replace", *way)
+        for node in self.nodes:
+            self.inside("ip", "route", "replace", *way, node=node)
+
+    def join_nodes(self) -> None:
+        """Have each node know the way to the pods of the others, and not change the addresses of
+        what its pods send there. The published image has kindnetd, which does just that.
+        """
+        known = self._known()
+        for node, (own, _) in known.items():
+            for other, (theirs, address) in known.items():
+                if other != node:
+                    way = (theirs, "via", address)
+                    self.inside("ip", "route", "replace", *way, node=node)
+                    unchanged = ("POSTROUTING", "-s", own, "-d", theirs, "-j", "ACCEPT")
+                    self._have_rule(node, "nat", unchanged, wanted=True)
 
     def load(self, archive: Path) -> None:
         command: list[str | Path] = [
@@ -133,18 +186,21 @@ class KindControl:
                 raise StartFailed(f"{self.cluster}: no answer of {METRICS}:\n{log}")
             time.sleep(POLL)
 
-    def inside(self, *argv: str, check: bool = True, text: str | None = None) -> str:
-        """Run a command in the node; its standard output."""
+    def inside(
+        self, *argv: str, check: bool = True, text: str | None = None, node: str | None = None
+    ) -> str:
+        """Run a command in a node, by default the control plane's; its standard output."""
         interactive = () if text is None else ("--interactive",)
-        command = ("exec", *interactive, self.node, *argv)
+        command = ("exec", *interactive, node or self.node, *argv)
         return self.engine.docker(*command, check=check, input=text).stdout
 
     def _kubectl(self, *argv: str, check: bool = True, text: str | None = None) -> str:
         command: list[str | Path] = [*self.kubectl, *argv]
         return run(command, check=check, input=text).stdout
 
-    def _succeeds(self, *argv: str) -> bool:
-        return self.engine.docker("exec", self.node, *argv, check=False).returncode == 0
+    def _succeeds(self, *argv: str, node: str | None = None) -> bool:
+        command = ("exec", node or self.node, *argv)
+        return self.engine.docker(*command, check=False).returncode == 0
 
     def _services(self) -> tuple[str, ...]:
         more = (METRICS,) if self._succeeds("test", "-e", _METRICS_UNIT) else ()
@@ -154,8 +210,8 @@ class KindControl:
         said = self.inside("systemctl", "is-active", service, check=False).strip()
         return said in {"active", "reloading"}
 
-    def _address(self) -> str:
-        return self.inside("hostname", "--ip-address").split()[0]
+    def _address(self, node: str | None = None) -> str:
+        return self.inside("hostname", "--ip-address", node=node).split()[0]
 
     def _pids(self, component: str) -> list[str]:
         return self.inside("pgrep", "-x", component[:_COMM], check=False).split()

@@ -34,6 +34,9 @@ _NODES = re.compile(r"(real|simulated)(?:=(\d+))?")
 # The longest path below a cluster's folder is a containerd socket; see _PREFIX for the limit.
 LONGEST_STATE_DIR = 60
 
+#: Each node has 254 addresses of its cluster's for pods (`e2e.clusters.addresses`).
+MAX_REAL_NODES = 16
+
 # Sixteen sets of clusters, each with 65536 addresses, in a corner that few networks use.
 DEFAULT_NETWORK = IPv4Network("10.208.0.0/12")
 
@@ -87,12 +90,17 @@ class ClusterSpec:
                 f"{self.name!r} is no name for a cluster",
                 next_step="take lower-case letters, digits and dashes, at most 20",
             )
-        if self.node_count < 1 or (self.nodes is Nodes.REAL and self.node_count > 1):
+        if self.node_count < 1 or (self.nodes is Nodes.REAL and self.node_count > MAX_REAL_NODES):
             raise InvalidRequest(
                 f"{self.name} cannot have {self.node_count} {self.nodes} nodes",
                 where="--node-count",
-                next_step="one real node, or any number of simulated ones",
+                next_step=f"up to {MAX_REAL_NODES} real nodes, or any number of simulated ones",
             )
+
+    @property
+    def several_real(self) -> bool:
+        """Whether it has more real nodes than one: a control plane, and workers."""
+        return self.nodes is Nodes.REAL and self.node_count > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +177,17 @@ class Control(Protocol):
     def connect(self, *, connected: bool) -> None:
         """Cut the cluster off from host and other clusters, or end that."""
 
+    def ways(self, pods: str, address: str) -> dict[str, str]:
+        """Where others send what is for the pods of this cluster: range → a node's address.
+
+        `pods` are all of its ranges in one, `address` its control plane's.
+        """
+
     def route(self, pods: str, via: str | None) -> None:
-        """Have a way to other pods through that node, or know that there is none."""
+        """Have a way to other pods through that node, or know that there is none, on each node."""
 
     def load(self, archive: Path) -> None:
-        """Import a Docker or OCI image archive into the node."""
+        """Import a Docker or OCI image archive into each node."""
 
     def serve_metrics(self, say: Progress) -> None:
         """Have a metrics-server answer for `metrics.k8s.io`; built if it is not in the cache."""
@@ -186,7 +200,8 @@ class Cluster:
     `host_address` is this machine's own address as the cluster sees it: a server that listens
     there can be dialled from the API server and from pods. `context` is the only context of
     `kubeconfig`, and equals `name`. `audit_log` has a line of JSON for each request that was
-    answered (audit.k8s.io/v1 Event), where the backend keeps one.
+    answered (audit.k8s.io/v1 Event), where the backend keeps one. Of `node_names`, the control
+    plane's is the last where there are several: it takes no pods then.
     """
 
     name: str
@@ -263,10 +278,11 @@ class Cluster:
 
     def route_pods(self, other: Cluster, *, routed: bool) -> None:
         """Have this cluster know a way to the other one's pods, or none."""
-        self.control.route(other.pod_cidr, other.node_ip if routed else None)
+        for pods, via in other.control.ways(other.pod_cidr, other.node_ip).items():
+            self.control.route(pods, via if routed else None)
 
     def load_images(self, archive: Path) -> None:
-        """Import a Docker or OCI image archive into the node."""
+        """Import a Docker or OCI image archive into each node."""
         self.control.load(archive)
 
     def serve_metrics(self, say: Progress) -> None:

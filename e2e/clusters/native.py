@@ -82,6 +82,9 @@ class NativeControl:
     def connect(self, *, connected: bool) -> None:
         self.site.network.connect(connected=connected)
 
+    def ways(self, pods: str, address: str) -> dict[str, str]:
+        return {pods: address}
+
     def route(self, pods: str, via: str | None) -> None:
         self.site.network.route(pods, via)
 

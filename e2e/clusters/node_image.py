@@ -4,11 +4,12 @@ Where a registry can be reached, `kindest/node` is taken. Elsewhere an image wit
 is composed from what can be had: a small Debian with systemd, containerd and the CNI plugins; the
 node's files as they lie in kind's own module; kubeadm and the Kubernetes programs that the native
 backend builds; the control plane's images, each with one static program in it, preloaded into
-containerd. It is kept in the Docker engine, under the versions of all that is in it.
+containerd. It is kept in the Docker engine, under the versions of all that is in it, as long as
+`e2e.clusters.node_image_prune` says.
 
-What differs from the published image: one node a cluster (its pod network is a cable to each pod,
-written for the addresses that the node was given, in place of kindnetd), and nothing that
-provisions storage.
+What differs from the published image: its pod network is a cable to each pod, written for the
+addresses that the node was given, in place of kindnetd (between the nodes of a cluster the ways are
+made from outside: `e2e.clusters.kind_control`), and nothing provisions storage.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.clusters import build, packages, recipes
+from e2e.clusters import build, node_image_prune, packages, recipes
 from e2e.clusters.build import locked
 from e2e.clusters.engine import Engine
 from e2e.clusters.errors import CommandFailed, MissingTool
@@ -177,6 +178,7 @@ def choose(engine: Engine, settings: Settings, say: Progress) -> NodeImage:
         return NodeImage(wanted, version)
     local = NodeImage(local_name(version), version)
     if engine.has_image(local.name):
+        node_image_prune.note_use(engine, local.name)
         return local
     if wanted == AUTO:
         if engine.has_image(stock.name):
@@ -189,7 +191,9 @@ def choose(engine: Engine, settings: Settings, say: Progress) -> NodeImage:
             say("it cannot be pulled")
     with locked(settings.cache / ".node-image.lock"):
         if not engine.has_image(local.name):
+            node_image_prune.remove_partial(settings.cache)
             _make(engine, settings, local.name, say)
+            node_image_prune.prune(engine, _REPOSITORY, say)
     return local
 
 
@@ -219,7 +223,7 @@ def _make(engine: Engine, settings: Settings, name: str, say: Progress) -> None:
     parts = _parts(settings, say)
     settings.cache.mkdir(parents=True, exist_ok=True)
     say(f"putting {name} together (once: the Docker engine keeps it)")
-    with tempfile.TemporaryDirectory(dir=settings.cache, prefix=".node-image-") as folder:
+    with tempfile.TemporaryDirectory(dir=settings.cache, prefix=node_image_prune.PARTIAL) as folder:
         root = Path(folder, "root")
         try:
             _install_debian(root, say)

@@ -21,6 +21,7 @@ from e2e.clusters.errors import ClusterError, CommandFailed
 from e2e.clusters.images import Entry, Image, Layer
 from e2e.clusters.model import Progress, Settings
 from e2e.clusters.node import CRI_NAMESPACE
+from e2e.clusters.node_image_prune import PARTIAL
 from e2e.clusters.processes import POLL
 from e2e.clusters.shell import run
 from e2e.clusters.versions import KubernetesVersion
@@ -46,7 +47,7 @@ def preload(root: Path, parts: Parts, settings: Settings, say: Progress) -> None
 
     :raises CommandFailed: containerd does not start, or takes an image for broken.
     """
-    with tempfile.TemporaryDirectory(dir=settings.cache, prefix=".node-images-") as folder:
+    with tempfile.TemporaryDirectory(dir=settings.cache, prefix=PARTIAL) as folder:
         pause = Path(folder, "pause")
         go_program(images.PAUSE_SOURCE, "pause", pause, settings.cache, say)
         archive = Path(folder, "images.tar")

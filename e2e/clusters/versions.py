@@ -32,12 +32,13 @@ COREDNS = "v1.14.7"
 METRICS_SERVER = "v0.9.0"
 
 # Node images are published for some patch releases only, along with a release of kind.
+# From 1.33 on these are the ones of the release above; the older ones are of those before it.
 KIND_NODES: dict[str, str] = {
     "1.31": "v1.31.12",
     "1.32": "v1.32.8",
-    "1.33": "v1.33.4",
-    "1.34": "v1.34.0",
-    "1.35": "v1.35.0",
+    "1.33": "v1.33.12",
+    "1.34": "v1.34.8",
+    "1.35": "v1.35.5",
     "1.36": "v1.36.1",
 }
 

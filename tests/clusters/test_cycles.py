@@ -18,3 +18,14 @@ def test_the_machine_is_looked_at() -> None:
     found = cycles.state()
     assert "/proc" in found["mount"]
     assert not [line for line in found["process"] if f" {os.getpid()} of " in line]
+
+
+def test_where_others_work_only_what_has_the_name_of_the_set_or_of_docker_counts() -> None:
+    lines = [
+        "cgroup: /sys/fs/cgroup/pids/cluster-bridge-cycle-home",
+        "process: etcd 7 of 1:pids:/cluster-bridge-docker/theirs/kubelet",
+        "process: etcd 8 of 1:pids:/cluster-bridge-docker/ours/kubelet",
+        "process: etcd 9 of 1:pids:/cluster-bridge-other-home",
+        "engine: docker volume abc",
+    ]
+    assert cycles.of_set(lines, "cycle", ["theirs"]) == [lines[0], lines[2], lines[4]]

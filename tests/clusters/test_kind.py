@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import tempfile
 from dataclasses import dataclass, field, replace
@@ -12,11 +13,20 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.clusters import Settings, kind, kind_config, node_image, oci_runtime, recipes
+from e2e.clusters import (
+    Settings,
+    kind,
+    kind_config,
+    node_image,
+    node_image_prune,
+    oci_runtime,
+    recipes,
+)
 from e2e.clusters.addresses import Plan
 from e2e.clusters.cgroups import Hierarchy
 from e2e.clusters.engine import Engine
 from e2e.clusters.errors import InvalidRequest
+from e2e.clusters.kind_control import KindControl, worker_name
 from e2e.clusters.model import Progress, silent
 from e2e.clusters.node_image import NodeImage
 from e2e.clusters.record import slots, write_slot
@@ -44,6 +54,19 @@ def test_each_cluster_of_a_set_has_addresses_of_its_own() -> None:
         "podSubnet": "10.209.32.0/20",
         "serviceSubnet": "10.209.144.0/20",
     }
+
+
+def test_nodes_beyond_the_first_are_workers() -> None:
+    made = kind_config.cluster_config(PLAN, V34, audit=Path("/a"), cgroup_v1=True, node_count=3)
+    control_plane, *workers = made["nodes"]
+    assert control_plane["role"] == "control-plane"
+    assert "extraMounts" in control_plane
+    assert workers == [{"role": "worker"}] * 2
+    assert [worker_name("cb-home", n) for n in (1, 2, 3)] == [
+        "cb-home-worker",
+        "cb-home-worker2",
+        "cb-home-worker3",
+    ]
 
 
 def test_policies_that_change_objects_are_turned_on_where_they_are_not_by_themselves() -> None:
@@ -181,6 +204,76 @@ def test_an_image_that_is_named_is_taken(tmp_path: Path, made: list[str]) -> Non
     assert made == [LOCAL]
 
 
+# -- how long one is kept ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Images(Engine):
+    """An engine with images: name → (made, named last); some cannot be removed."""
+
+    made: dict[str, tuple[str, str]] = field(default_factory=dict)
+    busy: frozenset[str] = frozenset()
+    removed: list[str] = field(default_factory=list)
+
+    def docker(
+        self,
+        *argv: str | Path,
+        check: bool = True,
+        input: str | None = None,  # noqa: A002
+        timeout: float | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        words = tuple(map(str, argv))
+        said, code = "", 0
+        if words[1] == "ls":
+            said = "\n".join(self.made)
+        elif words[1] == "inspect":
+            said = json.dumps([self._described(name) for name in words[2:]])
+        elif words[1] == "rm":
+            code = 1 if words[2] in self.busy else 0
+            self.removed.extend(words[2:] if code == 0 else [])
+        return subprocess.CompletedProcess(words, code, said, "")
+
+    def _described(self, name: str) -> dict[str, Any]:
+        created, tagged = self.made[name]
+        metadata = {"LastTagTime": tagged}
+        return {"RepoTags": [name, "other:1"], "Created": created, "Metadata": metadata}
+
+
+def images(count: int) -> dict[str, tuple[str, str]]:
+    """The first one was made first, and named again later than any other but the last."""
+    days = {f"repo:{n}": f"2026-01-{n + 1:02}T10:00:00.123456789Z" for n in range(count)}
+    named = {name: (day, day) for name, day in days.items()}
+    return named | {"repo:0": (days["repo:0"], f"2026-01-{count:02}T09:00:00Z")}
+
+
+def test_the_images_that_were_used_last_are_kept() -> None:
+    engine = Images("", made=images(node_image_prune.KEPT + 2))
+    said: list[str] = []
+    node_image_prune.prune(engine, "repo", said.append)
+    assert sorted(engine.removed) == ["repo:1", "repo:2"]
+    assert [line.partition(":")[0] for line in said] == ["removed repo"] * 2
+
+
+def test_an_image_that_a_container_is_made_of_stays() -> None:
+    engine = Images("", made=images(node_image_prune.KEPT + 2), busy=frozenset({"repo:1"}))
+    node_image_prune.prune(engine, "repo", silent)
+    assert engine.removed == ["repo:2"]
+
+
+def test_nothing_is_removed_below_the_bound() -> None:
+    for count in (0, node_image_prune.KEPT):
+        engine = Images("", made=images(count) if count else {})
+        node_image_prune.prune(engine, "repo", silent)
+        assert engine.removed == []
+
+
+def test_what_a_killed_run_had_put_together_goes(tmp_path: Path) -> None:
+    (tmp_path / f"{node_image_prune.PARTIAL}x/root").mkdir(parents=True)
+    (tmp_path / ".node-image.lock").touch()
+    node_image_prune.remove_partial(tmp_path)
+    assert [it.name for it in tmp_path.iterdir()] == [".node-image.lock"]
+
+
 def test_kubeadms_dns_server_knows_what_kubeadm_writes() -> None:
     source = recipes.kubeadm_coredns().source
     for plugin in ("forward", "health", "metrics", "ready", "reload"):
@@ -230,6 +323,65 @@ def test_a_process_that_asks_for_nothing_stays_as_it_is() -> None:
 )
 def test_the_file_is_found_that_runc_will_read(line: str, found: tuple[Path, bool] | None) -> None:
     assert oci_runtime.described(line.split()) == found
+
+
+# -- a cluster that is cut off --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Nodes(Engine):
+    """Containers with an address each, and with packet rules as iptables has them."""
+
+    rules: dict[str, list[str]] = field(default_factory=dict)
+
+    def docker(
+        self,
+        *argv: str | Path,
+        check: bool = True,
+        input: str | None = None,  # noqa: A002
+        timeout: float | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        _, node, *words = map(str, argv)
+        rules = self.rules.setdefault(node, [])
+        if words[0] == "hostname":
+            return subprocess.CompletedProcess(words, 0, f"ip-of-{node}\n", "")
+        _, _, _, table, what, *rule = words
+        line = " ".join([table, *rule])
+        if what == "-I":
+            rules.insert(0, line)
+        elif what == "-D":
+            rules.remove(line)
+        return subprocess.CompletedProcess(words, 0 if what != "-C" or line in rules else 1, "", "")
+
+
+def cut_off(node_count: int) -> tuple[KindControl, Nodes]:
+    engine = Nodes("")
+    control = KindControl(Path("kind"), engine, "c", Path(), ("kubectl",), node_count)
+    for _ in range(2):  # once is enough
+        control.connect(connected=False)
+    return control, engine
+
+
+def test_a_cluster_that_is_cut_off_loses_all_packets_but_those_between_its_nodes() -> None:
+    control, engine = cut_off(2)
+    assert engine.rules["c-worker"] == [
+        "mangle POSTROUTING -o eth0 -d ip-of-c-control-plane -j ACCEPT",
+        "mangle POSTROUTING -o eth0 -j DROP",
+        "raw PREROUTING -i eth0 -s ip-of-c-control-plane -j ACCEPT",
+        "raw PREROUTING -i eth0 -j DROP",
+    ]
+    control.connect(connected=True)
+    assert engine.rules == {"c-control-plane": [], "c-worker": []}
+
+
+def test_a_cluster_of_one_node_that_is_cut_off_loses_all() -> None:
+    _, engine = cut_off(1)
+    assert engine.rules == {
+        "c-control-plane": [
+            "mangle POSTROUTING -o eth0 -j DROP",
+            "raw PREROUTING -i eth0 -j DROP",
+        ]
+    }
 
 
 # -- removal -------------------------------------------------------------------------------

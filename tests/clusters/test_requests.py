@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from e2e import clusters
-from e2e.clusters import Backend, ClusterSpec, InvalidRequest, Nodes, Settings
+from e2e.clusters import Backend, ClusterSpec, InvalidRequest, Nodes, Settings, choose
 from e2e.clusters.cgroups import parse_hierarchies
-from e2e.clusters.model import parse_nodes
+from e2e.clusters.model import MAX_REAL_NODES, parse_nodes
 from e2e.clusters.record import Record, read_all
 
 
@@ -29,10 +29,20 @@ def test_a_name_that_cannot_be_part_of_a_path_or_host_is_refused(name: str) -> N
         ClusterSpec(name)
 
 
-def test_only_simulated_nodes_come_in_numbers() -> None:
+def test_only_simulated_nodes_come_in_any_number() -> None:
     assert ClusterSpec("a", Nodes.SIMULATED, 500).node_count == 500
-    with pytest.raises(InvalidRequest, match="one real node"):
-        ClusterSpec("a", Nodes.REAL, 2)
+    assert ClusterSpec("a", Nodes.REAL, MAX_REAL_NODES).several_real
+    assert not ClusterSpec("a", Nodes.REAL).several_real
+    with pytest.raises(InvalidRequest, match="up to 16 real nodes"):
+        ClusterSpec("a", Nodes.REAL, MAX_REAL_NODES + 1)
+
+
+def test_several_real_nodes_are_kinds(settings: Settings) -> None:
+    several = [ClusterSpec("home"), ClusterSpec("remote", Nodes.REAL, 3)]
+    assert choose(replace(settings, backend=Backend.KIND), several) is Backend.KIND
+    with pytest.raises(InvalidRequest, match="one real node") as told:
+        choose(replace(settings, backend=Backend.NATIVE), several)
+    assert "--backend kind" in str(told.value)
 
 
 @pytest.mark.parametrize("prefix", ["", "A", "with-dash", "waytoolongforit"])

@@ -24,6 +24,16 @@ def test_runs_stand_side_by_side_by_the_files_of_tests() -> None:
     ]
 
 
+def test_of_a_run_in_parts_the_later_result_of_a_test_counts() -> None:
+    again = NATIVE.replace("<failure", "<system-out").replace("</failure", "</system-out")
+    whole = results.joined([results.read(NATIVE), results.read(KIND), results.read(again)])
+    assert results.table({"native": whole}).splitlines()[2:] == [
+        "| `test_node` | 2/2, 4 s |",
+        "| `test_run` | 0/1, 1 s |",
+        "| **all** | 2/3, 5 s |",
+    ]
+
+
 def test_what_did_not_pass_is_named() -> None:
     assert results.not_passed({"native": results.read(NATIVE)}) == [
         "- native: `test_node::test_b`: failure",
