@@ -252,21 +252,39 @@ async def _check_obeyed(
                 await asyncio.sleep(ASK)  # the server tells nobody
     except TimeoutError:
         if not refusal:
-            raise PreflightError(_NO_WEBHOOK if by_webhook else _NOT_OBEYED) from None
+            raise PreflightError(await _why_not(home) if by_webhook else _NOT_OBEYED) from None
         told(f"home: whether it is obeyed cannot be seen: {refusal}")
         return
     told(f"home: new pods of namespace {settings.namespace} are changed as they are made")
 
 
+_OR_START = (
+    "install a webhook with `bridge join --in-cluster --offload-webhook`, or start `bridge "
+    "webhook` on a machine that home's API server reaches"
+)
 _NO_WEBHOOK = (
-    "home: the namespace says its policy, and no webhook changes its pods: start `bridge webhook` "
-    "on a machine that home's API server reaches, and leave it running"
+    "home: the namespace says its policy, and no webhook changes its pods: "
+    f"{_OR_START}, and leave it running"
+)
+_WEBHOOK_AWAY = (
+    "home: the namespace says its policy, and webhook {} does not change its pods: does it run, "
+    "and does home's API server reach it at the Service or address that it names?"
 )
 _NOT_OBEYED = (
     "home: its API server has the policy and does not obey it (is the feature gate "
-    "MutatingAdmissionPolicy off?); start `bridge webhook` on a machine that it reaches, and run "
-    "this again with --by webhook"
+    f"MutatingAdmissionPolicy off?); {_OR_START}, and run this again with --by webhook"
 )
+
+
+async def _why_not(home: KubeClient) -> str:
+    """Why no webhook has changed a pod."""
+    there = await webhooks(home)
+    return _WEBHOOK_AWAY.format(", ".join(map(name_of, there))) if there else _NO_WEBHOOK
+
+
+async def webhooks(home: KubeClient) -> list[Object]:
+    """The configurations of our webhooks: that of `bridge webhook`, and those in home's cluster."""
+    return (await home.list(objects.WEBHOOKS, labels=f"{objects.LABEL_PART}=offload")).items
 
 
 async def _not_obeyed(home: KubeClient, settings: OffloadSettings) -> str | None:

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from bridge.offload import commands, policy, webhook
+from bridge.offload import commands, listing, policy, webhook
 from bridge.offload.commands import OffloadSettings, offload_namespace, unoffload_namespace
 from bridge.offload.webhook import WebhookSettings
 from bridge.preflight.checks import PreflightError, connected
@@ -164,6 +164,31 @@ async def test_without_a_webhook_it_says_what_has_to_run(world: World) -> None:
     with pytest.raises(PreflightError, match="start `bridge webhook`"):
         await world.offload()
     assert offload.policy_of(world.shop) == "burst"
+
+
+async def test_a_webhook_that_does_not_answer_is_named(world: World) -> None:
+    meta = {"name": "w", "labels": {}}
+    world.home.put(policy.webhook_of(meta, "cluster-bridge", "w"))
+    with pytest.raises(PreflightError, match="webhook w does not change its pods"):
+        await world.offload()
+
+
+async def test_what_is_offloaded_is_listed_with_what_obeys_it(world: World) -> None:
+    assert await listing.listed(world.settings.home) == []
+    world.serves_policies()
+    await world.offload(selector={"a": "b"})
+    world.namespace("blog")
+    labels = {"metadata": {"labels": {offload.LABEL: "remote-only"}}}
+    world.home.update(NAMESPACES, "blog", labels)
+    shop = {"namespace": "shop", "policy": "burst", "nodeSelector": {"a": "b"}}
+    blog = {"namespace": "blog", "policy": "remote-only", "nodeSelector": {}}
+    for by in ("policy", "", "webhook"):
+        found = [{**blog, "by": by}, {**shop, "by": by}]
+        assert await listing.listed(world.settings.home) == found
+        if by == "policy":
+            world.home.remove(BETA[1], policy.NAME)
+        else:
+            world.home.put(policy.webhook_of({"name": "w", "labels": {}}, "ns", "w"))
 
 
 async def test_a_policy_that_is_not_served_cannot_be_demanded(world: World) -> None:

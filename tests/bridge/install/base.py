@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from bridge.install import objects
-from bridge.install.objects import Installation
+from bridge.install.installation import Installation
 from bridge.rbac import HomeRights
 from bridge.version import version
 from translators.types import Object
