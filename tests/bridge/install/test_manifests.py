@@ -32,6 +32,13 @@ def test_the_base_is_what_is_rendered() -> None:
     assert listed["resources"] == [base.FILE.name]
 
 
+def test_the_component_is_what_the_webhook_is_rendered_as() -> None:
+    """Where this fails: python -m tests.bridge.install.base."""
+    assert list(yaml.safe_load_all(base.WEBHOOK_FILE.read_text())) == base.component()
+    listed = yaml.safe_load((base.COMPONENT / "kustomization.yaml").read_text())
+    assert listed["resources"] == [base.WEBHOOK_FILE.name]
+
+
 def test_the_credential_is_in_the_secret_alone() -> None:
     made = objects.objects(wanted(), KUBECONFIG)
     secret = next(it for it in made if it["kind"] == "Secret")
