@@ -51,8 +51,9 @@ def offload(
     by: Annotated[
         Way,
         typer.Option(
-            help="Who changes the pods: the API server itself, by a policy, or a running bridge "
-            "webhook. auto takes the policy where it is served."
+            help="Who changes the pods: the API server itself, by a policy, or a webhook (bridge "
+            "join --in-cluster --offload-webhook, or bridge webhook). auto takes the policy where "
+            "it is served."
         ),
     ] = "auto",
     dry_run: _DryRun = False,
