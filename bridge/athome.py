@@ -27,7 +27,7 @@ from sync.kube.resources import (
     NODES,
     PODS,
 )
-from translators import naming, relay
+from translators import naming, offload, relay
 from translators.naming import Identity, home_id
 from translators.types import Object, metadata, name_of, uid_of
 
@@ -48,7 +48,12 @@ async def look(home: KubeClient, settings: LeaveSettings) -> AtHome:
         folder=_folder(settings, node, identity),
         slices=await slices_of(home, settings.name, identity),
         installed=there,
+        offloaded=await _offloaded(home) if there is not None and there.has_webhook else [],
     )
+
+
+async def _offloaded(home: KubeClient) -> list[str]:
+    return sorted(map(name_of, (await home.list(NAMESPACES, labels=offload.LABEL)).items))
 
 
 async def _node(home: KubeClient, name: str) -> Object | None:

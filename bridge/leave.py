@@ -62,7 +62,7 @@ async def leave(settings: LeaveSettings, *, told: Told, agree: Callable[[list[st
         with explained("home"):
             found = await athome.look(home, settings)
         async with _there(settings, found, told) as remote:
-            for line in leaving.notes(settings, remote):
+            for line in leaving.notes(settings, found, remote):
                 told(line)
             if not agree(leaving.summary(settings, found, remote)):
                 return False

@@ -24,6 +24,7 @@ from sync.kube.client import KubeClient
 from sync.kube.errors import NotFound
 from sync.kube.resources import (
     DEPLOYMENTS,
+    MUTATING_WEBHOOKS,
     NAMESPACES,
     PODS,
     ROLE_BINDINGS,
@@ -51,6 +52,11 @@ class Installed:
     """In the order in which they are removed."""
     kubeconfig: bytes | None = field(default=None, repr=False)
     """The remote's, out of the Secret."""
+
+    @property
+    def has_webhook(self) -> bool:
+        """Whether a webhook of offloaded namespaces is part of it."""
+        return any(kind is MUTATING_WEBHOOKS for kind, _ in self.objects)
 
     def lines(self) -> list[str]:
         """What will be removed, line by line."""

@@ -50,15 +50,19 @@ class World:
         for resource in BETA:
             self.home.register(resource, status=False)
         if obeys:
-            self.home.route("POST", "/api/v1/namespaces/shop/pods", self._admit)
+            self.admits()
+
+    def admits(self) -> None:
+        """Its API server changes pods by what is registered."""
+        self.home.route("POST", "/api/v1/namespaces/shop/pods", self._admit)
 
     async def _admit(self, request: web.Request) -> web.Response:
         """As an API server with the policy: by what the namespace says."""
         assert request.query["dryRun"] == "All"
         pod: Object = await request.json()
         said = offload.policy_of(self.shop)
-        there = self.home.find(BETA[1], policy.NAME) or self.home.find(policy.WEBHOOKS, policy.NAME)
-        if said is not None and there is not None:
+        served = _served(self.home, BETA[1]) and self.home.find(BETA[1], policy.NAME)
+        if said is not None and (served or self.home.objects(policy.WEBHOOKS)):
             pod = applied(pod, offload.patch(pod, said, offload.selector_of(self.shop)))
         return web.json_response(pod, status=201)
 
@@ -164,6 +168,14 @@ async def test_without_a_webhook_it_says_what_has_to_run(world: World) -> None:
     with pytest.raises(PreflightError, match="start `bridge webhook`"):
         await world.offload()
     assert offload.policy_of(world.shop) == "burst"
+
+
+async def test_a_webhook_in_home_is_found_where_there_are_no_policies(world: World) -> None:
+    world.admits()
+    world.home.put(policy.webhook_of({"name": "w", "labels": {}}, "cluster-bridge", "w"))
+    assert (await world.offload())["by"] == "webhook"
+    await world.unoffload()
+    assert world.home.find(policy.WEBHOOKS, "w"), "it is its installation's"
 
 
 async def test_a_webhook_that_does_not_answer_is_named(world: World) -> None:

@@ -28,6 +28,7 @@ from sync.kube.resources import (
 from tests.bridge.clusters import CANARY, Clusters
 from tests.objects import node
 from tests.sync.world import NODE
+from translators import offload
 
 pytestmark = pytest.mark.usefixtures("soon")
 
@@ -277,6 +278,8 @@ async def test_leaving_takes_the_webhook_along_when_its_pods_have_ended(home: Ho
     await home.apply(WITH_WEBHOOK)
     name = installation.webhook_name(NODE)
     home.runs(name)
+    label = {"metadata": {"labels": {offload.LABEL: "burst"}}}
+    home.two.home.update(NAMESPACES, "default", label)
     home.two.home.clear_log()
     leaving = asyncio.create_task(left(home))
     deployment = f"/apis/apps/v1/namespaces/{WHERE}/deployments/{name}"
@@ -287,6 +290,7 @@ async def test_leaving_takes_the_webhook_along_when_its_pods_have_ended(home: Ho
     assert home.there() == []
     deleted = [it.path for it in home.two.home.writes() if it.method == "DELETE"]
     assert "mutatingwebhookconfigurations" in deleted[0], "no pod waits for a webhook that is gone"
+    assert any("namespace(s) default are offloaded" in line for line in home.told)
 
 
 async def test_bindings_that_were_made_by_hand_go_too_and_others_stay(home: Home) -> None:
