@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from bridge.install import installation
 from bridge.node import model
 from bridge.offload import Way
 from bridge.offload import policy as objects
@@ -19,7 +20,7 @@ from bridge.preflight.checks import PreflightError, connected, explained
 from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, ApiError, Forbidden, NotFound
 from sync.kube.kubeconfig import KubeconfigRef
-from sync.kube.resources import NAMESPACES, NODES, PODS, Resource
+from sync.kube.resources import DEPLOYMENTS, NAMESPACES, NODES, PODS, Resource
 from translators import naming, offload, placing
 from translators.diff import merge_patch
 from translators.offload import OffloadPolicy
@@ -51,6 +52,7 @@ async def offload_namespace(settings: OffloadSettings, *, told: Told) -> Object:
     async with connected(settings.home, side="home", told=lambda _: None) as home:
         with explained("home"):
             namespace = await _namespace(home, settings.namespace)
+            await _refuse_a_bridges_own(home, settings.namespace)
             version = await policy_version(home) if settings.way != "webhook" else ""
             if settings.way == "policy" and not version:
                 raise PreflightError(_NOT_SERVED)
@@ -106,6 +108,21 @@ async def _namespace(home: KubeClient, name: str) -> Object:
         raise PreflightError(
             f"home: there is no namespace {name}; `kubectl create namespace {name}` makes it"
         ) from error
+
+
+async def _refuse_a_bridges_own(home: KubeClient, namespace: str) -> None:
+    """A bridge has to run at home: sent to its own node it would not start again. Raises
+    PreflightError."""
+    bridges = f"{installation.NAME_LABEL}={installation.APP}"
+    try:
+        found = (await home.list(DEPLOYMENTS, namespace=namespace, labels=bridges)).items
+    except Forbidden:
+        return
+    if found:
+        raise PreflightError(
+            f"home: namespace {namespace} has a bridge, {name_of(found[0])}, which must run at "
+            "home; offload the namespaces of workloads"
+        )
 
 
 _NOT_SERVED = (

@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from bridge.install import installation
 from bridge.offload import commands, listing, policy, webhook
 from bridge.offload.commands import OffloadSettings, offload_namespace, unoffload_namespace
 from bridge.offload.webhook import WebhookSettings
@@ -218,6 +219,17 @@ async def test_an_object_of_that_name_of_somebody_elses_is_left_alone(world: Wor
     with pytest.raises(PreflightError, match="is not the bridge's"):
         await world.unoffload()
     assert world.home.get(BETA[0], policy.NAME)["spec"] == foreign["spec"]
+
+
+async def test_the_namespace_of_a_bridge_is_not_offloaded(world: World) -> None:
+    world.serves_policies()
+    meta = {"name": "b", "namespace": "shop", "labels": installation.labels("b")}
+    world.home.put({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": {}})
+    with pytest.raises(PreflightError, match="namespace shop has a bridge, b"):
+        await world.offload()
+    assert world.home.writes() == []
+    world.home.fail(Fault("GET", "*/deployments", code=403, times=None))
+    await world.offload()
 
 
 async def test_an_unknown_namespace_is_an_error(world: World) -> None:
