@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from bridge.kubelet.active import descriptors, streams_for
 from bridge.kubelet.certdir import CertDir, state_folder
@@ -78,6 +79,17 @@ class Directory:
         return found
 
 
+class Around(TypedDict):
+    """What of the join it asks, and tells."""
+
+    home: KubeClient
+    remote: KubeClient
+    election: Election
+    recent: Recent
+    carried: Measures
+    told: Callable[[str], None]
+
+
 class KubeletApi:
     """What home's API server asks on port 10250; see the module."""
 
@@ -87,20 +99,17 @@ class KubeletApi:
         found: Found,
         engine: Engine,
         *,
-        home: KubeClient,
-        remote: KubeClient,
-        election: Election,
-        recent: Recent,
-        carried: Measures,
-        told: Callable[[str], None],
         source: ServingSource,
         certificate: ServingCertificate,
+        **around: Unpack[Around],
     ) -> None:
-        self._address, self._wanted_port, self._told = found.address, settings.port, told
+        home, remote, election = around["home"], around["remote"], around["election"]
+        self._address, self._wanted_port = found.address, settings.port
+        self._told = around["told"]
         self._source = source
         self._authorities = ClientCa(home, found.client_ca)
         self._election = election
-        self._carried = carried
+        self._carried = around["carried"]
         directory = self._directory = Directory(engine)
         self._metrics = Metrics(remote, directory, found.identity, found.metrics)
         self._exporter = Exporter()
@@ -110,7 +119,7 @@ class KubeletApi:
             remote=remote,
             election=election,
             streams=lambda: self._server.streams,
-            recent=recent,
+            recent=around["recent"],
         )
         self._readiness = Readiness(engine)
         self._server = KubeletServer(
@@ -178,33 +187,12 @@ class KubeletApi:
 
 
 async def prepared(
-    settings: JoinSettings,
-    found: Found,
-    engine: Engine,
-    *,
-    home: KubeClient,
-    remote: KubeClient,
-    election: Election,
-    recent: Recent,
-    carried: Measures,
-    told: Callable[[str], None],
+    settings: JoinSettings, found: Found, engine: Engine, **around: Unpack[Around]
 ) -> KubeletApi:
     """It, with a certificate to begin with. Raises CertificateError."""
-    source = _source(settings, found, home, told)
+    source = _source(settings, found, around["home"], around["told"])
     certificate = await source.first()
-    return KubeletApi(
-        settings,
-        found,
-        engine,
-        home=home,
-        remote=remote,
-        election=election,
-        recent=recent,
-        carried=carried,
-        told=told,
-        source=source,
-        certificate=certificate,
-    )
+    return KubeletApi(settings, found, engine, source=source, certificate=certificate, **around)
 
 
 def cert_dir(settings: JoinSettings, found: Found) -> Path:

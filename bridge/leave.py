@@ -21,20 +21,16 @@ home is cleaned all the same, and what could not be reached or removed is told. 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 
-from bridge import drain, leaving
+from bridge import athome, drain, leaving
 from bridge.install import installed
-from bridge.install.installed import Installed
-from bridge.kubelet.certdir import CertDir, state_folder
 from bridge.kubelet.certificate import CertificateError
 from bridge.leaving import AtHome, LeaveSettings, Remote
 from bridge.node import leaver, model
-from bridge.node.lease import LEASE_NAMESPACE, LEASE_SECONDS
+from bridge.node.lease import LEASE_NAMESPACE
 from bridge.preflight.checks import PreflightError, connected, explained
 from bridge.remoteref import written
 from sync import cleanup
@@ -50,7 +46,7 @@ from sync.kube.resources import (
     NODES,
     PODS,
 )
-from translators import naming, relay
+from translators import naming
 from translators.naming import Identity, home_id
 from translators.types import Object, metadata, name_of, namespace_of, uid_of
 
@@ -64,9 +60,9 @@ async def leave(settings: LeaveSettings, *, told: Told, agree: Callable[[list[st
     """
     async with _at_home(settings, told) as home:
         with explained("home"):
-            found = await _look(home, settings)
+            found = await athome.look(home, settings)
         async with _there(settings, found, told) as remote:
-            for line in leaving.notes(settings, remote):
+            for line in leaving.notes(settings, found, remote):
                 told(line)
             if not agree(leaving.summary(settings, found, remote)):
                 return False
@@ -91,121 +87,6 @@ async def _at_home(settings: LeaveSettings, told: Told) -> AsyncIterator[KubeCli
                 "--kubeconfig REMOTE` lists and removes what is in the remote"
             ) from error
         yield home
-
-
-async def _look(home: KubeClient, settings: LeaveSettings) -> AtHome:
-    node = await _node(home, settings.name)
-    there = await installed.find(home, settings.name)
-    lease = await _lease(home, settings, there)
-    identity = home_id(uid_of(await home.get(NAMESPACES, "kube-system")))
-    remote_id = (metadata(node).get("labels") or {}).get(model.LABEL_REMOTE) if node else None
-    return AtHome(
-        home_id=identity,
-        node=node,
-        lease=lease,
-        pods=await _pods(home, settings.name),
-        requests=await _requests(home, settings.name),
-        others=await _others(home, settings.name, remote_id) if remote_id else set(),
-        folder=_folder(settings, node, identity),
-        slices=await _slices(home, settings.name, identity),
-        installed=there,
-    )
-
-
-async def _node(home: KubeClient, name: str) -> Object | None:
-    try:
-        node = await home.get(NODES, name)
-    except NotFound:
-        return None
-    if model.LABEL_REMOTE not in (metadata(node).get("labels") or {}):
-        raise PreflightError(f"home: node {name} is not a bridge's virtual node; left alone")
-    return node
-
-
-async def _lease(
-    home: KubeClient, settings: LeaveSettings, there: Installed | None
-) -> Object | None:
-    """The node's Lease. Raises PreflightError where a bridge that holds it is in the way: not of a
-    drain, and what is to be kept it would end, whatever the force. One that is installed in home is
-    stopped later on."""
-    try:
-        lease = await home.get(LEASES, settings.name, namespace=LEASE_NAMESPACE)
-    except NotFound:
-        return None
-    in_the_way = not settings.drain and (settings.keep_workloads or not settings.force)
-    in_the_way = in_the_way and there is None
-    if in_the_way and (served := await _served(home, settings.name, lease)):
-        how = "" if settings.keep_workloads else ", or leave with --force"
-        raise PreflightError(
-            f"home: a bridge serves node {settings.name}: {served}; stop it with Ctrl-C and leave "
-            f"again{how}"
-        )
-    return lease
-
-
-async def _served(home: KubeClient, name: str, lease: Object | None) -> str:
-    """How it is known that a bridge serves the node; "" where none does."""
-    served = await leaver.served_by(home, name)
-    if served is not None:
-        return f"{served} renews its lease" if served else ""
-    # Of a bridge that had no other lease than the Node's.
-    age = served_since(lease)
-    return "" if age is None else f"its Lease was renewed {age:.0f} s ago"
-
-
-def served_since(lease: Object | None) -> float | None:
-    """How many seconds ago a bridge last said that it serves the node; None where none does."""
-    spec = (lease or {}).get("spec") or {}
-    if not (spec.get("holderIdentity") and spec.get("renewTime")):
-        return None
-    renewed = datetime.fromisoformat(str(spec["renewTime"]))
-    # Home's clock can be ahead of ours.
-    age = max((datetime.now(UTC) - renewed).total_seconds(), 0.0)
-    return age if age < LEASE_SECONDS else None
-
-
-async def _others(home: KubeClient, name: str, remote_id: str) -> set[str] | None:
-    """The labels of the other nodes of that remote; None where the credential may not list nodes
-    (`bridge rbac home --name` grants those that it names)."""
-    try:
-        nodes = (await home.list(NODES, labels=f"{model.LABEL_REMOTE}={remote_id}")).items
-    except Forbidden:
-        return None
-    return {naming.label_value(name_of(it)) for it in nodes if name_of(it) != name}
-
-
-async def _pods(home: KubeClient, node_name: str) -> list[Object]:
-    return (await home.list(PODS, fields=f"spec.nodeName={node_name}")).items
-
-
-async def _slices(home: KubeClient, node_name: str, identity: str) -> list[Object]:
-    """The slices of a relay; none where the credential may not look: then it has made none."""
-    labels = relay.selector(Identity(home_id=identity, home_name=identity[:8], node=node_name))
-    try:
-        return (await home.list(ENDPOINT_SLICES, labels=labels)).items
-    except Forbidden:
-        return []
-
-
-async def _requests(home: KubeClient, node_name: str) -> list[Object]:
-    """The node's requests for a serving certificate; none where the credential may not look: then
-    it has made none."""
-    from bridge.kubelet.signing import SIGNER, is_request_of
-
-    try:
-        page = await home.list(CERTIFICATE_SIGNING_REQUESTS, fields=f"spec.signerName={SIGNER}")
-    except Forbidden:
-        return []
-    return [it for it in page.items if is_request_of(it, node_name)]
-
-
-def _folder(settings: LeaveSettings, node: Object | None, identity: str) -> CertDir | None:
-    remembered = (metadata(node).get("annotations") or {}) if node else {}
-    path = settings.cert_dir or remembered.get(model.ANNOTATION_CERT_DIR)
-    with contextlib.suppress(CertificateError):  # no home folder: nothing is kept in it
-        folder = CertDir(Path(path) if path else state_folder(identity, settings.name))
-        return folder if folder.files() else None
-    return None
 
 
 @asynccontextmanager
@@ -280,14 +161,14 @@ async def _leave(
         await _drain(settings, home, found, remote, told=told)
     if found.installed is not None:
         await installed.stop(home, found.installed, told=told)
-        if not settings.force and (served := await _served(home, settings.name, None)):
+        if not settings.force and (served := await athome.served_by(home, settings.name, None)):
             raise PreflightError(
                 f"home: another bridge serves node {settings.name}: {served}; stop it with Ctrl-C "
                 "and leave again, or leave with --force"
             )
     async with leaver.taken(home, settings.name, told=told):
         # Those that came between the first look and the cordon are among them.
-        found.pods = await _pods(home, settings.name)
+        found.pods = await athome.pods_of(home, settings.name)
         if not settings.keep_workloads:
             await _end_there(settings, home, found, remote, told=told)
         for pod in found.pods:
@@ -302,7 +183,7 @@ async def _drain(
     settings: LeaveSettings, home: KubeClient, found: AtHome, remote: Remote, *, told: Told
 ) -> None:
     """Evicts the pods. Raises PreflightError where a bridge is to be stopped before the rest."""
-    served = await _served(home, settings.name, found.lease)
+    served = await athome.served_by(home, settings.name, found.lease)
 
     async def end(pod: Object) -> None:
         if remote.client is not None:
@@ -324,7 +205,7 @@ async def _drain(
         lease = None
     if settings.force or found.installed is not None:
         return
-    if await _served(home, settings.name, lease):
+    if await athome.served_by(home, settings.name, lease):
         raise PreflightError(
             f"home: node {settings.name} is drained and cordoned, and a bridge still serves it; "
             "stop it with Ctrl-C and leave again"
@@ -385,7 +266,7 @@ async def _remove_from_home(
                 "not delete it; home removes it by itself within a day"
             )
     # Once more: a bridge that was stopped meanwhile has taken back its own, or made others.
-    for slice_ in await _slices(home, settings.name, found.home_id):
+    for slice_ in await athome.slices_of(home, settings.name, found.home_id):
         try:
             await home.delete(
                 ENDPOINT_SLICES, name_of(slice_), namespace=namespace_of(slice_), uid=uid_of(slice_)
@@ -407,7 +288,7 @@ async def _remove_from_home(
     if found.node is not None:
         await home.delete(NODES, settings.name, uid=uid_of(found.node))
         # What a DaemonSet made for the node meanwhile.
-        for pod in await _pods(home, settings.name):
+        for pod in await athome.pods_of(home, settings.name):
             await _delete_pod(home, pod, grace_seconds=0)
 
 

@@ -64,6 +64,8 @@ class AtHome:
     """EndpointSlices that lead home's Services to the bridge."""
     installed: Installed | None = None
     """What `bridge join --in-cluster` made."""
+    offloaded: list[str] = field(default_factory=list)
+    """Namespaces whose pods its webhook changes."""
 
 
 @dataclass(slots=True)
@@ -93,12 +95,22 @@ def summary(settings: LeaveSettings, found: AtHome, remote: Remote) -> list[str]
     return lines if settings.keep_workloads else lines + in_remote(remote.ours)
 
 
-def notes(settings: LeaveSettings, remote: Remote) -> list[str]:
+def notes(settings: LeaveSettings, found: AtHome, remote: Remote) -> list[str]:
     """What the person has to know before the answer."""
+    lines = [_WITHOUT_WEBHOOK.format(", ".join(found.offloaded))] if found.offloaded else []
     if remote.client is None:
-        return [f"remote: not reached, and nothing is removed there: {remote.away}"]
-    if not settings.keep_workloads:
-        return []
+        return [*lines, f"remote: not reached, and nothing is removed there: {remote.away}"]
+    return lines + _kept(settings, remote) if settings.keep_workloads else lines
+
+
+_WITHOUT_WEBHOOK = (
+    "home: namespace(s) {} are offloaded, and the webhook that goes changes their pods no more; "
+    "`bridge offload` lists what does, `bridge unoffload` undoes it"
+)
+
+
+def _kept(settings: LeaveSettings, remote: Remote) -> list[str]:
+    """What it means that the remote's side stays."""
     pods, copies = len(remote.ours.pods), len(remote.ours.copies)
     stays = (
         f"remote: {pods} pod(s) and {copies} object(s) for them stay as they are, with their "

@@ -124,14 +124,8 @@ def home(
 ) -> list[Object]:
     """Home's objects; ``bound`` are the namespaces whose pods may run in the remote, ``everywhere``
     says that those of all may."""
-    rights = asked.everywhere
-    role = account.role("home")
-    made = _account(account)
     told = "What Cluster Bridge takes for its virtual node and the pods on it"
-    made += _cluster_wide(role, account, [it for it in rights if not it.namespace], told)
-    for namespace in sorted({right.namespace for right in rights if right.namespace}):
-        own = [it for it in rights if it.namespace == namespace]
-        made += [_role(role, own, told, namespace), _binding(role, account, namespace, kind="Role")]
+    made = _account(account) + _granted(account.role("home"), account, asked.everywhere, told)
     per_namespace = account.role("home-namespace")
     told = "What Cluster Bridge reads in a namespace that has pods on the node; bind it there"
     made.append(_role(per_namespace, asked.in_namespaces, told))
@@ -144,6 +138,14 @@ def namespaces(account: Account, bound: Iterable[str]) -> list[Object]:
     """What lets the bridge run pods of these home namespaces. The role is among `home`'s."""
     role = account.role("home-namespace")
     return [_binding(role, account, namespace) for namespace in dict.fromkeys(bound)]
+
+
+def webhook(account: Account) -> list[Object]:
+    """The objects of the account that a webhook in home's cluster runs by, which has the name of
+    all that is the webhook's. The namespace is there."""
+    told = "By which Cluster Bridge's webhook knows offloaded namespaces, and keeps its certificate"
+    rights = permissions.webhook(account.namespace, account.name)
+    return [_service_account(account), *_granted(account.role("webhook"), account, rights, told)]
 
 
 def remote(asked: RemoteRights, account: Account) -> list[Object]:
@@ -162,11 +164,24 @@ def remote(asked: RemoteRights, account: Account) -> list[Object]:
 
 
 def _account(account: Account) -> list[Object]:
-    meta = {"name": account.name, "namespace": account.namespace, "labels": _LABELS}
     return [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": account.namespace}},
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta},
+        _service_account(account),
     ]
+
+
+def _service_account(account: Account) -> Object:
+    meta = {"name": account.name, "namespace": account.namespace, "labels": _LABELS}
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta}
+
+
+def _granted(name: str, account: Account, rights: Sequence[Right], told: str) -> list[Object]:
+    """Roles of that name with these rights, each where it is of use, and what binds them."""
+    made = _cluster_wide(name, account, [it for it in rights if not it.namespace], told)
+    for namespace in sorted({right.namespace for right in rights if right.namespace}):
+        own = [it for it in rights if it.namespace == namespace]
+        made += [_role(name, own, told, namespace), _binding(name, account, namespace, kind="Role")]
+    return made
 
 
 def _cluster_wide(name: str, account: Account, rights: Iterable[Right], told: str) -> list[Object]:

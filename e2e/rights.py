@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from bridge.preflight import permissions
 from bridge.preflight.permissions import EVERYTHING, Right
 from e2e import account
 from e2e.bench.pods.requests import BRIDGE, Request, Requests
@@ -32,10 +33,13 @@ _ACCOUNTS = "system:serviceaccount:"
 #: What every user may ask: what it may itself.
 _FREE = frozenset({"selfsubjectaccessreviews", "selfsubjectreviews", "selfsubjectrulesreviews"})
 
-#: Of each side: what its account may.
+#: The account of a webhook in home's cluster, told by how its name ends.
+WEBHOOK, _WEBHOOKS = "webhook", "-offload"
+#: Of each side: what its account may; and what the webhook's may, at home.
 TABLES: Mapping[str, tuple[Right, ...]] = {
     "home": (*account.HOME.everywhere, *account.HOME.in_namespaces),
     "remote": (*account.REMOTE.everywhere, *account.REMOTE.contents),
+    WEBHOOK: permissions.webhook(),
 }
 
 
@@ -121,14 +125,14 @@ def every() -> Iterator[Granted]:
 
 def report(logs: Mapping[str, Requests]) -> Report:
     """What is in the logs of ``home`` and ``remote``."""
-    found = Report()
+    found, granted = Report(), list(every())
     for side, requests in logs.items():
-        mine = [it for it in every() if it.side == side]
         for request in requests.all():
             if not _counts(side, request):
                 continue
-            told = f"{side}: {request} in {request.namespace or 'all namespaces'}"
-            uses = [it for it in mine if it.covers(request)]
+            who = WEBHOOK if request.user.endswith(_WEBHOOKS) else side
+            told = f"{who}: {request} in {request.namespace or 'all namespaces'}"
+            uses = [it for it in granted if it.side == who and it.covers(request)]
             if request.forbidden:
                 # What is granted is refused by a server that has just started and has not read its
                 # roles yet, and where a test takes rights away.

@@ -1,9 +1,11 @@
-"""`bridge join --in-cluster`: the bridge runs in home, from its image, and leaves again."""
+"""`bridge join --in-cluster`: the bridge runs in home, from its image, with a webhook or without,
+and leaves again."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +18,12 @@ from e2e.clusters.fixture import settings_from_environment
 from e2e.clusters.model import Cluster, silent
 from e2e.conftest import ACCOUNT_SECONDS
 from e2e.kubectl import Json, get, get_one, is_ready, uids, versions, wait_for
-from e2e.workloads import busybox
+from e2e.workloads import busybox, shell
 
 #: All kinds that an installation is made of.
 KINDS = (
     "namespaces,serviceaccounts,clusterroles,roles,clusterrolebindings,rolebindings,secrets,"
-    "poddisruptionbudgets,deployments"
+    "services,poddisruptionbudgets,deployments,mutatingwebhookconfigurations"
 )
 
 
@@ -64,7 +66,34 @@ class Install:
 
     def bridges(self) -> list[Json]:
         """The pods of the bridge."""
-        return get(self.home, "pods", namespace=self.place)
+        return self._pods("cluster-bridge")
+
+    def webhooks(self) -> list[Json]:
+        """Those of its webhook."""
+        return self._pods("cluster-bridge-offload-webhook")
+
+    def _pods(self, app: str) -> list[Json]:
+        selector = f"app.kubernetes.io/name={app}"
+        return get(self.home, "pods", namespace=self.place, selector=selector)
+
+    def new_pod(self, name: str = "asked", *, dry: bool = False) -> Json:
+        """Makes a pod that asks for no node, or has admission say what would become of it."""
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": self.namespace},
+            "spec": {
+                "terminationGracePeriodSeconds": 1,
+                "containers": [shell("main", "sleep 3600")],
+            },
+        }
+        command = ["create", "-f", "-", "-o", "json", *(["--dry-run=server"] if dry else [])]
+        made: Json = json.loads(self.home.kubectl(*command, input=json.dumps(pod)).stdout)
+        return made
+
+    def is_changed(self) -> bool:
+        """Whether a new pod of the namespace would be sent to the virtual node."""
+        return "cluster-bridge.io/virtual-node" in json.dumps(self.new_pod(dry=True)["spec"])
 
     def remote_pods(self) -> list[Json]:
         return get(self.remote, "pods", namespace=f"{self.namespace}-e2e")
@@ -167,3 +196,60 @@ def test_what_keeps_it_from_serving_is_told_and_it_can_leave(installing: Install
     left = it.leave()
     assert left.returncode == 0, left.stderr
     assert not it.objects()
+
+
+def test_its_webhook_changes_pods_of_offloaded_namespaces(installing: Install) -> None:
+    """Home's API server reaches it by its Service. A replica that is stopped leaves no pod as it
+    is; one that is killed keeps nobody waiting."""
+    it = installing
+    joined = it.join("--offload-webhook")
+    assert joined.returncode == 0, joined.stderr
+    assert [is_ready(pod) for pod in it.webhooks()] == [True, True]
+    strict = "pod-security.kubernetes.io/enforce=restricted"
+    said = it.home.kubectl("label", "namespace", it.place, strict, "--dry-run=server")
+    assert "Warning" not in said.stderr
+    assert not it.is_changed(), "nothing is offloaded yet"
+
+    chosen = ("--policy", "remote-only", "--node-selector", f"kubernetes.io/hostname={it.node}")
+    # These API servers have MutatingAdmissionPolicy, which is preferred unless told otherwise.
+    done = bridge_command.run("offload", it.namespace, "--by", "webhook", *chosen, home=it.home)
+    assert done.returncode == 0, done.stderr
+    listed = bridge_command.run("offload", "-o", "json", home=it.home)
+    mine = [
+        found
+        for found in json.loads(listed.stdout)["namespaces"]
+        if found["namespace"] == it.namespace
+    ]
+    assert [(found["policy"], found["by"]) for found in mine] == [("remote-only", "webhook")]
+    it.new_pod("one")
+    it.home.kubectl("wait", "-n", it.namespace, "--for=condition=Ready", "pod/one", "--timeout=60s")
+    assert get_one(it.home, "pod", "one", namespace=it.namespace)["spec"]["nodeName"] == it.node
+
+    # Installed again: what the replicas have put in stays.
+    again = it.join("--offload-webhook")
+    assert again.returncode == 0, again.stderr
+    assert "is as it should be" in again.stderr
+
+    # Stopped in good order: no pod is missed.
+    first, second = uids(it.webhooks())
+    it.home.kubectl("delete", "pod", "-n", it.place, first, "--wait=false")
+    asked = []
+    while first in uids(it.webhooks()):
+        asked.append(it.is_changed())
+    assert asked
+    assert all(asked)
+    wait_for(lambda: [is_ready(pod) for pod in it.webhooks()] == [True, True], "another is there")
+    killed = ("delete", "pod", "-n", it.place, second, "--grace-period=0", "--force")
+    it.home.kubectl(*killed)
+    begun = time.monotonic()
+    it.is_changed()
+    assert time.monotonic() - begun < 10
+    wait_for(it.is_changed, "the other replica answers")
+
+    undone = bridge_command.run("unoffload", it.namespace, home=it.home)
+    assert undone.returncode == 0, undone.stderr
+    wait_for(lambda: not it.is_changed(), "new pods are made as they are")
+    left = it.leave()
+    assert left.returncode == 0, left.stderr
+    assert not it.objects()
+    wait_for(lambda: it.place not in uids(get(it.home, "namespaces")), "its namespace is gone")

@@ -69,7 +69,7 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
 
 def of_chart(helm: Path, folder: Path, made: Objects, namespace: str, *values: str) -> Objects:
     """What the chart gives with the kubeconfig that is in ``made``."""
-    secret = next(obj for (kind, *_), obj in made.items() if kind == "Secret")
+    secret = next(obj for obj in made.values() if obj["kind"] == "Secret" and "data" in obj)
     path = folder / "self-contained.yaml"
     path.write_bytes(base64.b64decode(secret["data"]["kubeconfig"]))
     done = run(
@@ -93,10 +93,12 @@ def of_chart(helm: Path, folder: Path, made: Objects, namespace: str, *values: s
                 *("--serving-certificate", "csr", "--image", "i:2", "--replicas", "1"),
                 *("--bind", "a", "--bind", "b", "--port", "10251"),
                 *("--share", "0.5", "--annotations", "x=$(POD_IP),y=2", "--anonymous-auth"),
+                "--offload-webhook",
             ],
             [
                 *("--set", "node=far.example,network=none,serviceAccounts=none"),
                 *("--set", "servingCertificate=csr,image=i:2,replicas=1,bind={a,b},port=10251"),
+                *("--set", "offloadWebhook=true"),
                 *(
                     "--set-json",
                     f"arguments={json.dumps(ARGUMENTS)}",
@@ -108,10 +110,20 @@ def of_chart(helm: Path, folder: Path, made: Objects, namespace: str, *values: s
             ["--name", "far", "--all-namespaces"],
             ["--set", "node=far,allNamespaces=true"],
         ),
+        (
+            "webhook",
+            ["--name", "far", "--offload-webhook"],
+            ["--set", "node=far,offloadWebhook=true"],
+        ),
+        (
+            "webhook",
+            ["--name", "f" * 48, "--offload-webhook"],
+            ["--set", f"node={'f' * 48},offloadWebhook=true"],
+        ),
         ("relay", ["--name", "far", "--network", "relay"], ["--set", "node=far,network=relay"]),
         ("auto", ["--name", "far", "--network", "auto"], ["--set", "node=far,network=auto"]),
     ],
-    ids=["as it comes", "all options", "all namespaces", "relay", "auto"],
+    ids=["as it comes", "all options", "all namespaces", "webhook", "a long name", "relay", "auto"],
 )
 def test_the_chart_gives_what_is_rendered(
     helm: Path, tmp_path: Path, namespace: str, options: list[str], values: list[str]
@@ -135,6 +147,7 @@ def test_the_chart_gives_what_is_rendered(
         ["--set", "node=far,kubeconfig=x,replica=2"],
         ["--set", "node=far,kubeconfig=x,network=flot"],
         ["--set", "node=far,kubeconfig=x,allNamespaces=true,bind={a}"],
+        ["--set", "node=far,kubeconfig=x,offloadWebhook=maybe"],
     ],
 )
 def test_values_that_cannot_be_are_refused(helm: Path, values: list[str]) -> None:
@@ -149,13 +162,21 @@ def test_the_chart_is_well_formed(helm: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_an_overlay_of_the_base_gives_what_is_rendered(home: Cluster, tmp_path: Path) -> None:
-    made = rendered(tmp_path, "--name", "remote")
+@pytest.mark.parametrize(
+    ("options", "components"),
+    [([], []), (["--offload-webhook"], ["../offload-webhook"])],
+    ids=["as it comes", "webhook"],
+)
+def test_an_overlay_of_the_base_gives_what_is_rendered(
+    home: Cluster, tmp_path: Path, options: list[str], components: list[str]
+) -> None:
+    made = rendered(tmp_path, "--name", "remote", *options)
     secret = made["Secret", "cluster-bridge", "cluster-bridge-remote"]
     overlay = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": ["../base"],
+        "components": components,
         "secretGenerator": [
             {
                 "name": "cluster-bridge-remote",
@@ -165,7 +186,8 @@ def test_an_overlay_of_the_base_gives_what_is_rendered(home: Cluster, tmp_path: 
             }
         ],
     }
-    shutil.copytree(MANIFESTS / "base", tmp_path / "base")
+    for part in ("base", "offload-webhook"):
+        shutil.copytree(MANIFESTS / part, tmp_path / part)
     folder = tmp_path / "overlay"
     folder.mkdir()
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
@@ -173,7 +195,7 @@ def test_an_overlay_of_the_base_gives_what_is_rendered(home: Cluster, tmp_path: 
     built = by_name(home.kubectl("kustomize", str(folder)).stdout)
 
     # kustomize names the Secret by what is in it, which rolls the pods: so no annotation does.
-    [name] = [name for kind, _, name in built if kind == "Secret"]
+    [name] = [name for (kind, _, name), it in built.items() if kind == "Secret" and "data" in it]
     assert name.startswith("cluster-bridge-remote-")
     deployment = made["Deployment", "cluster-bridge", "cluster-bridge-remote"]
     template = deployment["spec"]["template"]

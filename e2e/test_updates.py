@@ -119,7 +119,7 @@ def test_debug_adds_a_container_that_can_be_read_and_attached_to(
 
 
 #: The minor version of Kubernetes from which an API server refuses a resize that the node has no
-#: room for. Before, the kubelet says so, in a condition.
+#: room for. Before, the kubelet says so, in a condition; home's pod has that in either case.
 REFUSES = 36
 
 
@@ -128,8 +128,10 @@ def _minor(cluster: Cluster) -> int:
 
 
 def _is_refused(bridged: Bridged, name: str) -> bool:
+    if (_condition(bridged, "PodResizePending") or {}).get("reason") != "Infeasible":
+        return False
     if _minor(bridged.remote) < REFUSES:
-        return (_condition(bridged, "PodResizePending") or {}).get("reason") == "Infeasible"
+        return True
     events = get(bridged.home, "events", namespace=bridged.namespace)
     return any(
         it["reason"] == "UpdateRefused" and it["involvedObject"]["name"] == name for it in events

@@ -42,8 +42,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sync.versions import version_of
-from translators import diff, fit, once, pod, podstatus, podupdate, podverdict, unschedulable
+from translators import (
+    diff,
+    fit,
+    once,
+    pod,
+    podresize,
+    podstatus,
+    podupdate,
+    podverdict,
+    unschedulable,
+)
 from translators.naming import origin, stands_for
+from translators.podresize import Refusal
 from translators.podupdate import Subresource
 from translators.policy import Policy
 from translators.types import HomeUid, Object, RemoteUid, is_deleting, metadata, uid_of
@@ -66,6 +77,8 @@ class State:
     """The remote's API server itself says that it has no such pod of ours."""
     offered: Mapping[str, int] = field(default_factory=dict)
     """What all nodes of the remote have together; {} where that is not known."""
+    refused: Refusal | None = None
+    """The last resize that the remote's API server refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +181,7 @@ def plan(state: State, policy: Policy, *, now: str) -> list[Action]:
     if podstatus.is_terminal(home):
         return _terminal(remote)
     if remote is not None:
-        return _follow(home, remote, policy, now=now)
+        return _follow(state, home, remote, policy, now=now)
     if is_skipped(home, policy):
         return _refuse(home, now=now)
     if unfit := pod.refused(home):
@@ -232,14 +245,18 @@ def _terminal(remote: Object | None) -> list[Action]:
     return [Delete(RemoteUid(uid_of(remote)), None)]
 
 
-def _follow(home: Object, remote: Object, policy: Policy, *, now: str) -> list[Action]:
+def _follow(
+    state: State, home: Object, remote: Object, policy: Policy, *, now: str
+) -> list[Action]:
     if once.runs_once(home) and not is_deleting(remote) and not podstatus.is_terminal(remote):
         marked, held = once.was_handed_over(home), once.is_held(remote)
         if held or not marked:
             return [LetGo(RemoteUid(uid_of(remote)), marked=marked, held=held)]
     following = updates(home, remote, policy)
     acted = not following and podstatus.has_acted(home, remote)
-    status = _status_of(home, remote, policy, acted=acted, now=now)
+    resize = next((it.patch for it in following if it.subresource == "resize"), None)
+    pending = podresize.pending(home, resize, state.refused, now=now)
+    status = _status_of(home, remote, policy, acted=acted, now=now, pending=pending)
     if is_deleting(remote):
         return status
     if policy.unschedulable_timeout is None or not unschedulable.waits(remote):
@@ -341,11 +358,17 @@ def _status(home: Object, remote: Object, policy: Policy, *, now: str) -> list[A
 
 
 def _status_of(
-    home: Object, remote: Object, policy: Policy, *, acted: bool, now: str
+    home: Object,
+    remote: Object,
+    policy: Policy,
+    *,
+    acted: bool,
+    now: str,
+    pending: Object | None = None,
 ) -> list[Action]:
     """What is to be told of a home pod that has not ended. ``acted``: the remote's kubelet has
-    done all that home's says."""
-    wanted = podstatus.to_home(home, remote, policy, now=now, acted=acted)
+    done all that home's says. ``pending``: the condition of a resize that was not taken there."""
+    wanted = podstatus.to_home(home, remote, policy, now=now, acted=acted, pending=pending)
     event = None
     restart = (home.get("spec") or {}).get("restartPolicy", "Always")
     lost = is_deleting(remote) and not is_deleting(home) and _to_run_again(remote, restart)

@@ -221,6 +221,7 @@ class Pods:
                 making=uid in self._making,
                 confirmed=confirmed,
                 offered=self._all_offered(),
+                refused=self._updates.refused_resize(remote) if remote is not None else None,
             )
             actions = podplan.plan(state, self._policy, now=self._now())
             if actions != [podplan.Confirm()]:

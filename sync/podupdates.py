@@ -1,7 +1,8 @@
 """Carries changes of a home pod to its remote pod, each on the path that takes it.
 
 - An ephemeral container is sent when the ConfigMaps and Secrets that it refers to are there.
-- A refusal is told once, as an Event, and raised: the caller tries again.
+- A refusal is told once, as an Event, and raised: the caller tries again. Of a resize the next plan
+  makes a condition, too (`translators.podresize`).
 - A change that the remote takes and does not make (its admission webhooks have their own mind about
   images, labels or resources) is not sent again while it is the same. That is forgotten with the
   process; a new one tries once.
@@ -25,9 +26,11 @@ from sync.mirror import Mirror
 from sync.podplan import Update
 from sync.scopes import Scopes
 from sync.store import Key
+from translators import podresize
+from translators.podresize import Refusal
 from translators.podupdate import Subresource
 from translators.policy import Policy
-from translators.types import HomeNamespace, Object, name_of, namespace_of
+from translators.types import HomeNamespace, Object, name_of, namespace_of, uid_of
 
 log = logging.getLogger(__name__)
 changes = logging.getLogger("cluster-bridge.changes")
@@ -63,7 +66,7 @@ class PodUpdates:
         self._mirror = mirror
         self._events = events
         # What was told of updates that were refused, and those that had no effect.
-        self._refused: cachetools.LRUCache[_Path, str] = cachetools.LRUCache(REMEMBERED_MAX)
+        self._refused: cachetools.LRUCache[_Path, Refusal] = cachetools.LRUCache(REMEMBERED_MAX)
         self._futile: cachetools.LRUCache[_Path, Object] = cachetools.LRUCache(REMEMBERED_MAX)
 
     async def send(self, home: Object, update: Update) -> None:
@@ -80,8 +83,9 @@ class PodUpdates:
             changed = await self._patch(key, update)
         except (Forbidden, Invalid) as error:
             message = f"the remote cluster refuses the change: {error.message}"
-            if self._refused.get(path) != message:
-                self._refused[path] = message
+            before = self._refused.get(path)
+            self._refused[path] = podresize.refusal(update.patch, message, words=error.message)
+            if before is None or before.message != message:
                 self._events.warn(home, "UpdateRefused", message)
             raise
         self._refused.pop(path, None)
@@ -92,6 +96,10 @@ class PodUpdates:
         else:
             said = "pod %s: updated in the remote"
         changes.info(said, key, extra=about_object("Pod", home, cluster="remote"))
+
+    def refused_resize(self, remote: Object) -> Refusal | None:
+        """The last resize of the remote pod that was refused, unless one was taken since."""
+        return self._refused.get(_Path(uid_of(remote), "resize"))
 
     async def _patch(self, key: Key, update: Update) -> Object:
         namespace = self._policy.identity.remote_namespace(HomeNamespace(key.namespace))

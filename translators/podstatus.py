@@ -131,11 +131,18 @@ def has_acted(home: Object, remote: Object) -> bool:
 
 
 def to_home(
-    home: Object, remote: Object, policy: Policy, *, now: str, acted: bool = True
+    home: Object,
+    remote: Object,
+    policy: Policy,
+    *,
+    now: str,
+    acted: bool = True,
+    pending: Object | None = None,
 ) -> Object:
     """The status of the home pod while ``remote`` stands for it. ``acted``: the remote has done
     all that home's spec says, so that home's generation counts as observed. ``now`` is the time in
-    RFC 3339."""
+    RFC 3339. ``pending``: the condition of a resize that the remote has not taken, which its own
+    kubelet knows nothing of (`translators.podresize`)."""
     theirs: Object = remote.get("status") or {}
     ours: Object = home.get("status") or {}
     status: Object = dict.fromkeys(_REMOVABLE)
@@ -155,7 +162,10 @@ def to_home(
         found = _container_statuses(field_name, home, remote)
         if found:
             status[field_name] = found
-    status["conditions"] = _conditions(home, remote, generation, now)
+    said = {
+        c["type"]: c for c in [*(theirs.get("conditions") or ()), *([pending] if pending else ())]
+    }
+    status["conditions"] = _conditions(home, remote, list(said.values()), generation, now)
     return status
 
 
@@ -213,9 +223,10 @@ def _waiting(status: Object) -> Object:
     }
 
 
-def _conditions(home: Object, remote: Object, generation: Any, now: str) -> list[Object]:
-    """Home's conditions with the remote's put in their places, in a stable order."""
-    theirs = (remote.get("status") or {}).get("conditions") or []
+def _conditions(
+    home: Object, remote: Object, theirs: list[Object], generation: Any, now: str
+) -> list[Object]:
+    """Home's conditions with ``theirs``, the remote's, put in their places, in a stable order."""
     merged: dict[str, Object] = {
         c["type"]: c for c in (home.get("status") or {}).get("conditions") or ()
     }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bridge.cli.given import REFUSED, flag
 from bridge.cli.running import STOP_SECONDS, awaited, fail, run, step
 from bridge.install import applying, objects, selfcontained, waiting
-from bridge.install.objects import Installation
+from bridge.install.installation import Installation
 from bridge.install.selfcontained import SelfContained
 from bridge.preflight.checks import connected, explained
 from bridge.rbac import HomeRights, check_namespace
@@ -30,6 +30,7 @@ class Wish:
     replicas: int
     bound: Sequence[str]
     everywhere: bool
+    webhook: bool
     dry: bool
     timeout: float
 
@@ -118,6 +119,7 @@ def _wanted(wish: Wish) -> tuple[Installation, SelfContained]:
         bound=tuple(wish.bound),
         everywhere=wish.everywhere,
         port=settings.port,
+        webhook=wish.webhook,
     )
     return wanted, kubeconfig
 

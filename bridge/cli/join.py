@@ -348,6 +348,15 @@ def join(  # one option after the other
             rich_help_panel=INSTALL,
         ),
     ] = False,
+    offload_webhook: Annotated[
+        bool,
+        typer.Option(
+            "--offload-webhook",
+            help="Install, too, what changes the pods of offloaded namespaces (bridge offload) "
+            "where home's API server cannot do it itself, with as many replicas.",
+            rich_help_panel=INSTALL,
+        ),
+    ] = False,
     timeout: Annotated[
         float,
         typer.Option(
@@ -435,6 +444,7 @@ def join(  # one option after the other
         replicas=replicas,
         bound=bind or (),
         everywhere=all_namespaces,
+        webhook=offload_webhook,
         dry=dry_run,
         timeout=timeout,
     )

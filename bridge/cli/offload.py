@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from bridge.cli.given import flag, is_given
 from bridge.cli.options import HomeContext, HomeKubeconfig
 from bridge.cli.output import Output, OutputOption, columns, show
 from bridge.offload import Way
@@ -17,12 +18,22 @@ from translators.types import Object
 #: Namespaces of the cluster's own components, which must come up whatever admission says.
 _SYSTEM = frozenset({"kube-system", "kube-public", "kube-node-lease"})
 
+#: Options of `offload` that say what is to be done to a namespace.
+_OF_ONE = ("policy", "node_selector", "by", "dry_run")
+
 _Namespace = Annotated[str, typer.Argument(help="A namespace of home.", show_default=False)]
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be written, no more.")]
 
 
 def offload(
-    namespace: _Namespace,
+    ctx: typer.Context,
+    namespace: Annotated[
+        str | None,
+        typer.Argument(
+            help="A namespace of home; those that are offloaded are listed unless given.",
+            show_default=False,
+        ),
+    ] = None,
     *,
     policy: Annotated[
         OffloadPolicy,
@@ -40,8 +51,9 @@ def offload(
     by: Annotated[
         Way,
         typer.Option(
-            help="Who changes the pods: the API server itself, by a policy, or a running bridge "
-            "webhook. auto takes the policy where it is served."
+            help="Who changes the pods: the API server itself, by a policy, or a webhook (bridge "
+            "join --in-cluster --offload-webhook, or bridge webhook). auto takes the policy where "
+            "it is served."
         ),
     ] = "auto",
     dry_run: _DryRun = False,
@@ -49,7 +61,7 @@ def offload(
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
 ) -> None:
-    """Let new pods of a namespace go to virtual nodes, without editing them.
+    """Let new pods of a namespace go to virtual nodes without editing them, or list such ones.
 
     Pods that are there stay where they are. Pods of DaemonSets, and those that name their node, are
     left alone. Running it again changes the policy.
@@ -58,6 +70,12 @@ def offload(
     from bridge.node.options import parse_node_selector
     from bridge.offload.commands import OffloadSettings, offload_namespace
 
+    home = KubeconfigRef(home_kubeconfig, home_context)
+    if namespace is None:
+        if given := [it for it in _OF_ONE if is_given(ctx, it)]:
+            raise fail(f"{', '.join(map(flag, given))}: name the namespace too", code=2)
+        _list(home, output)
+        return
     if namespace in _SYSTEM:
         raise fail(f"{namespace}: a cluster's own namespace is not offloaded", code=2)
     if node_selector and policy == "local-only":
@@ -66,10 +84,21 @@ def offload(
         selector = parse_node_selector(node_selector) if node_selector else {}
     except SettingsError as error:
         raise fail(str(error), code=2) from None
-    home = KubeconfigRef(home_kubeconfig, home_context)
     settings = OffloadSettings(home, namespace, policy, selector, by, dry_run)
     answer = run(lambda _: offload_namespace(settings, told=step), stops=False)
-    show(answer, output, lambda: _table(answer))
+    show(answer, output, lambda: _table([answer]))
+
+
+def _list(home: KubeconfigRef, output: Output) -> None:
+    from bridge.cli.running import run
+    from bridge.offload.listing import listed
+
+    found = run(lambda _: listed(home), stops=False)
+    show(
+        {"namespaces": found},
+        output,
+        lambda: _table(found) if found else "no namespace is offloaded",
+    )
 
 
 def unoffload(
@@ -90,13 +119,17 @@ def unoffload(
     home = KubeconfigRef(home_kubeconfig, home_context)
     settings = OffloadSettings(home, namespace, dry_run=dry_run)
     answer = run(lambda _: unoffload_namespace(settings, told=step), stops=False)
-    show(answer, output, lambda: _table(answer))
+    show(answer, output, lambda: _table([answer]))
 
 
-def _table(answer: Object) -> str:
+def _table(found: list[Object]) -> str:
+    return columns(["namespace", "policy", "virtual nodes", "by"], map(_row, found))
+
+
+def _row(answer: Object) -> list[str]:
     selector = ",".join(f"{k}={v}" for k, v in answer.get("nodeSelector", {}).items())
-    row = [answer["namespace"], answer["policy"] or "none", selector or "all", answer.get("by", "")]
-    return columns(["namespace", "policy", "virtual nodes", "by"], [row])
+    by = answer.get("by", "") or ("nothing" if answer["policy"] else "")
+    return [answer["namespace"], answer["policy"] or "none", selector or "all", by]
 
 
 def webhook(
@@ -106,6 +139,15 @@ def webhook(
         typer.Option(help="IP at which home's API server reaches it; found out unless given."),
     ] = None,
     port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65535)] = 9443,
+    service: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMESPACE/NAME",
+            help="Run in a pod, as one of those behind this Service, with the Secret and the "
+            "MutatingWebhookConfiguration of its name: as bridge join --in-cluster "
+            "--offload-webhook installs it.",
+        ),
+    ] = None,
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
 ) -> None:
@@ -116,12 +158,21 @@ def webhook(
     """
     from bridge.cli.running import STOP_SECONDS, fail, run, step
     from bridge.observability.logging import to_terminal
+    from bridge.offload import shared
     from bridge.offload.webhook import WebhookSettings, serve
 
     try:
         where = check_address(address) if address is not None else None
     except SettingsError as error:
         raise fail(str(error), code=2) from None
+    home = KubeconfigRef(home_kubeconfig, home_context)
     to_terminal(verbose=False)
-    settings = WebhookSettings(KubeconfigRef(home_kubeconfig, home_context), where, port)
-    run(lambda stop: serve(settings, told=step, stop=stop), end_by=STOP_SECONDS)
+    if service is None:
+        settings = WebhookSettings(home, where, port)
+        run(lambda stop: serve(settings, told=step, stop=stop), end_by=STOP_SECONDS)
+        return
+    namespace, slash, name = service.partition("/")
+    if not (namespace and slash and name) or where is None:
+        raise fail("--service takes NAMESPACE/NAME, and needs --address", code=2)
+    behind = shared.SharedSettings(home, namespace, name, where, port)
+    run(lambda stop: shared.serve(behind, told=step, stop=stop), end_by=STOP_SECONDS)

@@ -3,8 +3,8 @@
 By server-side apply, so that what others have set in fields that are not ours stays. Applying the
 same again changes nothing and says so. A namespace that is there is left as it is. With ``dry``
 home is asked what it would do, and keeps nothing of it. What an earlier one had and this has not is
-removed, so that a right which is asked for no more ends; bindings of single namespaces stay, since
-`bridge rbac namespace` makes such too.
+removed, so that a right which is asked for no more ends, and a webhook; bindings of single
+namespaces stay, since `bridge rbac namespace` makes such too.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
-from bridge.install import objects
-from bridge.install.kinds import resource_of
+from bridge.install import installation
+from bridge.install.kinds import KINDS, resource_of
 from sync.kube.client import KubeClient
 from sync.kube.errors import NotFound
-from sync.kube.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLES, Resource
+from sync.kube.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NAMESPACES, ROLES, Resource
 from translators.types import Object, name_of, namespace_of, uid_of
 
 #: Who has set the fields, in ``metadata.managedFields``. Not what a bridge itself is called there.
@@ -26,6 +26,8 @@ APPLY = "application/apply-patch+yaml"
 _THEIRS = frozenset({"managedFields", "resourceVersion", "generation", "uid", "creationTimestamp"})
 #: Changes of one object that are named.
 _SHOWN = 6
+#: Kinds of which whatever is asked for no more ends; of the others what is the webhook's.
+_ENDING = (CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLES)
 
 Told = Callable[[str], None]
 Change = Literal["created", "changed", "unchanged", "removed"]
@@ -86,8 +88,14 @@ async def _outdated(
 ) -> list[tuple[Resource, Object]]:
     there = {(it["kind"], namespace_of(it), name_of(it)) for it in wanted}
     found = []
-    for resource in (CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLES):
-        page = await home.list(resource, labels=objects.selector(node))
+    for resource in reversed(KINDS):
+        if resource is NAMESPACES:
+            continue
+        every = resource in _ENDING
+        page = await home.list(
+            resource,
+            labels=installation.selector(node) if every else installation.webhook_selector(node),
+        )
         found += [
             (resource, it)
             for it in page.items

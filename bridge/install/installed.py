@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bridge.install import objects
+from bridge.install import installation
 from bridge.install.kinds import KINDS
 from bridge.preflight import permissions
 from bridge.preflight.checks import PreflightError
@@ -23,6 +24,7 @@ from sync.kube.client import KubeClient
 from sync.kube.errors import NotFound
 from sync.kube.resources import (
     DEPLOYMENTS,
+    MUTATING_WEBHOOKS,
     NAMESPACES,
     PODS,
     ROLE_BINDINGS,
@@ -45,11 +47,16 @@ class Installed:
 
     node: str
     namespace: str
-    deployment: Object | None
+    deployments: list[Object]
     objects: list[tuple[Resource, Object]] = field(default_factory=list)
     """In the order in which they are removed."""
     kubeconfig: bytes | None = field(default=None, repr=False)
     """The remote's, out of the Secret."""
+
+    @property
+    def has_webhook(self) -> bool:
+        """Whether a webhook of offloaded namespaces is part of it."""
+        return any(kind is MUTATING_WEBHOOKS for kind, _ in self.objects)
 
     def lines(self) -> list[str]:
         """What will be removed, line by line."""
@@ -66,15 +73,15 @@ async def find(home: KubeClient, node: str) -> Installed | None:
         return None
     found: list[tuple[Resource, Object]] = []
     for resource in _LOOKED_AT:
-        items = (await home.list(resource, labels=objects.selector(node))).items
+        items = (await home.list(resource, labels=installation.selector(node))).items
         found += [(resource, it) for it in items]
     if not found:
         return None
     found += await _bindings(home, node, found)
-    deployment = next((it for kind, it in found if kind is DEPLOYMENTS), None)
-    secret = next((it for kind, it in found if kind is SECRETS), None)
+    deployments = [it for kind, it in found if kind is DEPLOYMENTS]
+    secrets = [content for kind, it in found if kind is SECRETS and (content := _kubeconfig(it))]
     namespace = next((namespace_of(it) for kind, it in found if kind in _NAMED_AFTER), "")
-    return Installed(node, namespace, deployment, found, _kubeconfig(secret))
+    return Installed(node, namespace, deployments, found, next(iter(secrets), None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +98,7 @@ async def kubeconfig(home: KubeClient, node: str) -> Kubeconfig | None:
     Raises KubeError."""
     if not await permissions.may_all(home, (Right(SECRETS, ("list",)),)):
         return None
-    for secret in (await home.list(SECRETS, labels=objects.selector(node))).items:
+    for secret in (await home.list(SECRETS, labels=installation.selector(node))).items:
         if content := _kubeconfig(secret):
             return Kubeconfig(_named(secret), content)
     return None
@@ -109,8 +116,8 @@ async def _bindings(
 ) -> list[tuple[Resource, Object]]:
     """Those of single namespaces that were made for its account by hand."""
     known = {uid_of(it) for _, it in found}
-    account = objects.instance_name(node)
-    page = await home.list(ROLE_BINDINGS, labels=f"{objects.NAME_LABEL}={objects.APP}")
+    account = installation.instance_name(node)
+    page = await home.list(ROLE_BINDINGS, labels=f"{installation.NAME_LABEL}={installation.APP}")
     return [
         (ROLE_BINDINGS, it)
         for it in page.items
@@ -119,8 +126,8 @@ async def _bindings(
     ]
 
 
-def _kubeconfig(secret: Object | None) -> bytes | None:
-    data = ((secret or {}).get("data") or {}).get(objects.KEY)
+def _kubeconfig(secret: Object) -> bytes | None:
+    data = (secret.get("data") or {}).get(installation.KEY)
     if not data:
         return None
     try:
@@ -130,27 +137,32 @@ def _kubeconfig(secret: Object | None) -> bytes | None:
 
 
 async def stop(home: KubeClient, there: Installed, *, told: Told) -> None:
-    """Ends its bridges: none serves the node afterwards. Raises KubeError, PreflightError."""
-    if there.deployment is None:
-        return
-    name, namespace = name_of(there.deployment), there.namespace
-    try:
-        await home.patch(DEPLOYMENTS, name, {"spec": {"replicas": 0}}, namespace=namespace)
-    except NotFound:
-        return
-    told(f"home: the bridges of {namespace}/{name} are stopped")
-    selector = objects.selector(there.node)
+    """Ends its bridges and its webhook: none serves the node afterwards. Raises KubeError,
+    PreflightError."""
+    stopped = []
+    for deployment in there.deployments:
+        name, namespace = name_of(deployment), namespace_of(deployment)
+        with contextlib.suppress(NotFound):
+            await home.patch(DEPLOYMENTS, name, {"spec": {"replicas": 0}}, namespace=namespace)
+            stopped.append(deployment)
+            told(f"home: the pods of Deployment {namespace}/{name} are stopped")
     try:
         async with asyncio.timeout(END_SECONDS):
-            while (  # noqa: ASYNC110  # of another machine
-                await home.list(PODS, namespace=namespace, labels=selector)
-            ).items:
-                await asyncio.sleep(LOOK_SECONDS)
+            for deployment in stopped:
+                await _ended(home, deployment)
     except TimeoutError:
         raise PreflightError(
-            f"home: pods of Deployment {namespace}/{name} have not ended in {END_SECONDS:.0f} s "
+            f"home: pods in namespace {there.namespace} have not ended in {END_SECONDS:.0f} s "
             "(is their machine away?); leave again to wait on"
         ) from None
+
+
+async def _ended(home: KubeClient, deployment: Object) -> None:
+    pods = installation.joined(deployment["spec"]["selector"]["matchLabels"])
+    while (  # noqa: ASYNC110  # of another machine
+        await home.list(PODS, namespace=namespace_of(deployment), labels=pods)
+    ).items:
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 async def remove(home: KubeClient, there: Installed, *, told: Told) -> None:
@@ -166,7 +178,7 @@ async def remove(home: KubeClient, there: Installed, *, told: Told) -> None:
     except NotFound:
         return
     labels = metadata(namespace).get("labels") or {}
-    if labels.get(objects.NAME_LABEL) != objects.APP:
+    if labels.get(installation.NAME_LABEL) != installation.APP:
         return
     for name, why in await cleanup.remove_namespaces(home, [namespace]):
         told(f"home: namespace {name} stays: {why}")

@@ -6,12 +6,14 @@ from sync.kube.resources import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
     DEPLOYMENTS,
+    MUTATING_WEBHOOKS,
     NAMESPACES,
     POD_DISRUPTION_BUDGETS,
     ROLE_BINDINGS,
     ROLES,
     SECRETS,
     SERVICE_ACCOUNTS,
+    SERVICES,
     Resource,
 )
 from translators.types import Object
@@ -24,8 +26,10 @@ KINDS = (
     CLUSTER_ROLE_BINDINGS,
     ROLE_BINDINGS,
     SECRETS,
+    SERVICES,
     POD_DISRUPTION_BUDGETS,
     DEPLOYMENTS,
+    MUTATING_WEBHOOKS,
 )
 _BY_KIND = {it.kind: it for it in KINDS}
 

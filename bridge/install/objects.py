@@ -1,96 +1,42 @@
-"""The objects of an installation, as `kubectl apply` takes them in this order. Pure.
-
-One virtual node is one installation: all of its objects are named after the node, and carry the
-label `app.kubernetes.io/instance`, so that several stand in one namespace. The namespace is no part
-of any of them.
-"""
+"""The objects of an installation, as `kubectl apply` takes them in this order. Pure."""
 
 from __future__ import annotations
 
 import base64
 import copy
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from bridge import rbac
-from bridge.node import ballot
-from bridge.rbac import Account, HomeRights
-from bridge.settings import KUBELET_PORT
-from translators.naming import DOMAIN, LABEL_VIRTUAL, label_value
+from bridge.install import shapes, webhook
+from bridge.install.installation import (
+    ANNOTATION_HASH,
+    ANNOTATION_NODE,
+    APP,
+    KEY,
+    NAME_LABEL,
+    Installation,
+    labels,
+    meta,
+)
 from translators.types import Object
 
-DEFAULT_NAMESPACE = "cluster-bridge"
-DEFAULT_REPLICAS = 2
-#: Where the container has the remote's kubeconfig, and the key of the Secret that it is under.
-FOLDER, KEY = "/etc/cluster-bridge", "kubeconfig"
+#: Where the container has the remote's kubeconfig.
+FOLDER = "/etc/cluster-bridge"
 #: Where it keeps a certificate of home's while it runs.
 CERT_DIR = "/tmp/serving-certificate"  # noqa: S108  # a volume of the pod's own
 HEALTH_PORT = 8081
-#: A container that nobody has privileges in: nobody, as distroless images call it.
-USER = 65532
-#: On the pods: what they were started with, so that another credential rolls them.
-ANNOTATION_HASH = f"{DOMAIN}/kubeconfig-hash"
-NAME_LABEL, INSTANCE_LABEL = "app.kubernetes.io/name", "app.kubernetes.io/instance"
-APP = "cluster-bridge"
-#: On the Deployment: the virtual node's name, which a label may be too short for.
-ANNOTATION_NODE = f"{DOMAIN}/node"
-
-
-@dataclass(frozen=True, slots=True)
-class Installation:
-    """What is to be installed."""
-
-    node: str
-    image: str
-    rights: HomeRights
-    """Of this node's name."""
-    arguments: Sequence[str] = ()
-    """Options of `bridge join` beside those that the installation decides."""
-    namespace: str = DEFAULT_NAMESPACE
-    replicas: int = DEFAULT_REPLICAS
-    bound: Sequence[str] = ()
-    """Home's namespaces whose pods may run in the remote."""
-    everywhere: bool = False
-    """Whether pods of all namespaces may."""
-    port: int = KUBELET_PORT
-
-    @property
-    def name(self) -> str:
-        """Of its objects."""
-        return instance_name(self.node)
-
-    @property
-    def account(self) -> Account:
-        """Who the bridge is at home."""
-        return Account(self.namespace, self.name)
-
-
-def instance_name(node: str) -> str:
-    """The name of the objects of this virtual node's installation."""
-    return ballot.lease_name(node)
-
-
-def labels(node: str) -> dict[str, str]:
-    """What all of its objects have."""
-    return {NAME_LABEL: APP, INSTANCE_LABEL: label_value(instance_name(node))}
-
-
-def selector(node: str) -> str:
-    """Which objects these are, as the API is asked."""
-    return ",".join(f"{key}={value}" for key, value in labels(node).items())
 
 
 def objects(wanted: Installation, kubeconfig: str) -> list[Object]:
     """All of them, with the Secret that holds the remote's kubeconfig."""
     rights = rbac.home(wanted.rights, wanted.account, wanted.bound, everywhere=wanted.everywhere)
-    return [
+    made = [
         *(_labelled(wanted, it) for it in rights),
         _secret(wanted, kubeconfig),
-        _budget(wanted),
+        shapes.budget(meta(wanted), labels(wanted.node)),
         _deployment(wanted, kubeconfig),
     ]
+    return made + webhook.objects(wanted) if wanted.webhook else made
 
 
 def _labelled(wanted: Installation, obj: Object) -> Object:
@@ -102,105 +48,37 @@ def _labelled(wanted: Installation, obj: Object) -> Object:
     return made
 
 
-def _meta(wanted: Installation, **more: Any) -> Object:
-    meta = {"name": wanted.name, "namespace": wanted.namespace, "labels": labels(wanted.node)}
-    return {**meta, **more}
-
-
 def _secret(wanted: Installation, kubeconfig: str) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": _meta(wanted),
+        "metadata": meta(wanted),
         "type": "Opaque",
         "data": {KEY: base64.b64encode(kubeconfig.encode()).decode()},
     }
 
 
-def _budget(wanted: Installation) -> Object:
-    """One of them may be away at a time. An only one may, too: pods run on without a bridge, and a
-    budget of none would keep its machine from being drained."""
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": _meta(wanted),
-        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": labels(wanted.node)}},
-    }
-
-
 def _deployment(wanted: Installation, kubeconfig: str) -> Object:
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": _meta(wanted, annotations={ANNOTATION_NODE: wanted.node}),
-        "spec": {
-            "replicas": wanted.replicas,
-            "revisionHistoryLimit": 3,
-            "selector": {"matchLabels": labels(wanted.node)},
-            # A new one stands by before an old one gives the node's lease up.
-            "strategy": {
-                "type": "RollingUpdate",
-                "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
-            },
-            "template": {
-                "metadata": {
-                    "labels": labels(wanted.node),
-                    "annotations": {ANNOTATION_HASH: digest(kubeconfig)},
-                },
-                "spec": _pod(wanted),
-            },
-        },
-    }
+    own = labels(wanted.node)
+    secret = {"secretName": wanted.name, "defaultMode": 0o440}
+    spec = shapes.pod(
+        wanted.name,
+        _container(wanted),
+        pods=own,
+        volumes=[{"name": "kubeconfig", "secret": secret}],
+    )
+    annotations = {ANNOTATION_HASH: digest(kubeconfig)}
+    return shapes.deployment(
+        meta(wanted, annotations={ANNOTATION_NODE: wanted.node}),
+        replicas=wanted.replicas,
+        template={"metadata": {"labels": own, "annotations": annotations}, "spec": spec},
+        pods=own,
+    )
 
 
 def digest(kubeconfig: str) -> str:
     """What tells one credential from another, and nothing of it."""
     return hashlib.sha256(kubeconfig.encode()).hexdigest()[:16]
-
-
-def _pod(wanted: Installation) -> Object:
-    return {
-        "serviceAccountName": wanted.name,
-        "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": 20,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "affinity": {
-            # A bridge that ran on a node which it makes itself would end with it.
-            "nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {
-                    "nodeSelectorTerms": [
-                        {"matchExpressions": [{"key": LABEL_VIRTUAL, "operator": "DoesNotExist"}]}
-                    ]
-                }
-            },
-            "podAntiAffinity": {
-                "preferredDuringSchedulingIgnoredDuringExecution": [
-                    {
-                        "weight": 100,
-                        "podAffinityTerm": {
-                            "labelSelector": {"matchLabels": labels(wanted.node)},
-                            "topologyKey": "kubernetes.io/hostname",
-                        },
-                    }
-                ]
-            },
-        },
-        "containers": [_container(wanted)],
-        "volumes": [
-            {
-                "name": "kubeconfig",
-                "secret": {"secretName": wanted.name, "defaultMode": 0o440},
-            },
-            # The reader of kubeconfigs writes certificates and keys to files: not to a disk.
-            {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}},
-        ],
-    }
 
 
 def arguments(wanted: Installation) -> list[str]:
@@ -209,7 +87,7 @@ def arguments(wanted: Installation) -> list[str]:
     own = [
         f"--kubeconfig={FOLDER}/{KEY}",
         f"--name={wanted.node}",
-        "--address=$(POD_IP)",
+        f"--address={shapes.POD_IP}",
         f"--port={wanted.port}",
         f"--health-port={HEALTH_PORT}",
     ]
@@ -224,36 +102,15 @@ def arguments(wanted: Installation) -> list[str]:
 
 
 def _container(wanted: Installation) -> Object:
-    def probe(path: str, **more: int) -> Object:
-        return {"httpGet": {"path": path, "port": "health"}, "timeoutSeconds": 5, **more}
-
-    return {
-        "name": "bridge",
-        "image": wanted.image,
-        # Said, since the server's own choice stays when another image follows one without a tag.
-        "imagePullPolicy": "IfNotPresent",
-        "args": arguments(wanted),
-        "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
-        "ports": [
-            {"name": "kubelet", "containerPort": wanted.port},
-            {"name": "health", "containerPort": HEALTH_PORT},
-        ],
-        # The checks of a join come first: two clusters have 14 seconds each.
-        "startupProbe": probe("/livez", periodSeconds=2, failureThreshold=30),
-        "livenessProbe": probe("/livez", periodSeconds=20, failureThreshold=3),
-        "readinessProbe": probe("/readyz", periodSeconds=5, failureThreshold=3),
-        "resources": {
+    return shapes.container(
+        "bridge",
+        wanted.image,
+        arguments(wanted),
+        ports={"kubelet": wanted.port, "health": HEALTH_PORT},
+        probed={"port": "health"},
+        resources={
             "requests": {"cpu": "50m", "memory": "128Mi"},
             "limits": {"memory": "512Mi"},
         },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [
-            {"name": "kubeconfig", "mountPath": FOLDER, "readOnly": True},
-            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108  # in the container
-        ],
-    }
+        mounts=[{"name": "kubeconfig", "mountPath": FOLDER, "readOnly": True}],
+    )

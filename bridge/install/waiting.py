@@ -12,8 +12,8 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from bridge.install import objects
-from bridge.install.objects import Installation
+from bridge.install import installation
+from bridge.install.installation import Installation
 from bridge.preflight.checks import PreflightError
 from sync.kube.client import KubeClient
 from sync.kube.errors import NotFound
@@ -58,7 +58,7 @@ async def ready(home: KubeClient, wanted: Installation, *, timeout: float, told:
     except TimeoutError:
         raise PreflightError(
             f"home: node {wanted.node} is not Ready after {timeout:.0f} s: {watch.why}; see "
-            f"`kubectl -n {wanted.namespace} describe pods -l {objects.selector(wanted.node)}`"
+            f"`kubectl -n {wanted.namespace} describe pods -l {installation.selector(wanted.node)}`"
         ) from None
 
 
@@ -74,18 +74,14 @@ class _Watch:
 
     async def look(self) -> bool:
         """Whether it is done. Raises PreflightError where it never will be."""
-        home, wanted = self._home, self._wanted
-        deployment = await home.get(DEPLOYMENTS, wanted.name, namespace=wanted.namespace)
-        page = await home.list(
-            PODS, namespace=wanted.namespace, labels=objects.selector(wanted.node)
-        )
-        pods = [it for it in page.items if _is_of(deployment, it)]
-        lagging = _lagging(deployment)
+        lagging, troubles, pods = "", list[Trouble](), list[Object]()
+        for name in self._wanted.deployments:
+            why, its, troubled = await self._deployment(name)
+            lagging, pods, troubles = lagging or why, pods + its, troubles + troubled
         if not lagging:
             lagging = await self._node()
         if not lagging:
             return True
-        troubles = [*_of_deployment(deployment), *(it for pod in pods for it in _of_pod(pod))]
         troubles = troubles or [Trouble.saying(lagging)]
         self.why = troubles[0].line
         for trouble in troubles:
@@ -93,6 +89,16 @@ class _Watch:
         for pod in pods:
             _given_up(pod, self._wanted.node)
         return False
+
+    async def _deployment(self, name: str) -> tuple[str, list[Object], list[Trouble]]:
+        """Why not all is as it should be, "" where it is; its pods; and what ails them."""
+        where = self._wanted.namespace
+        deployment = await self._home.get(DEPLOYMENTS, name, namespace=where)
+        its = installation.joined(deployment["spec"]["selector"]["matchLabels"])
+        page = await self._home.list(PODS, namespace=where, labels=its)
+        pods = [it for it in page.items if _is_of(deployment, it)]
+        troubles = [*_of_deployment(deployment), *(it for pod in pods for it in _of_pod(pod))]
+        return _lagging(deployment), pods, troubles
 
     async def _node(self) -> str:
         """Why the Node is not Ready; "" where it is."""
@@ -118,7 +124,7 @@ def _is_of(deployment: Object, pod: Object) -> bool:
     form = [
         (
             [(it["image"], it.get("args")) for it in one["spec"]["containers"]],
-            (metadata(one).get("annotations") or {}).get(objects.ANNOTATION_HASH),
+            (metadata(one).get("annotations") or {}).get(installation.ANNOTATION_HASH),
         )
         for one in (template, pod)
     ]
@@ -163,7 +169,7 @@ def _lagging(deployment: Object) -> str:
         int(status.get(it) or 0) for it in ("updatedReplicas", "availableReplicas")
     )
     if updated < wanted or available < wanted:
-        return f"{min(updated, available)} of {wanted} pods of the bridge are ready"
+        return f"{min(updated, available)} of {wanted} pods of {name_of(deployment)} are ready"
     if int(status.get("replicas") or 0) > wanted:
         return "pods of before are ending"
     return ""

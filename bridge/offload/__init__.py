@@ -1,8 +1,9 @@
 """Namespaces whose pods may, or must, go to virtual nodes without being edited.
 
-`policy` is the objects by which an API server does that itself, `webhook` a server that does it
-where it cannot, `commands` what `bridge offload` and `bridge unoffload` do. What is done to a pod
-is `translators.offload`'s.
+`policy` is the objects by which an API server does that itself, `server` what does it where it
+cannot: by hand (`webhook`) or in home's cluster (`shared`, with the certificate of `rotation`).
+`commands` is what `bridge offload` and `bridge unoffload` do, `listing` what there is. What is done
+to a pod is `translators.offload`'s.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from bridge.install import installation
 from bridge.node import model
 from bridge.offload import Way
 from bridge.offload import policy as objects
@@ -19,7 +20,7 @@ from bridge.preflight.checks import PreflightError, connected, explained
 from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, ApiError, Forbidden, NotFound
 from sync.kube.kubeconfig import KubeconfigRef
-from sync.kube.resources import NAMESPACES, NODES, PODS, Resource
+from sync.kube.resources import DEPLOYMENTS, NAMESPACES, NODES, PODS, Resource
 from translators import naming, offload, placing
 from translators.diff import merge_patch
 from translators.offload import OffloadPolicy
@@ -51,6 +52,7 @@ async def offload_namespace(settings: OffloadSettings, *, told: Told) -> Object:
     async with connected(settings.home, side="home", told=lambda _: None) as home:
         with explained("home"):
             namespace = await _namespace(home, settings.namespace)
+            await _refuse_a_bridges_own(home, settings.namespace)
             version = await policy_version(home) if settings.way != "webhook" else ""
             if settings.way == "policy" and not version:
                 raise PreflightError(_NOT_SERVED)
@@ -106,6 +108,21 @@ async def _namespace(home: KubeClient, name: str) -> Object:
         raise PreflightError(
             f"home: there is no namespace {name}; `kubectl create namespace {name}` makes it"
         ) from error
+
+
+async def _refuse_a_bridges_own(home: KubeClient, namespace: str) -> None:
+    """A bridge has to run at home: sent to its own node it would not start again. Raises
+    PreflightError."""
+    bridges = f"{installation.NAME_LABEL}={installation.APP}"
+    try:
+        found = (await home.list(DEPLOYMENTS, namespace=namespace, labels=bridges)).items
+    except Forbidden:
+        return
+    if found:
+        raise PreflightError(
+            f"home: namespace {namespace} has a bridge, {name_of(found[0])}, which must run at "
+            "home; offload the namespaces of workloads"
+        )
 
 
 _NOT_SERVED = (
@@ -252,21 +269,39 @@ async def _check_obeyed(
                 await asyncio.sleep(ASK)  # the server tells nobody
     except TimeoutError:
         if not refusal:
-            raise PreflightError(_NO_WEBHOOK if by_webhook else _NOT_OBEYED) from None
+            raise PreflightError(await _why_not(home) if by_webhook else _NOT_OBEYED) from None
         told(f"home: whether it is obeyed cannot be seen: {refusal}")
         return
     told(f"home: new pods of namespace {settings.namespace} are changed as they are made")
 
 
+_OR_START = (
+    "install a webhook with `bridge join --in-cluster --offload-webhook`, or start `bridge "
+    "webhook` on a machine that home's API server reaches"
+)
 _NO_WEBHOOK = (
-    "home: the namespace says its policy, and no webhook changes its pods: start `bridge webhook` "
-    "on a machine that home's API server reaches, and leave it running"
+    "home: the namespace says its policy, and no webhook changes its pods: "
+    f"{_OR_START}, and leave it running"
+)
+_WEBHOOK_AWAY = (
+    "home: the namespace says its policy, and webhook {} does not change its pods: does it run, "
+    "and does home's API server reach it at the Service or address that it names?"
 )
 _NOT_OBEYED = (
     "home: its API server has the policy and does not obey it (is the feature gate "
-    "MutatingAdmissionPolicy off?); start `bridge webhook` on a machine that it reaches, and run "
-    "this again with --by webhook"
+    f"MutatingAdmissionPolicy off?); {_OR_START}, and run this again with --by webhook"
 )
+
+
+async def _why_not(home: KubeClient) -> str:
+    """Why no webhook has changed a pod."""
+    there = await webhooks(home)
+    return _WEBHOOK_AWAY.format(", ".join(map(name_of, there))) if there else _NO_WEBHOOK
+
+
+async def webhooks(home: KubeClient) -> list[Object]:
+    """The configurations of our webhooks: that of `bridge webhook`, and those in home's cluster."""
+    return (await home.list(objects.WEBHOOKS, labels=f"{objects.LABEL_PART}=offload")).items
 
 
 async def _not_obeyed(home: KubeClient, settings: OffloadSettings) -> str | None:

@@ -8,9 +8,9 @@ made, in namespaces that have our label, and where they fail the pod is made as 
 
 from __future__ import annotations
 
-from base64 import b64encode
+from base64 import b64decode, b64encode
 
-from sync.kube.resources import Resource
+from sync.kube.resources import MUTATING_WEBHOOKS, Resource
 from translators.naming import DOMAIN, LABEL_VIRTUAL
 from translators.offload import ANNOTATION_SELECTOR, LABEL, POLICIES, WEIGHT
 from translators.types import Object
@@ -22,13 +22,13 @@ NAME = "cluster-bridge-offload"
 LABEL_PART = f"{DOMAIN}/part-of"
 #: Versions of the policy's API, the best first.
 VERSIONS = ("v1", "v1beta1", "v1alpha1")
-WEBHOOKS = Resource(
-    GROUP, "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", namespaced=False
-)
+WEBHOOKS = MUTATING_WEBHOOKS
 #: Seconds that the API server waits for the webhook before it makes the pod as it is.
 WEBHOOK_SECONDS = 2
 #: Where the webhook is asked.
 PATH = "/mutate"
+#: Of the Service before a webhook in home's cluster.
+SERVICE_PORT = 443
 
 
 def policies(version: str) -> Resource:
@@ -183,14 +183,45 @@ def binding(version: str) -> Object:
 
 def webhook(url: str, authority: bytes) -> Object:
     """The MutatingWebhookConfiguration of a webhook at ``url``, trusted by this PEM."""
+    client = {"url": url + PATH, "caBundle": b64encode(authority).decode()}
+    return _configuration(_metadata(), client)
+
+
+def webhook_of(meta: Object, namespace: str, service: str) -> Object:
+    """The one of a webhook behind a Service of home's, which has the bundle put in itself."""
+    client = {"namespace": namespace, "name": service, "path": PATH, "port": SERVICE_PORT}
+    ours = {**meta["labels"], LABEL_PART: "offload"}
+    own = {"name": meta["name"], "labels": ours}  # it is in no namespace
+    return _configuration(own, {"service": client})
+
+
+def trusting(authority: bytes) -> Object:
+    """The strategic merge patch by which a configuration of ours trusts this PEM."""
+    bundle = {"caBundle": b64encode(authority).decode()}
+    return {"webhooks": [{"name": _WEBHOOK, "clientConfig": bundle}]}
+
+
+def trusted(configuration: Object) -> bytes:
+    """The PEM that it trusts; b"" where it trusts none."""
+    for it in configuration.get("webhooks") or ():
+        if it.get("name") == _WEBHOOK:
+            return b64decode((it.get("clientConfig") or {}).get("caBundle") or "")
+    return b""
+
+
+#: Its name within a configuration.
+_WEBHOOK = f"offload.{DOMAIN}"
+
+
+def _configuration(meta: Object, client: Object) -> Object:
     return {
         "apiVersion": WEBHOOKS.api_version,
         "kind": WEBHOOKS.kind,
-        "metadata": _metadata(),
+        "metadata": meta,
         "webhooks": [
             {
-                "name": f"offload.{DOMAIN}",
-                "clientConfig": {"url": url + PATH, "caBundle": b64encode(authority).decode()},
+                "name": _WEBHOOK,
+                "clientConfig": client,
                 "rules": [_PODS],
                 "namespaceSelector": _NAMESPACES,
                 "matchConditions": _CONDITIONS,

@@ -3,47 +3,36 @@
 - It is registered at home (a MutatingWebhookConfiguration with its URL and certificate) while a
   namespace is offloaded, and not else; a clean stop takes that back. Where it is gone without one,
   pods are made as they are, after two seconds at most.
-- Every answer allows the pod. One that cannot be read, or of a namespace that is not known yet, is
-  allowed as it is.
 - The certificate is its own, made when it starts, and anew before it ends: the API server is told
   of both before the new one is shown. Its key is on disk only while OpenSSL reads it.
 
-Whoever reaches it can ask what it would do to a pod, and learns no more than a policy's name.
+What it answers is `bridge.offload.server`'s. Behind a Service of home's cluster it is
+`bridge.offload.shared`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
 import logging
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
-
-from aiohttp import web
 
 from bridge.kubelet.certificate import LIFETIME, ServingCertificate, load_pair, server_context
 from bridge.kubelet.making import self_signed
 from bridge.offload import policy as objects
 from bridge.offload.commands import Writer
+from bridge.offload.server import ReviewServer
 from bridge.preflight.checks import PreflightError, connected, explained, own_address
-from sync.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.errors import KubeError
 from sync.kube.kubeconfig import KubeconfigRef
-from sync.kube.resources import NAMESPACES
-from sync.store import Key
 from translators import offload
-from translators.types import Object, metadata, name_of
 
 log = logging.getLogger(__name__)
 
 PORT = 9443
-#: Bytes of a review at the most: a pod of 1.5 MB, which is etcd's bound, and what is around it.
-REVIEW_MAX = 4 * 2**20
 #: Seconds until a registration that failed is tried again.
 RETRY = 5.0
 #: Seconds for what is taken back at the end.
@@ -88,7 +77,8 @@ class Webhook:
     """The server, and its registration."""
 
     def __init__(self, home: KubeClient, address: str, told: Told) -> None:
-        self.namespaces = Informer(home, NAMESPACES, labels=offload.LABEL, slim=_slim)
+        self._server = ReviewServer(home)
+        self.namespaces = self._server.namespaces
         self.namespaces.on_change(lambda *_: self._changed.set())
         self._home = home
         self._address = address
@@ -97,7 +87,6 @@ class Webhook:
         self._certificate = _made(address)
         self._trusted = self._certificate.certificate
         self._context = server_context(self._certificate, client_ca="")
-        self._runner: web.AppRunner | None = None
         self.port = 0
 
     @property
@@ -108,21 +97,7 @@ class Webhook:
 
     async def start(self, port: int) -> None:
         """Listens. Raises PreflightError where that cannot be."""
-        app = web.Application(client_max_size=REVIEW_MAX)
-        app.router.add_post(objects.PATH, self._review)
-        app.router.add_get("/healthz", _healthy)
-        self._runner = web.AppRunner(app, access_log=None)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, self._address, port, ssl_context=self._context)
-        try:
-            await site.start()
-        except OSError as error:
-            await self._runner.cleanup()
-            raise PreflightError(
-                f"the webhook cannot listen on {self._address}:{port}: {error.strerror}; choose "
-                "another with --address or --port"
-            ) from error
-        self.port = self._runner.addresses[0][1]
+        self.port = await self._server.start(self._address, port, self._context)
         self._told(f"home: the webhook listens on {self.url}; Ctrl-C stops")
 
     async def end(self) -> None:
@@ -130,8 +105,7 @@ class Webhook:
         with suppress(TimeoutError, KubeError, PreflightError):
             async with asyncio.timeout(RELEASE_SECONDS):
                 await self._writer().remove(objects.WEBHOOKS)
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._server.end()
 
     # -- registration ----------------------------------------------------------------------
 
@@ -176,45 +150,7 @@ class Webhook:
         load_pair(self._context, fresh)
         self._certificate = fresh
 
-    # -- reviews ---------------------------------------------------------------------------
-
-    async def _review(self, request: web.Request) -> web.Response:
-        try:
-            review: Any = await request.json()
-            asked: Object = review["request"]
-            answer = {"uid": asked["uid"], "allowed": True, **self._answer(asked)}
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise web.HTTPBadRequest(text="not an AdmissionReview of admission.k8s.io/v1") from None
-        body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
-        return web.json_response(body)
-
-    def _answer(self, asked: Object) -> Object:
-        namespace = self.namespaces.store.get(Key("", str(asked.get("namespace"))))
-        policy = offload.policy_of(namespace) if namespace is not None else None
-        if namespace is None or policy is None:
-            return {}
-        patch = offload.patch(asked["object"], policy, offload.selector_of(namespace))
-        if not patch:
-            return {}
-        text = base64.b64encode(json.dumps(patch).encode()).decode()
-        return {"patchType": "JSONPatch", "patch": text}
-
-
-async def _healthy(_: web.Request) -> web.Response:
-    return web.Response(text="ok")
-
 
 def _made(address: str) -> ServingCertificate:
     # A name of its own: of two authorities with one name some clients would try the first alone.
     return self_signed(f"cluster-bridge-webhook-{secrets.token_hex(4)}", [address])
-
-
-def _slim(namespace: Object) -> Object:
-    """What is read of a namespace."""
-    meta = metadata(namespace)
-    kept = {"name": name_of(namespace), "uid": meta.get("uid")}
-    kept |= {"resourceVersion": meta.get("resourceVersion")}
-    for part, key in (("labels", offload.LABEL), ("annotations", offload.ANNOTATION_SELECTOR)):
-        if value := (meta.get(part) or {}).get(key):
-            kept[part] = {key: value}
-    return {"metadata": kept}

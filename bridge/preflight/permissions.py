@@ -21,6 +21,7 @@ from sync.kube.resources import (
     ENDPOINT_SLICES,
     EVENTS,
     LEASES,
+    MUTATING_WEBHOOKS,
     NAMESPACES,
     NODES,
     POD_METRICS,
@@ -161,6 +162,17 @@ REMOTE_METRICS: Mapping[MetricsSource, tuple[Right, ...]] = {
     "kubelets": (Right(NODES, ("get",), "proxy"),),
     "api": (Right(POD_METRICS, ("list",)),),
 }
+
+
+def webhook(namespace: str = "", name: str = "") -> tuple[Right, ...]:
+    """What the webhook in home's cluster takes: to know which namespaces are offloaded, and to keep
+    its certificate and what trusts that, which are called ``name``."""
+    names = (name,) if name else ()
+    return (
+        Right(NAMESPACES, ("list", "watch")),
+        Right(MUTATING_WEBHOOKS, ("list", "watch", "patch"), names=names),
+        Right(SECRETS, ("list", "watch", "patch"), namespace=namespace, names=names),
+    )
 
 
 def at_home(settings: JoinSettings) -> tuple[Right, ...]:

@@ -84,6 +84,13 @@ SELF_SUBJECT_ACCESS_REVIEWS = Resource(
     "SelfSubjectAccessReview",
     namespaced=False,
 )
+MUTATING_WEBHOOKS = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
+    namespaced=False,
+)
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 POD_DISRUPTION_BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 ROLES = Resource("rbac.authorization.k8s.io", "v1", "roles", "Role")

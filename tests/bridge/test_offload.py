@@ -15,7 +15,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from bridge.offload import commands, policy, webhook
+from bridge.install import installation
+from bridge.offload import commands, listing, policy, webhook
 from bridge.offload.commands import OffloadSettings, offload_namespace, unoffload_namespace
 from bridge.offload.webhook import WebhookSettings
 from bridge.preflight.checks import PreflightError, connected
@@ -50,15 +51,19 @@ class World:
         for resource in BETA:
             self.home.register(resource, status=False)
         if obeys:
-            self.home.route("POST", "/api/v1/namespaces/shop/pods", self._admit)
+            self.admits()
+
+    def admits(self) -> None:
+        """Its API server changes pods by what is registered."""
+        self.home.route("POST", "/api/v1/namespaces/shop/pods", self._admit)
 
     async def _admit(self, request: web.Request) -> web.Response:
         """As an API server with the policy: by what the namespace says."""
         assert request.query["dryRun"] == "All"
         pod: Object = await request.json()
         said = offload.policy_of(self.shop)
-        there = self.home.find(BETA[1], policy.NAME) or self.home.find(policy.WEBHOOKS, policy.NAME)
-        if said is not None and there is not None:
+        served = _served(self.home, BETA[1]) and self.home.find(BETA[1], policy.NAME)
+        if said is not None and (served or self.home.objects(policy.WEBHOOKS)):
             pod = applied(pod, offload.patch(pod, said, offload.selector_of(self.shop)))
         return web.json_response(pod, status=201)
 
@@ -166,6 +171,39 @@ async def test_without_a_webhook_it_says_what_has_to_run(world: World) -> None:
     assert offload.policy_of(world.shop) == "burst"
 
 
+async def test_a_webhook_in_home_is_found_where_there_are_no_policies(world: World) -> None:
+    world.admits()
+    world.home.put(policy.webhook_of({"name": "w", "labels": {}}, "cluster-bridge", "w"))
+    assert (await world.offload())["by"] == "webhook"
+    await world.unoffload()
+    assert world.home.find(policy.WEBHOOKS, "w"), "it is its installation's"
+
+
+async def test_a_webhook_that_does_not_answer_is_named(world: World) -> None:
+    meta = {"name": "w", "labels": {}}
+    world.home.put(policy.webhook_of(meta, "cluster-bridge", "w"))
+    with pytest.raises(PreflightError, match="webhook w does not change its pods"):
+        await world.offload()
+
+
+async def test_what_is_offloaded_is_listed_with_what_obeys_it(world: World) -> None:
+    assert await listing.listed(world.settings.home) == []
+    world.serves_policies()
+    await world.offload(selector={"a": "b"})
+    world.namespace("blog")
+    labels = {"metadata": {"labels": {offload.LABEL: "remote-only"}}}
+    world.home.update(NAMESPACES, "blog", labels)
+    shop = {"namespace": "shop", "policy": "burst", "nodeSelector": {"a": "b"}}
+    blog = {"namespace": "blog", "policy": "remote-only", "nodeSelector": {}}
+    for by in ("policy", "", "webhook"):
+        found = [{**blog, "by": by}, {**shop, "by": by}]
+        assert await listing.listed(world.settings.home) == found
+        if by == "policy":
+            world.home.remove(BETA[1], policy.NAME)
+        else:
+            world.home.put(policy.webhook_of({"name": "w", "labels": {}}, "ns", "w"))
+
+
 async def test_a_policy_that_is_not_served_cannot_be_demanded(world: World) -> None:
     with pytest.raises(PreflightError, match="--by webhook"):
         await world.offload(way="policy")
@@ -181,6 +219,17 @@ async def test_an_object_of_that_name_of_somebody_elses_is_left_alone(world: Wor
     with pytest.raises(PreflightError, match="is not the bridge's"):
         await world.unoffload()
     assert world.home.get(BETA[0], policy.NAME)["spec"] == foreign["spec"]
+
+
+async def test_the_namespace_of_a_bridge_is_not_offloaded(world: World) -> None:
+    world.serves_policies()
+    meta = {"name": "b", "namespace": "shop", "labels": installation.labels("b")}
+    world.home.put({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": {}})
+    with pytest.raises(PreflightError, match="namespace shop has a bridge, b"):
+        await world.offload()
+    assert world.home.writes() == []
+    world.home.fail(Fault("GET", "*/deployments", code=403, times=None))
+    await world.offload()
 
 
 async def test_an_unknown_namespace_is_an_error(world: World) -> None:

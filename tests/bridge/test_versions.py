@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from bridge import versions
-from bridge.install import objects
+from bridge.install import installation
 from bridge.node import model
 from bridge.version import version
 from bridge.versions import VersionSettings
@@ -40,13 +40,13 @@ async def test_of_a_node_whose_bridge_is_installed_at_home(two: Clusters, may_lo
     two.home.update(NODES, NODE, {"metadata": {"annotations": gone}})
     assert two.settings.remote.path is not None
     content = two.settings.remote.path.read_bytes()
-    labels = dict(it.split("=") for it in objects.selector(NODE).split(","))
+    labels = dict(it.split("=") for it in installation.selector(NODE).split(","))
     two.home.put(
         {
             "apiVersion": "v1",
             "kind": "Secret",
             "metadata": {"name": "it", "namespace": "bridges", "labels": labels},
-            "data": {objects.KEY: base64.b64encode(content).decode()},
+            "data": {installation.KEY: base64.b64encode(content).decode()},
         }
     )
     if not may_look:

@@ -31,6 +31,7 @@ _MERGE_KEYS = {
     "volumeDevices": "devicePath",
     "volumeMounts": "mountPath",
     "volumes": "name",
+    "webhooks": "name",
 }
 #: Lists of plain values that are merged as sets.
 _MERGED_SETS = {"finalizers"}

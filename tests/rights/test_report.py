@@ -80,6 +80,19 @@ def test_what_the_tables_do_not_allow_is_told(folder: Path) -> None:
     assert not found.used
 
 
+def test_a_webhooks_rights_are_its_own(folder: Path) -> None:
+    webhook = "system:serviceaccount:cluster-bridge:cluster-bridge-far-offload"
+    found = told(
+        folder,
+        "home",
+        line("patch", "secrets", namespace="cluster-bridge", user=webhook),
+        line("patch", "secrets", namespace="cluster-bridge"),
+        line("list", "pods", user=webhook),
+    )
+    assert used(found) == ["webhook: patch secrets"]
+    assert found.undeclared.total() == 2
+
+
 def test_a_refusal_by_authorisation_is_told_and_no_use(folder: Path) -> None:
     found = told(folder, "home", line("delete", "secrets", namespace="shop", decision="forbid"))
     assert found.refused == {"home: delete secrets in shop": 1}

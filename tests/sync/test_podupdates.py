@@ -84,6 +84,67 @@ async def test_a_resize_goes_by_its_own_path_and_defaults_of_the_remote_stay(wor
     }
 
 
+def _pending(world: World) -> Object | None:
+    found = [it for it in world.status()["conditions"] if it["type"] == "PodResizePending"]
+    return found[0] if found else None
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("spec.containers[0]: node has 4 cpu allocatable", "Infeasible"),
+        ('pods "a" is forbidden: exceeded quota: small', "Deferred"),
+    ],
+)
+async def test_a_resize_that_is_refused_is_told_as_a_kubelet_tells_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, words: str, reason: str
+) -> None:
+    """Until home asks for something else that is taken, across a restart too."""
+    monkeypatch.setattr("sync.workqueue.RETRY_CAP", 0.2)
+    await _running(world)
+    fault = world.remote.fail(
+        Fault("PATCH", "*/pods/a/resize", code=403, message=words, times=None)
+    )
+    _change(world, resources={"requests": {"cpu": "2000"}})
+    await world.home.until(lambda: _pending(world))
+    told = _pending(world)
+    assert told
+    assert (told["status"], told["reason"]) == ("True", reason)
+    assert words in told["message"]
+    assert told["lastTransitionTime"]
+    hits = fault.hits
+    await world.remote.until(lambda: fault.hits > hits + 2)
+    assert _pending(world) == told, "it does not flap"
+    await world.stop()
+    world.forget()
+    await world.start(settle=False)
+    hits = fault.hits
+    await world.remote.until(lambda: fault.hits > hits)
+    assert _pending(world) == told
+    assert not [it for it in world.home.writes() if it.path.endswith("/status")], "nor then"
+    _change(world, resources={"requests": {"cpu": "1"}})
+    hits = fault.hits
+    await world.remote.until(lambda: fault.hits > hits + 1)
+    assert _pending(world), "another that is refused"
+    world.remote.heal()
+    await world.settle()
+    assert _pending(world) is None
+    assert len(await world.told("UpdateRefused")) == 1
+
+
+async def test_a_resize_that_home_takes_back_is_pending_no_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sync.workqueue.RETRY_CAP", 0.2)
+    await _running(world)
+    before = world.at_home()["spec"]["containers"][0].get("resources") or {}
+    world.remote.fail(Fault("PATCH", "*/pods/a/resize", code=422, message="no", times=None))
+    _change(world, resources={"requests": {"cpu": "2000"}})
+    await world.home.until(lambda: _pending(world))
+    _change(world, resources=before)
+    await world.home.until(lambda: _pending(world) is None)
+
+
 # -- refusals and webhooks -----------------------------------------------------------------
 
 

@@ -51,3 +51,60 @@ annotations:
 namespace: {{ . }}
 {{- end }}
 {{- end }}
+
+{{- /* Of the webhook's objects. A Service is one of them: its name is a DNS label. */ -}}
+{{- define "bridge.webhook" -}}
+{{- $name := printf "%s-offload" (include "bridge.name" .) -}}
+{{- $plain := $name | replace "." "-" -}}
+{{- if and (eq $plain $name) (le (len $name) 63) -}}
+{{ $name }}
+{{- else -}}
+{{ regexReplaceAll "-+$" (trunc 46 $plain) "" }}-{{ sha256sum $name | trunc 16 }}
+{{- end -}}
+{{- end }}
+
+{{- define "bridge.webhookLabels" -}}
+{{ include "bridge.labels" . }}
+app.kubernetes.io/component: offload-webhook
+{{- end }}
+
+{{- /* Of its pods, which the bridges' Deployment and budget do not select. */ -}}
+{{- define "bridge.webhookPods" -}}
+app.kubernetes.io/name: cluster-bridge-offload-webhook
+app.kubernetes.io/instance: {{ include "bridge.name" . }}
+{{- end }}
+
+{{- /* What the specs of all pods have; the context is the pods' labels. */ -}}
+{{- define "bridge.pod" -}}
+enableServiceLinks: false
+terminationGracePeriodSeconds: 20
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  seccompProfile: {type: RuntimeDefault}
+affinity:
+  # A bridge that ran on a node which it makes itself would end with it.
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms:
+        - matchExpressions:
+            - {key: cluster-bridge.io/virtual-node, operator: DoesNotExist}
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          labelSelector:
+            matchLabels:
+              {{- . | nindent 14 }}
+          topologyKey: kubernetes.io/hostname
+{{- end }}
+
+{{- define "bridge.container" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+terminationMessagePolicy: FallbackToLogsOnError
+{{- end }}

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bridge.offload import commands, webhook
+from bridge.offload import commands, listing, shared, webhook
 from bridge.offload.commands import OffloadSettings
+from bridge.offload.shared import SharedSettings
 from bridge.offload.webhook import WebhookSettings
 from sync.kube.access import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
@@ -23,7 +24,8 @@ HOME = KubeconfigRef()
 class Asked:
     """What the commands were called with."""
 
-    settings: list[OffloadSettings | WebhookSettings] = field(default_factory=list)
+    settings: list[OffloadSettings | WebhookSettings | SharedSettings] = field(default_factory=list)
+    listed: list[Object] = field(default_factory=list)
 
     async def offload(self, settings: OffloadSettings, *, told: Callable[[str], None]) -> Object:
         self.settings.append(settings)
@@ -36,9 +38,17 @@ class Asked:
         return {"namespace": "shop", "policy": None, "others": []}
 
     async def serve(
-        self, settings: WebhookSettings, *, told: Callable[[str], None], stop: asyncio.Event
+        self,
+        settings: WebhookSettings | SharedSettings,
+        *,
+        told: Callable[[str], None],
+        stop: asyncio.Event,
     ) -> None:
         self.settings.append(settings)
+
+    async def list_all(self, home: KubeconfigRef) -> list[Object]:
+        assert home == HOME
+        return self.listed
 
 
 @pytest.fixture
@@ -48,6 +58,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     monkeypatch.setattr(commands, "offload_namespace", noted.offload)
     monkeypatch.setattr(commands, "unoffload_namespace", noted.unoffload)
     monkeypatch.setattr(webhook, "serve", noted.serve)
+    monkeypatch.setattr(shared, "serve", noted.serve)
+    monkeypatch.setattr(listing, "listed", noted.list_all)
     return noted
 
 
@@ -75,6 +87,27 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
     ]
 
 
+def test_without_a_namespace_it_lists_what_is_offloaded(invoke: Invoke, asked: Asked) -> None:
+    assert invoke("offload").stdout == "no namespace is offloaded\n"
+    for name, selector, by in (("blog", {"a": "b"}, "webhook"), ("shop", {}, "")):
+        asked.listed.append(
+            {"namespace": name, "policy": "burst", "nodeSelector": selector, "by": by}
+        )
+    assert invoke("offload").stdout.splitlines() == [
+        "NAMESPACE   POLICY   VIRTUAL NODES   BY",
+        "blog        burst    a=b             webhook",
+        "shop        burst    all             nothing",
+    ]
+    assert json.loads(invoke("offload", "-o", "json").stdout) == {"namespaces": asked.listed}
+    assert asked.settings == []
+
+
+def test_a_pod_runs_it_behind_a_service(invoke: Invoke, asked: Asked) -> None:
+    done = invoke("webhook", "--address", "192.0.2.1", "--port", "1", "--service", "ns/name")
+    assert done.exit_code == 0
+    assert asked.settings == [SharedSettings(HOME, "ns", "name", "192.0.2.1", 1)]
+
+
 @pytest.mark.parametrize(
     "args",
     [
@@ -82,7 +115,10 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
         ("offload", "shop", "--policy", "local-only", "--node-selector", "a=b"),
         ("offload", "shop", "--node-selector", "nonsense"),
         ("offload", "shop", "--policy", "nonsense"),
-        ("offload",),
+        ("offload", "--policy", "burst"),
+        ("offload", "--dry-run"),
+        ("webhook", "--service", "ns/name"),
+        ("webhook", "--service", "name", "--address", "192.0.2.1"),
         ("webhook", "--address", "0.0.0.0"),
     ],
 )

@@ -1,6 +1,7 @@
-"""The kustomize base: what is rendered for a node `remote`, without its credential.
+"""The kustomize base: what is rendered for a node `remote`, without its credential. And the
+component that adds its webhook.
 
-python -m tests.bridge.install.base        writes it anew
+python -m tests.bridge.install.base        writes both anew
 """
 
 from __future__ import annotations
@@ -9,18 +10,26 @@ from pathlib import Path
 
 import yaml
 
-from bridge.install import objects
-from bridge.install.objects import Installation
+from bridge.install import objects, webhook
+from bridge.install.installation import Installation
 from bridge.rbac import HomeRights
 from bridge.version import version
 from translators.types import Object
 
-FOLDER = Path(__file__).parents[3] / "manifests/base"
+_MANIFESTS = Path(__file__).parents[3] / "manifests"
+FOLDER = _MANIFESTS / "base"
 FILE = FOLDER / "bridge.yaml"
+COMPONENT = _MANIFESTS / "offload-webhook"
+WEBHOOK_FILE = COMPONENT / "webhook.yaml"
 NODE = "remote"
+_WRITTEN = "# Written by python -m tests.bridge.install.base.\n"
 _HEAD = (
     "# As `bridge render --name remote` prints it, without the Secret; a test compares.\n"
-    "# Written by python -m tests.bridge.install.base.\n"
+    + _WRITTEN
+)
+_WEBHOOK_HEAD = (
+    "# What `bridge render --name remote --offload-webhook` prints beside that; a test compares.\n"
+    + _WRITTEN
 )
 
 
@@ -40,6 +49,12 @@ def base() -> list[Object]:
     return without_credential(objects.objects(wanted, ""))
 
 
+def component() -> list[Object]:
+    """The component's objects."""
+    wanted = Installation(NODE, f"cluster-bridge:{version()}", HomeRights(nodes=[NODE]))
+    return webhook.objects(wanted)
+
+
 class _Plain(yaml.SafeDumper):
     """Without anchors: a reader sees each object whole."""
 
@@ -48,4 +63,6 @@ class _Plain(yaml.SafeDumper):
 
 
 if __name__ == "__main__":
-    FILE.write_text(_HEAD + yaml.dump_all(base(), Dumper=_Plain, sort_keys=False, width=100))
+    for file, head, made in ((FILE, _HEAD, base()), (WEBHOOK_FILE, _WEBHOOK_HEAD, component())):
+        text = yaml.dump_all(made, Dumper=_Plain, sort_keys=False, width=100)
+        file.write_text(head + text)

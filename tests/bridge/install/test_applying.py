@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field, replace
 
 import pytest
 
-from bridge.install import applying, objects, waiting
+from bridge.install import applying, installation, objects, waiting
+from bridge.install.installation import Installation
 from bridge.install.kinds import KINDS
-from bridge.install.objects import Installation
 from bridge.leave import leave
 from bridge.leaving import LeaveSettings
 from bridge.preflight.checks import PreflightError
@@ -27,10 +28,12 @@ from sync.kube.resources import (
 from tests.bridge.clusters import CANARY, Clusters
 from tests.objects import node
 from tests.sync.world import NODE
+from translators import offload
 
 pytestmark = pytest.mark.usefixtures("soon")
 
 WANTED = Installation(NODE, "image:1", HomeRights(nodes=[NODE]))
+WITH_WEBHOOK = replace(WANTED, webhook=True)
 WHERE = WANTED.namespace
 
 
@@ -60,12 +63,12 @@ class Home:
             f"{it['kind']} {it['metadata']['name']}"
             for kind in KINDS
             for it in self.two.home.objects(kind)
-            if (it["metadata"].get("labels") or {}).get(objects.NAME_LABEL) == objects.APP
+            if (it["metadata"].get("labels") or {}).get(installation.NAME_LABEL) == installation.APP
         ]
 
-    def runs(self, *, ready: bool = True, **pod_status: object) -> None:
+    def runs(self, name: str = WANTED.name, *, ready: bool = True, **pod_status: object) -> None:
         """Home's controllers have made the pods."""
-        deployment = self.two.home.get(DEPLOYMENTS, WANTED.name, WHERE)
+        deployment = self.two.home.get(DEPLOYMENTS, name, WHERE)
         count = deployment["spec"]["replicas"] if ready else 0
         status: Object = {
             "observedGeneration": deployment["metadata"]["generation"],
@@ -73,9 +76,9 @@ class Home:
             "updatedReplicas": count,
             "availableReplicas": count,
         }
-        self.two.home.update(DEPLOYMENTS, WANTED.name, {"status": status}, namespace=WHERE)
+        self.two.home.update(DEPLOYMENTS, name, {"status": status}, namespace=WHERE)
         template = deployment["spec"]["template"]
-        meta = {"name": "bridge-1", "namespace": WHERE, **template["metadata"]}
+        meta = {"name": f"{name}-1", "namespace": WHERE, **template["metadata"]}
         pod: Object = {"apiVersion": "v1", "kind": "Pod", **template, "metadata": meta}
         self.two.home.put({**pod, "status": pod_status})
 
@@ -85,9 +88,9 @@ class Home:
         made["status"] = {"conditions": [{"type": "Ready", "status": status, "message": "why"}]}
         self.two.home.put(made)
 
-    async def waits(self, seconds: float = 1.0) -> None:
+    async def waits(self, seconds: float = 1.0, wanted: Installation = WANTED) -> None:
         self.told.clear()
-        await waiting.ready(self.client, WANTED, timeout=seconds, told=self.told.append)
+        await waiting.ready(self.client, wanted, timeout=seconds, told=self.told.append)
 
 
 @pytest.fixture
@@ -123,12 +126,24 @@ async def test_a_right_that_is_asked_for_no_more_ends(home: Home) -> None:
     assert "ClusterRoleBinding" in home.told[0]
 
 
+async def test_a_webhook_that_is_asked_for_no_more_goes_as_a_whole(home: Home) -> None:
+    await home.apply()
+    before = home.there()
+    assert set(await home.apply(WITH_WEBHOOK)) == {"created"}
+    assert await home.apply(WITH_WEBHOOK) == []
+    assert set(await home.apply(dry=True)) == {"removed"}
+    assert len(home.there()) > len(before)
+    assert set(await home.apply()) == {"removed"}
+    assert home.told[0].startswith("home: MutatingWebhookConfiguration ")
+    assert home.there() == before
+
+
 async def test_a_namespace_that_is_there_stays_as_it_is(home: Home) -> None:
     theirs: Object = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": WHERE}}
     home.two.home.put(theirs)
     await home.apply()
     labels = home.two.home.get(NAMESPACES, WHERE)["metadata"].get("labels") or {}
-    assert objects.NAME_LABEL not in labels
+    assert installation.NAME_LABEL not in labels
 
 
 async def test_a_new_credential_rolls_the_pods(home: Home) -> None:
@@ -150,6 +165,20 @@ async def test_it_is_done_when_the_pods_are_new_and_the_node_is_ready(home: Home
     home.node_is("True")
     await home.waits()
     assert home.told == []
+
+
+async def test_its_webhook_is_waited_for_too(home: Home) -> None:
+    await home.apply(WITH_WEBHOOK)
+    home.runs()
+    home.node_is("True")
+    name = installation.webhook_name(NODE)
+    with pytest.raises(PreflightError, match="home has not begun to make the pods"):
+        await home.waits(wanted=WITH_WEBHOOK)
+    home.runs(name, ready=False)
+    with pytest.raises(PreflightError, match=f"0 of 2 pods of {name} are ready"):
+        await home.waits(wanted=WITH_WEBHOOK)
+    home.runs(name)
+    await home.waits(wanted=WITH_WEBHOOK)
 
 
 async def test_a_node_that_is_not_ready_is_waited_for(home: Home) -> None:
@@ -243,6 +272,25 @@ async def test_leaving_finds_the_remote_in_the_secret_and_removes_all(home: Home
     assert f"home:   Deployment {WHERE}/{WANTED.name}" in asked
     assert f"home:   Namespace {WHERE}, if nothing else is in it" in asked
     assert home.there() == []
+
+
+async def test_leaving_takes_the_webhook_along_when_its_pods_have_ended(home: Home) -> None:
+    await home.apply(WITH_WEBHOOK)
+    name = installation.webhook_name(NODE)
+    home.runs(name)
+    label = {"metadata": {"labels": {offload.LABEL: "burst"}}}
+    home.two.home.update(NAMESPACES, "default", label)
+    home.two.home.clear_log()
+    leaving = asyncio.create_task(left(home))
+    deployment = f"/apis/apps/v1/namespaces/{WHERE}/deployments/{name}"
+    await home.two.home.until(lambda: home.two.home.requests("PATCH", deployment))
+    assert not leaving.done()
+    home.two.home.remove(PODS, f"{name}-1", WHERE)
+    assert f"home:   MutatingWebhookConfiguration {name}" in await leaving
+    assert home.there() == []
+    deleted = [it.path for it in home.two.home.writes() if it.method == "DELETE"]
+    assert "mutatingwebhookconfigurations" in deleted[0], "no pod waits for a webhook that is gone"
+    assert any("namespace(s) default are offloaded" in line for line in home.told)
 
 
 async def test_bindings_that_were_made_by_hand_go_too_and_others_stay(home: Home) -> None:

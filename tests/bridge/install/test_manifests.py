@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+import re
 from typing import Any
 
 import pytest
 import yaml
 
-from bridge.install import objects
-from bridge.install.objects import Installation
+from bridge.install import installation, objects
+from bridge.install.installation import Installation
 from bridge.rbac import HomeRights
 from tests.bridge.install import base
 
@@ -31,6 +32,13 @@ def test_the_base_is_what_is_rendered() -> None:
     assert listed["resources"] == [base.FILE.name]
 
 
+def test_the_component_is_what_the_webhook_is_rendered_as() -> None:
+    """Where this fails: python -m tests.bridge.install.base."""
+    assert list(yaml.safe_load_all(base.WEBHOOK_FILE.read_text())) == base.component()
+    listed = yaml.safe_load((base.COMPONENT / "kustomization.yaml").read_text())
+    assert listed["resources"] == [base.WEBHOOK_FILE.name]
+
+
 def test_the_credential_is_in_the_secret_alone() -> None:
     made = objects.objects(wanted(), KUBECONFIG)
     secret = next(it for it in made if it["kind"] == "Secret")
@@ -38,26 +46,70 @@ def test_the_credential_is_in_the_secret_alone() -> None:
     assert KUBECONFIG not in str([it for it in made if it["kind"] != "Secret"])
 
 
-def test_two_nodes_have_no_object_in_common_but_the_namespace() -> None:
+@pytest.mark.parametrize("webhook", [False, True])
+def test_two_nodes_have_no_object_in_common_but_the_namespace(webhook: bool) -> None:
     def names(node: str) -> set[tuple[str, str, str]]:
         return {
             (it["kind"], it["metadata"].get("namespace", ""), it["metadata"]["name"])
-            for it in objects.objects(wanted(node), KUBECONFIG)
+            for it in objects.objects(wanted(node, webhook=webhook), KUBECONFIG)
         }
 
     assert names("near") & names("far") == {("Namespace", "", "cluster-bridge")}
 
 
-def test_the_container_is_as_strict_as_can_be() -> None:
-    spec = rendered(wanted(), "Deployment")[0]["spec"]["template"]["spec"]
-    container = spec["containers"][0]
-    assert spec["securityContext"]["runAsNonRoot"]
-    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
+def test_a_webhook_is_beside_the_bridge_and_apart_from_it() -> None:
+    """The bridges' Deployment and budget select none of its pods, nor the other way round."""
+    plain, made = (objects.objects(wanted(webhook=it), KUBECONFIG) for it in (False, True))
+    assert made[: len(plain)] == plain
+    added = made[len(plain) :]
+    assert {it["metadata"]["name"] for it in added if it["kind"] != "Role"} >= {
+        "cluster-bridge-far-offload"
     }
+    assert added[-1]["kind"] == "MutatingWebhookConfiguration", "it comes last, and goes first"
+    assert not next(it for it in added if it["kind"] == "Secret").get("data")
+    bridge, webhook = (it for it in made if it["kind"] == "Deployment")
+    for one, other in ((bridge, webhook), (webhook, bridge)):
+        selects = one["spec"]["selector"]["matchLabels"].items()
+        assert selects <= one["spec"]["template"]["metadata"]["labels"].items()
+        assert not selects <= other["spec"]["template"]["metadata"]["labels"].items()
+    assert bridge["spec"]["replicas"] == webhook["spec"]["replicas"]
+    own = installation.labels("far").items()
+    assert all(own <= it["metadata"]["labels"].items() for it in added)
+
+
+def test_a_webhook_may_change_what_is_its_own_alone() -> None:
+    what = wanted(webhook=True, namespace="ns")
+    roles = [*rendered(what, "ClusterRole"), *rendered(what, "Role")]
+    own = [it for it in roles if it["metadata"]["name"].endswith(":webhook")]
+    rules = [rule for it in own for rule in it["rules"]]
+    assert {it["metadata"].get("namespace") for it in own} == {None, "ns"}
+    for rule in rules:
+        reads = set(rule["verbs"]) <= {"get", "list", "watch"}
+        assert rule.get("resourceNames") == ["cluster-bridge-far-offload"] or (
+            reads and rule["resources"] == ["namespaces"]
+        )
+
+
+def test_a_service_can_have_the_name_of_any_webhook() -> None:
+    nodes = ("far", "far.example", "far-example", "a" * 253, "b." * 100 + "b", "c" * 60 + ".d")
+    names = [installation.webhook_name(it) for it in nodes]
+    assert len({*names}) == len(names)
+    for name in names:
+        assert len(name) <= 63
+        assert re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", name)
+
+
+def test_the_container_is_as_strict_as_can_be() -> None:
+    for made in rendered(wanted(webhook=True), "Deployment"):
+        spec = made["spec"]["template"]["spec"]
+        container = spec["containers"][0]
+        assert spec["securityContext"]["runAsNonRoot"]
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
 
 
 def test_a_long_name_fits() -> None:
@@ -67,7 +119,7 @@ def test_a_long_name_fits() -> None:
     deployment = next(it for it in made if it["kind"] == "Deployment")
     assert len(deployment["metadata"]["name"]) <= 253
     assert all(len(value) <= 63 for value in deployment["metadata"]["labels"].values())
-    assert deployment["metadata"]["annotations"][objects.ANNOTATION_NODE] == node
+    assert deployment["metadata"]["annotations"][installation.ANNOTATION_NODE] == node
 
 
 def test_an_argument_is_taken_as_it_is() -> None:
