@@ -72,8 +72,8 @@ def client(bridged: Bridged) -> str:
     mounts = [{"name": "tmp", "mountPath": "/tmp"}]
     container = shell("main", "sleep 3600", securityContext=_BOUND, volumeMounts=mounts)
     volumes = [{"name": "tmp", "emptyDir": {}}]
-    found = {"containers": [container], "volumes": volumes, "securityContext": _RESTRICTED}
-    return pod(bridged.node, "client", **found) + "\n"
+    found: Json = {"containers": [container], "volumes": volumes, "securityContext": _RESTRICTED}
+    return pod(bridged.node, "client", None, **found) + "\n"
 
 
 def run(bridged: Bridged, script: str) -> str:

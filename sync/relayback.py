@@ -19,6 +19,7 @@ speaks to it. A key is a home namespace.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -61,6 +62,8 @@ PATIENCE = 4.0
 #: Seconds for which something is served after it is no longer published: as long as kube-proxies
 #: take to learn of it.
 LINGER = 5.0
+#: Seconds that connections have to end when the bridge stops: as long as most requests take.
+FINISH = 1.5
 #: Seconds between relay pods that end by themselves: the first time, and at most.
 ANEW, ANEW_CAP = 1.0, 60.0
 
@@ -79,6 +82,9 @@ class Carriers(Protocol):
 
     async def run(self) -> None:
         """Carries connections until cancelled, and ends all that is open then."""
+
+    async def finish(self) -> None:
+        """Takes no more, which relay pods hold from then on, and waits until nothing is open."""
 
 
 @dataclass(slots=True)
@@ -210,9 +216,12 @@ class RelayBack:
             try:
                 await self.controller.run()
             finally:
-                if carrying is not None:
+                if self._carriers is not None and carrying is not None:
                     if await self._slices.withdrawn():
                         await asyncio.sleep(AFTERGLOW)
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(FINISH):
+                            await self._carriers.finish()
                     carrying.cancel()
 
     # -- reconcile -------------------------------------------------------------------------

@@ -107,6 +107,7 @@ class BackCarriers:
         self._group: asyncio.TaskGroup | None = None
         self._dials = asyncio.Semaphore(DIALS)
         self._open = 0
+        self._ended = asyncio.Event()
         self._of_service: Counter[tuple[HomeNamespace, str]] = Counter()
         self._turn = 0
         self._avoided: cachetools.TTLCache[Target, bool] = cachetools.TTLCache(1024, AVOIDED)
@@ -151,6 +152,15 @@ class BackCarriers:
             finally:
                 self._group = None
         raise AssertionError("it runs until it is cancelled")
+
+    async def finish(self) -> None:
+        """Takes no more, and waits until nothing is open. Not to be shown anything afterwards."""
+        for station in self._stations.values():
+            if station.task is not None:
+                station.task.cancel()
+        while self._open:
+            self._ended.clear()
+            await self._ended.wait()
 
     def _begin(self, group: asyncio.TaskGroup, station: _Station) -> None:
         station.task = group.create_task(self._keep(station), name=f"relay-back-{station}")
@@ -277,6 +287,7 @@ class BackCarriers:
             )
         finally:
             self._open -= 1
+            self._ended.set()
             self._measures.open -= 1
             self._of_service[key] -= 1
             if not self._of_service[key]:

@@ -30,6 +30,7 @@ class Stations:
         self.ways: Mapping[int, Way] = {}
         self.deaf: set[str] = set()
         self.running = False
+        self.finished = False
         self._handlers: list[Callable[[HomeNamespace], None]] = []
 
     def show(self, home: HomeNamespace, pods: Sequence[Object], ways: Mapping[int, Way]) -> None:
@@ -57,6 +58,9 @@ class Stations:
             await asyncio.get_running_loop().create_future()
         finally:
             self.running = False
+
+    async def finish(self) -> None:
+        self.finished = True
 
     def targets(self) -> list[str]:
         """Where connections go."""
@@ -275,6 +279,7 @@ async def test_a_restarted_bridge_takes_up_pod_ports_and_slices(there: There) ->
     ports = set(there.stations.ways)
     await there.world.stop()
     assert there.published() == ["10.9.0.50"], "nobody else serves it: the relay pod holds"
+    assert there.stations.finished
     there.world.home.put(service("aaa"))
     there.world.home.put(endpoints("10.1.0.9", name="aaa"))
     there.stations.__init__()  # type: ignore[misc]  # a new process

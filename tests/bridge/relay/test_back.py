@@ -9,6 +9,7 @@ import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -81,6 +82,10 @@ class Back:
     def show(self, *targets: Target, sticky: bool = False) -> None:
         ways = {self.port: Way("web", targets, sticky)}
         self.carriers.show(SHOP, [POD], ways)
+
+    def has(self, count: int) -> bool:
+        """Whether so many connections are open."""
+        return self.measures.open == count
 
     async def ready(self) -> None:
         await until(lambda: self.carriers.listening(POD) == {self.port})
@@ -312,6 +317,29 @@ async def test_a_second_bridge_takes_the_place_of_the_first() -> None:
         await asyncio.gather(carrying, return_exceptions=True)
 
 
+async def test_a_bridge_that_stops_lets_requests_end_and_leaves_new_ones_to_the_next() -> None:
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        await asyncio.sleep(0.3)
+        writer.write(b"late")
+        await writer.drain()
+
+    async with relayed() as back, at_home(slow) as pod:
+        back.show(pod)
+        await back.ready()
+        first = asyncio.create_task(back.ask())
+        await until(lambda: back.measures.open == 1)
+        finishing = asyncio.create_task(back.carriers.finish())
+        await until(lambda: back.measures.pods == 0)
+        second = asyncio.create_task(back.ask())
+        assert await first == b"late"
+        await finishing
+        assert not second.done()
+        back.carriers.show(SHOP, [], {})
+        back.show(pod)
+        assert await second == b"late"
+
+
 async def test_who_stands_by_speaks_to_nobody() -> None:
     async with relayed() as back, at_home(says(b"a")) as pod:
         back.leads = False
@@ -358,12 +386,12 @@ async def test_limits_in_all_and_of_a_service_are_kept() -> None:
             back.show(pod)
             await back.ready()
             _, writer = await asyncio.open_connection(HERE, back.port)
-            await until(lambda back=back: back.measures.open == 1)
+            await until(partial(back.has, 1))
             with pytest.raises(ConnectionResetError):
                 await back.ask()
             assert back.measures.ended[why] == 1
             writer.close()
-            await until(lambda back=back: back.measures.open == 0)
+            await until(partial(back.has, 0))
             assert await _first(back) == b"x"
 
 
