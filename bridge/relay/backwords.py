@@ -27,8 +27,8 @@ PING, PINGS = 10.0, 2
 #: Seconds after which the pod takes a silent bridge for gone.
 SILENCE = 45.0
 #: Seconds that a connection waits in the pod for a bridge to take it: as long as a bridge takes to
-#: be started again.
-PICKUP = 10.0
+#: be started again, on a machine that is busy or as a pod that is made elsewhere.
+PICKUP = 20.0
 
 
 class BadLine(ValueError):
