@@ -143,6 +143,7 @@ def _policy(settings: JoinSettings, found: Found) -> Policy:
         found.address,
         network=found.network,
         relay_address=found.relay_address,
+        relay_image=settings.relay.image if found.network == "relay" else "",
         daemonsets=settings.daemonsets,
         service_accounts=settings.service_accounts,
         home_api=found.home_api,
@@ -160,21 +161,32 @@ def _engine(
     home: KubeClient,
     remote: KubeClient,
 ) -> Engine:
-    listeners = None
+    listeners = carriers = None
+    policy = _policy(settings, found)
     if found.network == "relay":
         from bridge.relay.listeners import RelayListeners
 
         listeners = RelayListeners(
             remote.access, address=found.relay_address, asked=settings.relay, measures=carried
         )
+    if policy.relay_image:
+        from bridge.relay.backcarry import BackCarriers
+
+        carriers = BackCarriers(
+            remote.access,
+            asked=settings.relay,
+            measures=carried.back,
+            leads=lambda: fence.is_open,
+        )
     return Engine(
         home.fenced(fence),
         remote.fenced(fence),
-        policy=_policy(settings, found),
+        policy=policy,
         namespace_linger=settings.namespace_linger,
         copy_linger=settings.namespace_linger,
         limits=settings.limits,
         listeners=listeners,
+        carriers=carriers,
     )
 
 

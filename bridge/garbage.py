@@ -19,6 +19,7 @@ from sync.cleanup import Belongings
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig import KubeconfigRef
 from sync.mirror import RESOURCES
+from translators import relayback
 
 _HEAD = ("HOME", "NODE", "PODS", *(it.plural.upper() for it in RESOURCES), "NAMESPACES", "WRITTEN")
 
@@ -94,7 +95,8 @@ def table(found: Sequence[Belongings]) -> list[str]:
     rows = [_HEAD]
     for its in found:
         copies = Counter(resource for resource, _ in its.copies)
-        counts = [len(its.pods), *(copies[it] for it in RESOURCES), len(its.namespaces)]
+        pods = sum(relayback.home_of(pod) is None for pod in its.pods)
+        counts = [pods, *(copies[it] for it in RESOURCES), len(its.namespaces)]
         rows.append((its.home, its.node, *map(str, counts), its.last_written))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

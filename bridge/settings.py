@@ -83,6 +83,8 @@ class RelaySettings:
     """And of one Service."""
     idle: float = 3600.0
     """Seconds without a byte after which one is closed."""
+    image: str = ""
+    """What relay pods in the remote run, which bring connections from there; "" for none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from sync.kube.client import KubeClient
 from sync.kube.errors import ApiError, KubeError, NotFound, Unreachable
 from sync.kube.resources import NAMESPACES, PODS, SERVICES, Resource
 from sync.mirror import RESOURCES, MirrorKey, copies_selector, reference_keys
-from translators import naming, serviceaccount
+from translators import naming, relayback, serviceaccount
 from translators.naming import Identity
 from translators.types import Object, metadata, name_of, namespace_of, uid_of
 
@@ -121,16 +121,22 @@ async def belongings(remote: KubeClient, home: str = "", node: str = "") -> list
         return owner
 
     for pod in (await remote.list(PODS, labels=labels)).items:
-        if naming.origin(pod) is not None:
+        if naming.origin(pod) is not None or relayback.home_of(pod) is not None:
             of(pod).pods.append(pod)
     for resource in RESOURCES:
         for copy in (await remote.list(resource, labels=copies_selector(resource, labels))).items:
-            if naming.origin(copy) is not None or serviceaccount.pod_of(copy) is not None:
+            if _is_a_bridges(copy):
                 of(copy).copies.append((resource, copy))
     for namespace in (await remote.list(NAMESPACES, labels=labels)).items:
         if naming.home_namespace(namespace) is not None:
             of(namespace).namespaces.append(namespace)
     return [found[whose] for whose in sorted(found)]
+
+
+def _is_a_bridges(copy: Object) -> bool:
+    """Whether it has annotations of a bridge's."""
+    known = (naming.origin(copy), serviceaccount.pod_of(copy), relayback.home_of(copy))
+    return any(it is not None for it in known)
 
 
 def _node_label(obj: Object) -> str:

@@ -30,12 +30,14 @@ from sync.events import EventRecorder
 from sync.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.resources import (
+    ENDPOINT_SLICES,
     NAMESPACES,
     NODES,
     PODS,
     PRIORITY_CLASSES,
     RESOURCE_QUOTAS,
     SECRETS,
+    SERVICES,
     Resource,
 )
 from sync.mirror import RESOURCES, Mirror, copies_selector, reference_keys
@@ -43,12 +45,13 @@ from sync.namespaces import Namespaces
 from sync.offer import NOT_ENDED, Offer, slim_namespace, slim_pod
 from sync.pods import Pods
 from sync.relay import Listeners, Relay
+from sync.relayback import Carriers, RelayBack
 from sync.scopes import Scopes
 from sync.sharing import Pool
 from sync.tokens import Tokens
 from sync.unplaced import Unplaced
 from sync.unused import Unused
-from translators import naming, references
+from translators import naming, references, relayback
 from translators.capacity import NO_LIMITS, Limits
 from translators.policy import Policy
 from translators.types import HomeNamespace, Object, namespace_of
@@ -74,7 +77,8 @@ class MappingChanged(Exception):
 
 class Engine:
     """Makes the remote run what home has bound to ``policy.identity.node``. ``listeners``: what
-    carries connections, where the policy's network is a relay."""
+    carries connections to the remote, where the policy's network is a relay; ``carriers``: what
+    carries those from there, where it has an image for that."""
 
     def __init__(
         self,
@@ -86,6 +90,7 @@ class Engine:
         copy_linger: float,
         limits: Limits = NO_LIMITS,
         listeners: Listeners | None = None,
+        carriers: Carriers | None = None,
         now: Callable[[], str] = utc_now,
     ) -> None:
         identity = self._identity = policy.identity
@@ -107,7 +112,11 @@ class Engine:
             remote,
             PODS,
             labels=owned,
-            indexers={"namespace": _origins, "reference": _remote_references},
+            indexers={
+                "namespace": _origins,
+                "reference": _remote_references,
+                "relay": _relayed,
+            },
             indexed=("metadata.annotations", *references.PARTS),
             pool=pool,
             lost_soon=listeners is not None,
@@ -135,7 +144,7 @@ class Engine:
                 remote,
                 kind,
                 labels=copies_selector(kind, owned),
-                indexers={"origin": _origins},
+                indexers={"origin": _origins, "relay": _relayed},
                 indexed=("metadata.annotations",),
             )
             for kind in RESOURCES
@@ -148,6 +157,7 @@ class Engine:
             on_synced=self._scope_synced,
             on_refused=self._scope_refused,
             network=policy.network,
+            endpoints=carriers is not None,
             beside=self.eventmirror.follow,
         )
         namespaces = Namespaces(remote, self._remote_namespaces, identity)
@@ -161,6 +171,7 @@ class Engine:
             remote_pods=self.remote_pods,
             events=self.events,
             linger=copy_linger,
+            endpoints=policy.network == "flat",
         )
         self.tokens = Tokens(
             home=home,
@@ -202,6 +213,19 @@ class Engine:
                 remote_pods=self.remote_pods,
                 events=self.events,
             )
+        self.relay_back = RelayBack(
+            remote,
+            carriers,
+            policy=policy,
+            scopes=self._scopes,
+            namespaces=namespaces,
+            home_pods=self.home_pods,
+            remote_pods=self.remote_pods,
+            services=self._copies[SERVICES],
+            slices=self._copies[ENDPOINT_SLICES],
+            events=self.events,
+            linger=namespace_linger,
+        )
         self.unused = Unused(
             remote,
             identity=identity,
@@ -235,7 +259,10 @@ class Engine:
     @property
     def controllers(self) -> list[Controller[Any]]:
         """Those that make the clusters agree."""
-        parts = (self.mirror, self.tokens, self.pods, self.eventmirror, self.unused)
+        parts = (
+            *(self.mirror, self.tokens, self.pods, self.eventmirror, self.unused),
+            self.relay_back,
+        )
         found: list[Controller[Any]] = [part.controller for part in parts]
         return found if self.relay is None else [*found, self.relay.controller]
 
@@ -281,9 +308,11 @@ class Engine:
         self.pods.times.begin()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.events.run(), name="events")
+            relays = [it.controller for it in (self.relay, self.relay_back) if it is not None]
             for controller in self.controllers:
-                if self.relay is None or controller is not self.relay.controller:
+                if controller not in relays:
                     group.create_task(controller.run(), name=controller.name)
+            group.create_task(self.relay_back.run(), name="relay-back-run")
             if self.relay is not None:
                 group.create_task(self.relay.run(), name="relay-run")
 
@@ -316,7 +345,11 @@ class Engine:
         self.remote_pods.on_change(self.eventmirror.remote_pod_changed)
         for kind, informer in self._copies.items():
             informer.on_change(functools.partial(self.mirror.copy_changed, kind))
+            if kind in (SERVICES, ENDPOINT_SLICES):
+                informer.on_change(functools.partial(self.relay_back.copy_changed, kind))
         self._copies[SECRETS].on_change(self.tokens.secret_changed)
+        self.home_pods.on_change(self.relay_back.home_pod_changed)
+        self.remote_pods.on_change(self.relay_back.remote_pod_changed)
         for informer in (self.remote_pods, *self._copies.values()):
             informer.on_change(self.unused.owned_changed)
         if self.relay is not None:
@@ -331,6 +364,7 @@ class Engine:
     def _scoped(self, kind: Resource, old: Object | None, new: Object | None) -> None:
         self.mirror.home_changed(kind, old, new)
         self.tokens.home_changed(kind, old, new)
+        self.relay_back.home_changed(kind, old, new)
         if self.relay is not None:
             self.relay.home_changed(kind, old, new)
 
@@ -338,6 +372,7 @@ class Engine:
         self.pods.namespace_synced(namespace)
         self.mirror.namespace_synced(namespace)
         self.tokens.namespace_synced(namespace)
+        self.relay_back.namespace_synced(namespace)
         if self.relay is not None:
             self.relay.namespace_synced(namespace)
         self.eventmirror.namespace_synced(namespace)
@@ -380,6 +415,11 @@ def _home_references(policy: Policy, home: Object) -> Iterable[Hashable]:
 def _origins(remote: Object) -> Iterable[Hashable]:
     origin = naming.origin(remote)
     return () if origin is None else (origin.namespace,)
+
+
+def _relayed(remote: Object) -> Iterable[Hashable]:
+    home = relayback.home_of(remote)
+    return () if home is None else (home,)
 
 
 def _remote_references(remote: Object) -> Iterator[Hashable]:

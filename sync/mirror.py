@@ -107,7 +107,8 @@ def reference_keys(pod: Object, namespace: HomeNamespace) -> Iterator[MirrorKey]
 
 
 class Mirror:
-    """``copies`` are informers of this home's objects in the remote, one for each kind."""
+    """``copies`` are informers of this home's objects in the remote, one for each kind.
+    ``endpoints``: home's addresses mean something in the remote."""
 
     def __init__(
         self,
@@ -121,6 +122,7 @@ class Mirror:
         remote_pods: Informer,
         events: EventRecorder,
         linger: float,
+        endpoints: bool = True,
     ) -> None:
         self._client = client
         self._identity = identity
@@ -131,6 +133,7 @@ class Mirror:
         self._remote_pods = remote_pods
         self._events = events
         self._linger = linger
+        self._endpoints = endpoints
         # Copies that nobody needs, and since when, in the loop's time.
         self._unneeded: dict[MirrorKey, float] = {}
         self._clashes: set[MirrorKey] = set()
@@ -326,7 +329,9 @@ class Mirror:
         home = scope.informers[key.resource].store.get(Key(key.namespace, key.name))
         if home is None or not _KINDS[key.resource].may_leave(home, self._identity):
             return None
-        if key.resource is ENDPOINT_SLICES and not self._serves(key.namespace, home):
+        if key.resource is ENDPOINT_SLICES and not (
+            self._endpoints and self._serves(key.namespace, home)
+        ):
             return None
         return home
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from translators import capacity, naming, quota, requests
+from translators import capacity, naming, quota, relayback, requests
 from translators.capacity import Capacity, Limits
 from translators.naming import Identity
 from translators.requests import Amounts
@@ -63,7 +63,8 @@ def usage(pod: Object, identity: Identity) -> Usage | None:
     return Usage(
         namespace=sys.intern(namespace_of(pod)),
         node=sys.intern(str((pod.get("spec") or {}).get("nodeName") or "")),
-        own=naming.is_nodes_own(pod, identity),
+        # A relay pod is no pod that home's scheduler counts.
+        own=naming.is_nodes_own(pod, identity) and relayback.home_of(pod) is None,
         amounts=_once(tuple(sorted(requests.of_pod(pod).items()))),
     )
 

@@ -1,7 +1,8 @@
 """What the bridge watches of home's namespaces: only those that have pods on the virtual node.
 
 For each such namespace there is a `Scope`: informers of its ConfigMaps, Secrets and Services, and
-of its EndpointSlices where home's addresses mean something in the remote; and ``beside`` them what
+of its EndpointSlices where home's addresses mean something in the remote, or the bridge connects to
+them; and ``beside`` them what
 else goes on as long, for which nobody waits. Nothing of any other namespace is read. A scope ends
 `LINGER` seconds after its last pod, so that a rollout or a job that comes every few seconds does
 not list the namespace each time.
@@ -137,7 +138,8 @@ class Scope:
 
 
 class Scopes:
-    """Scopes come and go with `want` and `release`; they live in the task of `run`."""
+    """Scopes come and go with `want` and `release`; they live in the task of `run`. ``endpoints``:
+    home's EndpointSlices are wanted whatever the network."""
 
     def __init__(
         self,
@@ -147,11 +149,12 @@ class Scopes:
         on_synced: Callable[[HomeNamespace], None],
         on_refused: Callable[[HomeNamespace], None],
         network: Network = "flat",
+        endpoints: bool = False,
         beside: Beside | None = None,
         linger: float = LINGER,
     ) -> None:
         self._client = client
-        self._kinds = SCOPED[network]
+        self._kinds = SCOPED["flat" if endpoints else network]
         self._on_change = on_change
         self._on_synced = on_synced
         self._on_refused = on_refused

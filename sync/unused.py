@@ -22,7 +22,7 @@ from sync.controller import Controller
 from sync.informer import Informer
 from sync.kube.client import KubeClient
 from sync.namespaces import Namespaces
-from translators import naming, serviceaccount
+from translators import naming, relayback, serviceaccount
 from translators.naming import Identity
 from translators.types import HomeNamespace, Object, is_deleting, metadata, name_of, namespace_of
 
@@ -71,8 +71,9 @@ class Unused:
         if old is None or new is not None:
             return
         origin = naming.origin(old) or serviceaccount.pod_of(old)
-        if origin is not None:
-            self._went(origin.namespace)
+        home = origin.namespace if origin is not None else relayback.home_of(old)
+        if home is not None:
+            self._went(home)
 
     def namespace_changed(self, old: Object | None, new: Object | None) -> None:
         """A namespace of ours is seen for the first time: nobody may need it."""

@@ -151,7 +151,7 @@ def plan(service: Object, pods: Iterable[tuple[Object, Object | None]], *, addre
             continue
         if behind := tuple(_backends(port, ready)):
             backends[str(port.get("name") or "")] = behind
-    return Plan(backends, _affinity(spec), tuple(left_out))
+    return Plan(backends, affinity_of(spec), tuple(left_out))
 
 
 def to_slices(
@@ -218,18 +218,19 @@ def unusable(address: str) -> str:
     return ""
 
 
+def affinity_of(spec: Object) -> float | None:
+    """Seconds for which a Service's client stays with its pod, by the spec; None: it need not."""
+    if spec.get("sessionAffinity") != "ClientIP":
+        return None
+    config = (spec.get("sessionAffinityConfig") or {}).get("clientIP") or {}
+    return float(config.get("timeoutSeconds") or _AFFINITY_SECONDS)
+
+
 # -- parts -----------------------------------------------------------------------------------
 
 
 def _family(address: str) -> str:
     return "IPv6" if ":" in address else "IPv4"
-
-
-def _affinity(spec: Object) -> float | None:
-    if spec.get("sessionAffinity") != "ClientIP":
-        return None
-    config = (spec.get("sessionAffinityConfig") or {}).get("clientIP") or {}
-    return float(config.get("timeoutSeconds") or _AFFINITY_SECONDS)
 
 
 def _backends(port: Object, pods: Iterable[tuple[Object, Object]]) -> Iterable[Backend]:

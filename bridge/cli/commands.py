@@ -16,6 +16,7 @@ from bridge.cli.join import join
 from bridge.cli.leave import leave
 from bridge.cli.offload import offload, unoffload, webhook
 from bridge.cli.rbac import rbac
+from bridge.cli.relaypod import relay_pod
 from bridge.cli.render import render
 from bridge.cli.run import run
 from bridge.cli.status import status
@@ -50,6 +51,7 @@ app.command()(garbage)
 app.command()(check)
 app.command()(bugreport)
 app.command()(version)
+app.command(hidden=True)(relay_pod)
 
 
 def _rewrap(group: typer.Typer) -> None:

@@ -186,6 +186,15 @@ def join(  # one option after the other
             rich_help_panel=RELAY,
         ),
     ] = _RELAY.idle,
+    relay_image: Annotated[
+        str | None,
+        typer.Option(
+            help="The bridge's image, for pods of the bridge's own in the remote: with them pods "
+            "there reach home's pods through Services, too. Nothing of the bridge's runs in the "
+            "remote unless given.",
+            rich_help_panel=RELAY,
+        ),
+    ] = None,
     daemonsets: Annotated[
         DaemonSets,
         typer.Option(
@@ -413,6 +422,7 @@ def join(  # one option after the other
             relay_connections=relay_connections,
             relay_service_connections=relay_service_connections,
             relay_idle_timeout=relay_idle_timeout,
+            relay_image=relay_image,
             daemonsets=daemonsets,
             service_accounts=service_accounts,
             home_api_address=home_api_address,

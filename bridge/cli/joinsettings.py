@@ -54,6 +54,7 @@ def join_settings(
     relay_connections: int,
     relay_service_connections: int,
     relay_idle_timeout: float,
+    relay_image: str | None,
     daemonsets: DaemonSets,
     service_accounts: ServiceAccounts,
     home_api_address: str | None,
@@ -75,6 +76,10 @@ def join_settings(
         raise SettingsError("--tls-cert-file and --serving-certificate exclude each other")
     if cert_dir is not None and serving_certificate != "csr":
         raise SettingsError("--cert-dir is of use with --serving-certificate csr only")
+    if relay_image and network not in ("relay", "auto"):
+        raise SettingsError(
+            f"--relay-image is of use with --network relay or auto, and not with {network}"
+        )
     return JoinSettings(
         remote=KubeconfigRef(kubeconfig, context),
         home=KubeconfigRef(home_kubeconfig, home_context),
@@ -91,6 +96,7 @@ def join_settings(
             connections=relay_connections,
             per_service=relay_service_connections,
             idle=relay_idle_timeout,
+            image=relay_image or "",
         ),
         labels=parse_labels(labels) if labels is not None else {},
         annotations=parse_annotations(annotations) if annotations is not None else {},

@@ -27,6 +27,7 @@ from bridge.kubelet.server import KubeletServer
 from bridge.metrics.endpoints import Metrics
 from bridge.node.election import Election
 from bridge.observability.families import by_part, counter, gauge, histogram
+from bridge.relay.backmeasures import ENDS as BACK_ENDS
 from bridge.relay.measures import ENDS, Measures
 from sync.engine import Engine
 from sync.measures import Requests
@@ -104,6 +105,7 @@ class Parts(Collector):
         yield from self._reconciles()
         yield from self._kubelet_api()
         yield from self._relay()
+        yield from self._relay_back()
 
     def _who_leads(self) -> Iterator[Metric]:
         yield gauge(
@@ -391,6 +393,40 @@ class Parts(Collector):
             "Bytes that connections have carried: in from the client, out to the client.",
             ("direction",),
             {(way,): carried.bytes[way] for way in ("in", "out")},
+        )
+
+    def _relay_back(self) -> Iterator[Metric]:
+        back = self._carried.back
+        yield gauge(
+            "bridge_relay_back_pods",
+            "Relay pods in the remote that the bridge speaks to.",
+            (),
+            {(): back.pods},
+        )
+        yield gauge(
+            "bridge_relay_back_connections_open",
+            "Connections that the bridge carries from the remote to pods at home.",
+            (),
+            {(): back.open},
+        )
+        yield counter(
+            "bridge_relay_back_connections",
+            "Connections that have ended: done, failed (broken on either side), or reset at once: "
+            "no-pod (none is ready), no-way (to one, or to the relay pod), limit, service-limit.",
+            ("result",),
+            {(end,): back.ended[end] for end in BACK_ENDS},
+        )
+        yield histogram(
+            "bridge_relay_back_opening_duration_seconds",
+            "How long ways took to open.",
+            (),
+            {(): back.opening},
+        )
+        yield counter(
+            "bridge_relay_back_bytes",
+            "Bytes that connections have carried: in from the client, out to the client.",
+            ("direction",),
+            {(way,): back.bytes[way] for way in ("in", "out")},
         )
 
 

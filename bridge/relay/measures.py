@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from bridge.kubelet.active import Direction
+from bridge.relay.backmeasures import BackMeasures
 from sync.measures import Histogram
 
 #: How connections end: in order; not so, on the remote's side; or at once, for want of a ready pod,
@@ -30,6 +31,8 @@ class Measures:
     """How long that took."""
     bytes: Counter[str] = field(default_factory=Counter)
     """``in`` from clients to pods, ``out`` to clients."""
+    back: BackMeasures = field(default_factory=BackMeasures)
+    """The other direction."""
 
     def moved(self, direction: Direction, count: int) -> None:
         """Counts bytes of a tunnel."""

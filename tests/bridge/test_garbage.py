@@ -15,7 +15,9 @@ from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, SERVICES
 from tests.bridge.clusters import CANARY, Clusters
 from tests.bridge.joined import SOON
 from tests.objects import config_map, pod, secret
-from translators import naming
+from translators import naming, relaypod
+from translators.naming import Identity
+from translators.types import HomeNamespace
 
 pytestmark = pytest.mark.usefixtures("soon")
 
@@ -177,3 +179,15 @@ async def test_a_service_whose_endpoints_the_remote_made_goes_without_them(left:
     assert await left.remove(A)
     assert left.remote.find(SERVICES, "web", "shop-a") is None
     assert not any("EndpointSlice" in line for line in left.asked[0])
+
+
+async def test_a_relay_pod_goes_with_the_rest_and_counts_as_no_pod_of_homes(left: Left) -> None:
+    identity = Identity(home_id=A, home_name="a", node="burst")
+    made = relaypod.pod("relay", HomeNamespace("shop"), identity, image="i", node_selector={})
+    made["metadata"]["namespace"] = "shop-a"
+    left.remote.put(made)
+    row = next(line for line in await left.listed() if line.split()[:2] == [A, "burst"])
+    assert row.split()[2] == "1", "the pod of home's"
+    await left.remove(A, "burst")
+    assert "remote: Pod shop-a/relay" in left.asked[0]
+    assert left.remote.find(PODS, "relay", "shop-a") is None

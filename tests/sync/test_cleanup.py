@@ -15,7 +15,9 @@ from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map, pod, secret
 from tests.sync.discovery import serve_discovery
 from tests.sync.world import IDENTITY, THERE
-from translators import naming
+from translators import naming, relayback, relaypod
+from translators.relayback import Slot
+from translators.types import HomeNamespace
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +77,21 @@ async def test_an_inventory_names_this_nodes_objects_and_writes_nothing(
     assert [n["metadata"]["name"] for n in found.namespaces] == [THERE]
     assert found
     assert api.writes() == []
+
+
+async def test_relay_pods_and_the_slices_that_lead_to_them_are_ours(
+    api: FakeApi, client: KubeClient
+) -> None:
+    home = HomeNamespace("default")
+    relay = relaypod.pod("relay", home, IDENTITY, image="i", node_selector={})
+    relay["status"] = {"podIP": "10.9.0.1"}
+    copy = {"metadata": {"name": "web", "namespace": THERE, "uid": "1"}, "spec": {"ports": [{}]}}
+    slot = Slot("web", "", 0)
+    (slice_,) = relayback.to_slices(copy, {slot: 20000}, api.put(relay), home, IDENTITY)
+    api.put(slice_)
+    found = await inventory(client, IDENTITY)
+    assert [it["metadata"]["name"] for it in found.pods] == ["relay"]
+    assert [kind.kind for kind, _ in found.copies] == ["EndpointSlice"]
 
 
 async def test_an_empty_remote_has_an_empty_inventory(client: KubeClient) -> None:

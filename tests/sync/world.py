@@ -15,6 +15,7 @@ from sync.kube.client import KubeClient
 from sync.kube.errors import Side
 from sync.kube.resources import CONFIG_MAPS, EVENTS, NODES, PODS, SECRETS, Object
 from sync.relay import Listeners
+from sync.relayback import Carriers
 from sync.workqueue import WorkQueue
 from tests import objects
 from tests.fakeapi import FakeApi
@@ -48,6 +49,7 @@ class World:
         self.namespace_linger = 60.0
         self.copy_linger = 0.0
         self.listeners: Listeners | None = None
+        self.carriers: Carriers | None = None
         home.api.clock = lambda: self.now
         self._clients = AsyncExitStack()
         self._engine: Engine | None = None
@@ -80,6 +82,7 @@ class World:
             namespace_linger=self.namespace_linger,
             copy_linger=self.copy_linger,
             listeners=self.listeners,
+            carriers=self.carriers,
         )
         self._task = asyncio.create_task(_run(self._engine))
         if settle:
@@ -152,6 +155,7 @@ class World:
             self.engine.mirror.controller.queue,
             self.engine.eventmirror.controller.queue,
             self.engine.tokens.controller.queue,
+            self.engine.relay_back.controller.queue,
         ]
         if self.engine.relay is not None:
             queues.append(self.engine.relay.controller.queue)

@@ -81,6 +81,7 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
         "--relay-connections": "10",
         "--relay-service-connections": "5",
         "--relay-idle-timeout": "60",
+        "--relay-image": "bridge:1",
         "--daemonsets": "run",
         "--service-accounts": "remote",
         "--home-api-address": "192.0.2.1",
@@ -110,7 +111,7 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
             annotations={"example.com/note": "a b"},
             taints=({"key": "burst", "effect": "NoExecute"},),
             network="relay",
-            relay=RelaySettings("192.0.2.9", PortRange(30000, 30255), 10, 5, 60.0),
+            relay=RelaySettings("192.0.2.9", PortRange(30000, 30255), 10, 5, 60.0, "bridge:1"),
             daemonsets="run",
             service_accounts="remote",
             home_api=HostPort("192.0.2.1", 443),
@@ -126,6 +127,15 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
             node_selector={"pool": "burst"},
         )
     ]
+
+
+@pytest.mark.parametrize("network", ["flat", "none"])
+def test_a_relay_image_needs_a_relay(invoke: Invoke, asked: Asked, network: str) -> None:
+    options = ("--relay-image", "bridge:1", "--network", network)
+    done = invoke(*REMOTE, *options)
+    assert done.exit_code == 2
+    assert f"--network relay or auto, and not with {network}" in done.stderr
+    assert asked.settings == []
 
 
 def test_options_of_a_certificate_that_home_signs(invoke: Invoke, asked: Asked) -> None:

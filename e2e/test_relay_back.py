@@ -1,0 +1,261 @@
+"""Pods of the remote reach home's pods through Services, where no network leads there:
+`--network=relay --relay-image`.
+
+The clusters have no way to each other's pods while these tests run: what arrives, the bridge has
+carried.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from e2e import image
+from e2e.clusters.fixture import settings_from_environment
+from e2e.clusters.model import Cluster, silent
+from e2e.conftest import Bridged
+from e2e.kubectl import Json, get, is_ready, uids, wait_for
+from e2e.test_relay import all_ready, deployment, service
+from e2e.workloads import BUSYBOX, pod, shell
+
+#: The relay pods, and the slices that lead to them.
+RELAYS = "cluster-bridge.io/relay=pod"
+SLICES = "cluster-bridge.io/relay!=pod,cluster-bridge.io/relay"
+#: Seconds after a restart in which new connections work.
+BACK = 2.0
+#: What Pod Security's strictest standard asks of a pod.
+_RESTRICTED = {
+    "runAsNonRoot": True,
+    "runAsUser": 1000,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+_BOUND = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+@pytest.fixture(scope="module")
+def loaded(clusters: dict[str, Cluster]) -> str:
+    """The bridge's image, made of the sources as they are: the remote's node has it."""
+    return image.load(clusters["remote"], settings_from_environment().cache, silent)
+
+
+@pytest.fixture(autouse=True)
+def apart(
+    request: pytest.FixtureRequest, loaded: str, home: Cluster, remote: Cluster
+) -> Iterator[None]:
+    """The clusters without a way between their pods, and a bridge that has the image."""
+    request.node.add_marker(pytest.mark.join("--network=relay", f"--relay-image={loaded}"))
+    for one, other in ((home, remote), (remote, home)):
+        one.route_pods(other, routed=False)
+    yield
+    for one, other in ((home, remote), (remote, home)):
+        one.route_pods(other, routed=True)
+
+
+def relays(bridged: Bridged) -> list[Json]:
+    """The bridge's own pods in the remote."""
+    return get(bridged.remote, "pods", namespace=bridged.remote_namespace, selector=RELAYS)
+
+
+def slices(bridged: Bridged) -> list[Json]:
+    """What leads to them."""
+    found = bridged.remote_namespace
+    return get(bridged.remote, "endpointslices", namespace=found, selector=SLICES)
+
+
+def client(bridged: Bridged) -> str:
+    """An offloaded pod that asks."""
+    mounts = [{"name": "tmp", "mountPath": "/tmp"}]
+    container = shell("main", "sleep 3600", securityContext=_BOUND, volumeMounts=mounts)
+    volumes = [{"name": "tmp", "emptyDir": {}}]
+    found: Json = {"containers": [container], "volumes": volumes, "securityContext": _RESTRICTED}
+    return pod(bridged.node, "client", None, **found) + "\n"
+
+
+def run(bridged: Bridged, script: str) -> str:
+    """Has the client run it: in the remote, whatever becomes of the bridge."""
+    command = ("exec", "client", "--", "sh", "-c", script)
+    said = bridged.remote.kubectl("-n", bridged.remote_namespace, *command, check=False)
+    return said.stdout.strip()
+
+
+def ask(bridged: Bridged, name: str = "web") -> str:
+    """Who answers, by the Service's name; "" for nobody."""
+    return run(bridged, f"timeout 3 wget -q -O - http://{name}/hostname")
+
+
+def whole(bridged: Bridged, count: int) -> None:
+    """So many endpoints lead to home's pods, as the remote knows."""
+    wait_for(lambda: len(slices(bridged)) == count, f"{count} endpoints in the remote")
+
+
+class Asking:
+    """The client asks by the Service's name, one connection each, while the test does other
+    things: so often, and until it is `enough`."""
+
+    def __init__(self, bridged: Bridged, times: int) -> None:
+        self._bridged = bridged
+        one = 'timeout 30 wget -q -O - http://web/hostname 2>&1 || echo " FAILED after $i at $(date +%T)"; echo'
+        until = f"[ $i -lt {times} ] || [ ! -e /tmp/enough ]"
+        script = f"i=0; while {until}; do i=$((i+1)); {one}; sleep 0.05; done"
+        remote = bridged.remote
+        self._process = subprocess.Popen(
+            [
+                *(remote.kubectl_path, f"--kubeconfig={remote.kubeconfig}"),
+                *("-n", bridged.remote_namespace, "exec", "client", "--", "sh", "-c", script),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def enough(self, seconds: float = 90.0) -> Counter[str]:
+        """Who answered how often; failures under what was said."""
+        run(self._bridged, "touch /tmp/enough")
+        said, _ = self._process.communicate(timeout=seconds)
+        return Counter(said.split("\n")[:-1])
+
+
+def test_an_offloaded_pod_reaches_homes_service_through_all_that_happens(bridged: Bridged) -> None:
+    """A rollout at home, the relay pod's deletion and a restart of the bridge, and no request
+    fails; in a namespace that takes nothing but `restricted` pods."""
+    bridged.apply(client(bridged))
+    wait_for(lambda: any(map(is_ready, bridged.remote_pods())), "the client runs")
+    strict = "pod-security.kubernetes.io/enforce=restricted"
+    bridged.remote.kubectl("label", "namespace", bridged.remote_namespace, strict)
+    assert not relays(bridged), "nothing of ours runs there where nothing needs it"
+
+    bridged.apply(service("web") + deployment("web", "near", bridged.home.node_names[0], 2))
+    all_ready(bridged, 3)
+    whole(bridged, 2)
+    wait_for(lambda: ask(bridged).startswith("web-near"), "home's pods answer")
+    (first,) = relays(bridged)
+    assert not first["spec"].get("volumes"), "no token"
+    asking = Asking(bridged, 200)
+
+    bridged.kubectl("rollout", "restart", "deployment/web-near")
+    bridged.kubectl("rollout", "status", "deployment/web-near", "--timeout=60s")
+    name = first["metadata"]["name"]
+    bridged.remote.kubectl("-n", bridged.remote_namespace, "delete", "pod", name, "--wait=false")
+    wait_for(
+        lambda: [it for it in relays(bridged) if is_ready(it) and it["metadata"]["name"] != name],
+        "another relay pod",
+    )
+    wait_for(lambda: name not in uids(relays(bridged)), "the first has ended")
+    (second,) = relays(bridged)
+    stopped = time.monotonic()
+    bridged.bridge.stop()
+    assert uids(relays(bridged)) == uids([second]), "it holds what arrives until the bridge is back"
+    bridged.bridge.start()
+    began = time.monotonic()
+    wait_for(lambda: ask(bridged).startswith("web-near"), "home's pods answer", seconds=BACK)
+    away = f"{began - stopped:.1f} s"
+    print(f"served {time.monotonic() - began:.2f} s after a restart that took {away}")
+    seen = asking.enough()
+
+    failed = {said: count for said, count in seen.items() if not said.startswith("web-near")}
+    assert not failed, failed
+    assert sum(seen.values()) >= 200
+    print(f"{sum(seen.values())} requests, none of which failed")
+    assert uids(relays(bridged)) == uids([second]), "the next bridge took it up"
+
+
+_FILE = """
+apiVersion: v1
+kind: Pod
+metadata: {name: file, labels: {app: file}}
+spec:
+  nodeSelector: {kubernetes.io/hostname: THE-NODE}
+  terminationGracePeriodSeconds: 0
+  containers:
+    - name: main
+      image: IMAGE
+      command: [sh, -c, "mkdir /www; head -c 60000000 /dev/urandom >/www/big; sha256sum /www/big
+        >/www/sum; (while true; do nc -l -p 9000 -e sh -c 'sha256sum; sleep 1; echo late'; done) &
+        httpd -f -p 8080 -h /www"]
+      ports: [{name: http, containerPort: 8080}]
+      readinessProbe: {httpGet: {path: /sum, port: 8080}, periodSeconds: 1}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: file}
+spec:
+  selector: {app: file}
+  ports:
+    - {name: http, port: 80, targetPort: http}
+    - {name: late, port: 90, targetPort: 9000}
+    - {name: dead, port: 91, targetPort: 9999}
+    - {name: udp, port: 92, protocol: UDP}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: headless}
+spec: {clusterIP: None, selector: {app: file}, ports: [{port: 8080}]}
+---
+"""
+
+
+def test_what_goes_through_arrives_whole_and_what_cannot_is_said(bridged: Bridged) -> None:
+    """Large bodies both ways, an end of one direction, a port on which nothing listens, a Service
+    with pods on both sides, a crash of the bridge, and what is left when nothing needs it."""
+    near, far = bridged.home.node_names[0], bridged.node
+    text = _FILE.replace("THE-NODE", near).replace("IMAGE", BUSYBOX)
+    both = service("web") + deployment("web", "near", near, 1) + deployment("web", "far", far, 1)
+    bridged.apply(text + both + client(bridged))
+    all_ready(bridged, 4)
+    whole(bridged, 2)
+    got = wait_for(lambda: run(bridged, "timeout 5 wget -q -O - http://file/sum"), "it serves")
+    expected = got.split()[0]
+    began = time.monotonic()
+    assert (
+        run(bridged, "timeout 60 wget -q -O - http://file/big | sha256sum").split()[0] == expected
+    )
+    print(f"60 MB in {time.monotonic() - began:.2f} s")
+    # The pod at home answers when its client has ended, and so has all of it.
+    sent = run(
+        bridged,
+        "head -c 20000000 /dev/zero | tr '\\0' x >/tmp/it; sha256sum </tmp/it; "
+        "timeout 30 nc file 90 </tmp/it",
+    ).split()
+    assert sent[0] == sent[2], sent
+    assert sent[-1] == "late"
+    began = time.monotonic()
+    assert run(bridged, "timeout 20 wget -q -O - http://file:91/ || echo FAILED") == "FAILED"
+    assert time.monotonic() - began < 5, "it fails fast"
+    told = {
+        it["involvedObject"]["name"]: it["message"]
+        for it in get(bridged.home, "events", namespace=bridged.namespace)
+        if it["reason"] == "RelayBackLeftOut"
+    }
+    assert "port 92 is UDP" in told["file"]
+    assert "headless" in told["headless"]
+
+    # Pods of both sides serve one Service.
+    seen = Counter("-".join(ask(bridged).split("-")[:2]) for _ in range(20))
+    assert set(seen) == {"web-near", "web-far"}, seen
+
+    # Somebody's mistake is put right.
+    ours = slices(bridged)[0]
+    name, there = ours["metadata"]["name"], bridged.remote_namespace
+    empty = json.dumps({"endpoints": []})
+    bridged.remote.kubectl("-n", there, "patch", "endpointslice", name, "--type=merge", "-p", empty)
+    wait_for(lambda: slices(bridged)[0]["endpoints"] == ours["endpoints"], "as it was")
+
+    before = uids(relays(bridged))
+    bridged.bridge.kill()
+    bridged.bridge.start()
+    began = time.monotonic()
+    wait_for(
+        lambda: run(bridged, "timeout 2 wget -q -O - http://file/sum"), "it serves", seconds=BACK
+    )
+    print(f"served {time.monotonic() - began:.2f} s after the crash")
+    assert uids(relays(bridged)) == before
+
+    # Without home's pods there are no endpoints, and clients are refused at once.
+    bridged.kubectl("delete", "deployment", "web-near", "--wait=false")
+    bridged.kubectl("delete", "pod", "file", "--grace-period=0", "--force")
+    whole(bridged, 0)
+    assert ask(bridged).startswith("web-far"), "the remote's own pods serve"
