@@ -8,12 +8,14 @@ import urllib.request
 from fractions import Fraction
 
 from e2e.conftest import Bridged
-from e2e.kubectl import get, get_one, is_ready, made_by_bridge, uids, wait_for
+from e2e.kubectl import PATIENCE, get, get_one, is_ready, made_by_bridge, uids, wait_for
 from e2e.workloads import busybox, web
 from translators import quantity
 
 #: Seconds until a kubelet that syncs every 10 s has refreshed a volume, with time to spare.
 VOLUME_SECONDS = 100.0
+#: And for which a copy that nobody needs stays (`--namespace-linger`).
+LINGER = 60.0
 
 
 def test_deployment_with_its_config_bursts_and_follows(bridged: Bridged) -> None:
@@ -52,6 +54,7 @@ def test_deployment_with_its_config_bursts_and_follows(bridged: Bridged) -> None
             )
         ),
         "what the pods used is gone too",
+        seconds=LINGER + PATIENCE,
     )
 
 
