@@ -1,13 +1,15 @@
-"""What others have in the remote, for an audit of what the bridge leaves alone."""
+"""What others have in the remote: what the bridge leaves alone, and what is not there for it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fractions import Fraction
 
 from e2e.conftest import Bridged
-from e2e.kubectl import wait_for
+from e2e.kubectl import get, wait_for
 from e2e.workloads import busybox
+from translators import quantity
 
 
 @contextmanager
@@ -29,6 +31,19 @@ def objects_of_others(bridged: Bridged) -> Iterator[None]:
                 *("delete", kind, name, "-n", bridged.remote_namespace, "--wait=false"),
                 "--ignore-not-found",
             )
+
+
+def asked_by_others(bridged: Bridged, resource: str) -> Fraction:
+    """What pods of the remote's own request, such as a control plane that runs as pods: cores or
+    bytes."""
+    return sum(
+        (
+            quantity.parse(container.get("resources", {}).get("requests", {}).get(resource, 0))
+            for pod in get(bridged.remote, "pods", selector="!cluster-bridge.io/node", every=True)
+            for container in pod["spec"]["containers"]
+        ),
+        Fraction(0),
+    )
 
 
 _CONFIG = """

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import urllib.request
-from fractions import Fraction
 
 from e2e.conftest import Bridged
-from e2e.kubectl import get, get_one, is_ready, made_by_bridge, uids, wait_for
+from e2e.kubectl import PATIENCE, get, get_one, is_ready, made_by_bridge, uids, wait_for
+from e2e.others import asked_by_others
 from e2e.workloads import busybox, web
 from translators import quantity
 
 #: Seconds until a kubelet that syncs every 10 s has refreshed a volume, with time to spare.
 VOLUME_SECONDS = 100.0
+#: And for which a copy that nobody needs stays (`--namespace-linger`).
+LINGER = 60.0
 
 
 def test_deployment_with_its_config_bursts_and_follows(bridged: Bridged) -> None:
@@ -52,6 +54,7 @@ def test_deployment_with_its_config_bursts_and_follows(bridged: Bridged) -> None
             )
         ),
         "what the pods used is gone too",
+        seconds=LINGER + PATIENCE,
     )
 
 
@@ -221,7 +224,7 @@ def test_node_is_like_a_node_and_tells_the_remotes_capacity(bridged: Bridged) ->
     theirs = get(bridged.remote, "nodes")[0]
     offered = quantity.parse(node["status"]["allocatable"]["cpu"])
     whole = quantity.parse(theirs["status"]["allocatable"]["cpu"])
-    assert offered == whole - _asked_by_others(bridged)
+    assert offered == whole - asked_by_others(bridged, "cpu")
     name = theirs["metadata"]["name"]
     bridged.remote.kubectl("cordon", name)
     try:
@@ -233,18 +236,6 @@ def test_node_is_like_a_node_and_tells_the_remotes_capacity(bridged: Bridged) ->
     finally:
         bridged.remote.kubectl("uncordon", name)
     wait_for(lambda: "cpu" in _allocatable(bridged), "it counts again", seconds=10)
-
-
-def _asked_by_others(bridged: Bridged) -> Fraction:
-    """Cores that pods of the remote's own request, such as a control plane that runs as pods."""
-    return sum(
-        (
-            quantity.parse(container.get("resources", {}).get("requests", {}).get("cpu", 0))
-            for pod in get(bridged.remote, "pods", selector="!cluster-bridge.io/node", every=True)
-            for container in pod["spec"]["containers"]
-        ),
-        Fraction(0),
-    )
 
 
 def _allocatable(bridged: Bridged) -> dict[str, str]:
