@@ -99,7 +99,7 @@ class Asking:
 
     def __init__(self, bridged: Bridged, times: int) -> None:
         self._bridged = bridged
-        one = 'timeout 30 wget -q -O - http://web/hostname 2>&1 || echo " FAILED after $i at $(date +%T)"; echo'
+        one = 'timeout 30 wget -q -O - http://web/hostname 2>&1 || echo " FAILED $(date +%T)"; echo'
         until = f"[ $i -lt {times} ] || [ ! -e /tmp/enough ]"
         script = f"i=0; while {until}; do i=$((i+1)); {one}; sleep 0.05; done"
         remote = bridged.remote
