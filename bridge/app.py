@@ -163,9 +163,13 @@ def _engine(
     listeners = None
     if found.network == "relay":
         from bridge.relay.listeners import RelayListeners
+        from bridge.relay.room import within
 
         listeners = RelayListeners(
-            remote.access, address=found.relay_address, asked=settings.relay, measures=carried
+            remote.access,
+            address=found.relay_address,
+            asked=within(settings.relay),
+            measures=carried,
         )
     return Engine(
         home.fenced(fence),

@@ -81,6 +81,10 @@ class RelaySettings:
     """How many are carried at once, in all."""
     per_service: int = 1000
     """And of one Service."""
+    rate: float = 400.0
+    """How many are begun a second, in all."""
+    service_rate: float = 200.0
+    """And of one Service."""
     idle: float = 3600.0
     """Seconds without a byte after which one is closed."""
 

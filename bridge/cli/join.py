@@ -178,6 +178,23 @@ def join(  # one option after the other
             help="The most connections of one Service at once.", min=1, rich_help_panel=RELAY
         ),
     ] = _RELAY.per_service,
+    relay_rate: Annotated[
+        float,
+        typer.Option(
+            help="The most connections that are begun a second; what comes faster waits for some "
+            "seconds, Services in turn, and is refused then.",
+            min=1,
+            rich_help_panel=RELAY,
+        ),
+    ] = _RELAY.rate,
+    relay_service_rate: Annotated[
+        float,
+        typer.Option(
+            help="The most connections of one Service that are begun a second.",
+            min=1,
+            rich_help_panel=RELAY,
+        ),
+    ] = _RELAY.service_rate,
     relay_idle_timeout: Annotated[
         float,
         typer.Option(
@@ -403,6 +420,8 @@ def join(  # one option after the other
             relay_ports=relay_ports,
             relay_connections=relay_connections,
             relay_service_connections=relay_service_connections,
+            relay_rate=relay_rate,
+            relay_service_rate=relay_service_rate,
             relay_idle_timeout=relay_idle_timeout,
             daemonsets=daemonsets,
             service_accounts=service_accounts,

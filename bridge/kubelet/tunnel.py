@@ -15,7 +15,8 @@ Guarantees:
   hears of it when it reads on, after what was received.
 - Closing is bounded: an end that does not take its last bytes in `CLOSE_GRACE` is cut.
 
-There is no task: the tunnel is driven by the event loop's callbacks, and `run` only waits.
+There is no task: the tunnel is driven by the event loop's callbacks. `run` only waits; who has
+thousands of tunnels is told by ``over`` instead.
 """
 
 from __future__ import annotations
@@ -45,7 +46,25 @@ log = logging.getLogger(__name__)
 
 class Tunnel:
     """Joins the connections whose protocols `client` and `remote` become. ``moved`` counts the
-    bytes, *in* from the client and *out* to it."""
+    bytes, *in* from the client and *out* to it; ``over`` is called once, when both have ended."""
+
+    __slots__ = (
+        "_answered",
+        "_check",
+        "_cut",
+        "_grace",
+        "_half_open",
+        "_idle",
+        "_last",
+        "_loop",
+        "_moved",
+        "_over",
+        "_settled",
+        "_silence",
+        "_touched",
+        "client",
+        "remote",
+    )
 
     def __init__(
         self,
@@ -55,6 +74,7 @@ class Tunnel:
         half_open: float = HALF_OPEN,
         answered: float = HALF_OPEN,
         close_grace: float = CLOSE_GRACE,
+        over: Callable[[], None] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._idle = idle
@@ -66,16 +86,26 @@ class Tunnel:
         self.client = End(self)
         self.remote = End(self)
         self.client.peer, self.remote.peer = self.remote, self.client
-        self._over: asyncio.Future[None] = self._loop.create_future()
+        self._over = over
+        self._settled = False
         self._touched = self._loop.time()
         self._silence = self._loop.call_later(idle, self._check_silence)
         self._cut: asyncio.TimerHandle | None = None
         self._check: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
-        """Returns when both connections have ended. Cancelled: cuts both."""
+        """Returns when both connections have ended. Cancelled: cuts both. Not with ``over``."""
+        ended: asyncio.Future[None] = self._loop.create_future()
+
+        def over() -> None:
+            if not ended.done():
+                ended.set_result(None)
+
+        self._over = over
+        if self._settled:
+            over()
         try:
-            await asyncio.shield(self._over)
+            await ended
         except asyncio.CancelledError:
             self.abort()
             raise
@@ -144,17 +174,22 @@ class Tunnel:
                 timer.cancel()
 
     def _settle(self) -> None:
-        if self.client.gone and self.remote.gone and not self._over.done():
-            self._over.set_result(None)
+        if self.client.gone and self.remote.gone and not self._settled:
+            self._settled = True
             self._stop_timers()
+            if self._over is not None:
+                self._over()
 
 
 class End(asyncio.Protocol):
     """One of the two connections: what it reads, the other writes."""
 
+    __slots__ = ("_finishing", "_full", "_lost", "_transport", "_tunnel", "peer", "received_eof")
+
+    peer: End
+
     def __init__(self, tunnel: Tunnel) -> None:
         self._tunnel = tunnel
-        self.peer: End
         self.received_eof = False
         self._transport: asyncio.Transport | None = None
         self._full = False

@@ -80,6 +80,8 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
         "--relay-ports": "30000-30255",
         "--relay-connections": "10",
         "--relay-service-connections": "5",
+        "--relay-rate": "40",
+        "--relay-service-rate": "20",
         "--relay-idle-timeout": "60",
         "--daemonsets": "run",
         "--service-accounts": "remote",
@@ -110,7 +112,9 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
             annotations={"example.com/note": "a b"},
             taints=({"key": "burst", "effect": "NoExecute"},),
             network="relay",
-            relay=RelaySettings("192.0.2.9", PortRange(30000, 30255), 10, 5, 60.0),
+            relay=RelaySettings(
+                "192.0.2.9", PortRange(30000, 30255), 10, 5, rate=40.0, service_rate=20.0, idle=60.0
+            ),
             daemonsets="run",
             service_accounts="remote",
             home_api=HostPort("192.0.2.1", 443),
