@@ -218,7 +218,10 @@ class Connections:
             over=carried.over,
         )
         self._carried.add(carried)
-        upgraded.take(Channels(tunnel.remote, carried.failed))
+        channels = Channels(tunnel.remote, carried.failed)
+        upgraded.take(channels)
+        if not arrival.has_said:
+            channels.settle()
         arrival.hand_over(tunnel.client)
         return True
 
@@ -300,6 +303,11 @@ class Arrival(asyncio.Protocol):
     def eof_received(self) -> bool:
         self._eof = True
         return True  # it may still be answered
+
+    @property
+    def has_said(self) -> bool:
+        """Whether the client has sent something."""
+        return bool(self._held)
 
     def hand_over(self, end: End) -> None:
         """Makes this end of a tunnel the connection's protocol, with what was held."""
