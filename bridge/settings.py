@@ -204,6 +204,15 @@ def check_relay_address(address: str) -> str:
     return str(parsed)
 
 
+def check_network(text: str, option: str) -> str:
+    """A network as NetworkPolicies have it, such as ``10.0.0.0/16``. Raises SettingsError."""
+    try:
+        return str(ipaddress.ip_network(text))
+    except ValueError as error:
+        message = f"{option} {text!r}: write a network as ADDRESS/BITS, such as 10.0.0.0/16"
+        raise SettingsError(message) from error
+
+
 def parse_ports(text: str) -> PortRange:
     """``FIRST-LAST``. Raises SettingsError."""
     found = re.fullmatch(r"([0-9]{1,5})-([0-9]{1,5})", text)

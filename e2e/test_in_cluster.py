@@ -21,7 +21,7 @@ from e2e.workloads import busybox
 #: All kinds that an installation is made of.
 KINDS = (
     "namespaces,serviceaccounts,clusterroles,roles,clusterrolebindings,rolebindings,secrets,"
-    "poddisruptionbudgets,deployments"
+    "poddisruptionbudgets,networkpolicies,deployments"
 )
 
 

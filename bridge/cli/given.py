@@ -11,7 +11,16 @@ from collections.abc import Iterator
 import typer
 
 #: Of use for an installation alone.
-FOR_INSTALL = ("dry_run", "image", "namespace", "replicas", "bind", "all_namespaces", "timeout")
+FOR_INSTALL = (
+    "dry_run",
+    "image",
+    "namespace",
+    "replicas",
+    "bind",
+    "all_namespaces",
+    "relay_from",
+    "timeout",
+)
 #: What an installation decides by itself.
 _DECIDED = frozenset(
     {

@@ -365,6 +365,17 @@ def join(  # one option after the other
             rich_help_panel=INSTALL,
         ),
     ] = False,
+    relay_from: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAMESPACE|NETWORK",
+            help="Who may connect to the ports that a relay listens on, by a NetworkPolicy: pods "
+            "of this namespace, or a network such as 10.0.0.0/16; may be given several times. Pods "
+            "of all namespaces unless given.",
+            show_default=False,
+            rich_help_panel=INSTALL,
+        ),
+    ] = None,
     timeout: Annotated[
         float,
         typer.Option(
@@ -454,6 +465,7 @@ def join(  # one option after the other
         replicas=replicas,
         bound=bind or (),
         everywhere=all_namespaces,
+        relay_from=relay_from or (),
         dry=dry_run,
         timeout=timeout,
     )

@@ -3,8 +3,8 @@
 By server-side apply, so that what others have set in fields that are not ours stays. Applying the
 same again changes nothing and says so. A namespace that is there is left as it is. With ``dry``
 home is asked what it would do, and keeps nothing of it. What an earlier one had and this has not is
-removed, so that a right which is asked for no more ends; bindings of single namespaces stay, since
-`bridge rbac namespace` makes such too.
+removed (rights, and a NetworkPolicy); bindings of single namespaces stay, since `bridge rbac
+namespace` makes such too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ from bridge.install import objects
 from bridge.install.kinds import resource_of
 from sync.kube.client import KubeClient
 from sync.kube.errors import NotFound
-from sync.kube.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLES, Resource
+from sync.kube.resources import (
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
+    NETWORK_POLICIES,
+    ROLES,
+    Resource,
+)
 from translators.types import Object, name_of, namespace_of, uid_of
 
 #: Who has set the fields, in ``metadata.managedFields``. Not what a bridge itself is called there.
@@ -86,7 +92,7 @@ async def _outdated(
 ) -> list[tuple[Resource, Object]]:
     there = {(it["kind"], namespace_of(it), name_of(it)) for it in wanted}
     found = []
-    for resource in (CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLES):
+    for resource in (CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLES, NETWORK_POLICIES):
         page = await home.list(resource, labels=objects.selector(node))
         found += [
             (resource, it)

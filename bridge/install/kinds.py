@@ -7,6 +7,7 @@ from sync.kube.resources import (
     CLUSTER_ROLES,
     DEPLOYMENTS,
     NAMESPACES,
+    NETWORK_POLICIES,
     POD_DISRUPTION_BUDGETS,
     ROLE_BINDINGS,
     ROLES,
@@ -25,6 +26,7 @@ KINDS = (
     ROLE_BINDINGS,
     SECRETS,
     POD_DISRUPTION_BUDGETS,
+    NETWORK_POLICIES,
     DEPLOYMENTS,
 )
 _BY_KIND = {it.kind: it for it in KINDS}

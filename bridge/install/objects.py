@@ -55,6 +55,9 @@ class Installation:
     everywhere: bool = False
     """Whether pods of all namespaces may."""
     port: int = KUBELET_PORT
+    relay_from: Sequence[str] = ()
+    """Who may connect to the ports that a relay listens on: namespaces of home, and networks (such
+    as 10.0.0.0/16); pods of all namespaces unless given."""
 
     @property
     def name(self) -> str:
@@ -89,6 +92,7 @@ def objects(wanted: Installation, kubeconfig: str) -> list[Object]:
         *(_labelled(wanted, it) for it in rights),
         _secret(wanted, kubeconfig),
         _budget(wanted),
+        *([_policy(wanted)] if wanted.rights.network in ("relay", "auto") else []),
         _deployment(wanted, kubeconfig),
     ]
 
@@ -126,6 +130,29 @@ def _budget(wanted: Installation) -> Object:
         "metadata": _meta(wanted),
         "spec": {"maxUnavailable": 1, "selector": {"matchLabels": labels(wanted.node)}},
     }
+
+
+def _policy(wanted: Installation) -> Object:
+    """Who reaches the bridges: home's API server and probes, who are machines, the two ports that
+    are theirs; a relay's listeners those that are named."""
+    everybody = [{"protocol": "TCP", "port": port} for port in (wanted.port, HEALTH_PORT)]
+    peers = [_peer(it) for it in wanted.relay_from] or [{"namespaceSelector": {}}]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": _meta(wanted),
+        "spec": {
+            "podSelector": {"matchLabels": labels(wanted.node)},
+            "policyTypes": ["Ingress"],
+            "ingress": [{"ports": everybody}, {"from": peers}],
+        },
+    }
+
+
+def _peer(who: str) -> Object:
+    if "/" in who:
+        return {"ipBlock": {"cidr": who}}
+    return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": who}}}
 
 
 def _deployment(wanted: Installation, kubeconfig: str) -> Object:

@@ -79,6 +79,7 @@ _BUILTIN = (
     Kind(known.ENDPOINT_SLICES, status=False, generation=True, blind_put=False),
     Kind(known.DEPLOYMENTS, generation=True),
     Kind(known.POD_DISRUPTION_BUDGETS, generation=True),
+    Kind(known.NETWORK_POLICIES, status=False, generation=True),
     Kind(known.ROLES, status=False),
     Kind(known.ROLE_BINDINGS, status=False),
     Kind(known.CLUSTER_ROLES, status=False),

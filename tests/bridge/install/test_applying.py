@@ -20,6 +20,7 @@ from sync.kube.resources import (
     NAMESPACES,
     NODES,
     PODS,
+    NETWORK_POLICIES,
     ROLE_BINDINGS,
     SECRETS,
     Object,
@@ -243,6 +244,13 @@ async def test_leaving_finds_the_remote_in_the_secret_and_removes_all(home: Home
     assert f"home:   Deployment {WHERE}/{WANTED.name}" in asked
     assert f"home:   Namespace {WHERE}, if nothing else is in it" in asked
     assert home.there() == []
+
+
+async def test_a_policy_ends_with_the_relay_that_it_is_for(home: Home) -> None:
+    await home.apply(replace(WANTED, rights=replace(WANTED.rights, network="relay")))
+    assert len(home.two.home.objects(NETWORK_POLICIES)) == 1
+    await home.apply()
+    assert home.two.home.objects(NETWORK_POLICIES) == []
 
 
 async def test_bindings_that_were_made_by_hand_go_too_and_others_stay(home: Home) -> None:
