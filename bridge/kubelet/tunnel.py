@@ -9,7 +9,8 @@ Guarantees:
   direction stays open; but not longer than ``half_open`` seconds without a byte. Where the last
   bytes were not its own, it has been answered, and may just be gone: then ``answered`` counts.
 - When one end is lost, what it sent is still handed over, and then the other is closed too.
-- Both are closed after `idle` seconds without a byte either way.
+- Both are closed after `idle` seconds without a byte either way; where ``idle`` is None, that is
+  left to who asks `end_if_silent` (thousands of tunnels need no timer each).
 - An end that is gone without a word is noticed in 20 to 30 seconds: by TCP's own probes when
   nothing was sent to it, and else because it acknowledges nothing. A caller that does not read
   hears of it when it reads on, after what was received.
@@ -70,7 +71,7 @@ class Tunnel:
         self,
         moved: Callable[[Direction, int], None] = lambda _, __: None,
         *,
-        idle: float = IDLE,
+        idle: float | None = IDLE,
         half_open: float = HALF_OPEN,
         answered: float = HALF_OPEN,
         close_grace: float = CLOSE_GRACE,
@@ -89,7 +90,9 @@ class Tunnel:
         self._over = over
         self._settled = False
         self._touched = self._loop.time()
-        self._silence = self._loop.call_later(idle, self._check_silence)
+        self._silence: asyncio.TimerHandle | None = None
+        if idle is not None:
+            self._silence = self._loop.call_later(idle, self._check_silence)
         self._cut: asyncio.TimerHandle | None = None
         self._check: asyncio.TimerHandle | None = None
 
@@ -120,6 +123,11 @@ class Tunnel:
             self._cut = self._loop.call_later(self._grace, self.abort)
         self._settle()
 
+    def end_if_silent(self, seconds: float) -> None:
+        """Ends it where there was no byte either way for so long."""
+        if self._loop.time() - self._touched >= seconds:
+            self.end()
+
     def abort(self) -> None:
         """Cuts both now."""
         self._stop_timers()
@@ -144,8 +152,9 @@ class Tunnel:
             return
         self._touched = self._loop.time()
         silent = self._half_open if self._last is end else self._answered
-        self._idle = min(self._idle, silent)
-        self._silence.cancel()
+        self._idle = silent if self._idle is None else min(self._idle, silent)
+        if self._silence is not None:
+            self._silence.cancel()
         self._silence = self._loop.call_later(self._idle, self._check_silence)
 
     def lost(self) -> None:
@@ -153,7 +162,7 @@ class Tunnel:
         self.end()
 
     def _check_silence(self) -> None:
-        left = self._touched + self._idle - self._loop.time()
+        left = self._touched + (self._idle or 0.0) - self._loop.time()
         if left <= 0:
             self.end()
         else:

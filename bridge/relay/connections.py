@@ -49,6 +49,9 @@ TRIES = 3
 #: Ways that are opened at once: each is a TLS handshake, and clients that come by the thousand must
 #: not keep all else from its turn.
 DIALS = 64
+#: Looks at who is silent in the time after which a connection is closed for that: it may last
+#: longer by that part.
+_LOOKS = 20
 #: Seconds that a connection waits for its turn.
 PATIENCE = 4.0
 #: Seconds that a pod may be silent after its client has ended its own direction: while it owes an
@@ -81,6 +84,7 @@ class Connections:
         self._limited: Limited = lambda _, __: None
         self._open = 0
         self._carried: set[_Carried] = set()
+        self._look: asyncio.TimerHandle | None = None
         # A Service that comes back has what is still open for it.
         self._shares: WeakValueDictionary[Key, Share] = WeakValueDictionary()
 
@@ -101,6 +105,8 @@ class Connections:
             raise AssertionError("it runs until it is cancelled")
         finally:
             self._turns.close()
+            if self._look is not None:
+                self._look.cancel()
             for carried in [*self._carried]:
                 carried.tunnel.abort()
                 self.ended(carried)
@@ -212,18 +218,30 @@ class Connections:
         carried = _Carried(self, share, backend, arrival.client)
         carried.tunnel = tunnel = Tunnel(
             self._measures.moved,
-            idle=self._limits.idle,
+            idle=None,
             half_open=HALF_OPEN,
             answered=ANSWERED,
             over=carried.over,
         )
         self._carried.add(carried)
+        self._look_later()
         channels = Channels(tunnel.remote, carried.failed)
         upgraded.take(channels)
         if not arrival.has_said:
             channels.settle()
         arrival.hand_over(tunnel.client)
         return True
+
+    def _look_later(self) -> None:
+        if self._look is None and self._carried:
+            loop = asyncio.get_running_loop()
+            self._look = loop.call_later(self._limits.idle / _LOOKS, self._end_the_silent)
+
+    def _end_the_silent(self) -> None:
+        self._look = None
+        for carried in [*self._carried]:
+            carried.tunnel.end_if_silent(self._limits.idle)
+        self._look_later()
 
     def ended(self, carried: _Carried) -> None:
         """Both ends of a connection are gone, or cut."""
