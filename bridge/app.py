@@ -165,9 +165,13 @@ def _engine(
     policy = _policy(settings, found)
     if found.network == "relay":
         from bridge.relay.listeners import RelayListeners
+        from bridge.relay.room import within
 
         listeners = RelayListeners(
-            remote.access, address=found.relay_address, asked=settings.relay, measures=carried
+            remote.access,
+            address=found.relay_address,
+            asked=within(settings.relay),
+            measures=carried,
         )
     if policy.relay_image:
         from bridge.relay.backcarry import BackCarriers

@@ -81,6 +81,10 @@ class RelaySettings:
     """How many are carried at once, in all."""
     per_service: int = 1000
     """And of one Service."""
+    rate: float = 400.0
+    """How many are begun a second, in all."""
+    service_rate: float = 200.0
+    """And of one Service."""
     idle: float = 3600.0
     """Seconds without a byte after which one is closed."""
     image: str = ""
@@ -200,6 +204,15 @@ def check_relay_address(address: str) -> str:
     if what := relay.unusable(str(parsed)):
         raise SettingsError(f"{message}; home's API server takes none that is {what}")
     return str(parsed)
+
+
+def check_network(text: str, option: str) -> str:
+    """A network as NetworkPolicies have it, such as ``10.0.0.0/16``. Raises SettingsError."""
+    try:
+        return str(ipaddress.ip_network(text))
+    except ValueError as error:
+        message = f"{option} {text!r}: write a network as ADDRESS/BITS, such as 10.0.0.0/16"
+        raise SettingsError(message) from error
 
 
 def parse_ports(text: str) -> PortRange:

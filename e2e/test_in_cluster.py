@@ -23,7 +23,7 @@ from e2e.workloads import busybox, shell
 #: All kinds that an installation is made of.
 KINDS = (
     "namespaces,serviceaccounts,clusterroles,roles,clusterrolebindings,rolebindings,secrets,"
-    "services,poddisruptionbudgets,deployments,mutatingwebhookconfigurations"
+    "services,poddisruptionbudgets,networkpolicies,deployments,mutatingwebhookconfigurations"
 )
 
 

@@ -121,9 +121,20 @@ def of_chart(helm: Path, folder: Path, made: Objects, namespace: str, *values: s
             ["--set", f"node={'f' * 48},offloadWebhook=true"],
         ),
         ("relay", ["--name", "far", "--network", "relay"], ["--set", "node=far,network=relay"]),
+        (
+            "relay-from",
+            [
+                *("--name", "far", "--network", "relay"),
+                *("--relay-from", "shop", "--relay-from", "10.0.0.0/16"),
+            ],
+            ["--set", "node=far,network=relay,relayFrom={shop,10.0.0.0/16}"],
+        ),
         ("auto", ["--name", "far", "--network", "auto"], ["--set", "node=far,network=auto"]),
     ],
-    ids=["as it comes", "all options", "all namespaces", "webhook", "a long name", "relay", "auto"],
+    ids=[
+        *("as it comes", "all options", "all namespaces", "webhook", "a long name"),
+        *("relay", "relay from", "auto"),
+    ],
 )
 def test_the_chart_gives_what_is_rendered(
     helm: Path, tmp_path: Path, namespace: str, options: list[str], values: list[str]

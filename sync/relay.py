@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from sync.about import about
@@ -59,6 +59,12 @@ WITHDRAW_SECONDS = 1.5
 #: together are over before the Lease is (`bridge.node.ballot`).
 AFTERGLOW = 1.5
 
+#: Seconds until a Service whose connections are refused is told so again.
+LIMITED_AGAIN = 300.0
+
+#: Is told of a Service whose connections are refused, and why in half a sentence.
+Limited = Callable[[Key, str], None]
+
 
 class NoPort(Exception):
     """Nothing more can be listened on; the message says why, and what to do."""
@@ -71,8 +77,9 @@ class Listeners(Protocol):
         """Listens for the Service at the plan's places, and at no other, and says on which port at
         each; on those of ``known`` where they are free. Raises NoPort."""
 
-    async def run(self) -> None:
-        """Carries connections until cancelled, and ends all that is open then."""
+    async def run(self, limited: Limited) -> None:
+        """Carries connections until cancelled, and ends all that is open then. ``limited`` is
+        called for each that is refused because there are too many, or they come too fast."""
 
 
 class Relay:
@@ -109,6 +116,8 @@ class Relay:
         self._patience: asyncio.TimerHandle | None = None
         # What was said of a Service, so that it is said once.
         self._told: dict[Key, str] = {}
+        # When it was said of a Service that its connections are refused (the loop's time).
+        self._limited_at: dict[Key, float] = {}
         self.controller: Controller[Key] = Controller(
             "relay", self._reconcile, workers=WORKERS, kind="Service"
         )
@@ -190,7 +199,8 @@ class Relay:
     async def run(self) -> None:
         """Listens until cancelled, and takes back what is published before it stops to."""
         async with asyncio.TaskGroup() as group:
-            listening = group.create_task(self._listeners.run(), name="relay-listeners")
+            carrying = self._listeners.run(self._limited)
+            listening = group.create_task(carrying, name="relay-listeners")
             try:
                 await self.controller.run()
             finally:
@@ -220,6 +230,7 @@ class Relay:
         service = scope.informers[SERVICES].store.get(key) if scope is not None else None
         if service is None:
             self._told.pop(key, None)
+            self._limited_at.pop(key, None)
         plan = relay.NOTHING
         if service is not None and not is_deleting(service):
             plan = relay.plan(service, self._behind(service), address=self._address)
@@ -298,6 +309,21 @@ class Relay:
             self._events.warn(service, reason, message)
             where = about("Service", key.name, namespace=key.namespace, cluster="home")
             changes.info("Service %s: %s", key, message, extra=where)
+
+    def _limited(self, key: Key, why: str) -> None:
+        """Connections are refused. Thousands may be in a second: an Event is for the first."""
+        now = asyncio.get_running_loop().time()
+        if now - self._limited_at.get(key, -LIMITED_AGAIN) < LIMITED_AGAIN:
+            return
+        scope = self._scopes.get(HomeNamespace(key.namespace))
+        service = scope.informers[SERVICES].store.get(key) if scope is not None else None
+        if service is None:
+            return
+        self._limited_at[key] = now
+        message = f"connections to pods in the remote are refused: {why}"
+        self._events.warn(service, "RelayLimited", message)
+        where = about("Service", key.name, namespace=key.namespace, cluster="home")
+        changes.info("Service %s: %s", key, message, extra=where)
 
     # -- what is known ---------------------------------------------------------------------
 

@@ -12,7 +12,8 @@ import typer
 
 #: Of use for an installation alone.
 FOR_INSTALL = (
-    *("dry_run", "image", "namespace", "replicas", "bind", "all_namespaces", "offload_webhook"),
+    *("dry_run", "image", "namespace", "replicas", "bind", "all_namespaces"),
+    *("offload_webhook", "relay_from"),
     "timeout",
 )
 #: What an installation decides by itself.

@@ -12,7 +12,7 @@ from bridge.install.installation import Installation
 from bridge.install.selfcontained import SelfContained
 from bridge.preflight.checks import connected, explained
 from bridge.rbac import HomeRights, check_namespace
-from bridge.settings import JoinSettings, SettingsError
+from bridge.settings import JoinSettings, SettingsError, check_network
 from bridge.version import version
 from sync.kube.errors import AccessError
 from translators.naming import dns_label
@@ -31,6 +31,7 @@ class Wish:
     bound: Sequence[str]
     everywhere: bool
     webhook: bool
+    relay_from: Sequence[str]
     dry: bool
     timeout: float
 
@@ -81,6 +82,11 @@ async def _install(wish: Wish, wanted: Installation, kubeconfig: SelfContained) 
         )
 
 
+def check_relay_from(who: str) -> str:
+    """A namespace, or a network. Raises SettingsError."""
+    return check_network(who, "--relay-from") if "/" in who else check_namespace(who)
+
+
 def _wanted(wish: Wish) -> tuple[Installation, SelfContained]:
     """The installation, and the remote's kubeconfig. Ends the command where it cannot be."""
     settings = wish.settings
@@ -89,11 +95,14 @@ def _wanted(wish: Wish) -> tuple[Installation, SelfContained]:
             raise fail(f"{flag(name)} is of no use in home's cluster: {why}", code=2)
     if wish.bound and wish.everywhere:
         raise fail("--bind and --all-namespaces exclude each other", code=2)
+    if wish.relay_from and settings.network not in ("relay", "auto"):
+        raise fail("--relay-from is of use with --network relay or auto only", code=2)
     if not settings.port:
         raise fail("--port 0 is of no use in home's cluster: each pod has all its ports", code=2)
     try:
         for namespace in (wish.namespace, *wish.bound):
             check_namespace(namespace)
+        relay_from = tuple(map(check_relay_from, wish.relay_from))
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     try:
@@ -120,6 +129,7 @@ def _wanted(wish: Wish) -> tuple[Installation, SelfContained]:
         everywhere=wish.everywhere,
         port=settings.port,
         webhook=wish.webhook,
+        relay_from=relay_from,
     )
     return wanted, kubeconfig
 

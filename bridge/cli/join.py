@@ -178,6 +178,23 @@ def join(  # one option after the other
             help="The most connections of one Service at once.", min=1, rich_help_panel=RELAY
         ),
     ] = _RELAY.per_service,
+    relay_rate: Annotated[
+        float,
+        typer.Option(
+            help="The most connections that are begun a second; what comes faster waits for some "
+            "seconds, Services in turn, and is refused then.",
+            min=1,
+            rich_help_panel=RELAY,
+        ),
+    ] = _RELAY.rate,
+    relay_service_rate: Annotated[
+        float,
+        typer.Option(
+            help="The most connections of one Service that are begun a second.",
+            min=1,
+            rich_help_panel=RELAY,
+        ),
+    ] = _RELAY.service_rate,
     relay_idle_timeout: Annotated[
         float,
         typer.Option(
@@ -366,6 +383,17 @@ def join(  # one option after the other
             rich_help_panel=INSTALL,
         ),
     ] = False,
+    relay_from: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAMESPACE|NETWORK",
+            help="Who may connect to the ports that a relay listens on, by a NetworkPolicy: pods "
+            "of this namespace, or a network such as 10.0.0.0/16; may be given several times. Pods "
+            "of all namespaces unless given.",
+            show_default=False,
+            rich_help_panel=INSTALL,
+        ),
+    ] = None,
     timeout: Annotated[
         float,
         typer.Option(
@@ -421,6 +449,8 @@ def join(  # one option after the other
             relay_ports=relay_ports,
             relay_connections=relay_connections,
             relay_service_connections=relay_service_connections,
+            relay_rate=relay_rate,
+            relay_service_rate=relay_service_rate,
             relay_idle_timeout=relay_idle_timeout,
             relay_image=relay_image,
             daemonsets=daemonsets,
@@ -455,6 +485,7 @@ def join(  # one option after the other
         bound=bind or (),
         everywhere=all_namespaces,
         webhook=offload_webhook,
+        relay_from=relay_from or (),
         dry=dry_run,
         timeout=timeout,
     )

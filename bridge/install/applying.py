@@ -3,8 +3,8 @@
 By server-side apply, so that what others have set in fields that are not ours stays. Applying the
 same again changes nothing and says so. A namespace that is there is left as it is. With ``dry``
 home is asked what it would do, and keeps nothing of it. What an earlier one had and this has not is
-removed, so that a right which is asked for no more ends, and a webhook; bindings of single
-namespaces stay, since `bridge rbac namespace` makes such too.
+removed (rights, a NetworkPolicy, a webhook); bindings of single namespaces stay, since `bridge rbac
+namespace` makes such too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from bridge.install import installation
 from bridge.install.kinds import KINDS, resource_of
 from sync.kube.client import KubeClient
 from sync.kube.errors import NotFound
-from sync.kube.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NAMESPACES, ROLES, Resource
+from sync.kube.resources import (
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
+    NAMESPACES,
+    NETWORK_POLICIES,
+    ROLES,
+    Resource,
+)
 from translators.types import Object, name_of, namespace_of, uid_of
 
 #: Who has set the fields, in ``metadata.managedFields``. Not what a bridge itself is called there.
@@ -27,7 +34,7 @@ _THEIRS = frozenset({"managedFields", "resourceVersion", "generation", "uid", "c
 #: Changes of one object that are named.
 _SHOWN = 6
 #: Kinds of which whatever is asked for no more ends; of the others what is the webhook's.
-_ENDING = (CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLES)
+_ENDING = (CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLES, NETWORK_POLICIES)
 
 Told = Callable[[str], None]
 Change = Literal["created", "changed", "unchanged", "removed"]

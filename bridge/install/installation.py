@@ -50,6 +50,9 @@ class Installation:
     everywhere: bool = False
     """Whether pods of all namespaces may."""
     port: int = KUBELET_PORT
+    relay_from: Sequence[str] = ()
+    """Who may connect to the ports that a relay listens on: namespaces of home, and networks (such
+    as 10.0.0.0/16); pods of all namespaces unless given."""
     webhook: bool = False
     """Whether `bridge webhook` runs beside the bridge, with as many replicas."""
 

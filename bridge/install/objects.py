@@ -34,6 +34,7 @@ def objects(wanted: Installation, kubeconfig: str) -> list[Object]:
         *(_labelled(wanted, it) for it in rights),
         _secret(wanted, kubeconfig),
         shapes.budget(meta(wanted), labels(wanted.node)),
+        *([_policy(wanted)] if wanted.rights.network in ("relay", "auto") else []),
         _deployment(wanted, kubeconfig),
     ]
     return made + webhook.objects(wanted) if wanted.webhook else made
@@ -56,6 +57,29 @@ def _secret(wanted: Installation, kubeconfig: str) -> Object:
         "type": "Opaque",
         "data": {KEY: base64.b64encode(kubeconfig.encode()).decode()},
     }
+
+
+def _policy(wanted: Installation) -> Object:
+    """Who reaches the bridges: home's API server and probes, who are machines, the two ports that
+    are theirs; a relay's listeners those that are named."""
+    everybody = [{"protocol": "TCP", "port": port} for port in (wanted.port, HEALTH_PORT)]
+    peers = [_peer(it) for it in wanted.relay_from] or [{"namespaceSelector": {}}]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": meta(wanted),
+        "spec": {
+            "podSelector": {"matchLabels": labels(wanted.node)},
+            "policyTypes": ["Ingress"],
+            "ingress": [{"ports": everybody}, {"from": peers}],
+        },
+    }
+
+
+def _peer(who: str) -> Object:
+    if "/" in who:
+        return {"ipBlock": {"cidr": who}}
+    return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": who}}}
 
 
 def _deployment(wanted: Installation, kubeconfig: str) -> Object:

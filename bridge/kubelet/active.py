@@ -31,16 +31,18 @@ def streams_for(descriptors: int) -> int:
     return max(1, min(MAX_STREAMS, (descriptors - _OF_THE_REST) // _OF_A_STREAM))
 
 
-def descriptors() -> int:
-    """How many files this process may have open, after asking for as many as `_WANTED`.
+def descriptors(least: int = 0) -> int:
+    """How many files this process may have open, after asking for as many as `_WANTED`, or for
+    ``least`` where that is more.
 
     The soft limit is 1,024 on most systems for the sake of programs that use select(2); the hard
     one is what this process is granted.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _WANTED if hard == resource.RLIM_INFINITY else min(_WANTED, hard)
+    most = max(_WANTED, least)
+    wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return _WANTED
+        return wanted
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return wanted
 

@@ -9,13 +9,15 @@ Guarantees:
   direction stays open; but not longer than ``half_open`` seconds without a byte. Where the last
   bytes were not its own, it has been answered, and may just be gone: then ``answered`` counts.
 - When one end is lost, what it sent is still handed over, and then the other is closed too.
-- Both are closed after `idle` seconds without a byte either way.
+- Both are closed after `idle` seconds without a byte either way; where ``idle`` is None, that is
+  left to who asks `end_if_silent` (thousands of tunnels need no timer each).
 - An end that is gone without a word is noticed in 20 to 30 seconds: by TCP's own probes when
   nothing was sent to it, and else because it acknowledges nothing. A caller that does not read
   hears of it when it reads on, after what was received.
 - Closing is bounded: an end that does not take its last bytes in `CLOSE_GRACE` is cut.
 
-There is no task: the tunnel is driven by the event loop's callbacks, and `run` only waits.
+There is no task: the tunnel is driven by the event loop's callbacks. `run` only waits; who has
+thousands of tunnels is told by ``over`` instead.
 """
 
 from __future__ import annotations
@@ -45,16 +47,35 @@ log = logging.getLogger(__name__)
 
 class Tunnel:
     """Joins the connections whose protocols `client` and `remote` become. ``moved`` counts the
-    bytes, *in* from the client and *out* to it."""
+    bytes, *in* from the client and *out* to it; ``over`` is called once, when both have ended."""
+
+    __slots__ = (
+        "_answered",
+        "_check",
+        "_cut",
+        "_grace",
+        "_half_open",
+        "_idle",
+        "_last",
+        "_loop",
+        "_moved",
+        "_over",
+        "_settled",
+        "_silence",
+        "_touched",
+        "client",
+        "remote",
+    )
 
     def __init__(
         self,
         moved: Callable[[Direction, int], None] = lambda _, __: None,
         *,
-        idle: float = IDLE,
+        idle: float | None = IDLE,
         half_open: float = HALF_OPEN,
         answered: float = HALF_OPEN,
         close_grace: float = CLOSE_GRACE,
+        over: Callable[[], None] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._idle = idle
@@ -66,16 +87,28 @@ class Tunnel:
         self.client = End(self)
         self.remote = End(self)
         self.client.peer, self.remote.peer = self.remote, self.client
-        self._over: asyncio.Future[None] = self._loop.create_future()
+        self._over = over
+        self._settled = False
         self._touched = self._loop.time()
-        self._silence = self._loop.call_later(idle, self._check_silence)
+        self._silence: asyncio.TimerHandle | None = None
+        if idle is not None:
+            self._silence = self._loop.call_later(idle, self._check_silence)
         self._cut: asyncio.TimerHandle | None = None
         self._check: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
-        """Returns when both connections have ended. Cancelled: cuts both."""
+        """Returns when both connections have ended. Cancelled: cuts both. Not with ``over``."""
+        ended: asyncio.Future[None] = self._loop.create_future()
+
+        def over() -> None:
+            if not ended.done():
+                ended.set_result(None)
+
+        self._over = over
+        if self._settled:
+            over()
         try:
-            await asyncio.shield(self._over)
+            await ended
         except asyncio.CancelledError:
             self.abort()
             raise
@@ -89,6 +122,11 @@ class Tunnel:
         if self._cut is None:
             self._cut = self._loop.call_later(self._grace, self.abort)
         self._settle()
+
+    def end_if_silent(self, seconds: float) -> None:
+        """Ends it where there was no byte either way for so long."""
+        if self._loop.time() - self._touched >= seconds:
+            self.end()
 
     def abort(self) -> None:
         """Cuts both now."""
@@ -114,8 +152,9 @@ class Tunnel:
             return
         self._touched = self._loop.time()
         silent = self._half_open if self._last is end else self._answered
-        self._idle = min(self._idle, silent)
-        self._silence.cancel()
+        self._idle = silent if self._idle is None else min(self._idle, silent)
+        if self._silence is not None:
+            self._silence.cancel()
         self._silence = self._loop.call_later(self._idle, self._check_silence)
 
     def lost(self) -> None:
@@ -123,7 +162,7 @@ class Tunnel:
         self.end()
 
     def _check_silence(self) -> None:
-        left = self._touched + self._idle - self._loop.time()
+        left = self._touched + (self._idle or 0.0) - self._loop.time()
         if left <= 0:
             self.end()
         else:
@@ -144,17 +183,22 @@ class Tunnel:
                 timer.cancel()
 
     def _settle(self) -> None:
-        if self.client.gone and self.remote.gone and not self._over.done():
-            self._over.set_result(None)
+        if self.client.gone and self.remote.gone and not self._settled:
+            self._settled = True
             self._stop_timers()
+            if self._over is not None:
+                self._over()
 
 
 class End(asyncio.Protocol):
     """One of the two connections: what it reads, the other writes."""
 
+    __slots__ = ("_finishing", "_full", "_lost", "_transport", "_tunnel", "peer", "received_eof")
+
+    peer: End
+
     def __init__(self, tunnel: Tunnel) -> None:
         self._tunnel = tunnel
-        self.peer: End
         self.received_eof = False
         self._transport: asyncio.Transport | None = None
         self._full = False

@@ -371,8 +371,9 @@ class Parts(Collector):
         )
         yield counter(
             "bridge_relay_connections",
-            "Connections that have ended: done, failed (broken in the remote), or reset at once: "
-            "no-pod (none is ready), no-way (to any), limit, service-limit.",
+            "Connections that have ended: done, failed (in the remote), or reset before they "
+            "began: no-pod (none is ready), no-way (to any), limit and service-limit (too many), "
+            "rate and service-rate (too many a second).",
             ("result",),
             {(end,): carried.ended[end] for end in ENDS},
         )

@@ -33,8 +33,8 @@ from bridge.relay import backwords as words
 from bridge.relay.backchunks import Chunks, Watched
 from bridge.relay.backmeasures import BackMeasures
 from bridge.relay.channels import Channels
+from bridge.relay.connections import reset
 from bridge.relay.dial import dial
-from bridge.relay.listeners import reset
 from bridge.settings import RelaySettings
 from sync import defects
 from sync.about import about

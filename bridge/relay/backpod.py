@@ -28,7 +28,7 @@ from typing import Any, cast
 from bridge.kubelet.tunnel import Tunnel
 from bridge.relay import backwords as words
 from bridge.relay.backchunks import Chunks, Watched
-from bridge.relay.listeners import reset
+from bridge.relay.connections import reset
 from sync.kube.sockets import probe_when_silent
 from translators.relaypod import CONTROL_PORT
 

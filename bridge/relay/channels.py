@@ -206,6 +206,14 @@ class Channels(asyncio.Transport, asyncio.Protocol):
             return
         self._below.write(frame(opcode, payload, os.urandom(4)))
 
+    def settle(self) -> None:
+        """Sends what means nothing (an empty pong), where the client has nothing to send yet.
+
+        When the server's session ticket comes, OpenSSL takes a buffer of 16 KiB to write with, and
+        gives it back when it has written: a client that only listens would hold it to its end.
+        """
+        self._send(_PONG, b"")
+
     def can_write_eof(self) -> bool:
         """True, although the pod does not hear of it: what it sends is still wanted."""
         return True

@@ -9,9 +9,9 @@ from bridge.kubelet.active import Direction
 from bridge.relay.backmeasures import BackMeasures
 from sync.measures import Histogram
 
-#: How connections end: in order; not so, on the remote's side; or at once, for want of a ready pod,
-#: of a way to one, or of room.
-ENDS = ("done", "failed", "no-pod", "no-way", "limit", "service-limit")
+#: How connections end: in order; not so, on the remote's side; or before they began, for want of a
+#: ready pod, of a way to one, of room, or because they came too fast.
+ENDS = ("done", "failed", "no-pod", "no-way", "limit", "service-limit", "rate", "service-rate")
 
 
 @dataclass(slots=True)
@@ -24,7 +24,8 @@ class Measures:
     """Ports that are listened on."""
     ended: Counter[str] = field(default_factory=Counter)
     """Connections by how they ended: done, failed (not in order, on the remote's side), or why
-    they were reset at once: no-pod, no-way, limit, service-limit."""
+    they were reset before they began: no-pod, no-way, limit, service-limit, rate,
+    service-rate."""
     dials: Counter[str] = field(default_factory=Counter)
     """Ways to pods that were opened, or not: ok, failed."""
     dialling: Histogram = field(default_factory=Histogram)

@@ -32,6 +32,7 @@ from sync.kube import incluster, plugins
 from sync.kube.errors import AccessError, Side
 from sync.kube.kubeconfig import KubeconfigRef as KubeconfigRef  # noqa: PLC0414  # re-exported
 from sync.kube.reader import Settings, reader
+from sync.kube.sessions import Sessions
 
 #: A credential that the server refused is read again at most this often, in seconds: an exec
 #: plugin may start a browser or count against a quota.
@@ -58,6 +59,8 @@ class Access:
         """The name of the context in use."""
         self.ssl: ssl.SSLContext | None = None
         """None for plain http."""
+        self.sessions = Sessions()
+        """What upgraded connections go on with, so that each takes less."""
         self.server_hostname: str | None = None
         """The name to verify the certificate by, where it is not the host (tls-server-name)."""
         self.proxy: str | None = None

@@ -33,6 +33,26 @@ Buffer = bytes | bytearray | memoryview
 class TlsLayer(asyncio.Transport, asyncio.Protocol):
     """A protocol to the transport below, a transport to the protocol above."""
 
+    # There are thousands of them: each holds as little as it can.
+    __slots__ = (
+        "_above",
+        "_below",
+        "_closing",
+        "_eof_sent",
+        "_eof_wanted",
+        "_error",
+        "_incoming",
+        "_loop",
+        "_make_above",
+        "_outgoing",
+        "_paused",
+        "_received_end",
+        "_timer",
+        "_tls",
+        "_told_end",
+        "ready",
+    )
+
     def __init__(
         self,
         context: ssl.SSLContext,
@@ -40,19 +60,28 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         *,
         server_side: bool = False,
         server_hostname: str | None = None,
+        session: ssl.SSLSession | None = None,
         handshake_timeout: float = HANDSHAKE_TIMEOUT,
     ) -> None:
+        """``session`` is one of an earlier connection to the same peer with the same context: if
+        that still knows it, nobody's certificate is sent and checked again."""
         super().__init__()
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(
-            self._incoming, self._outgoing, server_side=server_side, server_hostname=server_hostname
+            self._incoming,
+            self._outgoing,
+            server_side=server_side,
+            server_hostname=server_hostname,
+            session=session,
         )
-        self._make_above = above
+        self._make_above: Callable[[], asyncio.Protocol] | None = above
         self._above: asyncio.Protocol | None = None
         self._below: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(handshake_timeout, self._too_slow)
+        self._timer: asyncio.TimerHandle | None = self._loop.call_later(
+            handshake_timeout, self._too_slow
+        )
         self.ready: asyncio.Future[None] = self._loop.create_future()
         """Done when the handshake is: its error is an ssl.SSLError or another OSError."""
         # Nobody has to wait for it, so nobody may be told that nobody did.
@@ -72,9 +101,12 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         self._shake()
 
     def data_received(self, data: bytes) -> None:
-        self._incoming.write(data)
-        if self._above is not None or self._shake():
-            self._read()
+        # In pieces: OpenSSL keeps as much room as it once needed for as long as this lasts.
+        view = memoryview(data)
+        for at in range(0, len(view), READ_SIZE):
+            self._incoming.write(view[at : at + READ_SIZE])
+            if self._above is not None or self._shake():
+                self._read()
 
     def eof_received(self) -> bool:
         self._received_end = True
@@ -85,7 +117,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         return True  # when to close is decided here, by what the protocol above answers
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._timer.cancel()
+        self._end_timer()
         if self._above is None:
             self._not_ready(exc or ConnectionResetError("the peer hung up"))
             return
@@ -119,12 +151,20 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
             self._fail(error)
             return False
         self._flush()
-        self._timer.cancel()
-        self._above = self._make_above()
+        self._end_timer()
+        make, self._make_above = self._make_above, None  # with all that it holds
+        if make is None:
+            raise RuntimeError("a TLS handshake ends once")
+        self._above = make()
         self._above.connection_made(self)
         if not self.ready.done():
             self.ready.set_result(None)
         return True
+
+    def _end_timer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
 
     def _too_slow(self) -> None:
         self._not_ready(TimeoutError("the TLS handshake took too long"))

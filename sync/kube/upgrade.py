@@ -28,6 +28,7 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 from sync.kube import head as http
 from sync.kube.access import Access
 from sync.kube.errors import Unreachable
+from sync.kube.sessions import Sessions
 from sync.kube.sockets import TransportErrors, tunnel_socket
 from sync.kube.tls import TlsLayer
 from sync.kube.transport import CONNECT_TIMEOUT, REQUEST_TIMEOUT
@@ -117,7 +118,9 @@ async def _open_once(
             try:
                 wire.transport.write(message)
                 async with asyncio.timeout(REQUEST_TIMEOUT):
-                    return await _answer(wire)
+                    head = await _head(wire)
+                    access.sessions.keep(wire.transport.get_extra_info("ssl_object"))
+                    return await _answered(wire, head)
             except BaseException:
                 wire.transport.abort()
                 raise
@@ -131,10 +134,14 @@ async def _open_once(
             ) from error
 
 
-async def _answer(wire: _Wire) -> Upgraded:
+async def _head(wire: _Wire) -> http.Head:
     head = await wire.head()
     while 100 <= head.status < 200 and head.status != 101:
         head = await wire.head()
+    return head
+
+
+async def _answered(wire: _Wire, head: http.Head) -> Upgraded:
     if head.status == 101:
         wire.transport.pause_reading()
         return Upgraded(head, b"", wire)
@@ -170,7 +177,7 @@ async def _connect(access: Access) -> _Wire:
     """A connection to the API server, TLS included, through the proxy where there is one."""
     name = access.server_hostname or access.host
     if access.proxy is None:
-        return await _dial(access.host, access.port, access.ssl, name)
+        return await _dial(access.host, access.port, access.ssl, name, access.sessions)
     proxy = urlsplit(access.proxy)
     secure = proxy.scheme == "https"
     wire = await _dial(
@@ -187,7 +194,13 @@ async def _connect(access: Access) -> _Wire:
         raise
 
 
-async def _dial(host: str, port: int, context: ssl.SSLContext | None, name: str) -> _Wire:
+async def _dial(
+    host: str,
+    port: int,
+    context: ssl.SSLContext | None,
+    name: str,
+    sessions: Sessions | None = None,
+) -> _Wire:
     """Tries the host's addresses one after the other, each for its share of the time."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -205,18 +218,21 @@ async def _dial(host: str, port: int, context: ssl.SSLContext | None, name: str)
             sock.close()
             raise
         else:
-            return await _established(sock, context, name)
+            return await _established(sock, context, name, sessions)
     raise failure
 
 
-async def _established(sock: socket.socket, context: ssl.SSLContext | None, name: str) -> _Wire:
+async def _established(
+    sock: socket.socket, context: ssl.SSLContext | None, name: str, sessions: Sessions | None
+) -> _Wire:
     loop = asyncio.get_running_loop()
     wire = _Wire()
     try:
         if context is None:
             await loop.create_connection(lambda: wire, sock=sock)
             return wire
-        layer = TlsLayer(context, lambda: wire, server_hostname=name)
+        session = sessions.known(context, name) if sessions is not None else None
+        layer = TlsLayer(context, lambda: wire, server_hostname=name, session=session)
         transport, _ = await loop.create_connection(lambda: layer, sock=sock)
     except BaseException:
         sock.close()
@@ -255,8 +271,11 @@ async def _tunnel_through(
 class _Wire(asyncio.Protocol):
     """Holds what a connection says until somebody takes it over."""
 
+    __slots__ = ("_ended", "_error", "_held", "_lost", "_news", "transport")
+
+    transport: asyncio.Transport
+
     def __init__(self) -> None:
-        self.transport: asyncio.Transport
         self._held = bytearray()
         self._ended = False
         self._error: Exception | None = None

@@ -80,6 +80,7 @@ _BUILTIN = (
     Kind(known.DEPLOYMENTS, generation=True),
     Kind(known.POD_DISRUPTION_BUDGETS, generation=True),
     Kind(known.MUTATING_WEBHOOKS, status=False, generation=True),
+    Kind(known.NETWORK_POLICIES, status=False, generation=True),
     Kind(known.ROLES, status=False),
     Kind(known.ROLE_BINDINGS, status=False),
     Kind(known.CLUSTER_ROLES, status=False),

@@ -11,7 +11,7 @@ import pytest
 
 from sync import relay as relay_module
 from sync.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Object
-from sync.relay import NoPort
+from sync.relay import Limited, NoPort
 from sync.store import Key
 from tests.fakeapi import Fault
 from tests.sync.world import ADDRESS, IDENTITY, World
@@ -29,6 +29,7 @@ class Ports:
         self.next = 4000
         self.full = False
         self.running = False
+        self.limited: Limited = lambda _, __: None
         self._given: dict[tuple[Key, Place], int] = {}
 
     async def serve(self, key: Key, plan: Plan, known: Mapping[Place, int]) -> dict[Place, int]:
@@ -41,7 +42,8 @@ class Ports:
                 self.next += 1
         return {place: self._given[key, place] for place in plan.places}
 
-    async def run(self) -> None:
+    async def run(self, limited: Limited) -> None:
+        self.limited = limited
         self.running = True
         try:
             await asyncio.get_running_loop().create_future()
@@ -260,3 +262,15 @@ async def test_want_of_a_port_is_told_and_tried_again(world: World, ports: Ports
     world.engine.hurry()
     await world.settle()
     assert len(published(world)) == 1
+
+
+async def test_refused_connections_are_told_once_in_a_while(world: World, ports: Ports) -> None:
+    await with_pods(world, "a")
+    for _ in range(1000):
+        ports.limited(WEB, "it has 1000 open")
+    ports.limited(Key("default", "of nobody"), "it has 1000 open")
+    await world.settle()
+    (event,) = await world.told("RelayLimited")
+    assert event["involvedObject"]["name"] == "web"
+    assert event["message"].endswith("are refused: it has 1000 open")
+    assert event["count"] == 1

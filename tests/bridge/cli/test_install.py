@@ -100,6 +100,9 @@ def test_the_secret_is_told_of(invoke: Invoke, remote: tuple[str, str]) -> None:
         (("--bind", "a", "--all-namespaces"), "exclude each other"),
         (("--bind", "A"), "no namespace's name"),
         (("--namespace", "A"), "no namespace's name"),
+        (("--network", "relay", "--relay-from", "A"), "no namespace's name"),
+        (("--network", "relay", "--relay-from", "10.0.0.1/16"), "ADDRESS/BITS"),
+        (("--relay-from", "shop"), "--network relay or auto only"),
         (("--share", "2"), "--share"),
     ],
 )

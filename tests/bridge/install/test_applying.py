@@ -19,6 +19,7 @@ from sync.kube.client import KubeClient
 from sync.kube.resources import (
     DEPLOYMENTS,
     NAMESPACES,
+    NETWORK_POLICIES,
     NODES,
     PODS,
     ROLE_BINDINGS,
@@ -291,6 +292,13 @@ async def test_leaving_takes_the_webhook_along_when_its_pods_have_ended(home: Ho
     deleted = [it.path for it in home.two.home.writes() if it.method == "DELETE"]
     assert "mutatingwebhookconfigurations" in deleted[0], "no pod waits for a webhook that is gone"
     assert any("namespace(s) default are offloaded" in line for line in home.told)
+
+
+async def test_a_policy_ends_with_the_relay_that_it_is_for(home: Home) -> None:
+    await home.apply(replace(WANTED, rights=replace(WANTED.rights, network="relay")))
+    assert len(home.two.home.objects(NETWORK_POLICIES)) == 1
+    await home.apply()
+    assert home.two.home.objects(NETWORK_POLICIES) == []
 
 
 async def test_bindings_that_were_made_by_hand_go_too_and_others_stay(home: Home) -> None:

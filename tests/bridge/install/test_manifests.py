@@ -12,6 +12,7 @@ import yaml
 from bridge.install import installation, objects
 from bridge.install.installation import Installation
 from bridge.rbac import HomeRights
+from bridge.settings import NetworkChoice
 from tests.bridge.install import base
 
 KUBECONFIG = "canary-4711"
@@ -120,6 +121,28 @@ def test_a_long_name_fits() -> None:
     assert len(deployment["metadata"]["name"]) <= 253
     assert all(len(value) <= 63 for value in deployment["metadata"]["labels"].values())
     assert deployment["metadata"]["annotations"][installation.ANNOTATION_NODE] == node
+
+
+def test_a_relay_is_reached_by_home_s_pods_alone_or_by_those_that_are_named() -> None:
+    def policies(network: NetworkChoice, *who: str) -> list[dict[str, Any]]:
+        rights = HomeRights(nodes=["far"], network=network)
+        what = Installation("far", "image:1", rights, port=10251, relay_from=who)
+        return rendered(what, "NetworkPolicy")
+
+    assert policies("flat") == policies("none") == []
+    (policy,) = policies("auto")
+    deployment = rendered(wanted(), "Deployment")[0]
+    assert policy["spec"]["podSelector"] == deployment["spec"]["selector"]
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
+    machines, clients = policy["spec"]["ingress"]
+    assert "from" not in machines
+    assert [it["port"] for it in machines["ports"]] == [10251, objects.HEALTH_PORT]
+    assert clients == {"from": [{"namespaceSelector": {}}]}
+    (policy,) = policies("relay", "shop", "10.0.0.0/16")
+    shop = {"matchLabels": {"kubernetes.io/metadata.name": "shop"}}
+    assert policy["spec"]["ingress"][1] == {
+        "from": [{"namespaceSelector": shop}, {"ipBlock": {"cidr": "10.0.0.0/16"}}]
+    }
 
 
 def test_an_argument_is_taken_as_it_is() -> None:

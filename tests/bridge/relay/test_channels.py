@@ -158,6 +158,13 @@ def test_what_is_sent_is_masked_and_can_be_read_back() -> None:
     assert data == b"x" * 300_000
 
 
+def test_what_means_nothing_is_an_empty_pong() -> None:
+    pair = Pair()
+    pair.channels.settle()
+    assert pair.below.sent[:2] == b"\x8a\x80"
+    assert len(pair.below.sent) == 6, "a head and a key"
+
+
 def test_nothing_is_sent_after_the_end() -> None:
     pair = Pair()
     pair.channels.write_eof()

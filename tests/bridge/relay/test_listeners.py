@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bridge.relay import listeners as listeners_module
+from bridge.relay import connections as connections_module
 from bridge.relay.listeners import RelayListeners
 from bridge.relay.measures import Measures
 from bridge.settings import PortRange, RelaySettings
@@ -39,9 +39,13 @@ class Relay:
     def __init__(self, remote: FakeRemote, asked: RelaySettings) -> None:
         self.remote = remote
         self.measures = Measures()
+        self.told: list[tuple[Key, str]] = []
         self.listeners = RelayListeners(
             access_for(remote.url, "remote"), address=HERE, asked=asked, measures=self.measures
         )
+
+    def limited(self, key: Key, why: str) -> None:
+        self.told.append((key, why))
 
     async def serve(self, wanted: Plan, key: Key = WEB) -> dict[Place, int]:
         return await self.listeners.serve(key, wanted, {})
@@ -63,7 +67,7 @@ async def relaying(asked: RelaySettings | None = None, **played: Pod) -> AsyncIt
     async with FakeRemote() as remote:
         playing(remote, played)
         made = Relay(remote, asked or RelaySettings())
-        running = asyncio.create_task(made.listeners.run())
+        running = asyncio.create_task(made.listeners.run(made.limited))
         await asyncio.sleep(0)
         try:
             yield made
@@ -236,6 +240,58 @@ async def test_more_connections_than_there_may_be_are_reset(asked: RelaySettings
         await until(lambda: made.measures.open == 0)
 
 
+async def test_what_is_refused_is_told_of_its_service() -> None:
+    async with relaying(RelaySettings(per_service=1), a=pods.waits) as made:
+        (port,) = (await made.serve(plan("a"))).values()
+        _, writer = await asyncio.open_connection(HERE, port)
+        await until(lambda: made.measures.open == 1)
+        with pytest.raises(ConnectionResetError):
+            await made.ask(port)
+        assert made.told == [(WEB, "it has 1 open (--relay-service-connections)")]
+        writer.close()
+
+
+async def test_connections_that_come_too_fast_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections_module, "PATIENCE", 0.0)
+    async with relaying(RelaySettings(service_rate=0.01), a=pods.says_its_name) as made:
+        (port,) = (await made.serve(plan("a"))).values()
+        assert await made.ask(port) == b"a"
+        for _ in range(2):
+            with pytest.raises(ConnectionResetError):
+                await made.ask(port)
+        assert made.measures.ended["service-rate"] == 2
+        assert made.told[0] == (WEB, "more than 0.01 come a second (--relay-service-rate)")
+
+
+async def test_connections_that_come_a_little_too_fast_wait() -> None:
+    async with relaying(RelaySettings(service_rate=20), a=pods.says_its_name) as made:
+        (port,) = (await made.serve(plan("a"))).values()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        found = await asyncio.gather(*(made.ask(port) for _ in range(25)))
+        assert found == [b"a"] * 25
+        assert loop.time() - began > 0.2
+        assert made.told == []
+
+
+async def test_a_service_with_very_many_connections_does_not_keep_another_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rate in all is used up by one; the next turns are both's."""
+    monkeypatch.setattr(connections_module, "PATIENCE", 60.0)
+    asked = RelaySettings(rate=20, service_rate=1000)
+    async with relaying(asked, a=pods.says_its_name, b=pods.says_its_name) as made:
+        (flood,) = (await made.serve(plan("a"))).values()
+        (other,) = (await made.serve(plan("b"), Key("shop", "other"))).values()
+        many = [asyncio.create_task(made.ask(flood)) for _ in range(60)]
+        await until(lambda: made.measures.open > 30)
+        assert await made.ask(other) == b"b"
+        assert sum(task.done() for task in many) < 50, "it was before those that came first"
+        for task in many:
+            task.cancel()
+        await asyncio.gather(*many, return_exceptions=True)
+
+
 async def test_one_service_does_not_take_anothers_room() -> None:
     asked = RelaySettings(per_service=1)
     async with relaying(asked, a=pods.waits, b=pods.says_its_name) as made:
@@ -309,7 +365,7 @@ async def test_a_pod_that_is_not_reached_in_time_is_passed_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("bridge.relay.dial.DIAL_SECONDS", 0.1)
-    monkeypatch.setattr(listeners_module, "TRIES", 1)
+    monkeypatch.setattr(connections_module, "TRIES", 1)
     async with relaying() as made:
 
         async def silent(asked: Asked) -> None:

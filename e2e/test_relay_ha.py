@@ -1,0 +1,81 @@
+"""Two bridges that carry connections: who takes over takes the Services over, too."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.bridge import REGISTERED
+from e2e.conftest import Bridged
+from e2e.kubectl import wait_for
+from e2e.replicas import Second, second
+from e2e.test_relay import (
+    Asking,
+    address,
+    all_ready,
+    apart,  # noqa: F401  # a fixture
+    ask,
+    client,
+    deployment,
+    service,
+    slices,
+)
+
+#: Seconds after a takeover in which new connections work, and nothing leads to the dead.
+OVER = 5.0
+#: Where each listens: the second cannot take up the ports of the first.
+FIRST, SECOND = range(31100, 31164), range(31200, 31264)
+
+
+@pytest.fixture
+def other(bridged: Bridged, tmp_path: Path) -> Iterator[Second]:
+    """A second bridge of the node, standing by."""
+    with second(bridged, tmp_path) as made:
+        made.bridge.args = (*made.bridge.args, f"--relay-ports={SECOND[0]}-{SECOND[-1]}")
+        made.stand_by()
+        yield made
+
+
+def _ports(bridged: Bridged) -> list[int]:
+    """All that is published."""
+    return [port["port"] for it in slices(bridged) for port in it["ports"]]
+
+
+@pytest.mark.join("--network=relay", f"--relay-ports={FIRST[0]}-{FIRST[-1]}")
+def test_who_takes_over_takes_the_services_over(bridged: Bridged, other: Second) -> None:
+    """After a crash, and back again after a stop."""
+    bridged.apply(service("web") + deployment("web", "far", bridged.node, 2) + client(bridged))
+    all_ready(bridged, 3)
+    wait_for(lambda: len(_ports(bridged)) == 2, "an endpoint for each pod")
+    host = address(bridged, "web")
+    wait_for(lambda: ask(bridged, host).startswith("web-far"), "a pod in the remote answers")
+    assert all(port in FIRST for port in _ports(bridged))
+
+    bridged.bridge.kill()
+    other.bridge.says(REGISTERED, seconds=15)
+    began = time.monotonic()
+    wait_for(
+        lambda: len(found := _ports(bridged)) == 2 and all(port in SECOND for port in found),
+        "nothing leads to the dead one",
+        seconds=OVER,
+    )
+    wait_for(lambda: ask(bridged, host).startswith("web-far"), "it carries", seconds=OVER)
+    print(f"carried {time.monotonic() - began:.2f} s after the takeover")
+    time.sleep(1)  # kube-proxy's
+    seen = Asking(bridged, host, 100).enough()
+    assert all(name.startswith("web-far") for name in seen), seen
+
+    bridged.bridge.start(until="standing by")
+    assert all(port in SECOND for port in _ports(bridged)), "who stands by publishes nothing"
+    registered = bridged.bridge.log.read_text().count(REGISTERED)
+    other.bridge.stop()
+    bridged.bridge.says(REGISTERED, times=registered + 1, seconds=15)
+    wait_for(
+        lambda: len(found := _ports(bridged)) == 2 and all(port in FIRST for port in found),
+        "the first is back",
+        seconds=OVER,
+    )
+    wait_for(lambda: ask(bridged, host).startswith("web-far"), "it carries", seconds=OVER)
