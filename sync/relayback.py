@@ -251,6 +251,10 @@ class RelayBack:
                 PODS, name_of(pod), namespace=namespace_of(pod), uid=uid_of(pod)
             )
             self._say_pod(home, pod, "removed from the remote")
+        if why := relaypod.obstacle(turn.pods):
+            where = self._identity.remote_namespace(home)
+            said = f"the relay pod in namespace {where} of the remote cluster does not run: {why}"
+            self._say_all(turn, "RelayBackWaiting", f"{said} (image {self._policy.relay_image})")
         if standing.ended:
             turn.state.anew = max(turn.state.anew, turn.now + turn.state.backoff.next())
         if standing.create:
@@ -384,9 +388,7 @@ class RelayBack:
             pod = await self._client.create(PODS, made, namespace=namespace)
         except (Forbidden, Invalid) as error:
             said = f"the remote cluster refuses the relay pod: {error.message}"
-            for service in self._scoped(home):
-                if name_of(service) in turn.plans:
-                    self._say(service, "RelayBackRefused", said)
+            self._say_all(turn, "RelayBackRefused", said)
             raise Waiting("RelayBackRefused", said) from error
         self._remote_pods.observe(pod)
         self._say_pod(home, pod, "made in the remote")
@@ -401,6 +403,12 @@ class RelayBack:
             self._events.warn(service, reason, message)
             where = about("Service", key.name, namespace=key.namespace, cluster="home")
             changes.info("Service %s: %s", key, message, extra=where)
+
+    def _say_all(self, turn: _Turn, reason: str, message: str) -> None:
+        """The same of all Services that are carried."""
+        for service in self._scoped(turn.home):
+            if name_of(service) in turn.plans:
+                self._say(service, reason, message)
 
     def _say_pod(self, home: HomeNamespace, pod: Object, what: str) -> None:
         where = about("Pod", name_of(pod), namespace=namespace_of(pod), cluster="remote")

@@ -15,7 +15,15 @@ from dataclasses import dataclass
 
 from translators.naming import DOMAIN, Identity, owner_labels
 from translators.relayback import ANNOTATION_FOR, LABEL_RELAY
-from translators.types import HomeNamespace, Object, is_deleting, is_ready, metadata, uid_of
+from translators.types import (
+    HomeNamespace,
+    Object,
+    condition_of,
+    is_deleting,
+    is_ready,
+    metadata,
+    uid_of,
+)
 
 #: Where the pod is spoken to by port-forwards: of its loopback, which no network reaches.
 CONTROL_PORT = 19999
@@ -25,6 +33,14 @@ ANNOTATION_SPEC = f"{DOMAIN}/relay-spec"
 GRACE = 30
 #: Seconds after which a machine that does not answer loses the pod, so that another is made.
 AWAY = 10
+#: Why containers wait for what only people can change (k8s.io/kubernetes/pkg/kubelet).
+_OBSTACLES = frozenset(
+    {
+        *("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"),
+        *("CreateContainerConfigError", "CreateContainerError", "RunContainerError"),
+        "CrashLoopBackOff",
+    }
+)
 #: Nobody in particular: the image's own user.
 _USER = 65532
 
@@ -153,6 +169,22 @@ def stand(
         ended=failed,
         serving=tuple(it for it in order if _is_reachable(it)),
     )
+
+
+def obstacle(pods: Iterable[Object]) -> str:
+    """Why a relay pod does not run and will not by itself, in a word of Kubernetes'; "" where
+    nothing is known to keep it."""
+    for pod in pods:
+        if is_deleting(pod):
+            continue
+        if condition_of(pod, "PodScheduled").get("reason") == "Unschedulable":
+            return "Unschedulable"
+        for status in (pod.get("status") or {}).get("containerStatuses") or ():
+            reason = str(((status.get("state") or {}).get("waiting") or {}).get("reason") or "")
+            if reason in _OBSTACLES:
+                # These two take turns, and are one.
+                return reason.replace("ErrImagePull", "ImagePullBackOff")
+    return ""
 
 
 def _hash(pod: Object) -> str:

@@ -172,16 +172,18 @@ class BackCarriers:
         backoff = Backoff(first=AGAIN, cap=AGAIN_CAP)
         said = ""
         while True:
-            why = "this bridge does not serve the node now"
+            why, level = "this bridge does not serve the node now", logging.INFO
             if self._leads():
                 try:
                     await self._control(station, backoff)
                     why = "it hung up"
-                except (KubeError, words.BadLine, OSError, ValueError) as error:
+                except (KubeError, OSError, ValueError) as error:
                     why = str(error)
+                    level = logging.WARNING if isinstance(error, words.BadLine) else logging.INFO
             if why != said:
                 said = why
-                log.info("relay: pod %s is not spoken to: %s", station, why, extra=_about(station))
+                about_it = "relay: pod %s is not spoken to: %s"
+                log.log(level, about_it, station, why, extra=_about(station))
             await asyncio.sleep(backoff.next())
 
     async def _control(self, station: _Station, backoff: Backoff) -> None:
@@ -195,6 +197,8 @@ class BackCarriers:
             station.control = control
             station.say(control=words.VERSION)
             first = await self._line(station, reader)
+            if not first:
+                raise ConnectionError(wrong[0] if wrong else "it hung up")
             if first.get("version") != words.VERSION:
                 raise words.BadLine(
                     f"it speaks version {first.get('version')} of the relay's protocol, and this "

@@ -387,3 +387,17 @@ async def test_a_copy_that_somebody_deletes_takes_its_slices_along(there: There)
     copy = there.world.remote.get(SERVICES, "web", THERE)
     (slice_,) = there.slices()
     assert slice_["metadata"]["ownerReferences"][0]["uid"] == copy["metadata"]["uid"]
+
+
+async def test_an_image_that_cannot_be_pulled_is_told_once_at_the_service(there: There) -> None:
+    await there.start()
+    (pod,) = there.relays()
+    name = pod["metadata"]["name"]
+    for reason in ("ErrImagePull", "ImagePullBackOff", "ErrImagePull"):
+        waits = {"name": "relay", "state": {"waiting": {"reason": reason}}}
+        there.world.runs(name, THERE, phase="Pending", conditions=[], containerStatuses=[waits])
+        await there.world.settle()
+    (event,) = await there.world.told("RelayBackWaiting")
+    assert event["involvedObject"]["name"] == "web"
+    assert "ImagePullBackOff" in event["message"]
+    assert event["count"] == 1
