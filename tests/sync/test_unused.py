@@ -10,8 +10,9 @@ from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, Object
 from tests.fakeapi import Fault
 from tests.objects import config_map, pod
 from tests.sync.discovery import WIDGETS, serve_discovery
-from tests.sync.world import THERE, World
-from translators import naming
+from tests.sync.world import IDENTITY, THERE, World
+from translators import naming, relaypod
+from translators.types import HomeNamespace
 
 #: Long enough for a test to do something in it, short enough to wait for.
 SOON = 0.05
@@ -58,6 +59,22 @@ async def test_a_namespace_goes_after_its_last_pod(lived: World) -> None:
     await lived.remote.until(lambda: not _namespace(lived))
     (entry,) = lived.remote.writes("/api/v1/namespaces/" + THERE)
     assert entry.body["preconditions"]["uid"]
+
+
+async def test_a_relay_pod_keeps_its_namespace_until_it_is_gone(lived: World) -> None:
+    await lived.start()
+    lived.pod()
+    await lived.settle()
+    relay = relaypod.pod("relay", HomeNamespace("default"), IDENTITY, image="i", node_selector={})
+    relay["spec"]["nodeName"] = "worker"
+    lived.remote.put(relay)
+    await _pod_comes_and_goes(lived)
+    await _looked(lived)
+    assert _namespace(lived)
+    # A bridge without --relay-image has no use for it.
+    assert lived.remote.get(PODS, "relay", THERE)["metadata"]["deletionTimestamp"]
+    lived.remote.remove(PODS, "relay", THERE)
+    await lived.remote.until(lambda: not _namespace(lived))
 
 
 async def test_it_stays_while_a_pod_is_there_and_for_a_while(lived: World) -> None:
