@@ -183,15 +183,24 @@ def test_what_keeps_it_from_serving_is_told_and_it_can_leave(installing: Install
     """An image that there cannot be, and without a tag: for such a server chooses to pull always,
     which must not stay. Then a bridge that ends by itself; the node is never there."""
     it = installing
-    nowhere = it.join("--image", "NO/image", "--replicas", "1", "--timeout", "30")
+    relayed = ("--network", "relay", "--relay-from", it.namespace, "--relay-from", "10.0.0.0/16")
+    nowhere = it.join("--image", "NO/image", "--replicas", "1", "--timeout", "30", *relayed)
     assert nowhere.returncode == 1
     assert "ErrImagePull: " in nowhere.stderr
     assert "--image names another" in nowhere.stderr
 
     assert json.dumps(it.objects()).count("NO/image") == 1
+    [policy] = get(it.home, "networkpolicies", namespace=it.place)
+    _, clients = policy["spec"]["ingress"]
+    named = {"matchLabels": {"kubernetes.io/metadata.name": it.namespace}}
+    assert clients["from"] == [
+        {"namespaceSelector": named},
+        {"ipBlock": {"cidr": "10.0.0.0/16"}},
+    ]
     told = it.join("--replicas", "1", "--namespace-template", "{nothing}", "--timeout", "110")
     assert told.returncode == 1
     assert "error: --namespace-template" in told.stderr
+    assert get(it.home, "networkpolicies", namespace=it.place) == [], "there is no relay any more"
 
     left = it.leave()
     assert left.returncode == 0, left.stderr

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from e2e.bench.tables import cell_of, grid, title
-from e2e.bench.targets import TARGETS, Target, Verdict, verdict
+from e2e.bench.targets import RELAY, TARGETS, Target, Verdict, verdict
 
 FILE = Path(__file__).parents[2] / "docs" / "performance.md"
 
 _MADE = "made by `python -m e2e.bench table --write REPORT...`: do not edit"
 TARGETS_BEGIN = f"<!-- targets, {_MADE} -->"
+RELAY_BEGIN = f"<!-- targets of the relay, {_MADE} -->"
 FIGURES_BEGIN = f"<!-- figures, {_MADE} -->"
 END = "<!-- end -->"
 
@@ -25,6 +26,7 @@ def renewed(document: str, reports: Sequence[Json]) -> str:
     :raises ValueError: the marks between which they belong are not there.
     """
     document = _between(document, TARGETS_BEGIN, targets(reports))
+    document = _between(document, RELAY_BEGIN, targets(reports, RELAY))
     return _between(document, FIGURES_BEGIN, figures(reports))
 
 
@@ -36,10 +38,10 @@ def _between(document: str, begin: str, text: str) -> str:
     return f"{before}{begin}\n\n{text}\n\n{end}{after}"
 
 
-def targets(reports: Sequence[Json]) -> str:
+def targets(reports: Sequence[Json], wanted: Sequence[Target] = TARGETS) -> str:
     """A table with a row for every target, whether it was measured or not."""
     lines = ["| what | target | found | | printed by |", "|---|---|---:|---|---|"]
-    for target in TARGETS:
+    for target in wanted:
         report = _of(target, reports)
         found = verdict(target, report) if report else Verdict(target)
         cell = cell_of(report["figures"][target.figure]) if report else "-"
@@ -79,6 +81,8 @@ def _figures(report: Json) -> str:
 
 def _command(benchmark: str, asked: Json) -> str:
     given = f" -n {asked['pods']}" if "pods" in asked else ""
+    if asked.get("idle"):
+        given += f" --idle {asked['idle']}"
     if asked.get("scale", 1) != 1:
         given += f" --scale {asked['scale']:g}"
     return f"python -m e2e.bench {benchmark}{given}"

@@ -9,7 +9,9 @@ processors: a rate is of all together.
   and closes;
 - ``request_ms``: an answer on a connection that stands;
 - ``download``: megabytes a second of one connection, and what a megabyte costs the bridge;
-- ``idle_bytes``: what a connection that does nothing takes of the bridge's memory.
+- ``idle_kib``: what a connection that does nothing takes of the bridge's memory.
+
+``ratio_to_flat`` and ``added_to_flat`` are taken in each round.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import asyncio
 import socket
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,7 +83,7 @@ def run(home: Cluster, remote: Cluster, asked: Settings, say: Progress, log: Pat
         if asked.idle:
             each = _idle(ways["relay"]["http"], asked.idle, pid)
             say(f"{asked.idle} idle connections: {each / 1024:.1f} KiB each")
-            report.add("relay.idle_bytes", "", [each])
+            report.add("relay.idle_kib", "KiB", [each / 1024])
         found: dict[str, list[float]] = {}
         for number in range(asked.rounds):
             for name in ("relay", "flat") if number % 2 else ("flat", "relay"):
@@ -89,13 +91,30 @@ def run(home: Cluster, remote: Cluster, asked: Settings, say: Progress, log: Pat
                     found.setdefault(f"{name}.{figure}", []).append(value)
             said = {name: f"{values[-1]:.4g}" for name, values in found.items()}
             say(f"round {number + 1}: {said}")
-    for name, rounds in found.items():
+    for name, rounds in compared(found).items():
         if not name.startswith("flat.cpu"):
             report.add(name, _unit(name), rounds)
     return report
 
 
+def compared(found: Mapping[str, list[float]]) -> dict[str, list[float]]:
+    """What was found in each round, and the relay's of it beside that of the flat network."""
+    more: dict[str, list[float]] = {}
+    for name, flat in found.items():
+        way, _, figure = name.partition(".")
+        if way != "flat" or figure.startswith("cpu"):
+            continue
+        pairs = list(zip(found[f"relay.{figure}"], flat, strict=True))
+        if figure.endswith("_ms"):
+            more[f"added_to_flat.{figure}"] = [one - other for one, other in pairs]
+        else:
+            more[f"ratio_to_flat.{figure}"] = [one / other for one, other in pairs]
+    return {**found, **more}
+
+
 def _unit(name: str) -> str:
+    if name.startswith("ratio"):
+        return "x"
     if name.endswith("_ms"):
         return "ms"
     if ".connect_" in name:
@@ -186,7 +205,9 @@ def _asked(sock: socket.socket) -> None:
 @contextmanager
 def _joined(home: Cluster, remote: Cluster, log: Path) -> Iterator[Bridge]:
     args = ("--name", NODE, "--home-name", NODE, "--port", "0", "--namespace-linger", "1")
-    more = ("--network", "relay", "--relay-connections", "5000")
+    # What is measured is how fast it goes, and not how fast it may.
+    unbound = ("--relay-rate", "1000000", "--relay-service-rate", "1000000")
+    more = ("--network", "relay", "--relay-connections", "5000", *unbound)
     bridge = Bridge(home, remote, log, (*args, *more, "--relay-service-connections", "5000"))
     bridge.start()
     try:

@@ -141,6 +141,47 @@ STREAMS: tuple[Target, ...] = (
 )
 
 
+#: Of connections that the bridge carries.
+RELAY: tuple[Target, ...] = (
+    Target(
+        "relay",
+        "relay.idle_kib",
+        "memory of an idle connection, of 2,000",
+        30.0,
+        "KiB",
+        shape={"idle": 2000},
+    ),
+    Target(
+        "relay",
+        "added_to_flat.request_ms",
+        "an answer on a connection that stands: added",
+        2.0,
+        "ms",
+    ),
+    Target(
+        "relay", "relay.connect_1", "connections a second, one client", 40.0, "/s", at_least=True
+    ),
+    Target(
+        "relay",
+        "relay.connect_100",
+        "connections a second, 100 clients",
+        100.0,
+        "/s",
+        at_least=True,
+    ),
+    Target(
+        "relay",
+        "relay.connect_500",
+        "connections a second, 500 clients",
+        100.0,
+        "/s",
+        at_least=True,
+    ),
+    Target("relay", "relay.download", "download, one connection", 100.0, "MB/s", at_least=True),
+    Target("relay", "relay.cpu_per_megabyte_ms", "the bridge's CPU a megabyte of it", 6.0, "ms"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """A target beside what was found; ``found`` is None where the report has no such figure."""
@@ -177,7 +218,7 @@ class Verdict:
 
 
 def judge(
-    report: Mapping[str, Any], targets: Sequence[Target] = (*TARGETS, *STREAMS)
+    report: Mapping[str, Any], targets: Sequence[Target] = (*TARGETS, *STREAMS, *RELAY)
 ) -> list[Verdict]:
     """The verdicts on a report in JSON, for the targets of its benchmark that it has figures of."""
     return [

@@ -12,9 +12,10 @@ import pytest
 import typer
 
 from e2e.bench import document, figures, output, plot, suites, tables, targets
+from e2e.bench import relay as carried
 from e2e.bench.figures import Figure, Report
 from e2e.bench.pods.load import Lost
-from e2e.bench.targets import STREAMS, TARGETS, Target, judge, verdict
+from e2e.bench.targets import RELAY, STREAMS, TARGETS, Target, judge, verdict
 
 
 def report(value: float, *, pods: int = 1000, spread: float = 0.0) -> dict[str, Any]:
@@ -74,7 +75,7 @@ def test_at_least() -> None:
 
 
 def test_no_two_targets_are_about_the_same_figure() -> None:
-    every = [(one.benchmark, one.figure) for one in (*TARGETS, *STREAMS)]
+    every = [(one.benchmark, one.figure) for one in (*TARGETS, *STREAMS, *RELAY)]
     assert len(set(every)) == len(every)
     assert len({one.what for one in TARGETS}) == len(TARGETS)
 
@@ -87,6 +88,35 @@ def test_the_table_of_the_docs_has_a_row_for_every_target() -> None:
     # What and target; what was found comes from whoever measured.
     assert [row.split(" | ")[:2] for row in there] == [row.split(" | ")[:2] for row in wanted]
     assert len(wanted) == len(TARGETS) + 2, "run python -m e2e.bench table --write REPORT..."
+
+
+def test_the_relay_has_a_table_of_its_own() -> None:
+    _, begin, rest = document.FILE.read_text().partition(document.RELAY_BEGIN)
+    assert begin
+    there = rest.partition(document.END)[0].strip().splitlines()
+    wanted = document.targets([], RELAY).splitlines()
+    assert [row.split(" | ")[:2] for row in there] == [row.split(" | ")[:2] for row in wanted]
+    made = Report("relay", {"rounds": 3, "bytes": 1, "idle": 2000})
+    made.add("relay.idle_kib", "KiB", [29.0])
+    written = document.renewed(document.FILE.read_text(), [made.as_json()])
+    row = "| memory of an idle connection, of 2,000 | at most 30 KiB | 29 KiB | met "
+    assert f"{row}| `python -m e2e.bench relay --idle 2000` |" in written
+
+
+def test_the_relay_is_compared_with_a_flat_network_round_by_round() -> None:
+    found = carried.compared(
+        {
+            "flat.download": [100.0, 50.0],
+            "relay.download": [50.0, 50.0],
+            "flat.request_ms": [1.0, 2.0],
+            "relay.request_ms": [2.0, 2.5],
+            "flat.cpu_per_megabyte_ms": [0.0, 0.0],
+            "relay.cpu_per_megabyte_ms": [4.0, 4.0],
+        }
+    )
+    assert found["ratio_to_flat.download"] == [0.5, 1.0]
+    assert found["added_to_flat.request_ms"] == [1.0, 0.5]
+    assert not [name for name in found if name.endswith("flat.cpu_per_megabyte_ms")][1:]
 
 
 def test_the_tables_are_made_anew_between_their_marks_only() -> None:
