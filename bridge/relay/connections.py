@@ -226,10 +226,17 @@ class Connections:
         self._carried.add(carried)
         self._look_later()
         channels = Channels(tunnel.remote, carried.failed)
-        upgraded.take(channels)
-        if not arrival.has_said:
-            channels.settle()
-        arrival.hand_over(tunnel.client)
+        try:
+            upgraded.take(channels)
+            if not arrival.has_said:
+                channels.settle()
+            arrival.hand_over(tunnel.client)
+        except BaseException:
+            self._carried.discard(carried)
+            tunnel.abort()
+            raise
+        if carried not in self._carried:  # The remote had gone before the client was joined to it.
+            arrival.client.close()
         return True
 
     def _look_later(self) -> None:

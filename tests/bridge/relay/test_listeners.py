@@ -14,11 +14,12 @@ from bridge.relay import connections as connections_module
 from bridge.relay.listeners import RelayListeners
 from bridge.relay.measures import Measures
 from bridge.settings import PortRange, RelaySettings
+from sync.kube.access import Access
 from sync.relay import NoPort
 from sync.store import Key
 from tests.bridge.kubelet.fakes import Asked, FakeRemote, access_for, until
 from tests.bridge.relay import pods
-from tests.bridge.relay.pods import Forward, Pod, playing
+from tests.bridge.relay.pods import Forward, Pod, playing, server_frame
 from translators import relay
 from translators.relay import Backend, Place, Plan
 from translators.types import RemoteUid
@@ -169,6 +170,53 @@ async def test_a_part_is_not_taken_for_the_whole() -> None:
         (port,) = (await made.serve(plan("a"))).values()
         with pytest.raises(ConnectionResetError):
             await made.ask(port)
+
+
+class Nowhere(asyncio.Transport):
+    """A connection of which there is nothing left."""
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+
+class LostAtOnce:
+    """A way to a pod that ends as it is taken, in order or not."""
+
+    def __init__(self, said: bytes) -> None:
+        self._said = said
+
+    def take(self, protocol: asyncio.Protocol) -> None:
+        protocol.connection_made(Nowhere())
+        protocol.data_received(self._said)
+        protocol.connection_lost(None)
+
+
+async def test_a_way_that_is_lost_before_it_is_joined_ends_the_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = b""
+
+    async def lost(access: Access, backend: Backend) -> LostAtOnce:
+        return LostAtOnce(said)
+
+    monkeypatch.setattr(connections_module, "dial", lost)
+    async with relaying() as made:
+        (port,) = (await made.serve(plan("a"))).values()
+        with pytest.raises(ConnectionResetError):
+            await made.ask(port)
+        said = server_frame(8, b"\x03\xe8")
+        assert await made.ask(port, b"") == b""
+        await until(lambda: made.measures.open == 0)
+        assert made.measures.ended == {"failed": 1, "done": 1}
 
 
 async def test_what_is_open_outlives_its_pods_readiness() -> None:
