@@ -10,7 +10,7 @@ Guarantees:
 - An end that is not in order, on the remote's side, resets the client: it must not take a part for
   the whole.
 - There are no more connections than the limits say, in all and for each Service, at once and a
-  second. What comes faster waits for its turn, `PATIENCE` seconds at most; Services take turns.
+  second. What comes faster waits, `PATIENCE` and `TURN_SECONDS` at most; Services take turns.
   ``limited`` is told of each connection that is refused so.
 
 What stands costs no task: a connection has one while a way is opened, and then a `Tunnel`.
@@ -52,8 +52,11 @@ DIALS = 64
 #: Looks at who is silent in the time after which a connection is closed for that: it may last
 #: longer by that part.
 _LOOKS = 20
-#: Seconds that a connection waits for its turn.
+#: Seconds that a connection waits where those of its Service come too fast.
 PATIENCE = 4.0
+#: Seconds that it waits for its turn among all: on a busy machine some hundred that come at once
+#: take more than a few.
+TURN_SECONDS = 30.0
 #: Seconds that a pod may be silent after its client has ended its own direction: while it owes an
 #: answer, and else. A client that has closed looks the same, and the pod cannot be told: of many
 #: short connections each would stay for so long.
@@ -175,10 +178,10 @@ class Connections:
         client = str(peer[0]) if peer else ""
         tried: list[Backend] = []
         # Where it takes so long, it is mostly the remote that is away, and not one pod.
-        until = loop.time() + PATIENCE + DIAL_SECONDS
+        until = loop.time() + TURN_SECONDS + DIAL_SECONDS
         while len(tried) < TRIES and loop.time() < until:
             try:
-                async with self._turns.turn(share.key, PATIENCE):
+                async with self._turns.turn(share.key, TURN_SECONDS):
                     backend = balance.choose(client, loop.time(), tried)
                     if backend is None:
                         break

@@ -326,7 +326,7 @@ async def test_a_service_with_very_many_connections_does_not_keep_another_waitin
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The rate in all is used up by one; the next turns are both's."""
-    monkeypatch.setattr(connections_module, "PATIENCE", 60.0)
+    monkeypatch.setattr(connections_module, "TURN_SECONDS", 60.0)
     asked = RelaySettings(rate=20, service_rate=1000)
     async with relaying(asked, a=pods.says_its_name, b=pods.says_its_name) as made:
         (flood,) = (await made.serve(plan("a"))).values()
