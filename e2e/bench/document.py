@@ -1,8 +1,13 @@
-"""docs/performance.md: its tables are made from reports. Pure."""
+"""docs/performance.md: its tables are made from reports. Pure.
+
+What is measured again replaces what was there; what no report is of stays as it is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,24 +30,30 @@ def renewed(document: str, reports: Sequence[Json]) -> str:
 
     :raises ValueError: the marks between which they belong are not there.
     """
-    document = _between(document, TARGETS_BEGIN, targets(reports))
-    document = _between(document, RELAY_BEGIN, targets(reports, RELAY))
-    return _between(document, FIGURES_BEGIN, figures(reports))
+    for begin, wanted in ((TARGETS_BEGIN, TARGETS), (RELAY_BEGIN, RELAY)):
+        document = _between(document, begin, partial(targets, reports, wanted))
+    return _between(document, FIGURES_BEGIN, partial(figures, reports))
 
 
-def _between(document: str, begin: str, text: str) -> str:
+def _between(document: str, begin: str, text: Callable[[str], str]) -> str:
     before, begun, rest = document.partition(begin)
-    _, end, after = rest.partition(END)
+    old, end, after = rest.partition(END)
     if not (begun and end):
         raise ValueError(f"no {begin!r} … {END!r} in {FILE.name}")
-    return f"{before}{begin}\n\n{text}\n\n{end}{after}"
+    return f"{before}{begin}\n\n{text(old)}\n\n{end}{after}"
 
 
-def targets(reports: Sequence[Json], wanted: Sequence[Target] = TARGETS) -> str:
-    """A table with a row for every target, whether it was measured or not."""
+def targets(reports: Sequence[Json], wanted: Sequence[Target] = TARGETS, old: str = "") -> str:
+    """A table with a row for every target, whether it was measured or not. ``old`` is the table
+    that it replaces."""
     lines = ["| what | target | found | | printed by |", "|---|---|---:|---|---|"]
     for target in wanted:
         report = _of(target, reports)
+        begin = f"| {target.what} | {Verdict(target).wanted} |"
+        before = [line for line in old.splitlines() if line.startswith(begin)]
+        if report is None and before:
+            lines.append(before[0])
+            continue
         found = verdict(target, report) if report else Verdict(target)
         cell = cell_of(report["figures"][target.figure]) if report else "-"
         asked = report["asked"] if report else target.shape
@@ -63,10 +74,21 @@ def _of(target: Target, reports: Sequence[Json]) -> Json | None:
     return next(reversed(meant or found), None)
 
 
-def figures(reports: Sequence[Json]) -> str:
-    """Every figure of every report about pods, a table a report."""
-    pods = [report for report in reports if report["benchmark"] != "streams"]
-    return "\n\n".join(map(_figures, pods)) or "None yet."
+def figures(reports: Sequence[Json], old: str = "") -> str:
+    """Every figure of every report but those about streams, a section a report. ``old`` are the
+    sections that these replace, where they are of the same benchmark."""
+    found = {report["benchmark"]: "" for report in reports if report["benchmark"] != "streams"}
+    kept = {_benchmark(it): it.strip() for it in re.split(r"(?m)^(?=### )", old) if it.strip()}
+    kept.pop("", None)
+    for report in reports:
+        name = report["benchmark"]
+        if name in found:
+            found[name] = f"{found[name]}\n\n{_figures(report)}".strip()
+    return "\n\n".join({**kept, **found}.values()) or "None yet."
+
+
+def _benchmark(section: str) -> str:
+    return section.removeprefix("### ").partition(":")[0] if section.startswith("### ") else ""
 
 
 def _figures(report: Json) -> str:

@@ -141,7 +141,7 @@ STREAMS: tuple[Target, ...] = (
 )
 
 
-#: Of connections that the bridge carries.
+#: Of connections that the bridge carries. A port-forward alone opens in 10 ms and carries 116 MB/s.
 RELAY: tuple[Target, ...] = (
     Target(
         "relay",
@@ -159,7 +159,7 @@ RELAY: tuple[Target, ...] = (
         "ms",
     ),
     Target(
-        "relay", "relay.connect_1", "connections a second, one client", 40.0, "/s", at_least=True
+        "relay", "relay.connect_1", "connections a second, one client", 100.0, "/s", at_least=True
     ),
     Target(
         "relay",
@@ -178,7 +178,7 @@ RELAY: tuple[Target, ...] = (
         at_least=True,
     ),
     Target("relay", "relay.download", "download, one connection", 100.0, "MB/s", at_least=True),
-    Target("relay", "relay.cpu_per_megabyte_ms", "the bridge's CPU a megabyte of it", 6.0, "ms"),
+    Target("relay", "relay.cpu_per_megabyte_ms", "the bridge's CPU a megabyte of it", 2.5, "ms"),
 )
 
 
