@@ -26,7 +26,7 @@ from sync.controller import Controller, Waiting
 from sync.events import EventRecorder
 from sync.informer import Informer
 from sync.kube.client import KubeClient
-from sync.kube.errors import AlreadyExists
+from sync.kube.errors import AlreadyExists, KubeError
 from sync.kube.resources import ENDPOINT_SLICES, SERVICES, Resource
 from sync.pods import Pods
 from sync.scopes import Scopes
@@ -213,12 +213,21 @@ class Relay:
     async def _withdrawn(self) -> bool:
         """Takes back what is published; whether anything was. Another bridge's is left to it: then
         no write is let through (`sync.kube.fence`)."""
-        ours = list(self.slices.store)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(WITHDRAW_SECONDS):
+                ours = await self._published()
                 gone = await asyncio.gather(*map(self._delete, ours), return_exceptions=True)
                 return any(it is None for it in gone)
         return False
+
+    async def _published(self) -> list[Object]:
+        """All slices of ours, as home has them: of one that was being written when the bridge was
+        asked to stop no answer has come."""
+        try:
+            labels = relay.selector(self._identity)
+            return (await self._client.list(ENDPOINT_SLICES, labels=labels)).items
+        except KubeError:
+            return list(self.slices.store)
 
     # -- reconcile -------------------------------------------------------------------------
 

@@ -198,6 +198,21 @@ async def test_a_bridge_that_stops_takes_back_what_it_published(world: World, po
     assert not ports.running
 
 
+async def test_a_bridge_that_stops_takes_back_what_it_was_publishing(
+    world: World, ports: Ports
+) -> None:
+    """Of what it wrote last neither an answer nor an event has come."""
+    await with_pods(world, "a")
+    world.home.fail(Fault(path="*/endpointslices", watch=True, times=None, code=503))
+    world.home.break_watches(ENDPOINT_SLICES)
+    written = relay.to_slices(
+        world.home.put(service("other")), {Place("", 0): 4001}, IDENTITY, address=ADDRESS
+    )
+    world.home.put(written[0])
+    await world.stop()
+    assert slices(world) == []
+
+
 async def test_what_is_left_where_nothing_runs_any_more_is_removed(
     world: World, ports: Ports
 ) -> None:
