@@ -47,16 +47,9 @@ def check(
 
 
 def troubles(found: dict[str, list[dict[str, Any]]]) -> set[str]:
-    """The ids of what is worse than info, but for what other tests have left (`BRG504`), and for
-    the pods of home's own DaemonSets, which every node has on some clusters."""
-    return {
-        it
-        for it, them in found.items()
-        for each in them
-        if it != "BRG504"
-        and each["severity"] in {"warning", "error"}
-        and "DaemonSetSkipped" not in each["found"]
-    }
+    """The ids of what is worse than info, but for what other tests have left (`BRG504`)."""
+    worse = {"warning", "error"}
+    return {it for it in found if worse & {each["severity"] for each in found[it]}} - {"BRG504"}
 
 
 def says(found: dict[str, list[dict[str, Any]]], check_id: str, severity: str, words: str) -> None:

@@ -24,6 +24,9 @@ _BOUND = (CPU, MEMORY, "pods", "ephemeral-storage")
 _SYSTEM = frozenset({"kube-system", "kube-public", "kube-node-lease"})
 #: The reason of what waits for something of others to go.
 _CLASH = "RemoteClash"
+#: That of pods of DaemonSets, which are left out on purpose (--daemonsets skip): home's kube-proxy
+#: has one on every node.
+_SKIPPED = "DaemonSetSkipped"
 #: Reasons of the bridge's Events by which a pod that runs has not all that it asked for.
 _LESS = ("FieldDropped", "UpdateRefused")
 #: Names that are listed before the rest is only counted.
@@ -132,7 +135,10 @@ async def pods(subject: Subject) -> list[Finding]:
         if podverdict.is_refused(pod):
             waiting[str((pod.get("status") or {}).get("reason") or "unknown")].append(pod)
     clashing = waiting.pop(_CLASH, [])
-    told = [warning("BRG506", "home", _waiting(reason, them)) for reason, them in waiting.items()]
+    told = [
+        (info if reason == _SKIPPED else warning)("BRG506", "home", _waiting(reason, them))
+        for reason, them in waiting.items()
+    ]
     if clashing:
         told.append(error("BRG503", "remote", _waiting(_CLASH, clashing)))
     told += await _with_less(subject.at_home, subject.name)

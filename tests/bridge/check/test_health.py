@@ -136,7 +136,8 @@ async def test_a_home_that_does_not_answer_is_all_that_is_told(two: Clusters) ->
 async def test_pods_that_wait_are_told_by_their_reason(two: Clusters) -> None:
     put_node(two)
     world = World(two.home, two.remote)
-    for name, reason in (("a", "FieldRefused"), ("b", "RemoteClash"), ("c", "")):
+    waiting = {"a": "FieldRefused", "b": "RemoteClash", "c": "", "proxy": "DaemonSetSkipped"}
+    for name, reason in waiting.items():
         world.pod(name)
         if reason:
             two.home.update(PODS, name, {"status": _waits(reason)}, "default")
@@ -147,7 +148,8 @@ async def test_pods_that_wait_are_told_by_their_reason(two: Clusters) -> None:
     assert told == {
         (Severity.WARNING, "1 pod(s) wait, FieldRefused: default/a: do this"),
         (Severity.INFO, "FieldDropped: default/c; see kubectl describe pod"),
-        (Severity.OK, "1 of 3 pod(s) are accepted"),
+        (Severity.INFO, "1 pod(s) wait, DaemonSetSkipped: default/proxy: do this"),
+        (Severity.OK, "1 of 4 pod(s) are accepted"),
     }
     clash = one(found, "BRG503")
     assert (clash.severity, "default/b" in clash.found) == (Severity.ERROR, True)
