@@ -12,14 +12,17 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from e2e import image
+from e2e.bridge import REGISTERED
 from e2e.clusters.fixture import settings_from_environment
 from e2e.clusters.model import Cluster, silent
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, is_ready, uids, wait_for
+from e2e.replicas import Second, second
 from e2e.test_relay import all_ready, deployment, service
 from e2e.workloads import BUSYBOX, pod, shell
 
@@ -145,10 +148,12 @@ def test_an_offloaded_pod_reaches_homes_service_through_all_that_happens(bridged
         "another relay pod",
     )
     wait_for(lambda: name not in uids(relays(bridged)), "the first has ended")
-    (second,) = relays(bridged)
+    (next_one,) = relays(bridged)
     stopped = time.monotonic()
     bridged.bridge.stop()
-    assert uids(relays(bridged)) == uids([second]), "it holds what arrives until the bridge is back"
+    assert uids(relays(bridged)) == uids([next_one]), (
+        "it holds what arrives until the bridge is back"
+    )
     bridged.bridge.start()
     began = time.monotonic()
     wait_for(lambda: ask(bridged).startswith("web-near"), "home's pods answer", seconds=BACK)
@@ -160,7 +165,34 @@ def test_an_offloaded_pod_reaches_homes_service_through_all_that_happens(bridged
     assert not failed, failed
     assert sum(seen.values()) >= 200
     print(f"{sum(seen.values())} requests, none of which failed")
-    assert uids(relays(bridged)) == uids([second]), "the next bridge took it up"
+    assert uids(relays(bridged)) == uids([next_one]), "the next bridge took it up"
+
+
+@pytest.fixture
+def other(bridged: Bridged, tmp_path: Path) -> Iterator[Second]:
+    """A second bridge of the node, standing by."""
+    with second(bridged, tmp_path) as made:
+        made.stand_by()
+        yield made
+
+
+def test_who_takes_over_fetches_what_the_relay_pod_holds(bridged: Bridged, other: Second) -> None:
+    """The bridge that serves is killed; its relay pod goes on with the other."""
+    bridged.apply(client(bridged) + service("web"))
+    bridged.apply(deployment("web", "near", bridged.home.node_names[0], 2))
+    all_ready(bridged, 3)
+    whole(bridged, 2)
+    wait_for(lambda: ask(bridged).startswith("web-near"), "home's pods answer")
+    before = uids(relays(bridged))
+
+    bridged.bridge.kill()
+    said = run(bridged, "timeout 30 wget -q -O - http://web/hostname")
+    assert said.startswith("web-near"), "it waits in the relay pod for who takes over"
+    other.bridge.says(REGISTERED, seconds=15)
+    seen = Asking(bridged, 100).enough()
+    assert all(name.startswith("web-near") for name in seen), seen
+    assert uids(relays(bridged)) == before
+    assert len(slices(bridged)) == 2
 
 
 _FILE = """
