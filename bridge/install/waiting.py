@@ -3,7 +3,8 @@
 It is done when all of the Deployment's pods are of its last form and ready, and the Node is Ready.
 Each trouble is told once. What will not pass by itself ends the wait at once: a container that
 crashes again and again (with its last lines), an image whose name is none. Everything else ends it
-after ``timeout`` seconds. What is installed stays in either case.
+after ``timeout`` seconds. What is installed stays in either case. Pods that have crashed before are
+made anew first: what kept them may have been put right, and home would try them ever more seldom.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from bridge.preflight.checks import PreflightError
 from sync.kube.client import KubeClient
 from sync.kube.errors import NotFound
 from sync.kube.resources import DEPLOYMENTS, NODES, PODS
-from translators.types import Object, condition_of, is_deleting, metadata, name_of
+from translators.types import (
+    Object,
+    condition_of,
+    is_deleting,
+    metadata,
+    name_of,
+    namespace_of,
+    uid_of,
+)
 
 #: Seconds between looks.
 LOOK_SECONDS = 1.0
@@ -53,6 +62,7 @@ async def ready(home: KubeClient, wanted: Installation, *, timeout: float, told:
     watch = _Watch(home, wanted, told)
     try:
         async with asyncio.timeout(timeout):
+            await watch.start_anew()
             while not await watch.look():  # noqa: ASYNC110  # of another machine
                 await asyncio.sleep(LOOK_SECONDS)
     except TimeoutError:
@@ -71,6 +81,17 @@ class _Watch:
         self._told = told
         self._said: set[str] = set()
         self.why = "home has not begun to make the pods"
+
+    async def start_anew(self) -> None:
+        """Deletes pods that wait since they have crashed; their Deployment makes others."""
+        for name in self._wanted.deployments:
+            _, pods, _ = await self._deployment(name)
+            for pod in pods:
+                if any(map(_has_crashed, _containers(pod))) and not is_deleting(pod):
+                    await self._home.delete(
+                        PODS, name_of(pod), namespace=namespace_of(pod), uid=uid_of(pod)
+                    )
+                    self._told(f"home: pod {name_of(pod)} had ended again and again; made anew")
 
     async def look(self) -> bool:
         """Whether it is done. Raises PreflightError where it never will be."""
@@ -133,18 +154,26 @@ def _is_of(deployment: Object, pod: Object) -> bool:
 
 def _given_up(pod: Object, node: str) -> None:
     """Raises PreflightError where another start will not help."""
+    if is_deleting(pod):
+        return
     for status in _containers(pod):
         waiting = (status.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in _FINAL:
             raise PreflightError(f"home: {_waits(pod, status).line}")
         # The first time it is started again at once.
         starts = int(status.get("restartCount") or 0) + 1
-        if waiting.get("reason") == "CrashLoopBackOff" and starts >= CRASHES:
+        if _has_crashed(status) and starts >= CRASHES:
             raise PreflightError(
                 f"home: pod {name_of(pod)} ends again and again: {_last(status)}; what is "
                 "installed stays: put that right and join again, or `bridge leave --name "
                 f"{node}`"
             )
+
+
+def _has_crashed(status: Object) -> bool:
+    """Whether the container waits since it has ended, and ended again."""
+    waiting = (status.get("state") or {}).get("waiting") or {}
+    return waiting.get("reason") == "CrashLoopBackOff"
 
 
 def _last(status: Object) -> str:

@@ -234,10 +234,28 @@ async def test_one_that_crashes_again_and_again_ends_the_wait(home: Home) -> Non
     ended = {"terminated": {"exitCode": 1, "message": "✓ a step\nerror: may not list nodes\n"}}
     crashed = container(state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState=ended)
     crashed[0]["restartCount"] = 1
+    home.runs(ready=False)
+    home.two.home.clear_log()
+    waiting_for_it = asyncio.create_task(home.waits(60))
+    pods = f"/api/v1/namespaces/{WHERE}/pods"
+    await home.two.home.until(lambda: len(home.two.home.requests("GET", pods)) > 1)
     home.runs(ready=False, containerStatuses=crashed)
     with pytest.raises(PreflightError, match=r"again and again.*error: may not list nodes"):
-        await home.waits(60)
+        await waiting_for_it
     assert any("has ended: ✓ a step | error: may not list nodes" in line for line in home.told)
+
+
+async def test_joined_again_what_crashed_before_is_made_anew(home: Home) -> None:
+    """What kept it was put right meanwhile; home would try the same pod in minutes only."""
+    await home.apply()
+    crashed = container(state={"waiting": {"reason": "CrashLoopBackOff"}})
+    crashed[0]["restartCount"] = 5
+    home.runs(ready=False, containerStatuses=crashed)
+    await home.apply()
+    with pytest.raises(PreflightError, match="is not Ready after"):
+        await home.waits()
+    assert home.two.home.objects(PODS) == []
+    assert home.told[0] == f"home: pod {WANTED.name}-1 had ended again and again; made anew"
 
 
 async def test_a_crash_of_before_does_not_end_the_wait_for_what_puts_it_right(home: Home) -> None:
