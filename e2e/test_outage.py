@@ -84,6 +84,12 @@ def test_a_remote_whose_api_server_hangs_is_told(bridged: Bridged) -> None:
         )
     finally:
         bridged.remote.resume_component("kube-apiserver")
+        # Where it is a static pod, its kubelet may have taken it for dead, and starts another.
+        wait_for(
+            lambda: bridged.remote.kubectl("get", "--raw", "/readyz", check=False).returncode == 0,
+            "the remote's API server is back",
+            seconds=TOLD_SECONDS,
+        )
     wait_for(lambda: _ready(bridged)[0] == "True", "the node is Ready again", seconds=TOLD_SECONDS)
     assert uids(bridged.remote_pods()) == before
 
