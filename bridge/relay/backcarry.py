@@ -56,6 +56,8 @@ DIALS = 64
 TRIES, TRY_SECONDS = 3, 1.5
 #: Seconds for which a pod of home that could not be reached is the last choice.
 AVOIDED = 5.0
+#: Seconds after which it is said again that no pod of a Service answers.
+WARNED = 300.0
 #: Seconds until a control that ended is opened again: the first time, and at most.
 AGAIN, AGAIN_CAP = 0.1, 3.0
 
@@ -111,6 +113,8 @@ class BackCarriers:
         self._of_service: Counter[tuple[HomeNamespace, str]] = Counter()
         self._turn = 0
         self._avoided: cachetools.TTLCache[Target, bool] = cachetools.TTLCache(1024, AVOIDED)
+        self._warned: cachetools.TTLCache[tuple[HomeNamespace, str], bool]
+        self._warned = cachetools.TTLCache(1024, WARNED)
 
     # -- see `sync.relayback.Carriers` -----------------------------------------------------
 
@@ -346,6 +350,7 @@ class BackCarriers:
         """Connections to a pod at home and to the relay pod; None where one of them cannot be."""
         sock = await self._near(station, way, client)
         if sock is None:
+            self._warn(station, way)
             return None
         try:
             return sock, await dial(self._remote, station.backend)
@@ -356,6 +361,19 @@ class BackCarriers:
             said = "relay: Service %s/%s: no way to relay pod %s: %s"
             log.info(said, station.home, way.service, station, error, extra=_about(station))
             return None
+
+    def _warn(self, station: _Station, way: Way) -> None:
+        """Says that home's pods cannot be reached, once in a while for each Service."""
+        key = station.home, way.service
+        if key not in self._warned:
+            self._warned[key] = True
+            log.warning(
+                "relay: Service %s/%s: none of its pods that were tried at home answers this "
+                "machine: connections from the remote are refused; the machine that the bridge "
+                "runs on has to reach home's pods by their addresses",
+                *key,
+                extra=about("Service", way.service, namespace=station.home, cluster="home"),
+            )
 
     async def _near(self, station: _Station, way: Way, client: str) -> socket.socket | None:
         """A connection to a ready pod of home."""

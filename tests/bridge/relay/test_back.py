@@ -350,7 +350,9 @@ async def test_who_stands_by_speaks_to_nobody() -> None:
         await back.ready()
 
 
-async def test_a_client_for_whom_there_is_nobody_is_reset() -> None:
+async def test_a_client_for_whom_there_is_nobody_is_reset(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with relayed() as back:
         back.show()
         await back.ready()
@@ -361,6 +363,11 @@ async def test_a_client_for_whom_there_is_nobody_is_reset() -> None:
         with pytest.raises(ConnectionResetError):
             await back.ask()
         await until(lambda: back.measures.ended["no-way"] == 1)
+        with pytest.raises(ConnectionResetError):
+            await back.ask()
+        await until(lambda: back.measures.ended["no-way"] == 2)
+    told = [it.getMessage() for it in caplog.records if it.levelname == "WARNING"]
+    assert len([it for it in told if "none of its pods that were tried at home" in it]) == 1
 
 
 async def test_a_pod_at_home_that_does_not_answer_is_passed_over() -> None:
