@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from e2e.clusters.control_plane import API_BURST, API_QPS
+from e2e.clusters.errors import StartFailed
 from e2e.clusters.layout import Site
 from e2e.clusters.model import Progress
 from e2e.clusters.packages import CNI_PLUGINS
@@ -108,16 +109,17 @@ def wait(site: Site) -> None:
     :raises StartFailed: a component ended, or it took too long.
     """
     api, wanted = site.api, set(site.node_names)
-    left = KUBELET_RESTARTS
-
-    def ready() -> bool:
-        nonlocal left
-        if left and not site.supervisor.running(KUBELET):
-            left -= 1
+    parts = (KUBELET, CONTAINERD, KUBE_PROXY)
+    for left in reversed(range(KUBELET_RESTARTS + 1)):
+        try:
+            site.wait(
+                "the node was Ready", lambda: api.ready_nodes() >= wanted, parts, START_TIMEOUT
+            )
+            break
+        except StartFailed:
+            if not left or site.supervisor.running(KUBELET):
+                raise
             site.supervisor.start_again(KUBELET)
-        return api.ready_nodes() >= wanted
-
-    site.wait("the node was Ready", ready, (KUBELET, CONTAINERD, KUBE_PROXY), START_TIMEOUT)
     api.close()
 
 
