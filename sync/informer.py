@@ -123,7 +123,7 @@ class Informer:
         """The loop's time when the server last said something, be it the beginning of a watch or a
         bookmark; None before the first list."""
         self._namespace = namespace
-        self._labels = labels
+        self.labels = labels
         self._fields = fields
         self._keeper = Keeper(client, resource, self.store, slim=slim, pool=pool)
         self._lost_soon = lost_soon
@@ -244,7 +244,7 @@ class Informer:
         self.client.measures.lists[str(self.resource)] += 1
         query = {
             "limit": str(min(PAGE, SHORT_PAGES.get(self.resource, PAGE))),
-            "labelSelector": self._labels,
+            "labelSelector": self.labels,
             "fieldSelector": self._fields,
         }
         query = {key: value for key, value in query.items() if value}
@@ -311,7 +311,7 @@ class Informer:
             "allowWatchBookmarks": "true",
             "resourceVersion": self._version,
             "timeoutSeconds": str(seconds),
-            "labelSelector": self._labels,
+            "labelSelector": self.labels,
             "fieldSelector": self._fields,
         }
         path = self.resource.path(namespace=self._namespace)

@@ -8,15 +8,14 @@ slices of ours at home say where (`translators.relay`). A key is a Service's.
 - A restarted bridge, or one that takes over, first asks for the ports that the slices tell.
 - While the remote cannot be watched nothing is published: connections could not get there either.
   `PATIENCE` lets a watch be broken for a moment, as when one of several API servers restarts.
-- `withdraw` takes back all that is published: for a bridge that stops. One that is killed leaves
-  it, and the next one takes it up.
+- A bridge that stops takes back all that is published, also what it was writing. One that is killed
+  leaves it, and the next one takes it up.
 - Slices of Services that are gone, or of namespaces without pods here, are removed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
@@ -26,23 +25,20 @@ from sync.controller import Controller, Waiting
 from sync.events import EventRecorder
 from sync.informer import Informer
 from sync.kube.client import KubeClient
-from sync.kube.errors import AlreadyExists, KubeError
 from sync.kube.resources import ENDPOINT_SLICES, SERVICES, Resource
 from sync.pods import Pods
 from sync.scopes import Scopes
+from sync.slicewriter import SliceWriter
 from sync.store import Key, key_of
 from translators import endpointslice, naming, relay
-from translators.diff import merge_patch
 from translators.policy import Policy
 from translators.relay import Place, Plan
 from translators.types import (
     HomeNamespace,
     Object,
     is_deleting,
-    metadata,
     name_of,
     namespace_of,
-    uid_of,
 )
 
 changes = logging.getLogger("cluster-bridge.changes")
@@ -52,8 +48,6 @@ WORKERS = 8
 #: Seconds for which the remote may be unwatchable before its pods are taken out of Services. With
 #: the time in which the loss is noticed (`sync.kube.sockets.LOST_SOON`) under ten.
 PATIENCE = 2.0
-#: Seconds for the removal of what is published when the bridge stops.
-WITHDRAW_SECONDS = 1.5
 #: Seconds after that in which connections are still taken and carried: kube-proxy has to learn of
 #: it, and gathers changes for a second unless it is told otherwise (iptables.minSyncPeriod). Both
 #: together are over before the Lease is (`bridge.node.ballot`).
@@ -112,6 +106,7 @@ class Relay:
             labels=relay.selector(policy.identity),
             indexers={"service": _service_keys},
         )
+        self._writer = SliceWriter(home, self.slices)
         self._away = False
         self._patience: asyncio.TimerHandle | None = None
         # What was said of a Service, so that it is said once.
@@ -206,28 +201,9 @@ class Relay:
             finally:
                 if self._patience is not None:
                     self._patience.cancel()
-                if await self._withdrawn():
+                if await self._writer.withdraw():
                     await asyncio.sleep(AFTERGLOW)
                 listening.cancel()
-
-    async def _withdrawn(self) -> bool:
-        """Takes back what is published; whether anything was. Another bridge's is left to it: then
-        no write is let through (`sync.kube.fence`)."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(WITHDRAW_SECONDS):
-                ours = await self._published()
-                gone = await asyncio.gather(*map(self._delete, ours), return_exceptions=True)
-                return any(it is None for it in gone)
-        return False
-
-    async def _published(self) -> list[Object]:
-        """All slices of ours, as home has them: of one that was being written when the bridge was
-        asked to stop no answer has come."""
-        try:
-            labels = relay.selector(self._identity)
-            return (await self._client.list(ENDPOINT_SLICES, labels=labels)).items
-        except KubeError:
-            return list(self.slices.store)
 
     # -- reconcile -------------------------------------------------------------------------
 
@@ -269,28 +245,9 @@ class Relay:
         if service is not None and ports:
             made = relay.to_slices(service, ports, self._identity, address=self._address)
             wanted = {name_of(it): it for it in made}
-        before = {name_of(it) for it in present}
-        for slice_ in present:
-            desired = wanted.pop(name_of(slice_), None)
-            if is_deleting(slice_):
-                continue  # Its end is an event that brings the key back.
-            if desired is None or desired["addressType"] != slice_.get("addressType"):
-                await self._delete(slice_)
-            elif patch := _patch(slice_, desired):
-                patch.setdefault("metadata", {})["uid"] = uid_of(slice_)
-                name, namespace = name_of(slice_), namespace_of(slice_)
-                changed = await self._client.patch(
-                    ENDPOINT_SLICES, name, patch, namespace=namespace
-                )
-                self.slices.observe(changed)
-        for desired in wanted.values():
-            with contextlib.suppress(AlreadyExists):  # The cache lags; its event brings the key.
-                made_one = await self._client.create(
-                    ENDPOINT_SLICES, desired, namespace=namespace_of(desired)
-                )
-                self.slices.observe(made_one)
+        await self._writer.write(wanted, present)
         count = len({place.number for place in ports})
-        if count != len(before):
+        if count != len({name_of(it) for it in present}):
             said = "Service %s: %d endpoint(s) for pods in the remote"
             changes.info(
                 said,
@@ -298,11 +255,6 @@ class Relay:
                 count,
                 extra=about("Service", key.name, namespace=key.namespace, cluster="home"),
             )
-
-    async def _delete(self, slice_: Object) -> None:
-        await self._client.delete(
-            ENDPOINT_SLICES, name_of(slice_), namespace=namespace_of(slice_), uid=uid_of(slice_)
-        )
 
     # -- what cannot be done ---------------------------------------------------------------
 
@@ -345,13 +297,3 @@ def _service_keys(slice_: Object) -> Iterator[Key]:
     name = endpointslice.service_name(slice_)
     if name:
         yield Key(namespace_of(slice_), name)
-
-
-def _patch(slice_: Object, desired: Object) -> Object:
-    """What the slice lacks. Labels and annotations of others may stay: they bring no endpoint."""
-    fields = {key: desired[key] for key in ("endpoints", "ports")}
-    owned = {key: desired["metadata"][key] for key in ("labels", "ownerReferences")}
-    labels = metadata(slice_).get("labels") or {}
-    owned["labels"] = {**labels, **owned["labels"]}
-    patch: Object = merge_patch(slice_, {**fields, "metadata": owned})
-    return patch

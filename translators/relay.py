@@ -134,7 +134,7 @@ def plan(service: Object, pods: Iterable[tuple[Object, Object | None]], *, addre
         return NOTHING
     if services.is_headless(service):
         return Plan(left_out=(_HEADLESS,))
-    if (family := _family(address)) not in (spec.get("ipFamilies") or [family]):
+    if (family := family_of(address)) not in (spec.get("ipFamilies") or [family]):
         return Plan(left_out=(f"it has no {family} address, and the bridge listens on {address}",))
     early = bool(spec.get("publishNotReadyAddresses"))
     ready = [
@@ -166,7 +166,7 @@ def to_slices(
             "apiVersion": "discovery.k8s.io/v1",
             "kind": "EndpointSlice",
             "metadata": _metadata(service, number, identity),
-            "addressType": _family(address),
+            "addressType": family_of(address),
             "endpoints": [
                 {
                     "addresses": [address],
@@ -175,7 +175,7 @@ def to_slices(
                 }
             ],
             "ports": [
-                _port(told[place.port], port)
+                port_at(told[place.port], port)
                 for place, port in sorted(ports.items())
                 if place.number == number and place.port in told
             ],
@@ -198,8 +198,12 @@ def known_ports(slices: Iterable[Object], service: str, identity: Identity) -> d
 
 def slice_name(service: str, number: int, identity: Identity) -> str:
     """The name of a slice. Several virtual nodes can have pods of one Service."""
-    digest = hashlib.sha256(f"{identity.node}/{service}/{number}".encode())
-    tail = digest.hexdigest()[:SHORT_HASH]
+    return hashed_name(service, identity.node, service, number)
+
+
+def hashed_name(service: str, *told: object) -> str:
+    """The Service's name, as far as there is room, and a hash of what tells its slices apart."""
+    tail = hashlib.sha256("/".join(map(str, told)).encode()).hexdigest()[:SHORT_HASH]
     return f"{service[: _NAME_MAX - SHORT_HASH - 1].rstrip('-.')}-{tail}"
 
 
@@ -226,11 +230,34 @@ def affinity_of(spec: Object) -> float | None:
     return float(config.get("timeoutSeconds") or _AFFINITY_SECONDS)
 
 
-# -- parts -----------------------------------------------------------------------------------
-
-
-def _family(address: str) -> str:
+def family_of(address: str) -> str:
+    """The slice's addressType for it."""
     return "IPv6" if ":" in address else "IPv4"
+
+
+def owned_by(service: Object) -> list[Object]:
+    """A slice's owner references: it goes with its Service, whatever becomes of the bridge. It does
+    not block the deletion: that would take a right on the Service's finalizers."""
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "name": name_of(service),
+            "uid": uid_of(service),
+            "controller": True,
+        }
+    ]
+
+
+def port_at(told: Object, number: int) -> Object:
+    """A Service's port as that of a slice, which is listened for at this number."""
+    port = {"name": str(told.get("name") or ""), "port": number, "protocol": "TCP"}
+    if told.get("appProtocol"):
+        port["appProtocol"] = told["appProtocol"]
+    return port
+
+
+# -- parts -----------------------------------------------------------------------------------
 
 
 def _backends(port: Object, pods: Iterable[tuple[Object, Object]]) -> Iterable[Backend]:
@@ -267,22 +294,5 @@ def _metadata(service: Object, number: int, identity: Identity) -> Object:
             LABEL_MANAGED_BY: MANAGER,
             LABEL_NODE: identity.node_label,
         },
-        # Goes with its Service, whatever becomes of the bridge. It does not block the deletion:
-        # that would take a right on the Service's finalizers.
-        "ownerReferences": [
-            {
-                "apiVersion": "v1",
-                "kind": "Service",
-                "name": name_of(service),
-                "uid": uid_of(service),
-                "controller": True,
-            }
-        ],
+        "ownerReferences": owned_by(service),
     }
-
-
-def _port(told: Object, number: int) -> Object:
-    port = {"name": str(told.get("name") or ""), "port": number, "protocol": "TCP"}
-    if told.get("appProtocol"):
-        port["appProtocol"] = told["appProtocol"]
-    return port

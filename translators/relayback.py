@@ -15,15 +15,14 @@ the relay pod's own.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from translators import relay
 from translators import service as services
 from translators.endpointslice import LABEL_MANAGED_BY, LABEL_SERVICE, MANAGER
-from translators.naming import DOMAIN, SHORT_HASH, Identity, is_nodes_own, owner_labels
-from translators.relay import affinity_of
+from translators.naming import DOMAIN, Identity, is_nodes_own, owner_labels
 from translators.types import (
     HomeNamespace,
     Object,
@@ -48,8 +47,6 @@ _HEADLESS = (
     "it is headless: its name leads to addresses of pods, and those at home have none in the "
     "remote; a Service with a cluster IP leads to them"
 )
-#: The longest name of an object (RFC 1123 subdomain).
-_NAME_MAX = 253
 
 
 class Target(NamedTuple):
@@ -140,7 +137,7 @@ def plan(service: Object, slices: Iterable[Object], identity: Identity) -> Plan:
             left_out.append(f"port {port.get('port')} is {protocol}, and only TCP is relayed")
         elif behind := _targets(found, family, name, identity):
             targets[name] = behind
-    return Plan(targets, affinity_of(spec) is not None, tuple(left_out))
+    return Plan(targets, relay.affinity_of(spec) is not None, tuple(left_out))
 
 
 def allocate(wanted: Iterable[Slot], known: Mapping[Slot, int]) -> dict[Slot, int]:
@@ -191,7 +188,7 @@ def to_slices(
             "addressType": family,
             "endpoints": [_endpoint(address, pod)],
             "ports": [
-                _port(told[slot.port], port)
+                relay.port_at(told[slot.port], port)
                 for slot, port in sorted(ports.items())
                 if slot.number == number and slot.port in told
             ],
@@ -205,14 +202,12 @@ def addresses(pod: Object) -> dict[str, str]:
     """The pod's addresses by family."""
     status = pod.get("status") or {}
     ips = [str(it.get("ip")) for it in status.get("podIPs") or ()] or [str(status.get("podIP"))]
-    return {_family(ip): ip for ip in reversed(ips) if ip != "None"}
+    return {relay.family_of(ip): ip for ip in reversed(ips) if ip != "None"}
 
 
 def slice_name(service: str, number: int, family: str, identity: Identity) -> str:
     """The name of a slice. Several virtual nodes can serve one remote Service."""
-    digest = hashlib.sha256(f"back/{identity.node}/{service}/{number}/{family}".encode())
-    tail = digest.hexdigest()[:SHORT_HASH]
-    return f"{service[: _NAME_MAX - SHORT_HASH - 1].rstrip('-.')}-{tail}"
+    return relay.hashed_name(service, "back", identity.node, service, number, family)
 
 
 # -- parts -----------------------------------------------------------------------------------
@@ -252,10 +247,6 @@ def _targets(
     return tuple(sorted(found))
 
 
-def _family(address: str) -> str:
-    return "IPv6" if ":" in address else "IPv4"
-
-
 def _endpoint(address: str, pod: Object) -> Object:
     endpoint: Object = {
         "addresses": [address],
@@ -285,21 +276,5 @@ def _metadata(
             LABEL_RELAY: str(number),
         },
         "annotations": {ANNOTATION_FOR: home},
-        # Goes with its Service, whatever becomes of the bridge.
-        "ownerReferences": [
-            {
-                "apiVersion": "v1",
-                "kind": "Service",
-                "name": name_of(copy),
-                "uid": uid_of(copy),
-                "controller": True,
-            }
-        ],
+        "ownerReferences": relay.owned_by(copy),
     }
-
-
-def _port(told: Object, number: int) -> Object:
-    port = {"name": str(told.get("name") or ""), "port": number, "protocol": "TCP"}
-    if told.get("appProtocol"):
-        port["appProtocol"] = told["appProtocol"]
-    return port

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sync import relay as relay_module
+from sync import slicewriter
 from sync.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Object
 from sync.relay import Limited, NoPort
 from sync.store import Key
@@ -60,7 +61,7 @@ class Ports:
 def ports(world: World, monkeypatch: pytest.MonkeyPatch) -> Ports:
     """The world's bridge is a relay."""
     monkeypatch.setattr(relay_module, "AFTERGLOW", 0.0)
-    monkeypatch.setattr(relay_module, "WITHDRAW_SECONDS", 0.2)
+    monkeypatch.setattr(slicewriter, "WITHDRAW_SECONDS", 0.2)
     monkeypatch.setattr(relay_module, "PATIENCE", 0.05)
     found = Ports()
     world.listeners = found

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sync import relayback as module
-from sync import relayslices
+from sync import slicewriter
 from sync.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Object
 from tests.fakeapi import Fault
 from tests.sync.world import ADDRESS, IDENTITY, THERE, World
@@ -131,7 +131,7 @@ class There:
 @pytest.fixture
 def there(world: World, monkeypatch: pytest.MonkeyPatch) -> There:
     monkeypatch.setattr(module, "AFTERGLOW", 0.0)
-    monkeypatch.setattr(relayslices, "WITHDRAW_SECONDS", 0.2)
+    monkeypatch.setattr(slicewriter, "WITHDRAW_SECONDS", 0.2)
     monkeypatch.setattr(module, "PATIENCE", 0.1)
     monkeypatch.setattr(module, "LINGER", 0.1)
     monkeypatch.setattr(module, "ANEW", 0.05)
