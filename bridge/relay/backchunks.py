@@ -14,24 +14,21 @@ To the connection below it is a protocol, to the one above a transport, as `brid
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import Any, cast
+from collections.abc import Callable
+from typing import cast
+
+from bridge.relay.layer import Buffer, Layer
 
 #: Bytes in one chunk.
 _CHUNK = 256 * 1024
 _HEAD = 4
 _BROKEN = 0xFFFFFFFF
 
-Buffer = bytes | bytearray | memoryview
 
-
-class Chunks(asyncio.Transport, asyncio.Protocol):
+class Chunks(Layer):
     """See the module. ``above`` hears of the data; ``preface`` is sent before everything."""
 
     __slots__ = (
-        "_above",
-        "_below",
-        "_closing",
         "_ended",
         "_failed",
         "_head",
@@ -44,16 +41,13 @@ class Chunks(asyncio.Transport, asyncio.Protocol):
     def __init__(
         self, above: asyncio.Protocol, failed: Callable[[], None], *, preface: bytes = b""
     ) -> None:
-        super().__init__()
-        self._above = above
+        super().__init__(above)
         self._failed: Callable[[], None] | None = failed
         self._preface = preface
-        self._below: asyncio.Transport | None = None
         self._head = b""  # of a chunk, as far as it has come
         self._left = 0  # bytes of the chunk that are still to come
         self._ended = False  # the other side has said that no more comes
         self._sent_eof = False
-        self._closing = False
         self._lost = False  # what is on this side of it was lost
 
     def lost(self) -> None:
@@ -63,10 +57,9 @@ class Chunks(asyncio.Transport, asyncio.Protocol):
     # -- from below ------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._below = cast("asyncio.Transport", transport)
         if self._preface:
-            self._below.write(self._preface)
-        self._above.connection_made(self)
+            cast("asyncio.Transport", transport).write(self._preface)
+        super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
         if self._head:
@@ -98,20 +91,11 @@ class Chunks(asyncio.Transport, asyncio.Protocol):
         else:
             self._left = size
 
-    def eof_received(self) -> bool:
-        return False  # closes, and `connection_lost` follows
-
     def connection_lost(self, exc: Exception | None) -> None:
         if not (self._ended or self._closing):
             self._fail()
         self._closing = True
         self._above.connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        self._above.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._above.resume_writing()
 
     def _fail(self) -> None:
         failed, self._failed = self._failed, None
@@ -128,10 +112,6 @@ class Chunks(asyncio.Transport, asyncio.Protocol):
         for at in range(0, len(view), _CHUNK):
             piece = view[at : at + _CHUNK]
             self._lower.write(len(piece).to_bytes(_HEAD, "big") + piece)
-
-    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
-        """As one write."""
-        self.write(b"".join(list_of_data))
 
     def can_write_eof(self) -> bool:
         """True: that is what chunks are for."""
@@ -153,41 +133,6 @@ class Chunks(asyncio.Transport, asyncio.Protocol):
             self.write_eof()
         self._closing = True
         self._lower.close()
-
-    def abort(self) -> None:
-        """Ends the connection now."""
-        self._closing = True
-        self._lower.abort()
-
-    def is_closing(self) -> bool:
-        """Whether the end has begun from this side."""
-        return self._closing
-
-    def pause_reading(self) -> None:
-        """Nothing more comes but what has been read."""
-        self._lower.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Reads on."""
-        self._lower.resume_reading()
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Of the connection below, where all that is not yet sent is held."""
-        self._lower.set_write_buffer_limits(high, low)
-
-    def get_write_buffer_size(self) -> int:
-        """Bytes that are held below."""
-        return self._lower.get_write_buffer_size()
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """From below."""
-        return self._lower.get_extra_info(name, default)
-
-    @property
-    def _lower(self) -> asyncio.Transport:
-        if self._below is None:
-            raise RuntimeError("chunks are used before their connection is made")
-        return self._below
 
 
 class Watched(asyncio.Protocol):

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable
-from typing import Any, cast
+from collections.abc import Callable
+
+from bridge.relay.layer import Buffer, Layer
 
 #: The subprotocol, and what tells it from others in a request.
 PROTOCOL = "v4.channel.k8s.io"
@@ -33,18 +34,13 @@ _PORT_BYTES = 2
 _CONTINUED, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 _CONTROL_MAX = 125
 
-Buffer = bytes | bytearray | memoryview
 
-
-class Channels(asyncio.Transport, asyncio.Protocol):
+class Channels(Layer):
     """See the module. ``above`` hears of the data."""
 
     __slots__ = (
-        "_above",
-        "_below",
         "_channel",
         "_closed",
-        "_closing",
         "_control",
         "_failed",
         "_head",
@@ -55,10 +51,8 @@ class Channels(asyncio.Transport, asyncio.Protocol):
     )
 
     def __init__(self, above: asyncio.Protocol, failed: Callable[[str], None]) -> None:
-        super().__init__()
-        self._above = above
+        super().__init__(above)
         self._failed: Callable[[str], None] | None = failed
-        self._below: asyncio.Transport | None = None
         self._head = b""  # of a frame, as far as it has come
         self._left = 0  # bytes of the frame that are still to come
         self._opcode = _CONTINUED
@@ -67,13 +61,8 @@ class Channels(asyncio.Transport, asyncio.Protocol):
         self._control = b""
         self._said = b""
         self._closed = False  # the kubelet has closed the WebSocket
-        self._closing = False  # we have
 
     # -- from below ------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._below = cast("asyncio.Transport", transport)
-        self._above.connection_made(self)
 
     def data_received(self, data: bytes) -> None:
         if self._head:
@@ -96,20 +85,11 @@ class Channels(asyncio.Transport, asyncio.Protocol):
             if not self._left:
                 self._ended()
 
-    def eof_received(self) -> bool:
-        return False  # closes, and `connection_lost` follows
-
     def connection_lost(self, exc: Exception | None) -> None:
         if not (self._closed or self._closing):
             self._fail(self._text() or "the remote's API server hung up")
         self._closing = True
         self._above.connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        self._above.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._above.resume_writing()
 
     # -- frames that come ------------------------------------------------------------------
 
@@ -197,10 +177,6 @@ class Channels(asyncio.Transport, asyncio.Protocol):
         for at in range(0, len(view), _FRAME):
             self._send(_BINARY, b"\x00" + view[at : at + _FRAME].tobytes())
 
-    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
-        """As one write."""
-        self.write(b"".join(list_of_data))
-
     def _send(self, opcode: int, payload: bytes) -> None:
         if self._closing or self._below is None:
             return
@@ -227,41 +203,6 @@ class Channels(asyncio.Transport, asyncio.Protocol):
             self._send(_CLOSE, b"\x03\xe8")  # 1000: as it should be
             self._closing = True
             self._lower.close()
-
-    def abort(self) -> None:
-        """Ends the connection now."""
-        self._closing = True
-        self._lower.abort()
-
-    def is_closing(self) -> bool:
-        """Whether the end has begun from this side."""
-        return self._closing
-
-    def pause_reading(self) -> None:
-        """Nothing more comes but what has been read."""
-        self._lower.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Reads on."""
-        self._lower.resume_reading()
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Of the connection below, where all that is not yet sent is held."""
-        self._lower.set_write_buffer_limits(high, low)
-
-    def get_write_buffer_size(self) -> int:
-        """Bytes that are held below."""
-        return self._lower.get_write_buffer_size()
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """From below."""
-        return self._lower.get_extra_info(name, default)
-
-    @property
-    def _lower(self) -> asyncio.Transport:
-        if self._below is None:
-            raise RuntimeError("a port-forward is used before its connection is made")
-        return self._below
 
 
 def frame(opcode: int, payload: bytes, key: bytes) -> bytes:
