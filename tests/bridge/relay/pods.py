@@ -133,3 +133,14 @@ async def refuses(forward: Forward) -> None:
     await forward.fail("failed to connect to localhost:8080 inside namespace")
     await asyncio.sleep(0)
     await forward.close()
+
+
+async def answer_at(host: str, port: int, data: bytes) -> bytes:
+    """What a client gets that asks once. Raises ConnectionResetError."""
+    async with asyncio.timeout(5):
+        reader, writer = await asyncio.open_connection(host, port)
+        try:
+            writer.write(data)
+            return await reader.read()
+        finally:
+            writer.close()

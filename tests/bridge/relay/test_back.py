@@ -21,7 +21,7 @@ from bridge.relay.backmeasures import BackMeasures
 from bridge.relay.backpod import RelayPod
 from bridge.settings import RelaySettings
 from tests.bridge.kubelet.fakes import FakeRemote, access_for, until
-from tests.bridge.relay.pods import Forward, playing
+from tests.bridge.relay.pods import Forward, answer_at, playing
 from translators.relayback import Target, Way
 from translators.relaypod import CONTROL_PORT
 from translators.types import HomeNamespace, Object
@@ -92,13 +92,7 @@ class Back:
 
     async def ask(self, data: bytes = b"who?") -> bytes:
         """What a client in the remote gets. Raises ConnectionResetError."""
-        async with asyncio.timeout(5):
-            reader, writer = await asyncio.open_connection(HERE, self.port)
-            try:
-                writer.write(data)
-                return await reader.read()
-            finally:
-                writer.close()
+        return await answer_at(HERE, self.port, data)
 
 
 @asynccontextmanager

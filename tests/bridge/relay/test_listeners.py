@@ -19,7 +19,7 @@ from sync.relay import NoPort
 from sync.store import Key
 from tests.bridge.kubelet.fakes import Asked, FakeRemote, access_for, until
 from tests.bridge.relay import pods
-from tests.bridge.relay.pods import Forward, Pod, playing, server_frame
+from tests.bridge.relay.pods import Forward, Pod, answer_at, playing, server_frame
 from translators import relay
 from translators.relay import Backend, Place, Plan
 from translators.types import RemoteUid
@@ -53,13 +53,7 @@ class Relay:
 
     async def ask(self, port: int, data: bytes = b"who?") -> bytes:
         """What a client gets that asks once. Raises ConnectionResetError."""
-        async with asyncio.timeout(5):
-            reader, writer = await asyncio.open_connection(HERE, port)
-            try:
-                writer.write(data)
-                return await reader.read()
-            finally:
-                writer.close()
+        return await answer_at(HERE, port, data)
 
 
 @asynccontextmanager
