@@ -269,7 +269,9 @@ def test_what_goes_through_arrives_whole_and_what_cannot_is_said(bridged: Bridge
     print(f"60 MB in {time.monotonic() - began:.2f} s")
     assert got == expected
     assert got != hashlib.sha256().hexdigest()
-    assert run(f"echo asked | timeout 20 nc {host} 90").split() == ["asked", "late"]
+    for end in (":", "sleep 1"):  # before its first answer, and after
+        asks = f"(echo asked; {end}) | timeout 20 nc {host} 90"
+        assert run(asks).split() == ["asked", "late"], end
     began = time.monotonic()
     assert run(f"timeout 20 wget -q -O - http://{host}:91/ 2>&1 || echo FAILED").endswith("FAILED")
     assert time.monotonic() - began < 5, "it fails fast"

@@ -7,7 +7,8 @@ Guarantees:
   for one direction stays under `HELD`, one read, and the buffers of the operating system.
 - When one end says that no more comes from it, the other is told after the last byte, and its own
   direction stays open; but not longer than ``half_open`` seconds without a byte. Where the last
-  bytes were not its own, it has been answered, and may just be gone: then ``answered`` counts.
+  bytes were not its own, it has been answered, and may just be gone: then ``answered`` is asked for
+  the seconds, where it is given.
 - When one end is lost, what it sent is still handed over, and then the other is closed too.
 - Both are closed after `idle` seconds without a byte either way; where ``idle`` is None, that is
   left to who asks `end_if_silent` (thousands of tunnels need no timer each).
@@ -73,7 +74,7 @@ class Tunnel:
         *,
         idle: float | None = IDLE,
         half_open: float = HALF_OPEN,
-        answered: float = HALF_OPEN,
+        answered: Callable[[], float] | None = None,
         close_grace: float = CLOSE_GRACE,
         over: Callable[[], None] | None = None,
     ) -> None:
@@ -151,7 +152,9 @@ class Tunnel:
             self.end()
             return
         self._touched = self._loop.time()
-        silent = self._half_open if self._last is end else self._answered
+        silent = self._half_open
+        if self._answered is not None and self._last is not end:
+            silent = self._answered()
         self._idle = silent if self._idle is None else min(self._idle, silent)
         if self._silence is not None:
             self._silence.cancel()

@@ -321,7 +321,7 @@ class BackCarriers:
                 reset(transport)
 
         idle = self._limits.idle
-        tunnel = Tunnel(self._measures.moved, idle=idle, half_open=idle, answered=idle)
+        tunnel = Tunnel(self._measures.moved, idle=idle, half_open=idle)
         preface = words.line(take=word, idle=idle)
         chunks = Chunks(tunnel.client, failed, preface=preface)
         try:

@@ -211,7 +211,7 @@ class RelayPod:
             return
         # The bridge minds the time: this is for one that is gone without a word.
         idle = float(idle) + _IDLE_MORE
-        tunnel = Tunnel(idle=idle, half_open=idle, answered=idle)
+        tunnel = Tunnel(idle=idle, half_open=idle)
         chunks = Chunks(tunnel.remote, partial(reset, arrival.client))
         transport.set_protocol(chunks)
         chunks.connection_made(transport)

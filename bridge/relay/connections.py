@@ -58,9 +58,12 @@ PATIENCE = 4.0
 #: take more than a few.
 TURN_SECONDS = 30.0
 #: Seconds that a pod may be silent after its client has ended its own direction: while it owes an
-#: answer, and else. A client that has closed looks the same, and the pod cannot be told: of many
-#: short connections each would stay for so long.
-HALF_OPEN, ANSWERED = 60.0, 1.0
+#: answer, and where it has sent some of it.
+HALF_OPEN, ANSWERED = 60.0, 10.0
+#: A client that has closed looks the same as one that was answered in part, and the pod cannot be
+#: told. Where clients come and go fast each would stay for so long, and take another's room: when
+#: those that are waited for are more than this part of a limit, the seconds are these.
+LINGERING, HURRIED = 0.1, 1.0
 _LINGER_ZERO = struct.pack("ii", 1, 0)
 
 
@@ -87,6 +90,7 @@ class Connections:
         self._limited: Limited = lambda _, __: None
         self._open = 0
         self._carried: set[_Carried] = set()
+        self._lingering: set[_Carried] = set()
         self._look: asyncio.TimerHandle | None = None
         # A Service that comes back has what is still open for it.
         self._shares: WeakValueDictionary[Key, Share] = WeakValueDictionary()
@@ -223,7 +227,7 @@ class Connections:
             self._measures.moved,
             idle=None,
             half_open=HALF_OPEN,
-            answered=ANSWERED,
+            answered=carried.linger,
             over=carried.over,
         )
         self._carried.add(carried)
@@ -253,8 +257,15 @@ class Connections:
             carried.tunnel.end_if_silent(self._limits.idle)
         self._look_later()
 
+    def linger(self, carried: _Carried) -> float:
+        """Its client says no more, and was answered: the seconds for what may still come."""
+        self._lingering.add(carried)
+        room = LINGERING * min(self._limits.connections, self._limits.per_service)
+        return ANSWERED if len(self._lingering) <= room else HURRIED
+
     def ended(self, carried: _Carried) -> None:
         """Both ends of a connection are gone, or cut."""
+        self._lingering.discard(carried)
         if carried in self._carried:
             self._carried.remove(carried)
             self._measures.ended["failed" if carried.wrong else "done"] += 1
@@ -296,6 +307,10 @@ class _Carried:
             extra=about("Pod", backend.name, namespace=backend.namespace, cluster="remote"),
         )
         reset(self._client)
+
+    def linger(self) -> float:
+        """Seconds that the pod may be silent now that its client says no more."""
+        return self._all.linger(self)
 
     def over(self) -> None:
         """Both ends are gone."""

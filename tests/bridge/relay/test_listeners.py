@@ -120,6 +120,36 @@ async def test_a_client_that_ends_its_direction_still_gets_its_answer() -> None:
         writer.close()
 
 
+async def test_the_rest_of_an_answer_comes_after_the_clients_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections_module, "HURRIED", 0.2)
+
+    async def in_parts(forward: Forward) -> None:
+        await forward.receive()
+        await forward.send(b"first")
+        await asyncio.sleep(1.5)
+        await forward.send(b"late")
+        await forward.close()
+
+    async with relaying(RelaySettings(per_service=10), a=in_parts) as made:
+        (port,) = (await made.serve(plan("a"))).values()
+
+        async def ask() -> bytes:
+            reader, writer = await asyncio.open_connection(HERE, port)
+            writer.write(b"x")
+            assert await reader.readexactly(5) == b"first"
+            writer.write_eof()
+            rest = await reader.read()
+            writer.close()
+            return rest
+
+        async with asyncio.timeout(10):
+            assert await ask() == b"late"
+            answers = await asyncio.gather(ask(), ask())
+        assert sorted(answers) == [b"", b"late"], "there is room for one that waits so long"
+
+
 async def test_a_pod_to_which_there_is_no_way_is_passed_over() -> None:
     async with relaying(b=pods.says_its_name) as made:
         ports = await made.serve(plan("gone", "b"))
@@ -351,7 +381,8 @@ async def test_one_that_is_silent_for_too_long_is_closed() -> None:
         assert await made.ask(port) == b""
 
 
-async def test_a_client_that_goes_is_gone_in_the_pod() -> None:
+async def test_a_client_that_goes_is_gone_in_the_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections_module, "ANSWERED", 0.5)
     gone = asyncio.Event()
 
     async def notices(forward: Forward) -> None:
