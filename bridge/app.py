@@ -1,6 +1,7 @@
 """A join, from the first question to the last line: wires the parts and runs them in order.
 
-1. Checks (`bridge.preflight`); nothing has been made when one fails.
+1. Checks (`bridge.preflight`); nothing has been made when one fails. With a health port, probes are
+   answered from here on, and clusters that are away are waited for.
 2. The kubelet API listens, so that the Node never names a port that nobody serves.
 3. The engine's caches fill; when the node's lease is this bridge's, the Node is registered and pods
    are worked, and until then it stands by (`bridge.replica`).
@@ -30,8 +31,8 @@ from bridge.node.controller import NodeController
 from bridge.node.election import Election
 from bridge.node.marks import Marks
 from bridge.node.model import NodeFacts
-from bridge.preflight import checks
-from bridge.preflight.checks import Found, connected
+from bridge.preflight.checks import Found
+from bridge.preflight.patience import checked
 from bridge.relay.measures import Measures
 from bridge.replica import Life
 from bridge.settings import JoinSettings
@@ -94,11 +95,14 @@ async def serve(settings: JoinSettings, told: Callable[[str], None]) -> NoReturn
 
 
 async def _serve_node(settings: JoinSettings, told: Callable[[str], None], recent: Recent) -> None:
+    health = Health()
     async with (
-        connected(settings.remote, side="remote", told=told) as remote,
-        connected(settings.home, side="home", told=told) as home,
+        listening(health, settings.address, settings.health_port),
+        checked(
+            settings, told=told, waits=None if settings.health_port is None else health.waits
+        ) as both,
     ):
-        found = await checks.check(settings, home=home, remote=remote, told=told)
+        home, remote, found = both.home, both.remote, both.found
         NODE.set(found.identity.node)
         me = Candidate.here(found.address)
         carried = Measures()
@@ -117,7 +121,7 @@ async def _serve_node(settings: JoinSettings, told: Callable[[str], None], recen
             told=told,
         )
 
-        health = Health(engine)
+        health.show(engine)
 
         def another() -> Life:
             fence = Fence()
@@ -130,9 +134,8 @@ async def _serve_node(settings: JoinSettings, told: Callable[[str], None], recen
             first = Life(engine, _node(settings, found, engine, api), fence)
             api.show(engine, first.node.node)
             await election.look(served=not await first.node.vacant())
-            async with listening(health, found.address, settings.health_port):
-                serving = replica.serve(first, another, api=api, election=election, told=told)
-                await _serve(serving, api)
+            serving = replica.serve(first, another, api=api, election=election, told=told)
+            await _serve(serving, api)
         finally:
             await api.stop()
 

@@ -4,7 +4,8 @@ A kubelet's probes have no credential, and the kubelet API answers nobody withou
 `--health-port` asks for it there is this listener too, with `/livez` and `/readyz` and nothing that
 tells of workloads. It is ready when its caches are filled: then it serves the node, or stands by
 and can take over. That a cluster is away, which the kubelet API's ``/readyz`` counts too, is no
-reason to hold an update up. `bridge.app` starts it when the checks are done.
+reason to hold an update up. It listens before the checks are done: a bridge that waits for a
+cluster (`bridge.preflight.patience`) lives, and is not ready.
 """
 
 from __future__ import annotations
@@ -26,27 +27,36 @@ GOODBYE = 0.5
 class Health:
     """What the probes are answered by."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._readiness = Readiness(engine)
+    def __init__(self) -> None:
+        self._readiness: Readiness | None = None
+        self._why = "the clusters have not answered yet"
+
+    def waits(self, why: str) -> None:
+        """A cluster is away."""
+        self._why = why
 
     def show(self, engine: Engine) -> None:
         """Looks at the caches of this one from now on."""
-        self._readiness.show(engine)
+        self._readiness = Readiness(engine)
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """One probe."""
         if request.method not in ("GET", "HEAD"):
             return web.Response(status=405, text="only GET is offered\n")
-        if request.path == "/readyz" and (why := self._readiness.filled()):
+        if request.path == "/readyz" and (why := self._unready()):
             return web.Response(status=503, text=f"{why}\n")
         if request.path in ("/livez", "/readyz"):
             return web.Response(text="ok\n")
         return web.Response(status=404, text="there are /livez and /readyz\n")
 
+    def _unready(self) -> str:
+        return self._why if self._readiness is None else self._readiness.filled()
+
 
 @asynccontextmanager
-async def listening(health: Health, address: str, port: int | None) -> AsyncIterator[None]:
-    """Answers while the block runs; without a port nothing listens. Raises ListenError."""
+async def listening(health: Health, address: str | None, port: int | None) -> AsyncIterator[None]:
+    """Answers while the block runs, at all addresses where none is given; without a port nothing
+    listens. Raises ListenError."""
     if port is None:
         yield
         return
@@ -56,7 +66,7 @@ async def listening(health: Health, address: str, port: int | None) -> AsyncIter
         listener = await loop.create_server(server, address, port)
     except OSError as error:
         raise ListenError(
-            f"the health port cannot be listened on at {address} port {port}: "
+            f"the health port cannot be listened on at {address or 'any address'} port {port}: "
             f"{error.strerror or error}; choose another with --health-port"
         ) from error
     try:

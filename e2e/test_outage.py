@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 import time
+import urllib.error
+import urllib.request
 
 import pytest
 
+from bridge.preflight.patience import WAITED
+from e2e.bridge import REGISTERED
 from e2e.conftest import Bridged
 from e2e.kubectl import get_one, uids, wait_for
 from e2e.workloads import busybox
@@ -62,6 +67,40 @@ def test_remote_outage_is_told_and_harms_nothing(bridged: Bridged, cut: bool) ->
     assert uids(bridged.remote_pods())["stays"] == before["stays"]
     pod = get_one(bridged.home, "pod", "stays", namespace=bridged.namespace)
     assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+def test_a_bridge_that_starts_while_the_remote_is_away_waits_for_it(bridged: Bridged) -> None:
+    """It answers probes meanwhile, and says what it waits for; then all is as it was."""
+    bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")
+    before = uids(bridged.remote_pods())
+    bridged.bridge.stop()
+    with socket.create_server(("", 0)) as free:
+        port = int(free.getsockname()[1])
+
+    def probe(path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    bridged.remote.stop_component("kube-apiserver")
+    try:
+        bridged.bridge.args = [*bridged.bridge.args, f"--health-port={port}"]
+        bridged.bridge.launch()
+        bridged.bridge.says(WAITED)
+        assert probe("/livez")[0] == 200
+        code, why = probe("/readyz")
+        assert code == 503
+        assert why.startswith("remote: ")
+    finally:
+        bridged.remote.start_component("kube-apiserver")
+    bridged.bridge.says(REGISTERED, times=2)
+    wait_for(lambda: _ready(bridged)[0] == "True", "the node is Ready again")
+    wait_for(lambda: probe("/readyz")[0] == 200, "it is ready")
+    assert uids(bridged.remote_pods()) == before
 
 
 @pytest.mark.timeout(420)

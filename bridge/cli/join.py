@@ -312,8 +312,9 @@ def join(  # one option after the other
     health_port: Annotated[
         int | None,
         typer.Option(
-            help="Port of /livez and /readyz over plain HTTP, for probes; nothing listens unless "
-            "given.",
+            help="Port of /livez and /readyz over plain HTTP, for probes, at --address or else at "
+            "all addresses; nothing listens unless given. With it a bridge that is started while a "
+            "cluster is away waits for it.",
             min=1,
             max=65535,
             rich_help_panel=KUBELET_API,

@@ -1,10 +1,11 @@
 """Waits until an installation serves its node, and says what keeps it from that.
 
 It is done when all of the Deployment's pods are of its last form and ready, and the Node is Ready.
-Each trouble is told once. What will not pass by itself ends the wait at once: a container that
-crashes again and again (with its last lines), an image whose name is none. Everything else ends it
-after ``timeout`` seconds. What is installed stays in either case. Pods that have crashed before are
-made anew first: what kept them may have been put right, and home would try them ever more seldom.
+Each trouble is told once; so is what a bridge says that waits for a cluster. What will not pass by
+itself ends the wait at once: a container that crashes again and again (with its last lines), an
+image whose name is none. Everything else ends it after ``timeout`` seconds. What is installed stays
+in either case. Pods that have crashed before are made anew first: what kept them may have been put
+right, and home would try them ever more seldom.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import NamedTuple
 from bridge.install import installation
 from bridge.install.installation import Installation
 from bridge.preflight.checks import PreflightError
+from bridge.preflight.patience import WAITED
 from sync.kube.client import KubeClient
-from sync.kube.errors import NotFound
+from sync.kube.errors import KubeError, NotFound
 from sync.kube.resources import DEPLOYMENTS, NODES, PODS
 from translators.types import (
     Object,
@@ -33,6 +35,8 @@ from translators.types import (
 LOOK_SECONDS = 1.0
 #: Starts that have failed after which another will not help.
 CRASHES = 2
+#: Seconds for a container's log.
+LOG_SECONDS = 5.0
 #: Lines of a container's log that are shown.
 LAST_LINES = 5
 #: What no time heals.
@@ -119,7 +123,22 @@ class _Watch:
         page = await self._home.list(PODS, namespace=where, labels=its)
         pods = [it for it in page.items if _is_of(deployment, it)]
         troubles = [*_of_deployment(deployment), *(it for pod in pods for it in _of_pod(pod))]
+        for pod in pods:
+            troubles += await self._awaiting(pod)
         return _lagging(deployment), pods, troubles
+
+    async def _awaiting(self, pod: Object) -> list[Trouble]:
+        """The cluster that a bridge which runs and is not ready waits for, by its own words."""
+        if is_deleting(pod) or not any(map(_runs_unready, _containers(pod))):
+            return []
+        path = PODS.path(name_of(pod), namespace=namespace_of(pod), subresource="log")
+        try:
+            last = await self._home.read(path, query={"tailLines": "1"}, timeout=LOG_SECONDS)
+        except KubeError:
+            return []  # It is no more than a hint, and takes a right of its own.
+        said, found, _ = last.decode("utf-8", "replace").partition(WAITED)
+        about = f"pod {name_of(pod)} waits"
+        return [Trouble(f"{about}: {said}", about)] if found else []
 
     async def _node(self) -> str:
         """Why the Node is not Ready; "" where it is."""
@@ -174,6 +193,10 @@ def _has_crashed(status: Object) -> bool:
     """Whether the container waits since it has ended, and ended again."""
     waiting = (status.get("state") or {}).get("waiting") or {}
     return waiting.get("reason") == "CrashLoopBackOff"
+
+
+def _runs_unready(status: Object) -> bool:
+    return "running" in (status.get("state") or {}) and not status.get("ready")
 
 
 def _last(status: Object) -> str:

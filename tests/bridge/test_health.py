@@ -10,6 +10,8 @@ import aiohttp
 import pytest
 
 from bridge.kubelet.server import ListenError
+from bridge.preflight import patience
+from bridge.preflight.checks import PreflightError
 from tests.bridge.clusters import Clusters
 from tests.bridge.joined import SOON, begin, joined
 from tests.fakeapi import Fault
@@ -74,6 +76,49 @@ async def test_one_that_stands_by_is_ready(two: Clusters) -> None:
         while (await ask(port, "/readyz"))[0] != 200:  # noqa: ASYNC110  # of a socket
             await asyncio.sleep(0.004)
         await run.end()
+
+
+@pytest.mark.parametrize("side", ["home", "remote"])
+async def test_a_cluster_that_is_away_at_the_start_is_waited_for(
+    two: Clusters, side: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(patience, "WAIT_FIRST", 0.01)
+    port = free_port()
+    api = two.home if side == "home" else two.remote
+    await api.stop()
+    run = begin(two.but(health_port=port))
+    assert await listens(port) == (200, "ok\n")
+    async with asyncio.timeout(SOON):
+        while f"{side}: " not in (await ask(port, "/readyz"))[1]:  # noqa: ASYNC110  # of a socket
+            await asyncio.sleep(0.004)
+    assert (await ask(port, "/readyz"))[0] == 503
+    busy = api.fail(Fault("GET", "/version", code=503))
+    early = api.fail(Fault("GET", "/version", code=403))
+    await api.start()
+    await run.says("is registered")
+    assert busy.hits == 1, "a server that is busy is waited for, too"
+    assert early.hits == 1, "and so is one that has not read its rules"
+    assert (await ask(port, "/readyz"))[0] == 200
+    await run.end()
+    assert len(run.told) == len(set(run.told)), "each once"
+    said = [it for it in caplog.messages if it.endswith(patience.WAITED)]
+    assert len(said) == 3
+    assert all(it.startswith(f"{side}: ") for it in said)
+
+
+async def test_what_does_not_pass_by_itself_is_not_waited_for(two: Clusters) -> None:
+    port = free_port()
+    two.remote.token = "another"
+    run = begin(two.but(health_port=port))
+    with pytest.raises(PreflightError, match="does not accept the kubeconfig's credential"):
+        await run.says("is registered")
+
+
+async def test_without_probes_a_cluster_that_is_away_is_an_error(two: Clusters) -> None:
+    await two.remote.stop()
+    run = begin(two.settings)
+    with pytest.raises(PreflightError, match=r"remote: .*can be reached from here"):
+        await run.says("is registered")
 
 
 async def test_a_port_that_is_taken_is_told(two: Clusters) -> None:

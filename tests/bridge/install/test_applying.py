@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field, replace
 
 import pytest
+from aiohttp import web
 
 from bridge.install import applying, installation, objects, waiting
 from bridge.install.installation import Installation
@@ -13,6 +14,7 @@ from bridge.install.kinds import KINDS
 from bridge.leave import leave
 from bridge.leaving import LeaveSettings
 from bridge.preflight.checks import PreflightError
+from bridge.preflight.patience import WAITED
 from bridge.rbac import HomeRights
 from sync.kube.access import load
 from sync.kube.client import KubeClient
@@ -227,6 +229,20 @@ async def test_what_has_no_machine_is_told(home: Home) -> None:
     home.runs(ready=False, conditions=[condition])
     with pytest.raises(PreflightError, match="has no machine: 0/1 nodes"):
         await home.waits()
+
+
+async def test_a_cluster_that_its_pods_wait_for_is_told_once(home: Home) -> None:
+    async def log(request: web.Request) -> web.Response:
+        assert request.query["tailLines"] == "1"
+        return web.Response(text=f"12:00:00 remote: GET /version: refused{WAITED}\n")
+
+    await home.apply()
+    home.runs(ready=False, containerStatuses=container(state={"running": {}}))
+    pod = f"{WANTED.name}-1"
+    home.two.home.route("GET", f"/api/v1/namespaces/{WHERE}/pods/{pod}/log", log)
+    with pytest.raises(PreflightError, match="remote: GET /version: refused; see"):
+        await home.waits()
+    assert home.told == [f"home: pod {pod} waits: 12:00:00 remote: GET /version: refused"]
 
 
 async def test_one_that_crashes_again_and_again_ends_the_wait(home: Home) -> None:
