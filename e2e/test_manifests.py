@@ -32,7 +32,12 @@ users: [{name: remote, user: {token: a-token}}]
 contexts: [{name: remote, context: {cluster: remote, user: remote}}]
 """
 #: In the order in which `bridge join` has them.
-ARGUMENTS = ["--annotations=x=$(POD_IP),y=2", "--share=0.5", "--anonymous-auth"]
+ARGUMENTS = [
+    "--annotations=x=$(POD_IP),y=2",
+    "--share=0.5",
+    "--anonymous-auth",
+    "--log-format=json",
+]
 Objects = dict[tuple[str, str, str], dict[str, Any]]
 
 
@@ -93,7 +98,7 @@ def of_chart(helm: Path, folder: Path, made: Objects, namespace: str, *values: s
                 *("--serving-certificate", "csr", "--image", "i:2", "--replicas", "1"),
                 *("--bind", "a", "--bind", "b", "--port", "10251"),
                 *("--share", "0.5", "--annotations", "x=$(POD_IP),y=2", "--anonymous-auth"),
-                "--offload-webhook",
+                *("--log-format", "json", "--offload-webhook"),
             ],
             [
                 *("--set", "node=far.example,network=none,serviceAccounts=none"),

@@ -8,13 +8,18 @@ from typing import Annotated
 import typer
 
 from bridge.cli.joinsettings import join_settings
-from bridge.cli.options import CLUSTERS, HomeContext, HomeKubeconfig, check_traces
+from bridge.cli.options import (
+    CLUSTERS,
+    HomeContext,
+    HomeKubeconfig,
+    LogFormatOption,
+    check_traces,
+)
 from bridge.settings import (
     DEFAULT_TAINTS,
     DEFAULT_TEMPLATE,
     KUBELET_PORT,
     NAMESPACE_LINGER,
-    LogFormat,
     MetricsChoice,
     NetworkChoice,
     RelaySettings,
@@ -404,10 +409,7 @@ def join(  # one option after the other
         ),
     ] = 180.0,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show all log lines.")] = False,
-    log_format: Annotated[
-        LogFormat,
-        typer.Option(help="How lines are written: for people, or as JSON objects for collectors."),
-    ] = "console",
+    log_format: LogFormatOption = "console",
     traces: Annotated[
         str | None,
         typer.Option(

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bridge.cli.given import flag, is_given
-from bridge.cli.options import HomeContext, HomeKubeconfig
+from bridge.cli.options import HomeContext, HomeKubeconfig, LogFormatOption
 from bridge.cli.output import Output, OutputOption, columns, show
 from bridge.offload import Way
 from bridge.settings import SettingsError, check_address
@@ -150,14 +150,15 @@ def webhook(
     ] = None,
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
+    log_format: LogFormatOption = "console",
 ) -> None:
     """Change the pods of offloaded namespaces, where home's API server cannot do it itself.
 
     Runs until it is stopped. It is registered at home while a namespace is offloaded. Where it is
     away, pods are made as they are.
     """
+    from bridge.cli import joining
     from bridge.cli.running import STOP_SECONDS, fail, run, step
-    from bridge.observability.logging import to_terminal
     from bridge.offload import shared
     from bridge.offload.webhook import WebhookSettings, serve
 
@@ -166,7 +167,7 @@ def webhook(
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     home = KubeconfigRef(home_kubeconfig, home_context)
-    to_terminal(verbose=False)
+    joining.show(joining.Shown(log_format=log_format))
     if service is None:
         settings = WebhookSettings(home, where, port)
         run(lambda stop: serve(settings, told=step, stop=stop), end_by=STOP_SECONDS)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from bridge.settings import LogFormat
+
 #: The heading in --help of the options that name clusters.
 CLUSTERS = "The two clusters"
 
@@ -16,6 +18,10 @@ HomeKubeconfig = Annotated[
         help="Kubeconfig of the home cluster; as kubectl finds it unless given.",
         rich_help_panel=CLUSTERS,
     ),
+]
+LogFormatOption = Annotated[
+    LogFormat,
+    typer.Option(help="How lines are written: for people, or as JSON objects for collectors."),
 ]
 HomeContext = Annotated[
     str | None,

@@ -66,6 +66,7 @@ def _container(wanted: Installation) -> Object:
             f"--address={shapes.POD_IP}",
             f"--port={PORT}",
             f"--service={wanted.namespace}/{webhook_name(wanted.node)}",
+            *(word for word in wanted.arguments if word.startswith("--log-format=")),
         ],
         ports={"https": PORT},
         probed={"port": "https", "scheme": "HTTPS"},

@@ -78,6 +78,20 @@ def test_a_webhook_is_beside_the_bridge_and_apart_from_it() -> None:
     assert all(own <= it["metadata"]["labels"].items() for it in added)
 
 
+def test_a_webhook_writes_its_log_as_the_bridge_does() -> None:
+    made = objects.objects(
+        wanted(webhook=True, arguments=["--share=0.5", "--log-format=json"]), KUBECONFIG
+    )
+    bridge, webhook = (
+        it["spec"]["template"]["spec"]["containers"][0]["args"]
+        for it in made
+        if it["kind"] == "Deployment"
+    )
+    assert "--log-format=json" in bridge
+    assert webhook[-1] == "--log-format=json"
+    assert "--share=0.5" not in webhook
+
+
 def test_a_webhook_may_change_what_is_its_own_alone() -> None:
     what = wanted(webhook=True, namespace="ns")
     roles = [*rendered(what, "ClusterRole"), *rendered(what, "Role")]
