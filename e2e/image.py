@@ -59,12 +59,12 @@ main()
 """
 
 
-def archive(cache: Path, say: Progress) -> tuple[Path, str]:
-    """The image's archive, built from the sources as they are, and the image's name."""
+def archive(cache: Path, folder: Path, say: Progress) -> tuple[Path, str]:
+    """The image's archive in the folder, from the sources as they are, and the image's name."""
     base = _base(cache, say)
-    own = base.with_name(f"{base.stem}-bridge.tar")
+    own = folder / "bridge.tar"
     _pack(own, _lay_out_bridge)
-    path = base.with_name("cluster-bridge.tar")
+    path = folder / "cluster-bridge.tar"
     said = base.name.encode() + own.read_bytes()
     name = f"{REPOSITORY}:e2e-{hashlib.sha256(said).hexdigest()[:12]}"
     image = Image(
@@ -80,10 +80,11 @@ def archive(cache: Path, say: Progress) -> tuple[Path, str]:
 
 
 def load(cluster: Cluster, cache: Path, say: Progress) -> str:
-    """Builds it and loads it into the cluster's node; its name."""
-    path, name = archive(cache, say)
-    say(f"loading {name} into {cluster.name}")
-    cluster.load_images(path)
+    """Builds it and loads it into the cluster's node; its name. Others may do so meanwhile."""
+    with tempfile.TemporaryDirectory(prefix="cluster-bridge-image-") as folder:
+        path, name = archive(cache, Path(folder), say)
+        say(f"loading {name} into {cluster.name}")
+        cluster.load_images(path)
     return name
 
 
@@ -243,7 +244,7 @@ def main() -> None:
             raise SystemExit("error: no cluster is up; python -m e2e.clusters up starts some")
         print(load(clusters["home"], settings.cache, _say))
     else:
-        print(*archive(settings.cache, _say))
+        print(*archive(settings.cache, settings.cache / "images", _say))
 
 
 if __name__ == "__main__":
