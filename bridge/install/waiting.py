@@ -11,6 +11,7 @@ right, and home would try them ever more seldom.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -43,6 +44,8 @@ LAST_LINES = 5
 _FINAL = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 #: Of a container that waits: nothing is wrong, or its end is told already.
 _USUAL = (None, "ContainerCreating", "PodInitializing", "CrashLoopBackOff")
+#: In a line of its log, for people or as JSON.
+_AWAITED = re.compile(rf"\b((?:home|remote): .*){re.escape(WAITED)}")
 _PULL = "(is it in a registry that home's nodes reach? --image names another)"
 
 Told = Callable[[str], None]
@@ -136,9 +139,9 @@ class _Watch:
             last = await self._home.read(path, query={"tailLines": "1"}, timeout=LOG_SECONDS)
         except KubeError:
             return []  # It is no more than a hint, and takes a right of its own.
-        said, found, _ = last.decode("utf-8", "replace").partition(WAITED)
+        found = _AWAITED.search(last.decode("utf-8", "replace"))
         about = f"pod {name_of(pod)} waits"
-        return [Trouble(f"{about}: {said}", about)] if found else []
+        return [Trouble(f"{about}: {found[1]}", about)] if found else []
 
     async def _node(self) -> str:
         """Why the Node is not Ready; "" where it is."""

@@ -234,7 +234,7 @@ async def test_what_has_no_machine_is_told(home: Home) -> None:
 async def test_a_cluster_that_its_pods_wait_for_is_told_once(home: Home) -> None:
     async def log(request: web.Request) -> web.Response:
         assert request.query["tailLines"] == "1"
-        return web.Response(text=f"12:00:00 remote: GET /version: refused{WAITED}\n")
+        return web.Response(text=f"12:00:00 warning: remote: GET /version: refused{WAITED}\n")
 
     await home.apply()
     home.runs(ready=False, containerStatuses=container(state={"running": {}}))
@@ -242,7 +242,7 @@ async def test_a_cluster_that_its_pods_wait_for_is_told_once(home: Home) -> None
     home.two.home.route("GET", f"/api/v1/namespaces/{WHERE}/pods/{pod}/log", log)
     with pytest.raises(PreflightError, match="remote: GET /version: refused; see"):
         await home.waits()
-    assert home.told == [f"home: pod {pod} waits: 12:00:00 remote: GET /version: refused"]
+    assert home.told == [f"home: pod {pod} waits: remote: GET /version: refused"]
 
 
 async def test_one_that_crashes_again_and_again_ends_the_wait(home: Home) -> None:
