@@ -31,6 +31,7 @@ from bridge.node.controller import NodeController
 from bridge.node.election import Election
 from bridge.node.marks import Marks
 from bridge.node.model import NodeFacts
+from bridge.node.way import Watched
 from bridge.preflight.checks import Found
 from bridge.preflight.patience import checked
 from bridge.relay.measures import Measures
@@ -123,15 +124,19 @@ async def _serve_node(settings: JoinSettings, told: Callable[[str], None], recen
 
         health.show(engine)
 
+        def life(engine: Engine, fence: Fence) -> Life:
+            way = Watched(remote, engine.informers)
+            return Life(engine, _node(settings, found, engine, api), fence, way)
+
         def another() -> Life:
             fence = Fence()
             engine = _engine(settings, found, fence, carried, home=home, remote=remote)
             health.show(engine)
-            return Life(engine, _node(settings, found, engine, api), fence)
+            return life(engine, fence)
 
         await api.start()
         try:
-            first = Life(engine, _node(settings, found, engine, api), fence)
+            first = life(engine, fence)
             api.show(engine, first.node.node)
             await election.look(served=not await first.node.vacant())
             serving = replica.serve(first, another, api=api, election=election, told=told)

@@ -8,8 +8,9 @@ A life goes so, again and again until cancelled:
 3. Then the fence is open, the Node is registered, and the controllers work. Where another bridge
    served the node until then, they wait until the caches have what that one did last.
 4. While the lease cannot be renewed the fence is shut, and all else stays as it is. When another
-   bridge has taken the lease, the life ends, with all that it knew: that is not the state to decide
-   by when its turn comes again.
+   bridge has taken the lease, or is to have it since it reaches the remote and this one does not,
+   the life ends, with all that it knew: that is not the state to decide by when its turn comes
+   again.
 
 At the end the node's Lease and that of the election are given back, in this order, for
 `RELEASE_SECONDS` at most.
@@ -27,6 +28,7 @@ from typing import NoReturn
 from bridge.kubeletapi import KubeletApi
 from bridge.node.controller import NodeController
 from bridge.node.election import Election, Lost
+from bridge.node.way import Way
 from sync.about import about, about_key
 from sync.engine import Engine
 from sync.kube.errors import KubeError, NotLeading
@@ -47,6 +49,7 @@ class Life:
     engine: Engine
     node: NodeController
     fence: Fence
+    way: Way
 
 
 async def serve(
@@ -76,9 +79,10 @@ async def _live(life: Life, election: Election, told: Callable[[str], None]) -> 
         async with asyncio.TaskGroup() as group:
             group.create_task(engine.watch(), name="engine-watch")
             await engine.synced()
-            outdated = await election.win(fence, node=node.current)
+            outdated = await election.win(fence, node=node.current, way=life.way)
             fence.on_change(lambda is_open: _fence_changed(life, is_open=is_open))
-            group.create_task(election.keep(fence, node=node.current), name="election")
+            keeping = election.keep(fence, node=node.current, way=life.way)
+            group.create_task(keeping, name="election")
             await _register(node, alone=not outdated)
             told(f"home: node {node.name} is registered; Ctrl-C stops, workloads go on")
             group.create_task(node.run(), name="node")

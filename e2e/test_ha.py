@@ -18,8 +18,8 @@ import pytest
 from e2e import bridge as bridge_command
 from e2e.bridge import REGISTERED
 from e2e.conftest import Bridged
-from e2e.kubectl import get, get_one, uids, wait_for
-from e2e.replicas import Second, Write, now, second, writes
+from e2e.kubectl import get, get_one, is_ready, uids, wait_for
+from e2e.replicas import Relay, Second, Write, account, now, second, writes
 from e2e.soak import Mix
 from e2e.test_soak import auditor_of
 from e2e.workloads import busybox, web
@@ -31,6 +31,8 @@ AT_ONCE = 1.3
 #: Seconds for which a bridge whose process was stopped is given to find out.
 FOUND_OUT = 3.0
 TAKEOVERS = 10
+#: Seconds until a bridge gives way whose connections to the remote are refused: 10 make it lost.
+GIVES_WAY = 30.0
 #: What a bridge says that cannot renew its Lease, and that can again.
 SHUT, OPEN = "nothing is written", "work goes on"
 
@@ -260,3 +262,34 @@ def test_many_takeovers_under_load_end_in_agreement(bridged: Bridged, other: Sec
         assert not (found := auditor.settled()), found
     node = get_one(bridged.home, "node", bridged.node)
     assert node["status"]["conditions"]
+
+
+def test_a_bridge_that_does_not_reach_the_remote_gives_way_to_one_that_does(
+    bridged: Bridged, other: Second, tmp_path: Path
+) -> None:
+    """Home keeps the node, and nothing is done twice."""
+    began = now()
+    running = _running(bridged)
+    relay = Relay(bridged.remote.server)
+    name = f"far-{bridged.namespace}"
+    with account(bridged.remote, name, tmp_path, relay.server) as through:
+        assert bridged.bridge.stop() == 0
+        other.bridge.says(REGISTERED, seconds=15)
+        bridged.bridge.remote = through
+        bridged.bridge.start(until="standing by")
+        assert other.bridge.stop() == 0
+        bridged.bridge.says(REGISTERED, times=2, seconds=15)
+        other.stand_by()
+        cut = now()
+        relay.close()
+        taken = other.bridge.says(REGISTERED, times=2, seconds=GIVES_WAY)
+        print(f"measured: taken over {taken - cut:.1f} s after the way to the remote was lost")
+        assert is_ready(get_one(bridged.home, "node", bridged.node)), "nothing was seen of it"
+        bridged.bridge.says("gives node", seconds=15)
+        _serves(bridged)
+        after = uids(bridged.remote_pods())
+        assert {it: after[it] for it in running} == running
+        # It ends in time, too, with caches that do not fill.
+        assert bridged.bridge.stop() == 0
+    made = _made(bridged, since=began)
+    assert max(made.values()) == 1

@@ -27,6 +27,8 @@ LEASE_SECONDS, RENEW_DEADLINE, RENEW_SECONDS = 4, 3.0, 1.3
 ANNOTATION_HOLDER = f"{DOMAIN}/holder"
 #: On a Lease that `bridge leave` holds: the node goes, and its bridges are to end.
 ANNOTATION_LEAVING = f"{DOMAIN}/leaving"
+#: On the Lease: its holder does not reach the remote; and the candidate that does, and asks for it.
+ANNOTATION_LOST, ANNOTATION_ASKED = f"{DOMAIN}/remote-lost", f"{DOMAIN}/asked-by"
 
 _PREFIX = "cluster-bridge-"
 #: A name of an object (RFC 1123), and the digits of a hash where it is cut to that.
@@ -75,6 +77,10 @@ class Record:
     leaving: bool
     owner: str
     """The UID of its Node; "" where it has none."""
+    lost: bool = False
+    """Whether its holder does not reach the remote."""
+    asked: str = ""
+    """The candidate that does, and asks for the Lease; "" where there is none."""
 
 
 def read(lease: Object) -> Record:
@@ -93,6 +99,8 @@ def read(lease: Object) -> Record:
         transitions=int(spec.get("leaseTransitions") or 0),
         leaving=ANNOTATION_LEAVING in annotations,
         owner=str(owners[0].get("uid") or ""),
+        lost=ANNOTATION_LOST in annotations,
+        asked=str(annotations.get(ANNOTATION_ASKED) or ""),
     )
 
 
@@ -128,9 +136,12 @@ def _same(one: Record, other: Record) -> bool:
     return (one.uid, one.version) == (other.uid, other.version)
 
 
-def held(before: Record | None, candidate: Candidate, *, node: Object | None) -> Object:
+def held(
+    before: Record | None, candidate: Candidate, *, node: Object | None, lost: bool = False
+) -> Object:
     """The patch, or without a Lease the object, that makes it the candidate's, or renews it. With
-    its UID and version, it meets no other state. ``node`` becomes its owner, once there is one."""
+    its UID and version, it meets no other state. ``node`` becomes its owner, once there is one.
+    ``lost``: the candidate does not reach the remote."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     spec: Object = {
         "holderIdentity": candidate.identity,
@@ -138,12 +149,19 @@ def held(before: Record | None, candidate: Candidate, *, node: Object | None) ->
         "renewTime": now,
     }
     meta: Object = {}
+    marks: Object = {}
     if before is None or before.holder != candidate.identity:
         spec["acquireTime"] = now
         spec["leaseTransitions"] = before.transitions + 1 if before is not None else 0
-        meta["annotations"] = {ANNOTATION_HOLDER: candidate.who}
+        marks[ANNOTATION_HOLDER] = candidate.who
         if before is not None and before.leaving:
-            meta["annotations"][ANNOTATION_LEAVING] = None
+            marks[ANNOTATION_LEAVING] = None
+    if lost != (before is not None and before.lost):
+        marks[ANNOTATION_LOST] = "true" if lost else None
+    if before is not None and before.asked and not lost:
+        marks[ANNOTATION_ASKED] = None
+    if marks:
+        meta["annotations"] = marks
     if node is not None and (before is None or before.owner != uid_of(node)):
         owner = {"apiVersion": "v1", "kind": "Node", "name": metadata(node)["name"]}
         meta["ownerReferences"] = [{**owner, "uid": uid_of(node)}]
@@ -153,9 +171,19 @@ def held(before: Record | None, candidate: Candidate, *, node: Object | None) ->
 def given_back(before: Record) -> Object:
     """The patch that makes it nobody's."""
     gone: Object = {ANNOTATION_HOLDER: None}
-    if before.leaving:
-        gone[ANNOTATION_LEAVING] = None
+    for there, name in (
+        (before.leaving, ANNOTATION_LEAVING),
+        (before.lost, ANNOTATION_LOST),
+        (before.asked, ANNOTATION_ASKED),
+    ):
+        if there:
+            gone[name] = None
     return _patch(before, {"annotations": gone}, {"holderIdentity": None})
+
+
+def asked(before: Record, candidate: Candidate) -> Object:
+    """The patch by which a candidate asks the holder for it."""
+    return _patch(before, {"annotations": {ANNOTATION_ASKED: candidate.identity}}, {})
 
 
 def leaving(before: Record, candidate: Candidate) -> Object:

@@ -6,6 +6,8 @@
 - What cannot be renewed shuts the fence. When home is back and the Lease still is ours, the fence
   opens again and work goes on. Where somebody else has it, `keep` closes the fence and raises
   `Lost`.
+- A holder that does not reach the remote says so with its renewals. A candidate that does asks for
+  the Lease, and is given it: `keep` raises `Lost`. Where nobody does, it stays with its holder.
 - `release` gives it back, and the next takes it at once. Of one that is not given back the next has
   to wait for the end.
 - Each write has the Lease's version as its condition: of two that want it, one gets it. A renewal
@@ -21,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NoReturn
@@ -28,6 +31,7 @@ from typing import NoReturn
 from bridge.node import ballot
 from bridge.node.ballot import Candidate, Record, Seen
 from bridge.node.lease import LEASE_NAMESPACE
+from bridge.node.way import Way
 from sync.informer import Informer
 from sync.kube.calls import JSON, MERGE_PATCH
 from sync.kube.client import KubeClient
@@ -44,10 +48,12 @@ log = logging.getLogger(__name__)
 #: many as the last one took, with or without an answer, up to this: a slow home is enough. Seconds
 #: until the next try.
 REQUEST_SECONDS, PATIENT_SECONDS, RETRY_SECONDS = 1.0, 10.0, 0.3
+#: Seconds between two questions whether the remote answers, while its holder does not reach it.
+ASK_SECONDS = 2.0
 
 
 class Lost(Exception):
-    """The Lease is another's now."""
+    """The Lease is another's now, or is to be."""
 
 
 class NodeLeft(Exception):
@@ -81,6 +87,8 @@ class Election:
         self._waited = self._served = ""
         # When the last request that succeeded was begun.
         self._began = 0.0
+        # When the remote may be asked next, for a holder that does not reach it.
+        self._ask_at = -math.inf
         # Seconds for the next request.
         self._patience = REQUEST_SECONDS
         # That the node goes, once it was seen.
@@ -118,7 +126,7 @@ class Election:
         seen = self._seen
         self._free = seen if seen is not None and seen.free_at <= self._clock() else None
 
-    async def win(self, fence: Fence, *, node: Callable[[], Object | None]) -> bool:
+    async def win(self, fence: Fence, *, node: Callable[[], Object | None], way: Way) -> bool:
         """Waits until the Lease is ours, and opens the fence. Raises NodeLeft.
 
         Returns whether another bridge can have written since the first look: what was read before
@@ -128,6 +136,7 @@ class Election:
             if not await self._tried(node):
                 async with self._watching() as news:
                     while not await self._tried(node):
+                        await self._ask(way)
                         news.clear()
                         with contextlib.suppress(TimeoutError):
                             async with asyncio.timeout(self._pause()):
@@ -182,6 +191,26 @@ class Election:
             return False
         return True
 
+    async def _ask(self, way: Way) -> None:
+        """Asks for the Lease of a holder that does not reach the remote, where this one does."""
+        record, now = self._seen.record if self._seen is not None else None, self._clock()
+        if record is None or not record.lost or record.asked or now < self._ask_at:
+            return
+        self._ask_at = now + ASK_SECONDS
+        if not await way.is_there():
+            return
+        try:
+            await self._patch(ballot.asked(record, self._me))
+        except KubeError as error:
+            # It has changed, for one thing, and is looked at again.
+            log.info("the lease of the election cannot be asked for: %s", error)
+            self._ask_at = now
+            return
+        self._told(
+            f"home: node {self._node}: {record.who} does not reach the remote, and this bridge "
+            "does; it asks for the lease"
+        )
+
     def _observe(self, record: Record | None, *, served: bool = True) -> None:
         before, now = self._seen, self._clock()
         seen = self._seen = ballot.look(
@@ -214,8 +243,9 @@ class Election:
 
     # -- to keep ---------------------------------------------------------------------------
 
-    async def keep(self, fence: Fence, *, node: Callable[[], Object | None]) -> NoReturn:
-        """Renews the Lease until cancelled. Raises Lost and NodeLeft, with the fence closed."""
+    async def keep(self, fence: Fence, *, node: Callable[[], Object | None], way: Way) -> NoReturn:
+        """Renews the Lease until cancelled. Raises Lost and NodeLeft, with the fence closed; but
+        open, and the Lease still ours until `release`, where it is to be another's."""
         wait, loop = ballot.RENEW_SECONDS, asyncio.get_running_loop()
         with urgent():
             while True:
@@ -223,7 +253,7 @@ class Election:
                 await asyncio.sleep(wait)
                 self.lag.observe(max(loop.time() - due, 0))
                 try:
-                    renewed = await self._renewed(fence, node())
+                    renewed = await self._renewed(fence, node(), lost=way.is_lost())
                 except (Lost, NodeLeft):
                     fence.close()
                     self.leads = False
@@ -234,14 +264,24 @@ class Election:
                     continue
                 if renewed:
                     fence.extend(self._began + ballot.RENEW_DEADLINE)
+                    self._give_way()
                     wait = max(self._began + ballot.RENEW_SECONDS - self._clock(), 0)
                 else:
                     wait = 0
 
-    async def _renewed(self, fence: Fence, node: Object | None) -> bool:
+    def _give_way(self) -> None:
+        """Raises Lost where this bridge does not reach the remote, and one that does has asked."""
+        mine = self._mine
+        if mine is not None and mine.lost and mine.asked not in ("", self._me.identity):
+            raise Lost(
+                f"home: this bridge does not reach the remote, and another does: it gives node "
+                f"{self._node} to that one"
+            )
+
+    async def _renewed(self, fence: Fence, node: Object | None, *, lost: bool) -> bool:
         """Renews it, or finds out why not: False where it is to be tried again at once."""
         try:
-            await self._write(self._mine, node)
+            await self._write(self._mine, node, lost=lost)
         except (Conflict, NotFound):
             self._mine = self._settled(await self._get(), fence)
             return False
@@ -294,10 +334,12 @@ class Election:
         except NotFound:
             return None
 
-    async def _write(self, before: Record | None, node: Object | None) -> None:
+    async def _write(
+        self, before: Record | None, node: Object | None, *, lost: bool = False
+    ) -> None:
         """Takes or renews it, as it was ``before``; makes it where there was none."""
         began = self._clock()
-        body = ballot.held(before, self._me, node=node)
+        body = ballot.held(before, self._me, node=node, lost=lost)
         if before is None:
             body["metadata"]["name"] = self._name
             path = LEASES.path(namespace=LEASE_NAMESPACE)

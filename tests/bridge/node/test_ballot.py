@@ -122,6 +122,24 @@ def test_a_renewal_says_the_time_alone() -> None:
     assert patch["spec"].keys() == {"holderIdentity", "leaseDurationSeconds", "renewTime"}
 
 
+def test_what_a_holder_says_of_the_remote_is_written_when_it_changes() -> None:
+    mine = record("me_1")
+    lost = ballot.held(mine, ME, node=None, lost=True)
+    assert lost["metadata"]["annotations"] == {ballot.ANNOTATION_LOST: "true"}
+    marks = {ballot.ANNOTATION_LOST: "true", ballot.ANNOTATION_ASKED: "other"}
+    asked = ballot.read(lease("me_1", annotations=marks))
+    assert (asked.lost, asked.asked) == (True, "other")
+    assert "annotations" not in ballot.held(asked, ME, node=None, lost=True)["metadata"]
+    gone = dict.fromkeys(marks)
+    assert ballot.held(asked, ME, node=None)["metadata"]["annotations"] == gone
+    given = ballot.given_back(asked)["metadata"]["annotations"]
+    assert given == {ballot.ANNOTATION_HOLDER: None, **gone}
+    asks = ballot.asked(mine, ME)
+    assert asks["metadata"]["annotations"] == {ballot.ANNOTATION_ASKED: ME.identity}
+    assert asks["metadata"]["resourceVersion"] == mine.version
+    assert asks["spec"] == {}
+
+
 def test_the_node_owns_it_as_soon_as_there_is_one_and_when_it_is_another() -> None:
     mine = record("me_1")
     assert "ownerReferences" not in ballot.held(mine, ME, node=None)["metadata"]

@@ -17,7 +17,7 @@ import pytest
 
 from bridge.node import ballot
 from bridge.node.ballot import LEASE_SECONDS, RENEW_DEADLINE, RENEW_SECONDS, Candidate
-from bridge.node.election import Election, Lost, NodeLeft
+from bridge.node.election import ASK_SECONDS, Election, Lost, NodeLeft
 from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, Conflict, NotFound, Unreachable
 from sync.kube.fence import Fence
@@ -109,6 +109,23 @@ class _Measures:
         self.watch_failures: Counter[str] = Counter()
 
 
+class FakeWay:
+    """One bridge's way to the remote."""
+
+    def __init__(self) -> None:
+        self.lost = False
+        self.answers = True
+        self.asked = 0
+
+    def is_lost(self) -> bool:
+        return self.lost
+
+    async def is_there(self) -> bool:
+        self.asked += 1
+        await asyncio.sleep(0.01)
+        return self.answers and not self.lost
+
+
 class Bridge:
     """One candidate: it stands by, serves, and stands by again. Its clock is ``ahead`` of the
     others', and its process can stand still."""
@@ -116,6 +133,7 @@ class Bridge:
     def __init__(self, home: Home, name: str, *, ahead: float = 0.0) -> None:
         self._home = home
         self.link = Link(home)
+        self.way = FakeWay()
         self.told: list[str] = []
         self.fence = Fence(clock=self.clock)
         self.lives = 0
@@ -148,11 +166,15 @@ class Bridge:
         while True:
             self.lives += 1
             self.fence = Fence(clock=self.clock)
+            while self.way.lost:  # noqa: ASYNC110  # its caches do not fill
+                await asyncio.sleep(0.1)
             try:
-                await self.election.win(self.fence, node=lambda: None)
-                await self.election.keep(self.fence, node=lambda: NODE)
+                await self.election.win(self.fence, node=lambda: None, way=self.way)
+                await self.election.keep(self.fence, node=lambda: NODE, way=self.way)
             except Lost as lost:
                 self.lost.append(str(lost))
+                self.fence.close()
+                await self.election.release()
 
     def kill(self) -> None:
         """As `kill -9`: nothing more is done or given back."""
@@ -473,6 +495,55 @@ async def test_one_that_begins_beside_a_leave_that_was_killed_waits_and_leads(ho
     assert not ballot.read(home.lease or {}).leaving
 
 
+# -- the way to the remote -------------------------------------------------------------------
+
+
+@on_virtual_time
+async def test_one_that_does_not_reach_the_remote_gives_way_to_one_that_does(home: Home) -> None:
+    first = Bridge(home, "first").start()
+    await until(lambda: first.fence.is_open, within=TAKEOVER)
+    second = Bridge(home, "second").start(watches=True)
+    await asyncio.sleep(20)
+    assert second.way.asked == 0, "nobody asks while all is well"
+    first.way.lost = True
+    await until(lambda: second.fence.is_open, within=3 * TAKEOVER)
+    assert not first.fence.is_open
+    assert "gives node virtual to that one" in first.lost[0]
+    assert "it asks for the lease" in second.told[-1]
+    record = ballot.read(home.lease or {})
+    assert (record.lost, record.asked, record.holder) == (False, "", "second_id")
+    await asyncio.sleep(20)
+    assert second.fence.is_open, "and stays there"
+    second.way.lost, first.way.lost = True, False
+    await until(lambda: first.fence.is_open, within=3 * TAKEOVER)
+
+
+@on_virtual_time
+async def test_where_nobody_reaches_the_remote_the_lease_stays(home: Home) -> None:
+    first = Bridge(home, "first").start()
+    await until(lambda: first.fence.is_open, within=TAKEOVER)
+    second = Bridge(home, "second").start(watches=True)
+    first.way.lost, second.way.answers = True, False
+    for _ in range(300):
+        await asyncio.sleep(0.1)
+        assert first.fence.is_open
+    assert second.way.asked <= 30 / ASK_SECONDS + 1, "every so often"
+    assert not first.lost
+    first.way.lost = False
+    await asyncio.sleep(RENEW_SECONDS + 1)
+    assert not ballot.read(home.lease or {}).lost, "it says when all is well again"
+
+
+@on_virtual_time
+async def test_one_that_was_asked_and_reaches_the_remote_again_keeps_it(home: Home) -> None:
+    first = Bridge(home, "first").start()
+    await until(lambda: first.fence.is_open, within=TAKEOVER)
+    home.change({"metadata": {"annotations": {ballot.ANNOTATION_ASKED: "another"}}})
+    await asyncio.sleep(2 * RENEW_SECONDS)
+    assert first.fence.is_open
+    assert not ballot.read(home.lease or {}).asked
+
+
 # -- whatever happens ----------------------------------------------------------------------
 
 
@@ -504,13 +575,16 @@ async def _something(home: Home, bridges: list[Bridge], rng: random.Random) -> N
     bridge = rng.choice(bridges)
     link = bridge.link
     link.cut, link.slow, link.late, link.answers = False, 0.005, 0.0, True
-    match rng.randrange(9):
+    bridge.way.lost = False
+    match rng.randrange(11):
         case 0 | 1:
             link.cut = True
         case 2:
             link.slow = rng.uniform(0.1, 3)
         case 3:
             link.answers = False
+        case 7 | 8:
+            bridge.way.lost = True
         case 6:
             link.late = rng.uniform(0.1, 3)
         case 4:
