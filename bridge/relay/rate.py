@@ -14,6 +14,9 @@ from contextlib import asynccontextmanager
 from sync.fairqueue import FairQueue
 from sync.store import Key
 
+#: Of a token: what rounding takes from one. No timer can be set for so little.
+_NOTHING = 1e-6
+
 
 class Bucket:
     """So many tokens a second. Times are the loop's."""
@@ -39,7 +42,8 @@ class Bucket:
         """Seconds until the next token is there."""
         self._tokens = min(self._most, self._tokens + (now - self._at) * self._rate)
         self._at = now
-        return max(0.0, (1.0 - self._tokens) / self._rate)
+        missing = 1.0 - self._tokens
+        return missing / self._rate if missing > _NOTHING else 0.0
 
 
 class Turns:
