@@ -25,6 +25,7 @@ from e2e.clusters.fixture import settings_from_environment
 from e2e.clusters.model import Cluster, silent
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, is_ready, uids, wait_for
+from e2e.podprocesses import processes
 from e2e.replicas import Second, second
 from e2e.test_relay import all_ready, deployment, files, service
 from e2e.workloads import pod, shell
@@ -198,17 +199,6 @@ def test_who_takes_over_fetches_what_the_relay_pod_holds(bridged: Bridged, other
     assert all(name.startswith("web-near") for name in seen), seen
     assert uids(relays(bridged)) == before
     assert len(slices(bridged)) == 2
-
-
-def processes(pod: Json) -> list[int]:
-    """What runs in a relay pod, as this machine knows it: nothing in the image could be asked."""
-    found = []
-    host = f"HOSTNAME={pod['metadata']['name']}".encode()
-    for process in Path("/proc").glob("[1-9]*"):
-        with contextlib.suppress(OSError):
-            if host in (process / "environ").read_bytes().split(b"\0"):
-                found.append(int(process.name))
-    return found
 
 
 def test_a_relay_pod_that_hangs_is_replaced(bridged: Bridged) -> None:
