@@ -40,6 +40,7 @@ from sync.namespaces import Namespaces
 from sync.relay import AFTERGLOW
 from sync.relayslices import RelaySlices
 from sync.scopes import Scopes
+from sync.servicenews import ServiceNews
 from sync.store import Key
 from translators import endpointslice, naming, relayback, relaypod
 from translators import service as services
@@ -159,12 +160,10 @@ class RelayBack:
         self._remote_pods = remote_pods
         self._services = services
         self._slices = RelaySlices(remote, slices, services, remote_pods, self._identity)
-        self._events = events
+        self._news = ServiceNews(events)
         self._linger = linger
         self._states: dict[HomeNamespace, _State] = {}
         self._populated: set[HomeNamespace] = set()
-        # What was said of a Service, so that it is said once.
-        self._told: dict[tuple[Key, str], str] = {}
         self.controller: Controller[HomeNamespace] = Controller(
             "relay-back", self._reconcile, workers=WORKERS, kind="Namespace"
         )
@@ -176,7 +175,10 @@ class RelayBack:
     def home_changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
         """A Service or its endpoints changed at home, among other kinds."""
         if self._carriers is not None and resource in (SERVICES, ENDPOINT_SLICES):
-            self.controller.queue.add(HomeNamespace(namespace_of(new or old or {})))
+            it = new or old or {}
+            if resource is SERVICES and new is None:
+                self._news.forget(Key(namespace_of(it), name_of(it)))
+            self.controller.queue.add(HomeNamespace(namespace_of(it)))
 
     def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
         """A pod of the node came or went; the first or the last of its namespace counts."""
@@ -284,7 +286,7 @@ class RelayBack:
             plan = relayback.plan(service, slices, self._identity)
             if plan.left_out:
                 said = "pods in the remote do not reach home's pods through this Service: "
-                self._say(service, "RelayBackLeftOut", said + "; ".join(plan.left_out))
+                self._news.once(service, "RelayBackLeftOut", said + "; ".join(plan.left_out))
             if plan.targets:
                 found[name] = plan
         return found
@@ -406,20 +408,11 @@ class RelayBack:
 
     # -- what is told ----------------------------------------------------------------------
 
-    def _say(self, service: Object, reason: str, message: str) -> None:
-        """An Event of home's Service, once."""
-        key = Key(namespace_of(service), name_of(service))
-        if self._told.get((key, reason)) != message:
-            self._told[key, reason] = message
-            self._events.warn(service, reason, message)
-            where = about("Service", key.name, namespace=key.namespace, cluster="home")
-            changes.info("Service %s: %s", key, message, extra=where)
-
     def _say_all(self, turn: _Turn, reason: str, message: str) -> None:
         """The same of all Services that are carried."""
         for service in self._scoped(turn.home):
             if name_of(service) in turn.plans:
-                self._say(service, reason, message)
+                self._news.once(service, reason, message)
 
     def _say_standing(self, turn: _Turn, standing: relaypod.Standing) -> None:
         """What keeps relay pods from serving."""

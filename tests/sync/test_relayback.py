@@ -446,6 +446,24 @@ async def test_what_cannot_be_carried_is_told_once(there: There) -> None:
     assert event["count"] == 1
 
 
+async def test_a_service_that_is_made_anew_is_told_anew(there: There) -> None:
+    there.world.home.put(service("headless", clusterIP="None"))
+    there.world.home.put(endpoints("10.1.0.7", name="headless"))
+    await there.start()
+    await there.world.told("RelayBackLeftOut")
+    there.world.home.delete(SERVICES, "headless", "default")
+    await there.world.settle()
+    there.world.home.put(service("headless", clusterIP="None"))
+    await there.world.settle()
+
+    def told() -> set[str]:
+        events = there.world.home.objects(EVENTS)
+        left_out = [it for it in events if it["reason"] == "RelayBackLeftOut"]
+        return {it["involvedObject"]["uid"] for it in left_out}
+
+    await there.world.home.until(lambda: len(told()) == 2)
+
+
 async def test_nothing_of_homes_endpoints_is_copied(there: There) -> None:
     """Nobody in the remote could reach them."""
     await there.serve()
