@@ -114,24 +114,24 @@ class Station:
                     why = str(error)
                     level = logging.WARNING if isinstance(error, words.BadLine) else logging.INFO
                     again = AGAIN_VERSION if isinstance(error, OtherVersion) else None
-                    self._count(error)
+                    self._silent += isinstance(error, Silent)
+                    self._hears(silent=self._silent >= SILENT)
             if why != said:
                 said = why
                 log.log(level, "relay: pod %s is not spoken to: %s", self, why, extra=self.about)
             await asyncio.sleep(again or backoff.next())
-
-    def _count(self, error: Exception) -> None:
-        if isinstance(error, Silent):
-            self._silent += 1
-            if self._silent >= SILENT:
-                self._hears(silent=True)
 
     async def _speak(self, backoff: Backoff) -> None:
         """One control, to its end. Raises KubeError, OSError, ValueError where there is none."""
         upgraded = await dial(self._remote, self.backend)
         reader = asyncio.StreamReader(limit=words.LINE)
         wrong: list[str] = []
-        control = Channels(asyncio.StreamReaderProtocol(reader), wrong.append)
+
+        def failed(why: str) -> None:
+            wrong.append(why)
+            control.abort()  # whatever the kubelet does: nothing will be said any more
+
+        control = Channels(asyncio.StreamReaderProtocol(reader), failed)
         upgraded.take(control)
         try:
             self._control = control
