@@ -223,7 +223,7 @@ spec:
     - name: main
       image: IMAGE
       command: [sh, -c, "mkdir /www; head -c 60000000 /dev/urandom >/www/big; sha256sum /www/big
-        >/www/sum; (while true; do nc -l -p 9000 -e sh -c 'head -n 1; sleep 2; echo late'; done) &
+        >/www/sum; (while true; do nc -l -p 9000 -e sh -c 'THE-ANSWER'; done) &
         httpd -f -p 8080 -h /www"]
       ports: [{name: http, containerPort: 8080}]
       readinessProbe: {httpGet: {path: /sum, port: 8080}, periodSeconds: 1}
@@ -247,13 +247,18 @@ spec: {clusterIP: None, selector: {app: file}, ports: [{port: 8080}]}
 """
 
 
+def files(node: str, answer: str) -> str:
+    """A pod that serves a large file, its checksum, and at another port what the script says; with
+    Services, some of which cannot be carried."""
+    text = _FILE.replace("THE-NODE", node).replace("THE-ANSWER", answer)
+    return text.replace("IMAGE", BUSYBOX)
+
+
 @pytest.mark.join("--network=relay")
 def test_what_goes_through_arrives_whole_and_what_cannot_is_said(bridged: Bridged) -> None:
     """A large body, an answer after the client's end, a port on which nothing listens, a crash of
     the bridge, and its leaving."""
-    bridged.apply(
-        _FILE.replace("THE-NODE", bridged.node).replace("IMAGE", BUSYBOX) + client(bridged)
-    )
+    bridged.apply(files(bridged.node, "head -n 1; sleep 2; echo late") + client(bridged))
     all_ready(bridged, 2)
     wait_for(lambda: slices(bridged), "an endpoint")
     host = address(bridged, "file")

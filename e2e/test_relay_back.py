@@ -7,7 +7,10 @@ carried.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import time
 from collections import Counter
@@ -22,15 +25,18 @@ from e2e.clusters.fixture import settings_from_environment
 from e2e.clusters.model import Cluster, silent
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, is_ready, uids, wait_for
+from e2e.podprocesses import processes
 from e2e.replicas import Second, second
-from e2e.test_relay import all_ready, deployment, service
-from e2e.workloads import BUSYBOX, pod, shell
+from e2e.test_relay import all_ready, deployment, files, service
+from e2e.workloads import pod, shell
 
 #: The relay pods, and the slices that lead to them.
 RELAYS = "cluster-bridge.io/relay=pod"
 SLICES = "cluster-bridge.io/relay!=pod,cluster-bridge.io/relay"
 #: Seconds after a restart in which new connections work.
 BACK = 2.0
+#: Seconds until there is another relay pod when one hangs.
+REPLACED = 60.0
 #: What Pod Security's strictest standard asks of a pod.
 _RESTRICTED = {
     "runAsNonRoot": True,
@@ -195,46 +201,47 @@ def test_who_takes_over_fetches_what_the_relay_pod_holds(bridged: Bridged, other
     assert len(slices(bridged)) == 2
 
 
-_FILE = """
-apiVersion: v1
-kind: Pod
-metadata: {name: file, labels: {app: file}}
-spec:
-  nodeSelector: {kubernetes.io/hostname: THE-NODE}
-  terminationGracePeriodSeconds: 0
-  containers:
-    - name: main
-      image: IMAGE
-      command: [sh, -c, "mkdir /www; head -c 60000000 /dev/urandom >/www/big; sha256sum /www/big
-        >/www/sum; (while true; do nc -l -p 9000 -e sh -c 'sha256sum; sleep 1; echo late'; done) &
-        httpd -f -p 8080 -h /www"]
-      ports: [{name: http, containerPort: 8080}]
-      readinessProbe: {httpGet: {path: /sum, port: 8080}, periodSeconds: 1}
----
-apiVersion: v1
-kind: Service
-metadata: {name: file}
-spec:
-  selector: {app: file}
-  ports:
-    - {name: http, port: 80, targetPort: http}
-    - {name: late, port: 90, targetPort: 9000}
-    - {name: dead, port: 91, targetPort: 9999}
-    - {name: udp, port: 92, protocol: UDP}
----
-apiVersion: v1
-kind: Service
-metadata: {name: headless}
-spec: {clusterIP: None, selector: {app: file}, ports: [{port: 8080}]}
----
-"""
+def test_a_relay_pod_that_hangs_is_replaced(bridged: Bridged) -> None:
+    """Its process stands still, and the remote takes it for Ready."""
+    bridged.apply(client(bridged) + service("web"))
+    bridged.apply(deployment("web", "near", bridged.home.node_names[0], 1))
+    all_ready(bridged, 2)
+    whole(bridged, 1)
+    wait_for(lambda: ask(bridged).startswith("web-near"), "home's pods answer")
+    (first,) = relays(bridged)
+    stopped = processes(first)
+    assert stopped
+    for process in stopped:
+        os.kill(process, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        wait_for(
+            lambda: any(
+                it["metadata"]["uid"] != first["metadata"]["uid"] for it in relays(bridged)
+            ),
+            "another relay pod",
+            seconds=REPLACED,
+        )
+        wait_for(lambda: ask(bridged).startswith("web-near"), "home's pods answer")
+        print(f"home's pods answer {time.monotonic() - began:.1f} s after it hangs")
+    finally:
+        for process in stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)
+    (said,) = [
+        it
+        for it in get(bridged.home, "events", namespace=bridged.namespace)
+        if it["reason"] == "RelayBackSilent"
+    ]
+    assert first["metadata"]["name"] in said["message"]
+    wait_for(lambda: len(relays(bridged)) == 1, "the first has ended")
 
 
 def test_what_goes_through_arrives_whole_and_what_cannot_is_said(bridged: Bridged) -> None:
     """Large bodies both ways, an end of one direction, a port on which nothing listens, a Service
     with pods on both sides, a crash of the bridge, and what is left when nothing needs it."""
     near, far = bridged.home.node_names[0], bridged.node
-    text = _FILE.replace("THE-NODE", near).replace("IMAGE", BUSYBOX)
+    text = files(near, "sha256sum; sleep 1; echo late")
     both = service("web") + deployment("web", "near", near, 1) + deployment("web", "far", far, 1)
     bridged.apply(text + both + client(bridged))
     all_ready(bridged, 4)

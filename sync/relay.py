@@ -28,6 +28,7 @@ from sync.kube.client import KubeClient
 from sync.kube.resources import ENDPOINT_SLICES, SERVICES, Resource
 from sync.pods import Pods
 from sync.scopes import Scopes
+from sync.servicenews import ServiceNews
 from sync.slicewriter import SliceWriter
 from sync.store import Key, key_of
 from translators import endpointslice, naming, relay
@@ -99,7 +100,7 @@ class Relay:
         self._pods = pods
         self._home_pods = home_pods
         self._remote_pods = remote_pods
-        self._events = events
+        self._news = ServiceNews(events)
         self.slices = Informer(
             home,
             ENDPOINT_SLICES,
@@ -109,8 +110,6 @@ class Relay:
         self._writer = SliceWriter(home, self.slices)
         self._away = False
         self._patience: asyncio.TimerHandle | None = None
-        # What was said of a Service, so that it is said once.
-        self._told: dict[Key, str] = {}
         # When it was said of a Service that its connections are refused (the loop's time).
         self._limited_at: dict[Key, float] = {}
         self.controller: Controller[Key] = Controller(
@@ -214,12 +213,14 @@ class Relay:
             return  # NB: the namespace is being listed; its keys come again when that is done.
         service = scope.informers[SERVICES].store.get(key) if scope is not None else None
         if service is None:
-            self._told.pop(key, None)
+            self._news.forget(key)
             self._limited_at.pop(key, None)
         plan = relay.NOTHING
         if service is not None and not is_deleting(service):
             plan = relay.plan(service, self._behind(service), address=self._address)
-            self._tell(key, service, plan)
+            if plan.left_out:
+                said = "pods in the remote are not reached through this Service: "
+                self._news.once(service, "RelayLeftOut", said + "; ".join(plan.left_out))
         if self._away:
             plan = relay.NOTHING
         present = self.slices.store.by_index("service", key)
@@ -228,7 +229,7 @@ class Relay:
             ports = await self._listeners.serve(key, plan, known)
         except NoPort as error:
             if service is not None:
-                self._say(key, service, "RelayNoPort", str(error))
+                self._news.once(service, "RelayNoPort", str(error))
             raise Waiting("RelayNoPort", str(error)) from error
         await self._write(key, service, ports, present)
 
@@ -258,19 +259,6 @@ class Relay:
 
     # -- what cannot be done ---------------------------------------------------------------
 
-    def _tell(self, key: Key, service: Object, plan: Plan) -> None:
-        if plan.left_out:
-            said = "pods in the remote are not reached through this Service: "
-            self._say(key, service, "RelayLeftOut", said + "; ".join(plan.left_out))
-
-    def _say(self, key: Key, service: Object, reason: str, message: str) -> None:
-        """An Event, once."""
-        if self._told.get(key) != message:
-            self._told[key] = message
-            self._events.warn(service, reason, message)
-            where = about("Service", key.name, namespace=key.namespace, cluster="home")
-            changes.info("Service %s: %s", key, message, extra=where)
-
     def _limited(self, key: Key, why: str) -> None:
         """Connections are refused. Thousands may be in a second: an Event is for the first."""
         now = asyncio.get_running_loop().time()
@@ -282,9 +270,7 @@ class Relay:
             return
         self._limited_at[key] = now
         message = f"connections to pods in the remote are refused: {why}"
-        self._events.warn(service, "RelayLimited", message)
-        where = about("Service", key.name, namespace=key.namespace, cluster="home")
-        changes.info("Service %s: %s", key, message, extra=where)
+        self._news.tell(service, "RelayLimited", message)
 
     # -- what is known ---------------------------------------------------------------------
 

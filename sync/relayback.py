@@ -6,6 +6,8 @@ speaks to it. A key is a home namespace.
 
 - A Service has endpoints of ours while it is copied, has ready pods at home, and a relay pod says
   that it listens for it. A control that ends is given `PATIENCE` to come back.
+- A relay pod that hangs is deleted, and another is made; at greater and greater intervals while
+  none serves.
 - A relay pod that somebody deletes, or that was made in another way, serves until its successor
   does, and is spoken to for `LINGER` seconds after that: kube-proxies have to learn of it. So it is
   with a port that nobody needs any more.
@@ -38,11 +40,13 @@ from sync.namespaces import Namespaces
 from sync.relay import AFTERGLOW
 from sync.relayslices import RelaySlices
 from sync.scopes import Scopes
+from sync.servicenews import ServiceNews
 from sync.store import Key
 from translators import endpointslice, naming, relayback, relaypod
 from translators import service as services
 from translators.policy import Policy
 from translators.relayback import Plan, Slot, Way
+from translators.relaypod import UNHEARD, Heard
 from translators.types import (
     HomeNamespace,
     Object,
@@ -74,11 +78,11 @@ class Carriers(Protocol):
     def show(self, home: HomeNamespace, pods: Sequence[Object], ways: Mapping[int, Way]) -> None:
         """These pods are the namespace's: have each listen on these ports, and carry so."""
 
-    def listening(self, pod: Object) -> frozenset[int]:
-        """The ports that the pod listens on, as far as it says so to this bridge, now."""
+    def heard(self, pod: Object) -> Heard:
+        """What is known of the pod by what it says to this bridge."""
 
     def on_change(self, handler: Callable[[HomeNamespace], None]) -> None:
-        """Calls ``handler`` when `listening` of a pod of the namespace has changed."""
+        """Calls ``handler`` when what is `heard` of a pod of the namespace has changed."""
 
     async def run(self) -> None:
         """Carries connections until cancelled, and ends all that is open then."""
@@ -103,6 +107,8 @@ class _State:
     anew: float = 0.0
     """When the next relay pod may be made."""
     backoff: Backoff = field(default_factory=lambda: Backoff(first=ANEW, cap=ANEW_CAP))
+    failed: frozenset[str] = frozenset()
+    """UIDs of pods that have failed and are still there: each is held off for once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +160,10 @@ class RelayBack:
         self._remote_pods = remote_pods
         self._services = services
         self._slices = RelaySlices(remote, slices, services, remote_pods, self._identity)
-        self._events = events
+        self._news = ServiceNews(events)
         self._linger = linger
         self._states: dict[HomeNamespace, _State] = {}
         self._populated: set[HomeNamespace] = set()
-        # What was said of a Service, so that it is said once.
-        self._told: dict[tuple[Key, str], str] = {}
         self.controller: Controller[HomeNamespace] = Controller(
             "relay-back", self._reconcile, workers=WORKERS, kind="Namespace"
         )
@@ -171,7 +175,10 @@ class RelayBack:
     def home_changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
         """A Service or its endpoints changed at home, among other kinds."""
         if self._carriers is not None and resource in (SERVICES, ENDPOINT_SLICES):
-            self.controller.queue.add(HomeNamespace(namespace_of(new or old or {})))
+            it = new or old or {}
+            if resource is SERVICES and new is None:
+                self._news.forget(Key(namespace_of(it), name_of(it)))
+            self.controller.queue.add(HomeNamespace(namespace_of(it)))
 
     def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
         """A pod of the node came or went; the first or the last of its namespace counts."""
@@ -242,21 +249,20 @@ class RelayBack:
         needed = frozenset(ports[slot] for slot in turn.slots if slot in ports)
         stays = self._is_needed(turn)
         standing = relaypod.stand(
-            turn.pods, wanted=self._hash if stays else None, listening=self._listens_on(needed)
+            turn.pods,
+            wanted=self._hash if stays else None,
+            listening=self._listens_on(needed),
+            silent=lambda pod: self._heard(pod).silent,
         )
         self._show(turn, standing, needed)
         await self._slices.write(self._wanted(turn, standing), turn.present)
+        self._say_standing(turn, standing)
+        self._hold_off(turn, standing)
         for pod in standing.delete:
             await self._client.delete(
                 PODS, name_of(pod), namespace=namespace_of(pod), uid=uid_of(pod)
             )
             self._say_pod(home, pod, "removed from the remote")
-        if why := relaypod.obstacle(turn.pods):
-            where = self._identity.remote_namespace(home)
-            said = f"the relay pod in namespace {where} of the remote cluster does not run: {why}"
-            self._say_all(turn, "RelayBackWaiting", f"{said} (image {self._policy.relay_image})")
-        if standing.ended:
-            turn.state.anew = max(turn.state.anew, turn.now + turn.state.backoff.next())
         if standing.create:
             await self._create(turn)
         if not (stays or turn.pods or turn.present):
@@ -280,7 +286,7 @@ class RelayBack:
             plan = relayback.plan(service, slices, self._identity)
             if plan.left_out:
                 said = "pods in the remote do not reach home's pods through this Service: "
-                self._say(service, "RelayBackLeftOut", said + "; ".join(plan.left_out))
+                self._news.once(service, "RelayBackLeftOut", said + "; ".join(plan.left_out))
             if plan.targets:
                 found[name] = plan
         return found
@@ -369,6 +375,13 @@ class RelayBack:
                 wanted |= {name_of(it): it for it in kept}
         return wanted
 
+    def _hold_off(self, turn: _Turn, standing: relaypod.Standing) -> None:
+        """After one that has failed the next is made a while later."""
+        state, failed = turn.state, frozenset(map(uid_of, standing.failed))
+        if failed - state.failed:
+            state.anew = max(state.anew, turn.now + state.backoff.next())
+        state.failed = failed
+
     # -- writing ---------------------------------------------------------------------------
 
     async def _create(self, turn: _Turn) -> None:
@@ -395,20 +408,26 @@ class RelayBack:
 
     # -- what is told ----------------------------------------------------------------------
 
-    def _say(self, service: Object, reason: str, message: str) -> None:
-        """An Event of home's Service, once."""
-        key = Key(namespace_of(service), name_of(service))
-        if self._told.get((key, reason)) != message:
-            self._told[key, reason] = message
-            self._events.warn(service, reason, message)
-            where = about("Service", key.name, namespace=key.namespace, cluster="home")
-            changes.info("Service %s: %s", key, message, extra=where)
-
     def _say_all(self, turn: _Turn, reason: str, message: str) -> None:
         """The same of all Services that are carried."""
         for service in self._scoped(turn.home):
             if name_of(service) in turn.plans:
-                self._say(service, reason, message)
+                self._news.once(service, reason, message)
+
+    def _say_standing(self, turn: _Turn, standing: relaypod.Standing) -> None:
+        """What keeps relay pods from serving."""
+        where = f"in namespace {self._identity.remote_namespace(turn.home)} of the remote cluster"
+        image = f"(image {self._policy.relay_image})"
+        if why := relaypod.obstacle(turn.pods):
+            said = f"the relay pod {where} does not run: {why} {image}"
+            self._say_all(turn, "RelayBackWaiting", said)
+        for pod in standing.failed:
+            if self._heard(pod).silent:
+                said = f"the relay pod {name_of(pod)} {where} does not answer: it is replaced"
+                self._say_all(turn, "RelayBackSilent", said)
+        if standing.stays is not None and (unlike := self._heard(standing.stays).unlike):
+            said = f"the relay pod {where} is of another version {image}: {unlike}"
+            self._say_all(turn, "RelayBackVersion", said)
 
     def _say_pod(self, home: HomeNamespace, pod: Object, what: str) -> None:
         where = about("Pod", name_of(pod), namespace=namespace_of(pod), cluster="remote")
@@ -446,14 +465,12 @@ class RelayBack:
             return None
         return copy
 
+    def _heard(self, pod: Object) -> Heard:
+        return self._carriers.heard(pod) if self._carriers is not None else UNHEARD
+
     def _listens_on(self, ports: frozenset[int]) -> Callable[[Object], bool]:
         """Whether a pod listens on all of these, and is spoken to."""
-        carriers = self._carriers
-
-        def listens(pod: Object) -> bool:
-            return carriers is not None and bool(ports) and ports <= carriers.listening(pod)
-
-        return listens
+        return lambda pod: bool(ports) and ports <= self._heard(pod).listening
 
 
 def _shape(copy: Object | None) -> object:

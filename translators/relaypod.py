@@ -129,22 +129,44 @@ def _spec(image: str, node_selector: Mapping[str, str]) -> Object:
 
 
 @dataclass(frozen=True, slots=True)
+class Heard:
+    """What a bridge knows of a relay pod by what it says, and by what it does not."""
+
+    listening: frozenset[int] = frozenset()
+    """The ports that it listens on, as far as it says so now."""
+    silent: bool = False
+    """Whether it hangs: it can be spoken to, and does not answer."""
+    unlike: str = ""
+    """How its version differs from the bridge's, and what to do, for people."""
+
+
+UNHEARD = Heard()
+
+
+@dataclass(frozen=True, slots=True)
 class Standing:
     """What is to become of a namespace's relay pods."""
 
     create: bool
     delete: tuple[Object, ...]
-    ended: bool
-    """Whether one of those that are deleted has ended by itself: then its successor may, too."""
+    failed: tuple[Object, ...]
+    """Of those that are deleted, the ones that have ended by themselves or hang: then their
+    successor may, too."""
     serving: tuple[Object, ...]
     """Those that can be spoken to, the best first: what the first one listens on it serves."""
+    stays: Object | None
+    """The one that is to be there."""
 
 
 def stand(
-    pods: Iterable[Object], *, wanted: str | None, listening: Callable[[Object], bool]
+    pods: Iterable[Object],
+    *,
+    wanted: str | None,
+    listening: Callable[[Object], bool],
+    silent: Callable[[Object], bool],
 ) -> Standing:
     """Decides. ``wanted`` is the hash of the pod that is to be there, None for none; ``listening``
-    says whether the pod does all that it is asked for.
+    says whether the pod does all that it is asked for, ``silent`` whether it hangs.
 
     A pod that is deleted by somebody, or made in another way, serves until its successor does.
     """
@@ -152,22 +174,23 @@ def stand(
     ended = [it for it in present if _phase(it) in ("Succeeded", "Failed")]
     going = [it for it in present if is_deleting(it) and it not in ended]
     alive = [it for it in present if it not in ended and it not in going]
-    right = [it for it in alive if _hash(it) == wanted]
-    old = [it for it in alive if it not in right]
+    hangs = [it for it in alive if silent(it)]
+    right = [it for it in alive if it not in hangs and _hash(it) == wanted]
+    old = [it for it in alive if it not in hangs and it not in right]
     serves = any(map(listening, right))
     # Of several right ones, which only a race can make, the one that serves stays.
     stays = next(filter(listening, right), right[0] if right else None)
-    delete = [it for it in ended if not is_deleting(it)]
-    failed = bool(delete)
-    delete += [it for it in right if it is not stays]
+    failed = [*(it for it in ended if not is_deleting(it)), *hangs]
+    delete = [*failed, *(it for it in right if it is not stays)]
     if wanted is None or serves:
         delete += old
-    order: Sequence[Object] = [*right, *reversed(old), *reversed(going)]
+    order: Sequence[Object] = [*right, *reversed(old), *reversed(going), *hangs]
     return Standing(
         create=wanted is not None and not right,
         delete=tuple(delete),
-        ended=failed,
+        failed=tuple(failed),
         serving=tuple(it for it in order if _is_reachable(it)),
+        stays=stays,
     )
 
 

@@ -1,8 +1,8 @@
 """Carries connections from pods of the remote to home's pods, as relay pods tell of them.
 
-To each relay pod that `sync.relayback` shows there is one connection for control, by a port-forward
-through the remote's API server, opened again when it ends. For each connection that has arrived in
-the pod one more is opened, and joined to one that is dialled to a ready pod at home.
+To each relay pod that `sync.relayback` shows there is one connection for control
+(`bridge.relay.backstation`). For each connection that has arrived in the pod one more port-forward
+is opened, and joined to a connection that is dialled to a ready pod at home.
 
 - Where a connection leads is decided here alone, by the port that it arrived at and by what was
   shown last (`translators.relayback.Plan`): the relay pod names no address. One that lies reaches
@@ -12,7 +12,6 @@ the pod one more is opened, and joined to one that is dialled to a ready pod at 
 - Connections that are carried go on when their Service or the control is gone; they end with either
   side, after the idle time, or with the bridge.
 - What was broken off on one side is reset on the other, so that nobody takes a part for the whole.
-- A bridge that may not write opens no control: the one that serves the node has it.
 """
 
 from __future__ import annotations
@@ -32,21 +31,20 @@ from bridge.kubelet.tunnel import Tunnel
 from bridge.relay import backwords as words
 from bridge.relay.backchunks import Chunks, Watched
 from bridge.relay.backmeasures import BackMeasures
+from bridge.relay.backstation import Station
 from bridge.relay.channels import Channels
 from bridge.relay.connections import reset
 from bridge.relay.dial import dial
 from bridge.settings import RelaySettings
 from sync import defects
 from sync.about import about
-from sync.backoff import Backoff
 from sync.kube.access import Access
 from sync.kube.errors import KubeError
 from sync.kube.sockets import tunnel_socket
 from sync.kube.upgrade import Upgraded
-from translators.relay import Backend
 from translators.relayback import Target, Way
-from translators.relaypod import CONTROL_PORT
-from translators.types import HomeNamespace, Object, RemoteUid, name_of, namespace_of, uid_of
+from translators.relaypod import UNHEARD, Heard
+from translators.types import HomeNamespace, Object, uid_of
 
 log = logging.getLogger(__name__)
 
@@ -58,34 +56,6 @@ TRIES, TRY_SECONDS = 3, 1.5
 AVOIDED = 5.0
 #: Seconds after which it is said again that no pod of a Service answers.
 WARNED = 300.0
-#: Seconds until a control that ended is opened again: the first time, and at most.
-AGAIN, AGAIN_CAP = 0.1, 3.0
-
-
-class _Station:
-    """One relay pod."""
-
-    def __init__(self, home: HomeNamespace, pod: Object) -> None:
-        self.home = home
-        self.backend = Backend(
-            namespace_of(pod), name_of(pod), RemoteUid(uid_of(pod)), CONTROL_PORT
-        )
-        self.ways: Mapping[int, Way] = {}
-        self.listening: frozenset[int] = frozenset()
-        self.control: Channels | None = None
-        self.task: asyncio.Task[None] | None = None
-
-    def __str__(self) -> str:
-        return f"{self.backend.namespace}/{self.backend.name}"
-
-    def say(self, **said: Any) -> None:
-        """One line to the pod, if it is spoken to."""
-        if self.control is not None and not self.control.is_closing():
-            self.control.write(words.line(**said))
-
-    def listen(self) -> None:
-        """Has it listen where there are ways."""
-        self.say(listen=sorted(self.ways))
 
 
 class BackCarriers:
@@ -104,7 +74,7 @@ class BackCarriers:
         self._limits = asked
         self._measures = measures
         self._leads = leads
-        self._stations: dict[str, _Station] = {}
+        self._stations: dict[str, Station] = {}
         self._handlers: list[Callable[[HomeNamespace], None]] = []
         self._group: asyncio.TaskGroup | None = None
         self._dials = asyncio.Semaphore(DIALS)
@@ -119,7 +89,7 @@ class BackCarriers:
     # -- see `sync.relayback.Carriers` -----------------------------------------------------
 
     def on_change(self, handler: Callable[[HomeNamespace], None]) -> None:
-        """Calls it with the namespace for which something is listened on, or no more."""
+        """Calls it with the namespace of a pod of which something else is `heard`."""
         self._handlers.append(handler)
 
     def show(self, home: HomeNamespace, pods: Sequence[Object], ways: Mapping[int, Way]) -> None:
@@ -132,7 +102,15 @@ class BackCarriers:
                     station.task.cancel()
         for uid, pod in wanted.items():
             if uid not in self._stations:
-                self._stations[uid] = _Station(home, pod)
+                self._stations[uid] = Station(
+                    home,
+                    pod,
+                    remote=self._remote,
+                    measures=self._measures,
+                    leads=self._leads,
+                    arrived=self._told,
+                    changed=self._changed,
+                )
             station = self._stations[uid]
             before, station.ways = station.ways, ways
             if before.keys() != ways.keys():
@@ -140,10 +118,10 @@ class BackCarriers:
             if station.task is None and self._group is not None:
                 self._begin(self._group, station)
 
-    def listening(self, pod: Object) -> frozenset[int]:
-        """The ports that the pod says it listens on, to this bridge, now."""
+    def heard(self, pod: Object) -> Heard:
+        """What is known of the pod by what it says to this bridge, and by what it does not."""
         station = self._stations.get(uid_of(pod))
-        return station.listening if station is not None else frozenset()
+        return station.heard if station is not None else UNHEARD
 
     async def run(self) -> NoReturn:
         """Carries connections until cancelled, and ends all that is open then."""
@@ -166,96 +144,25 @@ class BackCarriers:
             self._ended.clear()
             await self._ended.wait()
 
-    def _begin(self, group: asyncio.TaskGroup, station: _Station) -> None:
-        station.task = group.create_task(self._keep(station), name=f"relay-back-{station}")
-
-    # -- control ---------------------------------------------------------------------------
-
-    async def _keep(self, station: _Station) -> None:
-        """Keeps a control to the pod, until cancelled. Raises nothing else."""
-        backoff = Backoff(first=AGAIN, cap=AGAIN_CAP)
-        said = ""
-        while True:
-            why, level = "this bridge does not serve the node now", logging.INFO
-            if self._leads():
-                try:
-                    await self._control(station, backoff)
-                    why = "it hung up"
-                except (KubeError, OSError, ValueError) as error:
-                    why = str(error)
-                    level = logging.WARNING if isinstance(error, words.BadLine) else logging.INFO
-            if why != said:
-                said = why
-                about_it = "relay: pod %s is not spoken to: %s"
-                log.log(level, about_it, station, why, extra=_about(station))
-            await asyncio.sleep(backoff.next())
-
-    async def _control(self, station: _Station, backoff: Backoff) -> None:
-        """One control, to its end. Raises KubeError, OSError, ValueError where there is none."""
-        upgraded = await dial(self._remote, station.backend)
-        reader = asyncio.StreamReader(limit=words.LINE)
-        wrong: list[str] = []
-        control = Channels(asyncio.StreamReaderProtocol(reader), wrong.append)
-        upgraded.take(control)
-        try:
-            station.control = control
-            station.say(control=words.VERSION)
-            first = await self._line(station, reader)
-            if not first:
-                raise ConnectionError(wrong[0] if wrong else "it hung up")
-            if first.get("version") != words.VERSION:
-                raise words.BadLine(
-                    f"it speaks version {first.get('version')} of the relay's protocol, and this "
-                    f"bridge {words.VERSION}; give --relay-image the image of this version"
-                )
-            backoff.reset()
-            self._measures.pods += 1
-            try:
-                station.listen()
-                while said := await self._line(station, reader):
-                    await self._told(station, said)
-            finally:
-                self._measures.pods -= 1
-            if wrong:
-                raise ConnectionError(wrong[0])
-        finally:
-            station.control = None
-            control.abort()
-            self._listens(station, frozenset())
-
-    async def _line(self, station: _Station, reader: asyncio.StreamReader) -> dict[str, Any]:
-        """The next line; {} at the end. Raises BadLine, ConnectionError and ValueError."""
-        for _ in range(words.PINGS + 1):
-            try:
-                async with asyncio.timeout(words.PING):
-                    raw = await reader.readline()
-            except TimeoutError:
-                station.say(ping=1)
-                continue
-            return words.read(raw) if raw.endswith(b"\n") else {}
-        raise ConnectionError("it does not answer any more")
-
-    async def _told(self, station: _Station, said: dict[str, Any]) -> None:
-        """One line of the pod. Waits until one more way may be opened. Raises BadLine."""
-        if "listening" in said:
-            self._listens(station, words.ports(said["listening"]))
-        if "arrived" in said:
-            word, port, client = (said.get(it) for it in ("arrived", "port", "from"))
-            if not (isinstance(word, str) and isinstance(port, int) and len(word) < 100):
-                raise words.BadLine("it tells of no connection")
-            await self._dials.acquire()
-            if not self._arrived(station, word, port, str(client)):
-                self._dials.release()
-
-    def _listens(self, station: _Station, ports: frozenset[int]) -> None:
-        if station.listening != ports:
-            station.listening = ports
-            for handler in self._handlers:
-                handler(station.home)
+    def _begin(self, group: asyncio.TaskGroup, station: Station) -> None:
+        station.task = group.create_task(station.keep(), name=f"relay-back-{station}")
 
     # -- connections -----------------------------------------------------------------------
 
-    def _arrived(self, station: _Station, word: str, port: int, client: str) -> bool:
+    async def _told(self, station: Station, said: dict[str, Any]) -> None:
+        """A connection has arrived. Waits until one more way may be opened. Raises BadLine."""
+        word, port, client = (said.get(it) for it in ("arrived", "port", "from"))
+        if not (isinstance(word, str) and isinstance(port, int) and len(word) < 100):
+            raise words.BadLine("it tells of no connection")
+        await self._dials.acquire()
+        if not self._arrived(station, word, port, str(client)):
+            self._dials.release()
+
+    def _changed(self, home: HomeNamespace) -> None:
+        for handler in self._handlers:
+            handler(home)
+
+    def _arrived(self, station: Station, word: str, port: int, client: str) -> bool:
         """Whether the connection is carried; then its task releases one of `_dials`."""
         way = station.ways.get(port)
         why = self._refused(station.home, way)
@@ -280,7 +187,7 @@ class BackCarriers:
             return "service-limit"
         return ""
 
-    async def _carried(self, station: _Station, way: Way, word: str, client: str) -> None:
+    async def _carried(self, station: Station, way: Way, word: str, client: str) -> None:
         """One connection, to its end. Raises nothing."""
         key = station.home, way.service
         try:
@@ -301,7 +208,7 @@ class BackCarriers:
             if not self._of_service[key]:
                 del self._of_service[key]
 
-    async def _carry(self, station: _Station, way: Way, word: str, client: str) -> str:
+    async def _carry(self, station: Station, way: Way, word: str, client: str) -> str:
         """How it ended."""
         try:
             with self._measures.opening.timed():
@@ -345,7 +252,7 @@ class BackCarriers:
         return "failed" if broken else "done"
 
     async def _both(
-        self, station: _Station, way: Way, client: str
+        self, station: Station, way: Way, client: str
     ) -> tuple[socket.socket, Upgraded] | None:
         """Connections to a pod at home and to the relay pod; None where one of them cannot be."""
         sock = await self._near(station, way, client)
@@ -359,10 +266,10 @@ class BackCarriers:
             if not isinstance(error, KubeError):
                 raise
             said = "relay: Service %s/%s: no way to relay pod %s: %s"
-            log.info(said, station.home, way.service, station, error, extra=_about(station))
+            log.info(said, station.home, way.service, station, error, extra=station.about)
             return None
 
-    def _warn(self, station: _Station, way: Way) -> None:
+    def _warn(self, station: Station, way: Way) -> None:
         """Says that home's pods cannot be reached, once in a while for each Service."""
         key = station.home, way.service
         if key not in self._warned:
@@ -375,7 +282,7 @@ class BackCarriers:
                 extra=about("Service", way.service, namespace=station.home, cluster="home"),
             )
 
-    async def _near(self, station: _Station, way: Way, client: str) -> socket.socket | None:
+    async def _near(self, station: Station, way: Way, client: str) -> socket.socket | None:
         """A connection to a ready pod of home."""
         loop = asyncio.get_running_loop()
         for target in self._choice(way, client)[:TRIES]:
@@ -417,8 +324,3 @@ class BackCarriers:
 
 def _lot(client: str, target: Target) -> bytes:
     return hashlib.sha256(f"{client}/{target}".encode()).digest()
-
-
-def _about(station: _Station) -> Mapping[str, Mapping[str, str]]:
-    backend = station.backend
-    return about("Pod", backend.name, namespace=backend.namespace, cluster="remote")

@@ -29,6 +29,7 @@ from bridge.kubelet.tunnel import Tunnel
 from bridge.relay import backwords as words
 from bridge.relay.backchunks import Chunks, Watched
 from bridge.relay.connections import reset
+from bridge.version import version
 from sync.kube.sockets import probe_when_silent
 from translators.relaypod import CONTROL_PORT
 
@@ -169,7 +170,7 @@ class RelayPod:
         if self._alone is not None:
             self._alone.cancel()
             self._alone = None
-        caller.say(version=words.VERSION)
+        caller.hello()
         for arrival in self._held.values():
             self._tell(caller, arrival)
         caller.expect(self._silence)
@@ -302,6 +303,10 @@ class _Caller(asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.write(words.line(**said))
 
+    def hello(self) -> None:
+        """The first line."""
+        self.say(version=words.VERSION, release=version())
+
     def end(self) -> None:
         """Hangs up."""
         self._transport.abort()
@@ -332,7 +337,7 @@ class _Caller(asyncio.Protocol):
             return True
         if said.get("control") != words.VERSION:
             # For one of another version to read.
-            self.say(version=words.VERSION)
+            self.hello()
             self._transport.close()
             return True
         self._is_control = True

@@ -4,7 +4,9 @@ The bridge begins each connection with a line that says what it is for:
 
 - *control*: it stays open, and there is one. The bridge says on which ports to `listen`, whom to
   `refuse`, and now and then that it is there (`ping`). The pod says what it is `listening` on, and
-  that a connection has `arrived`: under a word that cannot be guessed, and at which port.
+  that a connection has `arrived`: under a word that cannot be guessed, and at which port. The
+  first line of each says which `version` of this protocol it speaks; the pod's says, too, which
+  `release` of the program it is.
 - *take*: the word of one that has arrived. What follows is that connection, in chunks
   (`bridge.relay.backchunks`).
 
@@ -24,6 +26,8 @@ VERSION = 1
 FIRST_LINE, LINE = 1024, 128 * 1024
 #: Seconds of silence after which the bridge asks whether the pod is there, and how often it asks.
 PING, PINGS = 10.0, 2
+#: Seconds for the pod's first line.
+HELLO = 10.0
 #: Seconds after which the pod takes a silent bridge for gone.
 SILENCE = 45.0
 #: Seconds that a connection waits in the pod for a bridge to take it: as long as a bridge takes to

@@ -16,8 +16,10 @@ from typing import Annotated, Any
 
 import typer
 
+from e2e import image
 from e2e.bench import document, tables
 from e2e.bench import relay as carried
+from e2e.bench import relayback as back
 from e2e.bench import streams as bench
 from e2e.bench.output import Plot, measured, print_reports, say, with_targets
 from e2e.bench.pods.commands import PREFIX
@@ -30,13 +32,16 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 app.add_typer(pods)
 
 StreamsPrefix = Annotated[str, typer.Option(help="The set of clusters to use.")]
+Rounds = Annotated[int, typer.Option(help="How often each is measured.", min=1)]
+Megabytes = Annotated[int, typer.Option(help="What is downloaded at once.", min=1)]
+Idle = Annotated[int, typer.Option(help="Idle connections to measure memory with.", min=0)]
 
 
 @app.command()
 def streams(
     *,
     prefix: StreamsPrefix = "cb",
-    rounds: Annotated[int, typer.Option(help="How often each is measured.", min=1)] = 7,
+    rounds: Rounds = 7,
     megabytes: Annotated[int, typer.Option(help="What goes over a stream at once.", min=1)] = 200,
     idle: Annotated[int, typer.Option(help="Idle streams to measure memory with.", min=0)] = 200,
     plot: Plot = None,
@@ -50,15 +55,31 @@ def streams(
 def relay(
     *,
     prefix: StreamsPrefix = "cb",
-    rounds: Annotated[int, typer.Option(help="How often each is measured.", min=1)] = 3,
-    megabytes: Annotated[int, typer.Option(help="What is downloaded at once.", min=1)] = 200,
-    idle: Annotated[int, typer.Option(help="Idle connections to measure memory with.", min=0)] = 0,
+    rounds: Rounds = 3,
+    megabytes: Megabytes = 200,
+    idle: Idle = 0,
     plot: Plot = None,
 ) -> None:
     """Connections to Services, carried by the bridge and over a flat network."""
     wanted = carried.Settings(rounds=rounds, size=megabytes * 10**6, idle=idle)
     with print_reports("relay", plot) as add, _pair(prefix) as (home, remote, log):
         add(with_targets(carried.run(home, remote, wanted, say, log).as_json()))
+
+
+@app.command("relay-back")
+def relay_back(
+    *,
+    prefix: StreamsPrefix = "cb",
+    rounds: Rounds = 3,
+    megabytes: Megabytes = 200,
+    idle: Idle = 0,
+    plot: Plot = None,
+) -> None:
+    """The same from the remote to home's pods, through a relay pod of the bridge's image."""
+    wanted = carried.Settings(rounds=rounds, size=megabytes * 10**6, idle=idle)
+    with print_reports("relay-back", plot) as add, _pair(prefix) as (home, remote, log):
+        made = image.load(remote, Settings(prefix=prefix).cache, say)
+        add(with_targets(back.run(home, remote, wanted, say, log, image=made).as_json()))
 
 
 @app.command()

@@ -30,7 +30,7 @@ from e2e.bench.streams import cpu_seconds, resident
 from e2e.bridge import Bridge
 from e2e.bridge import run as run_bridge
 from e2e.clusters.model import Cluster
-from e2e.kubectl import get, get_one, wait_for
+from e2e.kubectl import Json, get, get_one, wait_for
 from e2e.workloads import AGNHOST, pod, shell
 
 NODE = NAMESPACE = "bench-relay"
@@ -42,10 +42,12 @@ CONNECTIONS = 500
 #: Requests on one connection.
 REQUESTS = 200
 SECONDS = 60.0
+_CPU = "cpu_per_megabyte_ms"
 
 _SCRIPT = "mkdir /www; head -c {size} /dev/zero >/www/big; exec httpd -f -p 9000 -h /www"
 _SERVER = {"name": "server", "image": AGNHOST, "args": ["netexec", "--http-port=8080"]}
-_SERVICE = """
+#: Home's Service, whose ports have names.
+SERVICE = """
 apiVersion: v1
 kind: Service
 metadata: {name: bench}
@@ -75,25 +77,30 @@ class Settings:
 
 def run(home: Cluster, remote: Cluster, asked: Settings, say: Progress, log: Path) -> Report:
     """Joins, measures, and leaves."""
-    report = Report("relay", {"rounds": asked.rounds, "bytes": asked.size, "idle": asked.idle})
-    with _joined(home, remote, log) as bridge, _served(home, remote, asked.size) as ways:
-        assert bridge.process is not None
-        pid = bridge.process.pid
-        # First, while its memory is as small as it will ever be: what it has freed, it keeps.
-        if asked.idle:
-            each = _idle(ways["relay"]["http"], asked.idle, pid)
-            say(f"{asked.idle} idle connections: {each / 1024:.1f} KiB each")
-            report.add("relay.idle_kib", "KiB", [each / 1024])
-        found: dict[str, list[float]] = {}
-        for number in range(asked.rounds):
-            for name in ("relay", "flat") if number % 2 else ("flat", "relay"):
-                for figure, value in _round(ways[name], pid).items():
-                    found.setdefault(f"{name}.{figure}", []).append(value)
-            said = {name: f"{values[-1]:.4g}" for name, values in found.items()}
-            say(f"round {number + 1}: {said}")
-    for name, rounds in compared(found).items():
-        if not name.startswith("flat.cpu"):
-            report.add(name, _unit(name), rounds)
+    with joined(home, remote, log) as pid, _served(home, remote, asked.size) as ways:
+        return measured("relay", asked, ways, {"": pid}, say)
+
+
+def measured(
+    name: str, asked: Settings, ways: Mapping[str, Way], pids: Mapping[str, int], say: Progress
+) -> Report:
+    """Measures both ways. ``pids`` are processes to look at, by what their figures begin with."""
+    report = Report(name, {"rounds": asked.rounds, "bytes": asked.size, "idle": asked.idle})
+    # First, while memory is as small as it will ever be: what a process has freed, it keeps.
+    if asked.idle:
+        for whose, each in _idle(ways["relay"]["http"], asked.idle, pids).items():
+            say(f"{asked.idle} idle connections: {whose}idle {each / 1024:.1f} KiB each")
+            report.add(f"relay.{whose}idle_kib", "KiB", [each / 1024])
+    found: dict[str, list[float]] = {}
+    for number in range(asked.rounds):
+        for way in ("relay", "flat") if number % 2 else ("flat", "relay"):
+            for figure, value in _round(ways[way], pids).items():
+                found.setdefault(f"{way}.{figure}", []).append(value)
+        said = {figure: f"{values[-1]:.4g}" for figure, values in found.items()}
+        say(f"round {number + 1}: {said}")
+    for figure, rounds in compared(found).items():
+        if not (figure.startswith("flat.") and _CPU in figure):
+            report.add(figure, _unit(figure), rounds)
     return report
 
 
@@ -102,7 +109,7 @@ def compared(found: Mapping[str, list[float]]) -> dict[str, list[float]]:
     more: dict[str, list[float]] = {}
     for name, flat in found.items():
         way, _, figure = name.partition(".")
-        if way != "flat" or figure.startswith("cpu"):
+        if way != "flat" or _CPU in figure:
             continue
         pairs = list(zip(found[f"relay.{figure}"], flat, strict=True))
         if figure.endswith("_ms"):
@@ -122,14 +129,16 @@ def _unit(name: str) -> str:
     return "MB/s" if name.endswith("download") else ""
 
 
-def _round(way: Way, pid: int) -> dict[str, float]:
+def _round(way: Way, pids: Mapping[str, int]) -> dict[str, float]:
     found: dict[str, float] = {}
     for clients in CLIENTS:
         found[f"connect_{clients}"] = asyncio.run(_connections(way["http"], clients))
     found["request_ms"] = _request(way["http"])
-    spent = cpu_seconds(pid)
+    before = {whose: cpu_seconds(pid) for whose, pid in pids.items()}
     found["download"], size = _download(way["file"])
-    found["cpu_per_megabyte_ms"] = (cpu_seconds(pid) - spent) * 1000 / (size / 1e6)
+    for whose, pid in pids.items():
+        spent = cpu_seconds(pid) - before[whose]
+        found[f"{whose}{_CPU}"] = spent * 1000 / (size / 1e6)
     return found
 
 
@@ -177,16 +186,16 @@ def _download(at: tuple[str, int]) -> tuple[float, int]:
         return got / 1e6 / (time.monotonic() - began), got
 
 
-def _idle(at: tuple[str, int], count: int, pid: int) -> float:
+def _idle(at: tuple[str, int], count: int, pids: Mapping[str, int]) -> dict[str, float]:
     held = [socket.create_connection(at, SECONDS) for _ in range(10)]
     for sock in held:
         _asked(sock)
-    before = resident(pid)
+    before = {whose: resident(pid) for whose, pid in pids.items()}
     try:
         for _ in range(count):
             held.append(socket.create_connection(at, SECONDS))
             _asked(held[-1])
-        return (resident(pid) - before) / count
+        return {whose: (resident(pid) - before[whose]) / count for whose, pid in pids.items()}
     finally:
         for sock in held:
             sock.close()
@@ -203,15 +212,17 @@ def _asked(sock: socket.socket) -> None:
 
 
 @contextmanager
-def _joined(home: Cluster, remote: Cluster, log: Path) -> Iterator[Bridge]:
+def joined(home: Cluster, remote: Cluster, log: Path, *more: str) -> Iterator[int]:
+    """A bridge with these arguments more: its process."""
     args = ("--name", NODE, "--home-name", NODE, "--port", "0", "--namespace-linger", "1")
     # What is measured is how fast it goes, and not how fast it may.
     unbound = ("--relay-rate", "1000000", "--relay-service-rate", "1000000")
-    more = ("--network", "relay", "--relay-connections", "5000", *unbound)
-    bridge = Bridge(home, remote, log, (*args, *more, "--relay-service-connections", "5000"))
+    many = ("--relay-connections", "5000", "--relay-service-connections", "5000")
+    bridge = Bridge(home, remote, log, (*args, "--network", "relay", *many, *unbound, *more))
     bridge.start()
+    assert bridge.process is not None
     try:
-        yield bridge
+        yield bridge.process.pid
     finally:
         bridge.stop()
         leave = ("leave", "--name", NODE, "--yes", "--force", "--kubeconfig", remote.kubeconfig)
@@ -221,22 +232,46 @@ def _joined(home: Cluster, remote: Cluster, log: Path) -> Iterator[Bridge]:
 @contextmanager
 def _served(home: Cluster, remote: Cluster, size: int) -> Iterator[dict[str, Way]]:
     """A pod in the remote, and the two ways to its ports."""
-    home.kubectl("create", "namespace", NAMESPACE)
-    try:
-        container = shell("main", _SCRIPT.format(size=size))
-        manifest = pod(NODE, "bench", {"labels": {"app": "bench"}}, containers=[container, _SERVER])
-        home.kubectl("apply", "-n", NAMESPACE, "-f", "-", input=_SERVICE + manifest)
-        wait = ("wait", "-n", NAMESPACE, "--for=condition=Ready", "pod", "--all")
-        home.kubectl(*wait, "--timeout=60s")
+    with namespace(home):
+        apply(home, SERVICE + server(NODE, size))
         found = wait_for(
             lambda: get(home, "endpointslices", namespace=NAMESPACE, selector=OURS), "an endpoint"
         )
-        (address,) = found[0]["endpoints"][0]["addresses"]
-        relay = {port["name"]: (str(address), int(port["port"])) for port in found[0]["ports"]}
         there = get_one(remote, "pod", "bench", namespace=f"{NAMESPACE}-{NODE}")
-        direct = str(there["status"]["podIP"])
-        yield {"relay": relay, "flat": {"http": (direct, 8080), "file": (direct, 9000)}}
+        yield {"relay": way(found[0]), "flat": flat(there["status"]["podIP"])}
+
+
+@contextmanager
+def namespace(home: Cluster) -> Iterator[None]:
+    """The namespace of what is measured."""
+    home.kubectl("create", "namespace", NAMESPACE)
+    try:
+        yield
     finally:
         home.kubectl("delete", "namespace", NAMESPACE, timeout=120)
         gone = ("get", "pods", "-n", NAMESPACE, "-o", "name")
         wait_for(lambda: not home.kubectl(*gone).stdout, "the pods are gone")
+
+
+def server(node: str, size: int) -> str:
+    """The pod that answers, on this node."""
+    container = shell("main", _SCRIPT.format(size=size))
+    return pod(node, "bench", {"labels": {"app": "bench"}}, containers=[container, _SERVER])
+
+
+def apply(home: Cluster, manifest: str) -> None:
+    """Applies it, and waits until its pods are Ready."""
+    home.kubectl("apply", "-n", NAMESPACE, "-f", "-", input=manifest)
+    wait = ("wait", "-n", NAMESPACE, "--for=condition=Ready", "pod", "--all")
+    home.kubectl(*wait, "--timeout=60s")
+
+
+def way(slice_: Json) -> Way:
+    """To where an EndpointSlice leads."""
+    (address,) = slice_["endpoints"][0]["addresses"]
+    return {port["name"]: (str(address), int(port["port"])) for port in slice_["ports"]}
+
+
+def flat(address: str) -> Way:
+    """To the pod's own address."""
+    return {"http": (address, 8080), "file": (address, 9000)}

@@ -141,44 +141,30 @@ STREAMS: tuple[Target, ...] = (
 )
 
 
+def _carried(benchmark: str, direction: str) -> Iterator[Target]:
+    """Of connections that the bridge carries."""
+
+    def bound(
+        figure: str, what: str, bound: float, unit: str, *, at_least: bool = False, idle: int = 0
+    ) -> Target:
+        shape = {"idle": idle} if idle else {}
+        return Target(benchmark, figure, direction + what, bound, unit, at_least, shape)
+
+    memory = "memory of an idle connection, of 2,000"
+    yield bound("relay.idle_kib", memory, 30.0, "KiB", idle=2000)
+    request = "an answer on a connection that stands: added"
+    yield bound("added_to_flat.request_ms", request, 2.0, "ms")
+    for clients, who in ((1, "one client"), (100, "100 clients"), (500, "500 clients")):
+        rate = f"connections a second, {who}"
+        yield bound(f"relay.connect_{clients}", rate, 100.0, "/s", at_least=True)
+    yield bound("relay.download", "download, one connection", 100.0, "MB/s", at_least=True)
+    yield bound("relay.cpu_per_megabyte_ms", "the bridge's CPU a megabyte of it", 2.5, "ms")
+
+
 #: Of connections that the bridge carries. A port-forward alone opens in 10 ms and carries 116 MB/s.
 RELAY: tuple[Target, ...] = (
-    Target(
-        "relay",
-        "relay.idle_kib",
-        "memory of an idle connection, of 2,000",
-        30.0,
-        "KiB",
-        shape={"idle": 2000},
-    ),
-    Target(
-        "relay",
-        "added_to_flat.request_ms",
-        "an answer on a connection that stands: added",
-        2.0,
-        "ms",
-    ),
-    Target(
-        "relay", "relay.connect_1", "connections a second, one client", 100.0, "/s", at_least=True
-    ),
-    Target(
-        "relay",
-        "relay.connect_100",
-        "connections a second, 100 clients",
-        100.0,
-        "/s",
-        at_least=True,
-    ),
-    Target(
-        "relay",
-        "relay.connect_500",
-        "connections a second, 500 clients",
-        100.0,
-        "/s",
-        at_least=True,
-    ),
-    Target("relay", "relay.download", "download, one connection", 100.0, "MB/s", at_least=True),
-    Target("relay", "relay.cpu_per_megabyte_ms", "the bridge's CPU a megabyte of it", 2.5, "ms"),
+    *_carried("relay", ""),
+    *_carried("relay-back", "from the remote to home: "),
 )
 
 

@@ -101,6 +101,12 @@ def test_the_relay_has_a_table_of_its_own() -> None:
     written = document.renewed(document.FILE.read_text(), [made.as_json()])
     row = "| memory of an idle connection, of 2,000 | at most 30 KiB | 29 KiB | met "
     assert f"{row}| `python -m e2e.bench relay --idle 2000` |" in written
+    other = Report("relay-back", {"rounds": 3, "bytes": 1, "idle": 0})
+    other.add("relay.connect_1", "/s", [70.0])
+    both = document.renewed(written, [other.as_json()])
+    row = "| from the remote to home: connections a second, one client | at least 100 /s | 70 /s | "
+    assert f"{row}missed | `python -m e2e.bench relay-back` |" in both
+    assert "`python -m e2e.bench relay --idle 2000` |" in both, "each direction has its own rows"
 
 
 def test_the_relay_is_compared_with_a_flat_network_round_by_round() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,11 +12,12 @@ import pytest
 
 from sync import relayback as module
 from sync import slicewriter
-from sync.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Object
+from sync.kube.resources import ENDPOINT_SLICES, EVENTS, PODS, SERVICES, Object
 from tests.fakeapi import Fault
 from tests.sync.world import ADDRESS, IDENTITY, THERE, World
 from translators import relayback
 from translators.relayback import Target, Way
+from translators.relaypod import Heard
 from translators.types import HomeNamespace
 
 HOME = HomeNamespace("default")
@@ -29,6 +31,8 @@ class Stations:
         self.shown: list[str] = []
         self.ways: Mapping[int, Way] = {}
         self.deaf: set[str] = set()
+        self.silent: set[str] = set()
+        self.unlike: dict[str, str] = {}
         self.running = False
         self.finished = False
         self._handlers: list[Callable[[HomeNamespace], None]] = []
@@ -44,10 +48,14 @@ class Stations:
         for handler in self._handlers:
             handler(HOME)
 
-    def listening(self, pod: Object) -> frozenset[int]:
+    def heard(self, pod: Object) -> Heard:
         name = pod["metadata"]["name"]
-        there = name in self.shown and name not in self.deaf
-        return frozenset(self.ways) if there else frozenset()
+        there = name in self.shown and name not in self.deaf | self.silent
+        return Heard(
+            listening=frozenset(self.ways) if there else frozenset(),
+            silent=name in self.silent,
+            unlike=self.unlike.get(name, ""),
+        )
 
     def on_change(self, handler: Callable[[HomeNamespace], None]) -> None:
         self._handlers.append(handler)
@@ -249,6 +257,73 @@ async def test_one_that_ends_by_itself_is_replaced(there: There) -> None:
     assert there.published() == ["10.9.0.51"]
 
 
+async def test_one_that_hangs_is_replaced_and_that_is_told(there: There) -> None:
+    first = await there.serve()
+    name = first["metadata"]["name"]
+    there.stations.silent.add(name)
+    there.stations.tell()
+    await there.world.remote.until(there.all_end)
+    deleted = [it for it in there.world.writes() if "DELETE" in it and name in it]
+    assert len(deleted) == 1
+    await there.world.remote.until(lambda: len(there.relays()) == 2)
+    second = next(it for it in there.relays() if it["metadata"]["name"] != name)
+    there.runs(second, "10.9.0.51")
+    await there.world.remote.until(lambda: there.published() == ["10.9.0.51"])
+    (event,) = await there.world.told("RelayBackSilent")
+    assert event["involvedObject"]["name"] == "web"
+    assert name in event["message"]
+    assert event["count"] == 1
+
+
+async def test_ones_that_hang_one_after_the_other_are_replaced_at_growing_intervals(
+    there: There, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ANEW", 0.2)
+    await there.start()
+    made: dict[str, float] = {}
+    while len(made) < 4:
+        for pod in there.relays():
+            name = pod["metadata"]["name"]
+            if name not in made:
+                made[name] = asyncio.get_running_loop().time()
+                there.runs(pod, f"10.9.0.{len(made)}")
+                there.stations.silent.add(name)
+                there.stations.tell()
+        await asyncio.sleep(0.005)
+    waits = [after - before for before, after in itertools.pairwise(made.values())]
+    # 0.1 to 0.2 s, and 0.4 to 0.8 s two later.
+    assert waits[0] >= 0.1
+    assert waits[2] >= 0.4
+    assert there.slices() == []
+
+
+async def test_a_relay_pod_of_another_version_is_told_once(there: There) -> None:
+    pod = await there.serve()
+    there.stations.unlike[pod["metadata"]["name"]] = "it is of release 9, and this bridge of 8"
+    for _ in range(2):
+        there.stations.tell()
+        await there.world.settle()
+    (event,) = await there.world.told("RelayBackVersion")
+    assert event["involvedObject"]["name"] == "web"
+    assert "it is of release 9" in event["message"]
+    assert event["count"] == 1
+
+
+async def test_of_another_version_is_not_said_of_a_pod_that_is_being_replaced(
+    there: There,
+) -> None:
+    pod = await there.serve()
+    await there.world.stop()
+    there.world.policy = replace(there.world.policy, relay_image="bridge:2")
+    there.forget_stations()
+    there.stations.unlike[pod["metadata"]["name"]] = "it is of release 8, and this bridge of 9"
+    await there.world.start()
+    await there.world.settle()
+    assert len(there.relays()) == 2
+    await there.world.stop()
+    assert "RelayBackVersion" not in {it["reason"] for it in there.world.home.objects(EVENTS)}
+
+
 async def test_endpoints_go_when_the_relay_pod_is_not_spoken_to(there: There) -> None:
     pod = await there.serve()
     there.stations.deaf.add(pod["metadata"]["name"])
@@ -369,6 +444,24 @@ async def test_what_cannot_be_carried_is_told_once(there: There) -> None:
     await there.world.settle()
     (event,) = await there.world.told("RelayBackLeftOut")
     assert event["count"] == 1
+
+
+async def test_a_service_that_is_made_anew_is_told_anew(there: There) -> None:
+    there.world.home.put(service("headless", clusterIP="None"))
+    there.world.home.put(endpoints("10.1.0.7", name="headless"))
+    await there.start()
+    await there.world.told("RelayBackLeftOut")
+    there.world.home.delete(SERVICES, "headless", "default")
+    await there.world.settle()
+    there.world.home.put(service("headless", clusterIP="None"))
+    await there.world.settle()
+
+    def told() -> set[str]:
+        events = there.world.home.objects(EVENTS)
+        left_out = [it for it in events if it["reason"] == "RelayBackLeftOut"]
+        return {it["involvedObject"]["uid"] for it in left_out}
+
+    await there.world.home.until(lambda: len(told()) == 2)
 
 
 async def test_nothing_of_homes_endpoints_is_copied(there: There) -> None:

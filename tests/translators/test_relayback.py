@@ -203,11 +203,16 @@ def test_the_relay_pod_has_no_rights_and_no_secret() -> None:
 HASH = relaypod.spec_hash("bridge:1", {})
 
 
-def stands(*pods: Object, wanted: str | None = HASH, talks: str = "") -> relaypod.Standing:
-    """``talks``: the names of those that listen on all that they are asked for."""
-    words = talks.split()
+def stands(
+    *pods: Object, wanted: str | None = HASH, talks: str = "", hangs: str = ""
+) -> relaypod.Standing:
+    """``talks``: the names of those that listen on all that they are asked for; ``hangs``: of those
+    that hang."""
     return relaypod.stand(
-        pods, wanted=wanted, listening=lambda pod: pod["metadata"]["name"] in words
+        pods,
+        wanted=wanted,
+        listening=lambda pod: pod["metadata"]["name"] in talks.split(),
+        silent=lambda pod: pod["metadata"]["name"] in hangs.split(),
     )
 
 
@@ -250,9 +255,21 @@ def test_one_of_another_image_goes_when_its_successor_serves() -> None:
 def test_one_that_has_ended_is_replaced_but_not_at_once() -> None:
     ended = stands(relay(phase="Failed", conditions=[]))
     assert names(ended.delete) == ["one"]
-    assert ended.ended
+    assert names(ended.failed) == ["one"]
     assert ended.create
-    assert not stands(relay()).ended
+    assert not stands(relay()).failed
+
+
+def test_one_that_hangs_is_replaced_but_not_at_once() -> None:
+    hangs = stands(relay(), hangs="one")
+    assert names(hangs.delete) == names(hangs.failed) == ["one"]
+    assert hangs.create
+    assert names(hangs.serving) == ["one"], "it may go on in the end"
+    going = relay()
+    going["metadata"]["deletionTimestamp"] = "2030-01-01T00:00:00Z"
+    later = stands(going, relay("two"), hangs="one", talks="two")
+    assert not later.delete, "it is going already"
+    assert later.stays == relay("two")
 
 
 def test_of_two_that_a_race_made_the_one_that_serves_stays() -> None:

@@ -14,14 +14,15 @@ from typing import Any
 
 import pytest
 
-from bridge.relay import backcarry
+from bridge.relay import backstation
 from bridge.relay import backwords as words
 from bridge.relay.backcarry import BackCarriers
 from bridge.relay.backmeasures import BackMeasures
 from bridge.relay.backpod import RelayPod
 from bridge.settings import RelaySettings
+from bridge.version import version
 from tests.bridge.kubelet.fakes import FakeRemote, access_for, until
-from tests.bridge.relay.pods import Forward, answer_at, playing
+from tests.bridge.relay.pods import Forward, Pod, answer_at, playing
 from translators.relayback import Target, Way
 from translators.relaypod import CONTROL_PORT
 from translators.types import HomeNamespace, Object
@@ -88,7 +89,7 @@ class Back:
         return self.measures.open == count
 
     async def ready(self) -> None:
-        await until(lambda: self.carriers.listening(POD) == {self.port})
+        await until(lambda: self.carriers.heard(POD).listening == {self.port})
 
     async def ask(self, data: bytes = b"who?") -> bytes:
         """What a client in the remote gets. Raises ConnectionResetError."""
@@ -304,7 +305,7 @@ async def test_a_second_bridge_takes_the_place_of_the_first() -> None:
         carrying = asyncio.create_task(another.run())
         await asyncio.sleep(0)
         another.show(SHOP, [POD], {back.port: Way("web", (other,))})
-        await until(lambda: bool(another.listening(POD)))
+        await until(lambda: bool(another.heard(POD).listening))
         await until(lambda: back.measures.pods == 0)
         assert await back.ask() == b"b"
         carrying.cancel()
@@ -439,8 +440,10 @@ class Liar:
     def __init__(self, *lines: bytes) -> None:
         self._lines = lines
         self.heard: list[bytes] = []
+        self.begun = 0
 
     async def __call__(self, forward: Forward) -> None:
+        self.begun += 1
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             self.heard.append(await forward.receive())
             for line in self._lines:
@@ -450,7 +453,9 @@ class Liar:
 
 
 @asynccontextmanager
-async def lied_to(liar: Liar, ways: Mapping[int, Way]) -> AsyncIterator[BackMeasures]:
+async def lied_to(
+    liar: Pod, ways: Mapping[int, Way]
+) -> AsyncIterator[tuple[BackCarriers, BackMeasures]]:
     """A bridge that speaks to it."""
     measures = BackMeasures()
     async with FakeRemote() as remote:
@@ -465,7 +470,7 @@ async def lied_to(liar: Liar, ways: Mapping[int, Way]) -> AsyncIterator[BackMeas
         await asyncio.sleep(0)
         carriers.show(SHOP, [POD], ways)
         try:
-            yield measures
+            yield carriers, measures
         finally:
             carrying.cancel()
             await asyncio.gather(carrying, return_exceptions=True)
@@ -485,7 +490,7 @@ async def test_a_relay_pod_reaches_no_port_that_no_service_has() -> None:
             words.line(arrived="a", port=secret.port),
             words.line(arrived="b", port=22, address=HERE, target=[HERE, secret.port]),
         )
-        async with lied_to(liar, {20000: Way("web", ())}) as measures:
+        async with lied_to(liar, {20000: Way("web", ())}) as (_, measures):
             await until(lambda: measures.ended["no-pod"] == 2)
             await until(lambda: b"".join(liar.heard).count(b"refuse") == 2)
     assert not asked
@@ -505,22 +510,109 @@ async def test_a_relay_pod_reaches_no_port_that_no_service_has() -> None:
 async def test_a_line_that_is_none_ends_the_control_and_nothing_else(
     line: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backcarry, "AGAIN", 30.0)
-    async with lied_to(Liar(words.line(version=words.VERSION), line), {}) as measures:
+    monkeypatch.setattr(backstation, "AGAIN", 30.0)
+    async with lied_to(Liar(words.line(version=words.VERSION), line), {}) as (_, measures):
         await asyncio.sleep(0.2)
         await until(lambda: measures.pods == 0)
 
 
-async def test_one_of_another_version_is_not_relied_on(caplog: pytest.LogCaptureFixture) -> None:
+async def test_one_that_speaks_another_protocol_is_not_used_and_that_is_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level("INFO")
-    async with lied_to(Liar(words.line(version=99)), {}) as measures:
+    liar = Liar(
+        words.line(version=99, release="9.0 \n\x1b[31m"),
+        words.line(listening=[20000]),
+        words.line(arrived="a", port=20000),
+    )
+    async with lied_to(liar, {}) as (carriers, measures):
         await until(lambda: "version 99" in caplog.text)
+        assert "version 99" in carriers.heard(POD).unlike
+        assert not carriers.heard(POD).listening
         assert measures.pods == 0
+        await asyncio.sleep(0.3)
+        assert liar.begun == 1, "it is not asked again and again"
+
+
+async def test_one_of_another_release_is_used_and_that_is_said() -> None:
+    lines = words.line(release="0.0.1 \n\x1b", version=words.VERSION), words.line(listening=[20000])
+    async with lied_to(Liar(*lines), {}) as (carriers, _):
+        await until(lambda: bool(carriers.heard(POD).listening))
+        assert f"0.0.1???, and this bridge of {version()}" in carriers.heard(POD).unlike
+    async with relayed() as back, at_home(says(b"a")) as pod:
+        back.show(pod)
+        await back.ready()
+        assert not back.carriers.heard(POD).unlike
+
+
+class Sleeper:
+    """A relay pod that answers so many controls with a first line, and hangs from then on."""
+
+    def __init__(self, greets: int) -> None:
+        self.greets = greets
+        self.begun = 0
+
+    async def __call__(self, forward: Forward) -> None:
+        self.begun += 1
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            await forward.receive()
+            if self.begun <= self.greets:
+                await forward.send(words.line(version=words.VERSION, release=version()))
+            while await forward.receive():
+                pass
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence is noticed soon."""
+    monkeypatch.setattr(words, "PING", 0.05)
+    monkeypatch.setattr(words, "HELLO", 0.1)
+
+
+@pytest.mark.parametrize("greets", [0, 1])
+@pytest.mark.usefixtures("hasty")
+async def test_one_that_hangs_is_known_to(greets: int) -> None:
+    """Whether it has ever answered or not; over one control alone that is not said."""
+    sleeper = Sleeper(greets)
+    async with lied_to(sleeper, {}) as (carriers, measures):
+        await until(lambda: carriers.heard(POD).silent)
+        assert sleeper.begun == 2
+        assert measures.pods == 0
+        sleeper.greets = 100
+        await until(lambda: not carriers.heard(POD).silent)
+
+
+@pytest.mark.parametrize("complains", [False, True])
+@pytest.mark.usefixtures("hasty")
+async def test_one_that_cannot_be_spoken_to_does_not_hang(*, complains: bool) -> None:
+    """Nothing listens in it yet; the kubelet may hang up, or only say so."""
+    begun = 0
+
+    async def refuses(forward: Forward) -> None:
+        nonlocal begun
+        begun += 1
+        await forward.fail("failed to connect to localhost:19999 inside namespace")
+        await (forward.gone() if complains else forward.close())
+
+    async with lied_to(refuses, {}) as (carriers, _):
+        await until(lambda: begun > 3)
+        assert not carriers.heard(POD).silent
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_control_that_is_lost_on_its_way_is_no_sign_of_a_pod_that_hangs() -> None:
+    """It is asked anew, and answers."""
+    sleeper = Sleeper(greets=100)
+    told: list[bool] = []
+    async with lied_to(sleeper, {}) as (carriers, _):
+        carriers.on_change(lambda _: told.append(carriers.heard(POD).silent))
+        await until(lambda: sleeper.begun == 4)
+    assert not any(told)
 
 
 async def test_what_is_not_known_in_a_line_is_passed_over() -> None:
     liar = Liar(words.line(version=words.VERSION), words.line(news="of a later version"))
-    async with lied_to(liar, {}) as measures:
+    async with lied_to(liar, {}) as (_, measures):
         await until(lambda: measures.pods == 1)
         await asyncio.sleep(0.1)
         assert measures.pods == 1
