@@ -77,8 +77,6 @@ class RelaySettings:
     """Where home's machines and pods reach the bridge; the node's address unless given."""
     ports: PortRange | None = None
     """What it may listen on; whatever is free unless given."""
-    cidr: str | None = None
-    """Addresses for pods behind headless Services, which home's machines lead here."""
     connections: int = 2000
     """How many are carried at once, in all."""
     per_service: int = 1000
@@ -91,6 +89,8 @@ class RelaySettings:
     """Seconds without a byte after which one is closed."""
     image: str = ""
     """What relay pods in the remote run, which bring connections from there; "" for none."""
+    cidr: str | None = None
+    """Addresses for pods behind headless Services, which home's machines lead here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ class Range:
         except OSError as error:
             if error.errno != errno.EEXIST:
                 raise RangeError(_refused(self._cidr, error)) from error
-            if not _is_left(self._cidr):
+            if not _is_there(self._cidr):
                 said = f"{self._cidr} (--relay-cidr) is this machine's own already, by another's"
                 raise RangeError(f"{said} route; take another range") from error
 
@@ -87,21 +87,24 @@ class Range:
         self._name, self.why = None, f"the bridge does not have {self._cidr} any more"
 
 
-def clear(cidr: str) -> bool:
-    """Removes the route that a bridge has left that was killed; whether there was one. Raises
-    RangeError."""
+def is_left(cidr: str) -> bool:
+    """Whether a bridge that was killed has left its route here."""
     network = ipaddress.ip_network(cidr)
-    if not _is_left(network):
-        return False
+    return _is_there(network) and _is_dead(network)
+
+
+def clear(cidr: str) -> None:
+    """Removes such a route; one of a bridge that runs stays. Raises RangeError."""
+    network = ipaddress.ip_network(cidr)
     name = _named(network)
     if name is None:
-        return False  # A bridge that runs has it.
+        return
     with name:
         try:
             netlink.remove(network)
         except OSError as error:
-            raise RangeError(_refused(network, error)) from error
-    return True
+            if error.errno != errno.ESRCH:
+                raise RangeError(_refused(network, error)) from error
 
 
 def check(cidr: str) -> None:
@@ -125,7 +128,7 @@ def check(cidr: str) -> None:
             )
 
 
-def _is_left(network: Network) -> bool:
+def _is_there(network: Network) -> bool:
     try:
         return any(it.ours and it.to == network for it in netlink.routes(network.version))
     except OSError:
