@@ -72,8 +72,8 @@ class Listeners(Protocol):
     """What listens at home and carries connections; its maker has its sockets."""
 
     @property
-    def doors(self) -> Doors:
-        """What listens at addresses of pods."""
+    def doors(self) -> Doors | None:
+        """What listens at addresses of pods; None where none can be had."""
 
     async def serve(self, key: Key, plan: Plan, known: Mapping[Place, int]) -> dict[Place, int]:
         """Listens for the Service at the plan's places, and at no other, and says on which port at
@@ -125,9 +125,9 @@ class Relay:
             "relay", self._reconcile, workers=WORKERS, kind="Service"
         )
         self._names: RelayNames | None = None
-        if policy.relay_cidr:
+        if policy.relay_cidr and (doors := listeners.doors) is not None:
             again = self.controller.queue.add
-            self._names = RelayNames(policy.relay_cidr, listeners.doors, self.slices, again)
+            self._names = RelayNames(policy.relay_cidr, doors, self.slices, again)
 
     # -- what changed ----------------------------------------------------------------------
 

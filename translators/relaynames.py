@@ -28,6 +28,10 @@ from translators.types import (
     uid_of,
 )
 
+#: By this label kube-proxies know that a slice is none of theirs (k8s.io/api/core/v1,
+#: IsHeadlessService).
+_LABEL_HEADLESS = "service.kubernetes.io/headless"
+
 
 class At(NamedTuple):
     """Where the bridge listens for one port of one pod."""
@@ -107,10 +111,12 @@ def to_slice(service: Object, endpoint: Endpoint, address: str, identity: Identi
     if endpoint.hostname:
         entry["hostname"] = endpoint.hostname
     told = {str(port.get("name") or ""): port for port in spec.get("ports") or ()}
+    metadata = relay.slice_metadata(service, endpoint.pod.name, identity)
+    metadata["labels"][_LABEL_HEADLESS] = ""
     return {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
-        "metadata": relay.slice_metadata(service, endpoint.pod.name, identity),
+        "metadata": metadata,
         "addressType": relay.family_of(address),
         "endpoints": [entry],
         "ports": [
