@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from e2e.bridge import REGISTERED
 from e2e.clusters.model import Cluster
 from e2e.clusters.shell import run
 from e2e.conftest import Bridged
 from e2e.kubectl import get, get_one, uids, wait_for
+from e2e.replicas import Second, second
 from e2e.test_leave import leave
 from e2e.test_relay import all_ready, ask, client, slices
 from e2e.workloads import AGNHOST
@@ -119,8 +122,8 @@ def test_each_pod_of_a_statefulset_answers_by_its_name(bridged: Bridged, cidr: s
     assert options["relayCidr"] == cidr
 
     bridged.bridge.stop()
-    assert slices(bridged) == [], "a bridge that stops takes back what it published"
-    assert not here(cidr), "and the addresses"
+    assert addresses(bridged) == {}, "a bridge that stops says that nobody is ready"
+    assert not here(cidr), "and takes the addresses away"
     bridged.bridge.start()
     wait_for(lambda: addresses(bridged) == found, "the addresses of before")
     both_answer(bridged)
@@ -140,3 +143,34 @@ def test_each_pod_of_a_statefulset_answers_by_its_name(bridged: Bridged, cidr: s
     assert left.returncode == 0, left.stderr
     assert not here(cidr)
     assert slices(bridged) == []
+
+
+@pytest.fixture
+def other(bridged: Bridged, tmp_path: Path) -> Iterator[Second]:
+    """A second bridge of the node on the same machine, standing by."""
+    with second(bridged, tmp_path) as made:
+        made.stand_by()
+        yield made
+
+
+def test_who_takes_over_has_the_addresses(bridged: Bridged, other: Second, cidr: str) -> None:
+    """After a crash, and back again after a stop."""
+    bridged.apply(
+        _WEB.replace("THE-NODE", bridged.node).replace("IMAGE", AGNHOST) + client(bridged)
+    )
+    all_ready(bridged, 3)
+    found = wait_for(lambda: len(known := addresses(bridged)) == 2 and known, "both have one")
+    both_answer(bridged)
+
+    bridged.bridge.kill()
+    other.bridge.says(REGISTERED)
+    both_answer(bridged)
+    assert addresses(bridged) == found
+
+    bridged.bridge.start(until="standing by")
+    registered = bridged.bridge.log.read_text().count(REGISTERED)
+    other.bridge.stop()
+    bridged.bridge.says(REGISTERED, times=registered + 1)
+    wait_for(lambda: addresses(bridged) == found, "the addresses of before")
+    both_answer(bridged)
+    assert here(cidr)

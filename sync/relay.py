@@ -8,8 +8,9 @@ slices of ours at home say where (`translators.relay`). A key is a Service's.
 - A restarted bridge, or one that takes over, first asks for the ports that the slices tell.
 - While the remote cannot be watched nothing is published: connections could not get there either.
   `PATIENCE` lets a watch be broken for a moment, as when one of several API servers restarts.
-- A bridge that stops takes back all that is published, also what it was writing. One that is killed
-  leaves it, and the next one takes it up.
+- A bridge that stops takes back all that is published, also what it was writing; of pods with an
+  address of their own, that they are ready. One that is killed leaves it, and the next one takes it
+  up.
 - Slices of Services that are gone, or of namespaces without pods here, are removed.
 - Headless Services have an address for each pod where the policy has a range (`sync.relaynames`).
 """
@@ -217,7 +218,7 @@ class Relay:
             finally:
                 if self._patience is not None:
                     self._patience.cancel()
-                if await self._writer.withdraw():
+                if await self._writer.withdraw(left=relaynames.silenced):
                     await asyncio.sleep(AFTERGLOW)
                 listening.cancel()
 
@@ -233,15 +234,17 @@ class Relay:
             self._told.pop(key, None)
             self._limited_at.pop(key, None)
         plan, placed = relay.NOTHING, dict[str, Endpoint]()
-        if service is not None and not is_deleting(service) and not self._away:
+        if service is not None and not is_deleting(service):
             plan, placed, left_out = self._plan(key, service)
             self._tell(key, service, left_out)
+        if self._away:
+            plan = relay.NOTHING
         present = self.slices.store.by_index("service", key)
         known = relay.known_ports(present, key.name, self._identity)
         try:
             ports = await self._listeners.serve(key, plan, known)
             if self._names is not None:
-                await self._names.serve(key, placed)
+                await self._names.serve(key, placed, reached=not self._away)
         except NoPort as error:
             if service is not None:
                 self._say(key, service, "RelayNoPort", str(error))
@@ -251,7 +254,7 @@ class Relay:
             made = relay.to_slices(service, ports, self._identity, address=self._address)
             wanted = {name_of(it): it for it in made}
         if service is not None and self._names is not None:
-            wanted |= self._names.slices_of(service, placed, self._identity)
+            wanted |= self._names.slices_of(service, placed, self._identity, reached=not self._away)
         await self._write(key, wanted, present)
 
     def _plan(self, key: Key, service: Object) -> tuple[Plan, dict[str, Endpoint], tuple[str, ...]]:

@@ -1,7 +1,8 @@
 """The part of `sync.relay` for headless Services: which pod has which address at home.
 
 - The slices of ours are the memory: what they tell is taken up before anything is chosen, so
-  after a restart, or a takeover, each pod has the address of before.
+  after a restart, or a takeover, each pod has the address of before. They stay while the bridge or
+  the remote is away, and say that nobody is ready.
 - An address is another pod's only when nothing is listened on there any more for the pod that had
   it, and no slice tells it.
 - Services that lack an address come again when one is given back.
@@ -70,12 +71,14 @@ class RelayNames:
         said = f"{count} pod(s) have no address: --relay-cidr {self._cidr} has {room}, all taken"
         return placed, (said,)
 
-    async def serve(self, key: Key, placed: Mapping[str, Endpoint]) -> None:
-        """Listens for these pods, and for no other of the Service. Raises NoPort."""
+    async def serve(self, key: Key, placed: Mapping[str, Endpoint], *, reached: bool) -> None:
+        """Listens for these pods, and for no other of the Service; for none where they are not
+        ``reached``, but they keep their addresses. Raises NoPort."""
         doors = {
             at: backend
             for address, endpoint in placed.items()
             for at, backend in relaynames.doors(endpoint, address).items()
+            if reached
         }
         before = self._served.get(key, frozenset())
         # Before it waits: another Service's worker must not be given what is being opened.
@@ -88,11 +91,16 @@ class RelayNames:
             del self._served[key]
 
     def slices_of(
-        self, service: Object, placed: Mapping[str, Endpoint], identity: Identity
+        self,
+        service: Object,
+        placed: Mapping[str, Endpoint],
+        identity: Identity,
+        *,
+        reached: bool,
     ) -> dict[str, Object]:
         """What home is to have, by name."""
         made = (
-            relaynames.to_slice(service, endpoint, address, identity)
+            relaynames.to_slice(service, endpoint, address, identity, reached=reached)
             for address, endpoint in placed.items()
         )
         return {name_of(it): it for it in made}

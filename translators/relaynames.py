@@ -5,7 +5,8 @@ the bridge has addresses for that (`translators.relayrange`), it listens at the 
 Service's ports lead to, and an EndpointSlice of ours for each pod tells the address, with the
 hostname and the conditions that home's own controller would tell
 (k8s.io/endpointslice, utils.go: podToEndpoint): a pod is there while it runs, ready or not, and
-conditions say which it is.
+conditions say which it is. While the bridge or the remote is away it is not ready. The slices stay:
+they tell who has which address.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from translators.types import (
     RemoteUid,
     is_deleting,
     is_ready,
+    metadata,
     name_of,
     namespace_of,
     uid_of,
@@ -89,15 +91,18 @@ def doors(endpoint: Endpoint, address: str) -> dict[At, Backend]:
     return {At(address, it.port): it for it in endpoint.backends.values()}
 
 
-def to_slice(service: Object, endpoint: Endpoint, address: str, identity: Identity) -> Object:
-    """Home's EndpointSlice for one pod behind the Service."""
+def to_slice(
+    service: Object, endpoint: Endpoint, address: str, identity: Identity, *, reached: bool = True
+) -> Object:
+    """Home's EndpointSlice for one pod behind the Service. ``reached``: whether the bridge reaches
+    the remote's pods at all."""
     spec = service["spec"]
     early = bool(spec.get("publishNotReadyAddresses"))
     entry: Object = {
         "addresses": [address],
         "conditions": {
-            "ready": early or (endpoint.serving and not endpoint.terminating),
-            "serving": endpoint.serving,
+            "ready": reached and (early or (endpoint.serving and not endpoint.terminating)),
+            "serving": reached and endpoint.serving,
             "terminating": endpoint.terminating,
         },
         "nodeName": identity.node,
@@ -111,17 +116,31 @@ def to_slice(service: Object, endpoint: Endpoint, address: str, identity: Identi
     if endpoint.hostname:
         entry["hostname"] = endpoint.hostname
     told = {str(port.get("name") or ""): port for port in spec.get("ports") or ()}
-    metadata = relay.slice_metadata(service, endpoint.pod.name, identity)
-    metadata["labels"][_LABEL_HEADLESS] = ""
+    meta = relay.slice_metadata(service, endpoint.pod.name, identity)
+    meta["labels"][_LABEL_HEADLESS] = ""
     return {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
-        "metadata": metadata,
+        "metadata": meta,
         "addressType": relay.family_of(address),
         "endpoints": [entry],
         "ports": [
             relay.port_at(told[name], backend.port) for name, backend in endpoint.backends.items()
         ],
+    }
+
+
+def silenced(slice_: Object) -> Object | None:
+    """What is to be written over a slice of ours while no bridge serves: nobody is ready. None
+    where it is not of pods of a headless Service."""
+    if _LABEL_HEADLESS not in (metadata(slice_).get("labels") or {}):
+        return None
+    nobody = {"ready": False, "serving": False}
+    return {
+        "endpoints": [
+            {**endpoint, "conditions": {**(endpoint.get("conditions") or {}), **nobody}}
+            for endpoint in slice_.get("endpoints") or ()
+        ]
     }
 
 

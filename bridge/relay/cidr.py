@@ -45,22 +45,29 @@ class Range:
         """Why its addresses are not this machine's; "" where they are."""
 
     async def hold(self) -> NoReturn:
-        """Has the addresses until cancelled; what fails is told, and tried again."""
+        """Has the addresses until cancelled, from its first step on if that can be; what fails is
+        told, and tried again."""
         try:
             while True:
-                try:
-                    self._take()
+                if self._has_taken():
                     break
-                except RangeError as error:
-                    if self.why != str(error):
-                        self.why = str(error)
-                        log.warning("relay: %s", error)
-                    await asyncio.sleep(AGAIN)
-            self.why = ""
+                await asyncio.sleep(AGAIN)
             await asyncio.get_running_loop().create_future()
             raise AssertionError("it holds until it is cancelled")
         finally:
             self._give_back()
+
+    def _has_taken(self) -> bool:
+        before = self.why
+        try:
+            self._take()
+        except RangeError as error:
+            self.why = str(error)
+            if self.why != before:
+                log.warning("relay: %s", error)
+            return False
+        self.why = ""
+        return True
 
     def _take(self) -> None:
         """Raises RangeError."""

@@ -146,9 +146,11 @@ class RelayListeners:
         """Carries connections until cancelled, and ends all that is open then."""
         try:
             async with asyncio.TaskGroup() as group:
+                carrying = self._connections.run(limited)
+                group.create_task(carrying, name="relay-connections")
                 if self._range is not None:
-                    group.create_task(self._range.hold(), name="relay-cidr")
-                await self._connections.run(limited)
+                    await self._range.hold()
+            raise AssertionError("it runs until it is cancelled")
         finally:
             if self._doors is not None:
                 self._doors.close()

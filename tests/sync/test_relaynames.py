@@ -87,10 +87,20 @@ async def more_pods(world: World, *names: str) -> None:
 
 def published(world: World) -> dict[str, str]:
     """The address of each pod that home's slices tell."""
-    ends = [end for it in slices(world) for end in it["endpoints"]]
+    ends = [end for it in slices(world) for end in it["endpoints"] if "targetRef" in end]
     found = {end["targetRef"]["name"]: end["addresses"][0] for end in ends}
     assert len(found) == len(ends) == len(set(found.values()))
     return found
+
+
+def ready(world: World) -> set[str]:
+    """The pods that are told to be."""
+    ends = [end for it in slices(world) for end in it["endpoints"]]
+    return {it["targetRef"]["name"] for it in ends if "targetRef" in it and _is_ready(it)}
+
+
+def _is_ready(end: Object) -> bool:
+    return bool(end["conditions"]["ready"])
 
 
 async def test_each_pod_has_an_address_and_its_name(world: World, doors: Doors) -> None:
@@ -166,9 +176,29 @@ async def test_what_is_there_is_taken_up_after_a_crash(world: World, doors: Door
     assert [it for it in world.writes() if "endpointslices" in it] == []
 
 
-async def test_a_bridge_that_stops_takes_back_what_it_published(world: World, doors: Doors) -> None:
+async def test_a_bridge_that_stops_says_that_nobody_is_ready(world: World, doors: Doors) -> None:
+    world.home.put(service("plain"))
+    # As many as there is room for, in this order: who comes where depends on it.
+    await with_pods(world)
+    for number in reversed(range(ROOM)):
+        await more_pods(world, f"web-{number}")
+    before = published(world)
+    await world.stop()
+    assert len(slices(world)) == ROOM, "those of the other Service have gone"
+    assert published(world) == before
+    assert ready(world) == set()
+
+    world.listeners = again = Doors()
+    await world.start()
+    assert published(world) == again.pods() == before
+    assert ready(world) == set(before)
+
+
+async def test_without_the_range_what_it_has_left_goes(world: World, doors: Doors) -> None:
     await with_pods(world, "web-0")
     await world.stop()
+    world.policy = replace(world.policy, relay_cidr="")
+    await world.start()
     assert slices(world) == []
 
 
@@ -188,11 +218,12 @@ async def test_a_remote_that_is_away_takes_its_pods_out(world: World, doors: Doo
     before = published(world)
     world.remote.fail(Fault("GET", "*/pods", times=None, code=503))
     world.remote.break_watches(PODS)
-    await world.home.until(lambda: not slices(world))
+    await world.home.until(lambda: not ready(world))
+    assert published(world) == before, "they keep their addresses"
     assert doors.pods() == {}
     world.remote.heal()
-    await world.home.until(lambda: slices(world))
-    assert published(world) == before
+    await world.home.until(lambda: ready(world))
+    assert published(world) == doors.pods() == before
 
 
 async def test_nothing_is_published_that_is_not_listened_for(world: World, doors: Doors) -> None:

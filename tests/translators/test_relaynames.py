@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.translators.test_relay import IDENTITY, backend, deleting, pair, pod, service
-from translators import relaynames
+from translators import relay, relaynames
+from translators.relay import Place
 from translators.relaynames import At, Plan
 from translators.relayrange import PodName
 from translators.types import Object
@@ -109,6 +110,18 @@ def test_conditions_are_those_of_both_sides(
     assert told == {"ready": serving and not terminating, **said}
     early = entry(headless(publishNotReadyAddresses=True), home, remote)["conditions"]
     assert early == {"ready": True, **said}
+
+
+def test_who_is_not_reached_is_not_ready_and_keeps_the_address() -> None:
+    of = headless(publishNotReadyAddresses=True)
+    (endpoint,) = planned(of, (named("web-0"), pod("web-0"))).endpoints
+    made = relaynames.to_slice(of, endpoint, ADDRESS, IDENTITY)
+    away = relaynames.to_slice(of, endpoint, ADDRESS, IDENTITY, reached=False)
+    nobody = {"ready": False, "serving": False, "terminating": False}
+    assert away["endpoints"] == [{**made["endpoints"][0], "conditions": nobody}]
+    assert relaynames.silenced(made) == {"endpoints": away["endpoints"]}
+    (plain,) = relay.to_slices(service(), {Place("http", 0): 4000}, IDENTITY, address=ADDRESS)
+    assert relaynames.silenced(plain) is None, "it is not of a pod"
 
 
 def test_a_port_of_the_service_leads_to_the_pods_own() -> None:
