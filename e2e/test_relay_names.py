@@ -88,6 +88,12 @@ def addresses(bridged: Bridged) -> dict[str, str]:
     return {end["hostname"]: end["addresses"][0] for end in ends if end["conditions"]["ready"]}
 
 
+def left_out(bridged: Bridged) -> list[str]:
+    """What is said not to be carried."""
+    found = get(bridged.home, "events", namespace=bridged.namespace)
+    return [it["message"] for it in found if it["reason"] == "RelayLeftOut"]
+
+
 def both_answer(bridged: Bridged) -> None:
     """Each name leads to its pod."""
     for name in ("web-0", "web-1"):
@@ -108,14 +114,9 @@ def test_each_pod_of_a_statefulset_answers_by_its_name(bridged: Bridged, cidr: s
     assert set(found) == {"web-0", "web-1"}
     assert len(set(found.values())) == 2
     both_answer(bridged)
-    assert ask(bridged, "web:8080") in found, "the Service's own name leads to one of them"
+    wait_for(lambda: ask(bridged, "web:8080") in found, "so does the Service's own, to one of them")
     assert ask(bridged, "web-0.web:9999") == "", "a port that no Service names"
-    told = [
-        it["message"]
-        for it in get(bridged.home, "events", namespace=bridged.namespace)
-        if it["reason"] == "RelayLeftOut"
-    ]
-    assert told, "UDP is said to be left out"
+    told = wait_for(lambda: left_out(bridged), "UDP is said to be left out")
     assert all("port 53 is UDP" in it and "headless" not in it for it in told)
     node = get_one(bridged.home, "node", bridged.node)
     options = json.loads(node["metadata"]["annotations"]["cluster-bridge.io/options"])
