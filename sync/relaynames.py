@@ -116,7 +116,8 @@ class RelayNames:
         if is_served or self._slices.store.by_index("pod", pod):
             return
         if self._addresses.give_back(pod):
-            for key in self._lacking:
+            lacking, self._lacking = self._lacking, set()
+            for key in lacking:
                 self._again(key)
 
 

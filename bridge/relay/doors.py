@@ -32,19 +32,26 @@ _IPV6_FREEBIND = 78
 class _Door:
     """One port of one pod."""
 
-    def __init__(self) -> None:
+    def __init__(self, share: Share, server: asyncio.Server) -> None:
+        self.share = share
+        """Of the Service whose connections these count as."""
+        self.server = server
         self.balance = Balance()
-        self.owners: dict[Key, tuple[Share, Backend]] = {}
-        self.server: asyncio.Server | None = None
+        self.owners: dict[Key, Share] = {}
 
     def owned(self, key: Key, share: Share, backend: Backend) -> None:
-        self.owners[key] = share, backend
+        """The Service leads here, and this is the pod now."""
+        self.owners[key] = share
         self.balance.show((backend,), None)
 
-    @property
-    def share(self) -> Share:
-        """Of the Service whose connections these count as."""
-        return next(iter(self.owners.values()))[0]
+    def left(self, key: Key) -> bool:
+        """The Service leads here no more; whether none does. Who is being let in then is reset."""
+        del self.owners[key]
+        if not self.owners:
+            self.balance.show((), None)
+            return True
+        self.share = next(iter(self.owners.values()))
+        return False
 
 
 class PodDoors:
@@ -55,54 +62,55 @@ class PodDoors:
         self._range = cidr
         self._measures = measures
         self._doors: dict[At, _Door] = {}
+        self._of: dict[Key, set[At]] = {}
         self._addresses: Counter[str] = Counter()
         self._opening = asyncio.Lock()
 
     async def open(self, key: Key, doors: Mapping[At, Backend]) -> None:
         """Listens for the Service at these, and at no other. Raises NoPort."""
-        for at in [at for at, door in self._doors.items() if key in door.owners]:
-            if at not in doors:
-                self._leave(key, at)
+        for at in self._of.get(key, set()) - doors.keys():
+            self._leave(key, at)
         if doors and self._range.why:
             raise NoPort(self._range.why)
         share = self._connections.share(key)
         async with self._opening:
             for at, backend in doors.items():
-                door = self._doors.get(at)
-                if door is None:
-                    door = _Door()
-                    door.owned(key, share, backend)
-                    await self._listen(at, door)
+                door = self._doors.get(at) or await self._made(at, share)
                 door.owned(key, share, backend)
+                self._of.setdefault(key, set()).add(at)
+                # Only now: it waits, and who is cancelled there leaves nothing that nobody knows.
+                await door.server.start_serving()
 
-    async def _listen(self, at: At, door: _Door) -> None:
-        sock = _bound(at)
-
+    async def _made(self, at: At, share: Share) -> _Door:
         def arrival() -> Arrival:
             return Arrival(self._connections, door.share, door.balance)
 
         loop = asyncio.get_running_loop()
-        door.server = await loop.create_server(arrival, sock=sock, backlog=_BACKLOG)
-        self._doors[at] = door
+        server = await loop.create_server(
+            arrival, sock=_bound(at), backlog=_BACKLOG, start_serving=False
+        )
+        door = self._doors[at] = _Door(share, server)
         self._addresses[at.address] += 1
         self._count(+1)
+        return door
 
     def _leave(self, key: Key, at: At) -> None:
+        self._of[key].remove(at)
+        if not self._of[key]:
+            del self._of[key]
         door = self._doors[at]
-        del door.owners[key]
-        if door.owners:
+        if not door.left(key):
             return
         del self._doors[at]
         self._addresses[at.address] -= 1
         self._addresses += Counter()  # without those that are at nought
-        if door.server is not None:
-            door.server.close()
+        door.server.close()
         self._count(-1)
 
     def close(self) -> None:
         """Listens no more."""
-        for at, door in [*self._doors.items()]:
-            for key in [*door.owners]:
+        for key, known in [*self._of.items()]:
+            for at in [*known]:
                 self._leave(key, at)
 
     def _count(self, more: int) -> None:
