@@ -1,7 +1,7 @@
 """Whether the range of `--relay-cidr` can be had: on this machine, and beside home's own.
 
-What home's API server tells the credential is looked at; nothing more is asked for. Home's Services
-are not known as a range, so an overlap with those shows on a machine that has routes for them only.
+What home's API server tells the credential is looked at; nothing more is asked for. The range of
+home's Services is known where it has ServiceCIDRs (from 1.33 on) and shows them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from bridge.preflight import permissions
 from bridge.preflight.permissions import Right
 from bridge.relay import cidr as here
 from sync.kube.client import KubeClient
-from sync.kube.resources import NODES, PODS
+from sync.kube.errors import NotFound
+from sync.kube.resources import NODES, PODS, SERVICE_CIDRS, Resource
 from translators.relayrange import Network
 from translators.types import Object, name_of, namespace_of
 
@@ -44,7 +45,8 @@ async def unusable(cidr: str, *, home: KubeClient, address: str) -> str:
     pods = await home.request(
         "GET", PODS.path(), query={"limit": LOOKED_AT}, timeout=permissions.QUESTION
     )
-    for taken, whose in (*_of_pods(pods.get("items") or ()), *await _of_nodes(home)):
+    of_pods = _of_pods(pods.get("items") or ())
+    for taken, whose in (*of_pods, *await _of_nodes(home), *await _of_services(home)):
         if taken.version == wanted.version and taken.overlaps(wanted):
             return (
                 f"home: --relay-cidr {cidr} overlaps with {taken} of {whose}; take a range that "
@@ -74,12 +76,30 @@ def _of_pods(pods: Iterable[Object]) -> Iterable[tuple[Network, str]]:
 
 async def _of_nodes(home: KubeClient) -> list[tuple[Network, str]]:
     """What nodes and their pods have; nothing where the credential may see its own node alone."""
-    if not await permissions.may_all(home, [Right(NODES, ("list",))]):
+    return [found for node in await _shown(home, NODES) for found in _of_node(node)]
+
+
+async def _of_services(home: KubeClient) -> list[tuple[Network, str]]:
+    return [
+        (ipaddress.ip_network(text), "home's Services")
+        for known in await _shown(home, SERVICE_CIDRS)
+        for text in (known.get("spec") or {}).get("cidrs") or ()
+    ]
+
+
+async def _shown(home: KubeClient, resource: Resource) -> list[Object]:
+    """Objects of a kind that the credential need not see; none where it may not, or where home does
+    not know the kind."""
+    if not await permissions.may_all(home, [Right(resource, ("list",))]):
         return []
-    nodes = await home.request(
-        "GET", NODES.path(), query={"limit": LOOKED_AT}, timeout=permissions.QUESTION
-    )
-    return [found for node in nodes.get("items") or () for found in _of_node(node)]
+    query = {"limit": LOOKED_AT}
+    try:
+        found = await home.request(
+            "GET", resource.path(), query=query, timeout=permissions.QUESTION
+        )
+    except NotFound:
+        return []
+    return list(found.get("items") or ())
 
 
 def _of_node(node: Object) -> Iterable[tuple[Network, str]]:

@@ -11,10 +11,11 @@ from bridge.preflight.checks import PreflightError
 from bridge.relay import netlink
 from bridge.settings import NetworkChoice, RelaySettings
 from sync.kube.client import KubeClient
-from sync.kube.resources import Object
+from sync.kube.resources import SERVICE_CIDRS, Object
 from tests import objects
 from tests.bridge.clusters import Clusters
 from tests.fakeapi.credentials import access_to
+from tests.fakeapi.kinds import Kind
 
 CIDR = "198.51.100.0/24"
 HERE = "192.0.2.1"
@@ -62,6 +63,25 @@ async def test_pods_and_nodes_of_home_are_in_the_way(two: Clusters) -> None:
 async def test_so_are_ranges_of_homes_nodes(two: Clusters) -> None:
     node_with(two, podCIDRs=["198.51.0.0/16"])
     assert "overlaps with 198.51.0.0/16 of node worker" in await unusable(two)
+
+
+async def test_so_is_that_of_homes_services(two: Clusters) -> None:
+    two.home.store.registry.add(Kind(SERVICE_CIDRS))
+    two.home.put(
+        {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "ServiceCIDR",
+            "metadata": {"name": "kubernetes"},
+            "spec": {"cidrs": ["198.51.96.0/20"]},
+        }
+    )
+    assert "overlaps with 198.51.96.0/20 of home's Services" in await unusable(two)
+
+
+async def test_an_older_home_does_not_tell_its_services(two: Clusters) -> None:
+    assert await unusable(two) == ""
+    (asked,) = two.home.requests("GET", "*/servicecidrs")
+    assert asked.code == [404]
 
 
 async def test_who_may_not_see_nodes_does_not_ask(two: Clusters) -> None:
