@@ -15,12 +15,13 @@ from bridge.preflight.permissions import Right
 from bridge.relay import cidr as here
 from sync.kube.client import KubeClient
 from sync.kube.errors import NotFound
-from sync.kube.resources import NODES, PODS, SERVICE_CIDRS, Resource
+from sync.kube.resources import PODS
 from translators.relayrange import Network
 from translators.types import Object, name_of, namespace_of
 
 #: How many of home's pods and nodes are looked at.
 LOOKED_AT = "200"
+_NODES, _SERVICE_CIDRS = permissions.HOME_SHOWN
 
 
 async def unusable(cidr: str, *, home: KubeClient, address: str) -> str:
@@ -76,27 +77,25 @@ def _of_pods(pods: Iterable[Object]) -> Iterable[tuple[Network, str]]:
 
 async def _of_nodes(home: KubeClient) -> list[tuple[Network, str]]:
     """What nodes and their pods have; nothing where the credential may see its own node alone."""
-    return [found for node in await _shown(home, NODES) for found in _of_node(node)]
+    return [found for node in await _shown(home, _NODES) for found in _of_node(node)]
 
 
 async def _of_services(home: KubeClient) -> list[tuple[Network, str]]:
     return [
         (ipaddress.ip_network(text), "home's Services")
-        for known in await _shown(home, SERVICE_CIDRS)
+        for known in await _shown(home, _SERVICE_CIDRS)
         for text in (known.get("spec") or {}).get("cidrs") or ()
     ]
 
 
-async def _shown(home: KubeClient, resource: Resource) -> list[Object]:
+async def _shown(home: KubeClient, right: Right) -> list[Object]:
     """Objects of a kind that the credential need not see; none where it may not, or where home does
     not know the kind."""
-    if not await permissions.may_all(home, [Right(resource, ("list",))]):
+    if not await permissions.may_all(home, [right]):
         return []
-    query = {"limit": LOOKED_AT}
+    path, query = right.resource.path(), {"limit": LOOKED_AT}
     try:
-        found = await home.request(
-            "GET", resource.path(), query=query, timeout=permissions.QUESTION
-        )
+        found = await home.request("GET", path, query=query, timeout=permissions.QUESTION)
     except NotFound:
         return []
     return list(found.get("items") or ())
