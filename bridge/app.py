@@ -19,6 +19,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -151,6 +152,7 @@ def _policy(settings: JoinSettings, found: Found) -> Policy:
         found.address,
         network=found.network,
         relay_address=found.relay_address,
+        relay_cidr=found.relay_cidr,
         relay_image=settings.relay.image if found.network == "relay" else "",
         daemonsets=settings.daemonsets,
         service_accounts=settings.service_accounts,
@@ -178,7 +180,7 @@ def _engine(
         listeners = RelayListeners(
             remote.access,
             address=found.relay_address,
-            asked=within(settings.relay),
+            asked=within(replace(settings.relay, cidr=found.relay_cidr or None)),
             measures=carried,
         )
     if policy.relay_image:

@@ -14,7 +14,7 @@ from bridge.install.installed import Installed
 from bridge.kubelet.certdir import CertDir, state_folder
 from bridge.kubelet.certificate import CertificateError
 from bridge.leaving import AtHome, LeaveSettings
-from bridge.node import leaver, model
+from bridge.node import asked, leaver, model
 from bridge.node.lease import LEASE_NAMESPACE, LEASE_SECONDS
 from bridge.preflight.checks import PreflightError
 from sync.kube.client import KubeClient
@@ -47,6 +47,7 @@ async def look(home: KubeClient, settings: LeaveSettings) -> AtHome:
         others=await _others(home, settings.name, remote_id) if remote_id else set(),
         folder=_folder(settings, node, identity),
         slices=await slices_of(home, settings.name, identity),
+        relay_cidr=_left_cidr(node),
         installed=there,
         offloaded=await _offloaded(home) if there is not None and there.has_webhook else [],
     )
@@ -129,6 +130,16 @@ async def slices_of(home: KubeClient, node_name: str, identity: str) -> list[Obj
         return (await home.list(ENDPOINT_SLICES, labels=labels)).items
     except Forbidden:
         return []
+
+
+def _left_cidr(node: Object | None) -> str:
+    from bridge.relay import cidr
+
+    told = asked.relay_cidr_told(node)
+    try:
+        return told if told and cidr.is_left(told) else ""
+    except ValueError:  # Somebody has written something else there.
+        return ""
 
 
 async def _requests(home: KubeClient, node_name: str) -> list[Object]:

@@ -283,6 +283,8 @@ async def _remove_from_home(
             found.folder.remove()
         except CertificateError as error:
             told(f"here: {error}")
+    if found.relay_cidr:
+        _remove_range(found.relay_cidr, told=told)
     if found.installed is not None:
         await installed.remove(home, found.installed, told=told)
     if found.node is not None:
@@ -290,6 +292,15 @@ async def _remove_from_home(
         # What a DaemonSet made for the node meanwhile.
         for pod in await athome.pods_of(home, settings.name):
             await _delete_pod(home, pod, grace_seconds=0)
+
+
+def _remove_range(left: str, *, told: Told) -> None:
+    from bridge.relay import cidr
+
+    try:
+        cidr.clear(left)
+    except cidr.RangeError as error:
+        told(f"here: {error}; `ip route del local {left} dev lo` removes it")
 
 
 async def _delete_pod(home: KubeClient, pod: Object, *, grace_seconds: int | None = None) -> None:

@@ -62,6 +62,8 @@ class AtHome:
     """Where the certificate is kept; None where nothing is kept on this machine."""
     slices: list[Object] = field(default_factory=list)
     """EndpointSlices that lead home's Services to the bridge."""
+    relay_cidr: str = ""
+    """What a bridge that was killed has left on this machine, a route to itself; "" for nothing."""
     installed: Installed | None = None
     """What `bridge join --in-cluster` made."""
     offloaded: list[str] = field(default_factory=list)
@@ -92,6 +94,8 @@ def summary(settings: LeaveSettings, found: AtHome, remote: Remote) -> list[str]
         lines += found.installed.lines()
     if found.folder is not None:
         lines.append(f"here:   the node's certificate and key in {found.folder}")
+    if found.relay_cidr:
+        lines.append(f"here:   the route that has {found.relay_cidr} be this machine's own")
     return lines if settings.keep_workloads else lines + in_remote(remote.ours)
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from sync.kube.kubeconfig import KubeconfigRef
-from translators import relay
+from translators import relay, relayrange
 from translators.capacity import NO_LIMITS, Limits
 from translators.naming import DOMAIN, dns_label
 from translators.policy import DaemonSets, HostPort, ServiceAccounts
@@ -89,6 +89,8 @@ class RelaySettings:
     """Seconds without a byte after which one is closed."""
     image: str = ""
     """What relay pods in the remote run, which bring connections from there; "" for none."""
+    cidr: str | None = None
+    """Addresses for pods behind headless Services, which home's machines lead here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +206,22 @@ def check_relay_address(address: str) -> str:
     if what := relay.unusable(str(parsed)):
         raise SettingsError(f"{message}; home's API server takes none that is {what}")
     return str(parsed)
+
+
+def check_relay_cidr(text: str) -> str:
+    """A network whose addresses pods can have. Raises SettingsError."""
+    message = f"--relay-cidr {text!r}: write a network as ADDRESS/BITS, such as 10.77.0.0/24"
+    try:
+        cidr = ipaddress.ip_network(text)
+    except ValueError as error:
+        raise SettingsError(message) from error
+    widest, narrowest = relayrange.PREFIXES[cidr.version]
+    if not widest <= cidr.prefixlen <= narrowest:
+        raise SettingsError(f"{message}, with /{widest} to /{narrowest}")
+    for address in (cidr.network_address, cidr.broadcast_address):
+        if what := relay.unusable(str(address)):
+            raise SettingsError(f"{message}; no pod can have an address that is {what}")
+    return str(cidr)
 
 
 def check_network(text: str, option: str) -> str:

@@ -8,16 +8,18 @@ slices of ours at home say where (`translators.relay`). A key is a Service's.
 - A restarted bridge, or one that takes over, first asks for the ports that the slices tell.
 - While the remote cannot be watched nothing is published: connections could not get there either.
   `PATIENCE` lets a watch be broken for a moment, as when one of several API servers restarts.
-- A bridge that stops takes back all that is published, also what it was writing. One that is killed
-  leaves it, and the next one takes it up.
+- A bridge that stops takes back all that is published, also what it was writing; of pods with an
+  address of their own, that they are ready. One that is killed leaves it, and the next one takes it
+  up.
 - Slices of Services that are gone, or of namespaces without pods here, are removed.
+- Headless Services have an address for each pod where the policy has a range (`sync.relaynames`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from sync.about import about
@@ -27,13 +29,16 @@ from sync.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.resources import ENDPOINT_SLICES, SERVICES, Resource
 from sync.pods import Pods
+from sync.relaynames import Doors, RelayNames, pods_of
 from sync.scopes import Scopes
 from sync.servicenews import ServiceNews
 from sync.slicewriter import SliceWriter
 from sync.store import Key, key_of
-from translators import endpointslice, naming, relay
+from translators import endpointslice, naming, relay, relaynames
+from translators import service as services
 from translators.policy import Policy
 from translators.relay import Place, Plan
+from translators.relaynames import Endpoint
 from translators.types import (
     HomeNamespace,
     Object,
@@ -67,6 +72,10 @@ class NoPort(Exception):
 
 class Listeners(Protocol):
     """What listens at home and carries connections; its maker has its sockets."""
+
+    @property
+    def doors(self) -> Doors | None:
+        """What listens at addresses of pods; None where none can be had."""
 
     async def serve(self, key: Key, plan: Plan, known: Mapping[Place, int]) -> dict[Place, int]:
         """Listens for the Service at the plan's places, and at no other, and says on which port at
@@ -105,7 +114,7 @@ class Relay:
             home,
             ENDPOINT_SLICES,
             labels=relay.selector(policy.identity),
-            indexers={"service": _service_keys},
+            indexers={"service": _service_keys, "pod": pods_of},
         )
         self._writer = SliceWriter(home, self.slices)
         self._away = False
@@ -115,6 +124,10 @@ class Relay:
         self.controller: Controller[Key] = Controller(
             "relay", self._reconcile, workers=WORKERS, kind="Service"
         )
+        self._names: RelayNames | None = None
+        if policy.relay_cidr and (doors := listeners.doors) is not None:
+            again = self.controller.queue.add
+            self._names = RelayNames(policy.relay_cidr, doors, self.slices, again)
 
     # -- what changed ----------------------------------------------------------------------
 
@@ -125,6 +138,8 @@ class Relay:
 
     def slice_changed(self, old: Object | None, new: Object | None) -> None:
         """A slice of ours changed, by us or by somebody else."""
+        if self._names is not None:
+            self._names.slice_changed(old, new)
         for key in _service_keys(new or old or {}):
             self.controller.queue.add(key)
 
@@ -192,6 +207,8 @@ class Relay:
 
     async def run(self) -> None:
         """Listens until cancelled, and takes back what is published before it stops to."""
+        if self._names is not None:
+            self._names.take_up()
         async with asyncio.TaskGroup() as group:
             carrying = self._listeners.run(self._limited)
             listening = group.create_task(carrying, name="relay-listeners")
@@ -200,7 +217,7 @@ class Relay:
             finally:
                 if self._patience is not None:
                     self._patience.cancel()
-                if await self._writer.withdraw():
+                if await self._writer.withdraw(left=relaynames.silenced):
                     await asyncio.sleep(AFTERGLOW)
                 listening.cancel()
 
@@ -215,23 +232,41 @@ class Relay:
         if service is None:
             self._news.forget(key)
             self._limited_at.pop(key, None)
-        plan = relay.NOTHING
+        plan, placed = relay.NOTHING, dict[str, Endpoint]()
         if service is not None and not is_deleting(service):
-            plan = relay.plan(service, self._behind(service), address=self._address)
-            if plan.left_out:
+            plan, placed, left_out = self._plan(key, service)
+            if left_out:
                 said = "pods in the remote are not reached through this Service: "
-                self._news.once(service, "RelayLeftOut", said + "; ".join(plan.left_out))
+                self._news.once(service, "RelayLeftOut", said + "; ".join(left_out))
         if self._away:
             plan = relay.NOTHING
         present = self.slices.store.by_index("service", key)
         known = relay.known_ports(present, key.name, self._identity)
         try:
             ports = await self._listeners.serve(key, plan, known)
+            if self._names is not None:
+                await self._names.serve(key, placed, reached=not self._away)
         except NoPort as error:
             if service is not None:
                 self._news.once(service, "RelayNoPort", str(error))
             raise Waiting("RelayNoPort", str(error)) from error
-        await self._write(key, service, ports, present)
+        wanted: dict[str, Object] = {}
+        if service is not None and ports:
+            made = relay.to_slices(service, ports, self._identity, address=self._address)
+            wanted = {name_of(it): it for it in made}
+        if service is not None and self._names is not None:
+            wanted |= self._names.slices_of(service, placed, self._identity, reached=not self._away)
+        await self._write(key, wanted, present)
+
+    def _plan(self, key: Key, service: Object) -> tuple[Plan, dict[str, Endpoint], tuple[str, ...]]:
+        """What to relay at the bridge's address, or at addresses of pods, and what is left out."""
+        behind = self._behind(service)
+        if self._names is None or not services.is_headless(service):
+            plan = relay.plan(service, behind, address=self._address)
+            return plan, {}, plan.left_out
+        named = relaynames.plan(service, behind, family=self._names.family)
+        placed, lacking = self._names.place(key, named)
+        return relay.NOTHING, placed, (*named.left_out, *lacking)
 
     def _behind(self, service: Object) -> Iterator[tuple[Object, Object | None]]:
         for home in self._home_pods.store.by_index("namespace", namespace_of(service)):
@@ -239,21 +274,16 @@ class Relay:
                 yield home, self._pods.remote_of(home)
 
     async def _write(
-        self, key: Key, service: Object | None, ports: Mapping[Place, int], present: list[Object]
+        self, key: Key, wanted: Mapping[str, Object], present: Sequence[Object]
     ) -> None:
         """Has home's slices be these, and no others."""
-        wanted: dict[str, Object] = {}
-        if service is not None and ports:
-            made = relay.to_slices(service, ports, self._identity, address=self._address)
-            wanted = {name_of(it): it for it in made}
         await self._writer.write(wanted, present)
-        count = len({place.number for place in ports})
-        if count != len({name_of(it) for it in present}):
+        if len(wanted) != len({name_of(it) for it in present}):
             said = "Service %s: %d endpoint(s) for pods in the remote"
             changes.info(
                 said,
                 key,
-                count,
+                len(wanted),
                 extra=about("Service", key.name, namespace=key.namespace, cluster="home"),
             )
 

@@ -51,13 +51,20 @@ class SliceWriter:
                 )
                 self._slices.observe(made)
 
-    async def withdraw(self, which: Callable[[Object], bool] = lambda _: True) -> bool:
-        """Takes out these slices, when the bridge stops; whether there were any. Another bridge's
-        are left to it: then no write is let through (`sync.kube.fence`)."""
+    async def withdraw(
+        self,
+        which: Callable[[Object], bool] = lambda _: True,
+        left: Callable[[Object], Object | None] = lambda _: None,
+    ) -> bool:
+        """Takes out these slices, when the bridge stops; whether there were any. ``left``: what is
+        written over one instead. Another bridge's are left to it: then no write is let through
+        (`sync.kube.fence`)."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(WITHDRAW_SECONDS):
                 ours = [it for it in await self._published() if which(it)]
-                gone = await asyncio.gather(*map(self._delete, ours), return_exceptions=True)
+                gone = await asyncio.gather(
+                    *(self._take_out(it, left(it)) for it in ours), return_exceptions=True
+                )
                 return any(it is None for it in gone)
         return False
 
@@ -68,6 +75,15 @@ class SliceWriter:
             return (await self._client.list(ENDPOINT_SLICES, labels=self._slices.labels)).items
         except KubeError:
             return list(self._slices.store)
+
+    async def _take_out(self, slice_: Object, left: Object | None) -> None:
+        if left is None:
+            await self._delete(slice_)
+            return
+        patch = {**left, "metadata": {"uid": uid_of(slice_)}}
+        await self._client.patch(
+            ENDPOINT_SLICES, name_of(slice_), patch, namespace=namespace_of(slice_)
+        )
 
     async def _delete(self, slice_: Object) -> None:
         await self._client.delete(

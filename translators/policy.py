@@ -38,6 +38,9 @@ class Policy:
     network: Network = "flat"
     relay_address: str = ""
     """Where the bridge listens at home for that, an IP address; "" where it does not."""
+    relay_cidr: str = ""
+    """Addresses at home for pods behind headless Services (`translators.relaynames`); "" where
+    they have none."""
     relay_image: str = ""
     """What relay pods in the remote run, where the bridge carries connections from there to home
     (`translators.relayback`); "" where it does not."""

@@ -44,7 +44,7 @@ MOST_ENDPOINTS = 16
 _AFFINITY_SECONDS = 10800
 _HEADLESS = (
     "it is headless: its name leads to addresses of pods, and those in the remote have none at "
-    "home; a Service with a cluster IP leads to them"
+    "home; a Service with a cluster IP leads to them, and --relay-cidr gives them addresses"
 )
 #: The longest name of an object (RFC 1123 subdomain).
 _NAME_MAX = 253
@@ -142,16 +142,12 @@ def plan(service: Object, pods: Iterable[tuple[Object, Object | None]], *, addre
         for home, remote in found
         if remote is not None and may_serve(home, remote, not_ready_too=early)
     ]
+    ports, left_out = tcp_ports(spec)
     backends: dict[str, tuple[Backend, ...]] = {}
-    left_out: list[str] = []
-    for port in spec.get("ports") or ():
-        protocol = str(port.get("protocol") or "TCP")
-        if protocol != "TCP":
-            left_out.append(f"port {port.get('port')} is {protocol}, and only TCP is relayed")
-            continue
+    for port in ports:
         if behind := tuple(_backends(port, ready)):
             backends[str(port.get("name") or "")] = behind
-    return Plan(backends, affinity_of(spec), tuple(left_out))
+    return Plan(backends, affinity_of(spec), left_out)
 
 
 def to_slices(
@@ -165,7 +161,7 @@ def to_slices(
         {
             "apiVersion": "discovery.k8s.io/v1",
             "kind": "EndpointSlice",
-            "metadata": _metadata(service, number, identity),
+            "metadata": slice_metadata(service, number, identity),
             "addressType": family_of(address),
             "endpoints": [
                 {
@@ -196,9 +192,24 @@ def known_ports(slices: Iterable[Object], service: str, identity: Identity) -> d
     }
 
 
-def slice_name(service: str, number: int, identity: Identity) -> str:
-    """The name of a slice. Several virtual nodes can have pods of one Service."""
-    return hashed_name(service, identity.node, service, number)
+def slice_name(service: str, which: int | str, identity: Identity) -> str:
+    """The name of a slice: of a place by its number, of a pod by its name
+    (`translators.relaynames`). Several virtual nodes can have pods of one Service."""
+    return hashed_name(service, identity.node, service, which)
+
+
+def slice_metadata(service: Object, which: int | str, identity: Identity) -> Object:
+    """What a slice of ours has to be found by, and to go with its Service."""
+    return {
+        "name": slice_name(name_of(service), which, identity),
+        "namespace": namespace_of(service),
+        "labels": {
+            LABEL_SERVICE: name_of(service),
+            LABEL_MANAGED_BY: MANAGER,
+            LABEL_NODE: identity.node_label,
+        },
+        "ownerReferences": owned_by(service),
+    }
 
 
 def hashed_name(service: str, *told: object) -> str:
@@ -257,42 +268,41 @@ def port_at(told: Object, number: int) -> Object:
     return port
 
 
-# -- parts -----------------------------------------------------------------------------------
+def tcp_ports(spec: Object) -> tuple[list[Object], tuple[str, ...]]:
+    """A Service's ports that can be relayed, and a sentence for each that cannot."""
+    ports, left_out = [], []
+    for port in spec.get("ports") or ():
+        protocol = str(port.get("protocol") or "TCP")
+        if protocol == "TCP":
+            ports.append(port)
+        else:
+            left_out.append(f"port {port.get('port')} is {protocol}, and only TCP is relayed")
+    return ports, tuple(left_out)
 
 
-def _backends(port: Object, pods: Iterable[tuple[Object, Object]]) -> Iterable[Backend]:
-    for home, remote in pods:
-        number = _target(port, home)
-        if number is not None:
-            uid = RemoteUid(uid_of(remote))
-            yield Backend(namespace_of(remote), name_of(remote), uid, number)
-
-
-def _target(port: Object, pod: Object) -> int | None:
+def target(port: Object, pod: Object) -> int | None:
     """The number of the port in the pod; None where the pod has none of that name. Containers
     first, then sidecars (k8s.io/kubernetes/pkg/api/v1/pod, FindPort)."""
-    target: Any = port.get("targetPort") or port.get("port")
-    if isinstance(target, int):
-        return target
+    wanted: Any = port.get("targetPort") or port.get("port")
+    if isinstance(wanted, int):
+        return wanted
     spec = pod.get("spec") or {}
     sidecars = [
         it for it in spec.get("initContainers") or () if it.get("restartPolicy") == "Always"
     ]
     for container in (*(spec.get("containers") or ()), *sidecars):
         for known in container.get("ports") or ():
-            if known.get("name") == target and (known.get("protocol") or "TCP") == "TCP":
+            if known.get("name") == wanted and (known.get("protocol") or "TCP") == "TCP":
                 return int(known["containerPort"])
     return None
 
 
-def _metadata(service: Object, number: int, identity: Identity) -> Object:
-    return {
-        "name": slice_name(name_of(service), number, identity),
-        "namespace": namespace_of(service),
-        "labels": {
-            LABEL_SERVICE: name_of(service),
-            LABEL_MANAGED_BY: MANAGER,
-            LABEL_NODE: identity.node_label,
-        },
-        "ownerReferences": owned_by(service),
-    }
+# -- parts -----------------------------------------------------------------------------------
+
+
+def _backends(port: Object, pods: Iterable[tuple[Object, Object]]) -> Iterable[Backend]:
+    for home, remote in pods:
+        number = target(port, home)
+        if number is not None:
+            uid = RemoteUid(uid_of(remote))
+            yield Backend(namespace_of(remote), name_of(remote), uid, number)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from bridge.check.finding import Finding, error, info, ok, warning
 from bridge.check.subject import Probe, Subject
 from bridge.kubelet.certificate import CertificateError, ServingCertificate, from_files
-from bridge.preflight import permissions, podnetwork
+from bridge.preflight import permissions, podnetwork, relaycidr
 from bridge.preflight.checks import home_api_of, own_address
 from sync.kube.errors import ApiError, Forbidden
 from sync.kube.resources import NODES
@@ -189,6 +189,18 @@ async def home_api(subject: Subject) -> list[Finding]:
     return [ok("BRG407", "remote", f"pods find home's API server at {at}")]
 
 
+async def relay_cidr(subject: Subject) -> list[Finding]:
+    """BRG408, where a range is asked for."""
+    relay = subject.settings.relay
+    if relay.cidr is None:
+        return []
+    at = relay.address or subject.settings.address or await own_address(subject.at_home)
+    if why := await relaycidr.unusable(relay.cidr, home=subject.at_home, address=at):
+        return [error("BRG408", "home", why)]
+    said = f"this machine may have {relay.cidr}; home's machines have to route it to {at}"
+    return [ok("BRG408", "home", said)]
+
+
 PROBES = (
     Probe("BRG401", kubelet_api, ("home", "node")),
     Probe("BRG401", address, ("home",), only_before=True),
@@ -196,4 +208,5 @@ PROBES = (
     Probe("BRG402", certificate_files, (), only_before=True),
     Probe("BRG405", pod_network, ("remote",)),
     Probe("BRG407", home_api, ("home",), only_before=True),
+    Probe("BRG408", relay_cidr, ("home",), only_before=True),
 )

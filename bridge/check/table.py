@@ -222,6 +222,15 @@ _CHECKS = (
         "in home's kubeconfig or, where that is on loopback, the one of the Service kubernetes.",
         "name it with --home-api-address HOST:PORT, or join with --service-accounts none",
     ),
+    Check(
+        "BRG408",
+        "Pods of headless Services can have addresses",
+        "With --relay-cidr this machine has to take addresses that nobody else has: it may change "
+        "its routes (CAP_NET_ADMIN), has no route to that range, and home has no pods, machines or "
+        "Services there, as far as it shows them. "
+        "Whether home's machines route the range to this one does not show from here.",
+        "take a range that is nobody's, and run the bridge with CAP_NET_ADMIN on a machine",
+    ),
     # -- what runs -----------------------------------------------------------------------------
     Check(
         "BRG501",

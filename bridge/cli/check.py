@@ -20,11 +20,13 @@ from bridge.settings import (
     JoinSettings,
     MetricsChoice,
     NetworkChoice,
+    RelaySettings,
     ServingCertificate,
     SettingsError,
     check_address,
     check_home_name,
     check_name,
+    check_relay_cidr,
     parse_home_api,
 )
 from sync.kube.kubeconfig import KubeconfigRef
@@ -62,6 +64,12 @@ def check(
             "it is found. Of a node that exists, as it was joined."
         ),
     ] = "flat",
+    relay_cidr: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CIDR", help="Addresses for pods of headless Services.", rich_help_panel=JOIN
+        ),
+    ] = None,
     home_name: Annotated[
         str | None, typer.Option(help="What {home} stands for.", rich_help_panel=JOIN)
     ] = None,
@@ -135,6 +143,9 @@ def check(
             port=port,
             template=namespace_template,
             network=network,
+            relay=RelaySettings(
+                cidr=check_relay_cidr(relay_cidr) if relay_cidr is not None else None
+            ),
             certificate=tls_cert_file,
             key=tls_private_key_file,
             serving=serving_certificate,

@@ -28,6 +28,8 @@ _DECIDED = frozenset(
 REFUSED = {
     "address": "the address is that of each pod",
     "relay_address": "the address is that of each pod",
+    "relay_cidr": "home's machines cannot route a range to pods, which have an address alone and "
+    "may be anywhere; run the bridge on a machine, or in pods with hostNetwork of your own making",
     "cert_dir": "each pod keeps its own certificate",
     "tls_cert_file": "it is a file of this machine",
     "tls_private_key_file": "it is a file of this machine",

@@ -173,6 +173,16 @@ def join(  # one option after the other
             rich_help_panel=RELAY,
         ),
     ] = None,
+    relay_cidr: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CIDR",
+            help="Addresses at home, such as 10.77.0.0/24, for pods behind headless Services: each "
+            "has one on this machine, where home's machines have to route them. Takes "
+            "CAP_NET_ADMIN. Without it such Services lead to no pod in the remote.",
+            rich_help_panel=RELAY,
+        ),
+    ] = None,
     relay_connections: Annotated[
         int,
         typer.Option(help="The most connections at once.", min=1, rich_help_panel=RELAY),
@@ -450,6 +460,7 @@ def join(  # one option after the other
             network=network,
             relay_address=relay_address,
             relay_ports=relay_ports,
+            relay_cidr=relay_cidr,
             relay_connections=relay_connections,
             relay_service_connections=relay_service_connections,
             relay_rate=relay_rate,

@@ -22,6 +22,7 @@ from bridge.settings import (
     check_home_name,
     check_name,
     check_relay_address,
+    check_relay_cidr,
     parse_home_api,
     parse_ports,
 )
@@ -51,6 +52,7 @@ def join_settings(
     network: NetworkChoice,
     relay_address: str | None,
     relay_ports: str | None,
+    relay_cidr: str | None,
     relay_connections: int,
     relay_service_connections: int,
     relay_rate: float,
@@ -78,10 +80,11 @@ def join_settings(
         raise SettingsError("--tls-cert-file and --serving-certificate exclude each other")
     if cert_dir is not None and serving_certificate != "csr":
         raise SettingsError("--cert-dir is of use with --serving-certificate csr only")
-    if relay_image and network not in ("relay", "auto"):
-        raise SettingsError(
-            f"--relay-image is of use with --network relay or auto, and not with {network}"
-        )
+    for option, given in (("--relay-image", relay_image), ("--relay-cidr", relay_cidr)):
+        if given and network not in ("relay", "auto"):
+            raise SettingsError(
+                f"{option} is of use with --network relay or auto, and not with {network}"
+            )
     return JoinSettings(
         remote=KubeconfigRef(kubeconfig, context),
         home=KubeconfigRef(home_kubeconfig, home_context),
@@ -101,6 +104,7 @@ def join_settings(
             service_rate=relay_service_rate,
             idle=relay_idle_timeout,
             image=relay_image or "",
+            cidr=check_relay_cidr(relay_cidr) if relay_cidr is not None else None,
         ),
         labels=parse_labels(labels) if labels is not None else {},
         annotations=parse_annotations(annotations) if annotations is not None else {},

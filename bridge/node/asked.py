@@ -30,6 +30,7 @@ def options(policy: Policy) -> Object:
     return {
         "namespaceTemplate": policy.identity.template,
         "network": policy.network,
+        "relayCidr": policy.relay_cidr or None,
         "daemonsets": policy.daemonsets,
         "serviceAccounts": policy.service_accounts,
         "homeApiAddress": list(api) if api is not None else None,
@@ -54,6 +55,7 @@ def policy_of(node: Object, home_id: str) -> tuple[Policy, bool]:
         identity,
         _address(node),
         network=said.get("network") or "flat",
+        relay_cidr=said.get("relayCidr") or "",
         daemonsets=said.get("daemonsets") or "skip",
         service_accounts=said.get("serviceAccounts") or "home",
         home_api=HostPort(str(api[0]), int(api[1])) if api else None,
@@ -68,6 +70,14 @@ def network_told(node: Object) -> Network | None:
     annotations = metadata(node).get("annotations") or {}
     said = _read(annotations.get(ANNOTATION_OPTIONS)).get("network")
     return said if said in get_args(Network) else None
+
+
+def relay_cidr_told(node: Object | None) -> str:
+    """Where pods behind headless Services have addresses, by what the Node tells; "" where it
+    tells none."""
+    annotations = metadata(node or {}).get("annotations") or {}
+    said = _read(annotations.get(ANNOTATION_OPTIONS)).get("relayCidr")
+    return said if isinstance(said, str) else ""
 
 
 def _read(text: str | None) -> Object:

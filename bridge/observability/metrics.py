@@ -364,6 +364,12 @@ class Parts(Collector):
             {(): carried.listening},
         )
         yield gauge(
+            "bridge_relay_addresses",
+            "Addresses at home at which it does so for single pods (--relay-cidr).",
+            (),
+            {(): carried.addresses},
+        )
+        yield gauge(
             "bridge_relay_connections_open",
             "Connections that the bridge carries to pods in the remote.",
             (),

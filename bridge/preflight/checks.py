@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from bridge.kubelet import clientca
-from bridge.preflight import permissions
+from bridge.preflight import permissions, relaycidr
 from bridge.preflight.podnetwork import network_of
 from bridge.settings import API_PORT, JoinSettings, MetricsChoice, MetricsSource
 from sync.kube.access import KubeconfigRef, load
@@ -62,6 +62,8 @@ class Found:
     """How pods of the two clusters reach each other."""
     relay_address: str
     """Where the bridge listens for connections that it carries; "" where it carries none."""
+    relay_cidr: str = ""
+    """Where it does so for pods behind headless Services; "" where it does not."""
 
 
 Told = Callable[[str], None]
@@ -127,13 +129,28 @@ async def check(
             metrics = await metrics_source(remote, settings.metrics)
             network = await network_of(settings.network, home=home, remote=remote, told=told)
             at = relay_address(settings, address) if network == "relay" else ""
+            cidr = settings.relay.cidr or "" if at else ""
+            if cidr and (why := await relaycidr.unusable(cidr, home=home, address=at)):
+                raise PreflightError(why)
     told(f"home: reaches this bridge at {address}")
     if home_api is not None:
         told(f"remote: pods find home's API server at {home_api}")
     told(_METRICS_TOLD[metrics])
     if at:
         told(f"home: Services lead to pods in the remote through this bridge at {at}")
-    return Found(identity, home_id(remote_uid), address, client_ca, home_api, metrics, network, at)
+    if cidr:
+        told(f"home: pods behind headless Services are at {cidr}; route that to {at}")
+    return Found(
+        identity,
+        home_id(remote_uid),
+        address,
+        client_ca,
+        home_api,
+        metrics,
+        network,
+        relay_address=at,
+        relay_cidr=cidr,
+    )
 
 
 class explained:  # noqa: N801  # reads as a statement

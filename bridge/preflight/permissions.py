@@ -31,6 +31,7 @@ from sync.kube.resources import (
     SECRETS,
     SELF_SUBJECT_ACCESS_REVIEWS,
     SERVICE_ACCOUNTS,
+    SERVICE_CIDRS,
     SERVICES,
     SUBJECT_ACCESS_REVIEWS,
     TOKEN_REVIEWS,
@@ -107,6 +108,9 @@ HOME_CERTIFICATES = (Right(CERTIFICATE_SIGNING_REQUESTS, ("create", "list", "wat
 #: They are looked for everywhere, so that what an earlier bridge left is found, and written in the
 #: namespaces that are bound alone (`HOME_NAMESPACE_RELAY`).
 HOME_RELAY = (Right(ENDPOINT_SLICES, ("list", "watch")),)
+#: By which `--relay-cidr` is known not to be a range of home's own. Nobody has to grant it: a
+#: credential that may see them anyway is asked to, and without it less is known.
+HOME_SHOWN = (Right(NODES, ("list",)), Right(SERVICE_CIDRS, ("list",)))
 #: By which the bridge knows home's API server when it calls; without it, by a token alone.
 HOME_CLIENT_CA = (
     Right(

@@ -16,7 +16,9 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from bridge.relay.balance import Balance
+from bridge.relay.cidr import Range
 from bridge.relay.connections import Arrival, Connections, Share
+from bridge.relay.doors import PodDoors
 from bridge.relay.measures import Measures
 from bridge.settings import RelaySettings
 from sync.kube.access import Access
@@ -62,8 +64,18 @@ class RelayListeners:
         self._linger = linger
         self._served: dict[Key, _Served] = {}
         self._connections = Connections(remote, asked=asked, measures=measures)
+        self._range: Range | None = None
+        self._doors: PodDoors | None = None
+        if asked.cidr is not None:
+            self._range = Range(asked.cidr)
+            self._doors = PodDoors(self._connections, self._range, measures)
 
     # -- listening -------------------------------------------------------------------------
+
+    @property
+    def doors(self) -> PodDoors | None:
+        """See `sync.relay.Listeners`; there where a range was asked for."""
+        return self._doors
 
     async def serve(self, key: Key, plan: Plan, known: Mapping[Place, int]) -> dict[Place, int]:
         """See `sync.relay.Listeners`. One call for a key at a time."""
@@ -133,8 +145,15 @@ class RelayListeners:
     async def run(self, limited: Limited) -> NoReturn:
         """Carries connections until cancelled, and ends all that is open then."""
         try:
-            await self._connections.run(limited)
+            async with asyncio.TaskGroup() as group:
+                carrying = self._connections.run(limited)
+                group.create_task(carrying, name="relay-connections")
+                if self._range is not None:
+                    await self._range.hold()
+            raise AssertionError("it runs until it is cancelled")
         finally:
+            if self._doors is not None:
+                self._doors.close()
             for served in [*self._served.values()]:
                 for timer in served.ending.values():
                     timer.cancel()

@@ -22,6 +22,8 @@ class Measures:
     """Connections that are carried, or for which a way is being opened."""
     listening: int = 0
     """Ports that are listened on."""
+    addresses: int = 0
+    """Addresses of pods at which some of them are (`--relay-cidr`)."""
     ended: Counter[str] = field(default_factory=Counter)
     """Connections by how they ended: done, failed (not in order, on the remote's side), or why
     they were reset before they began: no-pod, no-way, limit, service-limit, rate,

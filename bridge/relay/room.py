@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 from dataclasses import replace
 
 from bridge.kubelet.active import MAX_STREAMS, descriptors
 from bridge.settings import RelaySettings
+from translators import relayrange
 
 log = logging.getLogger(__name__)
 
@@ -16,23 +18,31 @@ _OF_A_CONNECTION = 2
 _OF_THE_REST = 512 + 2 * MAX_STREAMS
 
 
-def wanted(connections: int) -> int:
-    """How many files may have to be open with so many connections."""
-    return _OF_A_CONNECTION * connections + _OF_THE_REST
+#: The most addresses of pods that a file each is kept for (`--relay-cidr`): a range may have more
+#: than there will ever be pods.
+_MOST_ADDRESSES = 4096
 
 
-def room(connections: int, files: int) -> int:
+def wanted(connections: int, addresses: int = 0) -> int:
+    """How many files may have to be open with so many connections, and addresses of pods."""
+    return _OF_A_CONNECTION * connections + _OF_THE_REST + addresses
+
+
+def room(connections: int, files: int, addresses: int = 0) -> int:
     """How many of these connections are carried at once where so many files may be open. A quarter
     of the files is a connection's in any case, where streams could have them, too."""
-    left = max(files - _OF_THE_REST, files // 4)
+    left = max(files - _OF_THE_REST - addresses, files // 4)
     return max(1, min(connections, left // _OF_A_CONNECTION))
 
 
 def within(asked: RelaySettings) -> RelaySettings:
     """What is asked for, as far as the system lets this process have open files: it is asked for as
     many as that takes. Says so where it grants fewer."""
-    files = descriptors(wanted(asked.connections))
-    most = room(asked.connections, files)
+    addresses = 0
+    if asked.cidr is not None:
+        addresses = min(relayrange.size(ipaddress.ip_network(asked.cidr)), _MOST_ADDRESSES)
+    files = descriptors(wanted(asked.connections, addresses))
+    most = room(asked.connections, files, addresses)
     if most == asked.connections:
         return asked
     log.warning(
@@ -40,7 +50,7 @@ def within(asked: RelaySettings) -> RelaySettings:
         "%d are carried at once; raise its hard limit (ulimit -Hn, LimitNOFILE= of systemd)",
         files,
         asked.connections,
-        wanted(asked.connections),
+        wanted(asked.connections, addresses),
         most,
     )
     return replace(asked, connections=most)

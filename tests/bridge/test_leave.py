@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,9 +15,11 @@ import pytest
 from bridge import drain, leaving
 from bridge.leave import leave
 from bridge.leaving import LeaveSettings
-from bridge.node import model
+from bridge.node import asked, model
 from bridge.node.lease import LEASE_NAMESPACE, LEASE_SECONDS
 from bridge.preflight.checks import PreflightError
+from bridge.relay import netlink
+from bridge.relay.netlink import Route
 from sync.kube.access import KubeconfigRef
 from sync.kube.resources import (
     CERTIFICATE_SIGNING_REQUESTS,
@@ -183,6 +186,47 @@ async def test_where_slices_may_not_be_seen_there_are_none_of_ours(left: Left) -
     left.two.home.fail(Fault("GET", "*/endpointslices", times=None, code=403))
     assert await left.leave()
     assert left.two.home.find(NODES, NODE) is None
+
+
+@pytest.mark.parametrize("ours", [True, False])
+async def test_the_range_of_a_bridge_that_was_killed_goes(
+    left: Left, monkeypatch: pytest.MonkeyPatch, ours: bool
+) -> None:
+    removed: list[str] = []
+    cidr = ipaddress.ip_network("198.51.100.0/24")
+    route = Route(cidr, local=ours, ours=ours, gateway=not ours)
+    monkeypatch.setattr(netlink, "routes", lambda _: [route])
+    monkeypatch.setattr(netlink, "remove", lambda it: removed.append(str(it)))
+    options = {asked.ANNOTATION_OPTIONS: '{"relayCidr": "198.51.100.0/24"}'}
+    left.two.home.update(NODES, NODE, {"metadata": {"annotations": options}})
+    assert await left.leave()
+    said = "here:   the route that has 198.51.100.0/24 be this machine's own"
+    assert (said in left.asked[0]) is ours
+    assert removed == ([str(cidr)] if ours else [])
+
+
+async def test_a_range_that_may_not_be_removed_is_told(
+    left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise PermissionError(1, "no")
+
+    cidr = ipaddress.ip_network("198.51.100.0/24")
+    route = Route(cidr, local=True, ours=True, gateway=False)
+    monkeypatch.setattr(netlink, "routes", lambda _: [route])
+    monkeypatch.setattr(netlink, "remove", refuse)
+    options = {asked.ANNOTATION_OPTIONS: '{"relayCidr": "198.51.100.0/24"}'}
+    left.two.home.update(NODES, NODE, {"metadata": {"annotations": options}})
+    assert await left.leave()
+    assert any("`ip route del local 198.51.100.0/24 dev lo`" in line for line in left.told)
+    assert left.two.home.find(NODES, NODE) is None
+
+
+@pytest.mark.parametrize("said", ["7", '{"relayCidr": "x"}', '{"relayCidr": ["x"]}', "no JSON"])
+async def test_a_node_that_tells_nonsense_leaves(left: Left, said: str) -> None:
+    options = {asked.ANNOTATION_OPTIONS: said}
+    left.two.home.update(NODES, NODE, {"metadata": {"annotations": options}})
+    assert await left.leave()
 
 
 # -- the question --------------------------------------------------------------------------

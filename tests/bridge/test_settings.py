@@ -14,6 +14,7 @@ from bridge.settings import (
     check_home_name,
     check_name,
     check_relay_address,
+    check_relay_cidr,
     parse_home_api,
     parse_ports,
 )
@@ -105,6 +106,23 @@ def test_where_a_relay_cannot_listen(address: str) -> None:
     with pytest.raises(SettingsError, match="--relay-address"):
         check_relay_address(address)
     assert check_relay_address("192.0.2.1") == "192.0.2.1"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "10.77.0.0", "10.77.0.1/24", "10.0.0.0/8", "10.77.0.0/31", "fd00::/48", "fd00::/127"),
+        *("127.77.0.0/24", "169.254.7.0/24", "224.0.7.0/24", "fe80::/112"),
+    ],
+)
+def test_where_no_pods_can_be(text: str) -> None:
+    with pytest.raises(SettingsError, match="--relay-cidr"):
+        check_relay_cidr(text)
+
+
+@pytest.mark.parametrize("text", ["10.77.0.0/24", "10.0.0.0/12", "10.77.0.0/30", "fd00:77::/112"])
+def test_where_pods_can_be(text: str) -> None:
+    assert check_relay_cidr(text) == text
 
 
 def test_a_range_of_ports() -> None:

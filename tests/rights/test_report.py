@@ -139,3 +139,16 @@ def test_reports_of_several_workers_add_up(folder: Path) -> None:
     found.add(told(folder, "home", line("get", "secrets", namespace="blog")).as_json())
     assert found.used == {"home: list secrets": 2}
     assert list(found.wrong()) == ["       1  undeclared: home: get secrets in blog"]
+
+
+def test_what_is_looked_at_where_the_credential_may_is_no_right_of_the_tables(
+    folder: Path,
+) -> None:
+    seen = line("list", "servicecidrs", group="networking.k8s.io")
+    found = told(folder, "home", seen)
+    assert not found.undeclared
+    assert not found.used
+    changed = line("patch", "servicecidrs", group="networking.k8s.io")
+    assert told(folder, "home", changed).undeclared.total() == 1
+    refused = line("list", "servicecidrs", group="networking.k8s.io", decision="forbid")
+    assert told(folder, "home", refused).refused.total() == 1, "it is asked first"

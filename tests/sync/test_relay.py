@@ -32,6 +32,7 @@ class Ports:
         self.running = False
         self.limited: Limited = lambda _, __: None
         self._given: dict[tuple[Key, Place], int] = {}
+        self.doors = None
 
     async def serve(self, key: Key, plan: Plan, known: Mapping[Place, int]) -> dict[Place, int]:
         if self.full and plan.places:

@@ -14,7 +14,8 @@ import pytest
 from bridge.check import conduct, reach
 from bridge.check.finding import Report, Severity
 from bridge.preflight import podnetwork
-from bridge.settings import JoinSettings
+from bridge.relay import netlink
+from bridge.settings import JoinSettings, RelaySettings
 from sync.kube.access import KubeconfigRef
 from sync.kube.resources import NAMESPACES, NODES, Object
 from tests import objects
@@ -283,6 +284,21 @@ async def test_a_port_that_is_taken(two: Clusters) -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         found = await checked(two.but(port=sock.getsockname()[1]))
     assert one(found, "BRG406").severity is Severity.ERROR
+
+
+async def test_a_range_for_pods(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = await checked(two.settings)
+    assert of(found, "BRG408") == [], "it is not asked for"
+    relay = RelaySettings(address="192.0.2.1", cidr="198.51.100.0/24")
+    asked = two.but(network="relay", relay=relay)
+    monkeypatch.setattr(netlink, "routes", lambda _: [])
+    monkeypatch.setattr(netlink, "may_change", lambda _: True)
+    assert "have to route it to 192.0.2.1" in one(await checked(asked), "BRG408").found
+    monkeypatch.setattr(netlink, "may_change", lambda _: False)
+    refused = one(await checked(asked), "BRG408")
+    assert refused.severity is Severity.ERROR
+    assert "CAP_NET_ADMIN" in refused.found
+    assert two.writes() == []
 
 
 async def test_files_of_a_certificate(two: Clusters, authority: Authority) -> None:

@@ -93,6 +93,7 @@ def test_the_secret_is_told_of(invoke: Invoke, remote: tuple[str, str]) -> None:
     ("options", "words"),
     [
         (("--address", "192.0.2.1"), "--address is of no use in home's cluster"),
+        (("--network", "relay", "--relay-cidr", "10.77.0.0/24"), "cannot route a range to pods"),
         (("--cert-dir", "/x", "--serving-certificate", "csr"), "each pod keeps its own"),
         (("--tls-cert-file", "a", "--tls-private-key-file", "b"), "a file of this machine"),
         (("--health-port", "1"), "the pods have one"),

@@ -84,6 +84,7 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
         "--relay-service-rate": "20",
         "--relay-idle-timeout": "60",
         "--relay-image": "bridge:1",
+        "--relay-cidr": "10.77.0.0/24",
         "--daemonsets": "run",
         "--service-accounts": "remote",
         "--home-api-address": "192.0.2.1",
@@ -122,6 +123,7 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
                 service_rate=20.0,
                 idle=60.0,
                 image="bridge:1",
+                cidr="10.77.0.0/24",
             ),
             daemonsets="run",
             service_accounts="remote",
@@ -141,11 +143,17 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
 
 
 @pytest.mark.parametrize("network", ["flat", "none"])
-def test_a_relay_image_needs_a_relay(invoke: Invoke, asked: Asked, network: str) -> None:
-    options = ("--relay-image", "bridge:1", "--network", network)
-    done = invoke(*REMOTE, *options)
+@pytest.mark.parametrize(
+    "option", [("--relay-image", "bridge:1"), ("--relay-cidr", "10.77.0.0/24")]
+)
+def test_what_is_a_relays_needs_one(
+    invoke: Invoke, asked: Asked, option: tuple[str, str], network: str
+) -> None:
+    done = invoke(*REMOTE, *option, "--network", network)
     assert done.exit_code == 2
-    assert f"--network relay or auto, and not with {network}" in done.stderr
+    assert (
+        f"{option[0]} is of use with --network relay or auto, and not with {network}" in done.stderr
+    )
     assert asked.settings == []
 
 

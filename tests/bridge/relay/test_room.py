@@ -34,6 +34,13 @@ def test_what_is_asked_for_is_asked_of_the_system(hard: int) -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= wanted(2000)
 
 
+def test_addresses_of_pods_have_files_too(hard: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    within(RelaySettings(connections=2000, cidr="10.77.0.0/24"))
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= wanted(2000) + 254
+    assert room(2000, wanted(2000), addresses=254) == 2000 - 127
+
+
 def test_what_the_system_does_not_grant_is_said(
     hard: int, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,0 +1,177 @@
+"""Pods of the remote by names of their own, where no network leads to them: `--relay-cidr`.
+
+The clusters have no way to each other's pods while these tests run; home's machines lead the range
+to the machine of the bridge.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.bridge import REGISTERED
+from e2e.clusters.model import Cluster
+from e2e.clusters.shell import run
+from e2e.conftest import Bridged
+from e2e.kubectl import get, get_one, uids, wait_for
+from e2e.replicas import Second, second
+from e2e.test_leave import leave
+from e2e.test_relay import all_ready, ask, client, slices
+from e2e.workloads import AGNHOST
+
+_WEB = """
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  clusterIP: None
+  selector: {app: web}
+  ports: [{name: http, port: 8080}, {name: udp, port: 53, protocol: UDP}]
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: web}
+spec:
+  serviceName: web
+  replicas: 2
+  podManagementPolicy: Parallel
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      nodeSelector: {kubernetes.io/hostname: THE-NODE}
+      tolerations: [{key: cluster-bridge.io/virtual-node, operator: Exists}]
+      terminationGracePeriodSeconds: 1
+      containers:
+        - name: web
+          image: IMAGE
+          args: [netexec, --http-port=8080]
+          readinessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1}
+---
+"""
+
+
+@pytest.fixture
+def cidr(node_name: str) -> str:
+    """A range that nobody has, and no other run on this machine: of those for benchmarks
+    (RFC 2544)."""
+    number = int(node_name.rpartition("-")[2], 16)
+    return f"198.{18 + number % 2}.{number // 2 % 256}.0/24"
+
+
+@pytest.fixture(autouse=True)
+def apart(
+    request: pytest.FixtureRequest, cidr: str, home: Cluster, remote: Cluster
+) -> Iterator[None]:
+    """The clusters without a way between their pods, and home's machines with one to the range."""
+    request.node.add_marker(pytest.mark.join("--network=relay", f"--relay-cidr={cidr}"))
+    for one, other in ((home, remote), (remote, home)):
+        one.route_pods(other, routed=False)
+    home.control.route(cidr, home.host_address)
+    yield
+    home.control.route(cidr, None)
+    for one, other in ((home, remote), (remote, home)):
+        one.route_pods(other, routed=True)
+
+
+def here(cidr: str) -> bool:
+    """Whether the range is this machine's."""
+    return cidr in run(["ip", "route", "show", "table", "local"]).stdout
+
+
+def addresses(bridged: Bridged) -> dict[str, str]:
+    """The published address of each pod, by its hostname."""
+    ends = [end for it in slices(bridged) for end in it["endpoints"]]
+    return {end["hostname"]: end["addresses"][0] for end in ends if end["conditions"]["ready"]}
+
+
+def left_out(bridged: Bridged) -> list[str]:
+    """What is said not to be carried."""
+    found = get(bridged.home, "events", namespace=bridged.namespace)
+    return [it["message"] for it in found if it["reason"] == "RelayLeftOut"]
+
+
+def both_answer(bridged: Bridged) -> None:
+    """Each name leads to its pod."""
+    for name in ("web-0", "web-1"):
+        wait_for(
+            lambda name=name: ask(bridged, f"{name}.web:8080") == name,  # type: ignore[misc]
+            f"{name} answers by its name",
+        )
+
+
+def test_each_pod_of_a_statefulset_answers_by_its_name(bridged: Bridged, cidr: str) -> None:
+    """Through a restart and a crash of the bridge, a pod that is made anew, and the leaving."""
+    bridged.apply(
+        _WEB.replace("THE-NODE", bridged.node).replace("IMAGE", AGNHOST) + client(bridged)
+    )
+    all_ready(bridged, 3)
+    found = wait_for(lambda: len(known := addresses(bridged)) == 2 and known, "both have one")
+    assert isinstance(found, dict)
+    assert set(found) == {"web-0", "web-1"}
+    assert len(set(found.values())) == 2
+    both_answer(bridged)
+    wait_for(lambda: ask(bridged, "web:8080") in found, "so does the Service's own, to one of them")
+    assert ask(bridged, "web-0.web:9999") == "", "a port that no Service names"
+    told = wait_for(lambda: left_out(bridged), "UDP is said to be left out")
+    assert all("port 53 is UDP" in it and "headless" not in it for it in told)
+    node = get_one(bridged.home, "node", bridged.node)
+    options = json.loads(node["metadata"]["annotations"]["cluster-bridge.io/options"])
+    assert options["relayCidr"] == cidr
+
+    bridged.bridge.stop()
+    assert addresses(bridged) == {}, "a bridge that stops says that nobody is ready"
+    assert not here(cidr), "and takes the addresses away"
+    bridged.bridge.start()
+    wait_for(lambda: addresses(bridged) == found, "the addresses of before")
+    both_answer(bridged)
+
+    bridged.bridge.kill()
+    assert here(cidr), "what a crash leaves is taken up"
+    bridged.bridge.start()
+    before = uids(bridged.home_pods())["web-0"]
+    bridged.kubectl("delete", "pod", "web-0", "--wait=false")
+    wait_for(lambda: uids(bridged.home_pods()).get("web-0", before) != before, "another web-0")
+    all_ready(bridged, 3)
+    wait_for(lambda: addresses(bridged) == found, "where web-0 was before")
+    both_answer(bridged)
+
+    bridged.bridge.kill()
+    left = leave(bridged, "--force")
+    assert left.returncode == 0, left.stderr
+    assert not here(cidr)
+    assert slices(bridged) == []
+
+
+@pytest.fixture
+def other(bridged: Bridged, tmp_path: Path) -> Iterator[Second]:
+    """A second bridge of the node on the same machine, standing by."""
+    with second(bridged, tmp_path) as made:
+        made.stand_by()
+        yield made
+
+
+def test_who_takes_over_has_the_addresses(bridged: Bridged, other: Second, cidr: str) -> None:
+    """After a crash, and back again after a stop."""
+    bridged.apply(
+        _WEB.replace("THE-NODE", bridged.node).replace("IMAGE", AGNHOST) + client(bridged)
+    )
+    all_ready(bridged, 3)
+    found = wait_for(lambda: len(known := addresses(bridged)) == 2 and known, "both have one")
+    both_answer(bridged)
+
+    bridged.bridge.kill()
+    other.bridge.says(REGISTERED)
+    both_answer(bridged)
+    assert addresses(bridged) == found
+
+    bridged.bridge.start(until="standing by")
+    registered = bridged.bridge.log.read_text().count(REGISTERED)
+    other.bridge.stop()
+    bridged.bridge.says(REGISTERED, times=registered + 1)
+    wait_for(lambda: addresses(bridged) == found, "the addresses of before")
+    both_answer(bridged)
+    assert here(cidr)
