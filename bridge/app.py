@@ -127,7 +127,8 @@ async def _serve_node(settings: JoinSettings, told: Callable[[str], None], recen
 
         def life(engine: Engine, fence: Fence) -> Life:
             way = Watched(remote, engine.informers)
-            return Life(engine, _node(settings, found, engine, api), fence, way)
+            node = _node(settings, found, engine, api)
+            return Life(engine, node, fence, way, tidy=lambda: _tidy(found, home.fenced(fence)))
 
         def another() -> Life:
             fence = Fence()
@@ -202,6 +203,13 @@ def _engine(
         listeners=listeners,
         carriers=carriers,
     )
+
+
+async def _tidy(found: Found, home: KubeClient) -> None:
+    if found.network != "relay":
+        from bridge.relay import former
+
+        await former.remove(home, found.identity)
 
 
 def _node(settings: JoinSettings, found: Found, engine: Engine, api: KubeletApi) -> NodeController:

@@ -125,11 +125,17 @@ async def pods_of(home: KubeClient, node_name: str) -> list[Object]:
 
 async def slices_of(home: KubeClient, node_name: str, identity: str) -> list[Object]:
     """The slices of a relay; none where the credential may not look: then it has made none."""
-    labels = relay.selector(Identity(home_id=identity, home_name=identity[:8], node=node_name))
     try:
-        return (await home.list(ENDPOINT_SLICES, labels=labels)).items
+        return await relay_slices(
+            home, Identity(home_id=identity, home_name=identity[:8], node=node_name)
+        )
     except Forbidden:
         return []
+
+
+async def relay_slices(home: KubeClient, identity: Identity) -> list[Object]:
+    """The slices of a node's relay. Raises KubeError."""
+    return (await home.list(ENDPOINT_SLICES, labels=relay.selector(identity))).items
 
 
 def _left_cidr(node: Object | None) -> str:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -50,6 +50,9 @@ class Life:
     node: NodeController
     fence: Fence
     way: Way
+    tidy: Callable[[], Awaitable[None]]
+    """Removes what a bridge of before has left that this one would not look after. May raise
+    KubeError."""
 
 
 async def serve(
@@ -83,7 +86,7 @@ async def _live(life: Life, election: Election, told: Callable[[str], None]) -> 
             fence.on_change(lambda is_open: _fence_changed(life, is_open=is_open))
             keeping = election.keep(fence, node=node.current, way=life.way)
             group.create_task(keeping, name="election")
-            await _register(node, alone=not outdated)
+            await _register(life, alone=not outdated)
             told(f"home: node {node.name} is registered; Ctrl-C stops, workloads go on")
             group.create_task(node.run(), name="node")
             if outdated:
@@ -99,11 +102,14 @@ async def _live(life: Life, election: Election, told: Callable[[str], None]) -> 
         fence.close()
 
 
-async def _register(node: NodeController, *, alone: bool) -> None:
-    """Has home know the Node. What fails is tried again, but where nobody else has served the node:
-    then a person waits, and is to be told. Raises NodeTaken."""
+async def _register(life: Life, *, alone: bool) -> None:
+    """Has home know the Node, which tells then what it is served by. What fails is tried again, but
+    where nobody else has served the node: then a person waits, and is to be told. Raises
+    NodeTaken."""
+    node = life.node
     while True:
         try:
+            await life.tidy()
             await node.register()
         except KubeError as error:
             if alone and not isinstance(error, NotLeading):
