@@ -60,7 +60,7 @@ def apart(
         one.route_pods(other, routed=True)
 
 
-def relays(bridged: Bridged) -> list[Json]:
+def relays(bridged: Bridged | Install) -> list[Json]:
     """The bridge's own pods in the remote."""
     return get(bridged.remote, "pods", namespace=bridged.remote_namespace, selector=RELAYS)
 
@@ -300,6 +300,8 @@ def test_a_bridge_in_homes_cluster_reaches_homes_pods(
 ) -> None:
     """What the documents advise where the bridge's machine has no way to them."""
     it = installing
+    # The bridge is one of home's pods, and nothing here hides it behind home's node.
+    it.remote.route_pods(it.home, routed=True)
     image.load(it.home, settings_from_environment().cache, silent)
     joined = it.join("--network", "relay", "--relay-image", loaded, "--replicas", "1")
     assert joined.returncode == 0, joined.stderr
@@ -308,3 +310,6 @@ def test_a_bridge_in_homes_cluster_reaches_homes_pods(
     it.home.kubectl("apply", "-n", it.namespace, "-f", "-", input=text)
     wait_for(lambda: any(map(is_ready, it.remote_pods())), "the client runs")
     wait_for(lambda: ask(it).startswith("web-near"), "home's pods answer")
+    everything = get(it.remote, "endpointslices", namespace=it.remote_namespace)
+    to = {end["addresses"][0] for one in everything for end in one["endpoints"] or []}
+    assert to == {one["status"]["podIP"] for one in relays(it)}, "by the relay pod"
