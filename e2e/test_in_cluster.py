@@ -46,6 +46,11 @@ class Install:
     """The installation's namespace."""
     image: str
 
+    @property
+    def remote_namespace(self) -> str:
+        """Where the workloads run."""
+        return f"{self.namespace}-e2e"
+
     def join(self, *args: str) -> subprocess.CompletedProcess[str]:
         """Joins in the cluster, as an administrator does."""
         return bridge_command.run(
@@ -96,7 +101,7 @@ class Install:
         return "cluster-bridge.io/virtual-node" in json.dumps(self.new_pod(dry=True)["spec"])
 
     def remote_pods(self) -> list[Json]:
-        return get(self.remote, "pods", namespace=f"{self.namespace}-e2e")
+        return get(self.remote, "pods", namespace=self.remote_namespace)
 
 
 @pytest.fixture

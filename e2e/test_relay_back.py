@@ -27,8 +27,9 @@ from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, is_ready, uids, wait_for
 from e2e.podprocesses import processes
 from e2e.replicas import Second, second
+from e2e.test_in_cluster import Install, installing  # noqa: F401  # a fixture
 from e2e.test_relay import all_ready, deployment, files, service
-from e2e.workloads import pod, shell
+from e2e.workloads import BUSYBOX, pod, shell
 
 #: The relay pods, and the slices that lead to them.
 RELAYS = "cluster-bridge.io/relay=pod"
@@ -65,7 +66,7 @@ def apart(
         one.route_pods(other, routed=True)
 
 
-def relays(bridged: Bridged) -> list[Json]:
+def relays(bridged: Bridged | Install) -> list[Json]:
     """The bridge's own pods in the remote."""
     return get(bridged.remote, "pods", namespace=bridged.remote_namespace, selector=RELAYS)
 
@@ -76,7 +77,7 @@ def slices(bridged: Bridged) -> list[Json]:
     return get(bridged.remote, "endpointslices", namespace=found, selector=SLICES)
 
 
-def client(bridged: Bridged) -> str:
+def client(bridged: Bridged | Install) -> str:
     """An offloaded pod that asks."""
     mounts = [{"name": "tmp", "mountPath": "/tmp"}]
     container = shell("main", "sleep 3600", securityContext=_BOUND, volumeMounts=mounts)
@@ -85,14 +86,14 @@ def client(bridged: Bridged) -> str:
     return pod(bridged.node, "client", None, **found) + "\n"
 
 
-def run(bridged: Bridged, script: str) -> str:
+def run(bridged: Bridged | Install, script: str) -> str:
     """Has the client run it: in the remote, whatever becomes of the bridge."""
     command = ("exec", "client", "--", "sh", "-c", script)
     said = bridged.remote.kubectl("-n", bridged.remote_namespace, *command, check=False)
     return said.stdout.strip()
 
 
-def ask(bridged: Bridged, name: str = "web") -> str:
+def ask(bridged: Bridged | Install, name: str = "web") -> str:
     """Who answers, by the Service's name; "" for nobody."""
     return run(bridged, f"timeout 3 wget -q -O - http://{name}/hostname")
 
@@ -298,3 +299,24 @@ def test_what_goes_through_arrives_whole_and_what_cannot_is_said(bridged: Bridge
     bridged.kubectl("delete", "pod", "file", "--grace-period=0", "--force")
     whole(bridged, 0)
     assert ask(bridged).startswith("web-far"), "the remote's own pods serve"
+
+
+def test_a_bridge_in_homes_cluster_reaches_homes_pods(
+    installing: Install,  # noqa: F811
+    loaded: str,
+) -> None:
+    """What the documents advise where the bridge's machine has no way to them."""
+    it = installing
+    # The bridge is one of home's pods, and nothing here hides it behind home's node.
+    it.remote.route_pods(it.home, routed=True)
+    image.load(it.home, settings_from_environment().cache, silent)
+    joined = it.join("--network", "relay", "--relay-image", loaded, "--replicas", "1")
+    assert joined.returncode == 0, joined.stderr
+    near = deployment("web", "near", it.home.node_names[0], 1)
+    text = client(it) + service("web") + near
+    it.home.kubectl("apply", "-n", it.namespace, "-f", "-", input=text)
+    wait_for(lambda: any(map(is_ready, it.remote_pods())), "the client runs")
+    wait_for(lambda: ask(it).startswith("web-near"), "home's pods answer")
+    everything = get(it.remote, "endpointslices", namespace=it.remote_namespace)
+    to = {end["addresses"][0] for one in everything for end in one["endpoints"] or []}
+    assert to == {one["status"]["podIP"] for one in relays(it)}, "by the relay pod"

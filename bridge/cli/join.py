@@ -222,8 +222,9 @@ def join(  # one option after the other
         str | None,
         typer.Option(
             help="The bridge's image, for pods of the bridge's own in the remote: with them pods "
-            "there reach home's pods through Services, too. Nothing of the bridge's runs in the "
-            "remote unless given.",
+            "there reach home's pods through Services, too. The bridge itself has to reach home's "
+            "pods by their addresses, as it does in home's cluster. Nothing of the bridge's runs "
+            "in the remote unless given.",
             rich_help_panel=RELAY,
         ),
     ] = None,

@@ -275,9 +275,11 @@ class BackCarriers:
         if key not in self._warned:
             self._warned[key] = True
             log.warning(
-                "relay: Service %s/%s: none of its pods that were tried at home answers this "
-                "machine: connections from the remote are refused; the machine that the bridge "
-                "runs on has to reach home's pods by their addresses",
+                "relay: Service %s/%s: none of its pods that were tried at home takes a connection "
+                "of the bridge's: connections from the remote are refused; the bridge has to reach "
+                "home's pods by their addresses: have it run in home's cluster (bridge join "
+                "--in-cluster), or give its machine a way to them; if there is one, do the pods "
+                "listen, and does a NetworkPolicy of home let the bridge in?",
                 *key,
                 extra=about("Service", way.service, namespace=station.home, cluster="home"),
             )

@@ -3,8 +3,9 @@
 The engine is the one that answers, or a private one (`e2e.clusters.engine`); the node image the
 published one, or one that is put together here (`e2e.clusters.node_image`). The program is taken
 from PATH, or built once. All clusters are on kind's own Docker network, so their nodes reach each
-other; routes to each other's pods are added in the nodes. A kubeconfig names the node's address,
-which is the same from this machine and from the other cluster.
+other; routes to each other's pods are added in the nodes, and on this machine
+(`e2e.clusters.kind_ways`). A kubeconfig names the node's address, which is the same from this
+machine and from the other cluster.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import yaml
 
-from e2e.clusters import build, images, network, node, node_image, packages, recipes
+from e2e.clusters import build, images, kind_ways, network, node, node_image, packages, recipes
 from e2e.clusters import engine as engines
 from e2e.clusters.addresses import Plan, free_index, free_slot
 from e2e.clusters.cgroups import hierarchies
@@ -78,6 +79,9 @@ def up(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) -> dict[
             _have(engine, tools, settings, spec, image=image, say=say)
         clusters = {spec.name: find(settings, read_all(settings)[spec.name]) for spec in specs}
         _connect_all(settings)
+        for cluster in clusters.values():
+            ways = cluster.control.ways(cluster.pod_cidr, cluster.node_ip)
+            kind_ways.have(ways, engines.hop(engine), cluster.name, say)
     return clusters
 
 
@@ -319,6 +323,7 @@ def _delete(engine: Engine, program: Path, settings: Settings, name: str) -> Non
                 ) from error
             for node in nodes:
                 _thaw(node)
+    kind_ways.remove(_plan(settings, read_all(settings)[name]).pods, engines.hop(engine))
     forget(settings, name)
 
 

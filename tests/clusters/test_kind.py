@@ -6,7 +6,7 @@ import json
 import subprocess
 import tempfile
 from dataclasses import dataclass, field, replace
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from e2e.clusters import (
     Settings,
     kind,
     kind_config,
+    kind_ways,
     node_image,
     node_image_prune,
     oci_runtime,
@@ -24,8 +25,8 @@ from e2e.clusters import (
 )
 from e2e.clusters.addresses import Plan
 from e2e.clusters.cgroups import Hierarchy
-from e2e.clusters.engine import Engine
-from e2e.clusters.errors import InvalidRequest
+from e2e.clusters.engine import Engine, Hop
+from e2e.clusters.errors import CommandFailed, InvalidRequest
 from e2e.clusters.kind_control import KindControl, worker_name
 from e2e.clusters.model import Progress, silent
 from e2e.clusters.node_image import NodeImage
@@ -323,6 +324,79 @@ def test_a_process_that_asks_for_nothing_stays_as_it_is() -> None:
 )
 def test_the_file_is_found_that_runc_will_read(line: str, found: tuple[Path, bool] | None) -> None:
     assert oci_runtime.described(line.split()) == found
+
+
+# -- this machine's ways to pods -----------------------------------------------------------
+
+WAYS = {"10.209.32.0/24": "10.210.1.3", "10.209.33.0/24": "10.210.1.4"}
+HOP = Hop("engine", IPv4Address("10.210.0.2"))
+
+
+@pytest.fixture
+def ip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An `ip` that writes down how it was called and what with, in place of the machine's."""
+    written = tmp_path / "written"
+    written.touch()
+    program = tmp_path / "ip"
+    program.write_text(
+        f'#!/bin/sh\necho ip "$@" >>{written}\n'
+        f'while read -r line; do echo "  $line" >>{written}; done\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return program
+
+
+def written(ip: Path) -> list[str]:
+    return ip.with_name("written").read_text().splitlines()
+
+
+def test_pods_of_a_private_engine_are_reached_through_its_namespace(ip: Path) -> None:
+    kind_ways.have(WAYS, HOP, "home", silent)
+    assert written(ip) == [
+        "ip -netns engine -batch -",
+        "  route replace 10.209.32.0/24 via 10.210.1.3",
+        "  route replace 10.209.33.0/24 via 10.210.1.4",
+        "ip -batch -",
+        "  route replace 10.209.32.0/24 via 10.210.0.2",
+        "  route replace 10.209.33.0/24 via 10.210.0.2",
+    ]
+
+
+def test_pods_of_another_engine_are_reached_through_their_nodes(ip: Path) -> None:
+    kind_ways.have(WAYS, None, "home", silent)
+    assert written(ip) == ["ip -batch -", *(f"  route replace {it} via {WAYS[it]}" for it in WAYS)]
+
+
+def test_ways_to_all_of_a_clusters_pods_are_taken_away(ip: Path) -> None:
+    kind_ways.remove(PLAN.pods, HOP)
+    assert written(ip) == [
+        "ip route flush root 10.209.32.0/20",
+        "ip -netns engine route flush root 10.209.32.0/20",
+    ]
+    kind_ways.remove(PLAN.pods, None)
+    assert written(ip)[2:] == ["ip route flush root 10.209.32.0/20"]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_who_may_have_no_way_is_told_what_that_means(ip: Path, *, there: bool) -> None:
+    if there:
+        ip.write_text("#!/bin/sh\necho RTNETLINK answers: Operation not permitted >&2\nexit 2\n")
+    else:
+        ip.unlink()
+    said: list[str] = []
+    kind_ways.have(WAYS, None, "home", said.append)
+    [line] = said
+    assert line.startswith("home: this machine has no way to its pods (ip ")
+    assert ("Operation not permitted" in line) == there
+    assert "--relay-image" in line
+    kind_ways.remove(PLAN.pods, None)
+
+
+def test_a_private_engine_without_a_way_is_an_error(ip: Path) -> None:
+    ip.write_text("#!/bin/sh\nexit 2\n")
+    with pytest.raises(CommandFailed, match="ip ended with 2"):
+        kind_ways.have(WAYS, HOP, "home", silent)
 
 
 # -- a cluster that is cut off --------------------------------------------------------------
