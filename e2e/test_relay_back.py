@@ -29,7 +29,7 @@ from e2e.podprocesses import processes
 from e2e.replicas import Second, second
 from e2e.test_in_cluster import Install, installing  # noqa: F401  # a fixture
 from e2e.test_relay import all_ready, deployment, files, service
-from e2e.workloads import BUSYBOX, pod, shell
+from e2e.workloads import pod, shell
 
 #: The relay pods, and the slices that lead to them.
 RELAYS = "cluster-bridge.io/relay=pod"
