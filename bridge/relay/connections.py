@@ -234,16 +234,17 @@ class Connections:
         self._look_later()
         channels = Channels(tunnel.remote, carried.failed)
         try:
+            # Both ends have their connections before either is given what came so far: a pod may
+            # have spoken first, and even hung up.
+            arrival.hand_over(tunnel.client)
             upgraded.take(channels)
             if not arrival.has_said:
                 channels.settle()
-            arrival.hand_over(tunnel.client)
+            arrival.go_on(tunnel.client)
         except BaseException:
             self._carried.discard(carried)
             tunnel.abort()
             raise
-        if carried not in self._carried:  # The remote had gone before the client was joined to it.
-            arrival.client.close()
         return True
 
     def _look_later(self) -> None:
@@ -353,9 +354,12 @@ class Arrival(asyncio.Protocol):
         return bool(self._held)
 
     def hand_over(self, end: End) -> None:
-        """Makes this end of a tunnel the connection's protocol, with what was held."""
+        """Makes this end of a tunnel the connection's protocol."""
         self.client.set_protocol(end)
         end.connection_made(self.client)
+
+    def go_on(self, end: End) -> None:
+        """Gives that end what was held, and reads on."""
         if self._held:
             end.data_received(self._held)
             self._held = b""

@@ -24,15 +24,21 @@ class Forward:
 
     async def begin(self) -> None:
         """Switches, and names the port on both channels, as kubelets do."""
+        await self._asked.send(self.opening())
+
+    def opening(self) -> bytes:
+        """What `begin` sends."""
         headers = {name.lower(): value for name, value in self._asked.headers}
         proof = hashlib.sha1(headers["sec-websocket-key"].encode() + _GUID).digest()
-        await self._asked.send(
+        head = (
             b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             b"Sec-WebSocket-Accept: " + base64.b64encode(proof) + b"\r\n"
             b"Sec-WebSocket-Protocol: v4.channel.k8s.io\r\n\r\n"
         )
-        for channel in (DATA, ERROR):
-            await self.send(self.port.to_bytes(2, "little"), channel=channel)
+        port = self.port.to_bytes(2, "little")
+        return head + b"".join(
+            server_frame(2, bytes([channel]) + port) for channel in (DATA, ERROR)
+        )
 
     async def send(self, data: bytes, *, channel: int = DATA, opcode: int = 2) -> None:
         """One message."""

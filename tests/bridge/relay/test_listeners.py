@@ -150,6 +150,24 @@ async def test_the_rest_of_an_answer_comes_after_the_clients_end(
         assert sorted(answers) == [b"", b"late"], "there is room for one that waits so long"
 
 
+@pytest.mark.parametrize("goes_on", [True, False])
+async def test_what_a_pod_says_first_is_not_lost(goes_on: bool) -> None:
+    """Though it comes together with the answer to the port-forward, before there is a tunnel."""
+    greeting, close = server_frame(2, b"\x00hello "), server_frame(8, b"\x03\xe8")
+
+    async def greets(asked: Asked) -> None:
+        forward = Forward(asked, "a", 8080)
+        await asked.send(forward.opening() + greeting + (b"" if goes_on else close))
+        if goes_on:
+            await forward.send(await forward.receive())
+            await forward.close()
+
+    async with relaying(a=pods.waits) as made:
+        made.remote.play = greets
+        (port,) = (await made.serve(plan("a"))).values()
+        assert await made.ask(port, b"world") == (b"hello world" if goes_on else b"hello ")
+
+
 async def test_a_pod_to_which_there_is_no_way_is_passed_over() -> None:
     async with relaying(b=pods.says_its_name) as made:
         ports = await made.serve(plan("gone", "b"))
