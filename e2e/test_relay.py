@@ -254,7 +254,8 @@ def files(node: str, answer: str) -> str:
     return text.replace("IMAGE", BUSYBOX)
 
 
-@pytest.mark.join("--network=relay")
+# Ports that the system gives to no connection: after the crash they are all still free.
+@pytest.mark.join("--network=relay", "--relay-ports=20000-20099")
 def test_what_goes_through_arrives_whole_and_what_cannot_is_said(bridged: Bridged) -> None:
     """A large body, an answer after the client's end, a port on which nothing listens, a crash of
     the bridge, and its leaving."""

@@ -12,7 +12,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.clusters import build, metrics, recipes
+from e2e.clusters import build, metrics, network, recipes
+from e2e.clusters import engine as engines
 from e2e.clusters.control_plane import METRICS
 from e2e.clusters.engine import Engine
 from e2e.clusters.errors import StartFailed
@@ -139,6 +140,11 @@ class KindControl:
         }
 
     def route(self, pods: str, via: str | None) -> None:
+        hop = engines.hop(self.engine)
+        if hop is not None and via == engines.host_address(self.engine):
+            # This machine lies behind the engine's namespace, which is the nodes' gateway.
+            network.batch([f"route replace {pods} via {via}"], namespace=hop.namespace)
+            via = self.inside("ip", "route", "show", "default").split()[2]
         way = (pods, "via", via) if via is not None else ("unreachable", pods)
         for node in self.nodes:
             self.inside("ip", "route", "replace", *way, node=node)

@@ -399,6 +399,44 @@ def test_a_private_engine_without_a_way_is_an_error(ip: Path) -> None:
         kind_ways.have(WAYS, HOP, "home", silent)
 
 
+@dataclass(frozen=True)
+class Routed(Engine):
+    """Containers whose gateway is told, and what was done in them."""
+
+    done: list[str] = field(default_factory=list)
+
+    def docker(
+        self,
+        *argv: str | Path,
+        check: bool = True,
+        input: str | None = None,  # noqa: A002
+        timeout: float | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        words = " ".join(map(str, argv[1:]))
+        if "show" not in words:
+            self.done.append(words)
+        return subprocess.CompletedProcess(words, 0, "default via 10.210.1.1 dev eth0\n", "")
+
+
+def test_nodes_lead_a_range_of_this_machines_through_a_private_engine(
+    ip: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("e2e.clusters.engine.hop", lambda engine: HOP)
+    monkeypatch.setattr("e2e.clusters.engine.host_address", lambda engine: "10.210.0.1")
+    engine = Routed("unix:///private")
+    control = KindControl(Path("kind"), engine, "c", Path(), ("kubectl",))
+    control.route("198.18.7.0/24", "10.210.0.1")
+    control.route("10.209.32.0/24", "10.210.1.4")
+    assert written(ip) == [
+        "ip -netns engine -batch -",
+        "  route replace 198.18.7.0/24 via 10.210.0.1",
+    ]
+    assert engine.done == [
+        "c-control-plane ip route replace 198.18.7.0/24 via 10.210.1.1",
+        "c-control-plane ip route replace 10.209.32.0/24 via 10.210.1.4",
+    ]
+
+
 # -- a cluster that is cut off --------------------------------------------------------------
 
 
