@@ -96,11 +96,11 @@ def left_out(bridged: Bridged) -> list[str]:
 
 def both_answer(bridged: Bridged) -> None:
     """Each name leads to its pod."""
-    for name in ("web-0", "web-1"):
-        wait_for(
-            lambda name=name: ask(bridged, f"{name}.web:8080") == name,  # type: ignore[misc]
-            f"{name} answers by its name",
-        )
+    names = ["web-0", "web-1"]
+    wait_for(
+        lambda: [ask(bridged, f"{name}.web:8080") for name in names] == names,
+        "each answers by its name",
+    )
 
 
 def test_each_pod_of_a_statefulset_answers_by_its_name(bridged: Bridged, cidr: str) -> None:
