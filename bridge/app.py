@@ -19,7 +19,6 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -181,7 +180,7 @@ def _engine(
         listeners = RelayListeners(
             remote.access,
             address=found.relay_address,
-            asked=within(replace(settings.relay, cidr=found.relay_cidr or None)),
+            asked=within(settings.relay),
             measures=carried,
         )
     if policy.relay_image:

@@ -18,6 +18,7 @@ import pytest
 from e2e.clusters.model import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, is_ready, wait_for
+from e2e.networks import without_routes
 from e2e.workloads import AGNHOST, BUSYBOX
 
 OURS = "endpointslice.kubernetes.io/managed-by=cluster-bridge-relay"
@@ -72,11 +73,8 @@ spec:
 @pytest.fixture(autouse=True)
 def apart(home: Cluster, remote: Cluster) -> Iterator[None]:
     """The clusters without a way between their pods."""
-    for one, other in ((home, remote), (remote, home)):
-        one.route_pods(other, routed=False)
-    yield
-    for one, other in ((home, remote), (remote, home)):
-        one.route_pods(other, routed=True)
+    with without_routes(home, remote):
+        yield
 
 
 def service(name: str) -> str:

@@ -25,6 +25,7 @@ from e2e.clusters.fixture import settings_from_environment
 from e2e.clusters.model import Cluster, silent
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, is_ready, uids, wait_for
+from e2e.networks import without_routes
 from e2e.podprocesses import processes
 from e2e.replicas import Second, second
 from e2e.test_in_cluster import Install, installing  # noqa: F401  # a fixture
@@ -59,11 +60,8 @@ def apart(
 ) -> Iterator[None]:
     """The clusters without a way between their pods, and a bridge that has the image."""
     request.node.add_marker(pytest.mark.join("--network=relay", f"--relay-image={loaded}"))
-    for one, other in ((home, remote), (remote, home)):
-        one.route_pods(other, routed=False)
-    yield
-    for one, other in ((home, remote), (remote, home)):
-        one.route_pods(other, routed=True)
+    with without_routes(home, remote):
+        yield
 
 
 def relays(bridged: Bridged | Install) -> list[Json]:

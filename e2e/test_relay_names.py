@@ -17,6 +17,7 @@ from e2e.clusters.model import Cluster
 from e2e.clusters.shell import run
 from e2e.conftest import Bridged
 from e2e.kubectl import get, get_one, uids, wait_for
+from e2e.networks import without_routes
 from e2e.replicas import Second, second
 from e2e.test_leave import leave
 from e2e.test_relay import all_ready, ask, client, slices
@@ -68,13 +69,10 @@ def apart(
 ) -> Iterator[None]:
     """The clusters without a way between their pods, and home's machines with one to the range."""
     request.node.add_marker(pytest.mark.join("--network=relay", f"--relay-cidr={cidr}"))
-    for one, other in ((home, remote), (remote, home)):
-        one.route_pods(other, routed=False)
-    home.control.route(cidr, home.host_address)
-    yield
-    home.control.route(cidr, None)
-    for one, other in ((home, remote), (remote, home)):
-        one.route_pods(other, routed=True)
+    with without_routes(home, remote):
+        home.control.route(cidr, home.host_address)
+        yield
+        home.control.route(cidr, None)
 
 
 def here(cidr: str) -> bool:

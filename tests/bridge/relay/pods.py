@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from urllib.parse import parse_qsl, urlsplit
 
+from bridge.relay.listeners import RelayListeners
+from bridge.relay.measures import Measures
+from sync.relay import Limited
 from tests.bridge.kubelet.fakes import Asked, FakeRemote, answer
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -139,6 +143,23 @@ async def refuses(forward: Forward) -> None:
     await forward.fail("failed to connect to localhost:8080 inside namespace")
     await asyncio.sleep(0)
     await forward.close()
+
+
+@asynccontextmanager
+async def at_work(
+    listeners: RelayListeners, limited: Limited, measures: Measures
+) -> AsyncIterator[None]:
+    """Listeners that carry connections while the block runs, and leave nothing behind."""
+    running = asyncio.create_task(listeners.run(limited))
+    await asyncio.sleep(0.01)
+    try:
+        yield
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert measures.open == 0
+        assert measures.listening == 0
+        assert measures.addresses == 0
 
 
 async def answer_at(host: str, port: int, data: bytes) -> bytes:

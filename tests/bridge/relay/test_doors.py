@@ -22,7 +22,7 @@ from sync.relay import NoPort
 from sync.store import Key
 from tests.bridge.kubelet.fakes import FakeRemote, access_for, until
 from tests.bridge.relay import pods
-from tests.bridge.relay.pods import Pod, answer_at, playing
+from tests.bridge.relay.pods import Pod, answer_at, at_work, playing
 from translators.relay import Backend
 from translators.relaynames import At
 from translators.relayrange import Network
@@ -91,16 +91,8 @@ async def relaying(asked: RelaySettings | None = None, **played: Pod) -> AsyncIt
     async with FakeRemote() as remote:
         playing(remote, played)
         made = Relay(access_for(remote.url, "remote"), asked or RelaySettings(cidr=CIDR))
-        running = asyncio.create_task(made.listeners.run(made.limited))
-        await asyncio.sleep(0.01)
-        try:
+        async with at_work(made.listeners, made.limited, made.measures):
             yield made
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            assert made.measures.open == 0
-            assert made.measures.listening == 0
-            assert made.measures.addresses == 0
 
 
 async def test_each_address_leads_to_its_own_pod(routes: Routes) -> None:

@@ -19,7 +19,7 @@ from sync.relay import NoPort
 from sync.store import Key
 from tests.bridge.kubelet.fakes import Asked, FakeRemote, access_for, until
 from tests.bridge.relay import pods
-from tests.bridge.relay.pods import Forward, Pod, answer_at, playing, server_frame
+from tests.bridge.relay.pods import Forward, Pod, answer_at, at_work, playing, server_frame
 from translators import relay
 from translators.relay import Backend, Place, Plan
 from translators.types import RemoteUid
@@ -62,15 +62,8 @@ async def relaying(asked: RelaySettings | None = None, **played: Pod) -> AsyncIt
     async with FakeRemote() as remote:
         playing(remote, played)
         made = Relay(remote, asked or RelaySettings())
-        running = asyncio.create_task(made.listeners.run(made.limited))
-        await asyncio.sleep(0)
-        try:
+        async with at_work(made.listeners, made.limited, made.measures):
             yield made
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            assert made.measures.open == 0
-            assert made.measures.listening == 0
 
 
 async def test_connections_are_spread_over_pods_and_answered() -> None:
