@@ -2,9 +2,9 @@
 
 `inventory` and `belongings` only read. `remove_…` deletes what they name, each by its UID, pods
 first and with their own grace, so that what they use outlives them; each can be done again after
-it failed. A namespace that we made is deleted only if nothing of anybody else is in it: every kind
-that the remote serves is looked at, and a kind that cannot be listed, or a group that does not tell
-its kinds, counts as "something is there".
+it failed. A namespace that we made is deleted only if it contains no unmanaged object: every
+resource that the remote serves in any version is listed (`sync.discovery`). A resource that cannot
+be listed, and a group version whose discovery fails, count as "something is there".
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
+from sync import discovery
+from sync.discovery import Served
 from sync.kube.client import KubeClient
 from sync.kube.errors import ApiError, KubeError, NotFound, Unreachable
 from sync.kube.resources import NAMESPACES, PODS, SERVICES, Resource
@@ -21,12 +23,20 @@ from translators import naming, relayback, serviceaccount
 from translators.naming import Identity
 from translators.types import Object, metadata, name_of, namespace_of, uid_of
 
-#: Kinds whose objects the cluster itself makes for what else is in a namespace.
-_DERIVED = frozenset({"endpoints", "endpointslices", "events"})
-#: Groups that hold nothing: what they list is worked out from the pods that are there.
+#: Resources whose objects the cluster itself makes for other objects of a namespace, as
+#: (group, plural): another group can have a resource of the same name, which holds user data.
+_DERIVED = frozenset(
+    {
+        ("", "endpoints"),
+        ("", "events"),
+        ("discovery.k8s.io", "endpointslices"),
+        ("events.k8s.io", "events"),
+    }
+)
+#: Groups that store nothing: their lists are computed from the pods that are there.
 _COMPUTED = frozenset({"metrics.k8s.io"})
-#: Objects that the cluster makes in every namespace: (plural, name).
-_AUTOMATIC = frozenset({("configmaps", "kube-root-ca.crt"), ("serviceaccounts", "default")})
+#: Objects that the cluster makes in every namespace: (group, plural, name).
+_AUTOMATIC = frozenset({("", "configmaps", "kube-root-ca.crt"), ("", "serviceaccounts", "default")})
 #: Seconds between looks at pods that are still ending.
 POLL = 0.5
 #: Questions about one namespace's contents, and deletions, that are asked at once.
@@ -175,10 +185,10 @@ async def remove_copies(remote: KubeClient, copies: list[tuple[Resource, Object]
 
 async def remove_namespaces(remote: KubeClient, namespaces: list[Object]) -> list[tuple[str, str]]:
     """Deletes the namespaces that hold nothing more. Returns (name, why it was kept) of others."""
-    look = await _listable(remote) if namespaces else ([], "")
+    served = await _served(remote) if namespaces else Served((), "")
     kept = []
     for namespace in namespaces:
-        foreign = await _foreign(remote, name_of(namespace), *look)
+        foreign = await _foreign(remote, name_of(namespace), served)
         if foreign:
             kept.append((name_of(namespace), foreign))
         else:
@@ -188,8 +198,9 @@ async def remove_namespaces(remote: KubeClient, namespaces: list[Object]) -> lis
 
 async def contents(remote: KubeClient, namespace: str) -> str:
     """What is in the namespace that the cluster did not put there itself, or why that cannot be
-    known, as half a sentence; "" for nothing. Lists every kind that the remote serves."""
-    return await _foreign(remote, namespace, *await _listable(remote))
+    known, as half a sentence; "" for nothing. Lists every resource that the remote serves, in
+    whatever version, once."""
+    return await _foreign(remote, namespace, await _served(remote))
 
 
 async def _delete(remote: KubeClient, objects: Iterable[tuple[Resource, Object]]) -> None:
@@ -222,48 +233,30 @@ async def _is_there(remote: KubeClient, pod: Object) -> bool:
     return uid_of(now) == uid_of(pod)
 
 
-async def _listable(remote: KubeClient) -> tuple[list[Resource], str]:
-    """All namespaced kinds that can be listed, by the API's discovery; and why these may not be
-    all (the server of an aggregated API can be away), or "".
-    """
-    groups = await remote.request("GET", "/apis")
-    paths = ["/api/v1"]
-    versions = [group["preferredVersion"]["groupVersion"] for group in groups.get("groups") or ()]
-    paths += [f"/apis/{it}" for it in versions if it.partition("/")[0] not in _COMPUTED]
-    found, silent = [], ""
-    for path in paths:
-        try:
-            answer = await remote.request("GET", path)
-        except NotFound:
-            continue
-        except ApiError as error:
-            silent = f"{path.removeprefix('/apis/')} does not tell its kinds: {error.message}"
-            continue
-        for kind in answer.get("resources") or ():
-            if kind.get("namespaced") and "list" in (kind.get("verbs") or ()):
-                group, _, version = path.removeprefix("/apis/").rpartition("/")
-                group = "" if path == "/api/v1" else group
-                found.append(Resource(group, version, kind["name"], kind["kind"]))
-    return [kind for kind in found if kind.plural not in _DERIVED], silent
+async def _served(remote: KubeClient) -> Served:
+    return await discovery.namespaced_resources(remote, without=_COMPUTED)
 
 
-async def _foreign(remote: KubeClient, namespace: str, kinds: list[Resource], silent: str) -> str:
-    """What keeps a namespace, given the kinds and why these are not all; "" for nothing."""
-    if silent:
-        return silent
+async def _foreign(remote: KubeClient, namespace: str, served: Served) -> str:
+    """What keeps a namespace, given the resources that the remote serves; "" for nothing."""
+    if served.unknown:
+        return served.unknown
     gate = asyncio.Semaphore(AT_ONCE)
 
-    async def look(kind: Resource) -> str:
+    async def look(resource: Resource) -> str:
         async with gate:
             try:
-                # Two objects of every kind can be automatic; a third shows up in any case.
-                page, _ = await remote.list_page(kind, namespace=namespace, query={"limit": "3"})
+                # Two objects of a resource can be automatic; a third shows up in any case.
+                page, _ = await remote.list_page(
+                    resource, namespace=namespace, query={"limit": "3"}
+                )
             except ApiError as error:
-                return "" if isinstance(error, NotFound) else f"{kind} cannot be listed"
+                return "" if isinstance(error, NotFound) else f"{resource} cannot be listed"
         for item in page.items:
-            if (kind.plural, name_of(item)) not in _AUTOMATIC:
-                return f"it holds {kind.kind} {name_of(item)}"
+            if (resource.group, resource.plural, name_of(item)) not in _AUTOMATIC:
+                return f"it holds {resource.kind} {name_of(item)}"
         return ""
 
-    answers = await asyncio.gather(*(look(kind) for kind in kinds))
+    people_make = [it for it in served.resources if (it.group, it.plural) not in _DERIVED]
+    answers = await asyncio.gather(*map(look, people_make))
     return next((answer for answer in answers if answer), "")

@@ -6,22 +6,45 @@ from aiohttp import web
 
 from sync.kube.resources import Resource
 from tests.fakeapi import FakeApi
+from tests.fakeapi.server import Handler
 
 WIDGETS = Resource("example.com", "v1", "widgets", "Widget")
 
 
 def serve_discovery(api: FakeApi) -> None:
-    """The server tells what it serves, each kind with its verbs; also a kind of its own."""
+    """The server tells what it serves, each kind with its verbs; also a kind of its own. Of the
+    versions of a group the one that was registered first is preferred."""
 
     async def groups(_: web.Request) -> web.Response:
-        names = [name for name in api.store.registry.groups() if "/" in name]
-        versions = [{"preferredVersion": {"groupVersion": name}} for name in names]
-        return web.json_response({"kind": "APIGroupList", "groups": versions})
-
-    async def kinds(request: web.Request) -> web.Response:
-        found = api.store.registry.groups()[
-            request.path.removeprefix("/api/").removeprefix("/apis/")
+        versions: dict[str, list[dict[str, str]]] = {}
+        for name in filter(lambda name: "/" in name, api.store.registry.groups()):
+            group, _, version = name.partition("/")
+            versions.setdefault(group, []).append({"groupVersion": name, "version": version})
+        rows = [
+            {"name": group, "versions": its, "preferredVersion": its[0]}
+            for group, its in versions.items()
         ]
+        return web.json_response({"kind": "APIGroupList", "groups": rows})
+
+    api.route("GET", "/apis", groups)
+    api.route("GET", "/api/v1", _resources(api))
+    for name in api.store.registry.groups():
+        if "/" in name:
+            api.route("GET", f"/apis/{name}", _resources(api))
+    serve_resource(api, WIDGETS)
+
+
+def serve_resource(api: FakeApi, resource: Resource) -> None:
+    """Serves one more resource, and the discovery document of its group version."""
+    api.register(resource)
+    api.route("GET", f"/apis/{resource.api_version}", _resources(api))
+
+
+def _resources(api: FakeApi) -> Handler:
+    """Answers with the APIResourceList of the requested group version."""
+
+    async def answer(request: web.Request) -> web.Response:
+        group_version = request.path.removeprefix("/api/").removeprefix("/apis/")
         rows = [
             {
                 "name": kind.resource.plural,
@@ -29,14 +52,9 @@ def serve_discovery(api: FakeApi) -> None:
                 "namespaced": kind.resource.namespaced,
                 "verbs": ["get", "list"],
             }
-            for kind in found
+            for kind in api.store.registry.groups()[group_version]
         ]
         rows.append({"name": "pods/log", "kind": "Pod", "namespaced": True, "verbs": ["get"]})
         return web.json_response({"kind": "APIResourceList", "resources": rows})
 
-    api.route("GET", "/apis", groups)
-    api.route("GET", "/api/v1", kinds)
-    api.register(WIDGETS)
-    for name in api.store.registry.groups():
-        if "/" in name:
-            api.route("GET", f"/apis/{name}", kinds)
+    return answer

@@ -10,10 +10,18 @@ from sync import cleanup
 from sync.cleanup import inventory, remove_copies, remove_namespaces, remove_pods
 from sync.kube.client import KubeClient
 from sync.kube.errors import Unreachable
-from sync.kube.resources import CONFIG_MAPS, NAMESPACES, POD_METRICS, PODS, SECRETS, Object
+from sync.kube.resources import (
+    CONFIG_MAPS,
+    NAMESPACES,
+    POD_METRICS,
+    PODS,
+    SECRETS,
+    Object,
+    Resource,
+)
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map, pod, secret
-from tests.sync.discovery import serve_discovery
+from tests.sync.discovery import serve_discovery, serve_resource
 from tests.sync.world import IDENTITY, THERE
 from translators import naming, relayback, relaypod
 from translators.relayback import Slot
@@ -228,6 +236,51 @@ async def test_a_namespace_is_kept_when_a_group_does_not_tell_its_kinds(
     ((name, why),) = await remove_namespaces(client, [made])
     assert name == THERE
     assert "example.com/v1" in why
+    assert api.writes() == []
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        Resource("example.com", "v1alpha2", "routes", "Route"),
+        Resource("example.com", "v1", "endpoints", "Endpoint"),
+        Resource("example.com", "v1", "serviceaccounts", "ServiceAccount"),
+    ],
+    ids=[
+        "served in a version that the group does not prefer",
+        "a CRD named endpoints",
+        "named default",
+    ],
+)
+async def test_a_custom_resource_of_any_version_and_name_keeps_its_namespace(
+    api: FakeApi, client: KubeClient, resource: Resource
+) -> None:
+    made = api.put(ours(namespace()))
+    serve_resource(api, resource)
+    meta = {"name": "default", "namespace": THERE}
+    api.put({"apiVersion": resource.api_version, "kind": resource.kind, "metadata": meta})
+    assert await remove_namespaces(client, [made]) == [(THERE, f"it holds {resource.kind} default")]
+    assert "deletionTimestamp" not in api.get(NAMESPACES, THERE)["metadata"]
+
+
+async def test_a_resource_that_several_versions_serve_is_listed_once(
+    api: FakeApi, client: KubeClient
+) -> None:
+    serve_resource(api, Resource("example.com", "v2", "widgets", "Widget"))
+    assert await cleanup.contents(client, THERE) == ""
+    (asked,) = api.requests("GET", "*/widgets")
+    assert asked.path == f"/apis/example.com/v1/namespaces/{THERE}/widgets"
+
+
+@pytest.mark.parametrize("code", [404, 500, 503])
+async def test_a_group_version_whose_discovery_fails_keeps_the_namespace(
+    api: FakeApi, client: KubeClient, code: int
+) -> None:
+    made = api.put(ours(namespace()))
+    serve_resource(api, Resource("example.com", "v1alpha2", "routes", "Route"))
+    api.fail(Fault("GET", "/apis/example.com/v1alpha2", code=code, times=None))
+    ((_, why),) = await remove_namespaces(client, [made])
+    assert "discovery of example.com/v1alpha2 failed" in why
     assert api.writes() == []
 
 

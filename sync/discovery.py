@@ -1,0 +1,75 @@
+"""Reads the resources that an API server serves (`/apis`, `/apis/GROUP/VERSION`).
+
+Every served version of every group is read, not only the preferred one: a CustomResourceDefinition
+can serve a resource in another version than the one that its group prefers. A resource that several
+versions serve is one resource, and any of these versions lists all of its objects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sync.kube.client import KubeClient
+from sync.kube.errors import ApiError
+from sync.kube.resources import Object, Resource
+
+#: Discovery documents that are requested at once.
+AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The namespaced resources of one API server that support ``list``, each in one version."""
+
+    resources: tuple[Resource, ...]
+    unknown: str
+    """Why ``resources`` may be incomplete, as half a sentence; "" when it is complete."""
+
+
+async def namespaced_resources(client: KubeClient, *, without: Collection[str] = ()) -> Served:
+    """Returns the namespaced resources that can be listed, except those of the groups ``without``.
+
+    A group version whose discovery fails makes the answer incomplete, also with 404: an aggregated
+    API whose server is down still has objects. Raises KubeError where `/apis` fails and where the
+    server is unreachable.
+    """
+    gate = asyncio.Semaphore(AT_ONCE)
+    known = (await client.request("GET", "/apis")).get("groups") or ()
+    groups = [group for group in known if group.get("name") not in without]
+    paths = ["/api/v1", *(f"/apis/{version}" for group in groups for version in _versions(group))]
+
+    async def read(path: str) -> Object | ApiError:
+        async with gate:
+            try:
+                return await client.request("GET", path)
+            except ApiError as error:
+                return error
+
+    found: dict[tuple[str, str], Resource] = {}
+    unknown = ""
+    for path, answer in zip(paths, await asyncio.gather(*map(read, paths)), strict=True):
+        group_version = path.removeprefix("/apis/").removeprefix("/api/")
+        if isinstance(answer, ApiError):
+            unknown = unknown or f"discovery of {group_version} failed: {answer.message}"
+            continue
+        for resource in _listable(group_version, answer):
+            found.setdefault((resource.group, resource.plural), resource)
+    return Served(tuple(found.values()), unknown)
+
+
+def _versions(group: Object) -> list[str]:
+    """The served versions of a group, the preferred one first."""
+    preferred = str((group.get("preferredVersion") or {}).get("groupVersion") or "")
+    versions = [str(it.get("groupVersion") or "") for it in group.get("versions") or ()]
+    return [it for it in dict.fromkeys([preferred, *versions]) if it]
+
+
+def _listable(group_version: str, answer: Object) -> list[Resource]:
+    group, _, version = group_version.rpartition("/")
+    return [
+        Resource(group, version, str(it["name"]), str(it["kind"]))
+        for it in answer.get("resources") or ()
+        if it.get("namespaced") and "list" in (it.get("verbs") or ())
+    ]
