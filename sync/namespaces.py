@@ -4,19 +4,26 @@
 ours is refused (`Waiting`), unless its owners handed it over with an annotation
 (`naming.ANNOTATION_ACCEPTS`); what was handed over is asked again after `ACCEPTED_FOR` seconds.
 One that `Namespaces.remove` deletes is not given out from the moment of the request on.
+
+Several virtual nodes of one home share a remote namespace, and any of them may delete it when it is
+empty. Each claims it, by an annotation, before the first object that it creates there. To delete it
+a node withdraws its own claim (`Namespaces.release`), which says who else claims it, looks what is
+in it, and deletes it on condition that it has not changed since then. So a claim is either seen, or
+it is a change and the deletion fails, or it meets a namespace that is already being deleted.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Callable
 
 import cachetools
 
 from sync.controller import Waiting
 from sync.informer import Informer
 from sync.kube.client import KubeClient
-from sync.kube.errors import AlreadyExists, KubeError
+from sync.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from sync.kube.resources import NAMESPACES
 from sync.store import Key
 from translators import naming
@@ -59,12 +66,10 @@ class Namespaces:
             known = self.known(namespace)
             if known is None:
                 known = await self._create(namespace, name)
-        if is_deleting(known) or uid_of(known) in self._removed:
-            raise Waiting(
-                "RemoteNamespaceTerminating",
-                f"namespace {name} is being deleted in the remote cluster; "
-                "it is made again when it is gone",
-            )
+            if not self._is_going(known) and self._lacks_claim(known):
+                known = await self._claim(known)
+        if self._is_going(known):
+            raise _going(name)
         return name
 
     def known(self, namespace: HomeNamespace) -> Object | None:
@@ -73,15 +78,50 @@ class Namespaces:
         found = self._informer.store.get(Key("", name))
         return found if found is not None and naming.is_owned(found, self._identity) else None
 
+    async def release(self, remote: Object, *, unused: Callable[[], bool]) -> Object | None:
+        """Withdraws this node's claim of a namespace of ours. Returns the namespace as it is then;
+        None where it is gone, or where ``unused`` no longer holds. Raises KubeError."""
+        async with self._making[name_of(remote)]:
+            if not unused():
+                return None
+            try:
+                return await self._annotate(remote, None)
+            except (NotFound, Conflict):
+                return None
+
     async def remove(self, remote: Object) -> None:
-        """Deletes a namespace of ours. Raises what the API server raises."""
+        """Deletes a namespace of ours as `release` returned it. Raises Waiting where it has changed
+        since, and KubeError."""
         self._removed[uid_of(remote)] = True
         try:
-            await self._client.delete(NAMESPACES, name_of(remote), uid=uid_of(remote))
-        except KubeError:
+            await self._client.delete_unchanged(NAMESPACES, remote)
+        except KubeError as error:
             # Where it was deleted all the same, the informer tells.
             self._removed.pop(uid_of(remote), None)
+            if isinstance(error, Conflict):
+                raise Waiting("RemoteNamespaceChanged", error.message) from error
             raise
+
+    def _is_going(self, remote: Object) -> bool:
+        return is_deleting(remote) or uid_of(remote) in self._removed
+
+    def _lacks_claim(self, remote: Object) -> bool:
+        claimed = self._identity.node_label in naming.claimants(remote)
+        return naming.is_owned(remote, self._identity) and not claimed
+
+    async def _claim(self, remote: Object) -> Object:
+        """Raises Waiting where the namespace is gone, or another one has its name by now."""
+        try:
+            return await self._annotate(remote, "true")
+        except (NotFound, Conflict) as error:
+            raise _going(name_of(remote)) from error
+
+    async def _annotate(self, remote: Object, claim: str | None) -> Object:
+        annotations = {naming.claim_of(self._identity.node_label): claim}
+        patch: Object = {"metadata": {"uid": uid_of(remote), "annotations": annotations}}
+        changed = await self._client.patch(NAMESPACES, name_of(remote), patch)
+        self._informer.observe(changed)
+        return changed
 
     async def _create(self, namespace: HomeNamespace, name: RemoteNamespace) -> Object:
         body: Object = {
@@ -90,7 +130,10 @@ class Namespaces:
             "metadata": {
                 "name": name,
                 "labels": naming.owner_labels(self._identity),
-                "annotations": {naming.ANNOTATION_HOME_NAMESPACE: namespace},
+                "annotations": {
+                    naming.ANNOTATION_HOME_NAMESPACE: namespace,
+                    naming.claim_of(self._identity.node_label): "true",
+                },
             },
         }
         try:
@@ -109,3 +152,11 @@ class Namespaces:
                 f"{name} {naming.ANNOTATION_ACCEPTS}={self._identity.home_name}",
             )
         return made
+
+
+def _going(name: str) -> Waiting:
+    return Waiting(
+        "RemoteNamespaceTerminating",
+        f"namespace {name} is being deleted in the remote cluster; "
+        "it is made again when it is gone",
+    )

@@ -1,10 +1,12 @@
 """Remote namespaces that are empty again go, if we made them.
 
 A namespace is looked at ``linger`` seconds after the last home pod of this node in it went, then
-when the last object of ours in it goes, and at start. It is deleted, by its UID, only if nothing is
-in it: no object of this home (any virtual node's) in the caches, and then, by a look over all kinds
-that the remote serves (`cleanup.contents`), nothing of anybody else. What cannot be listed counts
-as something. What is kept is looked at again after its next pod, or at the next start.
+when the last object of ours in it goes, and at start. Nothing of this home (of any virtual node)
+may be in the caches. Then, in this order: the node withdraws its claim (`sync.namespaces`), no
+other virtual node may claim the namespace, and no object may be in it, of whatever resource the
+remote serves (`cleanup.contents`; what cannot be listed counts as something). The deletion has the
+UID and the resource version that the namespace had without our claim: a claim that came meanwhile
+makes it fail. What is kept is looked at again after its next pod, or at the next start.
 
 A foreign namespace, also one that was handed over, is never removed. A pod that comes while the
 namespace is going waits (`Namespaces.ensure`) and is made when the namespace's end is seen.
@@ -107,18 +109,38 @@ class Unused:
             return
         if self._holds_ours(name_of(known)):
             return  # Its end brings the key back.
-        foreign = await cleanup.contents(self._client, name_of(known))
-        if self._since.get(namespace) != since or self._is_wanted(namespace):
-            return  # Something came meanwhile; its end brings the key back.
-        if foreign:
-            log.debug("namespace %s is kept in the remote: %s", name_of(known), foreign)
+        await self._remove_empty(namespace, known, since)
+
+    async def _remove_empty(self, namespace: HomeNamespace, known: Object, since: float) -> None:
+        """Deletes the namespace unless somebody uses it, with the claims of other virtual nodes
+        and all that the decision rests on read after our own claim is withdrawn."""
+
+        def is_unused() -> bool:
+            wanted = self._since.get(namespace) != since or self._is_wanted(namespace)
+            return not wanted and not self._holds_ours(name_of(known))
+
+        released = await self._namespaces.release(known, unused=is_unused)
+        if released is None:
+            return  # Something came meanwhile, or it is gone; an end of either brings the key back.
+        kept = await self._reason_to_keep(released)
+        if not is_unused():
+            return
+        if kept:
+            log.debug("namespace %s is kept in the remote: %s", name_of(known), kept)
         else:
-            await self._namespaces.remove(known)
+            await self._namespaces.remove(released)
             fields = about_object("Namespace", known, cluster="remote")
             changes.info(
                 "namespace %s: empty, removed from the remote", name_of(known), extra=fields
             )
         self._since.pop(namespace, None)
+
+    async def _reason_to_keep(self, remote: Object) -> str:
+        if not self._may_go(remote):
+            return "it is not this home's to delete"
+        if users := naming.claimants(remote):
+            return f"virtual node(s) {', '.join(sorted(users))} use it"
+        return await cleanup.contents(self._client, name_of(remote))
 
     def _may_go(self, remote: Object) -> bool:
         handed_over = naming.ANNOTATION_ACCEPTS in (metadata(remote).get("annotations") or {})

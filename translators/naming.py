@@ -40,6 +40,9 @@ ANNOTATION_MIRROR = f"{DOMAIN}/mirror"
 #: Set by an administrator of the remote on a namespace of theirs: the value names the home
 #: (its `--home-name`, or ``*``) whose pods may run in it.
 ANNOTATION_ACCEPTS = f"{DOMAIN}/accepts-home"
+#: Domain of the annotations of a remote namespace that name the virtual nodes which use it: a key
+#: for each, so that they are written independently. No other one deletes the namespace meanwhile.
+CLAIMS = f"used-by.{DOMAIN}"
 
 #: A namespace's name and a label's value are DNS labels of at most this length (RFC 1123).
 DNS_LABEL_MAX = 63
@@ -159,6 +162,19 @@ def is_nodes_own(remote: Object, identity: Identity) -> bool:
     """Whether an object of the remote was made for this virtual node, not another of home's."""
     labels = metadata(remote).get("labels") or {}
     return is_owned(remote, identity) and labels.get(LABEL_NODE) == identity.node_label
+
+
+def claim_of(node_label: str) -> str:
+    """The annotation's key by which a virtual node claims a remote namespace."""
+    return f"{CLAIMS}/{node_label}"
+
+
+def claimants(remote_namespace: Object) -> frozenset[str]:
+    """The virtual nodes, as labels' values, that claim a remote namespace."""
+    keys = metadata(remote_namespace).get("annotations") or {}
+    return frozenset(
+        name for domain, _, name in (key.partition("/") for key in keys) if domain == CLAIMS
+    )
 
 
 def accepts(remote_namespace: Object, identity: Identity) -> bool:

@@ -140,7 +140,8 @@ HOME_NAMESPACE_TOKENS = (Right(SERVICE_ACCOUNTS, ("create",), "token"),)
 #: do, and what is ours among the objects of all is found by its labels, which RBAC does not know.
 REMOTE = (
     Right(NODES, ("list", "watch")),
-    Right(NAMESPACES, ("create", "get", "list", "watch", "delete")),
+    # Patched are the annotations by which virtual nodes claim a namespace that they share.
+    Right(NAMESPACES, ("create", "get", "list", "watch", "patch", "delete")),
     Right(PODS, ("create", "get", "list", "watch", "patch", "delete")),
     Right(PODS, ("patch",), "ephemeralcontainers"),
     Right(PODS, ("patch",), "resize"),

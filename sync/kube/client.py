@@ -7,11 +7,12 @@ request is made, its retries and its errors: `sync.kube.transport`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 from sync.kube.calls import MERGE_PATCH
-from sync.kube.errors import ApiError
+from sync.kube.errors import ApiError, NotFound
 from sync.kube.resources import Object, Resource
 from sync.kube.transport import Transport
 
@@ -152,3 +153,19 @@ class KubeClient(Transport):
         except ApiError as error:
             if error.code not in (404, 409):
                 raise
+
+    async def delete_unchanged(self, resource: Resource, obj: Object) -> None:
+        """Deletes the object if it is still in this state, by its UID and resource version.
+
+        Raises Conflict where it has changed since. Already gone: nothing to do, no error.
+        """
+        meta = obj["metadata"]
+        options: Object = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]},
+            "propagationPolicy": "Background",
+        }
+        path = resource.path(meta["name"], namespace=meta.get("namespace"))
+        with suppress(NotFound):
+            await self.request("DELETE", path, body=options, decode=False)

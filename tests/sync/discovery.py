@@ -17,7 +17,7 @@ def serve_discovery(api: FakeApi) -> None:
 
     async def groups(_: web.Request) -> web.Response:
         versions: dict[str, list[dict[str, str]]] = {}
-        for name in filter(lambda name: "/" in name, api.store.registry.groups()):
+        for name in (it for it in api.store.registry.groups() if "/" in it):
             group, _, version = name.partition("/")
             versions.setdefault(group, []).append({"groupVersion": name, "version": version})
         rows = [
@@ -28,9 +28,9 @@ def serve_discovery(api: FakeApi) -> None:
 
     api.route("GET", "/apis", groups)
     api.route("GET", "/api/v1", _resources(api))
-    for name in api.store.registry.groups():
-        if "/" in name:
-            api.route("GET", f"/apis/{name}", _resources(api))
+    for group_version in api.store.registry.groups():
+        if "/" in group_version:
+            api.route("GET", f"/apis/{group_version}", _resources(api))
     serve_resource(api, WIDGETS)
 
 

@@ -58,7 +58,9 @@ async def test_a_namespace_whose_answer_was_lost_is_ours(
 ) -> None:
     async with watching(informer):
         api.mute_watches()
-        api.put({**foreign(), "metadata": {"name": THERE, "labels": naming.owner_labels(IDENTITY)}})
+        claim = {naming.claim_of(IDENTITY.node_label): "true"}
+        labels = naming.owner_labels(IDENTITY)
+        api.put({**foreign(**claim), "metadata": {**foreign(**claim)["metadata"], "labels": labels}})
         assert await namespaces.ensure(DEFAULT) == THERE
         assert await namespaces.ensure(DEFAULT) == THERE
         assert len(api.writes()) == 1

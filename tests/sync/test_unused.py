@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
+from aiohttp import web
 
 from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, Object
 from tests.fakeapi import Fault
@@ -57,8 +60,8 @@ async def test_a_namespace_goes_after_its_last_pod(lived: World) -> None:
     await lived.settle()
     await _pod_comes_and_goes(lived)
     await lived.remote.until(lambda: not _namespace(lived))
-    (entry,) = lived.remote.writes("/api/v1/namespaces/" + THERE)
-    assert entry.body["preconditions"]["uid"]
+    (entry,) = lived.remote.requests("DELETE", "/api/v1/namespaces/" + THERE)
+    assert entry.body["preconditions"].keys() == {"uid", "resourceVersion"}
 
 
 async def test_a_relay_pod_keeps_its_namespace_until_it_is_gone(lived: World) -> None:
@@ -138,6 +141,121 @@ async def test_a_pod_of_another_virtual_node_keeps_it(lived: World) -> None:
     assert _namespace(lived)
 
 
+# -- several virtual nodes that share a remote namespace ------------------------------------
+
+
+@pytest.fixture
+async def other(lived: World) -> AsyncIterator[World]:
+    """Another virtual node of the same home in the same remote."""
+    async with World(lived.home, lived.remote) as made:
+        made.identity = replace(IDENTITY, node="other")
+        made.namespace_linger = 60.0
+        yield made
+
+
+class HeldLook:
+    """Stops the next look at a namespace's contents in its middle: pods are listed, widgets not."""
+
+    def __init__(self, world: World) -> None:
+        self._looking, self._go_on = asyncio.Event(), asyncio.Event()
+        self._world = world
+        world.remote.route("GET", f"*/namespaces/{THERE}/widgets", self._widgets)
+
+    async def _widgets(self, _: web.Request) -> web.Response:
+        self._looking.set()
+        await self._go_on.wait()
+        return web.json_response({"kind": "WidgetList", "metadata": {}, "items": []})
+
+    async def __aenter__(self) -> None:
+        async with asyncio.timeout(5):
+            await self._looking.wait()
+        pods = f"/api/v1/namespaces/{THERE}/pods"
+        await self._world.remote.until(lambda: self._world.remote.requests("GET", pods))
+
+    async def __aexit__(self, *_: object) -> None:
+        self._go_on.set()
+
+
+async def test_a_first_pod_of_another_virtual_node_during_the_look_keeps_the_namespace(
+    lived: World, other: World
+) -> None:
+    await lived.start()
+    await other.start()
+    look = HeldLook(lived)
+    await _pod_comes_and_goes(lived)
+    before = _namespace(lived)
+    assert before
+    async with look:
+        lived.remote.mute_watches()  # The deleting node's caches do not show the pod yet.
+        lived.home.put(pod("theirs", node="other"))
+        await lived.remote.until(lambda: lived.remote.find(PODS, "theirs", THERE))
+    deletes = f"/api/v1/namespaces/{THERE}"
+    await lived.remote.until(lambda: lived.remote.requests("DELETE", deletes))
+    lived.remote.unmute_watches()
+    await _looked(lived)
+    after = _namespace(lived)
+    assert after
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert "deletionTimestamp" not in after["metadata"]
+    assert lived.remote.find(PODS, "theirs", THERE)
+
+
+async def test_a_namespace_that_another_virtual_node_claims_stays_although_it_is_empty(
+    lived: World, other: World
+) -> None:
+    """Its first pod is about to be created: the request is still on its way."""
+    await lived.start()
+    await other.start()
+    lived.pod()
+    await lived.settle()
+    held = lived.remote.fail(
+        Fault("POST", f"/api/v1/namespaces/{THERE}/pods", code=500, times=None)
+    )
+    lived.home.put(pod("theirs", node="other"))
+    await lived.remote.until(lambda: held.hits)
+    await _pod_comes_and_goes(lived)
+    await _looked(lived)
+    namespace = _namespace(lived)
+    assert namespace
+    assert naming.claimants(namespace) == {"other"}
+    lived.remote.heal(held)
+    await lived.remote.until(lambda: lived.remote.find(PODS, "theirs", THERE))
+
+
+async def test_a_namespace_is_claimed_again_by_its_next_pod(lived: World) -> None:
+    await lived.start()
+    lived.pod()
+    await lived.settle()
+    lived.remote.put(config_map("theirs", THERE))
+    await _pod_comes_and_goes(lived)
+    await _looked(lived)
+    assert naming.claimants(_namespace(lived) or {}) == set()
+    lived.forget()
+    lived.pod("b")
+    lived.pod("c")
+    await lived.settle()
+    assert naming.claimants(_namespace(lived) or {}) == {IDENTITY.node}
+    claims = [it for it in lived.writes() if it.endswith(f"PATCH /api/v1/namespaces/{THERE}")]
+    assert len(claims) == 1
+
+
+async def test_a_pod_that_this_cache_shows_after_the_look_keeps_the_namespace(
+    lived: World,
+) -> None:
+    """The remote's answer was from before the pod, whose node runs a version without claims."""
+    await lived.start()
+    look = HeldLook(lived)
+    await _pod_comes_and_goes(lived)
+    async with look:
+        theirs = pod("theirs", THERE)
+        theirs["metadata"]["labels"] = naming.owner_labels(replace(IDENTITY, node="other"))
+        lived.remote.put(theirs)
+        await lived.caught_up()
+    await _looked(lived)
+    assert _namespace(lived)
+    assert not lived.remote.requests("DELETE", f"/api/v1/namespaces/{THERE}")
+
+
 async def test_what_cannot_be_listed_keeps_it(lived: World) -> None:
     await lived.start()
     lived.remote.fail(Fault("GET", "*/leases", code=403, times=None))
@@ -171,6 +289,7 @@ async def test_a_refused_look_is_tried_again(lived: World) -> None:
 async def test_a_pod_that_comes_while_it_goes_waits_and_starts_as_soon_as_it_is_gone(
     lived: World,
 ) -> None:
+    lived.namespace_linger = 60.0  # Deleted by the test alone.
     await lived.start()
     lived.pod()
     await lived.settle()
