@@ -37,20 +37,29 @@ async def look(home: KubeClient, settings: LeaveSettings) -> AtHome:
     there = await installed.find(home, settings.name)
     lease = await _lease(home, settings, there)
     identity = home_id(uid_of(await home.get(NAMESPACES, "kube-system")))
-    remote_id = (metadata(node).get("labels") or {}).get(model.LABEL_REMOTE) if node else None
     return AtHome(
         home_id=identity,
         node=node,
         lease=lease,
         pods=await pods_of(home, settings.name),
         requests=await _requests(home, settings.name),
-        others=await _others(home, settings.name, remote_id) if remote_id else set(),
+        others=await _others(home, settings.name, node),
         folder=_folder(settings, node, identity),
         slices=await slices_of(home, settings.name, identity),
         relay_cidr=_left_cidr(node),
         installed=there,
         offloaded=await _offloaded(home) if there is not None and there.has_webhook else [],
     )
+
+
+async def look_again(home: KubeClient, settings: LeaveSettings, found: AtHome) -> None:
+    """Brings ``found`` up to date, once no bridge of the node writes any more."""
+    found.pods = await pods_of(home, settings.name)
+    found.requests = await _requests(home, settings.name)
+    with contextlib.suppress(NotFound):
+        found.lease = await home.get(LEASES, settings.name, namespace=LEASE_NAMESPACE)
+    found.folder = found.folder or _folder(settings, found.node, found.home_id)
+    found.others = await _others(home, settings.name, found.node)
 
 
 async def _offloaded(home: KubeClient) -> list[str]:
@@ -109,11 +118,14 @@ def served_since(lease: Object | None) -> float | None:
     return age if age < LEASE_SECONDS else None
 
 
-async def _others(home: KubeClient, name: str, remote_id: str) -> set[str] | None:
-    """The labels of the other nodes of that remote; None where the credential may not list nodes
-    (`bridge rbac home --name` grants those that it names)."""
+async def _others(home: KubeClient, name: str, node: Object | None) -> set[str] | None:
+    """The labels of the other virtual nodes of the same remote, or of all remotes where the Node
+    is gone that names it; None where the credential may not list nodes (`bridge rbac home --name`
+    grants those that it names)."""
+    remote_id = (metadata(node).get("labels") or {}).get(model.LABEL_REMOTE) if node else None
+    selector = f"{model.LABEL_REMOTE}={remote_id}" if remote_id else model.LABEL_REMOTE
     try:
-        nodes = (await home.list(NODES, labels=f"{model.LABEL_REMOTE}={remote_id}")).items
+        nodes = (await home.list(NODES, labels=selector)).items
     except Forbidden:
         return None
     return {naming.label_value(name_of(it)) for it in nodes if name_of(it) != name}

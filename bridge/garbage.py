@@ -20,6 +20,7 @@ from sync.kube.client import KubeClient
 from sync.kube.kubeconfig import KubeconfigRef
 from sync.mirror import RESOURCES
 from translators import relayback
+from translators.types import is_deleting, name_of
 
 _HEAD = ("HOME", "NODE", "PODS", *(it.plural.upper() for it in RESOURCES), "NAMESPACES", "WRITTEN")
 
@@ -52,7 +53,11 @@ async def remove(
     agree: Callable[[list[str]], bool],
 ) -> bool:
     """Removes what the home, or one virtual node of it, has there, if ``agree`` says yes to the
-    lines that tell what that is. Returns whether it did. Raises PreflightError."""
+    lines that tell what that is. Returns whether it did. Raises PreflightError, also where
+    something is there again afterwards: then a bridge serves the node."""
+    whose = f"home {settings.home}"
+    if settings.node:
+        whose = f"node {settings.node} of {whose}"
     async with connected(settings.remote, side="remote", told=told) as remote:
         with explained("remote"):
             found = await cleanup.belongings(remote, settings.home, settings.node)
@@ -62,32 +67,68 @@ async def remove(
                     f"{its.last_written}; if a bridge still serves that node, stop it first: it "
                     "would make all of them again"
                 )
+            for line in [line for its in found for line in leaving.shared(its)]:
+                told(line)
             lines = [line for its in found for line in leaving.in_remote(its)]
             if not agree(lines):
                 return False
-            await _remove(remote, found, settings.timeout, told=told)
-    told(f"remote: what home {settings.home} had here is gone" if found else "remote: unchanged")
+            kept = await _remove(remote, settings, found, told=told)
+            await _check_gone(remote, settings, kept, whose)
+    if not found:
+        told("remote: unchanged")
+    elif kept or any(its.shared for its in found):
+        told(f"remote: what {whose} had here is gone, except what stays for the reasons above")
+    else:
+        told(f"remote: what {whose} had here is gone")
     return True
 
 
 async def _remove(
-    remote: KubeClient, found: Sequence[Belongings], timeout: float, *, told: Callable[[str], None]
-) -> None:
+    remote: KubeClient,
+    settings: GarbageSettings,
+    found: Sequence[Belongings],
+    *,
+    told: Callable[[str], None],
+) -> set[str]:
+    """Returns the names of namespaces that stay, each of which is told with its reason."""
     pods = [pod for its in found for pod in its.pods]
     try:
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(settings.timeout):
             await cleanup.remove_pods(
                 remote, pods, waiting=lambda left: told(f"remote: {left} pod(s) are ending")
             )
     except TimeoutError:
         raise PreflightError(
-            f"remote: not all pods have ended in {timeout:.0f} s (is their machine away?); the "
-            "rest is as it was. Try again later"
+            f"remote: not all pods have ended in {settings.timeout:.0f} s (is their machine "
+            "away?); the rest is as it was. Try again later"
         ) from None
     await cleanup.remove_copies(remote, [copy for its in found for copy in its.copies])
+    await cleanup.hand_over(remote, [shared for its in found for shared in its.shared])
     namespaces = [namespace for its in found for namespace in its.namespaces]
-    for namespace, why in await cleanup.remove_namespaces(remote, namespaces):
+    kept = await cleanup.remove_namespaces(
+        remote, namespaces, has_ended=lambda node: not settings.node or node == settings.node
+    )
+    for namespace, why in kept:
         told(f"remote: namespace {namespace} stays: {why}")
+    return {namespace for namespace, _ in kept}
+
+
+async def _check_gone(
+    remote: KubeClient, settings: GarbageSettings, kept: set[str], whose: str
+) -> None:
+    left = await cleanup.belongings(remote, settings.home, settings.node)
+    for its in left:
+        its.copies = [(kind, copy) for kind, copy in its.copies if not is_deleting(copy)]
+        its.namespaces = [
+            it for it in its.namespaces if name_of(it) not in kept and not is_deleting(it)
+        ]
+    lines = [line for its in left for line in leaving.in_remote(its)]
+    if lines:
+        raise PreflightError(
+            f"remote: {whose} has objects here again ({len(lines)}, such as "
+            f"{lines[0].removeprefix('remote: ')}): a bridge still serves it. Stop that bridge "
+            "and try again"
+        )
 
 
 def table(found: Sequence[Belongings]) -> list[str]:

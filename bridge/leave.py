@@ -4,10 +4,11 @@
 2. The Node is cordoned. With ``drain`` its pods are evicted (`bridge.drain`).
 3. The bridges of the node end: those in home's cluster (`bridge.install.installed`), and by
    ``force`` those that run elsewhere (`bridge.node.leaver`).
-4. The other pods are deleted at home, so that controllers make them elsewhere at once.
-5. The remote pods end with their own grace; then home's pods go, the copies in the remote, the
-   namespaces that hold nothing more, and last the Leases, the certificate, what was installed in
-   home for the bridge, and the Node.
+4. Both clusters are looked at again: a bridge that was stopped only now wrote until then.
+5. The other pods are deleted at home, so that controllers make them elsewhere at once.
+6. The remote pods end with their own grace; then home's pods go, the copies in the remote, the
+   namespaces that hold nothing more (`bridge.inremote`), and last the Leases, the certificate, what
+   was installed in home for the bridge, and the Node.
 
 What fails, and what is interrupted at whatever point, leaves the rest in place: leaving again goes
 on where it stopped. Every wait ends after ``timeout`` seconds.
@@ -20,12 +21,11 @@ home is cleaned all the same, and what could not be reached or removed is told. 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from bridge import athome, drain, leaving
+from bridge import athome, drain, inremote, leaving
 from bridge.install import installed
 from bridge.kubelet.certificate import CertificateError
 from bridge.leaving import AtHome, LeaveSettings, Remote
@@ -34,7 +34,6 @@ from bridge.node.lease import LEASE_NAMESPACE
 from bridge.preflight.checks import PreflightError, connected, explained
 from bridge.remoteref import written
 from sync import cleanup
-from sync.cleanup import Inventory
 from sync.kube.access import KubeconfigRef
 from sync.kube.client import KubeClient
 from sync.kube.errors import Forbidden, NotFound
@@ -47,7 +46,7 @@ from sync.kube.resources import (
     PODS,
 )
 from translators import naming
-from translators.naming import Identity, home_id
+from translators.naming import home_id
 from translators.types import Object, metadata, name_of, namespace_of, uid_of
 
 Told = Callable[[str], None]
@@ -115,8 +114,8 @@ async def _reached(
         ref = _remote(settings, found.node)
     client = await stack.enter_async_context(connected(ref, side="remote", told=told))
     with explained("remote"):
-        identity = await _identity(client, settings.name, found)
-        return Remote(client, "", await cleanup.inventory(client, identity, others=found.others))
+        await _check_identity(client, settings.name, found)
+        return Remote(client, "", await inremote.look(client, settings.name, found))
 
 
 def _remote(settings: LeaveSettings, node: Object | None) -> KubeconfigRef:
@@ -135,7 +134,8 @@ def _remote(settings: LeaveSettings, node: Object | None) -> KubeconfigRef:
     return KubeconfigRef(Path(path), remembered.get(model.ANNOTATION_CONTEXT))
 
 
-async def _identity(remote: KubeClient, name: str, found: AtHome) -> Identity:
+async def _check_identity(remote: KubeClient, name: str, found: AtHome) -> None:
+    """Raises PreflightError where it is not the cluster that the node stands for."""
     theirs = home_id(uid_of(await remote.get(NAMESPACES, "kube-system")))
     node = found.node
     expected = (metadata(node).get("labels") or {}).get(model.LABEL_REMOTE) if node else theirs
@@ -144,7 +144,6 @@ async def _identity(remote: KubeClient, name: str, found: AtHome) -> Identity:
             f"{remote.access.server} is not the cluster that node {name} stands for; name that "
             "one with --kubeconfig"
         )
-    return Identity(home_id=found.home_id, home_name=found.home_id[:8], node=name)
 
 
 # -- the removal ---------------------------------------------------------------------------
@@ -167,8 +166,8 @@ async def _leave(
                 "and leave again, or leave with --force"
             )
     async with leaver.taken(home, settings.name, told=told):
-        # Those that came between the first look and the cordon are among them.
-        found.pods = await athome.pods_of(home, settings.name)
+        # No bridge writes any more: what came since the question is part of what is removed.
+        await athome.look_again(home, settings, found)
         if not settings.keep_workloads:
             await _end_there(settings, home, found, remote, told=told)
         for pod in found.pods:
@@ -184,6 +183,10 @@ async def _drain(
 ) -> None:
     """Evicts the pods. Raises PreflightError where a bridge is to be stopped before the rest."""
     served = await athome.served_by(home, settings.name, found.lease)
+    # Both may have changed while the question stood.
+    found.pods = await athome.pods_of(home, settings.name)
+    if remote.client is not None and not settings.keep_workloads:
+        remote.ours = await inremote.look(remote.client, settings.name, found)
 
     async def end(pod: Object) -> None:
         if remote.client is not None:
@@ -223,34 +226,11 @@ async def _end_there(
         return
     try:
         with explained("remote"):
-            await _remove_from_remote(remote.client, remote.ours, settings.timeout, told=told)
+            await inremote.remove(remote.client, settings, found, remote.ours, told=told)
     except PreflightError as error:
         if not settings.force:
             raise
         remote.away = str(error)
-
-
-async def _remove_from_remote(
-    remote: KubeClient, ours: Inventory, timeout: float, *, told: Told
-) -> None:
-    left = len(ours.pods)
-
-    def waiting(now: int) -> None:
-        nonlocal left
-        left = now
-        told(f"remote: {now} pod(s) are ending")
-
-    try:
-        async with asyncio.timeout(timeout):
-            await cleanup.remove_pods(remote, ours.pods, waiting=waiting)
-    except TimeoutError:
-        raise PreflightError(
-            f"remote: {left} pod(s) have not ended in {timeout:.0f} s (is their machine away?); "
-            "leave again to wait on, or with --force to leave them behind"
-        ) from None
-    await cleanup.remove_copies(remote, ours.copies)
-    for namespace, why in await cleanup.remove_namespaces(remote, ours.namespaces):
-        told(f"remote: namespace {namespace} stays: {why}")
 
 
 async def _remove_from_home(

@@ -104,7 +104,9 @@ def notes(settings: LeaveSettings, found: AtHome, remote: Remote) -> list[str]:
     lines = [_WITHOUT_WEBHOOK.format(", ".join(found.offloaded))] if found.offloaded else []
     if remote.client is None:
         return [*lines, f"remote: not reached, and nothing is removed there: {remote.away}"]
-    return lines + _kept(settings, remote) if settings.keep_workloads else lines
+    if settings.keep_workloads:
+        return lines + _kept(settings, remote)
+    return lines + shared(remote.ours)
 
 
 _WITHOUT_WEBHOOK = (
@@ -146,6 +148,25 @@ def left_behind(settings: LeaveSettings, found: AtHome, remote: Remote) -> list[
         *(f"{line}: may be left" for line in what),
         later,
     ]
+
+
+def shared(ours: Inventory) -> list[str]:
+    """What stays of an inventory since other virtual nodes use it, line by line."""
+    lines = [
+        f"remote: {it.resource.kind} {namespace_of(it.copy)}/{name_of(it.copy)} stays: pods of "
+        f"virtual node {it.user} use it"
+        for it in ours.shared[:SHOWN]
+    ]
+    more = len(ours.shared) - SHOWN
+    return (
+        [*lines, f"remote: {more} more object(s) stay for the same reason"] if more > 0 else lines
+    )
+
+
+def still_there(ours: Inventory) -> str:
+    """How much an inventory of the remote holds, as part of a sentence."""
+    counts = {"Pod": len(ours.pods), "copy": len(ours.copies), "Namespace": len(ours.namespaces)}
+    return ", ".join(f"{kind}: {count}" for kind, count in counts.items() if count)
 
 
 def in_remote(ours: Inventory) -> list[str]:

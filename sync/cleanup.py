@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from sync import discovery
 from sync.discovery import Served
 from sync.kube.client import KubeClient
-from sync.kube.errors import ApiError, KubeError, NotFound, Unreachable
+from sync.kube.errors import ApiError, Conflict, KubeError, NotFound, Unreachable
 from sync.kube.resources import NAMESPACES, PODS, SERVICES, Resource
 from sync.mirror import RESOURCES, MirrorKey, copies_selector, reference_keys
 from translators import naming, relayback, serviceaccount
 from translators.naming import Identity
-from translators.types import Object, metadata, name_of, namespace_of, uid_of
+from translators.types import Object, is_deleting, metadata, name_of, namespace_of, uid_of
 
 #: Resources whose objects the cluster itself makes for other objects of a namespace, as
 #: (group, plural): another group can have a resource of the same name, which holds user data.
@@ -41,6 +42,8 @@ _AUTOMATIC = frozenset({("", "configmaps", "kube-root-ca.crt"), ("", "serviceacc
 POLL = 0.5
 #: Questions about one namespace's contents, and deletions, that are asked at once.
 AT_ONCE = 16
+#: Attempts to delete a namespace that changes while it is looked at.
+ATTEMPTS = 3
 #: What API servers call us in ``metadata.managedFields``, from our user agent.
 _MANAGER = "cluster-bridge"
 
@@ -52,9 +55,45 @@ class Inventory:
     pods: list[Object] = field(default_factory=list)
     copies: list[tuple[Resource, Object]] = field(default_factory=list)
     namespaces: list[Object] = field(default_factory=list)
+    shared: list[Shared] = field(default_factory=list)
+    """Copies that this virtual node made, and that stay since another one uses them."""
 
     def __bool__(self) -> bool:
         return bool(self.pods or self.copies or self.namespaces)
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A copy that pods of another virtual node of the same home use."""
+
+    resource: Resource
+    copy: Object
+    user: str
+    """That virtual node, as a label's value."""
+
+
+class Users:
+    """Which copies the pods of a home's other virtual nodes use, as far as the remote tells."""
+
+    def __init__(self, pods: Iterable[Object]) -> None:
+        self._of_copies: dict[MirrorKey, str] = {}
+        self._of_namespaces: dict[str, str] = {}
+        for pod in pods:
+            origin = naming.origin(pod)
+            if origin is not None:
+                self._of_namespaces[origin.namespace] = _node_label(pod)
+                for key in reference_keys(pod, origin.namespace):
+                    self._of_copies[key] = _node_label(pod)
+
+    def of(self, resource: Resource, copy: Object) -> str:
+        """The virtual node whose pods use the copy, or the Services of whose namespace it belongs
+        to; "" where there is none."""
+        origin = naming.origin(copy)
+        if origin is None:
+            return ""
+        if resource is SERVICES:
+            return self._of_namespaces.get(origin.namespace, "")
+        return self._of_copies.get(MirrorKey(resource, origin.namespace, origin.name), "")
 
 
 async def inventory(
@@ -66,7 +105,8 @@ async def inventory(
 
     Copies that a pod of another virtual node of this home uses are that node's by now, and so are
     the Services of its namespace. What another one made that is no more, neither as a Node nor by
-    its pods, is this node's: it was left because this node used it.
+    its pods, is this node's: it was left because this node used it. A namespace is one of each
+    virtual node that made or claims it.
     """
     found = Inventory()
     foreign: list[Object] = []
@@ -78,23 +118,18 @@ async def inventory(
         node = _node_label(obj)
         return node == identity.node_label or (others is not None and node not in alive)
 
-    used: set[MirrorKey] = set()
-    shared: set[str] = set()
-    for pod in foreign:
-        origin = naming.origin(pod)
-        if origin is not None:
-            used |= set(reference_keys(pod, origin.namespace))
-            shared.add(origin.namespace)
+    users = Users(foreign)
     for resource in RESOURCES:
         labels = copies_selector(resource, identity.owned_by_home)
-        for copy in (await remote.list(resource, labels=labels)).items:
-            origin = naming.origin(copy)
-            key = (resource, origin.namespace, origin.name) if origin else None
-            is_shared = resource is SERVICES and origin is not None and origin.namespace in shared
-            if key not in used and not is_shared and is_left(copy):
+        for copy in filter(is_left, (await remote.list(resource, labels=labels)).items):
+            if user := users.of(resource, copy):
+                found.shared.append(Shared(resource, copy, user))
+            else:
                 found.copies.append((resource, copy))
     namespaces = (await remote.list(NAMESPACES, labels=identity.owned_by_home)).items
-    found.namespaces = [it for it in namespaces if is_left(it)]
+    found.namespaces = [
+        it for it in namespaces if is_left(it) or identity.node_label in naming.claimants(it)
+    ]
     return found
 
 
@@ -117,15 +152,17 @@ async def belongings(remote: KubeClient, home: str = "", node: str = "") -> list
     """What bridges have in the remote, of every home and node or of those that are named.
 
     Only objects with the annotations of ours count beside the labels: labels are copied by people
-    and by controllers.
+    and by controllers. With ``node``, copies that pods of the home's other virtual nodes use are
+    `Inventory.shared`.
     """
-    wanted = [f"{naming.LABEL_HOME}={home}" if home else naming.LABEL_HOME]
-    wanted += [f"{naming.LABEL_NODE}={node}"] if node else []
-    labels = ",".join(wanted)
+    whole = f"{naming.LABEL_HOME}={home}" if home else naming.LABEL_HOME
+    labels = f"{whole},{naming.LABEL_NODE}={node}" if node else whole
+    users = Users(await _pods_of_others(remote, whole, node) if node else ())
     found: dict[tuple[str, str], Belongings] = {}
 
     def of(obj: Object) -> Belongings:
-        whose = (metadata(obj).get("labels") or {}).get(naming.LABEL_HOME, ""), _node_label(obj)
+        home_label = str((metadata(obj).get("labels") or {}).get(naming.LABEL_HOME) or "")
+        whose = home_label, node or _node_label(obj)
         owner = found.setdefault(whose, Belongings(home=whose[0], node=whose[1]))
         owner._note(obj)
         return owner
@@ -135,12 +172,22 @@ async def belongings(remote: KubeClient, home: str = "", node: str = "") -> list
             of(pod).pods.append(pod)
     for resource in RESOURCES:
         for copy in (await remote.list(resource, labels=copies_selector(resource, labels))).items:
-            if _is_a_bridges(copy):
+            if not _is_a_bridges(copy):
+                continue
+            if user := users.of(resource, copy):
+                of(copy).shared.append(Shared(resource, copy, user))
+            else:
                 of(copy).copies.append((resource, copy))
-    for namespace in (await remote.list(NAMESPACES, labels=labels)).items:
-        if naming.home_namespace(namespace) is not None:
+    for namespace in (await remote.list(NAMESPACES, labels=whole)).items:
+        is_its = not node or _node_label(namespace) == node or node in naming.claimants(namespace)
+        if is_its and naming.home_namespace(namespace) is not None:
             of(namespace).namespaces.append(namespace)
     return [found[whose] for whose in sorted(found)]
+
+
+async def _pods_of_others(remote: KubeClient, labels: str, node: str) -> list[Object]:
+    of_others = f"{labels},{naming.LABEL_NODE}!={node}"
+    return (await remote.list(PODS, labels=of_others)).items
 
 
 def _is_a_bridges(copy: Object) -> bool:
@@ -183,17 +230,79 @@ async def remove_copies(remote: KubeClient, copies: list[tuple[Resource, Object]
     await _delete(remote, copies)
 
 
-async def remove_namespaces(remote: KubeClient, namespaces: list[Object]) -> list[tuple[str, str]]:
-    """Deletes the namespaces that hold nothing more. Returns (name, why it was kept) of others."""
+async def hand_over(remote: KubeClient, shared: Iterable[Shared]) -> None:
+    """Makes shared copies objects of the virtual node whose pods use them, which keeps them up to
+    date and removes them when it needs them no more. Raises KubeError."""
+    for it in shared:
+        labels = {naming.LABEL_NODE: it.user}
+        patch: Object = {"metadata": {"uid": uid_of(it.copy), "labels": labels}}
+        with suppress(NotFound, Conflict):  # Gone, or another one of that name.
+            await remote.patch(
+                it.resource, name_of(it.copy), patch, namespace=namespace_of(it.copy)
+            )
+
+
+async def remove_namespaces(
+    remote: KubeClient,
+    namespaces: list[Object],
+    *,
+    has_ended: Callable[[str], bool] = lambda _: False,
+) -> list[tuple[str, str]]:
+    """Deletes the namespaces that hold nothing more and that no virtual node claims but those that
+    ``has_ended`` (a label's value). Returns (name, why it was kept) of the others."""
     served = await _served(remote) if namespaces else Served((), "")
-    kept = []
-    for namespace in namespaces:
-        foreign = await _foreign(remote, name_of(namespace), served)
-        if foreign:
-            kept.append((name_of(namespace), foreign))
+    kept = [
+        (name_of(it), await _remove_namespace(remote, it, served, has_ended)) for it in namespaces
+    ]
+    return [(name, why) for name, why in kept if why]
+
+
+async def _remove_namespace(
+    remote: KubeClient, namespace: Object, served: Served, has_ended: Callable[[str], bool]
+) -> str:
+    """Returns why the namespace was kept, or "". The condition of the deletion is the state in
+    which it held nothing and nobody claimed it (`sync.namespaces`)."""
+    now: Object | None = namespace
+    for _ in range(ATTEMPTS):
+        try:
+            now = await _withdraw(remote, now or await _current(remote, namespace), has_ended)
+        except (NotFound, Conflict):
+            return ""  # Gone, or another one of that name.
+        if is_deleting(now):
+            return ""
+        if naming.ANNOTATION_ACCEPTS in (metadata(now).get("annotations") or {}):
+            return "it was handed over"
+        if users := naming.claimants(now):
+            return f"virtual node(s) {', '.join(sorted(users))} use it"
+        if foreign := await _foreign(remote, name_of(now), served):
+            return foreign
+        try:
+            await remote.delete_unchanged(NAMESPACES, now)
+        except Conflict as error:
+            now, why = None, error.message
         else:
-            await remote.delete(NAMESPACES, name_of(namespace), uid=uid_of(namespace))
-    return kept
+            return ""
+    return f"it keeps changing: {why}"
+
+
+async def _current(remote: KubeClient, namespace: Object) -> Object:
+    """Raises NotFound where it is gone, also where another one has its name."""
+    now = await remote.get(NAMESPACES, name_of(namespace))
+    if uid_of(now) == uid_of(namespace):
+        return now
+    raise NotFound("it is another one by now", side=remote.side, code=404)
+
+
+async def _withdraw(
+    remote: KubeClient, namespace: Object, has_ended: Callable[[str], bool]
+) -> Object:
+    """Withdraws the claims of virtual nodes that have ended; the namespace as it is then."""
+    ended = [it for it in naming.claimants(namespace) if has_ended(it)]
+    if not ended:
+        return namespace
+    annotations = dict.fromkeys(map(naming.claim_of, ended))
+    patch: Object = {"metadata": {"uid": uid_of(namespace), "annotations": annotations}}
+    return await remote.patch(NAMESPACES, name_of(namespace), patch)
 
 
 async def contents(remote: KubeClient, namespace: str) -> str:

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from aiohttp import web
 
 from bridge import garbage
 from bridge.garbage import GarbageSettings
@@ -135,6 +136,57 @@ async def test_one_virtual_node_alone_can_be_removed(left: Left) -> None:
     assert await left.remove(A, "pool")
     assert left.asked == [["remote: Pod shop-a/other"]]
     assert left.remote.find(PODS, "web", "shop-a")
+
+
+def using(name: str, where: str, config: str) -> Object:
+    made = pod(name, where)
+    made["spec"]["containers"][0]["envFrom"] = [{"configMapRef": {"name": config}}]
+    return made
+
+
+async def test_copies_that_pods_of_another_virtual_node_use_stay_and_become_that_nodes(
+    left: Left,
+) -> None:
+    left.remote.put(owned(using("uses", "shop-a", "conf"), A, node="pool"))
+    assert await left.remove(A, "burst")
+    reason = "remote: ConfigMap shop-a/conf stays: pods of virtual node pool use it"
+    assert reason in left.told
+    assert "remote: ConfigMap shop-a/conf" not in left.asked[0]
+    copy = left.remote.get(CONFIG_MAPS, "conf", "shop-a")
+    assert copy["metadata"]["labels"][naming.LABEL_NODE] == "pool"
+    assert left.remote.find(SECRETS, "key", "shop-a") is None
+    assert left.told[-1] == (
+        f"remote: what node burst of home {A} had here is gone, except what stays for the "
+        "reasons above"
+    )
+    left.remote.remove(PODS, "labelled", "shop-a")
+    assert await left.remove(A, "pool")
+    assert left.remote.find(CONFIG_MAPS, "conf", "shop-a") is None
+
+
+async def test_a_namespace_that_another_virtual_node_claims_stays(left: Left) -> None:
+    claims = {naming.claim_of(it): "true" for it in ("burst", "pool")}
+    left.remote.update(NAMESPACES, "shop-a", {"metadata": {"annotations": claims}})
+    for name in ("other", "labelled"):
+        left.remote.remove(PODS, name, "shop-a")
+    assert await left.remove(A, "burst")
+    assert "remote: namespace shop-a stays: virtual node(s) pool use it" in left.told
+    assert await left.remove(A, "pool")
+    assert left.remote.find(NAMESPACES, "shop-a") is None
+    assert left.told[-1] == f"remote: what node pool of home {A} had here is gone"
+
+
+async def test_objects_that_are_there_again_are_an_error(left: Left) -> None:
+    async def again(_: web.Request) -> web.Response:
+        left.remote.remove(CONFIG_MAPS, "conf", "shop-a")
+        left.remote.put(owned(config_map("again", "shop-a"), A))
+        return web.json_response({})
+
+    left.remote.route("DELETE", "*/shop-a/configmaps/conf", again)
+    with pytest.raises(
+        PreflightError, match=r"has objects here again \(.*\): a bridge still serves"
+    ):
+        await left.remove(A, "burst")
 
 
 async def test_nothing_is_removed_without_a_yes(left: Left) -> None:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from bridge import drain, leaving
 from bridge.leave import leave
@@ -413,6 +414,13 @@ async def test_what_others_made_and_what_another_node_uses_stays(left: Left) -> 
         left.two.home.put(pod("elsewhere", node="machine")),
     ]
     assert await left.leave()
+    told = f"remote: ConfigMap {THERE}/shared stays: pods of virtual node other use it"
+    assert told in left.told
+    # It is kept up to date, and removed, by the one that uses it.
+    stays[1]["metadata"]["labels"][naming.LABEL_NODE] = "other"
+    stays[1]["metadata"]["resourceVersion"] = remote.get(CONFIG_MAPS, "shared", THERE)["metadata"][
+        "resourceVersion"
+    ]
     assert stays == [
         remote.get(PODS, "other", THERE),
         remote.get(CONFIG_MAPS, "shared", THERE),
@@ -579,6 +587,84 @@ async def test_a_bridge_that_serves_would_end_what_is_to_be_kept(left: Left) -> 
     left.two.home.put(lease(holder=NODE))
     keep = replace(left.to(None, force=True), keep_workloads=True)
     assert "stop it with Ctrl-C and leave again" in await left.refused(keep)
+
+
+# -- what comes while the question stands -----------------------------------------------------
+
+
+async def test_what_a_bridge_creates_after_the_question_is_removed_too(left: Left) -> None:
+    left.workload()
+
+    def agree(lines: list[str]) -> bool:
+        left.two.home.put(pod("late", node=NODE))
+        left.remote_namespace("late-h")
+        late = left.ours(using("late", "late-conf"))
+        late["metadata"]["namespace"] = "late-h"
+        left.two.remote.put(late)
+        left.two.remote.put(left.ours(config_map("late-conf", "late-h")))
+        return left.agree(lines)
+
+    assert await left.leave(agree=agree)
+    remote = left.two.remote
+    assert [remote.find(PODS, "late", "late-h"), remote.find(NAMESPACES, "late-h")] == [None, None]
+    assert left.two.home.find(PODS, "late", "default") is None
+    for what in ("Pod late-h/late", "ConfigMap late-h/late-conf", "Namespace late-h"):
+        assert f"remote: {what} came after the question, and is removed too" in left.told
+
+
+async def test_objects_that_come_while_it_removes_are_removed_too(left: Left) -> None:
+    left.workload()
+    remote = left.two.remote
+
+    async def deleted(_: web.Request) -> web.Response:
+        remote.put(left.ours(using("again", "conf")))
+        remote.remove(CONFIG_MAPS, "conf", THERE)
+        return web.json_response({})
+
+    remote.route("DELETE", "*/configmaps/conf", deleted)
+    assert await left.leave()
+    assert remote.find(PODS, "again", THERE) is None
+    assert remote.find(NAMESPACES, THERE) is None
+
+
+async def test_objects_that_never_end_coming_are_an_error(left: Left) -> None:
+    left.workload()
+
+    async def stays(_: web.Request) -> web.Response:
+        return web.json_response({})
+
+    left.two.remote.route("DELETE", "*/configmaps/conf", stays)
+    with pytest.raises(PreflightError, match="objects of node virtual keep coming"):
+        await left.leave()
+    assert left.two.home.find(NODES, NODE), "leaving again goes on"
+
+
+# -- several virtual nodes of one home ---------------------------------------------------------
+
+
+async def test_a_namespace_that_another_virtual_node_claims_stays_until_that_one_leaves(
+    left: Left,
+) -> None:
+    left.workload()
+    remote = left.two.remote
+    other = node("other")
+    other["metadata"]["labels"] = dict(left.node["metadata"]["labels"])
+    left.two.home.put(other)
+    claims = {naming.claim_of(it): "true" for it in (NODE, "other", "gone")}
+    remote.update(NAMESPACES, THERE, {"metadata": {"annotations": claims}})
+    assert await left.leave()
+    assert f"remote: namespace {THERE} stays: virtual node(s) other use it" in left.told
+    assert naming.claimants(remote.get(NAMESPACES, THERE)) == {"other"}
+    assert await left.leave(replace(left.settings, name="other", remote=left.two.settings.remote))
+    assert remote.find(NAMESPACES, THERE) is None
+
+
+async def test_a_namespace_that_was_handed_over_stays_although_it_is_labelled(left: Left) -> None:
+    remote = left.two.remote
+    handed = {"metadata": {"annotations": {naming.ANNOTATION_ACCEPTS: "*"}}}
+    remote.update(NAMESPACES, THERE, handed)
+    assert await left.leave()
+    assert f"remote: namespace {THERE} stays: it was handed over" in left.told
 
 
 # -- drain ---------------------------------------------------------------------------------

@@ -60,7 +60,9 @@ async def test_a_namespace_whose_answer_was_lost_is_ours(
         api.mute_watches()
         claim = {naming.claim_of(IDENTITY.node_label): "true"}
         labels = naming.owner_labels(IDENTITY)
-        api.put({**foreign(**claim), "metadata": {**foreign(**claim)["metadata"], "labels": labels}})
+        api.put(
+            {**foreign(**claim), "metadata": {**foreign(**claim)["metadata"], "labels": labels}}
+        )
         assert await namespaces.ensure(DEFAULT) == THERE
         assert await namespaces.ensure(DEFAULT) == THERE
         assert len(api.writes()) == 1
