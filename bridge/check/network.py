@@ -209,6 +209,6 @@ PROBES = (
     Probe("BRG402", served_certificate, ("node",)),
     Probe("BRG402", certificate_files, (), only_before=True),
     Probe("BRG405", pod_network, ("remote",)),
-    Probe("BRG407", home_api, ("home",), only_before=True),
+    Probe("BRG407", home_api, ("home",)),
     Probe("BRG408", relay_cidr, ("home",), only_before=True),
 )

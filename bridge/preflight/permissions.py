@@ -231,6 +231,8 @@ def printed_by(side: Side, settings: JoinSettings) -> str:
         words.append("--serving-certificate csr")
     if for_network(settings.network):
         words.append(f"--network {settings.network}")
+    if settings.service_accounts != "home":
+        words.append(f"--service-accounts {settings.service_accounts}")
     return " ".join(words)
 
 
