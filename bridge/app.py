@@ -234,7 +234,7 @@ def _facts(settings: JoinSettings, found: Found, engine: Engine, port: int) -> N
         model.ANNOTATION_KUBECONFIG: remembered,
         model.ANNOTATION_CONTEXT: access.context,
         model.ANNOTATION_HOME_NAME: found.identity.home_name,
-        asked.ANNOTATION_OPTIONS: asked.told(_policy(settings, found)),
+        asked.ANNOTATION_OPTIONS: asked.told_of(settings, _policy(settings, found)),
     }
     if settings.serving == "csr":
         annotations[model.ANNOTATION_CERT_DIR] = str(cert_dir(settings, found))

@@ -2,33 +2,30 @@
 
 1. The pod: home's own, or one of a file, which home's API server is asked to admit without keeping
    it (a dry run), so that what admission adds is in it.
-2. The virtual node: the one it is bound to, or the one that was named, or the first on which
-   nothing keeps it off; with what its join was asked for (`bridge.node.asked`).
-3. What the pod names at home, and the remote's side of all that, where the remote can be reached:
+2. What the pod names at home, and home's virtual nodes, ranked (`bridge.candidates`). The pod is
+   explained for the one it is bound to, or the one that was named, or the best.
+3. The remote's side of all that, where the remote can be reached:
    by the kubeconfig that was given, or the one that the Node remembers.
 
 A question that cannot be asked, or is forbidden, is noted (`Facts.unseen`) and changes nothing
-else. What it all means is `bridge.explaining`'s. Of Secrets no more than the names of their keys is
-kept.
+else (`bridge.lookups`). What it all means is `bridge.explaining`'s.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
-from bridge.node import asked, model
+from bridge import lookups
+from bridge.candidates import Candidate, candidates, storage_of
+from bridge.node import model
 from bridge.preflight.checks import PreflightError, connected, explained
 from bridge.remoteref import remote_of
 from sync.kube.client import KubeClient
-from sync.kube.errors import AlreadyExists, ApiError, KubeError, NotFound
+from sync.kube.errors import AlreadyExists, ApiError, NotFound
 from sync.kube.kubeconfig import KubeconfigRef
 from sync.kube.resources import (
     CONFIG_MAPS,
-    EVENTS,
     NAMESPACES,
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
@@ -40,7 +37,8 @@ from sync.kube.resources import (
     SERVICES,
     Resource,
 )
-from translators import naming, placing, pod, wanted
+from translators import naming, pod, wanted
+from translators.claims import Storage
 from translators.naming import home_id
 from translators.policy import Policy
 from translators.types import HomeNamespace, Object, metadata, name_of, namespace_of, uid_of
@@ -68,7 +66,8 @@ class ExplainSettings:
     home: KubeconfigRef
     remote: KubeconfigRef | None
     """None: the one that the Node remembers of its join."""
-    namespace: str
+    namespace: str = ""
+    """Where the pod or the file names none; "" is the namespace of home's context."""
     name: str = ""
     """Of home's pod; "" where ``given`` is one."""
     given: Object | None = None
@@ -83,6 +82,8 @@ class There:
 
     server: str
     namespace: Object | None = None
+    services: frozenset[str] = frozenset()
+    """Names of this home's Services in that namespace."""
     pod: Object | None = None
     events: list[Object] = field(default_factory=list)
     objects: dict[tuple[str, str], Object | None] = field(default_factory=dict)
@@ -100,15 +101,11 @@ class Facts:
     pod: Object
     stored: bool
     """Whether home has the pod."""
-    node: Object | None = None
-    """The virtual node; None where home has none."""
-    policy: Policy | None = None
-    told: bool = False
-    """Whether the Node tells what its join was asked for."""
-    others: list[str] = field(default_factory=list)
-    """Names of home's other virtual nodes."""
-    bound: list[Object] = field(default_factory=list)
-    """Pods that are on the node."""
+    candidates: list[Candidate] = field(default_factory=list)
+    """Home's virtual nodes, the best first."""
+    chosen: Candidate | None = None
+    """The one that it is explained for; None where home has none."""
+    storage: Storage = field(default_factory=Storage)
     wanted: list[Wanted] = field(default_factory=list)
     objects: dict[tuple[str, str], Object | None] = field(default_factory=dict)
     """Home's, as `There.objects`."""
@@ -118,6 +115,16 @@ class Facts:
     there: There | None = None
     unseen: list[str] = field(default_factory=list)
     """What could not be looked at, and why."""
+
+    @property
+    def node(self) -> Object | None:
+        """The virtual node that it is explained for."""
+        return self.chosen.node if self.chosen else None
+
+    @property
+    def policy(self) -> Policy | None:
+        """What that node's join was asked for."""
+        return self.chosen.policy if self.chosen else None
 
     @property
     def ref(self) -> str:
@@ -132,7 +139,9 @@ async def explain(settings: ExplainSettings) -> Facts:
             connected(settings.home, side="home", told=lambda _: None)
         )
         with explained("home"):
-            facts = await _at_home(home, settings)
+            # kubectl's rule.
+            namespace = settings.namespace or home.access.namespace or "default"
+            facts = await _at_home(home, replace(settings, namespace=namespace))
         if facts.policy is not None:
             await _there(stack, settings, home, facts, facts.policy)
     return facts
@@ -154,18 +163,43 @@ async def _at_home(home: KubeClient, settings: ExplainSettings) -> Facts:
             ) from error
         facts = Facts(found, stored=True)
     metadata(facts.pod).pop("managedFields", None)
-    await _find_node(home, settings, facts)
-    if facts.node is not None:
-        identity = home_id(uid_of(await home.get(NAMESPACES, "kube-system")))
-        facts.policy, facts.told = asked.policy_of(facts.node, identity)
     namespace = namespace_of(facts.pod)
     facts.wanted = wanted.wanted(facts.pod)
     here = [it for it in facts.wanted if it.kind not in ("PriorityClass", "RuntimeClass")]
-    facts.objects = await _objects(home, here, namespace, facts.unseen)
-    facts.services = await _listed(home, SERVICES, facts.unseen, namespace=namespace)
+    facts.objects = await lookups.objects(home, map(_named, here), namespace, facts.unseen)
+    facts.services = await lookups.listed(home, SERVICES, facts.unseen, namespace=namespace)
     if facts.stored:
-        facts.events = await _events(home, facts.pod, facts.unseen)
+        facts.events = await lookups.events(home, facts.pod, facts.unseen)
+    await _find_node(home, settings, facts)
     return facts
+
+
+async def _find_node(home: KubeClient, settings: ExplainSettings, facts: Facts) -> None:
+    claims = {
+        name: it for (kind, name), it in facts.objects.items() if kind == "PersistentVolumeClaim"
+    }
+    facts.storage = await storage_of(home, claims, facts.unseen)
+    facts.candidates = await candidates(
+        home,
+        facts.pod,
+        home_id=home_id(uid_of(await home.get(NAMESPACES, "kube-system"))),
+        storage=facts.storage,
+        unseen=facts.unseen,
+    )
+    known = {it.name: it for it in facts.candidates}
+    if settings.node and settings.node not in known:
+        names = ", ".join(known) or "there is none"
+        raise PreflightError(
+            f"home: {settings.node} is no virtual node of a bridge; those are: {names}"
+        )
+    bound = (facts.pod.get("spec") or {}).get("nodeName") or ""
+    facts.chosen = known.get(settings.node or bound) or next(iter(facts.candidates), None)
+    if facts.chosen is None:
+        facts.unseen.append("a virtual node: home has none; `bridge join` makes one")
+
+
+def _named(it: Wanted) -> tuple[Resource, str]:
+    return _RESOURCES[it.kind], it.name
 
 
 async def _given(home: KubeClient, given: Object, namespace: str) -> Facts:
@@ -186,30 +220,6 @@ async def _given(home: KubeClient, given: Object, namespace: str) -> Facts:
         why = f"home: what admission adds to the pod, or whether it refuses it: {error.message}"
         return Facts(found, stored=False, unseen=[why])
     return Facts(found, stored=False)
-
-
-async def _find_node(home: KubeClient, settings: ExplainSettings, facts: Facts) -> None:
-    nodes = (await home.list(NODES, labels=naming.LABEL_VIRTUAL)).items
-    virtual = {name_of(it): it for it in nodes if _is_ours(it)}
-    bound = (facts.pod.get("spec") or {}).get("nodeName") or ""
-    if settings.node and settings.node not in virtual:
-        known = ", ".join(virtual) or "there is none"
-        raise PreflightError(
-            f"home: {settings.node} is no virtual node of a bridge; those are: {known}"
-        )
-    fitting = [it for it in virtual.values() if not placing.obstacles(facts.pod, it)]
-    candidates = [*fitting, *virtual.values()]
-    facts.node = virtual.get(settings.node or bound) or next(iter(candidates), None)
-    if facts.node is None:
-        facts.unseen.append("a virtual node: home has none; `bridge join` makes one")
-        return
-    facts.others = [name for name in virtual if name != name_of(facts.node)]
-    here = f"spec.nodeName={name_of(facts.node)}"
-    facts.bound = await _listed(home, PODS, facts.unseen, fields=here)
-
-
-def _is_ours(node: Object) -> bool:
-    return model.LABEL_REMOTE in (metadata(node).get("labels") or {})
 
 
 # -- the remote ----------------------------------------------------------------------------
@@ -258,19 +268,22 @@ async def _check_is(remote: KubeClient, facts: Facts) -> None:
 async def _in_remote(remote: KubeClient, facts: Facts, policy: Policy) -> There:
     namespace = policy.identity.remote_namespace(HomeNamespace(namespace_of(facts.pod)))
     found, unseen = There(remote.access.server), facts.unseen
-    found.namespace = await _one(remote, NAMESPACES, namespace, unseen)
-    found.nodes = await _listed(remote, NODES, unseen, labels=policy.node_selection)
-    classes = await _listed(remote, PRIORITY_CLASSES, unseen)
+    found.namespace = await lookups.one(remote, NAMESPACES, namespace, unseen)
+    found.nodes = await lookups.listed(remote, NODES, unseen, labels=policy.node_selection)
+    classes = await lookups.listed(remote, PRIORITY_CLASSES, unseen)
     found.priority_classes = frozenset(map(name_of, classes))
     skipped = {"PriorityClass"}
     if policy.service_accounts != "remote":
         skipped.add("ServiceAccount")
     asked_for = [it for it in facts.wanted if it.kind not in skipped]
     if found.namespace is not None:
-        found.pod = await _one(remote, PODS, name_of(facts.pod), unseen, namespace=namespace)
+        found.pod = await lookups.one(remote, PODS, name_of(facts.pod), unseen, namespace=namespace)
+        services = await lookups.listed(remote, SERVICES, unseen, namespace=namespace)
+        ours = (it for it in services if naming.is_owned(it, policy.identity))
+        found.services = frozenset(map(name_of, ours))
     if found.pod is not None:
-        found.events = await _events(remote, found.pod, unseen)
-    found.objects = await _objects(remote, asked_for, namespace, unseen)
+        found.events = await lookups.events(remote, found.pod, unseen)
+    found.objects = await lookups.objects(remote, map(_named, asked_for), namespace, unseen)
     if found.namespace is not None and found.pod is None and not pod.refused(facts.pod):
         found.refusal = await _refusal(remote, facts.pod, policy, found.priority_classes)
     return found
@@ -286,77 +299,6 @@ async def _refusal(
     except ApiError as error:
         return error.message
     return ""
-
-
-# -- questions of which one may fail -------------------------------------------------------
-
-
-async def _objects(
-    client: KubeClient, asked_for: Iterable[Wanted], namespace: str, unseen: list[str]
-) -> dict[tuple[str, str], Object | None]:
-    several = list(asked_for)
-    answers = await asyncio.gather(
-        *(
-            _one(client, _RESOURCES[it.kind], it.name, unseen, namespace=namespace, ask=True)
-            for it in several
-        )
-    )
-    found = {}
-    for it, answer in zip(several, answers, strict=True):
-        if answer is not _UNKNOWN:
-            found[it.kind, it.name] = _without_data(answer)
-    return found
-
-
-#: The answer where there was none.
-_UNKNOWN: Object = {}
-
-
-def _without_data(obj: Object | None) -> Object | None:
-    """The object with its keys alone."""
-    if obj is None:
-        return None
-    keys = {key: "" for part in ("data", "binaryData") for key in obj.get(part) or ()}
-    return {**{k: v for k, v in obj.items() if k not in ("data", "binaryData")}, "data": keys}
-
-
-async def _one(
-    client: KubeClient,
-    resource: Resource,
-    name: str,
-    unseen: list[str],
-    *,
-    namespace: str = "",
-    ask: bool = False,
-) -> Object | None:
-    """The object, or None where it is missing; where that cannot be said, a note, and None or (if
-    ``ask``) `_UNKNOWN`."""
-    try:
-        return await client.get(resource, name, namespace=namespace or None)
-    except NotFound:
-        return None
-    except KubeError as error:
-        unseen.append(_note(client, f"{resource.kind} {name}", error))
-        return _UNKNOWN if ask else None
-
-
-async def _listed(
-    client: KubeClient, resource: Resource, unseen: list[str], **query: Any
-) -> list[Object]:
-    try:
-        return (await client.list(resource, **query)).items
-    except KubeError as error:
-        unseen.append(_note(client, f"its {resource.plural}", error))
-        return []
-
-
-async def _events(client: KubeClient, about: Object, unseen: list[str]) -> list[Object]:
-    fields = f"involvedObject.uid={uid_of(about)}"
-    return await _listed(client, EVENTS, unseen, namespace=namespace_of(about), fields=fields)
-
-
-def _note(client: KubeClient, what: str, error: KubeError) -> str:
-    return f"{client.access.side}: {what}: {error.message}"
 
 
 def template_of(obj: Object) -> Object | None:

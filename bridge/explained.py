@@ -30,6 +30,8 @@ def lines(answer: Object) -> str:
         if node["others"]:
             where += f" (--node for another: {', '.join(node['others'])})"
         parts.append(_section("where", [where]))
+        others = [it for it in answer["nodes"] if it["name"] != node["name"]]
+        parts.append(_section("other virtual nodes, the best first", list(map(_candidate, others))))
     why = [f"{it['field']}: {it['why']}" for it in answer["placement"]["obstacles"]]
     if answer["placement"]["possible"]:
         why = [
@@ -80,6 +82,15 @@ def _joined(it: Object) -> str:
     return f"{it['field']}: {it['why']}" if it["field"] else str(it["why"])
 
 
+def _candidate(it: Object) -> str:
+    if it["possible"]:
+        return f"{it['name']}: nothing keeps it off"
+    if not it["obstacles"]:
+        return f"{it['name']}: leaves out pods of DaemonSets"
+    first, more = it["obstacles"][0], len(it["obstacles"]) - 1
+    return f"{it['name']}: {_joined(first)}" + (f" (and {more} more)" if more else "")
+
+
 def _names(answer: Object) -> list[list[str]]:
     rows = [
         [
@@ -96,7 +107,9 @@ def _names(answer: Object) -> list[list[str]]:
         shown = ", ".join(copied[:PLACES]) + (
             f" and {len(copied) - PLACES} more" if len(copied) > PLACES else ""
         )
-        rows.append(["Service", shown, "found", "-", "the same names, for pods there"])
+        there = sum(it["copied"] and it["remote"] == "found" for it in answer["services"])
+        found = {0: "-", len(copied): "found"}.get(there, f"{there} of {len(copied)}")
+        rows.append(["Service", shown, "found", found, "the same names, for pods there"])
     return rows
 
 

@@ -8,24 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from bridge import dependencies
+from bridge.candidates import Candidate
 from bridge.explain import Facts, There
 from bridge.node.asked import options
 from sync import podplan
-from translators import differences, fit, naming, placing, pod, podstatus, service
+from translators import claims, differences, fit, naming, placing, pod, podstatus
 from translators.differences import Difference
 from translators.pod import Translated
 from translators.policy import Policy
 from translators.types import (
-    HomeNamespace,
     Object,
-    condition_of,
     is_deleting,
     is_ready,
     metadata,
     name_of,
     namespace_of,
 )
-from translators.wanted import Wanted
 
 #: Events that are shown, the latest.
 EVENTS = 8
@@ -63,20 +62,21 @@ def report(facts: Facts) -> Object:
     if policy is not None and node is not None and made is not None:
         answer["node"] = {
             "name": name_of(node),
-            "others": facts.others,
-            "tellsOptions": facts.told,
+            "others": [it.name for it in facts.candidates if it is not facts.chosen],
+            "tellsOptions": facts.chosen is not None and facts.chosen.told,
             "options": options(policy),
         }
         answer["remote"] = _remote(facts, made)
     placement = _placement(facts)
-    refusals, wanted = _refusals(facts), [_wanted(it, facts) for it in facts.wanted]
+    refusals, wanted = _refusals(facts), [dependencies.reference(it, facts) for it in facts.wanted]
     answer |= {
         "placement": placement,
+        "nodes": [_candidate(it) for it in facts.candidates],
         "refusals": refusals,
         "differences": [_difference(it) for it in _differences(facts, made)],
         "notCarried": [{"field": it.field, "why": it.why} for it in made.dropped] if made else [],
         "references": wanted,
-        "services": _services(facts),
+        "services": dependencies.services(facts),
         "waiting": list(_waiting(facts, wanted)),
         "conditions": [*_conditions("home", facts.pod), *_conditions("remote", _remote_pod(facts))],
         "events": _events(facts),
@@ -111,9 +111,9 @@ def _remote(facts: Facts, made: Translated) -> Object:
 
 def _unseen(facts: Facts) -> list[str]:
     notes = list(dict.fromkeys(facts.unseen))
-    if facts.node is not None and not facts.told:
+    if facts.chosen is not None and not facts.chosen.told:
         notes.append(
-            f"what the join of node {name_of(facts.node)} was asked for: the Node does not tell "
+            f"what the join of node {facts.chosen.name} was asked for: the Node does not tell "
             "(an older bridge registered it); join's defaults are assumed"
         )
     if facts.there is None and facts.node is not None:
@@ -126,20 +126,23 @@ def _unseen(facts: Facts) -> list[str]:
 
 def _placement(facts: Facts) -> Object:
     """Whether home's scheduler would bind the pod to the node, or what keeps it off."""
-    bound = _bound_to(facts)
-    if facts.node is None:
+    bound, chosen = _bound_to(facts), facts.chosen
+    if chosen is None:
         return {"possible": False, "bound": False, "obstacles": []}
-    name = name_of(facts.node)
-    if bound == name:
+    if bound == chosen.name:
         return {"possible": True, "bound": True, "obstacles": []}
-    found = [_item(it) for it in placing.obstacles(facts.pod, facts.node, facts.bound)]
+    found = [_item(it) for it in chosen.obstacles]
     if bound:
         found.insert(0, {"field": "spec.nodeName", "why": f"the pod is on {bound}, a node of home"})
-    ready = condition_of(facts.node, "Ready")
-    if ready and ready.get("status") != "True":
-        said = ready.get("message") or ready.get("reason") or "no bridge serves it"
-        found.append({"field": "node.status", "why": f"the node is not Ready: {said}"})
     return {"possible": not found, "bound": False, "obstacles": found}
+
+
+def _candidate(it: Candidate) -> Object:
+    return {
+        "name": it.name,
+        "possible": not it.obstacles and not it.skipped,
+        "obstacles": [_item(each) for each in it.obstacles],
+    }
 
 
 def _item(it: placing.Obstacle) -> Object:
@@ -159,7 +162,10 @@ def _refusals(facts: Facts) -> list[Object]:
         found.append({"by": "bridge", "field": "metadata.ownerReferences", "why": why})
     if there is not None:
         found += [{"by": "bridge", **it} for it in _clashes(policy, there)]
-        if rejected := fit.rejection(facts.pod, fit.offered(there.nodes or ())):
+        # Of a pod that no scheduler has bound, `_placement` says that it asks for too much.
+        is_bound = _bound_to(facts) == name_of(facts.node or {})
+        rejected = fit.rejection(facts.pod, fit.offered(there.nodes or ())) if is_bound else None
+        if rejected:
             found.append({"by": "bridge", "field": "resources.requests", "why": rejected[1]})
         if there.refusal:
             found.append({"by": "remote", "field": "", "why": there.refusal})
@@ -204,87 +210,16 @@ def _difference(it: Difference) -> Object:
     }
 
 
-# -- what it names -------------------------------------------------------------------------
-
-
-def _wanted(it: Wanted, facts: Facts) -> Object:
-    key = (it.kind, it.name)
-    home = _presence(facts.objects, key)
-    keys = []
-    if (found := facts.objects.get(key)) is not None:
-        keys = sorted(it.keys - (found.get("data") or {}).keys())
-    remote = _presence(facts.there.objects, key) if facts.there is not None else "unknown"
-    becomes, needed_in = _becomes(it, facts)
-    if it.kind == "PriorityClass" and facts.there is not None:
-        remote = "found" if it.name in facts.there.priority_classes else "missing"
-    return {
-        "kind": it.kind,
-        "name": it.name,
-        "required": it.required,
-        "home": home if needed_in == "home" or home != "unknown" else "-",
-        "missingKeys": keys,
-        "remote": remote if needed_in != "home" else "-",
-        "neededIn": needed_in,
-        "becomes": becomes,
-    }
-
-
-def _presence(objects: dict[tuple[str, str], Object | None], key: tuple[str, str]) -> str:
-    if key not in objects:
-        return "unknown"
-    return "missing" if objects[key] is None else "found"
-
-
-def _becomes(it: Wanted, facts: Facts) -> tuple[str, str]:
-    """What stands for it in the remote, and where it has to exist."""
-    policy = facts.policy
-    if policy is None:
-        return "", "home"
-    namespace = policy.identity.remote_namespace(HomeNamespace(namespace_of(facts.pod)))
-    match it.kind:
-        case "ConfigMap" | "Secret":
-            return f"a copy, {namespace}/{it.name}", "home"
-        case "ServiceAccount" if policy.service_accounts == "home":
-            return f"its tokens, in a Secret of {namespace}", "home"
-        case "ServiceAccount" if policy.service_accounts == "remote":
-            return f"the account {namespace}/{it.name} that is there", "remote"
-        case "ServiceAccount":
-            return "nothing: pods have no identity there", "home"
-        case "PersistentVolumeClaim":
-            return f"the claim {namespace}/{it.name} that is there", "remote"
-        case _:
-            return "the class of that name that is there", "remote"
-
-
-def _lacks(it: Object) -> str:
-    """Why the pod waits for something that it names; "" where it does not."""
-    if not it["required"]:
-        return ""
-    where = it["neededIn"]
-    if it[where] == "missing":
-        # Copies and tokens are made of what home has.
-        return f"{it['kind']} {it['name']} is missing {'at home' if where == 'home' else 'there'}"
-    if it["missingKeys"]:
-        return f"{it['kind']} {it['name']} lacks the key {', '.join(it['missingKeys'])}"
-    return ""
-
-
-def _services(facts: Facts) -> list[Object]:
-    """Those that pods of the namespace find in the remote by name."""
-    return [
-        {"name": name_of(it), "copied": service.is_copied(it)}
-        for it in sorted(facts.services, key=name_of)
-    ]
-
-
 # -- how it is -----------------------------------------------------------------------------
 
 
 def _waiting(facts: Facts, wanted: Iterable[Object]) -> Iterator[Object]:
     """Why it does not run, as far as somebody knows; the nearest cause first."""
     for it in wanted:
-        if lacking := _lacks(it):
+        if lacking := dependencies.lacks(it):
             yield {"side": "home" if it["neededIn"] == "home" else "remote", "why": lacking}
+    if not _bound_to(facts):
+        yield from ({"side": "home", "why": it} for it in claims.waiting(facts.pod, facts.storage))
     if not facts.stored:
         return
     for side, obj in (("home", facts.pod), ("remote", _remote_pod(facts))):
@@ -370,11 +305,12 @@ def _summary(facts: Facts, answer: Object) -> tuple[str, str]:
     if bound and bound != node:
         return "Elsewhere", f"{what} is on {bound}, a node of home, and not on {node}"
     if answer["refusals"]:
-        first = answer["refusals"][0]["why"]
-        return "Refused", f"{what} does not run on node {node}: {first}"
+        first = answer["refusals"][0]
+        why = f"{first['field']}: {first['why']}" if first["field"] else first["why"]
+        return "Refused", f"{what} does not run on node {node}: {why}"
     if not placement["possible"]:
         first = placement["obstacles"][0]
-        return "NotPlaced", f"{what} does not come to node {node}: {first['field']} {first['why']}"
+        return "NotPlaced", f"{what} does not come to node {node}: {first['field']}: {first['why']}"
     if is_deleting(facts.pod):
         return "Ending", f"{what} is being deleted"
     if is_ready(facts.pod):
@@ -382,7 +318,7 @@ def _summary(facts: Facts, answer: Object) -> tuple[str, str]:
     if bound:
         why = f": {waiting[0]['why']}" if waiting else ""
         return "Waiting", f"{what} is on node {node}, in the remote {as_what}, and not Ready{why}"
-    if waiting and not facts.stored:
+    if waiting:
         first = waiting[0]["why"]
         return "WouldWait", f"{what} would come to node {node} {as_what}, and wait: {first}"
     return "WouldRun", f"{what} can run on node {node}, in the remote {as_what}"

@@ -100,6 +100,17 @@ class Install:
         """Whether a new pod of the namespace would be sent to the virtual node."""
         return "cluster-bridge.io/virtual-node" in json.dumps(self.new_pod(dry=True)["spec"])
 
+    def evict(self, pod: Json) -> None:
+        """Asks for an eviction, as `kubectl drain` does; fails where a budget forbids it."""
+        name = pod["metadata"]["name"]
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": self.place},
+        }
+        path = f"/api/v1/namespaces/{self.place}/pods/{name}/eviction"
+        self.home.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(eviction))
+
     def remote_pods(self) -> list[Json]:
         return get(self.remote, "pods", namespace=self.remote_namespace)
 
@@ -202,10 +213,14 @@ def test_what_keeps_it_from_serving_is_told_and_it_can_leave(installing: Install
         {"namespaceSelector": named},
         {"ipBlock": {"cidr": "10.0.0.0/16"}},
     ]
-    told = it.join("--replicas", "1", "--namespace-template", "{nothing}", "--timeout", "110")
+    told = it.join("--replicas", "2", "--namespace-template", "{nothing}", "--timeout", "110")
     assert told.returncode == 1
     assert "error: --namespace-template" in told.stderr
     assert get(it.home, "networkpolicies", namespace=it.place) == [], "there is no relay any more"
+    running = [pod for pod in it.bridges() if pod["status"]["phase"] == "Running"]
+    assert running, "they crash, and are started again"
+    for pod in running:
+        it.evict(pod)
 
     left = it.leave()
     assert left.returncode == 0, left.stderr

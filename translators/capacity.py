@@ -34,6 +34,9 @@ from translators.naming import LABEL_VIRTUAL
 from translators.requests import CPU, MEMORY, PODS, Amounts
 from translators.types import Object, is_ready, metadata
 
+#: The reason of a virtual node's Ready condition while no node of the remote counts, though some
+#: are Ready: all are cordoned or tainted, and pods there run on.
+NO_SCHEDULABLE_NODES = "NoSchedulableNodes"
 #: Resources in the order in which people read them; others come after.
 _FIRST = (CPU, MEMORY, PODS)
 #: What `largest` is rounded down to: a tenth of a CPU, 128 MiB.

@@ -1,8 +1,9 @@
 """Why home's scheduler would not bind a pod to a node: the predicates that the node decides.
 
-These are the filters of pkg/scheduler/framework/plugins that look at one node and its pods alone:
-NodeUnschedulable, NodeName, NodeAffinity, TaintToleration and NodeResourcesFit. Affinity to pods,
-spread, volumes and ports are not looked at. Pure: what is known of node and pods is given.
+These are, beside the node's own health, the filters of pkg/scheduler/framework/plugins that look at
+one node and its pods alone: NodeUnschedulable, NodeName, NodeAffinity, TaintToleration and
+NodeResourcesFit (volumes are `translators.claims`). Affinity to pods, spread and ports are not
+looked at. Pure: what is known of node and pods is given.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from translators import requests
-from translators.types import Object, metadata, name_of
+from translators.capacity import NO_SCHEDULABLE_NODES
+from translators.types import Object, condition_of, metadata, name_of
 
 #: The taint of a cordoned node (k8s.io/api/core/v1 TaintNodeUnschedulable).
 _CORDONED = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+#: How the fields begin by which a pod names the nodes that it wants.
+SELECTION = ("spec.nodeSelector", "spec.affinity.nodeAffinity")
 _TERMINAL = ("Succeeded", "Failed")
 
 
@@ -32,6 +36,7 @@ def obstacles(pod: Object, node: Object, bound: Iterable[Object] = ()) -> list[O
     return [
         *_gates(pod),
         *_selected(pod, node),
+        *_unready(node),
         *_tainted(pod, node),
         *_too_much(pod, node, bound),
     ]
@@ -41,6 +46,16 @@ def _gates(pod: Object) -> Iterator[Obstacle]:
     for gate in (pod.get("spec") or {}).get("schedulingGates") or ():
         why = "no scheduler looks at the pod until whoever set this gate removes it"
         yield Obstacle(f"spec.schedulingGates[{gate.get('name')}]", why)
+
+
+def _unready(node: Object) -> Iterator[Obstacle]:
+    """The cause comes before what follows from it: taints, and nothing left."""
+    ready = condition_of(node, "Ready")
+    said = ready.get("message") or ready.get("reason") or "no bridge serves it"
+    if ready and ready.get("status") != "True":
+        yield Obstacle("node.status", f"the node is not Ready: {said}")
+    elif ready.get("reason") == NO_SCHEDULABLE_NODES:
+        yield Obstacle("node.status", str(said))
 
 
 # -- labels ---------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from sync.kube.errors import Forbidden, KubeError, NotFound
 from sync.kube.kubeconfig import KubeconfigRef
 from sync.kube.resources import NODES
 from translators.naming import dns_label
-from translators.types import Object, metadata, name_of
+from translators.types import Object, name_of
 
 #: Seconds for one look: seeing whether a lease is renewed takes 4, and an API server may be slow.
 PROBE = 12.0
@@ -108,13 +108,11 @@ async def _of_node(
         remote.findings.append(info("BRG102", "remote", said, hint))
     else:
         remote = await reached(stack, found_ref.ref, "remote", named=found_ref.named)
-    annotations = metadata(known).get("annotations") or {}
-    asked = JoinSettings(
-        remote=found_ref.ref if found_ref else KubeconfigRef(),
+    asked = asked_of.settings_of(
+        known,
         home=settings.home,
-        name=name,
-        home_name=annotations.get(model.ANNOTATION_HOME_NAME),
-        network=asked_of.network_told(known) or settings.network,
+        remote=found_ref.ref if found_ref else KubeconfigRef(),
+        network=settings.network,
     )
     subject = Subject(asked, name, home, remote, known)
     found = [*remote.findings, *await _all(subject, [it for it in PROBES if not it.only_before])]

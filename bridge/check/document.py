@@ -21,6 +21,10 @@ _HEAD = """\
 look: nothing is changed in either cluster. Each finding has an id that stays, a severity, the side
 that it is about, what was found, and what to do. `-o json` or `-o yaml` gives the same to programs.
 
+Before a join the settings are the options of the command. Of a node that exists they are those of
+its join: the Node records them in the annotation `cluster-bridge.io/options` (node selector, pods'
+identity, network, source of metrics and of the serving certificate; no secrets).
+
 | severity | meaning |
 |---|---|
 | `ok` | it is as it should be |

@@ -12,7 +12,8 @@ from bridge.check.finding import Finding, error, info, ok, warning
 from bridge.check.subject import Probe, Subject
 from bridge.kubelet.certificate import CertificateError, ServingCertificate, from_files
 from bridge.preflight import permissions, podnetwork, relaycidr
-from bridge.preflight.checks import home_api_of, own_address
+from bridge.preflight.checks import own_address
+from bridge.preflight.home_api import HomeApi, home_api_of
 from sync.kube.errors import ApiError, Forbidden
 from sync.kube.resources import NODES
 from translators.policy import HostPort
@@ -185,7 +186,8 @@ async def home_api(subject: Subject) -> list[Finding]:
         return [
             info("BRG407", "remote", "pods have no identity at home, so they need no way there")
         ]
-    at = subject.settings.home_api or await home_api_of(subject.at_home)
+    given = subject.settings.home_api
+    at = HomeApi(given) if given else await home_api_of(subject.at_home)
     return [ok("BRG407", "remote", f"pods find home's API server at {at}")]
 
 
@@ -207,6 +209,6 @@ PROBES = (
     Probe("BRG402", served_certificate, ("node",)),
     Probe("BRG402", certificate_files, (), only_before=True),
     Probe("BRG405", pod_network, ("remote",)),
-    Probe("BRG407", home_api, ("home",), only_before=True),
+    Probe("BRG407", home_api, ("home",)),
     Probe("BRG408", relay_cidr, ("home",), only_before=True),
 )

@@ -218,8 +218,11 @@ _CHECKS = (
     Check(
         "BRG407",
         "Pods find home's API server",
-        "With --service-accounts home pods in the remote talk to home's API server, at the address "
-        "in home's kubeconfig or, where that is on loopback, the one of the Service kubernetes.",
+        "With --service-accounts home pods in the remote dial home's API server by host and port, "
+        "over TLS. That is the server in home's kubeconfig. Where pods cannot use that server (it "
+        "is on loopback, has a path as behind Rancher, is plain http, or the kubeconfig has a "
+        "proxy-url or tls-server-name), it is an endpoint of home's Service kubernetes. Whether "
+        "the remote's nodes reach the address is not tested.",
         "name it with --home-api-address HOST:PORT, or join with --service-accounts none",
     ),
     Check(

@@ -14,6 +14,7 @@ from sync.cleanup import Belongings
 from sync.kube.client import KubeClient
 from sync.kube.resources import EVENTS, NAMESPACES, NODES, PODS, RESOURCE_QUOTAS
 from translators import naming, podverdict, quota
+from translators.capacity import NO_SCHEDULABLE_NODES
 from translators.naming import home_id, label_value
 from translators.requests import CPU, MEMORY
 from translators.types import HomeNamespace, Object, name_of, namespace_of
@@ -40,7 +41,7 @@ async def nodes(subject: Subject) -> list[Finding]:
     its = health.of_nodes(found)
     if not its.status:
         return [error("BRG501", "remote", its.message)]
-    tell = warning if its.reason == "NoSchedulableNodes" else ok
+    tell = warning if its.reason == NO_SCHEDULABLE_NODES else ok
     return [tell("BRG501", "remote", its.message)]
 
 

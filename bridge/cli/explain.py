@@ -49,13 +49,18 @@ def explain_pod(
         ),
     ] = None,
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="Where the pod or the file names none.")
-    ] = "default",
+        str | None,
+        typer.Option(
+            "--namespace",
+            "-n",
+            help="Namespace of a pod or file that names none. Default: that of home's context.",
+        ),
+    ] = None,
     node: Annotated[
         str | None,
         typer.Option(
-            help="The virtual node to explain it for; that of the pod, or the first where it can "
-            "run, unless given."
+            help="Explain it for this virtual node. Default: the pod's, or else the one that suits "
+            "it best."
         ),
     ] = None,
     part: Annotated[
@@ -92,7 +97,7 @@ def explain_pod(
     settings = ExplainSettings(
         home=KubeconfigRef(home_kubeconfig, home_context),
         remote=KubeconfigRef(kubeconfig, context) if kubeconfig else None,
-        namespace=where or namespace,
+        namespace=where or namespace or "",
         name=name,
         given=_read(file) if file is not None else None,
         node=chosen,

@@ -247,8 +247,9 @@ def join(  # one option after the other
     home_api_address: Annotated[
         str | None,
         typer.Option(
-            help="HOST[:PORT] at which pods in the remote reach home's API server; from home's "
-            "kubeconfig unless given, or where that is on loopback from home's Service kubernetes.",
+            help="HOST[:PORT] at which pods in the remote reach home's API server. Default: the "
+            "server of home's kubeconfig, or an endpoint of home's Service kubernetes where pods "
+            "cannot use that server (loopback, a path, plain http, a proxy, tls-server-name).",
             rich_help_panel=WORKLOADS,
         ),
     ] = None,

@@ -19,13 +19,19 @@ POD_IP = "$(POD_IP)"
 
 
 def budget(meta: Object, pods: Mapping[str, str]) -> Object:
-    """One of them may be away at a time. An only one may, too: pods run on without a bridge, and a
-    budget of none would keep its machine from being drained."""
+    """A PodDisruptionBudget that lets one of these pods be evicted at a time, also an only one: a
+    budget of none would keep its node from being drained. Pods that are not Ready may be evicted
+    at any time: with the default policy those of an installation that cannot become Ready (a remote
+    that is away, say) would block every drain of their nodes."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": meta,
-        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": dict(pods)}},
+        "spec": {
+            "maxUnavailable": 1,
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": {"matchLabels": dict(pods)},
+        },
     }
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sync.kube.errors import AccessError, CertificateError, Forbidden, KubeError, Unauthorized
-from translators.capacity import counts
+from translators.capacity import NO_SCHEDULABLE_NODES, counts
 from translators.naming import LABEL_VIRTUAL
 from translators.types import Object, metadata
 
@@ -47,7 +47,7 @@ def of_nodes(nodes: Iterable[Object]) -> Health:
     if every == found["NotReady"]:
         return Health(False, "NoUsableNodes", f"no node of the remote cluster is Ready ({rest})")
     said = f"no node of the remote cluster takes new pods ({rest}); those that run there go on"
-    return Health(True, "NoSchedulableNodes", said)
+    return Health(True, NO_SCHEDULABLE_NODES, said)
 
 
 def of_error(error: KubeError) -> Health:

@@ -7,17 +7,17 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from bridge.kubelet import clientca
 from bridge.preflight import permissions, relaycidr
+from bridge.preflight.errors import PreflightError as PreflightError  # noqa: PLC0414  # re-exported
+from bridge.preflight.home_api import HomeApi, home_api_of
 from bridge.preflight.podnetwork import network_of
-from bridge.settings import API_PORT, JoinSettings, MetricsChoice, MetricsSource
+from bridge.settings import JoinSettings, MetricsChoice, MetricsSource
 from sync.kube.access import KubeconfigRef, load
 from sync.kube.client import KubeClient
 from sync.kube.errors import (
@@ -30,7 +30,7 @@ from sync.kube.errors import (
     Unauthorized,
     Unreachable,
 )
-from sync.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, NAMESPACES, NODES, POD_METRICS
+from sync.kube.resources import CONFIG_MAPS, NAMESPACES, NODES, POD_METRICS
 from translators import relay
 from translators.naming import Identity, TemplateError, check_template, dns_label, home_id
 from translators.policy import HostPort, Network
@@ -38,10 +38,6 @@ from translators.types import Object, uid_of
 
 #: Seconds for everything, kubeconfig plugins included: a person waits for this.
 LIMIT = 14.0
-
-
-class PreflightError(Exception):
-    """The join cannot work; the message is one sentence for the person who asked for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +121,8 @@ async def check(
             client_ca = await _client_ca(home)
             home_api = None
             if settings.service_accounts == "home":
-                home_api = settings.home_api or await home_api_of(home)
+                given = settings.home_api
+                home_api = HomeApi(given) if given else await home_api_of(home)
             metrics = await metrics_source(remote, settings.metrics)
             network = await network_of(settings.network, home=home, remote=remote, told=told)
             at = relay_address(settings, address) if network == "relay" else ""
@@ -145,7 +142,7 @@ async def check(
         home_id(remote_uid),
         address,
         client_ca,
-        home_api,
+        home_api.at if home_api else None,
         metrics,
         network,
         relay_address=at,
@@ -269,28 +266,6 @@ async def _client_ca(home: KubeClient) -> str:
     return clientca.bundle_of(found)
 
 
-async def home_api_of(home: KubeClient) -> HostPort:
-    """Where home's API server is for pods: as in the kubeconfig, or where that is on loopback, or
-    this runs in a pod, as the endpoints of the Service ``kubernetes`` say."""
-    server = urlsplit(home.access.server)
-    # In a pod that is the Service's address, which is of home's cluster alone.
-    if not (home.access.in_cluster or _is_loopback(server.hostname or "")):
-        return HostPort(server.hostname or "", server.port or API_PORT)
-    path = ENDPOINT_SLICES.path("kubernetes", namespace="default")
-    try:
-        found = await home.request("GET", path, timeout=permissions.QUESTION)
-    except NotFound:
-        found = {}
-    addresses = [it for end in found.get("endpoints") or () for it in end.get("addresses") or ()]
-    ports = [it["port"] for it in found.get("ports") or () if it.get("port")]
-    if not (addresses and ports):
-        raise PreflightError(
-            f"home's API server is at {home.access.host}, which does not tell where pods can reach "
-            "it; say so with --home-api-address HOST:PORT, or join with --service-accounts none"
-        )
-    return HostPort(str(addresses[0]), int(ports[0]))
-
-
 def relay_address(settings: JoinSettings, address: str) -> str:
     """Where the bridge listens for connections that it carries. Raises PreflightError."""
     found = settings.relay.address or address
@@ -334,10 +309,3 @@ async def _serves_metrics(remote: KubeClient) -> bool:
     except ApiError:
         return False
     return True
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")

@@ -100,7 +100,7 @@ HOME = (
     Right(SUBJECT_ACCESS_REVIEWS, ("create",)),
 )
 #: What home must allow too where pods have tokens of its service accounts: the address of its API
-#: server is looked up where the kubeconfig's is on loopback.
+#: server is looked up where pods cannot use the kubeconfig's.
 HOME_API = (Right(ENDPOINT_SLICES, ("get",), namespace="default", names=("kubernetes",)),)
 #: What home must allow too where it is to sign the serving certificate.
 HOME_CERTIFICATES = (Right(CERTIFICATE_SIGNING_REQUESTS, ("create", "list", "watch")),)
@@ -232,6 +232,8 @@ def printed_by(side: Side, settings: JoinSettings) -> str:
         words.append("--serving-certificate csr")
     if for_network(settings.network):
         words.append(f"--network {settings.network}")
+    if settings.service_accounts != "home":
+        words.append(f"--service-accounts {settings.service_accounts}")
     return " ".join(words)
 
 

@@ -57,6 +57,8 @@ class Access:
         """``https://host:port[/prefix]``, no slash at the end."""
         self.context = ""
         """The name of the context in use."""
+        self.namespace = ""
+        """The namespace of that context; "" where it names none."""
         self.ssl: ssl.SSLContext | None = None
         """None for plain http."""
         self.sessions = Sessions()
@@ -190,6 +192,7 @@ class Access:
             )
         self._take(settings)
         self.context = str(loader.current_context["name"])
+        self.namespace = str((loader.current_context["context"] or {}).get("namespace") or "")
 
     def _is_in_cluster(self) -> bool:
         """kubectl's rule: the pod's own account, where no kubeconfig is named or there."""
@@ -205,6 +208,7 @@ class Access:
                 f"the pod's token cannot be read: {error.strerror}: {error.filename}"
             ) from error
         self._looked = time.monotonic()
+        self.namespace = incluster.namespace()
         settings = Settings(host=incluster.server(), ssl_ca_cert=str(incluster.ca_file()))
         settings.api_key["BearerToken"] = f"Bearer {token}"
         self._take(settings)

@@ -28,6 +28,14 @@ def ca_file() -> Path:
     return FOLDER / "ca.crt"
 
 
+def namespace() -> str:
+    """The pod's namespace; "" where it cannot be read."""
+    try:
+        return (FOLDER / "namespace").read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
 def available() -> bool:
     """Whether this process is in a pod that has a service account's token."""
     return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and token_file().is_file()

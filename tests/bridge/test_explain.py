@@ -13,12 +13,13 @@ from bridge import explained, explaining
 from bridge.explain import ExplainSettings, Facts, explain, template_of
 from bridge.node import asked, model
 from bridge.preflight.checks import PreflightError
-from sync.kube.resources import NAMESPACES, NODES, PODS, Object
+from sync.kube.resources import NAMESPACES, NODES, PERSISTENT_VOLUMES, PODS, Object
 from tests import objects
 from tests.bridge.clusters import Clusters
 from tests.bridge.joined import joined
 from tests.fakeapi import FakeApi
 from tests.fakeapi.faults import Fault
+from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.sync.world import NODE
 from translators import naming
 from translators.naming import Identity, home_id
@@ -39,16 +40,18 @@ class Looked:
         self.two = two
         self.settings = ExplainSettings(two.settings.home, None, "default")
 
-    def node(self, **annotations: str) -> None:
+    def node(
+        self, name: str = NODE, /, *, cpu: str = "4", tier: str = "burst", **annotations: str
+    ) -> None:
         """A Node as the bridge registers it, and its remote."""
         policy = Policy(self.identity(), "10.0.0.1", node_selector={"pool": "a"})
         remote = self.two.settings.remote
-        node = objects.node(NODE) | {"spec": {}}
+        node = objects.node(name) | {"spec": {}}
         node["metadata"] |= {
             "labels": {
                 model.LABEL_REMOTE: home_id(_uid(self.two.remote)),
                 naming.LABEL_VIRTUAL: "true",
-                "tier": "burst",
+                "tier": tier,
             },
             "annotations": {
                 model.ANNOTATION_KUBECONFIG: str(remote.path),
@@ -57,11 +60,11 @@ class Looked:
                 **annotations,
             },
         }
-        amounts = {"cpu": "4", "memory": "8Gi", "pods": "110"}
+        amounts = {"cpu": cpu, "memory": "8Gi", "pods": "110"}
         ready = {"type": "Ready", "status": "True"}
         node["status"] = {"allocatable": amounts, "conditions": [ready]}
         self.two.home.put(node)
-        self.two.home.update(NODES, NODE, {"spec": {"taints": None}})
+        self.two.home.update(NODES, name, {"spec": {"taints": None}})
 
     def identity(self) -> Identity:
         return Identity(home_id=home_id(_uid(self.two.home)), home_name="h", node=NODE)
@@ -92,7 +95,7 @@ def looked(two: Clusters) -> Looked:
     return found
 
 
-def _using(name: str = "web", **spec: object) -> Object:
+def _using(name: str = "web", /, **spec: object) -> Object:
     """A pod that names what a pod can."""
     pod = objects.pod(name)
     pod["spec"]["containers"][0]["env"] = [
@@ -101,6 +104,18 @@ def _using(name: str = "web", **spec: object) -> Object:
     ]
     pod["spec"] |= spec
     return pod
+
+
+def _asking(cpu: str, **spec: object) -> Object:
+    pod = _using(**spec)
+    pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
+    return pod
+
+
+def _service(namespace: str) -> Object:
+    meta = {"name": "front", "namespace": namespace}
+    spec = {"ports": [{"port": 80}], "selector": {"app": "front"}}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}
 
 
 def _named(answer: Object, kind: str) -> Object:
@@ -273,6 +288,180 @@ async def test_a_daemonsets_template_is_refused_as_the_bridge_does(looked: Looke
     answer = await looked.answer("", given=template)
     assert answer["state"] == "Refused"
     assert "--daemonsets=run" in answer["refusals"][0]["why"]
+
+
+# -- claims of home --------------------------------------------------------------------------
+
+
+def _claim(phase: str = "Pending", **spec: object) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "data", "namespace": "default"},
+        "spec": spec,
+        "status": {"phase": phase},
+    }
+
+
+def _storing() -> Object:
+    pod = objects.pod("web")
+    claim = {"claimName": "data"}
+    pod["spec"]["volumes"] = [{"name": "files", "persistentVolumeClaim": claim}]
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("claim", "why"),
+    [(None, "data is missing at home"), (_claim(), "data is not bound at home")],
+    ids=["missing", "unbound"],
+)
+async def test_a_claim_that_is_missing_or_unbound_at_home_is_an_obstacle_that_names_it(
+    looked: Looked, claim: Object | None, why: str
+) -> None:
+    if claim is not None:
+        looked.two.home.put(claim)
+    for changes in ({"name": "", "given": _storing()}, {"name": "web"}):
+        answer = await looked.answer(**changes)
+        assert answer["state"] == "NotPlaced"
+        [obstacle] = answer["placement"]["obstacles"]
+        assert obstacle["field"] == "spec.volumes[files]"
+        assert why in obstacle["why"]
+        assert why in answer["summary"]
+        if not changes["name"]:
+            looked.two.home.put(_storing())
+
+
+async def test_a_claim_of_a_class_that_waits_for_a_node_is_waited_for(looked: Looked) -> None:
+    looked.two.home.put(_storing())
+    looked.two.home.put(_claim(storageClassName="later"))
+    looked.two.home.put(
+        {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {"name": "later"},
+            "provisioner": "example.com/disks",
+            "volumeBindingMode": "WaitForFirstConsumer",
+        }
+    )
+    answer = await looked.answer()
+    assert answer["state"] == "WouldWait"
+    assert any("PersistentVolumeClaim data is not bound" in it["why"] for it in answer["waiting"])
+
+
+async def test_a_claim_bound_to_a_volume_of_other_nodes_is_an_obstacle(looked: Looked) -> None:
+    looked.two.home.put(_storing())
+    looked.two.home.put(_claim("Bound", volumeName="disk"))
+    term = {"matchExpressions": [{"key": "tier", "operator": "In", "values": ["home"]}]}
+    affinity = {"required": {"nodeSelectorTerms": [term]}}
+    volume: Object = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": "disk"},
+        "spec": {"nodeAffinity": affinity},
+    }
+    looked.two.home.put(volume)
+    assert "only other nodes can use" in (await looked.answer())["summary"]
+    term["matchExpressions"][0]["values"] = ["burst"]
+    looked.two.home.update(PERSISTENT_VOLUMES, "disk", {"spec": {"nodeAffinity": affinity}})
+    assert (await looked.answer())["state"] != "NotPlaced"
+
+
+# -- which of several virtual nodes ----------------------------------------------------------
+
+
+async def test_of_several_virtual_nodes_the_one_that_fits_is_explained(looked: Looked) -> None:
+    """The first by name is too small."""
+    looked.node("also", cpu="100m")
+    looked.two.home.put(_asking("1"))
+    answer = await looked.answer()
+    assert answer["node"]["name"] == NODE
+    assert [(it["name"], it["possible"]) for it in answer["nodes"]] == [
+        (NODE, True),
+        ("also", False),
+    ]
+    assert "also: resources.requests[cpu]" in explained.lines(answer)
+
+
+async def test_the_virtual_node_that_the_selector_names_is_explained_before_others(
+    looked: Looked,
+) -> None:
+    """More keeps the pod off the named node than off the other."""
+    looked.node("also", cpu="0", tier="named")
+    looked.two.home.update(NODES, "also", {"spec": {"unschedulable": True}})
+    looked.two.home.put(_asking("1", nodeSelector={"tier": "named"}))
+    answer = await looked.answer()
+    assert answer["node"]["name"] == "also"
+    fields = [it["field"] for it in answer["placement"]["obstacles"]]
+    assert fields == ["node.spec.unschedulable", "resources.requests[cpu]"]
+    assert answer["nodes"][1]["obstacles"][0]["field"] == "spec.nodeSelector[tier]"
+
+
+async def test_a_cordoned_remote_is_named_as_the_cause(looked: Looked) -> None:
+    message = (
+        "no node of the remote cluster takes new pods (1 cordoned); those that run there go on"
+    )
+    ready = {"type": "Ready", "status": "True", "reason": "NoSchedulableNodes", "message": message}
+    nothing = {"cpu": "0", "memory": "0", "pods": "0"}
+    status = {"conditions": [ready], "allocatable": nothing}
+    looked.two.home.update(NODES, NODE, {"status": status})
+    looked.two.home.put(_using())
+    answer = await looked.answer()
+    assert answer["state"] == "NotPlaced"
+    assert answer["placement"]["obstacles"][0] == {"field": "node.status", "why": message}
+    assert "1 cordoned" in answer["summary"]
+
+
+# -- what is shown -----------------------------------------------------------------------------
+
+
+async def test_copies_that_exist_in_the_remote_are_shown_as_found(looked: Looked) -> None:
+    looked.two.home.put(_using())
+    looked.two.home.put(objects.config_map("conf", data={"one": "1"}))
+    looked.two.home.put(objects.secret("key", data={"k": HIDDEN}))
+    looked.two.home.put(_service("default"))
+    looked.namespace()
+    answer = await looked.answer()
+    assert (_named(answer, "ConfigMap")["remote"], _named(answer, "Secret")["remote"]) == ("-", "-")
+    for there in (
+        objects.config_map("conf", THERE, data={"one": "1"}),
+        _service(THERE),
+    ):
+        there["metadata"]["labels"] = naming.owner_labels(looked.identity())
+        looked.two.remote.put(there)
+    looked.two.remote.put(objects.secret("key", THERE))  # unmanaged
+    answer = await looked.answer()
+    assert (_named(answer, "ConfigMap")["remote"], _named(answer, "Secret")["remote"]) == (
+        "found",
+        "-",
+    )
+    assert [(it["name"], it["remote"]) for it in answer["services"]] == [("front", "found")]
+
+
+async def test_the_headline_of_a_refusal_names_the_field(looked: Looked) -> None:
+    looked.two.home.put(_using(hostNetwork=True))
+    assert "spec.hostNetwork: " in (await looked.answer())["summary"]
+
+
+async def test_a_pod_that_no_scheduler_bound_is_not_rejected_for_its_size(looked: Looked) -> None:
+    looked.two.home.put(_asking("4k"))
+    looked.two.remote.update(NODES, "worker", {"metadata": {"labels": {"pool": "a"}}})
+    answer = await looked.answer()
+    assert answer["state"] == "NotPlaced"
+    assert answer["refusals"] == []
+    assert "rejected" not in answer["summary"]
+    looked.two.home.update(PODS, "web", {"spec": {"nodeName": NODE}}, "default")
+    assert (await looked.answer())["state"] == "Refused"
+
+
+async def test_the_namespace_is_that_of_homes_context_unless_given(looked: Looked) -> None:
+    path = looked.two.settings.home.path
+    assert path is not None
+    write(path, kubeconfig(looked.two.home.url, namespace="shop", context="home-context"))
+    looked.two.home.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
+    looked.two.home.put(objects.pod("web", "shop"))
+    assert (await looked.answer(namespace=""))["pod"]["namespace"] == "shop"
+    with pytest.raises(PreflightError, match="there is no pod default/web"):
+        await looked.answer(namespace="default")
 
 
 def test_objects_without_a_pod_have_no_template() -> None:

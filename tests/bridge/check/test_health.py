@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from aiohttp import web
 
@@ -62,13 +64,58 @@ def ready(two: Clusters) -> bool:
     return any(it["type"] == "Ready" and it["status"] == "True" for it in conditions)
 
 
-def put_node(two: Clusters, *, remote: str = "another", image: str = "", path: str = "") -> None:
+async def test_health_checks_with_the_settings_that_the_node_records(two: Clusters) -> None:
+    """A credential that may all, a remote without a node of the selector."""
+    proxied(two)
+    settings = two.but(node_selector={"pool": "burst"}, metrics="none", service_accounts="none")
+    async with joined(two, settings):
+        found = await health(two)
+    nodes = one(found, "BRG501")
+    assert (nodes.severity, "--node-selector selects" in nodes.found) == (Severity.ERROR, True)
+    assert one(found, "BRG505").found == "--metrics none: nobody is asked what pods use"
+    assert "no identity at home" in one(found, "BRG407").found
+
+
+async def test_health_asks_for_the_permissions_of_the_recorded_certificate_source(
+    two: Clusters,
+) -> None:
+    put_node(two, record={"servingCertificate": "csr", "network": "relay"})
+    two.home.api.authorize = lambda spec: (
+        spec["resourceAttributes"]["resource"] != "certificatesigningrequests"
+    )
+    its = one(await health(two), "BRG201")
+    assert "create certificatesigningrequests" in its.found
+    assert "bridge rbac home --serving-certificate csr --network relay" in its.advice
+
+
+@pytest.mark.parametrize("value", ["nonsense", 7, None, ["a"], {"a": {"b": "c"}}])
+@pytest.mark.parametrize(
+    "key", ["network", "metrics", "servingCertificate", "nodeSelector", "homeApiAddress"]
+)
+async def test_a_record_that_no_join_writes_counts_as_absent(
+    two: Clusters, key: str, value: object
+) -> None:
+    put_node(two, record={key: value})
+    found = await health(two)
+    assert one(found, "BRG407").found == "pods find home's API server at 192.0.2.1:6443"
+    assert one(found, "BRG501").severity is Severity.OK
+
+
+def put_node(
+    two: Clusters,
+    *,
+    remote: str = "another",
+    image: str = "",
+    path: str = "",
+    record: Object | None = None,
+) -> None:
     its = node(NODE)
     its["metadata"]["labels"] = {"cluster-bridge.io/remote": remote}
     its["metadata"]["annotations"] = {
         "cluster-bridge.io/kubeconfig": path or str(two.settings.remote.path),
         "cluster-bridge.io/context": "remote-context",
         "cluster-bridge.io/home-name": "h",
+        "cluster-bridge.io/options": json.dumps(record or {}),
     }
     its["status"] = {
         "conditions": [

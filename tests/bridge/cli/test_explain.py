@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from bridge import explain as explain_module
+from bridge.candidates import Candidate
 from bridge.explain import ExplainSettings, Facts
 from bridge.preflight.checks import PreflightError
 from sync.kube.access import KubeconfigRef
@@ -32,7 +33,8 @@ def _facts() -> Facts:
         },
     }
     policy = Policy(Identity("0" * 16, "h", "burst"), "10.0.0.1", service_accounts="none")
-    return Facts(pod, stored=True, node=node, policy=policy, told=True)
+    chosen = Candidate(node, policy, told=True, obstacles=[], skipped=False)
+    return Facts(pod, stored=True, candidates=[chosen], chosen=chosen)
 
 
 @dataclass
@@ -84,7 +86,7 @@ def test_programs_get_all_of_it(
 def test_the_remotes_object_alone(invoke: Invoke, asked: Asked) -> None:
     made = yaml.safe_load(invoke("explain", "pod", "web", "--show", "remote").stdout)
     assert (made["kind"], made["metadata"]["namespace"]) == ("Pod", "default-h")
-    asked.facts.node = asked.facts.policy = None
+    asked.facts.chosen = None
     done = invoke("explain", "pod", "web", "--show", "remote")
     assert (done.exit_code, done.stdout) == (1, "")
 
@@ -94,6 +96,7 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
     home = ("--home-kubeconfig", "home.yaml", "--home-context", "h")
     assert invoke("explain", "pod", "shop/web", "--node", "b", *remote, *home).exit_code == 0
     assert invoke("explain", "pod", "web", "-n", "blog").exit_code == 0
+    assert invoke("explain", "pod", "web").exit_code == 0
     assert asked.settings == [
         ExplainSettings(
             KubeconfigRef(Path("home.yaml"), "h"),
@@ -103,6 +106,7 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
             node="b",
         ),
         ExplainSettings(KubeconfigRef(), None, "blog", "web"),
+        ExplainSettings(KubeconfigRef(), None, "", "web"),
     ]
 
 

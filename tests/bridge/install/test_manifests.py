@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from bridge.settings import NetworkChoice
 from tests.bridge.install import base
 
 KUBECONFIG = "canary-4711"
+CHART = Path(__file__).parents[3] / "manifests" / "chart" / "templates"
 
 
 def wanted(node: str = "far", **more: Any) -> Installation:
@@ -112,6 +114,20 @@ def test_a_service_can_have_the_name_of_any_webhook() -> None:
     for name in names:
         assert len(name) <= 63
         assert re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", name)
+
+
+def test_every_disruption_budget_lets_unhealthy_pods_be_evicted() -> None:
+    budgets = rendered(wanted(webhook=True), "PodDisruptionBudget")
+    assert len(budgets) == 2
+    for budget in budgets:
+        assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+        assert budget["spec"]["maxUnavailable"] == 1
+
+
+def test_every_disruption_budget_of_the_chart_lets_unhealthy_pods_be_evicted() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in CHART.glob("*.yaml"))
+    assert text.count("kind: PodDisruptionBudget") == 2
+    assert text.count("unhealthyPodEvictionPolicy: AlwaysAllow") == 2
 
 
 def test_the_container_is_as_strict_as_can_be() -> None:

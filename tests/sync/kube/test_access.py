@@ -63,6 +63,13 @@ async def test_address_and_context(path: Path) -> None:
     assert access.ssl is not None
 
 
+async def test_the_contexts_namespace_is_known_and_empty_where_it_names_none(path: Path) -> None:
+    config = kubeconfig(SERVER, namespace="shop")
+    assert (await read(path, config)).namespace == "shop"
+    del config["contexts"][0]["context"]["namespace"]
+    assert (await read(path, config)).namespace == ""
+
+
 async def test_default_ports(path: Path) -> None:
     assert (await read(path, kubeconfig("https://example.test"))).port == 443
     assert (await read(path, kubeconfig("http://example.test"))).port == 80

@@ -1,0 +1,90 @@
+"""The address at which pods in the remote reach home's API server.
+
+Client libraries in pods dial a host and a port (``KUBERNETES_SERVICE_HOST``,
+``KUBERNETES_SERVICE_PORT``) over TLS, and verify the certificate for that host with home's cluster
+CA. The server of home's kubeconfig is such an address only where the bridge itself dials it like
+that. Elsewhere the endpoints of the Service ``kubernetes`` are: the API servers write them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from bridge.preflight import permissions
+from bridge.preflight.errors import PreflightError
+from sync.kube.access import Access
+from sync.kube.client import KubeClient
+from sync.kube.errors import NotFound
+from sync.kube.resources import ENDPOINT_SLICES
+from translators.policy import HostPort
+from translators.types import Object
+
+
+@dataclass(frozen=True, slots=True)
+class HomeApi:
+    """An address for pods, and where it comes from."""
+
+    at: HostPort
+    note: str = ""
+    """Why it is not the kubeconfig's, where that is a surprise; else empty."""
+
+    def __str__(self) -> str:
+        return f"{self.at} ({self.note})" if self.note else str(self.at)
+
+
+async def home_api_of(home: KubeClient) -> HomeApi:
+    """The kubeconfig's host and port where pods can use them, else an endpoint of the Service
+    ``kubernetes``. Raises PreflightError where neither exists."""
+    access = home.access
+    why = _unusable(access)
+    if not why:
+        return HomeApi(HostPort(access.host, access.port))
+    at = await _endpoint(home)
+    if at is None:
+        raise PreflightError(
+            f"home: pods cannot use the API server's address {access.server}: {why}; and the "
+            "Service kubernetes has no endpoints; say so with --home-api-address HOST:PORT where "
+            "pods can reach it, or join with --service-accounts none"
+        )
+    if access.in_cluster or _is_loopback(access.host):
+        return HomeApi(at)
+    return HomeApi(at, f"an endpoint of the Service kubernetes: {why}")
+
+
+def _unusable(access: Access) -> str:
+    """Why pods cannot use the kubeconfig's server; "" where they can."""
+    server = urlsplit(access.server)
+    if access.in_cluster:
+        return "it is a Service's, which only home's pods reach"
+    if _is_loopback(access.host):
+        return "it is on loopback"
+    if server.scheme != "https":
+        return "home's kubeconfig has a server of plain http, and pods speak TLS"
+    if server.path.strip("/"):
+        return f"home's kubeconfig has a server with the path {server.path}, and pods take none"
+    if access.proxy:
+        return "the bridge reaches home through a proxy, and pods do not"
+    if access.server_hostname and access.server_hostname != access.host:
+        return "home's kubeconfig verifies the server by tls-server-name, and pods by its address"
+    return ""
+
+
+async def _endpoint(home: KubeClient) -> HostPort | None:
+    """The first endpoint of the Service ``kubernetes``, where there is one."""
+    path = ENDPOINT_SLICES.path("kubernetes", namespace="default")
+    try:
+        found: Object = await home.request("GET", path, timeout=permissions.QUESTION)
+    except NotFound:
+        return None
+    addresses = [it for end in found.get("endpoints") or () for it in end.get("addresses") or ()]
+    ports = [it["port"] for it in found.get("ports") or () if it.get("port")]
+    return HostPort(str(addresses[0]), int(ports[0])) if addresses and ports else None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")

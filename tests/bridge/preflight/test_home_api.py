@@ -1,0 +1,112 @@
+"""The address at which pods find home's API server, for each way a kubeconfig can name it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from bridge.preflight.errors import PreflightError
+from bridge.preflight.home_api import HomeApi, home_api_of
+from sync.kube.access import Access
+from sync.kube.client import KubeClient
+from sync.kube.resources import ENDPOINT_SLICES
+from tests.bridge.clusters import API_SLICE
+from tests.conftest import ClientFor
+from tests.fakeapi import FakeApi, access_to
+from translators.policy import HostPort
+
+Change = Callable[[Access], None]
+Asked = Callable[[Change], KubeClient]
+
+ENDPOINT = HostPort("192.0.2.1", 6443)
+
+
+@pytest.fixture
+async def asked(home_api: FakeApi, client_for: ClientFor, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Clients of the fake home whose kubeconfig names its server in another way."""
+    home_api.put(API_SLICE)
+    reached = await client_for(home_api, "home")
+
+    def make(change: Change) -> KubeClient:
+        access = access_to(home_api, "home")
+        access.server = "https://home.example.com:8443"
+        change(access)
+        client = KubeClient(access)
+        monkeypatch.setattr(client, "request", reached.request)
+        return client
+
+    return make
+
+
+def server(url: str) -> Change:
+    """A kubeconfig with this server."""
+
+    def change(access: Access) -> None:
+        access.server = url
+
+    return change
+
+
+def proxied(access: Access) -> None:
+    access.proxy = "http://proxy.example.com:3128"
+
+
+def named_by_tls(access: Access) -> None:
+    access.server_hostname = "kubernetes.default"
+
+
+def in_cluster(access: Access) -> None:
+    access.in_cluster = True
+
+
+@pytest.mark.parametrize(
+    ("change", "at"),
+    [
+        (server("https://home.example.com"), HostPort("home.example.com", 443)),
+        (server("https://home.example.com:8443"), HostPort("home.example.com", 8443)),
+        (server("https://[2001:db8::1]:6443"), HostPort("2001:db8::1", 6443)),
+    ],
+)
+async def test_a_server_that_pods_can_dial_is_used_without_a_question(
+    home_api: FakeApi, asked: Asked, change: Change, at: HostPort
+) -> None:
+    assert await home_api_of(asked(change)) == HomeApi(at)
+    assert home_api.requests() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (server("https://rancher.example.com/k8s/clusters/c-1"), "the path /k8s/clusters/c-1"),
+        (server("http://home.example.com"), "plain http, and pods speak TLS"),
+        (server("http://home.example.com:8001"), "plain http, and pods speak TLS"),
+        (proxied, "through a proxy"),
+        (named_by_tls, "tls-server-name"),
+    ],
+    ids=["path prefix", "http", "http with port", "proxy-url", "tls-server-name"],
+)
+async def test_a_server_that_pods_cannot_dial_is_replaced_by_an_endpoint_with_the_reason(
+    asked: Asked, change: Change, why: str
+) -> None:
+    found = await home_api_of(asked(change))
+    assert found.at == ENDPOINT
+    assert why in str(found)
+    assert str(found).startswith("192.0.2.1:6443 (")
+
+
+@pytest.mark.parametrize("change", [server("https://127.0.0.1:6443"), in_cluster])
+async def test_loopback_and_in_cluster_servers_are_replaced_without_a_remark(
+    asked: Asked, change: Change
+) -> None:
+    assert str(await home_api_of(asked(change))) == "192.0.2.1:6443"
+
+
+async def test_a_path_prefix_without_endpoints_asks_for_home_api_address(
+    home_api: FakeApi, asked: Asked
+) -> None:
+    home_api.remove(ENDPOINT_SLICES, "kubernetes", "default")
+    with pytest.raises(PreflightError) as caught:
+        await home_api_of(asked(server("https://rancher.example.com/k8s/clusters/c-1")))
+    assert "/k8s/clusters/c-1" in str(caught.value)
+    assert "--home-api-address HOST:PORT" in str(caught.value)
