@@ -318,7 +318,7 @@ def refusal(
 
 
 def _absent(state: State, home: Object, policy: Policy, *, now: str) -> list[Action]:
-    restart = (home.get("spec") or {}).get("restartPolicy", "Always")
+    restart = once.restart_policy(home.get("spec") or {})
     marked = once.was_handed_over(home)
     # One of which it is not known whether it was made may come yet, and is made again first.
     if not state.making and unschedulable.is_given_up(home, state.ended, policy, now=now):
@@ -336,7 +336,7 @@ def _absent(state: State, home: Object, policy: Policy, *, now: str) -> list[Act
         return _create(home, now=now)
     message = (
         "the pod is gone from the remote cluster, nobody knows how far it came, "
-        "and its restartPolicy is Never"
+        "and its restartPolicy, or a container's, is Never"
     )
     lost = podverdict.failed(home, reason="RemotePodLost", message=message, now=now)
     patch = diff.status_patch(home.get("status") or {}, lost)
@@ -398,7 +398,7 @@ def _status_of(
     done all that home's says. ``pending``: the condition of a resize that was not taken there."""
     wanted = podstatus.to_home(home, remote, policy, now=now, acted=acted, pending=pending)
     event = None
-    restart = (home.get("spec") or {}).get("restartPolicy", "Always")
+    restart = once.restart_policy(home.get("spec") or {})
     lost = is_deleting(remote) and not is_deleting(home) and _to_run_again(remote, restart)
     if lost and not unschedulable.is_given_up(home, remote, policy, now=now):
         message = "deleted in the remote cluster"

@@ -113,6 +113,24 @@ async def test_a_pod_that_is_gone_after_it_may_have_been_let_go_has_failed(
     assert world.writes() == []
 
 
+async def test_container_that_runs_once_is_not_started_again_with_a_lost_pod(
+    world: World,
+) -> None:
+    await world.start()
+    image = {"image": "busybox:1"}
+    containers = [{"name": "main", **image}, {"name": "migrate", "restartPolicy": "Never", **image}]
+    world.pod(containers=containers)
+    await world.settle()
+    assert not once.is_held(world.there() or {})
+    assert world.status()["startTime"] == world.now
+    world.runs()
+    await world.settle()
+    world.remote.remove(PODS, "a", THERE)
+    await world.settle()
+    assert creates(world) == 1
+    assert (world.status()["phase"], world.status()["reason"]) == ("Failed", "RemotePodLost")
+
+
 async def test_a_conflict_about_a_status_loses_no_status(world: World) -> None:
     """Admission may say so, and the pod is the same."""
     await world.start()
