@@ -1,10 +1,11 @@
-"""A machine of the remote is lost: home tells it, and nothing is lost or run twice."""
+"""A node of the remote is lost: home reports it, and no pod is lost or run twice."""
 
 from __future__ import annotations
 
 from e2e.conftest import Bridged
-from e2e.kubectl import get_one, is_ready, uids, wait_for
-from e2e.workloads import busybox
+from e2e.kubectl import get, get_one, is_ready, uids, wait_for
+from e2e.simulated_node import simulated_node
+from e2e.workloads import BUSYBOX, busybox
 
 #: Seconds until the remote calls a silent node lost (its controller-manager's grace is 50), and
 #: until a kubelet that is back has ended what it should no longer run.
@@ -72,3 +73,92 @@ def test_a_pod_that_ended_is_collected_on_both_sides(bridged: Bridged) -> None:
     )
     bridged.kubectl("delete", "pod", "ended", "--timeout=60s")
     wait_for(lambda: not bridged.remote_pods(), "the remote's is gone too")
+
+
+#: Seconds for which the pods tolerate that their node is unreachable.
+TOLERATION = 5
+#: Two controllers that place pods on the virtual node, one pod each.
+CONTROLLED = """
+apiVersion: apps/v1
+kind: {kind}
+metadata: {{name: {name}}}
+spec:
+  replicas: 1
+  serviceName: {name}
+  selector: {{matchLabels: {{app: {name}}}}}
+  template:
+    metadata: {{labels: {{app: {name}}}}}
+    spec:
+      nodeSelector: {{kubernetes.io/hostname: {node}}}
+      tolerations:
+        - {{key: cluster-bridge.io/virtual-node, operator: Exists}}
+        - {{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute,
+            tolerationSeconds: {toleration}}}
+        - {{key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute,
+            tolerationSeconds: {toleration}}}
+      terminationGracePeriodSeconds: 2
+      containers: [{{name: main, image: {image}, command: [sleep, "3600"]}}]
+"""
+
+
+def controlled(kind: str, node: str, name: str) -> str:
+    """A Deployment or a StatefulSet of one pod that leaves a lost node soon."""
+    made = CONTROLLED.format(kind=kind, node=node, name=name, toleration=TOLERATION, image=BUSYBOX)
+    return made.replace(f"  serviceName: {name}\n", "") if kind == "Deployment" else made
+
+
+def test_node_that_dies_for_good_has_its_pods_replaced_and_none_runs_twice(
+    bridged: Bridged,
+) -> None:
+    """The Deployment's pod is replaced at once, the StatefulSet's when the Node is removed."""
+    remote, (real,) = bridged.remote, bridged.remote.node_names
+    with simulated_node(remote, f"doomed-{bridged.node}") as doomed:
+        remote.kubectl("cordon", real)
+        try:
+            for kind, name in (("Deployment", "web"), ("StatefulSet", "db")):
+                bridged.apply(controlled(kind, bridged.node, name))
+            wait_for(
+                lambda: len(ready := bridged.home_pods()) == 2 and all(map(is_ready, ready)),
+                "both pods are Ready on the node that will die",
+            )
+            first = uids(bridged.remote_pods())
+            assert doomed.reported >= set(first.values())
+        finally:
+            remote.kubectl("uncordon", real)
+        (web,) = (name for name in first if name.startswith("web"))
+
+        doomed.die()
+        wait_for(
+            lambda: not is_ready(get_one(remote, "node", doomed.name)),
+            "the remote calls the node lost",
+            seconds=LOST_SECONDS,
+        )
+        wait_for(
+            lambda: any(
+                is_ready(pod)
+                for pod in bridged.home_pods()
+                if pod["metadata"]["name"].startswith("web") and pod["metadata"]["name"] != web
+            ),
+            "the Deployment's pod is replaced",
+            seconds=TOLERATION + 60,
+        )
+        terminating = {pod["metadata"]["name"]: pod for pod in bridged.home_pods()}
+        for name in (web, "db-0"):
+            assert terminating[name]["metadata"]["deletionTimestamp"], name
+        assert uids(bridged.remote_pods())["db-0"] == first["db-0"]
+        reasons = {
+            event["reason"] for event in get(bridged.home, "events", namespace=bridged.namespace)
+        }
+        assert "RemoteNodeLost" in reasons
+
+        # The remote's pod GC ends its pods.
+        remote.kubectl("delete", "node", doomed.name)
+        wait_for(
+            lambda: uids(bridged.remote_pods()).get("db-0", first["db-0"]) != first["db-0"],
+            "the StatefulSet's pod is made again",
+            seconds=LOST_SECONDS,
+        )
+        wait_for(
+            lambda: len(now := bridged.home_pods()) == 2 and all(map(is_ready, now)),
+            "both run",
+        )

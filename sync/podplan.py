@@ -16,9 +16,11 @@ table, with *gone* meaning that no pod of ours is there:
 | live                | present               | follow the spec; status                        |
 | live                | unschedulable too long| status; withdraw it while nobody has placed it |
 | live                | being deleted         | status: not Ready; what comes next is told     |
+| live                | same, on a lost node  | status; delete the home pod after a wait       |
 | live, never ran     | gone                  | create, or Failed where it can never fit       |
 | live, ran           | gone, ended by itself | its last status                                |
-| live, ran           | gone, lost            | create again, or Failed under `Never`          |
+| live, ran           | gone, lost            | status: not Ready; create again, or Failed     |
+|                     |                       | under `Never`                                  |
 | live, given up      | gone, never placed    | Failed: its controller places it elsewhere     |
 
 Refused are pods of DaemonSets that are not asked for, and those that ask for what the remote cannot
@@ -79,6 +81,9 @@ class State:
     """What all nodes of the remote have together; {} where that is not known."""
     refused: Refusal | None = None
     """The last resize that the remote's API server refused."""
+    eviction: float | None = None
+    """Seconds until the home pod is deleted, because the node of the remote pod cannot confirm its
+    end; None where it can (`sync.evictions`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +156,11 @@ class WriteStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Evict:
+    """Delete the home pod with its own grace, as the taint-eviction controller does."""
+
+
+@dataclass(frozen=True, slots=True)
 class RemoveHome:
     """Take the home pod away: nothing of it runs any more."""
 
@@ -165,6 +175,7 @@ Action = (
     | Later
     | DeleteOrphan
     | WriteStatus
+    | Evict
     | RemoveHome
 )
 
@@ -258,7 +269,7 @@ def _follow(
     pending = podresize.pending(home, resize, state.refused, now=now)
     status = _status_of(home, remote, policy, acted=acted, now=now, pending=pending)
     if is_deleting(remote):
-        return status
+        return [*status, *_evicted(state)]
     if policy.unschedulable_timeout is None or not unschedulable.waits(remote):
         return [*status, *following]
     left = unschedulable.seconds_left(home, policy, now=now)
@@ -268,6 +279,13 @@ def _follow(
     # Not told yet: the wait begins with the status that tells it.
     wait = Later(policy.unschedulable_timeout if left is None else left)
     return [*status, *following, wait]
+
+
+def _evicted(state: State) -> list[Action]:
+    """What becomes of the home pod while its remote pod is being deleted."""
+    if state.eviction is None:
+        return []
+    return [Later(state.eviction)] if state.eviction else [Evict()]
 
 
 def updates(home: Object, remote: Object, policy: Policy) -> list[Update]:
@@ -287,16 +305,20 @@ def _refuse(home: Object, *, now: str) -> list[Action]:
     return refusal(home, reason="DaemonSetSkipped", message=message, now=now)
 
 
-def refusal(home: Object, *, reason: str, message: str, now: str) -> list[Action]:
+def refusal(
+    home: Object, *, reason: str, message: str, now: str, once_each: bool = False
+) -> list[Action]:
     """Tells that the pod waits, once: in its status and a condition, which remember it, and as an
-    Event."""
+    Event; with ``once_each`` a new Event only for a new reason."""
     wanted = podverdict.pending(home, reason=reason, message=message, now=now)
     patch = diff.status_patch(home.get("status") or {}, wanted)
-    return [WriteStatus(patch, event=(reason, message))] if patch else []
+    repeated = once_each and (home.get("status") or {}).get("reason") == reason
+    event = None if repeated else (reason, message)
+    return [WriteStatus(patch, event=event)] if patch else []
 
 
 def _absent(state: State, home: Object, policy: Policy, *, now: str) -> list[Action]:
-    restart = (home.get("spec") or {}).get("restartPolicy", "Always")
+    restart = once.restart_policy(home.get("spec") or {})
     marked = once.was_handed_over(home)
     # One of which it is not known whether it was made may come yet, and is made again first.
     if not state.making and unschedulable.is_given_up(home, state.ended, policy, now=now):
@@ -304,21 +326,27 @@ def _absent(state: State, home: Object, policy: Policy, *, now: str) -> list[Act
     if state.ended is None and (state.making or not marked):
         if not state.making and (rejection := fit.rejection(home, state.offered)):
             return _reject(home, *rejection, now=now)
-        return [Create()]
+        return _create(home, now=now)
     if state.ended is not None and not _to_run_again(state.ended, restart):
         return _status(home, state.ended, policy, now=now)
     if not state.confirmed:
         return [Confirm()]
     never_ran = not marked and state.ended is not None and once.is_held(state.ended)
     if restart != "Never" or never_ran:
-        return [Create()]
+        return _create(home, now=now)
     message = (
         "the pod is gone from the remote cluster, nobody knows how far it came, "
-        "and its restartPolicy is Never"
+        "and its restartPolicy, or a container's, is Never"
     )
     lost = podverdict.failed(home, reason="RemotePodLost", message=message, now=now)
     patch = diff.status_patch(home.get("status") or {}, lost)
     return [WriteStatus(patch, event=("RemotePodLost", message))]
+
+
+def _create(home: Object, *, now: str) -> list[Action]:
+    """Of a pod that ran, the status comes first: it does not run, however long this takes."""
+    patch = diff.status_patch(home.get("status") or {}, podverdict.lost(home, now=now))
+    return [*([WriteStatus(patch)] if patch else ()), Create()]
 
 
 def _reject(home: Object, reason: str, message: str, *, now: str) -> list[Action]:
@@ -370,7 +398,7 @@ def _status_of(
     done all that home's says. ``pending``: the condition of a resize that was not taken there."""
     wanted = podstatus.to_home(home, remote, policy, now=now, acted=acted, pending=pending)
     event = None
-    restart = (home.get("spec") or {}).get("restartPolicy", "Always")
+    restart = once.restart_policy(home.get("spec") or {})
     lost = is_deleting(remote) and not is_deleting(home) and _to_run_again(remote, restart)
     if lost and not unschedulable.is_given_up(home, remote, policy, now=now):
         message = "deleted in the remote cluster"

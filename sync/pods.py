@@ -21,6 +21,7 @@ from sync import defects, podplan
 from sync.about import about, about_key, about_object
 from sync.controller import Controller, Waiting
 from sync.events import EventRecorder
+from sync.evictions import Evictions
 from sync.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.errors import (
@@ -103,6 +104,8 @@ class Pods:
         self._now = now
         # UIDs of home pods whose creation was tried by us, with an outcome that is not known.
         self._making: set[str] = set()
+        # UIDs of home pods whose creation failed last by an error of a server.
+        self._failed: set[str] = set()
         # UIDs of remote pods whose deletion was passed on, and with which grace; and of home pods
         # that were taken away. The caches show both a moment later.
         self._passed_on: dict[str, int | None] = {}
@@ -110,6 +113,7 @@ class Pods:
         # Whether the remote pod that is being told was made just now, as home's says.
         self._telling_made = False
         self._ended: cachetools.LRUCache[str, Object] = cachetools.LRUCache(ENDED_MAX)
+        self._evictions = Evictions(remote_nodes.store)
         self.times = PodTimes()
         """How soon home knows."""
         self._statuses = PodStatuses(home, home_pods=home_pods, events=events)
@@ -150,6 +154,7 @@ class Pods:
         """A remote pod of this home came, changed or went."""
         obj = new or old or {}
         origin = naming.origin(obj)
+        self._evictions.pod_changed(old, new)
         if origin is None or not naming.is_nodes_own(obj, self._identity):
             return
         if new is None:
@@ -166,6 +171,8 @@ class Pods:
         sizes = [((node or {}).get("status") or {}).get("allocatable") for node in (old, new)]
         if sizes[0] != sizes[1]:
             self._offered = None
+        for key in self._evictions.affected(old, new):
+            self.controller.queue.add(key)
 
     def _all_offered(self) -> Amounts:
         """What all nodes have together: summed anew after one of them changed its size."""
@@ -222,6 +229,7 @@ class Pods:
                 confirmed=confirmed,
                 offered=self._all_offered(),
                 refused=self._updates.refused_resize(remote) if remote is not None else None,
+                eviction=self._evictions.seconds_left(remote) if remote is not None else None,
             )
             actions = podplan.plan(state, self._policy, now=self._now())
             if actions != [podplan.Confirm()]:
@@ -276,10 +284,31 @@ class Pods:
                 self.controller.queue.add_after(key, seconds)
             case podplan.DeleteOrphan(uid, home_uid):
                 await self._delete_orphan(key, uid, home_uid)
+            case podplan.Evict():
+                await self._evict(key, _there(state.home), _there(state.remote))
             case podplan.RemoveHome():
                 await self._remove_home(key, _there(state.home))
             case podplan.Confirm():
                 raise AssertionError("Confirm stands alone in a plan")
+
+    async def _evict(self, key: Key, home: Object, remote: Object) -> None:
+        """Deletes the home pod, so that its controller replaces it; it stays until the remote pod
+        is gone. The remote's API server confirms first that its pod is still being deleted: the
+        caches may be of before a cut."""
+        if self._remote_nodes.error is not None:
+            raise Waiting("RemoteUnreachable", "the state of the remote's nodes is not known")
+        gone = await self._is_gone(key)
+        if gone or uid_of(self._known(key) or {}) != uid_of(remote):
+            return
+        node = (remote.get("spec") or {}).get("nodeName")
+        message = (
+            f"deleting the pod: it is being deleted in the remote cluster, whose node {node} is "
+            "not Ready and does not confirm its end"
+        )
+        await self._home.delete(PODS, key.name, namespace=key.namespace, uid=uid_of(home))
+        self._events.warn(home, "RemoteNodeLost", message)
+        evicted = about_object("Pod", home, cluster="home")
+        changes.info("pod %s: RemoteNodeLost: %s", key, message, extra=evicted)
 
     async def _remove_home(self, key: Key, home: Object) -> None:
         """Takes the home pod away, once: where a finalizer keeps it, it goes with that."""
@@ -307,8 +336,11 @@ class Pods:
         except Waiting as waiting:
             await self._tell(key, home, waiting.reason, waiting.message)
             raise
-        except (Throttled, ServerError):
-            raise  # The server's trouble, not the pod's; and it may have been made.
+        except Throttled:
+            raise  # The server's trouble, not the pod's.
+        except ServerError as error:
+            await self._tell_server_error(key, home, error)
+            raise
         except ApiError as error:
             reason = _REASONS.get(type(error), "RemoteRefused")
             message = f"the {error.side} cluster refuses it: {error.message}"
@@ -364,16 +396,34 @@ class Pods:
     def _made(self, uid: str) -> None:
         """What was remembered of the making and the end of earlier remote pods is settled."""
         self._making.discard(uid)
+        self._failed.discard(uid)
         self._ended.pop(uid, None)
 
     async def _tell(self, key: Key, home: Object, reason: str, message: str) -> None:
         """Tells at home why the pod is not running; it was surely not made."""
         self._making.discard(uid_of(home))
+        await self._refuse(key, home, reason, message)
+
+    async def _refuse(
+        self, key: Key, home: Object, reason: str, message: str, *, once_each: bool = False
+    ) -> None:
         current = self._home_pods.store.get(key)
         if current is None or uid_of(current) != uid_of(home) or is_deleting(current):
             return
-        for action in podplan.refusal(current, reason=reason, message=message, now=self._now()):
+        for action in podplan.refusal(
+            current, reason=reason, message=message, now=self._now(), once_each=once_each
+        ):
             await self._act(key, State(current, None), action)
+
+    async def _tell_server_error(self, key: Key, home: Object, error: ServerError) -> None:
+        """From the second one in a row on, as the first may be a server that restarts. An admission
+        webhook that fails answers so for ever. The pod may have been made."""
+        if uid_of(home) not in self._failed:
+            self._failed.add(uid_of(home))
+            return
+        reason = f"{error.side.capitalize()}ServerError"
+        message = f"{error.side}: creating the pod failed: {error.message}"
+        await self._refuse(key, home, reason, message, once_each=True)
 
     async def _tell_defect(self, key: Key, error: Exception) -> None:
         """Tells a pod that has not begun that the bridge stumbles over it. Raises nothing."""

@@ -1,5 +1,5 @@
-"""Pods that must not run twice (``restartPolicy: Never``): held in the remote until home says that
-they may have run.
+"""Pods that must not run twice (``restartPolicy: Never``, of the pod or of one of its containers):
+held in the remote until home says that they may have run.
 
 The remote pod is made with a scheduling gate, so that no kubelet has it. Once it is known to be
 there, home's pod gets a mark, and then the gate goes. So, whatever breaks in between:
@@ -27,12 +27,23 @@ _REASON_GATED = "SchedulingGated"
 
 def runs_once(pod: Object) -> bool:
     """Whether the pod must not run twice."""
-    return (pod.get("spec") or {}).get("restartPolicy") == "Never"
+    return restart_policy(pod.get("spec") or {}) == "Never"
+
+
+def restart_policy(spec: Object) -> str:
+    """The restartPolicy that counts for the pod as a whole: "Never" as soon as one container has
+    it. A kubelet starts that container once in the life of the pod (ShouldContainerBeRestarted in
+    pkg/kubelet/container), and a pod is created again only as a whole. Init containers do not
+    count: a kubelet may run them again."""
+    containers = spec.get("containers") or ()
+    if any(container.get("restartPolicy") == "Never" for container in containers):
+        return "Never"
+    return str(spec.get("restartPolicy") or "Always")
 
 
 def hold(spec: Object) -> None:
     """Adds the gate to the ``spec`` of a remote pod that is to be made, where it runs once."""
-    if spec.get("restartPolicy") == "Never":
+    if restart_policy(spec) == "Never":
         spec["schedulingGates"] = [{"name": GATE}]
 
 

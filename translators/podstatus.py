@@ -100,6 +100,8 @@ _KUBELETS = (
     "PodResizePending",
     "Ready",
 )
+#: Conditions that are True only while the pod's containers run, or can.
+_RUNNING = ("ContainersReady", "PodReadyToStartContainers", "Ready")
 #: Lists of container statuses, and the lists of containers that they speak of.
 _STATUSES = {"containerStatuses": "containers", "initContainerStatuses": "initContainers"}
 
@@ -159,7 +161,7 @@ def to_home(
     if generation is not None:
         status["observedGeneration"] = generation
     for field_name in _STATUSES:
-        found = _container_statuses(field_name, home, remote)
+        found = container_statuses(field_name, home, remote)
         if found:
             status[field_name] = found
     said = {
@@ -169,7 +171,24 @@ def to_home(
     return status
 
 
-def _container_statuses(field_name: str, home: Object, remote: Object) -> list[Object]:
+def not_running(home: Object, *, reason: str, message: str, now: str) -> Object:
+    """The parts of the status of a pod whose remote pod is gone and is to be created again: no
+    container runs, it is not Ready, and it has no address. {} for a pod that never ran. ``now`` is
+    the time in RFC 3339."""
+    ours: Object = home.get("status") or {}
+    status: Object = {key: None for key in _ADDRESSES if ours.get(key)}
+    for field_name in _STATUSES:
+        if found := container_statuses(field_name, home, {}):
+            status[field_name] = found
+    conditions = [
+        {**c, "status": "False", "reason": reason, "message": message, "lastTransitionTime": now}
+        for c in ours.get("conditions") or ()
+        if c["type"] in _RUNNING and c.get("status") == "True"
+    ]
+    return {**status, "conditions": conditions} if conditions else status
+
+
+def container_statuses(field_name: str, home: Object, remote: Object) -> list[Object]:
     """The remote's, but for containers that ended at home and may not run again: the API server
     refuses a status in which one of them does (ValidatePodStatusUpdate), and with it all the
     rest. Where a remote pod made anew has none yet, none is running."""

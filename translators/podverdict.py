@@ -6,12 +6,14 @@ As in `translators.podstatus`, what comes out is for `diff.status_patch`.
 
 from __future__ import annotations
 
+from translators import podstatus
 from translators.podstatus import CONDITION_ACCEPTED
 from translators.types import Object, condition_of, metadata
 
 
 def pending(home: Object, *, reason: str, message: str, now: str) -> Object:
-    """The status of a pod that cannot be made in the remote for now.
+    """The status of a pod that cannot be made in the remote for now. One that ran before is not
+    Ready and has no address, so that no Service leads to it.
 
     ``reason`` is what `kubectl get pods` shows. ``now`` is the time in RFC 3339.
     """
@@ -23,12 +25,25 @@ def pending(home: Object, *, reason: str, message: str, now: str) -> Object:
         "message": message,
         "lastTransitionTime": before.get("lastTransitionTime") or now,
     }
+    stopped = podstatus.not_running(home, reason=reason, message=message, now=now)
     return {
+        **stopped,
         "phase": "Pending",
         "reason": reason,
         "message": message,
-        "conditions": [accepted],
+        "conditions": [accepted, *stopped.get("conditions", ())],
     }
+
+
+def lost(home: Object, *, now: str) -> Object:
+    """The status of a pod that ran, whose remote pod is gone, and which is created again there:
+    written before that, as it may not succeed. ``now`` is the time in RFC 3339."""
+    message = "the remote pod is gone, and is created again"
+    reason = podstatus.REASON_DELETED
+    found = podstatus.not_running(home, reason=reason, message=message, now=now)
+    if not found:
+        return {}
+    return {**found, "phase": "Pending"}
 
 
 def is_refused(home: Object) -> bool:

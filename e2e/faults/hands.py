@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from e2e.audit.model import HOME_NAME, LABEL_HOME, LABEL_NODE
+from e2e.audit.model import HOME_NAME, LABEL_HOME, LABEL_NODE, is_deleting, is_terminal
 from e2e.clusters.node import KUBELET
 from e2e.faults.model import Fault
 from e2e.faults.stage import Stage
-from e2e.kubectl import Json, get, is_ready, uids, wait_for
+from e2e.kubectl import Json, get, get_one, is_ready, uids, wait_for
+from e2e.simulated_node import simulated_node
 
 #: Seconds until the remote calls a silent node lost (its controller-manager's grace is 50), and
 #: until a kubelet that is back has ended what it should no longer run.
@@ -131,6 +132,54 @@ def _node_gone(stage: Stage) -> Iterator[None]:
         _wait_for_node(stage)
 
 
+@contextmanager
+def _node_dead(stage: Stage) -> Iterator[None]:
+    """Another node runs what replaces its pods, until it is removed and a new one takes its name.
+
+    Pods tolerate a lost node for five minutes; a taint of its administrator evicts them at once.
+    """
+    (dead,) = stage.remote.node_names
+    there = uids(stage.bridged.remote_pods())
+    with simulated_node(stage.remote, f"spare-{stage.bridged.node}"):
+        stage.remote.stop_component(KUBELET)
+        try:
+            wait_for(
+                lambda: not is_ready(get_one(stage.remote, "node", dead)),
+                "the remote calls its node lost",
+                seconds=_LOST_SECONDS,
+            )
+            stage.remote.kubectl("taint", "node", dead, "example.com/dead:NoExecute")
+            wait_for(
+                lambda: not _left_behind(stage, dead),
+                "home's pods of the dead node are being deleted",
+                seconds=_LOST_SECONDS,
+            )
+            yield
+            stage.remote.kubectl("delete", "node", dead)
+            wait_for(
+                lambda: not set(there.values()) & set(uids(_on(stage, dead)).values()),
+                "the remote's pods are gone with their node",
+                seconds=_LOST_SECONDS,
+            )
+        finally:
+            stage.remote.start_component(KUBELET)
+            _wait_for_node(stage)
+
+
+def _on(stage: Stage, node: str) -> list[Json]:
+    return [pod for pod in stage.bridged.remote_pods() if pod["spec"].get("nodeName") == node]
+
+
+def _left_behind(stage: Stage, node: str) -> list[str]:
+    """The pods on this node that are not being deleted yet, at home or in the remote."""
+    there = uids(_on(stage, node))
+    pods = [*stage.bridged.remote_pods(), *stage.bridged.home_pods()]
+    names = [
+        pod["metadata"]["name"] for pod in pods if not is_deleting(pod) and not is_terminal(pod)
+    ]
+    return [name for name in names if name in there]
+
+
 def _wait_for_node(stage: Stage) -> None:
     def ready() -> bool:
         nodes = get(stage.remote, "nodes")
@@ -239,6 +288,15 @@ FAULTS = (
         "the remote's kubelet stops, and its node is deleted; its pods go with it",
         "the kubelet is started again, and makes the node anew",
         _node_gone,
+        harms=True,
+        native=True,
+        seconds=(5.0, 10.0),
+    ),
+    Fault(
+        "remote: node dead for good",
+        "the remote's kubelet stops and its pods are evicted; another node runs their replacements",
+        "the dead node is deleted, and a new one takes its name",
+        _node_dead,
         harms=True,
         native=True,
         seconds=(5.0, 10.0),

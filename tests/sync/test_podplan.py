@@ -12,6 +12,8 @@ from sync.podplan import (
     Create,
     Delete,
     DeleteOrphan,
+    Evict,
+    Later,
     LetGo,
     RemoveHome,
     State,
@@ -182,6 +184,18 @@ _TABLE: dict[str, tuple[State, list[Any]]] = {
     "an end on the way to another attempt is no end": (
         State(home(phase="Running"), _DELETING),
         [("status", None, "RemotePodDeleted")],
+    ),
+    "a lost node may come back and confirm the end": (
+        State(home(phase="Running"), remote(deleting=30), eviction=12.0),
+        [("status", None, "RemotePodDeleted"), Later(12.0)],
+    ),
+    "a pod on a node that stays lost is deleted at home": (
+        State(home(phase="Running"), remote(deleting=30), eviction=0.0),
+        [("status", None, "RemotePodDeleted"), Evict()],
+    ),
+    "which is done once": (
+        State(home(phase="Running", deleting=30), remote(deleting=30), eviction=0.0),
+        [_STATUS],
     ),
     "a pod that is being deleted is deleted with its grace": (
         State(home(phase="Running", deleting=25), remote()),

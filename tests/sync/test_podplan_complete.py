@@ -17,6 +17,7 @@ from sync.podplan import (
     Create,
     Delete,
     DeleteOrphan,
+    Evict,
     Later,
     LetGo,
     RemoveHome,
@@ -115,6 +116,8 @@ def _letter(action: Action) -> str:
             return "w"
         case Later():
             return "l"
+        case Evict():
+            return "v"
         case RemoveHome():
             return "R"
         case Update():
@@ -137,6 +140,18 @@ _CELLS = [(ours, theirs) for ours in _HOME for theirs in _REMOTE]
 
 def test_every_combination_is_decided() -> None:
     assert set(_decided()) == set(_CELLS)
+
+
+@pytest.mark.parametrize(("left", "then"), [(20.0, "l"), (0.0, "v")], ids=["waits", "over"])
+@pytest.mark.parametrize("theirs", ["g", "g.f", "u.g", "h.g"])
+@pytest.mark.parametrize("ours", _HOME)
+def test_cell_on_a_lost_node(ours: str, theirs: str, left: float, then: str) -> None:
+    """As elsewhere; and a live home pod is evicted when its time has come."""
+    state = State(_HOME[ours], **_REMOTE[theirs], eviction=left)
+    live = not ours.startswith(("gone", "over", "del"))
+    decided = _decided()[ours, theirs].replace("-", "")
+
+    assert "".join(map(_letter, plan(state, POLICY, now=NOW))) == decided + then * live
 
 
 @pytest.mark.parametrize(("ours", "theirs"), _CELLS, ids=[f"{a} x {b}" for a, b in _CELLS])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from itertools import product
 
@@ -14,6 +15,7 @@ from sync.podplan import (
     Create,
     Delete,
     DeleteOrphan,
+    Evict,
     Later,
     LetGo,
     RemoveHome,
@@ -85,6 +87,8 @@ def _states() -> Iterator[State]:
     booleans = (False, True)
     for found in product(_homes(), _remotes(), _ends(), booleans, booleans):
         yield State(found[0], found[1], ended=found[2], making=found[3], confirmed=found[4])
+    for pod, there, left in product(_homes(), _remotes(), (20.0, 0.0)):
+        yield State(pod, there, eviction=left)
 
 
 def _plan(state: State) -> list[Action]:
@@ -220,7 +224,19 @@ def test_a_pod_that_waits_for_a_node_is_looked_at_when_its_time_is_over() -> Non
         live = not is_deleting(pod) and not is_terminal(pod)
         assert isinstance(actions[-1] if actions else None, Withdraw | Later) == live
     for _, actions in _with(Later):
-        assert [action.seconds for action in actions if isinstance(action, Later)] in ([60], [300])
+        waits = [action.seconds for action in actions if isinstance(action, Later)]
+        assert waits in ([60], [300], [20])
+
+
+def test_a_home_pod_is_evicted_only_while_its_remote_pod_is_being_deleted() -> None:
+    assert list(_with(Evict))
+    for state, actions in _with(Evict):
+        assert state.eviction == 0
+        assert not is_deleting(_home(state))
+        assert not is_terminal(_home(state))
+        assert state.remote is not None
+        assert is_deleting(state.remote)
+        assert actions[-1] == Evict()
 
 
 def test_what_is_terminal_is_not_written() -> None:
@@ -235,7 +251,7 @@ def test_what_was_written_is_not_written_again() -> None:
         for action in actions:
             if isinstance(action, WriteStatus):
                 pod = {**pod, "status": strategic(pod["status"], action.patch)}
-        again = _plan(State(pod, state.remote, state.ended, state.making, state.confirmed))
+        again = _plan(replace(state, home=pod))
         assert not any(isinstance(action, WriteStatus) for action in again)
 
 

@@ -113,6 +113,24 @@ async def test_a_pod_that_is_gone_after_it_may_have_been_let_go_has_failed(
     assert world.writes() == []
 
 
+async def test_container_that_runs_once_is_not_started_again_with_a_lost_pod(
+    world: World,
+) -> None:
+    await world.start()
+    image = {"image": "busybox:1"}
+    containers = [{"name": "main", **image}, {"name": "migrate", "restartPolicy": "Never", **image}]
+    world.pod(containers=containers)
+    await world.settle()
+    assert not once.is_held(world.there() or {})
+    assert world.status()["startTime"] == world.now
+    world.runs()
+    await world.settle()
+    world.remote.remove(PODS, "a", THERE)
+    await world.settle()
+    assert creates(world) == 1
+    assert (world.status()["phase"], world.status()["reason"]) == ("Failed", "RemotePodLost")
+
+
 async def test_a_conflict_about_a_status_loses_no_status(world: World) -> None:
     """Admission may say so, and the pod is the same."""
     await world.start()
@@ -328,6 +346,72 @@ async def test_a_refusal_of_the_remote_is_told_once_and_tried_again(
     assert status["phase"] == "Running"
     assert "reason" not in status
     assert "message" not in status
+
+
+def conditions(world: World) -> dict[str, str]:
+    """The home pod's conditions."""
+    return {c["type"]: c["status"] for c in world.status()["conditions"]}
+
+
+@pytest.mark.parametrize(("code", "reason"), [(403, "RemoteForbidden"), (500, "RemoteServerError")])
+@pytest.mark.parametrize("graceful", [True, False])
+async def test_pod_that_ran_and_cannot_be_created_again_is_not_ready_and_has_no_address(
+    world: World, code: int, reason: str, graceful: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sync.workqueue.RETRY_CAP", 0.2)
+    await world.start_running()
+    assert world.status()["podIP"]
+    fault = world.remote.fail(
+        Fault("POST", "*/pods", code=code, message='webhook "x.example.com" denied', times=None)
+    )
+    if graceful:
+        world.remote.delete(PODS, "a", THERE, grace_seconds=1)
+        await world.settle()
+    world.remote.remove(PODS, "a", THERE)
+    await world.remote.until(lambda: fault.hits >= 4)
+
+    status = world.status()
+    assert (status["phase"], status["reason"]) == ("Pending", reason)
+    assert 'webhook "x.example.com" denied' in status["message"]
+    assert conditions(world)["Ready"] == "False"
+    assert not {"podIP", "podIPs"} & status.keys()
+    (container,) = status["containerStatuses"]
+    assert container["state"] == {"waiting": {"reason": "ContainerCreating"}}
+    assert not container["ready"]
+    assert len(await world.told(reason)) == 1
+
+    world.remote.heal()
+    await world.settle()
+    world.runs()
+    await world.settle()
+    assert "reason" not in world.status()
+    assert conditions(world)["Ready"] == "True"
+    assert world.status()["podIP"]
+
+
+async def test_pod_that_ran_is_not_ready_before_its_creation_is_answered(world: World) -> None:
+    await world.start_running()
+    world.remote.fail(Fault("POST", "*/pods", drop="before", times=None))
+    world.remote.remove(PODS, "a", THERE)
+    await world.home.until(lambda: conditions(world)["Ready"] == "False")
+    assert "podIP" not in world.status()
+
+
+async def test_server_error_is_reported_from_the_second_on_and_its_event_is_not_repeated(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages may differ each time: the status follows, the Event does not."""
+    monkeypatch.setattr("sync.workqueue.RETRY_CAP", 0.2)
+    await world.start()
+    for number in range(4):
+        world.remote.fail(Fault("POST", "*/pods", code=500, message=f"attempt {number} failed"))
+    world.remote.fail(Fault("POST", "*/pods", code=503, message="no endpoints", times=None))
+    world.pod()
+    await world.home.until(lambda: "no endpoints" in world.status().get("message", ""))
+    (event,) = await world.told("RemoteServerError")
+    assert event["message"].startswith("remote: creating the pod failed: attempt ")
+    assert event["count"] == 1
+    assert conditions(world) == {"cluster-bridge.io/Accepted": "False"}
 
 
 async def test_a_refused_pod_whose_bridge_is_killed_is_made_by_the_next(world: World) -> None:

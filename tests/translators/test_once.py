@@ -30,6 +30,31 @@ def test_it_is_held_where_it_must_not_run_twice(policy: str) -> None:
     assert made["spec"].get("schedulingGates") == ([_OURS] if policy == "Never" else None)
 
 
+@pytest.mark.parametrize(
+    ("pod_policy", "policies", "expected"),
+    [
+        ("Always", {"containers": [None, "Never"]}, "Never"),
+        ("OnFailure", {"containers": ["Never"]}, "Never"),
+        ("Always", {"containers": ["OnFailure"]}, "Always"),
+        ("Never", {"containers": ["Always"]}, "Never"),
+        ("Always", {"containers": [None], "initContainers": ["Never"]}, "Always"),
+        (None, {"containers": [None]}, "Always"),
+    ],
+)
+def test_container_that_runs_once_has_its_pod_run_once(
+    pod_policy: str | None, policies: dict[str, list[str | None]], expected: str
+) -> None:
+    spec: Object = {
+        field_name: [{"name": f"c{n}", "restartPolicy": it} for n, it in enumerate(each)]
+        for field_name, each in policies.items()
+    }
+    if pod_policy is not None:
+        spec["restartPolicy"] = pod_policy
+    assert once.restart_policy(spec) == expected
+    once.hold(spec)
+    assert once.is_held({"spec": spec}) == (expected == "Never")
+
+
 def test_it_is_let_go_and_gates_of_others_stay() -> None:
     made = _made("Never")
     made["spec"]["schedulingGates"].append(_THEIRS)

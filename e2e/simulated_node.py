@@ -1,0 +1,146 @@
+"""A Node without a kubelet or containers: a thread of the test does what the API sees of a kubelet.
+
+It renews the Node's Lease, reports each pod that is bound to the Node as Running and Ready, and
+removes pods that are being deleted. After `die` it does none of that, and the cluster's own
+controllers treat the Node as that of a machine that has lost its power.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from e2e import ask
+from e2e.clusters.errors import ClusterError
+from e2e.clusters.model import Cluster
+from e2e.kubectl import Json
+
+#: Seconds between two looks at the pods, and between two renewals of the Lease (a kubelet's).
+_LOOK_EVERY, _RENEW_EVERY = 0.5, 10.0
+_CAPACITY = {"cpu": "8", "memory": "8Gi", "ephemeral-storage": "10Gi", "pods": "110"}
+
+
+class SimulatedNode:
+    """One Node of ``cluster``; `simulated_node` makes and removes it."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.reported: set[str] = set()
+        """The UIDs of all pods that it has reported as Running."""
+        self._dead = threading.Event()
+        self._thread = threading.Thread(target=self._live, name=name, daemon=True)
+
+    def register(self) -> None:
+        """Makes the Node, Ready, and begins to work."""
+        labels = {"kubernetes.io/hostname": self.name, "kubernetes.io/os": "linux"}
+        self._send("create", {"kind": "Node", "metadata": {"name": self.name, "labels": labels}})
+        status: Json = {
+            "capacity": _CAPACITY,
+            "allocatable": _CAPACITY,
+            "conditions": [_condition("Ready")],
+            "nodeInfo": {"operatingSystem": "linux", "architecture": "amd64"},
+        }
+        self._patch_status("node", self.name, None, status)
+        self._renew()
+        self._thread.start()
+
+    def die(self) -> None:
+        """From now on nothing is heard of the Node, nor of its pods."""
+        self._dead.set()
+        self._thread.join()
+
+    def pods(self) -> list[Json]:
+        """The pods that are bound to it."""
+        found = ask.listed(self.cluster, "pods", every=True)
+        return [pod for pod in found if pod["spec"].get("nodeName") == self.name]
+
+    def _live(self) -> None:
+        renewed = time.monotonic()
+        while not self._dead.wait(_LOOK_EVERY):
+            with contextlib.suppress(ClusterError):  # as a kubelet: tried again
+                if time.monotonic() > renewed + _RENEW_EVERY:
+                    self._renew()
+                    renewed = time.monotonic()
+                for pod in self.pods():
+                    self._report(pod)
+
+    def _report(self, pod: Json) -> None:
+        meta = pod["metadata"]
+        if meta.get("deletionTimestamp"):
+            args = ("--grace-period=0", "--force", "--wait=false")
+            self.cluster.kubectl("-n", meta["namespace"], "delete", "pod", meta["name"], *args)
+        elif pod["status"].get("phase") == "Pending":
+            self.reported.add(meta["uid"])
+            self._patch_status("pod", meta["name"], meta["namespace"], _running(pod))
+
+    def _renew(self) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        lease = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self.name, "namespace": "kube-node-lease"},
+            "spec": {"holderIdentity": self.name, "leaseDurationSeconds": 40, "renewTime": now},
+        }
+        self._send("apply", lease)
+
+    def _send(self, verb: str, obj: Json) -> None:
+        self.cluster.kubectl(verb, "-f", "-", input=json.dumps({"apiVersion": "v1", **obj}))
+
+    def _patch_status(self, kind: str, name: str, namespace: str | None, status: Json) -> None:
+        where = ("-n", namespace) if namespace else ()
+        patch = json.dumps({"status": status})
+        self.cluster.kubectl(*where, "patch", kind, name, "--subresource=status", "-p", patch)
+
+
+@contextmanager
+def simulated_node(cluster: Cluster, name: str) -> Iterator[SimulatedNode]:
+    """A Node that works, and is deleted afterwards with the pods that are bound to it."""
+    node = SimulatedNode(cluster, name)
+    try:
+        node.register()
+        yield node
+    finally:
+        node.die()
+        cluster.kubectl("delete", "node", name, "--ignore-not-found")
+        for pod in node.pods():
+            where = ("-n", pod["metadata"]["namespace"])
+            args = ("--force", "--grace-period=0", "--ignore-not-found")
+            cluster.kubectl(*where, "delete", "pod", pod["metadata"]["name"], *args)
+
+
+def _condition(kind: str) -> Json:
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {"type": kind, "status": "True", "lastHeartbeatTime": now, "lastTransitionTime": now}
+
+
+def _running(pod: Json) -> Json:
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    conditions = [
+        {"type": kind, "status": "True", "lastTransitionTime": now}
+        for kind in ("Initialized", "ContainersReady", "Ready")
+    ]
+    statuses: list[dict[str, Any]] = [
+        {
+            "name": container["name"],
+            "image": container["image"],
+            "imageID": "",
+            "ready": True,
+            "started": True,
+            "restartCount": 0,
+            "state": {"running": {"startedAt": now}},
+        }
+        for container in pod["spec"]["containers"]
+    ]
+    return {
+        "phase": "Running",
+        "startTime": now,
+        "conditions": conditions,
+        "containerStatuses": statuses,
+    }
