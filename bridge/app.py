@@ -40,6 +40,7 @@ from bridge.settings import JoinSettings
 from bridge.status.recent import Recent
 from bridge.version import version
 from sync.about import NODE
+from sync.callbacks import expire_now
 from sync.engine import Engine, utc_now
 from sync.kube.client import KubeClient
 from sync.kube.fence import Fence
@@ -72,7 +73,7 @@ async def until(stop: asyncio.Event) -> AsyncIterator[None]:
 
     async def end(limit: asyncio.Timeout) -> None:
         await stop.wait()
-        limit.reschedule(asyncio.get_running_loop().time())
+        expire_now(limit)
 
     limit = asyncio.timeout(None)
     try:

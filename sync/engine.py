@@ -24,6 +24,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sync import podplan
+from sync.callbacks import Callbacks
 from sync.controller import Controller
 from sync.eventmirror import EventMirror
 from sync.events import EventRecorder
@@ -151,6 +152,7 @@ class Engine:
         }
         self._burst_ends = 0.0
         self.eventmirror = EventMirror(home, remote, identity, in_burst=self._in_burst)
+        self._scope_synced: Callbacks[HomeNamespace] = Callbacks("home namespace readable")
         self._scopes = Scopes(
             home,
             on_change=self._scoped,
@@ -358,6 +360,9 @@ class Engine:
             self.remote_pods.on_state(self.relay.remote_state_changed)
             self.relay.slices.on_change(self.relay.slice_changed)
         self._remote_namespaces.on_change(self._namespace_changed)
+        relays = [it for it in (self.relay_back, self.relay) if it is not None]
+        for part in (self.pods, self.mirror, self.tokens, *relays, self.eventmirror):
+            self._scope_synced.add(part.namespace_synced)
         for informer in self.informers:
             informer.on_state(self._recovered)
 
@@ -367,15 +372,6 @@ class Engine:
         self.relay_back.home_changed(kind, old, new)
         if self.relay is not None:
             self.relay.home_changed(kind, old, new)
-
-    def _scope_synced(self, namespace: HomeNamespace) -> None:
-        self.pods.namespace_synced(namespace)
-        self.mirror.namespace_synced(namespace)
-        self.tokens.namespace_synced(namespace)
-        self.relay_back.namespace_synced(namespace)
-        if self.relay is not None:
-            self.relay.namespace_synced(namespace)
-        self.eventmirror.namespace_synced(namespace)
 
     def _scope_refused(self, namespace: HomeNamespace) -> None:
         self.pods.namespace_synced(namespace)

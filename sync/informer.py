@@ -14,7 +14,8 @@ Guarantees, after the semantics of client-go's reflector:
   has forgotten that version (410), everything is listed again, and what vanished meanwhile is
   told as deleted. A list that changed nothing calls no handler.
 - An object that handlers, indexers or ``slim`` stumble over is logged by its name and counted; what
-  these make of it is lost until it changes, and nothing else is.
+  these make of it is lost until it changes, and nothing else is. A state handler that raises is
+  logged and counted (`sync.callbacks`); the watch and the other handlers go on.
 - Failures back off from 0.8 to 30 s with jitter (client-go's numbers), to `AWAY_CAP` where nobody
   answered: a server that is away cannot be asked too much, and is to be found soon when it is
   back. One success resets that: a full list, or a watch that said something or lived for
@@ -40,6 +41,7 @@ import orjson
 
 from sync.about import about
 from sync.backoff import Backoff
+from sync.callbacks import Callbacks, expire_now
 from sync.keeper import Handler, Keeper
 from sync.kube.client import KubeClient
 from sync.kube.errors import CertificateError, Gone, KubeError, Unreachable, from_status
@@ -129,7 +131,9 @@ class Informer:
         self._lost_soon = lost_soon
         self._version = ""
         self._written: set[Key] = set()
-        self._state_handlers: list[Callable[[Informer], None]] = []
+        self._state_handlers: Callbacks[Informer] = Callbacks(
+            f"{client.side}: watch of {resource}", on_defect=self._count_defect
+        )
         self._rng = rng or random.Random()  # noqa: S311  # jitter, not a secret
         self._backoff = Backoff(first=0.8, cap=30.0, rng=self._rng)
         self._away = Backoff(first=0.8, cap=AWAY_CAP, rng=self._rng)
@@ -162,26 +166,23 @@ class Informer:
     def on_state(self, handler: Callable[[Informer], None]) -> None:
         """Calls ``handler(self)`` when it begins to fail, when that has another kind of reason,
         and when it works again."""
-        self._state_handlers.append(handler)
+        self._state_handlers.add(handler)
 
     def doubt(self) -> None:
         """Asks for the watch anew, from where it is, since the server may refuse it by now."""
-        now = asyncio.get_running_loop().time()
-        if self._standing is not None and now - self._standing_since >= DOUBT_AGE:
-            self._standing.reschedule(now)
+        if asyncio.get_running_loop().time() - self._standing_since >= DOUBT_AGE:
+            expire_now(self._standing)
 
     def hurry(self) -> None:
         """Tries again now, where it waits after a failure."""
-        if self._resting is not None:
-            self._resting.reschedule(asyncio.get_running_loop().time())
+        expire_now(self._resting)
 
     async def refresh(self) -> None:
         """Waits until the store is a state that the server had after this call. While `run` runs;
         where the server cannot be asked, that is when it can be again."""
         waiter = asyncio.get_running_loop().create_future()
         self._refreshing.append(waiter)
-        if self._standing is not None:
-            self._standing.reschedule(asyncio.get_running_loop().time())
+        expire_now(self._standing)
         await waiter
 
     def observe(self, obj: Object) -> None:
@@ -350,7 +351,7 @@ class Informer:
     def _hears(self) -> None:
         now = self.heard = asyncio.get_running_loop().time()
         standing = self._standing
-        if not self._bookmarks or standing is None:
+        if not self._bookmarks or standing is None or standing.expired():
             return
         ends = standing.when()
         if ends is None or ends > now:  # else it is to end now, by `doubt`
@@ -428,8 +429,10 @@ class Informer:
         return about(self.resource.kind, namespace=where, cluster=self.client.side)
 
     def _tell_state(self) -> None:
-        for handler in self._state_handlers:
-            handler(self)
+        self._state_handlers(self)
+
+    def _count_defect(self) -> None:
+        self.client.measures.defects[str(self.resource)] += 1
 
 
 def _lose_soon(response: aiohttp.ClientResponse) -> None:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
+from sync.callbacks import Callbacks
 from translators import capacity, naming, quota, relayback, requests
 from translators.capacity import Capacity, Limits
 from translators.naming import Identity
@@ -150,7 +151,7 @@ class Offer:
     def __init__(self, identity: Identity, limits: Limits) -> None:
         self._identity = identity
         self._limits = limits
-        self._handlers: list[Callable[[], None]] = []
+        self._handlers: Callbacks[[]] = Callbacks("offer of the remote")
         self._nodes: dict[str, _Size] = {}
         # What was counted of each pod, by its UID.
         self._pods: dict[str, Usage] = {}
@@ -169,7 +170,7 @@ class Offer:
 
     def on_change(self, handler: Callable[[], None]) -> None:
         """Calls ``handler()`` when `offered` may give something else."""
-        self._handlers.append(handler)
+        self._handlers.add(handler)
 
     def offered(self) -> Offered:
         """What there is now."""
@@ -261,8 +262,7 @@ class Offer:
     # -- sums ------------------------------------------------------------------------------
 
     def _tell(self) -> None:
-        for handler in self._handlers:
-            handler()
+        self._handlers()
 
     def _use(self, used: Usage | None, sign: int) -> None:
         if used is None:

@@ -22,6 +22,7 @@ import shlex
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
+from sync.callbacks import Callbacks
 from sync.controller import Waiting
 from sync.informer import Informer
 from sync.kube.client import KubeClient
@@ -156,8 +157,10 @@ class Scopes:
         self._client = client
         self._kinds = SCOPED["flat" if endpoints else network]
         self._on_change = on_change
-        self._on_synced = on_synced
-        self._on_refused = on_refused
+        self._on_synced: Callbacks[HomeNamespace] = Callbacks("scope synced")
+        self._on_refused: Callbacks[HomeNamespace] = Callbacks("scope refused")
+        self._on_synced.add(on_synced)
+        self._on_refused.add(on_refused)
         self._beside = beside
         self._linger = linger
         self._scopes: dict[HomeNamespace, Scope] = {}

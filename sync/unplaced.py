@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from sync.callbacks import Callbacks
 from sync.informer import Informer
 from sync.store import Key, key_of
 from translators import naming, unschedulable
@@ -33,12 +34,12 @@ class Unplaced:
         # The loop's time since when each waits, the longest first.
         self._since: dict[Key, float] = {}
         self._lingers_until = 0.0
-        self._handlers: list[Callable[[], None]] = []
+        self._handlers: Callbacks[[]] = Callbacks("unschedulable pods")
         remote_pods.on_change(self._changed)
 
     def on_change(self, handler: Callable[[], None]) -> None:
         """Calls ``handler`` when the first pod begins to wait and when none waits any more."""
-        self._handlers.append(handler)
+        self._handlers.add(handler)
 
     def look(self) -> tuple[bool, float | None]:
         """Whether it is so now; and in how many seconds that may change, None where only another
@@ -67,5 +68,4 @@ class Unplaced:
         elif now - self._since.pop(key) >= GRACE:
             self._lingers_until = now + LINGER
         if len(self._since) == int(waits):
-            for handler in self._handlers:
-                handler()
+            self._handlers()

@@ -28,6 +28,7 @@ from bridge.node.lease import NodeLease
 from bridge.node.marks import Marks
 from bridge.node.model import NodeFacts
 from bridge.node.note import Note
+from sync import defects
 from sync.about import about, about_object
 from sync.events import EventRecorder
 from sync.informer import Informer
@@ -187,6 +188,13 @@ class NodeController:
             except KubeError as error:
                 level = logging.DEBUG if isinstance(error, NotLeading) else logging.WARNING
                 log.log(level, "the Node could not be written: %s", error)
+                self._queue.retry(key)
+            except NodeTaken:
+                raise
+            except Exception as error:  # noqa: BLE001  # the Lease and the pods do not depend on it
+                log.error(  # noqa: TRY400  # a traceback can quote the object
+                    "the Node: a defect in the bridge; please report it: %s", defects.trace(error)
+                )
                 self._queue.retry(key)
             else:
                 self._queue.forget(key)

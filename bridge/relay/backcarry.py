@@ -38,6 +38,7 @@ from bridge.relay.dial import dial
 from bridge.settings import RelaySettings
 from sync import defects
 from sync.about import about
+from sync.callbacks import Callbacks
 from sync.kube.access import Access
 from sync.kube.errors import KubeError
 from sync.kube.sockets import tunnel_socket
@@ -75,7 +76,7 @@ class BackCarriers:
         self._measures = measures
         self._leads = leads
         self._stations: dict[str, Station] = {}
-        self._handlers: list[Callable[[HomeNamespace], None]] = []
+        self._handlers: Callbacks[HomeNamespace] = Callbacks("relay agents")
         self._group: asyncio.TaskGroup | None = None
         self._dials = asyncio.Semaphore(DIALS)
         self._open = 0
@@ -90,7 +91,7 @@ class BackCarriers:
 
     def on_change(self, handler: Callable[[HomeNamespace], None]) -> None:
         """Calls it with the namespace of a pod of which something else is `heard`."""
-        self._handlers.append(handler)
+        self._handlers.add(handler)
 
     def show(self, home: HomeNamespace, pods: Sequence[Object], ways: Mapping[int, Way]) -> None:
         """From now on these pods are the namespace's, and connections go so."""
@@ -159,8 +160,7 @@ class BackCarriers:
             self._dials.release()
 
     def _changed(self, home: HomeNamespace) -> None:
-        for handler in self._handlers:
-            handler(home)
+        self._handlers(home)
 
     def _arrived(self, station: Station, word: str, port: int, client: str) -> bool:
         """Whether the connection is carried; then its task releases one of `_dials`."""

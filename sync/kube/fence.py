@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from aiohttp import BytesPayload
 from aiohttp.abc import AbstractStreamWriter
 
+from sync.callbacks import Callbacks
 from sync.kube.errors import NotLeading, Side
 
 if sys.platform == "linux":
@@ -47,7 +48,7 @@ class Fence:
         self._closed = False
         # What was told last.
         self._was_open = False
-        self._handlers: list[Callable[[bool], None]] = []
+        self._handlers: Callbacks[bool] = Callbacks("fence")
         self._under_way: set[asyncio.Timeout] = set()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -61,7 +62,7 @@ class Fence:
 
     def on_change(self, handler: Callable[[bool], None]) -> None:
         """Calls ``handler(open)`` when it opens, and when its time is up."""
-        self._handlers.append(handler)
+        self._handlers.add(handler)
 
     def extend(self, until: float) -> None:
         """Writes pass until then, by the clock of this module. One that is closed stays so."""
@@ -117,8 +118,7 @@ class Fence:
     def _tell(self, *, is_open: bool) -> None:
         if is_open != self._was_open:
             self._was_open = is_open
-            for handler in self._handlers:
-                handler(is_open)
+            self._handlers(is_open)
 
 
 class FencedBody(BytesPayload):

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import functools
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
@@ -40,6 +39,7 @@ import tenacity
 from aiohttp.http_exceptions import HttpProcessingError
 
 from sync import tracing
+from sync.callbacks import Callbacks
 from sync.kube.access import Access
 from sync.kube.calls import JSON, Call, Query, Route
 from sync.kube.errors import (
@@ -92,7 +92,7 @@ class Transport:
         self._made_route: Route | None = None
         self._requests: aiohttp.ClientSession | None = None
         self._streams: aiohttp.ClientSession | None = None
-        self._refused_handlers: list[Callable[[], None]] = []
+        self._refused_handlers: Callbacks[[]] = Callbacks(f"{access.side}: refused credential")
         self._fence: Fence | None = None
         self.measures = Requests()
         """What was asked through this client, in numbers."""
@@ -177,8 +177,7 @@ class Transport:
     def on_refused(self, handler: Callable[[], None]) -> Callable[[], None]:
         """Calls ``handler`` each time that the server does not accept the credential (401) for a
         request, though it was read again; until what is returned is called."""
-        self._refused_handlers.append(handler)
-        return functools.partial(self._refused_handlers.remove, handler)
+        return self._refused_handlers.add(handler)
 
     async def _again(self, call: Call, first: Throttled) -> bytes:
         """Tries again when the server said so. ``first``, its answer, is the first attempt."""
@@ -204,17 +203,13 @@ class Transport:
             return await attempt(call)
         except Unauthorized:
             if not await self.access.renew(seen):
-                self._refused()
+                self._refused_handlers()
                 raise
         try:
             return await attempt(call)
         except Unauthorized:
-            self._refused()
+            self._refused_handlers()
             raise
-
-    def _refused(self) -> None:
-        for handler in list(self._refused_handlers):
-            handler()
 
     async def _traced(self, call: Call) -> bytes:
         """The same with a span."""

@@ -395,3 +395,90 @@ async def test_a_server_that_was_restored_from_a_backup_is_listed_again(
         assert kept["data"] == {"k": "old"}
         api.put(config_map("kept", data={"k": "newer"}))
         await api.until(lambda: told.take() == ["~kept"])
+
+
+# -- callbacks and timeouts that meet ------------------------------------------------------
+
+
+async def test_two_doubts_in_consecutive_loop_turns_rewatch_once(
+    api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two requests are refused with 401 almost at once."""
+    monkeypatch.setattr(informer_module, "DOUBT_AGE", 0.0)
+    async with watching(informer) as task:
+        await caught_up(api, informer)
+        api.clear_log()
+        for _ in range(4):
+            informer.doubt()
+            await asyncio.sleep(0)
+        api.put(config_map("a"))
+        await caught_up(api, informer)
+        assert not task.done()
+        assert informer.error is None
+        assert all(entry.watch for entry in api.log)
+
+
+async def test_two_retries_in_consecutive_loop_turns_end_one_wait(
+    api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with watching(informer) as task:
+        await caught_up(api, informer)
+        api.fail(Fault(code=500, times=None))
+        Waits(monkeypatch, shortened=1)
+        api.break_watches()
+        await api.until(lambda: informer.error is not None)
+        for _ in range(4):
+            informer.hurry()
+            await asyncio.sleep(0)
+        api.heal()
+        informer.hurry()
+        await api.until(lambda: informer.error is None)
+        assert not task.done()
+
+
+async def test_refresh_while_the_watch_is_being_ended_returns(
+    api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(informer_module, "DOUBT_AGE", 0.0)
+    async with watching(informer):
+        await caught_up(api, informer)
+        informer.doubt()
+        await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            await informer.refresh()
+
+
+async def test_state_handler_that_raises_is_logged_once_and_counted(
+    api: FakeApi, informer: Informer, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_: Informer) -> None:
+        raise ValueError("canary-4711")
+
+    informer.on_state(broken)
+    told = Told(informer)
+    async with watching(informer) as task:
+        for _ in range(2):
+            await caught_up(api, informer)
+            await api.stop()
+            await api.until(lambda: informer.error is not None)
+            await api.start()
+            await api.until(lambda: informer.error is None)
+        assert not task.done()
+    assert told.states == [False, True] * 2, "the other handlers hear it all the same"
+    assert informer.client.measures.defects[str(CONFIG_MAPS)] == 4
+    errors = [it.getMessage() for it in caplog.records if it.levelname == "ERROR"]
+    assert len(errors) == 1
+    assert "broken" in errors[0]
+    assert "canary-4711" not in errors[0]
+
+
+async def test_handler_of_refused_requests_that_raises_leaves_the_error_as_it_is(
+    api: FakeApi, client: KubeClient
+) -> None:
+    def broken() -> None:
+        raise ValueError
+
+    client.on_refused(broken)
+    api.fail(Fault("*", "*", code=401, times=None))
+    with pytest.raises(Unauthorized):
+        await client.get(CONFIG_MAPS, "a", namespace="default")

@@ -675,11 +675,11 @@ async def test_one_that_has_ended_is_told_nothing_more(
     node: NodeController, nodes: Informer
 ) -> None:
     """The client outlives it where another bridge takes over."""
-    before = list(nodes.client._refused_handlers)
+    before = len(nodes.client._refused_handlers)
     await node.register()
     running = asyncio.create_task(node.run())
     await asyncio.sleep(0)
-    assert nodes.client._refused_handlers != before
+    assert len(nodes.client._refused_handlers) > before
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    assert nodes.client._refused_handlers == before
+    assert len(nodes.client._refused_handlers) == before
