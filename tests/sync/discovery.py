@@ -15,7 +15,7 @@ def serve_discovery(api: FakeApi) -> None:
     """The server tells what it serves, each kind with its verbs; also a kind of its own. Of the
     versions of a group the one that was registered first is preferred."""
 
-    async def groups(_: web.Request) -> web.Response:
+    async def groups(_request: web.Request) -> web.Response:
         versions: dict[str, list[dict[str, str]]] = {}
         for name in (it for it in api.store.registry.groups() if "/" in it):
             group, _, version = name.partition("/")
