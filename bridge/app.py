@@ -213,7 +213,7 @@ async def _tidy(found: Found, home: KubeClient) -> None:
 
 
 def _node(settings: JoinSettings, found: Found, engine: Engine, api: KubeletApi) -> NodeController:
-    return NodeController(
+    controller = NodeController(
         engine.home_pods.client,
         _facts(settings, found, engine, api.port),
         offer=engine.offer,
@@ -224,6 +224,8 @@ def _node(settings: JoinSettings, found: Found, engine: Engine, api: KubeletApi)
         now=utc_now,
         note=api.note,
     )
+    engine.pods.node = controller.current
+    return controller
 
 
 def _facts(settings: JoinSettings, found: Found, engine: Engine, port: int) -> NodeFacts:

@@ -12,6 +12,7 @@ table, with *gone* meaning that no pod of ours is there:
 | terminal            | running               | delete it: a terminal pod does not run again   |
 | terminal            | terminal or gone      | nothing                                        |
 | refused             | gone                  | say so                                         |
+| live                | of a former, lost node| status: why it waits                           |
 | live                | held                  | mark that it may run, let it go                |
 | live                | present               | follow the spec; status                        |
 | live                | unschedulable too long| status; withdraw it while nobody has placed it |
@@ -21,6 +22,7 @@ table, with *gone* meaning that no pod of ours is there:
 | live, ran           | gone, ended by itself | its last status                                |
 | live, ran           | gone, lost            | status: not Ready; create again, or Failed     |
 |                     |                       | under `Never`                                  |
+| live, past deadline | gone, or never placed | Failed: as by a kubelet                        |
 | live, given up      | gone, never placed    | Failed: its controller places it elsewhere     |
 
 Refused are pods of DaemonSets that are not asked for, and those that ask for what the remote cannot
@@ -45,6 +47,7 @@ from dataclasses import dataclass, field
 
 from sync.versions import version_of
 from translators import (
+    deadline,
     diff,
     fit,
     once,
@@ -79,6 +82,8 @@ class State:
     """The remote's API server itself says that it has no such pod of ours."""
     offered: Mapping[str, int] = field(default_factory=dict)
     """What all nodes of the remote have together; {} where that is not known."""
+    node: Object | None = None
+    """The virtual node at home; None where it is not known."""
     refused: Refusal | None = None
     """The last resize that the remote's API server refused."""
     eviction: float | None = None
@@ -184,7 +189,7 @@ def plan(state: State, policy: Policy, *, now: str) -> list[Action]:
     """The actions for ``state``, in their order. ``now`` is the time in RFC 3339."""
     home, remote = state.home, state.remote
     if remote is not None and (home is None or not stands_for(remote, uid_of(home))):
-        return _orphan(remote)
+        return _orphan(remote) or _behind(state, home, now=now)
     if home is None:
         return []
     if is_deleting(home):
@@ -219,6 +224,18 @@ def _orphan(remote: Object) -> list[Action]:
         return []
     known = origin(remote)
     return [DeleteOrphan(RemoteUid(uid_of(remote)), known.uid if known else None)]
+
+
+def _behind(state: State, home: Object | None, *, now: str) -> list[Action]:
+    """What a pod shows while a former one of its name is being deleted in the remote."""
+    lost = state.eviction is not None
+    if home is None or is_deleting(home) or podstatus.is_terminal(home) or not lost:
+        return []
+    message = (
+        "the previous pod of this name is being deleted in the remote cluster, on a node that is "
+        "not Ready and does not confirm its end; delete that Node if it does not come back"
+    )
+    return refusal(home, reason="RemotePodTerminating", message=message, now=now)
 
 
 def _deleting(state: State, home: Object, policy: Policy, *, now: str) -> list[Action]:
@@ -270,15 +287,21 @@ def _follow(
     status = _status_of(home, remote, policy, acted=acted, now=now, pending=pending)
     if is_deleting(remote):
         return [*status, *_evicted(state)]
-    if policy.unschedulable_timeout is None or not unschedulable.waits(remote):
+    if not unschedulable.waits(remote):
         return [*status, *following]
+    allowed = deadline.seconds_left(home, now=now)
+    if allowed == 0:
+        return [*_overdue(home, now=now), *_terminal(remote)]
+    actions = [*status, *following, *([Later(allowed)] if allowed is not None else ())]
+    if policy.unschedulable_timeout is None:
+        return actions
     left = unschedulable.seconds_left(home, policy, now=now)
     if left == 0:
         version = version_of(remote)
         return [*status, Withdraw(RemoteUid(uid_of(remote)), version)]
     # Not told yet: the wait begins with the status that tells it.
     wait = Later(policy.unschedulable_timeout if left is None else left)
-    return [*status, *following, wait]
+    return [*actions, wait]
 
 
 def _evicted(state: State) -> list[Action]:
@@ -324,7 +347,7 @@ def _absent(state: State, home: Object, policy: Policy, *, now: str) -> list[Act
     if not state.making and unschedulable.is_given_up(home, state.ended, policy, now=now):
         return _give_up(home, policy, now=now) if state.confirmed else [Confirm()]
     if state.ended is None and (state.making or not marked):
-        if not state.making and (rejection := fit.rejection(home, state.offered)):
+        if not state.making and (rejection := fit.rejection(home, state.offered, state.node)):
             return _reject(home, *rejection, now=now)
         return _create(home, now=now)
     if state.ended is not None and not _to_run_again(state.ended, restart):
@@ -345,8 +368,22 @@ def _absent(state: State, home: Object, policy: Policy, *, now: str) -> list[Act
 
 def _create(home: Object, *, now: str) -> list[Action]:
     """Of a pod that ran, the status comes first: it does not run, however long this takes."""
+    left = deadline.seconds_left(home, now=now)
+    if left == 0:
+        return _overdue(home, now=now)
     patch = diff.status_patch(home.get("status") or {}, podverdict.lost(home, now=now))
-    return [*([WriteStatus(patch)] if patch else ()), Create()]
+    status = [WriteStatus(patch)] if patch else []
+    # A pod that has to wait for the first time is looked at again by whoever writes that.
+    look = [Later(left)] if left is not None and podverdict.is_refused(home) else []
+    return [*status, Create(), *look]
+
+
+def _overdue(home: Object, *, now: str) -> list[Action]:
+    """As a kubelet: the pod has Failed."""
+    wanted = podverdict.stopped(home, message=deadline.MESSAGE, now=now)
+    wanted |= {"reason": deadline.REASON, "message": deadline.MESSAGE}
+    patch = diff.status_patch(home.get("status") or {}, wanted)
+    return [WriteStatus(patch, event=(deadline.REASON, deadline.MESSAGE))]
 
 
 def _reject(home: Object, reason: str, message: str, *, now: str) -> list[Action]:

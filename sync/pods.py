@@ -33,7 +33,7 @@ from sync.kube.errors import (
     ServerError,
     Throttled,
 )
-from sync.kube.resources import PODS
+from sync.kube.resources import NODES, PODS
 from sync.mirror import Mirror
 from sync.namespaces import Namespaces
 from sync.podplan import Action, State
@@ -43,7 +43,8 @@ from sync.podupdates import PodUpdates
 from sync.scopes import Scopes
 from sync.store import Key
 from sync.tokens import Tokens
-from translators import fit, naming, once, pod, podstatus, podverdict
+from translators import deadline, fit, naming, once, placing, pod, podstatus, podverdict
+from translators.naming import Identity
 from translators.policy import Policy
 from translators.requests import Amounts
 from translators.types import (
@@ -96,6 +97,8 @@ class Pods:
         self._remote_nodes = remote_nodes
         self._offered: Amounts | None = None
         self._priority_classes = priority_classes
+        self.node: Callable[[], Object | None] = lambda: None
+        """The virtual node at home, as it was last seen."""
         self._scopes = scopes
         self._namespaces = namespaces
         self._mirror = mirror
@@ -155,7 +158,14 @@ class Pods:
         obj = new or old or {}
         origin = naming.origin(obj)
         self._evictions.pod_changed(old, new)
-        if origin is None or not naming.is_nodes_own(obj, self._identity):
+        if origin is None:
+            return
+        if not naming.is_nodes_own(obj, self._identity):
+            key = Key(origin.namespace, origin.name)
+            moved = naming.is_owned(obj, self._identity) and self._home_pods.store.get(key)
+            if new is None and moved:
+                # It was another virtual node's of this home: the name is free.
+                self.controller.queue.add(key)
             return
         if new is None:
             self._ended[origin.uid] = obj
@@ -228,6 +238,7 @@ class Pods:
                 making=uid in self._making,
                 confirmed=confirmed,
                 offered=self._all_offered(),
+                node=await self._node_for(home, remote),
                 refused=self._updates.refused_resize(remote) if remote is not None else None,
                 eviction=self._evictions.seconds_left(remote) if remote is not None else None,
             )
@@ -237,6 +248,16 @@ class Pods:
                 return any(type(action) is podplan.WriteStatus for action in actions)
             confirmed = await self._is_gone(key)
         raise Waiting("Undecided", f"pod {key} is neither here nor gone in the remote cluster")
+
+    async def _node_for(self, home: Object | None, remote: Object | None) -> Object | None:
+        """The virtual node that a pod is admitted to. Where a new pod does not select it as it was
+        last seen, home's API server is asked: labels may have come just before the pod."""
+        node = self.node()
+        if home is None or remote is not None or node is None or placing.selects(home, node):
+            return node
+        if once.was_handed_over(home) or is_deleting(home) or podstatus.is_terminal(home):
+            return node
+        return await self._home.get(NODES, name_of(node))
 
     async def _carry_out(self, key: Key, state: State, actions: list[Action]) -> None:
         """One after the other; an update that is refused does not keep the others back."""
@@ -356,7 +377,7 @@ class Pods:
         except AlreadyExists:
             made = await self._remote.get(PODS, key.name, namespace=namespace)
             if not naming.is_nodes_own(made, self._identity):
-                raise _clash(namespace, key.name) from None
+                raise _clash(namespace, key.name, made, self._identity) from None
             if not naming.stands_for(made, uid_of(home)):
                 # A former pod of that name, which the cache lacked; its end brings the key back.
                 self._remote_pods.observe(made)
@@ -414,6 +435,8 @@ class Pods:
             current, reason=reason, message=message, now=self._now(), once_each=once_each
         ):
             await self._act(key, State(current, None), action)
+        if (left := deadline.seconds_left(current, now=self._now())) is not None:
+            self.controller.queue.add_after(key, left)
 
     async def _tell_server_error(self, key: Key, home: Object, error: ServerError) -> None:
         """From the second one in a row on, as the first may be a server that restarts. An admission
@@ -477,7 +500,14 @@ _REASONS: dict[type[ApiError], str] = {
 }
 
 
-def _clash(namespace: str, name: str) -> Waiting:
+def _clash(namespace: str, name: str, there: Object, identity: Identity) -> Waiting:
+    if naming.is_owned(there, identity):
+        node = (metadata(there).get("labels") or {}).get(naming.LABEL_NODE)
+        return Waiting(
+            "RemotePodTerminating",
+            f"the previous pod of this name, {namespace}/{name} of virtual node {node}, is still "
+            "in the remote cluster; this one is created when that one is gone",
+        )
     return Waiting(
         "RemoteClash",
         f"pod {namespace}/{name} exists in the remote cluster and is not this virtual node's; "

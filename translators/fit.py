@@ -1,16 +1,22 @@
-"""What a kubelet refuses before it runs a pod: one that asks for more than its node has.
+"""What a kubelet rejects before it runs a pod: one that asks for more than its node has, or selects
+other nodes.
 
-Home's scheduler places no such pod; one that is bound by hand would wait in the remote for ever,
-and home's scheduler would count what it asks for. The virtual node refuses only what is more than
-all of the remote's nodes have together, whether they are Ready or not: what does not fit now may
-fit later, and a pod that may yet run is not given up.
+Home's scheduler places no such pod; one that is bound by hand would wait in the remote for ever, or
+run where it was not to. The virtual node rejects only what is more than all of the remote's nodes
+have together, whether they are Ready or not: what does not fit now may fit later, and a pod that
+may yet run is not given up.
+
+What else a kubelet's admission looks at is left to others. The remote's kubelet compares the
+operating system, when it gets the pod. Ports of the host conflict only on one node of the remote:
+its scheduler looks for another. A NoExecute taint of the virtual node is home's
+taint-eviction-controller's, which deletes such a pod.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from translators import requests
+from translators import placing, requests
 from translators.requests import Amounts
 from translators.types import Object
 
@@ -28,12 +34,28 @@ def offered(nodes: Iterable[Object]) -> Amounts:
     return total
 
 
-def rejection(home: Object, has: Mapping[str, int]) -> tuple[str, str] | None:
-    """(reason, message) as a kubelet's where the pod asks for more than ``has``, else None.
+def rejection(
+    home: Object, has: Mapping[str, int], node: Object | None = None
+) -> tuple[str, str] | None:
+    """(reason, message) as a kubelet's where the pod asks for more than ``has``, or does not select
+    ``node``, the virtual node; else None.
 
     The words are those of pkg/kubelet/lifecycle/predicate.go; CPU is counted in thousandths there
-    too. Nothing is refused where nothing is known of the nodes.
+    too. Nothing is rejected where nothing is known of the nodes.
     """
+    return _too_large(home, has) or (_misplaced(home, node) if node is not None else None)
+
+
+def _misplaced(home: Object, node: Object) -> tuple[str, str] | None:
+    if placing.selects(home, node):
+        return None
+    return "NodeAffinity", (
+        "Pod was rejected: Predicate NodeAffinity failed: "
+        "node(s) didn't match Pod's node affinity/selector"
+    )
+
+
+def _too_large(home: Object, has: Mapping[str, int]) -> tuple[str, str] | None:
     if not has:
         return None
     asked = requests.of_pod(home)

@@ -61,6 +61,11 @@ def _unready(node: Object) -> Iterator[Obstacle]:
 # -- labels ---------------------------------------------------------------------------------
 
 
+def selects(pod: Object, node: Object) -> bool:
+    """Whether the pod's node selector and required node affinity select the node."""
+    return next(_selected(pod, node), None) is None
+
+
 def _selected(pod: Object, node: Object) -> Iterator[Obstacle]:
     spec, labels = pod.get("spec") or {}, metadata(node).get("labels") or {}
     for key, value in (spec.get("nodeSelector") or {}).items():

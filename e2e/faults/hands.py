@@ -18,6 +18,8 @@ from e2e.simulated_node import simulated_node
 _LOST_SECONDS = 120.0
 #: Seconds for home to tell what the remote tells, on a machine that is busy.
 _FOLLOWS_SECONDS = 30.0
+#: What the administrator's taint of a dead node is called.
+_TAINT = "example.com/dead"
 #: Of ours, and of no other kind that a bridge makes beside pods and namespaces.
 _COPIES = "configmaps,secrets,services,endpointslices"
 
@@ -148,7 +150,7 @@ def _node_dead(stage: Stage) -> Iterator[None]:
                 "the remote calls its node lost",
                 seconds=_LOST_SECONDS,
             )
-            stage.remote.kubectl("taint", "node", dead, "example.com/dead:NoExecute")
+            stage.remote.kubectl("taint", "node", dead, f"{_TAINT}:NoExecute")
             wait_for(
                 lambda: not _left_behind(stage, dead),
                 "home's pods of the dead node are being deleted",
@@ -163,17 +165,24 @@ def _node_dead(stage: Stage) -> Iterator[None]:
             )
         finally:
             stage.remote.start_component(KUBELET)
+            stage.remote.kubectl("taint", "node", dead, f"{_TAINT}-", check=False)
             _wait_for_node(stage)
 
 
 def _on(stage: Stage, node: str) -> list[Json]:
-    return [pod for pod in stage.bridged.remote_pods() if pod["spec"].get("nodeName") == node]
+    """The bridge's pods on this node."""
+    return [
+        pod
+        for pod in stage.bridged.remote_pods()
+        if pod["spec"].get("nodeName") == node
+        and LABEL_NODE in (pod["metadata"].get("labels") or {})
+    ]
 
 
 def _left_behind(stage: Stage, node: str) -> list[str]:
     """The pods on this node that are not being deleted yet, at home or in the remote."""
     there = uids(_on(stage, node))
-    pods = [*stage.bridged.remote_pods(), *stage.bridged.home_pods()]
+    pods = [*_on(stage, node), *stage.bridged.home_pods()]
     names = [
         pod["metadata"]["name"] for pod in pods if not is_deleting(pod) and not is_terminal(pod)
     ]

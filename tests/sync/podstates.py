@@ -34,10 +34,15 @@ def home(
     asks: str | None = None,
     kept: bool = False,
     waits: str | None = None,
+    refused: str | None = None,
+    deadline: int | None = None,
+    ready: bool = False,
 ) -> Object:
     """A pod that is bound to the virtual node. ``marked``: it may have run in the remote.
     ``deleting``: its grace in seconds. ``asks``: CPUs that it requests.
-    ``kept``: by a finalizer. ``waits``: since when it is told that the remote cannot place it."""
+    ``kept``: by a finalizer. ``waits``: since when it is told that the remote cannot place it.
+    ``refused``: since when it cannot be made. ``deadline``: its activeDeadlineSeconds. ``ready``:
+    its container runs and is ready."""
     meta: Object = {"name": "web", "namespace": "shop", "uid": uid}
     if deleting is not None:
         meta |= {"deletionTimestamp": _TIME, "deletionGracePeriodSeconds": deleting}
@@ -50,10 +55,19 @@ def home(
         status["startTime"] = _TIME
     if waits is not None:
         status["conditions"] = [{**_NO_NODE, "type": WAITS, "lastTransitionTime": waits}]
+    if refused is not None:
+        condition = {"type": "cluster-bridge.io/Accepted", "status": "False"}
+        status["conditions"] = [{**condition, "lastTransitionTime": refused}]
+    if ready:
+        status["conditions"] = [{"type": "Ready", "status": "True"}]
+        status["podIP"] = "10.244.3.17"
+        status["containerStatuses"] = [{"name": "main", "ready": True, "state": {"running": {}}}]
     container: Object = {"name": "main", "image": image}
     if asks is not None:
         container["resources"] = {"requests": {"cpu": asks}}
-    spec = {"containers": [container], "restartPolicy": policy, "nodeName": "burst"}
+    spec: Object = {"containers": [container], "restartPolicy": policy, "nodeName": "burst"}
+    if deadline is not None:
+        spec["activeDeadlineSeconds"] = deadline
     return {"metadata": meta, "spec": spec, "status": status}
 
 

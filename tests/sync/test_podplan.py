@@ -22,7 +22,8 @@ from sync.podplan import (
     is_skipped,
     plan,
 )
-from tests.sync.podstates import FORMER_UID, NOW, POLICY, REMOTE_UID, home, remote
+from tests.sync.podstates import FORMER_UID, LATELY, NOW, POLICY, REMOTE_UID, home, remote
+from translators.types import Object
 
 
 def _plan(state: State) -> list[Action]:
@@ -36,7 +37,14 @@ def _told(action: Action) -> Any:
     return ("status", action.patch.get("phase"), action.event[0] if action.event else None)
 
 
+def _selects(pod: Object, label: str) -> Object:
+    """The pod with a node selector."""
+    pod["spec"]["nodeSelector"] = {label: "burst"}
+    return pod
+
+
 _CREATE = [Create()]
+_NODE = {"metadata": {"name": "burst", "labels": {"name": "burst"}}}
 _ORPHAN = [DeleteOrphan(uid=REMOTE_UID, home_uid=FORMER_UID)]
 _STATUS = ("status", None, None)
 _RUNNING = ("status", "Running", None)
@@ -68,6 +76,10 @@ _TABLE: dict[str, tuple[State, list[Any]]] = {
         State(home(), remote(of=FORMER_UID, deleting=30)),
         [],
     ),
+    "which it shows where no kubelet confirms that end": (
+        State(home(), remote(of=FORMER_UID, deleting=30), eviction=0.0),
+        [("status", None, "RemotePodTerminating")],
+    ),
     "also a pod that is being deleted waits for it": (
         State(home(deleting=30), remote(of=FORMER_UID, deleting=30)),
         [],
@@ -80,6 +92,49 @@ _TABLE: dict[str, tuple[State, list[Any]]] = {
     "one that ran is not given up for its size": (
         State(home(asks="9", marked=True), None, confirmed=True, offered={"cpu": 8000}),
         _CREATE,
+    ),
+    "one that selects another node has failed before it began": (
+        State(_selects(home(), "zone"), None, node=_NODE),
+        [("status", "Failed", "NodeAffinity")],
+    ),
+    "not where it may have run": (
+        State(_selects(home(marked=True), "zone"), None, node=_NODE, confirmed=True),
+        _CREATE,
+    ),
+    "nor where it selects the node": (State(_selects(home(), "name"), None, node=_NODE), _CREATE),
+    "one that ran is not Ready before it is created again": (
+        State(home(phase="Running", ready=True), None, confirmed=True),
+        [("status", "Pending", None), *_CREATE],
+    ),
+    "one that waits is looked at when its deadline passes": (
+        State(home(refused=LATELY, deadline=600), None),
+        [*_CREATE, Later(360)],
+    ),
+    "one that does not wait is not": (State(home(deadline=600), None), _CREATE),
+    "a wait begins with the status that shows it": (
+        State(home(deadline=200), remote(phase="Pending", waits=True)),
+        [
+            _STATUS,
+            Update(REMOTE_UID, {"spec": {"activeDeadlineSeconds": 200}}),
+            Later(200),
+            Later(300),
+        ],
+    ),
+    "and has failed then": (
+        State(home(refused=LATELY, deadline=200), None),
+        [("status", "Failed", "DeadlineExceeded")],
+    ),
+    "also while the remote finds no node": (
+        State(home(waits=LATELY, deadline=200), remote(phase="Pending", waits=True)),
+        [("status", "Failed", "DeadlineExceeded"), Delete(REMOTE_UID, None)],
+    ),
+    "until which it is waited for": (
+        State(home(waits=LATELY, deadline=250), remote(phase="Pending", waits=True)),
+        [Update(REMOTE_UID, {"spec": {"activeDeadlineSeconds": 250}}), Later(10), Later(60)],
+    ),
+    "a deadline of a pod that is on a node is its kubelet's": (
+        State(home(waits=LATELY, deadline=200), remote()),
+        [_RUNNING, Update(REMOTE_UID, {"spec": {"activeDeadlineSeconds": 200}})],
     ),
     "one that must not run twice is marked before it is let go": (
         State(home(policy="Never"), remote(phase="Pending", held=True)),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from sync.kube.resources import NAMESPACES, PODS, Object
+from sync.kube.resources import NAMESPACES, NODES, PODS, Object
+from tests import objects
 from tests.fakeapi import Fault
 from tests.objects import pod
 from tests.sync.world import THERE, World
@@ -445,6 +447,36 @@ async def test_a_foreign_pod_of_that_name_is_left_alone_and_told(world: World) -
     assert (await world.told("RemoteClash"))[0].get("count") == 1
 
 
+async def test_pod_that_moves_between_virtual_nodes_takes_its_name_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A StatefulSet's, which was force-deleted at home: the other bridge deletes the remote pod."""
+    monkeypatch.setattr("sync.workqueue.RETRY_FIRST", 60.0)
+    monkeypatch.setattr("sync.workqueue.RETRY_CAP", 60.0)
+    await world.start()
+    namespace = {"labels": {naming.LABEL_HOME: world.identity.home_id}}
+    world.remote.put(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": THERE, **namespace}}
+    )
+    former = pod("a", THERE)
+    former["metadata"] |= naming.remote_metadata(
+        pod("a") | {"metadata": {"name": "a", "namespace": "default", "uid": "former"}},
+        replace(world.identity, node="other"),
+    )
+    former["metadata"] |= {"name": "a", "namespace": THERE}
+    world.remote.put(former)
+    world.pod()
+    (event,) = await world.told("RemotePodTerminating")
+    assert "of virtual node other" in event["message"]
+    await world.settle(waiting=True)
+    assert world.status()["reason"] == "RemotePodTerminating"
+
+    world.remote.remove(PODS, "a", THERE)
+    await world.remote.until(
+        lambda: naming.stands_for(world.there() or {}, world.at_home()["metadata"]["uid"])
+    )
+
+
 async def test_a_change_that_the_remote_refuses_is_told_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -480,3 +512,39 @@ async def test_a_namespace_that_is_being_deleted_in_the_remote_is_waited_for(
 
 def _ours(name: str) -> Object:
     return {"name": name, "labels": {naming.LABEL_HOME: naming.home_id("some uid")}}
+
+
+# -- admission -----------------------------------------------------------------------------
+
+
+async def test_pod_bound_by_hand_that_selects_other_nodes_is_rejected(world: World) -> None:
+    await world.start()
+    node = world.home.put(objects.node("virtual"))
+    world.engine.pods.node = lambda: node
+    world.pod(nodeSelector={"zone": "a"})
+    await world.settle()
+    assert (world.status()["phase"], world.status()["reason"]) == ("Failed", "NodeAffinity")
+    assert world.there() is None
+
+
+async def test_label_that_came_just_before_the_pod_counts(world: World) -> None:
+    """The cache of the Node lags behind that of the pods."""
+    await world.start()
+    stale = world.home.put(objects.node("virtual"))
+    world.engine.pods.node = lambda: stale
+    world.home.update(NODES, "virtual", {"metadata": {"labels": {"zone": "a"}}})
+    world.pod(nodeSelector={"zone": "a"})
+    await world.settle()
+    assert world.there() is not None
+
+
+@pytest.mark.parametrize("code", [403, 500])
+async def test_deadline_of_a_pod_that_is_refused_passes(world: World, code: int) -> None:
+    fault = world.remote.fail(Fault("POST", "*/pods", code=code, times=None))
+    await world.start()
+    world.pod(activeDeadlineSeconds=60)
+    await world.remote.until(lambda: fault.hits >= 3)
+    world.now = "2030-01-01T00:02:00Z"
+    await world.home.until(lambda: world.status().get("phase") == "Failed")
+    assert world.status()["reason"] == "DeadlineExceeded"
+    assert len(await world.told("DeadlineExceeded")) == 1

@@ -63,3 +63,45 @@ def test_what_never_fits_is_refused(pod: Object, reason: str, numbers: str) -> N
 
 def test_nothing_is_refused_where_no_node_is_known() -> None:
     assert fit.rejection(_pod({"cpu": "99"}), fit.offered([])) is None
+
+
+_NODE = {"metadata": {"name": "burst", "labels": {"zone": "a"}}}
+
+
+def _affine(**term: Any) -> dict[str, Any]:
+    required = {"nodeSelectorTerms": [term]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"nodeSelector": {"zone": "b"}},
+        {"affinity": _affine(matchExpressions=[{"key": "gpu", "operator": "Exists"}])},
+        {
+            "affinity": _affine(
+                matchFields=[{"key": "metadata.name", "operator": "In", "values": ["other"]}]
+            )
+        },
+    ],
+)
+def test_pod_that_selects_other_nodes_is_rejected_as_by_a_kubelet(spec: dict[str, Any]) -> None:
+    found = fit.rejection(_pod({}, **spec), _HAS, _NODE)
+    assert found is not None
+    reason, message = found
+    assert reason == "NodeAffinity"
+    assert message.startswith("Pod was rejected: Predicate NodeAffinity failed: ")
+
+
+def test_pod_that_selects_the_node_is_admitted() -> None:
+    affinity = _affine(
+        matchFields=[{"key": "metadata.name", "operator": "In", "values": ["burst"]}]
+    )
+    pod = _pod({}, nodeSelector={"zone": "a"}, affinity=affinity)
+    assert fit.rejection(pod, _HAS, _NODE) is None
+
+
+def test_resources_are_compared_first() -> None:
+    found = fit.rejection(_pod({"cpu": "99"}, nodeSelector={"zone": "b"}), _HAS, _NODE)
+    assert found is not None
+    assert found[0] == "OutOfcpu"
