@@ -224,7 +224,7 @@ def _node(settings: JoinSettings, found: Found, engine: Engine, api: KubeletApi)
         now=utc_now,
         note=api.note,
     )
-    engine.pods.node = controller.current
+    engine.pods.admission.cached_node = controller.current
     return controller
 
 

@@ -19,6 +19,7 @@ import cachetools
 
 from sync import defects, podplan
 from sync.about import about, about_key, about_object
+from sync.admission import Admission
 from sync.controller import Controller, Waiting
 from sync.events import EventRecorder
 from sync.evictions import Evictions
@@ -33,7 +34,7 @@ from sync.kube.errors import (
     ServerError,
     Throttled,
 )
-from sync.kube.resources import NODES, PODS
+from sync.kube.resources import PODS
 from sync.mirror import Mirror
 from sync.namespaces import Namespaces
 from sync.podplan import Action, State
@@ -43,10 +44,9 @@ from sync.podupdates import PodUpdates
 from sync.scopes import Scopes
 from sync.store import Key
 from sync.tokens import Tokens
-from translators import deadline, fit, naming, once, placing, pod, podstatus, podverdict
+from translators import deadline, naming, once, pod, podstatus, podverdict
 from translators.naming import Identity
 from translators.policy import Policy
-from translators.requests import Amounts
 from translators.types import (
     HomeNamespace,
     Object,
@@ -95,10 +95,8 @@ class Pods:
         self._home_pods = home_pods
         self._remote_pods = remote_pods
         self._remote_nodes = remote_nodes
-        self._offered: Amounts | None = None
         self._priority_classes = priority_classes
-        self.node: Callable[[], Object | None] = lambda: None
-        """The virtual node at home, as it was last seen."""
+        self.admission = Admission(home, remote_nodes)
         self._scopes = scopes
         self._namespaces = namespaces
         self._mirror = mirror
@@ -178,17 +176,9 @@ class Pods:
 
     def node_changed(self, old: Object | None, new: Object | None) -> None:
         """A node of the remote came, changed or went."""
-        sizes = [((node or {}).get("status") or {}).get("allocatable") for node in (old, new)]
-        if sizes[0] != sizes[1]:
-            self._offered = None
+        self.admission.remote_node_changed(old, new)
         for key in self._evictions.affected(old, new):
             self.controller.queue.add(key)
-
-    def _all_offered(self) -> Amounts:
-        """What all nodes have together: summed anew after one of them changed its size."""
-        if self._offered is None:
-            self._offered = fit.offered(self._remote_nodes.store)
-        return self._offered
 
     def namespace_synced(self, namespace: HomeNamespace) -> None:
         """The namespace's ConfigMaps, Secrets and Services are known: its pods can go on. Or home
@@ -231,14 +221,15 @@ class Pods:
             remote = self._known(key)
             if remote is not None and naming.stands_for(remote, uid):
                 self._made(uid)
+            node = await self.admission.node(home, remote)
             state = State(
                 home,
                 remote,
                 ended=self._ended.get(uid),
                 making=uid in self._making,
                 confirmed=confirmed,
-                offered=self._all_offered(),
-                node=await self._node_for(home, remote),
+                offered=self.admission.offered(),
+                node=node,
                 refused=self._updates.refused_resize(remote) if remote is not None else None,
                 eviction=self._evictions.seconds_left(remote) if remote is not None else None,
             )
@@ -248,16 +239,6 @@ class Pods:
                 return any(type(action) is podplan.WriteStatus for action in actions)
             confirmed = await self._is_gone(key)
         raise Waiting("Undecided", f"pod {key} is neither here nor gone in the remote cluster")
-
-    async def _node_for(self, home: Object | None, remote: Object | None) -> Object | None:
-        """The virtual node that a pod is admitted to. Where a new pod does not select it as it was
-        last seen, home's API server is asked: labels may have come just before the pod."""
-        node = self.node()
-        if home is None or remote is not None or node is None or placing.selects(home, node):
-            return node
-        if once.was_handed_over(home) or is_deleting(home) or podstatus.is_terminal(home):
-            return node
-        return await self._home.get(NODES, name_of(node))
 
     async def _carry_out(self, key: Key, state: State, actions: list[Action]) -> None:
         """One after the other; an update that is refused does not keep the others back."""
