@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from e2e.conftest import Bridged
-from e2e.kubectl import get, get_one, wait_for
+from pathlib import Path
+
+from e2e import bridge as bridge_command
+from e2e.bridge import Bridge
+from e2e.conftest import Bridged, Limited, usual_options
+from e2e.kubectl import get, get_one, uids, wait_for
 from e2e.workloads import BUSYBOX, busybox
 
 _FOREIGN = f"""
@@ -111,3 +115,33 @@ def test_foreign_namespace_is_refused_unless_handed_over(bridged: Bridged) -> No
         bridged.kubectl("delete", "pod", "guest", "--timeout=60s")
     finally:
         bridged.remote.kubectl("delete", "namespace", namespace, "--wait=false")
+
+
+def test_pod_that_moves_between_virtual_nodes_waits_for_its_name(
+    bridged: Bridged, limited: Limited, tmp_path: Path
+) -> None:
+    """As a StatefulSet's that was force-deleted while the bridge of its first node was away."""
+    other = f"{bridged.node}-b"
+    bridge = Bridge(limited.home, limited.remote, tmp_path / "other.log", usual_options(other))
+    bridge.start()
+    try:
+        bridged.apply(busybox(other, "moved", "sleep 3600"))
+        bridged.kubectl("wait", "--for=condition=Ready", "pod/moved", "--timeout=60s")
+        assert bridge.stop() == 0
+        bridged.kubectl("delete", "pod", "moved", "--force", "--grace-period=0")
+        bridged.apply(busybox(bridged.node, "moved", "sleep 3600"))
+        wait_for(
+            lambda: _reason(bridged, "moved") == "RemotePodTerminating",
+            "it waits for the pod of the other node",
+        )
+        first = uids(bridged.remote_pods())["moved"]
+        pod = get_one(bridged.home, "pod", "moved", namespace=bridged.namespace)
+        assert f"virtual node {other}" in pod["status"]["message"]
+        bridge.start()
+        bridged.kubectl("wait", "--for=condition=Ready", "pod/moved", "--timeout=60s")
+        assert uids(bridged.remote_pods())["moved"] != first
+    finally:
+        bridge.kill()
+        leave = ("leave", "--name", other, "--yes", "--force", "--kubeconfig")
+        left = bridge_command.run(*leave, bridge.remote.kubeconfig, home=bridge.home)
+    assert left.returncode == 0, left.stderr

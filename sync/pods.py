@@ -425,7 +425,7 @@ class Pods:
         if uid_of(home) not in self._failed:
             self._failed.add(uid_of(home))
             return
-        reason = f"{error.side.capitalize()}ServerError"
+        reason = "HomeServerError" if error.side == "home" else "RemoteServerError"
         message = f"{error.side}: creating the pod failed: {error.message}"
         await self._refuse(key, home, reason, message, once_each=True)
 
