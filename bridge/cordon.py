@@ -2,7 +2,8 @@
 
 - A node that is as it should be already is not written.
 - `drain` cordons, and then evicts what is on the node as `bridge.drain` does. It needs the bridge
-  that serves the node, since nobody else ends its pods in the remote. The node stays cordoned.
+  that serves the node, since nobody else ends its pods in the remote. The node stays cordoned;
+  where pods take an option that is not set, it is not cordoned.
 - With ``dry_run`` nothing is written; home is asked whether it would take the change.
 """
 
@@ -12,14 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bridge import drain as draining
-from bridge.drain import is_daemon
+from bridge.drain import DrainOptions, DrainPlan, is_daemon
 from bridge.node import leaver
 from bridge.preflight.checks import PreflightError
 from bridge.status import gather
 from sync.kube.calls import MERGE_PATCH
 from sync.kube.client import KubeClient
-from sync.kube.resources import NODES, PODS
-from translators.types import Object, name_of, namespace_of, uid_of
+from sync.kube.errors import Forbidden, NotFound
+from sync.kube.resources import DAEMON_SETS, NODES, PODS
+from translators.types import Object, metadata, name_of, namespace_of, uid_of
 
 Told = Callable[[str], None]
 
@@ -33,7 +35,7 @@ class Drained:
     evicted: list[Object]
     """Pods that are off the node."""
     stay: list[Object]
-    """Pods of DaemonSets, which are left alone."""
+    """Pods of DaemonSets, and mirror pods."""
 
 
 async def cordon(home: KubeClient, name: str, *, wanted: bool, dry_run: bool) -> bool:
@@ -61,31 +63,62 @@ async def _cordon(home: KubeClient, node: Object, *, wanted: bool, dry_run: bool
 
 
 async def drain(
-    home: KubeClient, name: str, *, timeout: float, dry_run: bool, told: Told
+    home: KubeClient,
+    name: str,
+    *,
+    options: DrainOptions,
+    timeout: float,
+    dry_run: bool,
+    told: Told,
 ) -> Drained:
-    """Takes all pods off the node but those of DaemonSets. Raises PreflightError, where it cannot
-    or time is up, and KubeError."""
+    """Evicts the pods that ``options`` allow. Raises PreflightError, where it cannot or time is up,
+    and KubeError. Nothing is changed where pods are in the way."""
     node = await gather.node(home, name)
     if not await leaver.served_by(home, name):
         raise PreflightError(
             f"home: no bridge serves node {name}, so nobody would end its pods in the remote; "
             "start the bridge, or leave with `bridge leave --drain`, which ends them itself"
         )
+    plan = await _plan(home, name, options)
     changed = await _cordon(home, node, wanted=True, dry_run=dry_run)
-    if changed and not dry_run:
+    if dry_run:
+        return Drained(changed, plan.evict, plan.stay)
+    if changed:
         told(f"home: node {name} takes no new pods")
+    # Those that came before the node was cordoned.
+    plan = await _plan(home, name, options)
+    await draining.drain(
+        home,
+        plan.evict,
+        end=None,
+        timeout=timeout,
+        told=told,
+        grace_period=options.grace_period,
+        instead="`bridge uncordon` takes the node back into use",
+    )
+    return Drained(changed, plan.evict, plan.stay)
+
+
+async def _plan(home: KubeClient, name: str, options: DrainOptions) -> DrainPlan:
+    """Raises PreflightError where pods are in the way."""
     pods = (await home.list(PODS, fields=f"spec.nodeName={name}")).items
-    going = [it for it in pods if not is_daemon(it)]
-    if not dry_run:
-        await draining.drain(
-            home,
-            going,
-            end=None,
-            timeout=timeout,
-            told=told,
-            instead="`bridge uncordon` takes the node back into use",
-        )
-    return Drained(changed, going, [it for it in pods if is_daemon(it)])
+    plan = draining.plan(pods, options, orphans=await _orphans(home, pods))
+    plan.check(name)
+    return plan
+
+
+async def _orphans(home: KubeClient, pods: list[Object]) -> set[str]:
+    """The UIDs of pods whose DaemonSet is no more. One that may not be read counts as there."""
+    found = set()
+    for pod in filter(is_daemon, pods):
+        owner = next(it for it in metadata(pod)["ownerReferences"] if it.get("controller"))
+        try:
+            await home.get(DAEMON_SETS, owner["name"], namespace=namespace_of(pod))
+        except NotFound:
+            found.add(uid_of(pod))
+        except Forbidden:
+            continue
+    return found
 
 
 def named(pods: list[Object]) -> list[Object]:

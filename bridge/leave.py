@@ -197,7 +197,7 @@ async def _drain(
     async with drain.heartbeat(home, None if served else found.lease):
         await drain.drain(
             home,
-            found.pods,
+            drain.plan(found.pods, drain.ALL).evict,
             end=None if served else end,
             timeout=settings.timeout,
             told=told,

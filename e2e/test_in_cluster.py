@@ -172,6 +172,12 @@ def test_it_is_installed_changed_and_removed(installing: Install) -> None:
     assert dry.returncode == 0, dry.stderr
     assert "would be changed: spec.template.spec.containers[0].args" in dry.stderr
     assert uids(it.bridges()) == bridges
+    # Into another namespace: refused, and nothing is changed.
+    elsewhere = it.join("--namespace", f"{it.place}-b")
+    assert elsewhere.returncode == 1
+    assert f"is installed in namespace {it.place} (" in elsewhere.stderr
+    assert f"{it.place}-b" not in uids(get(it.home, "namespaces"))
+    assert uids(it.bridges()) == bridges
     whole = int(get_one(it.home, "node", it.node)["status"]["allocatable"]["pods"])
     rolled = it.join("--share", "0.5")
     assert rolled.returncode == 0, rolled.stderr

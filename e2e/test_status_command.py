@@ -213,7 +213,7 @@ def _out_of_use(bridged: Bridged) -> None:
     assert own(bridged)["cordoned"] is True
     (name,) = bridged.home.node_names
     bridge(bridged, "cordon", name, code=1)
-    drained = json.loads(bridge(bridged, "drain", bridged.node, "-o", "json"))
+    drained = json.loads(bridge(bridged, "drain", bridged.node, "--force", "-o", "json"))
     assert {it["name"] for it in drained["evicted"]} == {"web"}
     assert drained["changed"] is False
     assert not bridged.home_pods()

@@ -45,6 +45,23 @@ def uncordon(
 def drain(
     node: _Node,
     *,
+    force: Annotated[
+        bool, typer.Option("--force", help="Evict pods that no controller creates again, too.")
+    ] = False,
+    delete_emptydir_data: Annotated[
+        bool,
+        typer.Option(
+            "--delete-emptydir-data",
+            help="Evict pods with emptyDir volumes, whose data is lost, too.",
+        ),
+    ] = False,
+    ignore_daemonsets: Annotated[
+        bool, typer.Option(help="Leave pods of DaemonSets, rather than refuse to drain.")
+    ] = True,
+    grace_period: Annotated[
+        int,
+        typer.Option(help="Seconds that pods have to end; -1 for each pod's own.", min=-1),
+    ] = -1,
     timeout: Annotated[
         float, typer.Option(help="The longest wait for pods to go, in seconds.", min=1)
     ] = 600.0,
@@ -55,8 +72,9 @@ def drain(
 ) -> None:
     """Cordon a virtual node and evict its pods, as PodDisruptionBudgets allow it.
 
-    Pods of DaemonSets stay. The bridge must serve the node. Where it fails or is interrupted, the
-    node stays cordoned; drain again to go on, or uncordon it.
+    As `kubectl drain`: pods without a controller and pods with emptyDir volumes take an option, and
+    nothing is evicted without it. Pods of DaemonSets stay. The bridge must serve the node. Where it
+    fails or is interrupted, the node stays cordoned; drain again to go on, or uncordon it.
     """
     from bridge.cli.running import run, step
 
@@ -64,12 +82,19 @@ def drain(
 
     async def command(_: asyncio.Event) -> None:
         from bridge import cordon as cordoning
+        from bridge.drain import DrainOptions
         from bridge.preflight.checks import connected, explained
 
+        options = DrainOptions(
+            force=force,
+            delete_emptydir_data=delete_emptydir_data,
+            ignore_daemonsets=ignore_daemonsets,
+            grace_period=grace_period if grace_period >= 0 else None,
+        )
         async with connected(home, side="home", told=lambda _: None) as client:
             with explained("home"):
                 done = await cordoning.drain(
-                    client, node, timeout=timeout, dry_run=dry_run, told=step
+                    client, node, options=options, timeout=timeout, dry_run=dry_run, told=step
                 )
         data: Object = {
             "node": node,

@@ -1,7 +1,8 @@
 """Puts an installation into home: what is missing is made, what differs is changed, once each.
 
 By server-side apply, so that what others have set in fields that are not ours stays. Applying the
-same again changes nothing and says so. A namespace that is there is left as it is. With ``dry``
+same again changes nothing and says so. One virtual node has one installation: another namespace
+than that of an existing one is refused. A namespace that is there is left as it is. With ``dry``
 home is asked what it would do, and keeps nothing of it. What an earlier one had and this has not is
 removed (rights, a NetworkPolicy, a webhook); bindings of single namespaces stay, since `bridge rbac
 namespace` makes such too.
@@ -10,18 +11,23 @@ namespace` makes such too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 from bridge.install import installation
 from bridge.install.kinds import KINDS, resource_of
+from bridge.preflight.checks import PreflightError
 from sync.kube.client import KubeClient
 from sync.kube.errors import NotFound
 from sync.kube.resources import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
+    DEPLOYMENTS,
     NAMESPACES,
     NETWORK_POLICIES,
     ROLES,
+    SECRETS,
+    SERVICE_ACCOUNTS,
     Resource,
 )
 from translators.types import Object, name_of, namespace_of, uid_of
@@ -43,7 +49,9 @@ Change = Literal["created", "changed", "unchanged", "removed"]
 async def apply(
     home: KubeClient, wanted: Sequence[Object], *, node: str, dry: bool, told: Told
 ) -> list[tuple[Change, Object]]:
-    """Applies them in their order; a line for each that is not as it was. Raises KubeError."""
+    """Applies them in their order; a line for each that is not as it was. Raises KubeError, and
+    PreflightError where the node's bridge is installed in another namespace."""
+    await _check_place(home, wanted, node)
     done: list[tuple[Change, Object]] = []
     for obj in wanted:
         change, paths = await _apply_one(home, obj, dry=dry)
@@ -58,6 +66,30 @@ async def apply(
                 resource, name_of(obj), namespace=namespace_of(obj) or None, uid=uid_of(obj)
             )
     return done
+
+
+async def _check_place(home: KubeClient, wanted: Sequence[Object], node: str) -> None:
+    """An installation in another namespace would lose its permissions, which are bound to one
+    account, and keep its Deployment and the remote's credential.
+
+    Where it is, its ClusterRoleBindings say: they are cluster-scoped, so no tenant writes them.
+    """
+    name = installation.instance_name(node)
+    here = {namespace_of(it) for it in wanted if it["kind"] == DEPLOYMENTS.kind}
+    bindings = await home.list(CLUSTER_ROLE_BINDINGS, labels=installation.selector(node))
+    subjects = [who for it in bindings.items for who in it.get("subjects") or ()]
+    accounts = [it for it in subjects if it.get("kind") == SERVICE_ACCOUNTS.kind]
+    for namespace in sorted({str(it.get("namespace") or "") for it in accounts} - here - {""}):
+        for resource in (DEPLOYMENTS, SECRETS):
+            with suppress(NotFound):
+                await home.get(resource, name, namespace=namespace)
+                raise PreflightError(
+                    f"home: the bridge of node {node} is installed in namespace {namespace} "
+                    f"({resource.kind} {namespace}/{name}); nothing was changed. Join with "
+                    f"--namespace {namespace} to change it. To move it, remove it first: `bridge "
+                    f"leave --name {node}`, or `kubectl delete deployment,secret -n {namespace} -l "
+                    f"{installation.selector(node)}`, which leaves the pods of the node running"
+                )
 
 
 async def _apply_one(home: KubeClient, obj: Object, *, dry: bool) -> tuple[Change, list[str]]:

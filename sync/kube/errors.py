@@ -81,6 +81,10 @@ class Forbidden(ApiError):
     """403: the credential is known but may not do this, or admission refused it."""
 
 
+class NamespaceTerminating(Forbidden):
+    """403 with the cause NamespaceTerminating: the object's namespace is being deleted."""
+
+
 class NotFound(ApiError):
     """404: no such object, namespace or kind."""
 
@@ -152,6 +156,8 @@ def from_status(
     cls = _BY_CODE.get(code, ServerError if code >= 500 else ApiError)
     if code == 409 and reason == "AlreadyExists":
         cls = AlreadyExists
+    elif code == 403 and _has_cause(status, "reason", "NamespaceTerminating"):
+        cls = NamespaceTerminating
     elif code == 422 and _has_cause(status, "field", "metadata.uid"):
         cls = Replaced
     elif reason == "Expired" or _has_cause(status, "reason", "ResourceVersionTooLarge"):

@@ -13,6 +13,7 @@ import yaml
 
 from bridge import cordon, eventlist
 from bridge.cordon import Drained
+from bridge.drain import DrainOptions
 from bridge.preflight import checks
 from bridge.preflight.checks import PreflightError
 from bridge.status import gather, local
@@ -177,7 +178,13 @@ def test_drain(invoke: Invoke, home: Home) -> None:
         "node remote drained",
     ]
     assert done.stderr == "✓ home: a step\n"
-    assert home.asked[-1] == ("remote", {"timeout": 5.0, "dry_run": False})
+    defaults = {"options": DrainOptions(), "timeout": 5.0, "dry_run": False}
+    assert home.asked[-1] == ("remote", defaults)
+    flags = ("--force", "--delete-emptydir-data", "--no-ignore-daemonsets", "--grace-period", "3")
+    invoke("drain", "remote", *flags)
+    assert home.asked[-1][1]["options"] == DrainOptions(
+        force=True, delete_emptydir_data=True, ignore_daemonsets=False, grace_period=3
+    )
     assert json.loads(invoke("drain", "remote", "--dry-run", "-o", "json").stdout) == {
         "node": "remote",
         "cordoned": True,

@@ -141,6 +141,42 @@ async def test_a_webhook_that_is_asked_for_no_more_goes_as_a_whole(home: Home) -
     assert home.there() == before
 
 
+@pytest.mark.parametrize("left", ["all", "the credential"])
+async def test_a_join_into_another_namespace_than_the_installation_is_refused(
+    home: Home, left: str
+) -> None:
+    await home.apply()
+    if left == "the credential":
+        home.two.home.remove(DEPLOYMENTS, WANTED.name, WHERE)
+    before = {kind.plural: home.two.home.objects(kind) for kind in KINDS}
+    for dry in (True, False):
+        with pytest.raises(PreflightError) as caught:
+            await home.apply(replace(WANTED, namespace="elsewhere"), dry=dry)
+    assert f"is installed in namespace {WHERE} (" in str(caught.value)
+    assert f"bridge leave --name {NODE}" in str(caught.value)
+    assert {kind.plural: home.two.home.objects(kind) for kind in KINDS} == before
+    assert home.told == []
+
+
+async def test_an_installation_whose_deployment_and_secret_were_deleted_can_be_moved(
+    home: Home,
+) -> None:
+    await home.apply()
+    home.two.home.remove(DEPLOYMENTS, WANTED.name, WHERE)
+    home.two.home.remove(SECRETS, WANTED.name, WHERE)
+    await home.apply(replace(WANTED, namespace="elsewhere"))
+    assert home.two.home.get(DEPLOYMENTS, WANTED.name, "elsewhere")
+
+
+async def test_objects_of_a_tenant_with_the_installations_labels_do_not_refuse_a_join(
+    home: Home,
+) -> None:
+    meta = {"name": WANTED.name, "namespace": "default", "labels": installation.labels(NODE)}
+    home.two.home.put({"apiVersion": "v1", "kind": "Secret", "metadata": meta})
+    await home.apply()
+    assert home.two.home.get(DEPLOYMENTS, WANTED.name, WHERE)
+
+
 async def test_a_namespace_that_is_there_stays_as_it_is(home: Home) -> None:
     theirs: Object = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": WHERE}}
     home.two.home.put(theirs)

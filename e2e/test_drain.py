@@ -1,0 +1,83 @@
+"""`bridge drain`: which pods it evicts, and what it does with those that cannot be evicted."""
+
+from __future__ import annotations
+
+import subprocess
+
+from e2e import bridge as bridge_command
+from e2e.conftest import Bridged
+from e2e.kubectl import get_one, uids
+from e2e.workloads import BUSYBOX, busybox
+
+#: A Deployment whose pod has an emptyDir volume.
+SCRATCH = f"""
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: scratch}}
+spec:
+  selector: {{matchLabels: {{app: scratch}}}}
+  template:
+    metadata: {{labels: {{app: scratch}}}}
+    spec:
+      nodeSelector: {{kubernetes.io/hostname: THE-NODE}}
+      tolerations: [{{key: cluster-bridge.io/virtual-node, operator: Exists}}]
+      terminationGracePeriodSeconds: 2
+      volumes: [{{name: scratch, emptyDir: {{}}}}]
+      containers:
+        - name: main
+          image: {BUSYBOX}
+          command: [sh, -c, "sleep 3600"]
+          volumeMounts: [{{name: scratch, mountPath: /scratch}}]
+"""
+
+
+def _drain(bridged: Bridged, *args: str) -> subprocess.CompletedProcess[str]:
+    return bridge_command.run("drain", bridged.node, *args, home=bridged.home)
+
+
+def test_a_drain_takes_the_options_of_kubectl_and_finishes_the_pods_that_it_can(
+    bridged: Bridged,
+) -> None:
+    bridged.apply(SCRATCH.replace("THE-NODE", bridged.node))
+    bridged.apply(busybox(bridged.node, "bare", "sleep 3600"))
+    bridged.apply(busybox(bridged.node, "two-budgets", "sleep 3600"))
+    bridged.kubectl("rollout", "status", "deployment/scratch", "--timeout=90s")
+    bridged.kubectl("wait", "--for=condition=Ready", "pod", "--all", "--timeout=90s")
+    before = uids(bridged.remote_pods())
+
+    refused = _drain(bridged)
+    assert refused.returncode == 1
+    for why in (
+        f"{bridged.namespace}/bare",
+        f"{bridged.namespace}/scratch-",
+        "--force evicts them",
+        "--delete-emptydir-data evicts them",
+    ):
+        assert why in refused.stderr
+    refused = _drain(bridged, "--force")
+    assert refused.returncode == 1
+    assert f"{bridged.namespace}/bare" not in refused.stderr
+    assert uids(bridged.remote_pods()) == before
+    assert not get_one(bridged.home, "node", bridged.node)["spec"].get("unschedulable")
+
+    # The API server refuses to evict a pod that two budgets select.
+    for name in ("one", "other"):
+        bridged.kubectl(
+            *("create", "pdb", name, "--selector=app=two-budgets", "--max-unavailable=1")
+        )
+    drained = _drain(bridged, "--force", "--delete-emptydir-data", "--timeout", "120")
+    assert drained.returncode == 1
+    assert f"1 pod(s) could not be evicted ({bridged.namespace}/two-budgets: " in drained.stderr
+    assert "more than one PodDisruptionBudget" in drained.stderr
+    assert uids(bridged.remote_pods()) == {"two-budgets": before["two-budgets"]}
+
+    # A single budget that allows nothing is waited for.
+    bridged.kubectl("delete", "pdb", "one", "other")
+    bridged.kubectl("create", "pdb", "strict", "--selector=app=two-budgets", "--min-available=1")
+    kept = _drain(bridged, "--force", "--timeout", "6")
+    assert kept.returncode == 1
+    assert f"1 pod(s) are kept ({bridged.namespace}/two-budgets: " in kept.stderr
+    bridged.kubectl("delete", "pdb", "strict")
+    drained = _drain(bridged, "--force", "--grace-period", "1")
+    assert drained.returncode == 0, drained.stderr
+    assert not bridged.remote_pods()
