@@ -108,7 +108,7 @@ def test_two_scrape_jobs_of_one_bridge_make_one_alert(alert: dict[str, Any]) -> 
             assert part.func.name == "absent"
             continue
         assert isinstance(part, promql_parser.AggregateExpr), alert["expr"]
-        labels = set(part.modifier.labels)
+        labels = set(part.modifier.labels if part.modifier else ())
         assert "job" not in labels
         assert labels & {"instance", "node", *UP}
 
