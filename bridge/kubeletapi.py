@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -35,7 +36,7 @@ from sync.informer import Informer
 from sync.kube.client import KubeClient
 from sync.store import Key
 from translators import naming, references
-from translators.types import Object, name_of, namespace_of, uid_of
+from translators.types import Object, condition_of, metadata, name_of, namespace_of, uid_of
 
 #: Seconds for open exec, log and port-forward streams to end after the stop.
 STREAMS_SECONDS = 3.0
@@ -75,8 +76,19 @@ class Directory:
             origin = naming.origin(remote)
             node = str((remote.get("spec") or {}).get("nodeName") or "")
             if origin is not None and node:
-                found.append(Placed(origin, namespace_of(remote), name_of(remote), node))
+                name = namespace_of(remote), name_of(remote)
+                found.append(Placed(origin, *name, node, _placed_at(remote)))
         return found
+
+
+def _placed_at(remote: Object) -> int:
+    """When the remote's scheduler bound the pod, in milliseconds; 0 where that is not known."""
+    scheduled = condition_of(remote, "PodScheduled").get("lastTransitionTime")
+    try:
+        moment = datetime.fromisoformat(scheduled or metadata(remote)["creationTimestamp"])
+    except (KeyError, TypeError, ValueError):
+        return 0
+    return round(moment.timestamp() * 1000)
 
 
 class Around(TypedDict):

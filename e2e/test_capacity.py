@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -101,7 +102,15 @@ def test_the_options_bound_what_is_offered(bridged: Bridged) -> None:
         assert (found["cpu"], found["pods"]) == (2000, 7)
         assert (found["example.com/gpu"], found["hugepages-2Mi"]) == (2, 2**25)
         status = _node(bridged)["status"]
-        assert (status["capacity"]["cpu"], status["capacity"]["example.com/gpu"]) == ("2", "4")
+        has = requests.of_list(status["capacity"])
+        both = (
+            requests.of_list(theirs["status"]["capacity"])["cpu"] + requests.of_list(LARGE)["cpu"]
+        )
+        assert (has["cpu"], has["example.com/gpu"]) == (both, 4), (
+            "what is there, not what is offered"
+        )
+        shown = bridge_command.run("status", bridged.node, home=bridged.home).stdout
+        assert re.search(rf"cpu: \S+ of 2 \(.*; the remote has {both // 1000}$", shown, re.M), shown
         name = f"large-{bridged.namespace}"
         with _foreign(
             bridged, "gpu", node=name, **{"example.com/gpu": "2", "hugepages-2Mi": "4Mi"}

@@ -96,7 +96,7 @@ def _tells_all(bridged: Bridged) -> None:
     assert own(bridged).keys() == found.keys()
     text = bridge(bridged, "status")
     assert f"{bridged.node}: Ready\n" in text
-    assert "\n    cpu: 100m of " in text
+    assert "\n    cpu: 0.1 of " in text
     assert f"{bridged.namespace}/reads-the-node: FieldRefused" in text
     assert "\x1b" not in text
     (name,) = bridged.home.node_names

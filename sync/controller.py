@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
 
+#: How a reconcile can end: in order, for `Waiting`, for `KubeError`, or for any other exception.
+RESULTS = ("success", "waiting", "failure", "defect")
 #: Seconds for which a controller's workers hold the loop at most, one after the other, before
 #: answers that have come meanwhile are read: a part of what a pod on an idle bridge takes.
 SLICE = 0.005
@@ -78,8 +80,9 @@ class Controller(Generic[K]):
         self._on_defect = on_defect
         self._workers = workers
         self._failing: set[K] = set()
-        self.results: Counter[str] = Counter()
-        """How reconciles ended: success, waiting (`Waiting`), failure (`KubeError`) or defect."""
+        # From 0 on: a series that first appears with the value 1 is no increase to Prometheus.
+        self.results: Counter[str] = Counter(dict.fromkeys(RESULTS, 0))
+        """How reconciles ended (`RESULTS`)."""
         self.worked = Histogram()
         """How long they took."""
         # By worker: when it began with the key that it has; 0 where it has none.

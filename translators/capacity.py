@@ -16,7 +16,7 @@ Every resource that a node names is offered, GPUs and huge pages included. The s
 4. At most ``Limits.caps``, and at most what quotas leave (`translators.quota`): bounds come last,
    so that they mean what they say.
 
-``capacity`` is the sum of what the nodes that count have, at most ``Limits.caps``.
+``capacity`` is the sum of what the nodes that count have, whatever of it is offered.
 
 Pods of ours on a node that counts no more (a cordoned one) are still subtracted by home's
 scheduler: until they have left it, the virtual node offers too little rather than too much.
@@ -104,7 +104,7 @@ def offered(
         for resource, amount in free.items()
     }
     return Capacity(
-        capacity=_printed(_at_most(has, limits.caps)),
+        capacity=_printed(has),
         allocatable=_printed(_at_most(_at_most(allocatable, limits.caps), quota)),
         nodes=nodes,
     )

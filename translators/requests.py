@@ -94,11 +94,16 @@ def amount(resource: str, quantity: str) -> int:
     return _whole(resource, ceil(parse(quantity) * 1000))
 
 
+def is_in_bytes(resource: str) -> bool:
+    """Whether amounts of the resource are bytes."""
+    return resource in _IN_BYTES or resource.startswith(HUGE_PAGES)
+
+
 def printed(resource: str, amount: int) -> str:
     """The canonical quantity: ``1500m``, ``3Gi``, ``110``."""
     if resource == CPU:
         return render(Fraction(amount, 1000))
-    return render(Fraction(amount), binary=resource in _IN_BYTES or resource.startswith(HUGE_PAGES))
+    return render(Fraction(amount), binary=is_in_bytes(resource))
 
 
 # -- thousandths: an API server keeps nothing finer (SetDefaults_ResourceList) ---------------

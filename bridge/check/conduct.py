@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
-from bridge.check import clusters, network, node, workloads
+from bridge.check import certificate, clusters, network, node, workloads
 from bridge.check.finding import Finding, Report, Where, error, info, report, warning
 from bridge.check.reach import Reached, reached
 from bridge.check.subject import Probe, Subject
@@ -22,7 +22,7 @@ from bridge.preflight.checks import PreflightError
 from bridge.remoteref import remote_of
 from bridge.settings import JoinSettings, NetworkChoice
 from sync.kube.client import KubeClient
-from sync.kube.errors import Forbidden, KubeError, NotFound
+from sync.kube.errors import Forbidden, KubeError, NotFound, Side
 from sync.kube.kubeconfig import KubeconfigRef
 from sync.kube.resources import NODES
 from translators.naming import dns_label
@@ -33,7 +33,13 @@ PROBE = 12.0
 #: Seconds between one check and the next, where somebody waits until all is well.
 AGAIN = 2.0
 
-PROBES = (*clusters.PROBES, *node.PROBES, *network.PROBES, *workloads.PROBES)
+PROBES = (
+    *clusters.PROBES,
+    *node.PROBES,
+    *certificate.PROBES,
+    *network.PROBES,
+    *workloads.PROBES,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +165,17 @@ def _where(probe: Probe) -> Where:
 def _unknown(of: str, problem: Exception, side: Where) -> Finding:
     """A look that did not end: that says nothing of what it was to see."""
     if isinstance(problem, Forbidden):
-        return warning(of, problem.side, f"not checked, the credential may not: {problem.message}")
+        said = f"not checked, the credential may not: {problem.message}"
+        return warning(of, problem.side, said, f"check again with {_allowed(problem.side)}")
+    again = "check again; `kubectl get --raw /readyz` there says how the API server is"
     if isinstance(problem, KubeError):
-        return warning(of, problem.side, f"not checked: {problem.message}")
-    return warning(of, side, f"not checked: no answer in {PROBE:.0f} s")
+        return warning(of, problem.side, f"not checked: {problem.message}", again)
+    return warning(of, side, f"not checked: no answer in {PROBE:.0f} s", again)
+
+
+def _allowed(side: Side) -> str:
+    option = "--home-kubeconfig" if side == "home" else "--kubeconfig"
+    return f"a credential that has this permission ({option}), or have it granted"
 
 
 async def until_well(

@@ -173,7 +173,8 @@ _CHECKS = (
         "kubectl logs, exec and port-forward go from home's API server to the bridge's address and "
         "port. Of a node that exists this is tried through that API server "
         "(`/api/v1/nodes/NAME/proxy/healthz`). Before a join there is no node to try it with: only "
-        "the address is told.",
+        "the address is told. An API server with --kubelet-certificate-authority verifies the "
+        "certificate: what it says of one that it rejects is in the finding.",
         "see that home's API server can reach that address and port (firewalls, NAT, an address of "
         "another network); join with --address and --port",
     ),
@@ -197,7 +198,8 @@ _CHECKS = (
         "BRG404",
         "Somebody else vouches for the serving certificate",
         "One that the bridge signed itself does for API servers that do not check, which is the "
-        "default. Those with --kubelet-certificate-authority refuse it.",
+        "default. Those with --kubelet-certificate-authority refuse it: an error where BRG401 "
+        "shows that home's API server is one of them.",
         "where home's API server checks, join with --serving-certificate csr or --tls-cert-file",
     ),
     Check(

@@ -75,16 +75,17 @@ class ActiveStreams:
         """How many are open now, by kind: logs, exec, attach, portforward, run."""
         self.bytes: Counter[tuple[str, Direction]] = Counter()
         """How many bytes streams have carried so far, by kind and direction."""
-        self._limit = limit
+        self.limit = limit
+        """How many may be open at once, of all kinds and namespaces."""
         self._open: set[Stream] = set()
 
     @contextmanager
     def one(self, kind: str, end: Callable[[], object]) -> Iterator[Stream]:
         """Counts one while it lasts. Raises Refusal (429) when there are as many as may be."""
-        if len(self._open) >= self._limit:
+        if len(self._open) >= self.limit:
             raise Refusal(
                 429,
-                f"the bridge has {self._limit} streams open, as many as it may; end some of them "
+                f"the bridge has {self.limit} streams open, as many as it may; end some of them "
                 "(logs that are followed, exec, attach, port-forward) and try again",
                 headers={"Retry-After": _RETRY_AFTER},
             )

@@ -28,6 +28,8 @@ class Placed:
     name: str
     node: str
     """The remote's node; whoever else there has a pod of this name has another."""
+    since: int = 0
+    """When the remote's scheduler placed it, in milliseconds since 1970; 0: unknown."""
 
 
 class PodDirectory(Protocol):

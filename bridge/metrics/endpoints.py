@@ -14,14 +14,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import orjson
 from aiohttp import web
 
-from bridge.kubelet.directory import PodDirectory
+from bridge.kubelet.directory import Placed, PodDirectory
 from bridge.kubelet.refusals import Refusal
 from bridge.kubelet.reviews import Remembered
 from bridge.kubelet.routing import Call, Route
@@ -124,17 +124,19 @@ class Metrics:
     async def _ask_resource(self) -> bytes:
         path = "/metrics/resource"
         pods = self._directory.placed()
-        present = {pod.home.uid for pod in pods}
+        present, now = _present(pods), round(self._clock() * 1000)
         if self._source == "kubelets":
             told = await self._kubelets.ask(path, pods, _read_resource)
             parts = [part.families for part in told.parts]
-            self.usage.count((it for part in told.parts for it in part.usage), present=present)
+            self.usage.count(
+                (it for part in told.parts for it in part.usage), present=present, now=now
+            )
             failed = told.failed > 0
         else:
             counted = await self._api.ask()
             failed = counted is None
             parts = [] if counted is None else [rates.families(counted)]
-            self.usage.count((pod.usage() for pod in counted or ()), present=present)
+            self.usage.count((pod.usage() for pod in counted or ()), present=present, now=now)
         self._scraped(path, failed=failed)
         if parts or not failed:
             parts.append(self._node())
@@ -142,7 +144,7 @@ class Metrics:
 
     async def _ask_summary(self, *, short: bool) -> bytes:
         path = "/stats/summary"
-        pods = self._directory.placed()
+        pods, now = self._directory.placed(), round(self._clock() * 1000)
         if self._source == "kubelets":
             query = {"only_cpu_and_memory": "true"} if short else None
             told = await self._kubelets.ask(path, pods, _read_summary, query=query)
@@ -154,13 +156,13 @@ class Metrics:
             if counted is None:
                 raise Refusal(503, "the remote's metrics API does not answer")
             found = rates.statistics(counted)
-        self.usage.count(usages(found), present={pod.home.uid for pod in pods})
+        self.usage.count(usages(found), present=_present(pods), now=now)
         whole = summary(
             found,
             node=self._node_name,
             usage=self.usage,
             since=self._since,
-            now=round(self._clock() * 1000),
+            now=now,
         )
         return await asyncio.to_thread(orjson.dumps, whole)
 
@@ -222,6 +224,10 @@ def _read_summary(body: bytes, pods: Mapping[RemoteName, Origin]) -> list[Object
 
 def _samples(families: Families, name: str) -> Iterator[Sample]:
     return exposition.read(families.get(name, exposition.Family()))
+
+
+def _present(pods: Iterable[Placed]) -> dict[str, int]:
+    return {pod.home.uid: pod.since for pod in pods}
 
 
 def _pod(labels: Mapping[str, str]) -> tuple[str, str]:

@@ -4,9 +4,11 @@ Not what the remote's machines use: others work there too, and `kubectl top node
 what the node offers, which is what is left for us.
 
 The CPU counter never falls. Each pod adds what it has used since its last sample; a pod whose
-counter fell began anew, and a sample that is not newer than the last one adds nothing. What pods
-had used before they were first asked about is not counted, unless they came after that, so that no
-start of the bridge shows as a leap; `note` and `go_on` carry the sum from one bridge to the next.
+counter fell began anew, and a sample that is not newer than the last one adds nothing. The first
+sample of a pod counts whole only where the pod was placed on a node of the remote after the answer
+before the one that first had it: no start of the bridge shows as a leap, and no pod whose listing
+comes late or that is listed again after a gap. `note` and `go_on` carry the sum from one bridge to
+the next.
 Where nothing is used both numbers are not quite zero
 (`NOTHING_SECONDS`, `NOTHING_BYTES`): metrics-server takes zero for missing and drops the node.
 """
@@ -14,11 +16,14 @@ Where nothing is used both numbers are not quite zero
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 NOTHING_SECONDS = 0.001
 NOTHING_BYTES = 1
+#: Milliseconds by which the clocks of the bridge and of the remote may differ: so much of a pod's
+#: use can count twice where the pod is listed again right after it was placed.
+CLOCKS_APART = 10_000
 
 
 class PodUsage(NamedTuple):
@@ -41,7 +46,10 @@ class NodeUsage:
         """When the newest of the pods' samples was taken; None where no pod has one."""
         self._went_on = False
         self._last: dict[str, tuple[float, int]] = {}
-        self._before: Set[str] | None = None
+        # Pods that are there, and whether their first sample counts whole.
+        self._known: dict[str, bool] = {}
+        # When the answer before was put together; None where there was none.
+        self._answered: int | None = None
 
     def note(self) -> str:
         """The sum, for the next bridge."""
@@ -60,16 +68,22 @@ class NodeUsage:
         if self._went_on:
             self.cpu_seconds = max(self.cpu_seconds, before)
             self._last.clear()
-            self._before = None
+            self._known.clear()
+            self._answered = None
         else:
             self.cpu_seconds += before
         self._went_on = True
 
-    def count(self, samples: Iterable[PodUsage], *, present: Set[str]) -> None:
-        """Takes up an answer. ``present`` are the UIDs of all pods that are there: those that do
-        not answer are not forgotten."""
-        if self._before is None:
-            self._before = present
+    def count(self, samples: Iterable[PodUsage], *, present: Mapping[str, int], now: int) -> None:
+        """Takes up an answer that is put together ``now``, in milliseconds since 1970.
+
+        ``present`` has all pods that are there, and when each was placed on a node of the remote:
+        those that do not answer are not forgotten.
+        """
+        before = math.inf if self._answered is None else self._answered - CLOCKS_APART
+        for uid, placed in present.items():
+            self._known.setdefault(uid, placed >= before)
+        self._answered = now
         newest: int | None = None
         memory = 0.0
         for sample in samples:
@@ -78,14 +92,15 @@ class NodeUsage:
             self.cpu_seconds += self._used(sample)
         self.memory_bytes = max(memory, NOTHING_BYTES)
         self.milliseconds = newest
-        for gone in self._last.keys() - present:
-            del self._last[gone]
+        for gone in self._known.keys() - present.keys():
+            del self._known[gone]
+            self._last.pop(gone, None)
 
     def _used(self, sample: PodUsage) -> float:
         last = self._last.get(sample.uid)
         if last is None:
             self._last[sample.uid] = sample.cpu_seconds, sample.milliseconds
-            return 0.0 if sample.uid in (self._before or ()) else sample.cpu_seconds
+            return sample.cpu_seconds if self._known.get(sample.uid) else 0.0
         seconds, at = last
         if sample.milliseconds <= at:
             return 0.0

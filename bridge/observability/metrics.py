@@ -37,6 +37,9 @@ from translators.exposition import CONTENT_TYPE
 #: All that a pod's ``status.phase`` can be: a phase that no pod is in is 0, not missing.
 PHASES = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
 SIDES = ("home", "remote")
+#: What an alert counts is there from the beginning: to Prometheus a series that first appears with
+#: the value 1 is no increase.
+_THROTTLED = {(method, "429"): 0 for method in ("GET", "POST", "PATCH", "DELETE")}
 
 
 class Exporter:
@@ -191,7 +194,7 @@ class Parts(Collector):
             {
                 (side, *key): count
                 for side, it in measures.items()
-                for key, count in it.answered.items()
+                for key, count in (_THROTTLED | it.answered).items()
             },
         )
         yield histogram(
@@ -333,6 +336,12 @@ class Parts(Collector):
             "Open streams of the kubelet API.",
             ("kind",),
             {(kind,): count for kind, count in self._server.streams.counts.items()},
+        )
+        yield gauge(
+            "bridge_kubelet_streams_limit",
+            "Streams that may be open at once, of all kinds: fewer with few open files.",
+            (),
+            {(): self._server.streams.limit},
         )
         yield counter(
             "bridge_stream_bytes",

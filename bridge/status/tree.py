@@ -10,12 +10,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from translators import requests
+from translators.quantity import QuantityError
 from translators.types import Object
 
 Tone = Literal["", "good", "warn", "bad", "dim"]
 
 #: Conditions that say something bad when they are not False; Ready is the other way round.
 _GOOD = ("Ready",)
+#: The smallest amount of a unit that is shown.
+_LEAST = 0.01
 _UNITS = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 #: Errors that are shown; the others are counted.
 ERRORS = 5
@@ -100,10 +104,9 @@ def _resources(status: Object) -> Branch | None:
     for name, it in (status.get("resources") or {}).items():
         if it["capacity"] == it["allocatable"] == "0" and it["requested"] in ("0", None):
             continue
-        used = "?" if it["requested"] is None else _short(it["requested"])
         percent = it["requestedPercent"]
         part = "" if percent is None else f" ({percent} %)"
-        offered, has = _short(it["allocatable"]), _short(it["capacity"])
+        used, offered, has = _alike(name, it["requested"], it["allocatable"], it["capacity"])
         said = f"{used} of {offered}{part}; the remote has {has}"
         below.append(Branch(name, said, "warn" if (percent or 0) >= 100 else ""))
     return Branch("capacity and use", below=tuple(below)) if below else None
@@ -211,13 +214,26 @@ def lasting(seconds: float) -> str:
     return f"{max(int(seconds), 0)}s"
 
 
-def _short(quantity: str) -> str:
-    """A canonical quantity in few digits: ``24632884Ki`` as ``23.5Gi``."""
-    if not quantity.endswith("i"):
-        return quantity
-    value = float(quantity[:-2]) * 1024 ** _UNITS.index(quantity[-2:])
-    power = max(at for at in range(len(_UNITS)) if value >= 1024**at)
-    return f"{value / 1024**power:.1f}".removesuffix(".0") + _UNITS[power]
+def _alike(resource: str, *quantities: str | None) -> list[str]:
+    """Amounts of one resource in one unit, that of the largest, in few digits; "?" for None."""
+    scale = 1000 if resource == requests.CPU else 1
+    try:
+        amounts = [None if it is None else requests.amount(resource, it) for it in quantities]
+    except QuantityError:  # A bridge of another version, or nobody that we know, says so.
+        return ["?" if it is None else it for it in quantities]
+    most = max(it for it in (*amounts, 0) if it is not None)
+    power = 0
+    if requests.is_in_bytes(resource):
+        power = max((at for at in range(len(_UNITS)) if most >= 1024**at), default=0)
+    unit = scale * 1024**power
+    return ["?" if it is None else _digits(it / unit) + _UNITS[power] * bool(it) for it in amounts]
+
+
+def _digits(value: float) -> str:
+    """At most two decimals; what is too small for them is not nothing."""
+    if 0 < value < _LEAST:
+        return f"<{_LEAST}"
+    return f"{value:.2f}".rstrip("0").removesuffix(".")
 
 
 def text(branch: Branch, depth: int = 0) -> str:

@@ -135,3 +135,35 @@ async def test_a_remote_that_is_away_is_not_up(two: Clusters) -> None:
                 found = await metrics(session)
         assert value(found, "bridge_up", side="home") == 1
         assert value(found, "bridge_watch_failures_total", side="remote") > 0
+
+
+async def test_series_that_alerts_count_are_there_before_anything_happens(two: Clusters) -> None:
+    """To Prometheus a series that first appears with the value 1 is no increase."""
+    async with joined(two) as run, caller(run) as session:
+        found = await metrics(session)
+    reconciles = {
+        (it.labels["name"], it.labels["result"]) for it in found["bridge_reconciles"].samples
+    }
+    names = {name for name, _ in reconciles}
+    assert {"pods", "mirror", "tokens", "events"} <= names
+    assert reconciles == {
+        (name, result) for name in names for result in ("success", "waiting", "failure", "defect")
+    }
+    for name, label in _counted():
+        series = found[name.removesuffix(_TOTAL)].samples
+        for key, values in label.items():
+            assert values <= {it.labels[key] for it in series}, f"{name} {key}"
+
+
+def _counted() -> list[tuple[str, dict[str, set[str]]]]:
+    """The counters that alerts select by label, and the values that they name."""
+    rules = (DOCUMENT.parents[1] / "manifests" / "monitoring" / "rules.yaml").read_text()
+    return [
+        (name, {key: set(values.split("|"))})
+        for name, key, values in re.findall(r'(bridge_\w+_total)\{(\w+)=~?"([^"]+)"\}', rules)
+    ]
+
+
+async def test_the_limit_of_streams_is_served(two: Clusters) -> None:
+    async with joined(two) as run, caller(run) as session:
+        assert value(await metrics(session), "bridge_kubelet_streams_limit") == 1000

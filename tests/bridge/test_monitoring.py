@@ -21,6 +21,8 @@ _ROW = re.compile(r"\| `(\w+)` \| (\w+) \| (.*?) \| (.*?) \|")
 PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes"}
 #: What Prometheus gives each series.
 TARGET = {"job", "instance"}
+#: The label that podTargetLabels of the ServiceMonitor add to Prometheus' own series.
+UP = {"app_kubernetes_io_instance"}
 #: What Grafana puts in.
 VARIABLES = {"$__rate_interval": "5m", "$job": ".*", "$instance": ".*"}
 
@@ -28,7 +30,7 @@ VARIABLES = {"$__rate_interval": "5m", "$job": ".*", "$instance": ".*"}
 def served() -> dict[str, set[str]]:
     """Every series by its full name, and its labels (the document is held against what is served,
     in `test_metrics`)."""
-    found: dict[str, set[str]] = {name: set() for name in PROCESS}
+    found: dict[str, set[str]] = {name: set() for name in PROCESS} | {"up": UP}
     for name, kind, labels, _ in _ROW.findall(DOCUMENT.read_text(encoding="utf-8")):
         own = set(re.findall(r"`(\w+)`", labels))
         if kind == "histogram":
@@ -84,6 +86,54 @@ class Walk:
                 self._go(child)
         for child in getattr(node, "args", None) or ():
             self._go(child)
+
+
+def _top(node: Any) -> Iterator[Any]:
+    """The parts of an expression that decide which labels an alert has."""
+    if isinstance(node, promql_parser.ParenExpr):
+        yield from _top(node.expr)
+    elif isinstance(node, promql_parser.BinaryExpr):
+        yield from _top(node.lhs)
+        if str(node.op) in ("or", "TokenType(or)"):
+            yield from _top(node.rhs)
+    else:
+        yield node
+
+
+@pytest.mark.parametrize("alert", alerts(), ids=lambda it: it["alert"])
+def test_two_scrape_jobs_of_one_bridge_make_one_alert(alert: dict[str, Any]) -> None:
+    """Each alert ends with an aggregation that leaves the job out."""
+    for part in _top(promql_parser.parse(alert["expr"])):
+        if isinstance(part, promql_parser.Call):
+            assert part.func.name == "absent"
+            continue
+        assert isinstance(part, promql_parser.AggregateExpr), alert["expr"]
+        labels = set(part.modifier.labels if part.modifier else ())
+        assert "job" not in labels
+        assert labels & {"instance", "node", *UP}
+
+
+def test_an_alert_fires_when_no_bridge_is_up() -> None:
+    down = next(it for it in alerts() if it["alert"] == "BridgeDown")
+    assert set(Walk(down["expr"]).series) == {"bridge_build_info", "up"}
+    assert "absent(bridge_build_info)" in down["expr"]
+
+
+def test_the_alert_on_streams_follows_the_limit_of_the_bridge() -> None:
+    near = next(it for it in alerts() if it["alert"] == "BridgeStreamsNearLimit")
+    assert set(Walk(near["expr"]).series) == {"bridge_streams", "bridge_kubelet_streams_limit"}
+
+
+def test_the_dashboard_shows_one_scrape_job_at_a_time() -> None:
+    [job] = [it for it in dashboard()["templating"]["list"] if it["name"] == "job"]
+    assert not job["multi"]
+    assert not job["includeAll"]
+
+
+def test_alerts_on_queues_leave_out_those_of_other_controllers() -> None:
+    for alert in alerts():
+        if "workqueue_" in alert["expr"]:
+            assert "and on (job, instance) bridge_build_info" in alert["expr"]
 
 
 @pytest.mark.parametrize(("where", "text"), EXPRESSIONS, ids=[where for where, _ in EXPRESSIONS])
@@ -145,6 +195,7 @@ def test_the_service_monitor_finds_its_service_and_the_bridges_port() -> None:
     service, monitor, role = yaml.safe_load_all(text)
     wanted = monitor["spec"]["selector"]["matchLabels"]
     assert wanted.items() <= service["metadata"]["labels"].items()
+    assert monitor["spec"]["podTargetLabels"] == ["app.kubernetes.io/instance"]
     (endpoint,) = monitor["spec"]["endpoints"]
     assert endpoint["port"] in [it["name"] for it in service["spec"]["ports"]]
     assert (endpoint["scheme"], endpoint["path"]) == ("https", "/metrics")

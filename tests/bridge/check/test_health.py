@@ -10,10 +10,12 @@ from aiohttp import web
 from bridge.check import conduct
 from bridge.check.conduct import HealthSettings
 from bridge.check.finding import Report, Severity
+from bridge.kubelet import signing
 from sync.kube.resources import LEASES, NODES, PODS, Object
 from tests.bridge.check.looks import of, one, worse
 from tests.bridge.clusters import CANARY, Clusters
 from tests.bridge.joined import joined
+from tests.fakeapi import Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.objects import node
 from tests.sync.world import NODE, World
@@ -28,13 +30,13 @@ async def health(two: Clusters, name: str = "") -> Report:
     return found
 
 
-def proxied(two: Clusters, code: int = 200) -> None:
+def proxied(two: Clusters, code: int = 200, why: str = "dial") -> None:
     """Home's API server reaches kubelets, or does not."""
 
     async def answer(_: web.Request) -> web.Response:
         if code == 200:
             return web.Response(text="ok")
-        said = {"kind": "Status", "code": code, "message": "error trying to reach service: dial"}
+        said = {"kind": "Status", "code": code, "message": f"error trying to reach service: {why}"}
         said["reason"] = "Forbidden" if code == 403 else "ServiceUnavailable"
         return web.json_response(said, status=code)
 
@@ -139,6 +141,61 @@ async def test_a_node_that_nobody_serves(two: Clusters) -> None:
     assert "error trying to reach service" in one(found, "BRG401").found
     assert "cannot be reached from here" in one(found, "BRG402").found
     assert found.errors == ["BRG302", "BRG303", "BRG305", "BRG401"]
+
+
+UNTRUSTED = "tls: failed to verify certificate: x509: certificate signed by unknown authority"
+
+
+async def test_a_self_signed_certificate_that_home_rejects_is_named_with_the_remedy(
+    two: Clusters,
+) -> None:
+    """BRG404 agrees with BRG401: home's API server does verify."""
+    proxied(two, 503, UNTRUSTED)
+    async with joined(two):
+        found = await health(two)
+    its = one(found, "BRG401")
+    assert its.severity is Severity.ERROR
+    assert "verifies the certificate" in its.found
+    assert "signed by unknown authority" in its.found
+    assert "--serving-certificate csr" in its.advice
+    assert "kubectl certificate approve" in its.advice
+    assert "firewall" not in its.advice
+    its = one(found, "BRG404")
+    assert (its.severity, its.found) == (
+        Severity.ERROR,
+        "it is self-signed, and home's API server verifies it",
+    )
+
+
+async def test_a_self_signed_certificate_that_home_accepts_is_known_not_to_be_verified(
+    two: Clusters,
+) -> None:
+    proxied(two)
+    async with joined(two):
+        found = await health(two)
+    assert one(found, "BRG404").found.endswith("home's API server does not verify it")
+
+
+@pytest.mark.parametrize("may_list", [True, False])
+async def test_a_certificate_that_waits_for_approval_is_approved_by_the_named_command(
+    two: Clusters, may_list: bool
+) -> None:
+    put_node(two, record={"servingCertificate": "csr"})
+    proxied(two, 503, UNTRUSTED)
+    two.home.put(signing.signing_request(signing.new_key(), NODE, ["127.0.0.1"]))
+    two.home.put(signing.signing_request(signing.new_key(), "another", ["127.0.0.1"]))
+    if not may_list:
+        two.home.fail(Fault("GET", "*/certificatesigningrequests", code=403, times=None))
+    advice = one(await health(two), "BRG401").advice
+    expected = f"kubectl certificate approve kubelet-serving-{NODE}-" if may_list else "get csr"
+    assert expected in advice
+    assert "another" not in advice
+
+
+async def test_certificate_files_that_home_rejects_are_to_be_replaced(two: Clusters) -> None:
+    put_node(two, record={"servingCertificate": "files"})
+    proxied(two, 503, UNTRUSTED)
+    assert "replace --tls-cert-file" in one(await health(two), "BRG401").advice
 
 
 async def test_a_person_who_may_not_go_through_home_is_told_so(two: Clusters) -> None:

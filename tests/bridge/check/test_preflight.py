@@ -229,6 +229,9 @@ async def test_a_check_that_fails_hides_no_other(two: Clusters) -> None:
     assert one(found, "BRG501").severity is Severity.WARNING
     assert "not checked" in one(found, "BRG501").found
     assert "the credential may not" in one(found, "BRG502").found
+    assert "have it granted" in one(found, "BRG502").advice
+    assert "quota" not in one(found, "BRG502").advice
+    assert "check again" in one(found, "BRG501").advice
     assert one(found, "BRG202").severity is Severity.OK
 
 

@@ -49,7 +49,7 @@ def rendered(shown: dict[str, Any]) -> Elements:
 
 def test_it_shows_the_tree() -> None:
     shown = rendered(status(refused("b")))
-    for words in ("remote Ready", "cpu", "500m of 3 (17 %)", "shop/b", "take it away", "lag"):
+    for words in ("remote Ready", "cpu", "0.5 of 3 (17 %)", "shop/b", "take it away", "lag"):
         assert words in shown.text, shown.text
     meters = {it["value"] for tag, it in shown.found if tag == "progress"}
     assert meters == {"17", "0", "1"}

@@ -9,6 +9,7 @@ import pytest
 from bridge.status import tree, view
 from tests.bridge.status import examples
 from tests.bridge.status.examples import pod, refused, status
+from translators import requests
 
 READY = [{"type": "Ready", "status": "True"}]
 
@@ -121,11 +122,32 @@ def test_ages(seconds: float, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("quantity", "said"),
-    [("24632884Ki", "23.5Gi"), ("2Gi", "2Gi"), ("1500m", "1500m"), ("0", "0"), ("1024Ki", "1Mi")],
+    ("resource", "quantities", "said"),
+    [
+        ("cpu", ("100m", "1", "2"), "0.1 of 1 (10 %); the remote has 2"),
+        ("cpu", ("1m", "1", "2"), "<0.01 of 1 (0 %); the remote has 2"),
+        ("memory", ("64Mi", "24632884Ki", "32Gi"), "0.06Gi of 23.49Gi (0 %); the remote has 32Gi"),
+        ("memory", ("512Ki", "1Mi", "1Mi"), "0.5Mi of 1Mi (50 %); the remote has 1Mi"),
+        (
+            "ephemeral-storage",
+            ("0", "267847642337", "263940692Ki"),
+            "0 of 249.45Gi (0 %); the remote has 251.71Gi",
+        ),
+        ("hugepages-2Mi", ("2Mi", "64Mi", "64Mi"), "2Mi of 64Mi (3 %); the remote has 64Mi"),
+        ("pods", ("2", "100", "110"), "2 of 100 (2 %); the remote has 110"),
+        ("nvidia.com/gpu", ("1", "2", "4"), "1 of 2 (50 %); the remote has 4"),
+    ],
 )
-def test_long_quantities_are_shortened(quantity: str, said: str) -> None:
-    assert tree._short(quantity) == said
+def test_amounts_of_a_line_have_one_unit(
+    resource: str, quantities: tuple[str, str, str], said: str
+) -> None:
+    used, offered, has = quantities
+    node = examples.node()
+    node["status"] |= {"allocatable": {resource: offered}, "capacity": {resource: has}}
+    counted = view.Pods()
+    counted.requested[resource] = requests.amount(resource, used)
+    text = tree.text(tree.of({**view.node(node, counted), "bridge": None}))
+    assert f"    {resource}: {said}\n" in text
 
 
 @pytest.mark.parametrize("missing", ["cluster-bridge.io/virtual-node", "cluster-bridge.io/remote"])
