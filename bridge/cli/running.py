@@ -19,6 +19,8 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from bridge.printable import one_line
+
 T = TypeVar("T")
 #: Says a line for a person in another way: (level, text).
 Speaker = Callable[[int, str], None]
@@ -47,7 +49,7 @@ def step(text: str) -> None:
     if _Voice.by is not None:
         _Voice.by(logging.INFO, text)
     else:
-        _say(f"{_coloured('✓', _GREEN)} {text}")
+        _say(f"{_coloured('✓', _GREEN)} {one_line(text)}")
 
 
 def awaited(text: str) -> None:
@@ -55,12 +57,12 @@ def awaited(text: str) -> None:
     if _Voice.by is not None:
         _Voice.by(logging.INFO, text)
     else:
-        _say(f"… {text}")
+        _say(f"… {one_line(text)}")
 
 
 def fail(message: str, *, code: int = 1) -> SystemExit:
     """Says in one line what went wrong; raise what this returns."""
-    line = " ".join(part.strip() for part in message.splitlines())
+    line = one_line(" ".join(part.strip() for part in message.splitlines()))
     if _Voice.by is not None:
         _Voice.by(logging.ERROR, line)
     else:
@@ -99,7 +101,7 @@ def agreed(lines: list[str], *, unasked: bool) -> bool:
     if not lines:
         print("nothing is left to remove", file=sys.stderr)
         return True
-    print("To be removed:", *lines, sep="\n  ", file=sys.stderr, flush=True)
+    print("To be removed:", *map(one_line, lines), sep="\n  ", file=sys.stderr, flush=True)
     return unasked or ask("Remove all this?")
 
 

@@ -159,7 +159,7 @@ async def test_the_namespace_that_the_node_records_counts_where_bindings_cannot_
     def authorize(spec: dict[str, Any]) -> bool:
         asked = spec["resourceAttributes"]
         if asked["resource"] == SECRETS.plural:
-            return asked.get("namespace") == WANTED.namespace
+            return bool(asked.get("namespace") == WANTED.namespace)
         return bool(asked["resource"] != CLUSTER_ROLE_BINDINGS.plural)
 
     two.home.api.authorize = authorize
