@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -102,6 +102,7 @@ def world(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(commands, "ASK", 0.01)
     monkeypatch.setattr(commands, "OBEYED_SECONDS", 0.3)
     monkeypatch.setattr(webhook, "RETRY", 0.01)
+    monkeypatch.setattr(webhook, "PAUSE", 0.01)
     return World(two)
 
 
@@ -322,6 +323,90 @@ async def test_it_is_registered_while_a_namespace_is_offloaded(world: World) -> 
         world.home.update(NAMESPACES, "shop", {"metadata": {"labels": {offload.LABEL: "burst"}}})
         await run.registered()
     assert world.ours() == [], "a clean stop takes it back"
+
+
+OTHER = "https://192.0.2.1:9443"
+
+
+def register_another(world: World) -> None:
+    """Another `bridge webhook` takes the registration over."""
+    theirs = policy.webhook(OTHER, b"theirs", "another-process")
+    world.home.update(policy.WEBHOOKS, policy.NAME, theirs)
+
+
+def registered_url(world: World) -> str:
+    found = world.home.find(policy.WEBHOOKS, policy.NAME) or {"webhooks": [{"clientConfig": {}}]}
+    return str(found["webhooks"][0]["clientConfig"].get("url", ""))
+
+
+def offload_shop(world: World) -> None:
+    world.home.update(NAMESPACES, "shop", {"metadata": {"labels": {offload.LABEL: "burst"}}})
+
+
+async def test_stopping_leaves_the_registration_of_another(world: World) -> None:
+    offload_shop(world)
+    async with running(world) as run:
+        await run.registered()
+        register_another(world)
+    assert registered_url(world) == f"{OTHER}/mutate"
+
+
+async def test_another_registration_is_not_fought_over_and_replaced_once_it_is_gone(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    offload_shop(world)
+    async with running(world) as run:
+        own = (await run.registered())["url"]
+        register_another(world)
+        await until(lambda: "another bridge webhook" in caplog.text)
+        assert registered_url(world) == f"{OTHER}/mutate"
+        world.home.remove(policy.WEBHOOKS, policy.NAME)
+        await world.home.until(lambda: registered_url(world) == own, timeout=SOON)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SOON):
+        while not condition():  # noqa: ASYNC110  # of a log
+            await asyncio.sleep(0.01)
+
+
+async def test_a_registration_that_was_left_behind_is_taken_over(world: World) -> None:
+    offload_shop(world)
+    world.home.put(policy.webhook(OTHER, b"theirs", "killed"))
+    async with running(world):
+        await world.home.until(
+            lambda: registered_url(world) not in ("", f"{OTHER}/mutate"), timeout=SOON
+        )
+
+
+@pytest.mark.parametrize("what", ["removed", "url", "caBundle"])
+async def test_a_registration_that_is_removed_or_changed_is_put_right(
+    world: World, what: str
+) -> None:
+    offload_shop(world)
+    async with running(world) as run:
+        before = await run.registered()
+        if what == "removed":
+            world.home.remove(policy.WEBHOOKS, policy.NAME)
+        else:
+            found = world.home.get(policy.WEBHOOKS, policy.NAME)["webhooks"]
+            found[0]["clientConfig"][what] = {"url": f"{OTHER}/x", "caBundle": "eA=="}[what]
+            world.home.update(policy.WEBHOOKS, policy.NAME, {"webhooks": found})
+
+        def is_right() -> bool:
+            there = world.home.find(policy.WEBHOOKS, policy.NAME)
+            return there is not None and there["webhooks"][0]["clientConfig"] == before
+
+        await world.home.until(is_right, timeout=SOON)
+
+
+def test_defaults_of_the_api_server_are_no_change() -> None:
+    wanted = policy.webhook("https://192.0.2.1:1", b"pem", "p")
+    current = json.loads(json.dumps(wanted))
+    current["webhooks"][0] |= {"matchPolicy": "Equivalent", "objectSelector": {}}
+    assert policy.is_registered(current, wanted)
+    current["webhooks"][0]["failurePolicy"] = "Fail"
+    assert not policy.is_registered(current, wanted)
 
 
 async def test_its_answer_is_the_patch_of_the_namespaces_policy(world: World) -> None:
