@@ -53,7 +53,7 @@ _CONNECTING = frozenset({"exec", "attach", "run", "portForward"})
 _ABSENT: Mapping[str, tuple[int, str]] = {
     "metrics": (
         404,
-        "a virtual node has /metrics, /metrics/resource, /metrics/cadvisor and /metrics/probes",
+        "a virtual node has /metrics and below it resource, cadvisor, probes and slis",
     ),
     "stats": (404, "a virtual node has /stats/summary"),
     "bridge": (404, "a virtual node has /bridge/ and /bridge/v1/status"),
