@@ -7,7 +7,7 @@ import base64
 import json
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 from aiohttp import web
 
 from bridge.install import installation
+from bridge.kubelet import connections
 from bridge.offload import commands, listing, policy, webhook
 from bridge.offload.commands import OffloadSettings, offload_namespace, unoffload_namespace
 from bridge.offload.webhook import WebhookSettings
@@ -424,6 +425,43 @@ async def test_its_answer_is_the_patch_of_the_namespaces_policy(world: World) ->
         bad: list[object] = [{}, [], {"request": {"uid": "1", "namespace": "shop"}}, "x"]
         for nonsense in bad:
             assert (await _asked(config, nonsense))[0] == 400
+
+
+async def test_idle_connections_to_the_webhook_are_bounded_and_keep_no_review_out(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_WAITING", 8)
+    offload_shop(world)
+    async with running(world) as run:
+        config = await run.registered()
+        port = int(config["url"].rpartition(":")[2].removesuffix("/mutate"))
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+        assert (await _asked(config, _review({"spec": {}})))[0] == 200
+        async with asyncio.timeout(SOON):
+            for reader, _ in opened[:12]:
+                with suppress(ConnectionResetError):
+                    assert await reader.read() == b"", "one more ends the oldest"
+        for _, writer in opened:
+            writer.transport.abort()
+
+
+async def test_a_review_whose_body_does_not_come_is_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "WAITING", 0.5)
+    offload_shop(world)
+    async with running(world) as run:
+        config = await run.registered()
+        port = int(config["url"].rpartition(":")[2].removesuffix("/mutate"))
+        trust = ssl.create_default_context(cadata=base64.b64decode(config["caBundle"]).decode())
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", port, ssl=trust, server_hostname="127.0.0.1"
+        )
+        writer.write(b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        async with asyncio.timeout(SOON):
+            with suppress(ConnectionResetError):
+                assert await reader.read() == b""
+        writer.transport.abort()
 
 
 async def test_a_new_certificate_is_trusted_before_it_is_shown(world: World) -> None:
