@@ -42,6 +42,7 @@ from bridge.version import version
 from sync.about import NODE
 from sync.callbacks import expire_now
 from sync.engine import Engine, utc_now
+from sync.kube import incluster
 from sync.kube.client import KubeClient
 from sync.kube.fence import Fence
 from translators.policy import Policy
@@ -231,6 +232,7 @@ def _node(settings: JoinSettings, found: Found, engine: Engine, api: KubeletApi)
 def _facts(settings: JoinSettings, found: Found, engine: Engine, port: int) -> NodeFacts:
     access = engine.remote_nodes.client.access
     files = access.ref.files().split(os.pathsep)
+    is_installed = engine.home_pods.client.access.in_cluster
     # `bridge leave` may be run in another folder.
     remembered = os.pathsep.join(str(Path(file).expanduser().absolute()) for file in files if file)
     annotations = {
@@ -238,6 +240,8 @@ def _facts(settings: JoinSettings, found: Found, engine: Engine, port: int) -> N
         model.ANNOTATION_CONTEXT: access.context,
         model.ANNOTATION_HOME_NAME: found.identity.home_name,
         asked.ANNOTATION_OPTIONS: asked.told_of(settings, _policy(settings, found)),
+        # "" replaces what an installed bridge recorded.
+        model.ANNOTATION_INSTALLATION: incluster.namespace() if is_installed else "",
     }
     if settings.serving == "csr":
         annotations[model.ANNOTATION_CERT_DIR] = str(cert_dir(settings, found))

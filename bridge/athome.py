@@ -34,7 +34,8 @@ from translators.types import Object, metadata, name_of, uid_of
 
 async def look(home: KubeClient, settings: LeaveSettings) -> AtHome:
     node = await _node(home, settings.name)
-    there = await installed.find(home, settings.name)
+    warnings: list[str] = []
+    there = await installed.find(home, settings.name, node, warn=warnings.append)
     lease = await _lease(home, settings, there)
     identity = home_id(uid_of(await home.get(NAMESPACES, "kube-system")))
     return AtHome(
@@ -48,6 +49,7 @@ async def look(home: KubeClient, settings: LeaveSettings) -> AtHome:
         slices=await slices_of(home, settings.name, identity),
         relay_cidr=_left_cidr(node),
         installed=there,
+        warnings=warnings,
         offloaded=await _offloaded(home) if there is not None and there.has_webhook else [],
     )
 

@@ -233,7 +233,9 @@ async def _there(
     policy: Policy,
 ) -> None:
     with explained("home"):
-        found = await remote_of(stack, home, facts.node or {}, settings.remote)
+        found = await remote_of(
+            stack, home, facts.node or {}, settings.remote, warn=facts.unseen.append
+        )
     if found is None:
         named = (metadata(facts.node or {}).get("annotations") or {}).get(
             model.ANNOTATION_KUBECONFIG, "its kubeconfig"

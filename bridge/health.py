@@ -6,6 +6,9 @@ tells of workloads. It is ready when its caches are filled: then it serves the n
 and can take over. That a cluster is away, which the kubelet API's ``/readyz`` counts too, is no
 reason to hold an update up. It listens before the checks are done: a bridge that waits for a
 cluster (`bridge.preflight.patience`) lives, and is not ready.
+
+Anybody on the network may connect, so connections are bounded in number (`MOST`) and time (`LIFE`),
+and one more ends the oldest: they leave descriptors for everything else.
 """
 
 from __future__ import annotations
@@ -16,10 +19,18 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
+from bridge.kubelet.connections import Connections, PlainConnection
 from bridge.kubelet.server import ListenError
 from bridge.readiness import Readiness
 from sync.engine import Engine
 
+#: Connections at once, of which one more ends the oldest: a kubelet has three probes under way at
+#: most, and anybody on the network may connect.
+MOST = 32
+#: Seconds for one connection, as long as a probe may take by the manifests (5 s), twice.
+LIFE = 10.0
+#: A head of a probe has some hundred bytes.
+MAX_LINE, MAX_HEADER, MAX_HEADERS = 1024, 4096, 32
 #: Seconds for an answer that is under way at the end.
 GOODBYE = 0.5
 
@@ -60,10 +71,21 @@ async def listening(health: Health, address: str | None, port: int | None) -> As
     if port is None:
         yield
         return
-    server = web.Server(health.answer, access_log=None)
+    server = web.Server(
+        health.answer,
+        access_log=None,
+        keepalive_timeout=LIFE,
+        max_line_size=MAX_LINE,
+        max_field_size=MAX_HEADER,
+        max_headers=MAX_HEADERS,
+        lingering_time=GOODBYE,
+    )
+    connections = Connections(most=MOST, seconds=LIFE)
     loop = asyncio.get_running_loop()
     try:
-        listener = await loop.create_server(server, address, port)
+        listener = await loop.create_server(
+            lambda: PlainConnection(server(), connections), address, port
+        )
     except OSError as error:
         raise ListenError(
             f"the health port cannot be listened on at {address or 'any address'} port {port}: "

@@ -60,6 +60,8 @@ async def leave(settings: LeaveSettings, *, told: Told, agree: Callable[[list[st
     async with _at_home(settings, told) as home:
         with explained("home"):
             found = await athome.look(home, settings)
+        for line in found.warnings:
+            told(line)
         async with _there(settings, found, told) as remote:
             for line in leaving.notes(settings, found, remote):
                 told(line)

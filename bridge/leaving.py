@@ -66,6 +66,8 @@ class AtHome:
     """What a bridge that was killed has left on this machine, a route to itself; "" for nothing."""
     installed: Installed | None = None
     """What `bridge join --in-cluster` made."""
+    warnings: list[str] = field(default_factory=list)
+    """Secrets that have an installation's labels and were ignored, and why."""
     offloaded: list[str] = field(default_factory=list)
     """Namespaces whose pods its webhook changes."""
 

@@ -2,6 +2,9 @@
 
 In this order: the one that is given; that of the last join, which the Node names, where it is on
 this machine; that in the Secret of an installation in home's cluster, where who asks may read it.
+
+The last one is untrusted input: `bridge.install.installed` says which Secrets count, and what their
+kubeconfig may hold. One that is ignored is told to ``warn``.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +32,12 @@ class RemoteRef(NamedTuple):
 
 
 async def remote_of(
-    stack: AsyncExitStack, home: KubeClient, known: Object, given: KubeconfigRef | None
+    stack: AsyncExitStack,
+    home: KubeClient,
+    known: Object,
+    given: KubeconfigRef | None,
+    *,
+    warn: Callable[[str], None],
 ) -> RemoteRef | None:
     """That of the Node ``known``, good while ``stack`` is; None where there is none here.
 
@@ -37,7 +45,7 @@ async def remote_of(
     """
     if ref := given or _remembered(known):
         return RemoteRef(ref, str(ref))
-    found = await installed.kubeconfig(home, name_of(known))
+    found = await installed.kubeconfig(home, name_of(known), known, warn=warn)
     if found is None:
         return None
     ref = KubeconfigRef(stack.enter_context(written(found.content)))

@@ -62,10 +62,12 @@ async def versions(settings: VersionSettings) -> Object:
 async def _of_node(
     stack: AsyncExitStack, settings: VersionSettings, home: KubeClient, known: Object
 ) -> Object:
-    found = await remote_of(stack, home, known, settings.remote)
+    ignored: list[str] = []
+    found = await remote_of(stack, home, known, settings.remote, warn=ignored.append)
     remote: Object = {"version": "", "problem": "its kubeconfig is not on this machine"}
     if found is not None:
         remote = _side(await reached(stack, found.ref, "remote", named=found.named))
+    remote["problem"] = "; ".join(it for it in (*ignored, remote["problem"]) if it)
     info = (known.get("status") or {}).get("nodeInfo") or {}
     return {
         "name": name_of(known),

@@ -6,9 +6,11 @@ Requests are written by hand, since a client's library would tidy their paths up
 from __future__ import annotations
 
 import base64
+import http
 import http.client
 import socket
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,15 +60,19 @@ def status_of(
     *,
     method: str = "GET",
     token: str = "",
+    headers: Mapping[str, str] | None = None,
     pair: tuple[Path, Path] | None = None,
 ) -> tuple[int, str]:
-    """Code and text of the answer. Raises OSError where there is none."""
+    """Code and text of the answer; "" after a change of protocol. Raises OSError where there is
+    no answer."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     if pair is not None:
         context.load_cert_chain(*pair)
-    lines = [f"{method} {target} HTTP/1.1", f"Host: {at[0]}", "Connection: close"]
+    lines = [f"{method} {target} HTTP/1.1", f"Host: {at[0]}"]
+    sent = {"Connection": "close", **(headers or {})}
+    lines += [f"{name}: {value}" for name, value in sent.items()]
     lines += [f"Authorization: Bearer {token}"] if token else []
     with (
         socket.create_connection(at, PATIENCE) as plain,
@@ -75,6 +81,8 @@ def status_of(
         tls.sendall("\r\n".join([*lines, "", ""]).encode())
         answer = http.client.HTTPResponse(tls, method=method)
         answer.begin()
+        if answer.status == http.HTTPStatus.SWITCHING_PROTOCOLS:
+            return answer.status, ""
         return answer.status, answer.read().decode()
 
 

@@ -16,6 +16,15 @@ from e2e.kubectl import is_ready, wait_for
 from e2e.kubelet import Credentials, endpoint, status_of
 from e2e.workloads import pod
 
+#: What begins a WebSocket, as a client of exec sends it.
+WEBSOCKET = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    "Sec-WebSocket-Protocol": "v4.channel.k8s.io",
+}
+
 
 @pytest.fixture
 def admin(home: Cluster, tmp_path: Path) -> tuple[Path, Path]:
@@ -79,6 +88,45 @@ def test_a_service_account_may_what_it_is_allowed_and_no_longer(
     bridged.bridge.start()
     at = endpoint(home, bridged.node)
     assert status_of(at, "/pods", token=reader)[0] == 403
+
+
+def test_a_websocket_get_of_exec_takes_create(bridged: Bridged, proxy_role: str) -> None:
+    """An account with `get nodes/proxy` alone, as monitoring has, runs nothing."""
+    bridged.apply(pod(bridged.node, "target"))
+    wait_for(lambda: all(map(is_ready, bridged.home_pods())), "the pod is ready")
+    at, home = endpoint(bridged.home, bridged.node), bridged.home
+    reader, writer = account(bridged, "reader"), account(bridged, "writer")
+    subjects = f"--serviceaccount={bridged.namespace}:reader"
+    home.kubectl(
+        "create", "clusterrolebinding", proxy_role, f"--clusterrole={proxy_role}", subjects
+    )
+    wait_for(lambda: status_of(at, "/pods", token=reader)[0] == 200, "the reader may get")
+    for path in (
+        f"/exec/{bridged.namespace}/target/main?command=/pause&command=-v&output=1",
+        f"/attach/{bridged.namespace}/target/main?output=1",
+        f"/portForward/{bridged.namespace}/target?port=80",
+        f"/run/{bridged.namespace}/target/main?cmd=/pause",
+    ):
+        assert status_of(at, path, token=reader, headers=WEBSOCKET)[0] == 403, path
+    command = f"/exec/{bridged.namespace}/target/main?command=/pause&command=-v&output=1"
+    assert status_of(at, command, token=writer, headers=WEBSOCKET)[0] == 403
+
+    name = f"{proxy_role}-create"
+    rule = ("--verb=create", "--resource=nodes/proxy", f"--resource-name={bridged.node}")
+    home.kubectl("create", "clusterrole", name, *rule)
+    subject = f"--serviceaccount={bridged.namespace}:another"
+    other = account(bridged, "another")
+    try:
+        home.kubectl("create", "clusterrolebinding", name, f"--clusterrole={name}", subject)
+        wait_for(
+            lambda: status_of(at, command, token=other, headers=WEBSOCKET)[0] == 101,
+            "who may create runs it",
+            seconds=60,
+        )
+    finally:
+        home.kubectl("delete", "clusterrole,clusterrolebinding", name, "--ignore-not-found")
+    # Home's API server comes with all verbs: kubectl exec goes on.
+    assert "hello" in bridged.kubectl("exec", "target", "--", "echo", "hello")
 
 
 @pytest.mark.join("--anonymous-auth")

@@ -155,7 +155,7 @@ async def _of_node(
     events = await _events(home, name, pods, found)
     found.add(f"{folder}/events.json", "Events of both", lambda: [*map(tell.event, events)])
     await _metrics(home, name, folder, found)
-    there = await remote_of(stack, home, known, settings.remote)
+    there = await remote_of(stack, home, known, settings.remote, warn=found.problems.append)
     if there is None:
         found.problems.append(f"remote of {name}: its kubeconfig is not on this machine")
         return

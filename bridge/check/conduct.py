@@ -106,7 +106,12 @@ async def _of_node(
     stack: AsyncExitStack, settings: HealthSettings, home: Reached, known: Object
 ) -> list[Finding]:
     name = name_of(known)
-    found_ref = await remote_of(stack, home.client, known, settings.remote) if home.client else None
+    ignored: list[str] = []
+    found_ref = (
+        await remote_of(stack, home.client, known, settings.remote, warn=ignored.append)
+        if home.client
+        else None
+    )
     if found_ref is None:
         remote = Reached("remote", None)
         said = "the node's kubeconfig of the remote is not on this machine, so only home is checked"
@@ -121,7 +126,8 @@ async def _of_node(
         network=settings.network,
     )
     subject = Subject(asked, name, home, remote, known)
-    found = [*remote.findings, *await _all(subject, [it for it in PROBES if not it.only_before])]
+    found = [warning("BRG102", "remote", it) for it in ignored]
+    found += [*remote.findings, *await _all(subject, [it for it in PROBES if not it.only_before])]
     return [_placed(it, name) for it in found]
 
 

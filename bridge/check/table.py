@@ -47,7 +47,9 @@ _CHECKS = (
         "The kubeconfig can be used",
         "The file is there, is a kubeconfig, has the context, and its credential plugin answers. "
         "Of a node that exists, the remote's kubeconfig is the one that the node remembers, or "
-        "that of an installation at home where you may list Secrets; else name it, --kubeconfig.",
+        "that of an installation at home where you may list Secrets; else name it, --kubeconfig. A "
+        "Secret with an installation's labels that is elsewhere, or holds anything that the "
+        "installer does not write, is ignored with a warning that names it.",
         "see `kubectl config view` with the same file; name another with --kubeconfig or "
         "--home-kubeconfig",
     ),

@@ -12,6 +12,7 @@ import typer
 from bridge.cli.options import HomeContext, HomeKubeconfig
 from bridge.cli.output import Output, OutputOption, columns, show
 from bridge.cli.status import NodeArgument
+from bridge.printable import json_text, one_line
 from sync.kube.kubeconfig import KubeconfigRef
 from translators.types import Object
 
@@ -78,7 +79,7 @@ class _More:
         from bridge import eventlist
 
         if self._output is Output.JSON:
-            lines = [json.dumps(it, ensure_ascii=False) for it in found]
+            lines = [json_text(json.dumps(it, ensure_ascii=False)) for it in found]
         elif self._output is Output.YAML:
             import yaml
 
@@ -87,6 +88,6 @@ class _More:
                 for it in found
             ]
         else:
-            lines = [eventlist.line(it) for it in found]
+            lines = [one_line(eventlist.line(it)) for it in found]
         sys.stdout.write("\n".join(lines) + "\n")
         sys.stdout.flush()

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from bridge.cli.options import CLUSTERS, RemoteContext, Yes
+from bridge.printable import one_line
 from bridge.settings import SettingsError, check_name
 from sync.kube.kubeconfig import KubeconfigRef
 
@@ -59,7 +60,7 @@ def garbage(
         for line in run(lambda _: listed(GarbageSettings(ref), told=step), stops=False) or [
             "no bridge has anything in this cluster"
         ]:
-            typer.echo(line)
+            typer.echo(one_line(line))
         return
     if not _HOME.fullmatch(remove):
         raise fail(

@@ -11,6 +11,7 @@ from bridge.install import applying, objects, selfcontained, waiting
 from bridge.install.installation import Installation
 from bridge.install.selfcontained import SelfContained
 from bridge.preflight.checks import connected, explained
+from bridge.printable import one_line
 from bridge.rbac import HomeRights, check_namespace
 from bridge.settings import JoinSettings, SettingsError, check_network
 from bridge.version import version
@@ -137,4 +138,4 @@ def _wanted(wish: Wish) -> tuple[Installation, SelfContained]:
 def _say(line: str) -> None:
     import sys
 
-    print(line, file=sys.stderr)
+    print(one_line(line), file=sys.stderr)

@@ -15,6 +15,8 @@ from typing import Annotated, Any
 
 import typer
 
+from bridge.printable import json_text, lines, one_line
+
 
 class Output(StrEnum):
     """How an answer is shown."""
@@ -30,24 +32,26 @@ OutputOption = Annotated[
 ]
 
 
-def show(data: Any, output: Output, people: Callable[[], str]) -> None:
-    """Prints ``data`` for programs, or else the text that ``people`` gives."""
+def show(data: Any, output: Output, people: Callable[[], str], *, is_drawn: bool = False) -> None:
+    """Prints ``data`` for programs, or else the text that ``people`` gives. Control characters in
+    that text are escaped, unless it ``is_drawn``: escaped already, and coloured for a terminal."""
     if output is Output.JSON:
-        text = json.dumps(data, indent=2, ensure_ascii=False)
+        text = json_text(json.dumps(data, indent=2, ensure_ascii=False))
     elif output is Output.YAML:
         import yaml
 
         text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
     else:
-        text = people()
+        text = people() if is_drawn else lines(people())
     sys.stdout.write(text.rstrip("\n") + "\n")
 
 
 def columns(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table as kubectl has them: heads in capitals, columns left-aligned three blanks apart."""
-    lines = [[head.upper() for head in heads], *map(list, rows)]
-    widths = [max(len(line[place]) for line in lines) for place in range(len(heads))]
+    """A table as kubectl has them: heads in capitals, columns left-aligned three blanks apart. A
+    cell is one line, whatever is in it."""
+    table = [[head.upper() for head in heads], *([one_line(it) for it in row] for row in rows)]
+    widths = [max(len(line[place]) for line in table) for place in range(len(heads))]
     return "\n".join(
         "   ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
+        for line in table
     )

@@ -1,6 +1,8 @@
 """Running a command's coroutine: the loop, signals, and errors as one sentence.
 
-The process ends within `STOP_SECONDS` of the first SIGINT or SIGTERM where `run` is told so,
+A hangup (SIGHUP) stops a command like SIGTERM, unless it was ignored when the command started.
+
+The process ends within `STOP_SECONDS` of the first of these signals where `run` is told so,
 whatever hangs: a command bounds its own end, and what no coroutine can end (a name server that does
 not answer, say, for which a thread waits) is cut by `_end_by`.
 
@@ -18,6 +20,8 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
+
+from bridge.printable import one_line
 
 T = TypeVar("T")
 #: Says a line for a person in another way: (level, text).
@@ -47,7 +51,7 @@ def step(text: str) -> None:
     if _Voice.by is not None:
         _Voice.by(logging.INFO, text)
     else:
-        _say(f"{_coloured('✓', _GREEN)} {text}")
+        _say(f"{_coloured('✓', _GREEN)} {one_line(text)}")
 
 
 def awaited(text: str) -> None:
@@ -55,12 +59,12 @@ def awaited(text: str) -> None:
     if _Voice.by is not None:
         _Voice.by(logging.INFO, text)
     else:
-        _say(f"… {text}")
+        _say(f"… {one_line(text)}")
 
 
 def fail(message: str, *, code: int = 1) -> SystemExit:
     """Says in one line what went wrong; raise what this returns."""
-    line = " ".join(part.strip() for part in message.splitlines())
+    line = one_line(" ".join(part.strip() for part in message.splitlines()))
     if _Voice.by is not None:
         _Voice.by(logging.ERROR, line)
     else:
@@ -99,7 +103,7 @@ def agreed(lines: list[str], *, unasked: bool) -> bool:
     if not lines:
         print("nothing is left to remove", file=sys.stderr)
         return True
-    print("To be removed:", *lines, sep="\n  ", file=sys.stderr, flush=True)
+    print("To be removed:", *map(one_line, lines), sep="\n  ", file=sys.stderr, flush=True)
     return unasked or ask("Remove all this?")
 
 
@@ -109,7 +113,8 @@ def run(
     stops: bool = True,
     end_by: float | None = None,
 ) -> T:
-    """Runs ``command(stop)``; SIGINT and SIGTERM set ``stop``, a second one ends at once.
+    """Runs ``command(stop)``; SIGINT, SIGTERM and SIGHUP set ``stop``, a second SIGINT or SIGTERM
+    ends at once.
 
     A command that does not look at ``stop`` is run with ``stops=False``: the first one ends it.
     ``end_by`` is how many seconds after the first one the process has ended, whatever hangs.
@@ -144,8 +149,15 @@ async def _with_signals(
             task.cancel()
         stop.set()
 
+    def on_hangup() -> None:
+        # A shell that ends and its terminal each send one: the second is no impatience.
+        if not stop.is_set():
+            on_signal()
+
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as by nohup
+        loop.add_signal_handler(signal.SIGHUP, on_hangup)
     return await command(stop)
 
 

@@ -68,7 +68,7 @@ def status(
                     async with gather.watched(client, node) as watched:
                         return await shown.follow(watched, stop, output)
                 found = await gather.once(client, node)
-            show({"nodes": found}, output, lambda: shown.people(found))
+            show({"nodes": found}, output, lambda: shown.people(found), is_drawn=True)
             return shown.are_ready(found)
 
     if not run(command, stops=watch or page):

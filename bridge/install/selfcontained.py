@@ -2,7 +2,11 @@
 
 Which file and entry count is kubectl's rule: of a list of files the first that has an entry. What
 only works on the machine where it was written is an `AccessError` that says what to do instead: a
-plugin that gives the credential (the image has none), a server on loopback.
+plugin that gives the credential (the image has none), a server on loopback. So is a server without
+TLS.
+
+What is written here is what `bridge.install.stored_kubeconfig` accepts when it is read back from
+the cluster; other fields of the kubeconfig are left out.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from bridge.install import stored_kubeconfig
 from sync.kube.errors import AccessError
 from sync.kube.kubeconfig import KubeconfigRef
 from translators.types import Object
@@ -58,13 +63,15 @@ def read(ref: KubeconfigRef) -> SelfContained:
     cluster, at = _entry(ref, files, "cluster", str(context.get("cluster") or ""))
     user, by = _entry(ref, files, "user", str(context.get("user") or ""))
     notes = list(_checked(ref, cluster, user))
+    cluster = stored_kubeconfig.known_cluster_fields(_inlined(ref, cluster, at, _CLUSTER_FILES))
+    user = _token(ref, _inlined(ref, user, by, _USER_FILES), by)
     config = {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": name,
         "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
-        "clusters": [{"name": name, "cluster": _inlined(ref, cluster, at, _CLUSTER_FILES)}],
-        "users": [{"name": name, "user": _token(ref, _inlined(ref, user, by, _USER_FILES), by)}],
+        "clusters": [{"name": name, "cluster": cluster}],
+        "users": [{"name": name, "user": stored_kubeconfig.known_user_fields(user)}],
     }
     return SelfContained(yaml.safe_dump(config, sort_keys=False), name, tuple(notes))
 
@@ -107,7 +114,10 @@ def _checked(ref: KubeconfigRef, cluster: Object, user: Object) -> Iterator[str]
             raise _error(
                 ref, f"it {what} (users[].user.{field}), which a pod has not got; {_ACCOUNT}"
             )
-    host = urlsplit(str(cluster.get("server") or "")).hostname or ""
+    server = urlsplit(str(cluster.get("server") or ""))
+    if server.scheme != "https":
+        raise _error(ref, "its server is not an https URL: a credential is stored for TLS alone")
+    host = server.hostname or ""
     if _is_loopback(host):
         raise _error(
             ref,

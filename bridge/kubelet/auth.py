@@ -20,7 +20,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -54,15 +54,6 @@ REVIEW_TIMEOUT = 10.0
 #: under way, so that no caller keeps the bridge from its own requests; and callers with tokens that
 #: nobody knows keep none from being let in who is known.
 REVIEWS = 16
-
-#: What a method is to an API server. Others (HEAD, OPTIONS) are nothing that could be allowed.
-VERBS: Mapping[str, str] = {
-    "GET": "get",
-    "POST": "create",
-    "PUT": "update",
-    "PATCH": "patch",
-    "DELETE": "delete",
-}
 
 _KINDS = (TOKEN_REVIEWS, SUBJECT_ACCESS_REVIEWS)
 

@@ -1,4 +1,6 @@
-"""The connections of the kubelet API, and how long and how many may wait.
+"""The connections of a server, and how long and how many may wait.
+
+The kubelet API, the webhook of offloaded namespaces and the health port have a `Connections` each.
 
 A connection *waits* while it has no request that was let in: in its handshake, before and between
 requests, while it is found out who calls, and while the last of an answer is written. Guarantees:
@@ -9,6 +11,7 @@ requests, while it is found out who calls, and while the last of an answer is wr
 - None waits longer than `WAITING` seconds, so a head that comes byte by byte, a peer that is silent
   and one that does not read its answer are bounded.
 - None refuses to read for longer than `STALLED`.
+- A `PlainConnection` waits from its beginning to its end, whatever it asks.
 - After `outdate` the connections of until then end: at once between two requests, else after the
   answer to the one that has come or, where none has yet, the first. A client asks again where a
   connection that it has used ends, but not where a new one does.
@@ -20,6 +23,7 @@ import asyncio
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import cast
 
 from aiohttp import web
 
@@ -36,19 +40,22 @@ STALLED = 4 * 3600.0
 
 
 class Connections:
-    """Those that are open."""
+    """Those that are open. ``most`` is how many may wait, `MAX_WAITING` unless given, and
+    ``seconds`` for how long, `WAITING` unless given."""
 
-    def __init__(self) -> None:
-        self._open: set[Connection] = set()
+    def __init__(self, *, most: int | None = None, seconds: float | None = None) -> None:
+        self._most = most
+        self._seconds = seconds
+        self._open: set[AnyConnection] = set()
         # In the order in which they began to wait.
-        self._waiting: dict[Connection, asyncio.TimerHandle] = {}
+        self._waiting: dict[AnyConnection, asyncio.TimerHandle] = {}
 
-    def began(self, connection: Connection) -> None:
+    def began(self, connection: AnyConnection) -> None:
         """It is there, and waits."""
         self._open.add(connection)
         self._waits(connection)
 
-    def ended(self, connection: Connection) -> None:
+    def ended(self, connection: AnyConnection) -> None:
         """It is gone."""
         self._open.discard(connection)
         self._waits_no_more(connection)
@@ -81,7 +88,7 @@ class Connections:
 
     def outdate(self) -> None:
         """Ends all that are open, without harm to a request."""
-        for connection in list(self._open):
+        for connection in [it for it in self._open if isinstance(it, Connection)]:
             connection.outdated = True
             if connection.used and not connection.asking:
                 connection.close()
@@ -90,15 +97,15 @@ class Connections:
         transport = request.transport
         return transport if isinstance(transport, Connection) else None
 
-    def _waits(self, connection: Connection) -> None:
-        if len(self._waiting) >= MAX_WAITING:
+    def _waits(self, connection: AnyConnection) -> None:
+        if len(self._waiting) >= (self._most or MAX_WAITING):
             oldest = next(iter(self._waiting))
             self._waits_no_more(oldest)
             oldest.abort()
-        timer = asyncio.get_running_loop().call_later(WAITING, connection.abort)
+        timer = asyncio.get_running_loop().call_later(self._seconds or WAITING, connection.abort)
         self._waiting[connection] = timer
 
-    def _waits_no_more(self, connection: Connection) -> None:
+    def _waits_no_more(self, connection: AnyConnection) -> None:
         timer = self._waiting.pop(connection, None)
         if timer is not None:
             timer.cancel()
@@ -144,3 +151,41 @@ class Connection(TlsLayer):
         if self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None
+
+
+class PlainConnection(asyncio.Protocol):
+    """One connection without TLS, of a client to ``above``."""
+
+    def __init__(self, above: asyncio.Protocol, connections: Connections) -> None:
+        self._above = above
+        self._connections = connections
+        self._transport: asyncio.Transport | None = None
+
+    def abort(self) -> None:
+        """Ends it at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._connections.began(self)
+        self._above.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.ended(self)
+        self._above.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._above.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._above.eof_received()
+
+    def pause_writing(self) -> None:
+        self._above.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._above.resume_writing()
+
+
+AnyConnection = Connection | PlainConnection

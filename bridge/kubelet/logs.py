@@ -16,7 +16,7 @@ from bridge.kubelet.active import ActiveStreams, Stream, cancel_this
 from bridge.kubelet.directory import PodDirectory
 from bridge.kubelet.options import log_query, parse_query
 from bridge.kubelet.pods import remote_pod
-from bridge.kubelet.refusals import refusal_of
+from bridge.kubelet.refusals import PLAIN, refusal_of
 from bridge.kubelet.routing import Call
 from sync.kube.client import KubeClient
 from sync.kube.errors import KubeError
@@ -44,7 +44,7 @@ class Logs:
     async def _passed_on(
         self, request: web.BaseRequest, path: str, query: list[tuple[str, str]], stream: Stream
     ) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+        response = web.StreamResponse(headers=PLAIN)
         try:
             async with self._remote.stream(path, query=query) as answer:
                 await response.prepare(request)

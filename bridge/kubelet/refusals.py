@@ -56,6 +56,14 @@ def unknown_credential() -> str:
     )
 
 
+#: Headers of everything that the remote or a container wrote. A browser that is led here, by a
+#: person's proxy say, shows it as text, whatever it is and whatever type the remote gives it.
+PLAIN: Mapping[str, str] = {
+    "Content-Type": "text/plain; charset=utf-8",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
 def plain(status: int, text: str, headers: Mapping[str, str] | None = None) -> web.Response:
     """A short answer in plain text."""
     return web.Response(

@@ -35,11 +35,25 @@ _SUBRESOURCES: Mapping[str, tuple[str, ...]] = {
     "configz": ("configz", "proxy"),
 }
 
+#: What a method is to an API server. Others (HEAD, OPTIONS) are nothing that could be allowed.
+VERBS: Mapping[str, str] = {
+    "GET": "get",
+    "POST": "create",
+    "PUT": "update",
+    "PATCH": "patch",
+    "DELETE": "delete",
+}
+#: First segments under which commands run and connections are made. A WebSocket begins with a GET,
+#: which is no reading here: these take ``create`` whatever the method. A kubelet takes the method's
+#: verb, so that an account with ``get`` on nodes/proxy alone, as monitoring has, can run commands.
+#: Home's API server has all verbs of nodes/proxy (ClusterRole ``system:kubelet-api-admin``).
+_CONNECTING = frozenset({"exec", "attach", "run", "portForward"})
+
 #: What a kubelet has and this one has not: code, and the sentence.
 _ABSENT: Mapping[str, tuple[int, str]] = {
     "metrics": (
         404,
-        "a virtual node has /metrics, /metrics/resource, /metrics/cadvisor and /metrics/probes",
+        "a virtual node has /metrics and below it resource, cadvisor, probes and slis",
     ),
     "stats": (404, "a virtual node has /stats/summary"),
     "bridge": (404, "a virtual node has /bridge/ and /bridge/v1/status"),
@@ -97,6 +111,14 @@ def split_target(raw: str) -> tuple[tuple[str, ...], str]:
 def subresources(segments: tuple[str, ...]) -> tuple[str, ...]:
     """The subresources of nodes of which the caller needs one, in the order of asking."""
     return _SUBRESOURCES.get(segments[0] if segments else "", ("proxy",))
+
+
+def verb(method: str, segments: tuple[str, ...]) -> str | None:
+    """What the caller must be allowed to do with one of `subresources`; None for a method that is
+    not offered anywhere."""
+    of_method = VERBS.get(method)
+    connects = segments[:1] and segments[0] in _CONNECTING
+    return "create" if of_method and connects else of_method
 
 
 class Router:

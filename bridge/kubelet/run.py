@@ -13,7 +13,7 @@ from bridge.kubelet.active import ActiveStreams, cancel_this
 from bridge.kubelet.directory import PodDirectory
 from bridge.kubelet.options import parse_query, run_command_line
 from bridge.kubelet.pods import remote_pod
-from bridge.kubelet.refusals import Refusal, refusal_of
+from bridge.kubelet.refusals import PLAIN, Refusal, refusal_of
 from bridge.kubelet.routing import Call
 from sync.kube.client import KubeClient
 from sync.kube.command import TooMuchOutput, run_command
@@ -54,5 +54,5 @@ class Run:
             stream.moved("out", len(output.stdout) + len(output.stderr))
         if output.failure:
             raise Refusal(500, output.failure)
-        # A kubelet calls it JSON, whatever it is.
-        return web.Response(body=output.stdout + output.stderr, content_type="application/json")
+        # A kubelet says that it is JSON, whatever it is.
+        return web.Response(body=output.stdout + output.stderr, headers=PLAIN)

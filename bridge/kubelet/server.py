@@ -22,14 +22,14 @@ from aiohttp import HttpVersion10, HttpVersion11, http_exceptions, web
 
 from bridge.kubelet import probes
 from bridge.kubelet.active import MAX_STREAMS, ActiveStreams
-from bridge.kubelet.auth import VERBS, Gate
+from bridge.kubelet.auth import Gate
 from bridge.kubelet.certificate import ServingCertificate, server_context
 from bridge.kubelet.connections import WAITING, Connection, Connections
 from bridge.kubelet.directory import PodDirectory
 from bridge.kubelet.listings import Listings
 from bridge.kubelet.logs import Logs
 from bridge.kubelet.refusals import Refusal, plain
-from bridge.kubelet.routing import Call, Route, Router, split_target, subresources
+from bridge.kubelet.routing import Call, Route, Router, split_target, subresources, verb
 from bridge.kubelet.run import Run
 from bridge.kubelet.streams import Streams
 from sync.kube.client import KubeClient
@@ -195,11 +195,11 @@ class KubeletServer:
         if request.version not in (HttpVersion10, HttpVersion11):  # the parser knows others too
             raise Refusal(400, "only HTTP/1.1 is spoken here", headers={"Connection": "close"})
         user = await self._gate.authenticate(request)
-        verb = VERBS.get(request.method)
-        if verb is None:
-            raise Refusal(405, f"{request.method} is not offered", headers={"Allow": "GET, POST"})
         segments, query = split_target(request.raw_path)
-        await self._gate.authorize(user, verb, subresources(segments))
+        needed = verb(request.method, segments)
+        if needed is None:
+            raise Refusal(405, f"{request.method} is not offered", headers={"Allow": "GET, POST"})
+        await self._gate.authorize(user, needed, subresources(segments))
         route, parameters = self._router.find(request.method, segments)
         if not route.of_itself and (why := self._standby()):
             raise Refusal(503, f"{why}; ask at the address that the Node has now")

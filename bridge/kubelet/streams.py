@@ -3,8 +3,10 @@
 Guarantees: a stream counts as one from its request on, and there are as many as `active` allows.
 The remote is asked with our own credential and with the headers of the upgrade, and with nothing
 else that the caller sent; its answer comes back with its own protocol headers, and an answer of 400
-and above with its body as it is. After a 101 the two connections are one `Tunnel`, which lasts
-until either end does; both are closed by then, however the request ended.
+and above with its body as it is, which is JSON or plain text, whatever type the remote gives it. A
+redirect is not followed: `open_upgrade` takes it for no API server. After a 101 the two connections
+are one `Tunnel`, which lasts until either end does; both are closed by then, however the request
+ended.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from bridge.kubelet.callers import TOKEN_PROTOCOL
 from bridge.kubelet.directory import PodDirectory, RemotePod
 from bridge.kubelet.options import Pairs, exec_query, forward_query, parse_query
 from bridge.kubelet.pods import remote_pod
-from bridge.kubelet.refusals import Refusal, refusal_of, unknown_credential
+from bridge.kubelet.refusals import PLAIN, Refusal, refusal_of, unknown_credential
 from bridge.kubelet.routing import Call
 from bridge.kubelet.tunnel import Tunnel
 from sync.kube import head as http
@@ -37,7 +39,7 @@ _WEBSOCKET = "sec-websocket-"
 #: A WebSocket that carries SPDY: port-forward of clients and API servers of our day.
 _CARRIES_SPDY = "spdy/3.1+"
 #: Headers of an answer that says no.
-_OF_REFUSALS = ("content-type", "retry-after", "x-accepted-stream-protocol-versions")
+_OF_REFUSALS = ("retry-after", "x-accepted-stream-protocol-versions")
 
 
 class Streams:
@@ -157,7 +159,10 @@ def _switching(head: http.Head) -> bytes:
 
 
 def _relayed(upgraded: Upgraded) -> web.Response:
-    headers = [pair for pair in upgraded.head.headers if pair[0].lower() in _OF_REFUSALS]
+    kept = {name: value for name, value in upgraded.head.headers if name.lower() in _OF_REFUSALS}
+    headers = {**PLAIN, **kept}
+    if upgraded.head.values("content-type") == ["application/json"]:  # a v1.Status
+        headers["Content-Type"] = "application/json"
     response = web.Response(status=upgraded.status, body=upgraded.body, headers=headers)
     response.force_close()
     return response

@@ -1,8 +1,13 @@
-"""``/metrics/resource``, ``/stats/summary``, ``/metrics/cadvisor`` and ``/metrics/probes``.
+"""``/metrics/resource``, ``/stats/summary``, ``/metrics/cadvisor``, ``/metrics/probes`` and
+``/metrics/slis``.
 
 An answer is put together when somebody asks, and remembered for `REMEMBERED` seconds: those who
 ask at the same time, as replicas of a metrics-server do, cost one round of questions. Where it
-comes from is `MetricsSource`; what a source does not have is 404 with the reason.
+comes from is `MetricsSource`. ``/metrics/cadvisor`` and ``/metrics/probes`` have a source where
+kubelets are asked, and ``/metrics/slis`` has none: without one the answer is 200 with an exposition
+that has no sample and a comment with the reason, since a scrape configuration for kubelets asks
+every node for all of these, and reports a target that refuses as down. ``/metrics/resource`` and
+``/stats/summary`` are 404 where there is no source.
 
 ``/metrics/resource`` is always answered: where kubelets were silent, with what the others said and
 ``resource_scrape_error 1``; where all were, with that alone, as a kubelet does. The others are 503
@@ -94,6 +99,7 @@ class Metrics:
         get, both = frozenset({"GET"}), frozenset({"GET", "POST"})
         return [
             Route("/metrics/resource", get, self._resource),
+            Route("/metrics/slis", get, _slis, of_itself=True),
             Route("/metrics/cadvisor", get, partial(self._passed_on, "/metrics/cadvisor")),
             Route("/metrics/probes", get, partial(self._passed_on, "/metrics/probes")),
             Route("/stats/summary", both, self._summary),
@@ -112,6 +118,8 @@ class Metrics:
         return web.Response(body=body, content_type="application/json")
 
     async def _passed_on(self, path: str, _: Call) -> web.StreamResponse:
+        if self._source != "kubelets":
+            return _empty("the remote's kubelets are not asked; join with --metrics kubelets")
         return _text(await self._answer(path, partial(self._ask_text, path)))
 
     async def _answer(self, key: str, ask: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
@@ -167,10 +175,6 @@ class Metrics:
         return await asyncio.to_thread(orjson.dumps, whole)
 
     async def _ask_text(self, path: str) -> bytes:
-        if self._source != "kubelets":
-            raise Refusal(
-                404, f"{path} needs the right to get nodes/proxy in the remote; see --metrics"
-            )
         told = await self._kubelets.ask(path, self._directory.placed(), _read_families)
         self._some(path, told)
         return await asyncio.to_thread(_rendered, told.parts)
@@ -244,6 +248,15 @@ def _errors(failed: bool) -> Families:
         found[name] = exposition.family(name, "gauge", "1 if a kubelet of the remote was silent")
         found[name].samples.append(exposition.line(name, {}, int(failed)))
     return found
+
+
+async def _slis(_: Call) -> web.StreamResponse:
+    return _empty("a virtual node has no component SLIs; /readyz?verbose has the bridge's checks")
+
+
+def _empty(reason: str) -> web.Response:
+    """An exposition without samples."""
+    return _text(f"# {reason}\n".encode())
 
 
 def _text(body: bytes) -> web.Response:

@@ -29,6 +29,8 @@ ANNOTATION_CONTEXT = f"{DOMAIN}/context"
 ANNOTATION_HOME_NAME = f"{DOMAIN}/home-name"
 #: Where a serving certificate of home's is kept on that machine.
 ANNOTATION_CERT_DIR = f"{DOMAIN}/cert-dir"
+#: The namespace of home in which the bridge is installed; "" for one that runs elsewhere.
+ANNOTATION_INSTALLATION = f"{DOMAIN}/installation-namespace"
 #: On the Lease: what the node's pods have used by then, for the bridge that comes next.
 ANNOTATION_CPU_SECONDS = f"{DOMAIN}/cpu-seconds"
 

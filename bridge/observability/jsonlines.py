@@ -12,6 +12,7 @@ import json
 import logging
 import time
 
+from bridge.printable import json_text
 from sync.about import FIELDS, NODE
 
 #: The logger of lines that a command says to its person.
@@ -33,7 +34,8 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
-        return json.dumps({key: value for key, value in line.items() if value}, ensure_ascii=False)
+        kept = {key: value for key, value in line.items() if value}
+        return json_text(json.dumps(kept, ensure_ascii=False))
 
     def said(self, text: str) -> str:
         """A line of the log's own."""

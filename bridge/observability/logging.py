@@ -8,6 +8,8 @@ A line is cheap, since each pod has several: nothing is found out about the call
 shows. And none is waited for: where nobody reads what comes (a pipe whose reader stands still, a
 terminal stopped with Ctrl-S), or where they cannot be written (a full disk), lines are dropped, and
 their number is told when there is room again. A blocked write would end the node's Lease.
+
+Control characters in a message are escaped: it may quote an API server.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import time
 from typing import Protocol
 
 from bridge.observability.jsonlines import STEPS, JsonLines
+from bridge.printable import lines, one_line
 from bridge.settings import LogFormat
 from sync.about import NODE
 
@@ -55,9 +58,10 @@ class _Lines(logging.Formatter):
         second = int(record.created)
         if second != self._second:
             self._second, self._clock = second, time.strftime("%H:%M:%S", time.localtime(second))
-        text = record.getMessage()
+        # Messages quote API servers and names of objects.
+        text = one_line(record.getMessage())
         if record.exc_info:
-            text = f"{text}\n{self.formatException(record.exc_info)}"
+            text = f"{text}\n{lines(self.formatException(record.exc_info))}"
         level = "" if record.name == CHANGES else f"{record.levelname.lower()}: "
         node = f"{NODE.get()}: " if self._nodes and NODE.get() else ""
         return f"{self._clock} {node}{level}{text}"
@@ -106,8 +110,8 @@ def to_terminal(*, verbose: bool, log_format: LogFormat = "console", nodes: bool
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     root = logging.getLogger()
-    lines = JsonLines() if log_format == "json" else _Lines(nodes=nodes)
-    root.handlers[:] = [Terminal(sys.stderr.fileno(), lines)]
+    made = JsonLines() if log_format == "json" else _Lines(nodes=nodes)
+    root.handlers[:] = [Terminal(sys.stderr.fileno(), made)]
     root.setLevel(logging.DEBUG if verbose else logging.WARNING)
     for told in (CHANGES, STEPS):
         logging.getLogger(told).setLevel(logging.INFO)

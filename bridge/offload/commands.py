@@ -194,7 +194,7 @@ class Writer:
 
     async def ensure(self, resource: Resource, wanted: Object) -> None:
         """Has the object be as wanted. Raises PreflightError where one of that name is foreign."""
-        current = await self._ours(resource)
+        current = await self.ours(resource)
         if current is None:
             if self._will(f"{resource.kind} {objects.NAME} created"):
                 try:
@@ -208,11 +208,13 @@ class Writer:
 
     async def remove(self, resource: Resource) -> None:
         """Deletes our object of this kind, if it is there."""
-        current = await self._ours(resource)
+        current = await self.ours(resource)
         if current is not None and self._will(f"{resource.kind} {objects.NAME} removed"):
             await self.home.delete(resource, objects.NAME, uid=uid_of(current))
 
-    async def _ours(self, resource: Resource) -> Object | None:
+    async def ours(self, resource: Resource) -> Object | None:
+        """The bridge's object of this kind, if there is one. Raises PreflightError where one of
+        that name is foreign."""
         try:
             found = await self.home.get(resource, objects.NAME)
         except NotFound:

@@ -9,11 +9,12 @@ made, in namespaces that have our label, and where they fail the pod is made as 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
+from typing import Any
 
 from sync.kube.resources import MUTATING_WEBHOOKS, Resource
 from translators.naming import DOMAIN, LABEL_VIRTUAL
 from translators.offload import ANNOTATION_SELECTOR, LABEL, POLICIES, WEIGHT
-from translators.types import Object
+from translators.types import Object, metadata
 
 GROUP = "admissionregistration.k8s.io"
 #: The name of each of these objects.
@@ -181,10 +182,50 @@ def binding(version: str) -> Object:
 # -- by a webhook --------------------------------------------------------------------------
 
 
-def webhook(url: str, authority: bytes) -> Object:
-    """The MutatingWebhookConfiguration of a webhook at ``url``, trusted by this PEM."""
+#: On a configuration: which `bridge webhook` process registered it.
+ANNOTATION_PROCESS = f"{DOMAIN}/webhook-process"
+
+
+def webhook(url: str, authority: bytes, process: str = "") -> Object:
+    """The MutatingWebhookConfiguration of a webhook at ``url``, trusted by this PEM; ``process``
+    identifies the process that registers it."""
     client = {"url": url + PATH, "caBundle": b64encode(authority).decode()}
-    return _configuration(_metadata(), client)
+    meta = _metadata()
+    if process:
+        meta["annotations"] = {ANNOTATION_PROCESS: process}
+    return _configuration(meta, client)
+
+
+def process_of(configuration: Object) -> str:
+    """Which process registered it; "" where that is not recorded."""
+    annotations = metadata(configuration).get("annotations") or {}
+    return str(annotations.get(ANNOTATION_PROCESS) or "")
+
+
+def has_url(configuration: Object, url: str) -> bool:
+    """Whether home's API server asks a webhook at ``url`` by it."""
+    return any(
+        (it.get("clientConfig") or {}).get("url") == url + PATH
+        for it in configuration.get("webhooks") or ()
+    )
+
+
+def is_registered(current: Object, wanted: Object) -> bool:
+    """Whether ``current`` has all that ``wanted`` has. The API server adds defaults, also within
+    the list of webhooks."""
+    return all(_has(current.get(key), value) for key, value in wanted.items())
+
+
+def _has(current: Any, wanted: Any) -> bool:
+    if isinstance(wanted, dict):
+        return isinstance(current, dict) and all(_has(current.get(k), v) for k, v in wanted.items())
+    if isinstance(wanted, list):
+        return (
+            isinstance(current, list)
+            and len(current) == len(wanted)
+            and all(map(_has, current, wanted))
+        )
+    return bool(current == wanted)
 
 
 def webhook_of(meta: Object, namespace: str, service: str) -> Object:

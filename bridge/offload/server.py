@@ -2,11 +2,12 @@
 
 Every answer allows the pod. One that cannot be read, or of a namespace that is not known yet, is
 allowed as it is. Whoever reaches it can ask what it would do to a pod, and learns no more than a
-policy's name.
+policy's name. Connections are bounded as the kubelet API's are: `bridge.kubelet.connections`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import ssl
@@ -15,6 +16,7 @@ from typing import Any
 
 from aiohttp import web
 
+from bridge.kubelet.connections import Connection, Connections
 from bridge.offload import policy as objects
 from bridge.preflight.checks import PreflightError
 from sync.informer import Informer
@@ -26,6 +28,9 @@ from translators.types import Object, metadata, name_of
 
 #: Bytes of a review at the most: a pod of 1.5 MB, which is etcd's bound, and what is around it.
 REVIEW_MAX = 4 * 2**20
+
+#: Seconds for what is left of a body that nobody reads.
+LINGER = 1.0
 
 #: Why it is not ready; "" where it is.
 Ready = Callable[[], str]
@@ -39,6 +44,9 @@ class ReviewServer:
         self._ready = ready
         self._ending = False
         self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
+        # A body that comes byte by byte waits, as a head does: it is read before it is let in.
+        self._connections = Connections()
 
     async def start(self, address: str, port: int, context: ssl.SSLContext) -> int:
         """Listens, and says at which port. Raises PreflightError where that cannot be."""
@@ -46,18 +54,25 @@ class ReviewServer:
         app.router.add_post(objects.PATH, self._review)
         app.router.add_get("/livez", _alive)
         app.router.add_get("/readyz", self._readyz)
-        self._runner = web.AppRunner(app, access_log=None)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, address, port, ssl_context=context)
+        runner = web.AppRunner(app, access_log=None, lingering_time=LINGER)
+        await runner.setup()
+        above = runner.server
+        assert above is not None  # noqa: S101  # it was set up
+
+        def accepted() -> Connection:
+            return Connection(context, above, self._connections)
+
+        loop = asyncio.get_running_loop()
         try:
-            await site.start()
+            self._listener = await loop.create_server(accepted, address, port)
         except OSError as error:
-            await self._runner.cleanup()
+            await runner.cleanup()
             raise PreflightError(
                 f"the webhook cannot listen on {address}:{port}: {error.strerror}; choose "
                 "another with --address or --port"
             ) from error
-        listening: int = self._runner.addresses[0][1]
+        self._runner = runner
+        listening: int = self._listener.sockets[0].getsockname()[1]
         return listening
 
     def ending(self) -> None:
@@ -66,6 +81,8 @@ class ReviewServer:
 
     async def end(self) -> None:
         """Listens no more."""
+        if self._listener is not None:
+            self._listener.close()
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -75,8 +92,13 @@ class ReviewServer:
         return web.Response(status=503 if why else 200, text=f"{why or 'ok'}\n")
 
     async def _review(self, request: web.Request) -> web.Response:
+        raw = await request.read()
+        with self._connections.admitted(request):
+            return self._reviewed(raw)
+
+    def _reviewed(self, raw: bytes) -> web.Response:
         try:
-            review: Any = await request.json()
+            review: Any = json.loads(raw)
             asked: Object = review["request"]
             answer = {"uid": asked["uid"], "allowed": True, **self._answer(asked)}
         except (ValueError, KeyError, TypeError, AttributeError):

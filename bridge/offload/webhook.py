@@ -3,6 +3,10 @@
 - It is registered at home (a MutatingWebhookConfiguration with its URL and certificate) while a
   namespace is offloaded, and not else; a clean stop takes that back. Where it is gone without one,
   pods are made as they are, after two seconds at most.
+- The configuration is watched: one that is changed or removed while a namespace is offloaded is
+  registered again.
+- Of several, the one that registered last is asked. A process removes only the configuration that
+  it registered itself; when that is gone, another one that runs registers itself.
 - The certificate is its own, made when it starts, and anew before it ends: the API server is told
   of both before the new one is shown. Its key is on disk only while OpenSSL reads it.
 
@@ -25,16 +29,20 @@ from bridge.offload import policy as objects
 from bridge.offload.commands import Writer
 from bridge.offload.server import ReviewServer
 from bridge.preflight.checks import PreflightError, connected, explained, own_address
+from sync.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.errors import KubeError
 from sync.kube.kubeconfig import KubeconfigRef
 from translators import offload
+from translators.types import Object, metadata, uid_of
 
 log = logging.getLogger(__name__)
 
 PORT = 9443
 #: Seconds until a registration that failed is tried again.
 RETRY = 5.0
+#: Seconds between two registrations at least: another program may change the configuration, too.
+PAUSE = 1.0
 #: Seconds for what is taken back at the end.
 RELEASE_SECONDS = 3.0
 _RENEW = LIFETIME.total_seconds() * 0.8
@@ -63,6 +71,7 @@ async def serve(settings: WebhookSettings, *, told: Told, stop: asyncio.Event) -
             async with asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(webhook.namespaces.run(), name="namespaces"),
+                    group.create_task(webhook.configurations.run(), name="configurations"),
                     group.create_task(webhook.keep_registered(), name="registration"),
                     group.create_task(webhook.keep_certificate(), name="certificate"),
                 ]
@@ -79,7 +88,13 @@ class Webhook:
     def __init__(self, home: KubeClient, address: str, told: Told) -> None:
         self._server = ReviewServer(home)
         self.namespaces = self._server.namespaces
-        self.namespaces.on_change(lambda *_: self._changed.set())
+        own = f"metadata.name={objects.NAME}"
+        self.configurations = Informer(home, objects.WEBHOOKS, fields=own)
+        for informer in (self.namespaces, self.configurations):
+            informer.on_change(lambda *_: self._changed.set())
+        self._process = secrets.token_hex(8)
+        self._has_registered = False
+        self._yields = False
         self._home = home
         self._address = address
         self._told = told
@@ -104,7 +119,7 @@ class Webhook:
         """Takes the registration back, as far as that can be done, and listens no more."""
         with suppress(TimeoutError, KubeError, PreflightError):
             async with asyncio.timeout(RELEASE_SECONDS):
-                await self._writer().remove(objects.WEBHOOKS)
+                await self._unregister(await self._writer().ours(objects.WEBHOOKS))
         await self._server.end()
 
     # -- registration ----------------------------------------------------------------------
@@ -115,22 +130,53 @@ class Webhook:
         while True:
             self._changed.clear()
             await self._register()
+            await asyncio.sleep(PAUSE)
             await self._changed.wait()
 
     async def _register(self) -> None:
         """Registers it as it is now, or takes that back; what fails is tried again."""
         while True:
             try:
+                current = await self._writer().ours(objects.WEBHOOKS)
                 if any(offload.policy_of(it) for it in self.namespaces.store):
-                    configuration = objects.webhook(self.url, self._trusted)
-                    await self._writer().ensure(objects.WEBHOOKS, configuration)
+                    await self._ensure(current)
                 else:
-                    await self._writer().remove(objects.WEBHOOKS)
+                    await self._unregister(current)
             except (KubeError, PreflightError) as error:
                 log.warning("the webhook cannot be registered: %s", error)
                 await asyncio.sleep(RETRY)
             else:
                 return
+
+    async def _ensure(self, current: Object | None) -> None:
+        """Has the configuration be this process's. The first time it takes over what is there, from
+        a process that runs or that was killed; afterwards it leaves a successor's alone."""
+        theirs = objects.process_of(current) if current is not None else ""
+        yields = self._has_registered and theirs not in ("", self._process)
+        if yields and not self._yields:
+            log.warning("another bridge webhook has taken the registration over; this one waits")
+        self._yields = yields
+        wanted = objects.webhook(self.url, self._trusted, self._process)
+        if yields or (current is not None and objects.is_registered(current, wanted)):
+            return
+        await self._writer().ensure(objects.WEBHOOKS, wanted)
+        self._has_registered = True
+
+    async def _unregister(self, current: Object | None) -> None:
+        """Removes the configuration if this process registered it, as it was seen."""
+        if (
+            current is None
+            or objects.process_of(current) != self._process
+            or not objects.has_url(current, self.url)
+        ):
+            return
+        self._told(f"home: {objects.WEBHOOKS.kind} {objects.NAME} removed")
+        await self._home.delete(
+            objects.WEBHOOKS,
+            objects.NAME,
+            uid=uid_of(current),
+            resource_version=metadata(current).get("resourceVersion"),
+        )
 
     def _writer(self) -> Writer:
         return Writer(self._home, self._told, dry_run=False)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from bridge.cli.output import Output
+from bridge.printable import json_text
 from bridge.status import tree
 from bridge.status.gather import Watched
 from bridge.status.tree import Branch, Tone
@@ -114,7 +115,7 @@ class _Changes:
             return
         before, self._lines = self._lines or [], lines
         if self._output is Output.JSON:
-            text = json.dumps({"nodes": statuses}, ensure_ascii=False)
+            text = json_text(json.dumps({"nodes": statuses}, ensure_ascii=False))
         elif self._output is Output.YAML:
             import yaml
 

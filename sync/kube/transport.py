@@ -385,7 +385,24 @@ def _session() -> aiohttp.ClientSession:
         json_serialize=_no_json,
         # Cookies of a load balancer would pin all requests to one API server.
         cookie_jar=aiohttp.DummyCookieJar(),
+        trace_configs=[_no_redirects()],
     )
+
+
+def _no_redirects() -> aiohttp.TraceConfig:
+    """Ends a WebSocket's request that is redirected. `aiohttp` has no argument for that, and would
+    send the command to the address that the server names."""
+
+    async def refuse(_: object, __: object, redirect: aiohttp.TraceRequestRedirectParams) -> None:
+        answer = redirect.response
+        answer.close()
+        raise aiohttp.WSServerHandshakeError(
+            answer.request_info, (), status=answer.status, message="redirected"
+        )
+
+    config = aiohttp.TraceConfig()
+    config.on_request_redirect.append(refuse)
+    return config
 
 
 def _passing(fence: Fence | None, limit: asyncio.Timeout) -> AbstractContextManager[None]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,7 @@ from bridge.settings import JoinSettings
 from sync.kube.access import KubeconfigRef
 from sync.kube.resources import NODES, Object
 from tests import objects
-from tests.fakeapi import FakeApi
+from tests.fakeapi import Authority, FakeApi
 from tests.fakeapi.journal import Entry
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.sync.world import NODE
@@ -47,11 +50,28 @@ class Clusters:
         return [*self.home.writes(), *self.remote.writes()]
 
 
+@asynccontextmanager
+async def tls_api(folder: Path) -> AsyncIterator[FakeApi]:
+    """An API server that proves who it is: `clusters` puts the authority into its kubeconfig. What
+    is stored in home's cluster leads to no other."""
+    authority = Authority(folder)
+    pair = authority.issue("server", address="127.0.0.1")
+    async with FakeApi(tls=authority.server_context(pair)) as api:
+        yield api
+
+
 def clusters(home: FakeApi, remote: FakeApi, folder: Path) -> Clusters:
     """The kubeconfigs are ``home.yaml`` and ``remote.yaml``; the remote has one usable node."""
     files = {}
     for name, api in (("home", home), ("remote", remote)):
-        content = kubeconfig(api.url, user={"token": CANARY}, context=f"{name}-context")
+        authority = folder / "fake-ca.crt"
+        cluster = None
+        if api.url.startswith("https"):
+            data = base64.b64encode(authority.read_bytes()).decode()
+            cluster = {"certificate-authority-data": data}
+        content = kubeconfig(
+            api.url, user={"token": CANARY}, cluster=cluster, context=f"{name}-context"
+        )
         files[name] = write(folder / f"{name}.yaml", content)
     put_worker(remote, "worker")
     home.put(API_SLICE)

@@ -22,12 +22,13 @@ from bridge.node.controller import NodeController, NodeTaken
 from bridge.node.lease import LEASE_NAMESPACE
 from bridge.preflight.checks import PreflightError
 from sync.engine import Engine, MappingChanged
+from sync.kube import incluster
 from sync.kube.access import KubeconfigRef
 from sync.kube.resources import LEASES, NODES, PODS, Object
 from tests.bridge.clusters import CANARY, Clusters, put_worker
 from tests.bridge.joined import SOON, Joined, begin, caller, joined
 from tests.bridge.kubelet.pki import Pki
-from tests.fakeapi import FakeApi
+from tests.fakeapi import Authority, FakeApi
 from tests.fakeapi.signer import Signer
 from tests.objects import config_map, node, pod
 from tests.sync.world import NODE, THERE, World
@@ -122,6 +123,28 @@ async def test_the_node_remembers_how_its_remote_is_reached_from_any_folder(
     remembered = two.home.get(NODES, NODE)["metadata"]["annotations"]
     assert remembered[model.ANNOTATION_KUBECONFIG] == str(path)
     assert remembered[model.ANNOTATION_CONTEXT] == "remote-context"
+
+
+async def test_the_node_records_the_namespace_of_an_installation(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "serviceaccount"
+    folder.mkdir()
+    (folder / "token").write_text(CANARY)
+    (folder / "namespace").write_text("bridges\n")
+    Authority(folder, "ca")
+    monkeypatch.setattr(incluster, "FOLDER", folder)
+    monkeypatch.setattr(incluster, "server", lambda: two.home.url)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
+    async with joined(two, two.but(home=KubeconfigRef())):
+        pass
+    recorded = two.home.get(NODES, NODE)["metadata"]["annotations"]
+    assert recorded[model.ANNOTATION_INSTALLATION] == "bridges"
+    async with joined(two):
+        pass
+    recorded = two.home.get(NODES, NODE)["metadata"]["annotations"]
+    assert recorded[model.ANNOTATION_INSTALLATION] == "", "the bridge runs elsewhere now"
 
 
 async def test_two_nodes_stand_for_two_pools_of_one_remote(two: Clusters) -> None:

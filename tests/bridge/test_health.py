@@ -9,6 +9,7 @@ import socket
 import aiohttp
 import pytest
 
+from bridge import health
 from bridge.kubelet.server import ListenError
 from bridge.preflight import patience
 from bridge.preflight.checks import PreflightError
@@ -126,3 +127,37 @@ async def test_a_port_that_is_taken_is_told(two: Clusters) -> None:
         run = begin(two.but(health_port=int(taken.getsockname()[1])))
         with pytest.raises(ListenError, match="--health-port"):
             await run.says("is registered")
+
+
+async def test_idle_connections_keep_no_probe_out_and_are_bounded(two: Clusters) -> None:
+    port = free_port()
+    async with joined(two, two.but(health_port=port)):
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(health.MOST + 20)]
+        assert await ask(port, "/livez") == (200, "ok\n")
+        async with asyncio.timeout(SOON):
+            for reader, _ in opened[:20]:
+                with contextlib.suppress(ConnectionResetError):
+                    assert await reader.read() == b"", "one more ends the oldest"
+        assert not opened[-1][0].at_eof()
+        for _, writer in opened:
+            writer.transport.abort()
+
+
+async def test_a_connection_ends_whatever_it_sends(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "LIFE", 0.3)
+    port = free_port()
+    async with joined(two, two.but(health_port=port)):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        async with asyncio.timeout(SOON):
+            with contextlib.suppress(ConnectionError):
+                for byte in b"GET /livez HTTP/1.1\r\nX-Slow: " + b"a" * 10_000:
+                    writer.write(bytes([byte]))
+                    await writer.drain()
+                    await asyncio.sleep(0.01)
+                pytest.fail("a head that comes byte by byte is not ended")
+        writer.transport.abort()
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        assert await ask(port, "/livez") == (200, "ok\n")

@@ -292,3 +292,14 @@ def test_a_request_that_failed_names_its_cluster() -> None:
         "Pod", "web", namespace="default", cluster="home"
     )
     assert about_key("Namespace", "default") == about("Namespace", "default")
+
+
+@pytest.mark.parametrize("log_format", ["console", "json"])
+def test_control_characters_of_a_server_do_not_reach_the_log(
+    monkeypatch: pytest.MonkeyPatch, log_format: LogFormat
+) -> None:
+    """Nor does a newline in a message forge a line."""
+    with terminal(monkeypatch, log_format=log_format) as shown:
+        logging.getLogger("a").warning("%s", "\x1b[2J\x9b\u202e\n12:00:00 pod a/b: forged")
+        (line,) = shown.getvalue().splitlines()
+    assert line.isprintable()

@@ -6,8 +6,8 @@ import asyncio
 import base64
 import json
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 from aiohttp import web
 
 from bridge.install import installation
+from bridge.kubelet import connections
 from bridge.offload import commands, listing, policy, webhook
 from bridge.offload.commands import OffloadSettings, offload_namespace, unoffload_namespace
 from bridge.offload.webhook import WebhookSettings
@@ -102,6 +103,7 @@ def world(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(commands, "ASK", 0.01)
     monkeypatch.setattr(commands, "OBEYED_SECONDS", 0.3)
     monkeypatch.setattr(webhook, "RETRY", 0.01)
+    monkeypatch.setattr(webhook, "PAUSE", 0.01)
     return World(two)
 
 
@@ -324,6 +326,90 @@ async def test_it_is_registered_while_a_namespace_is_offloaded(world: World) -> 
     assert world.ours() == [], "a clean stop takes it back"
 
 
+OTHER = "https://192.0.2.1:9443"
+
+
+def register_another(world: World) -> None:
+    """Another `bridge webhook` takes the registration over."""
+    theirs = policy.webhook(OTHER, b"theirs", "another-process")
+    world.home.update(policy.WEBHOOKS, policy.NAME, theirs)
+
+
+def registered_url(world: World) -> str:
+    found = world.home.find(policy.WEBHOOKS, policy.NAME) or {"webhooks": [{"clientConfig": {}}]}
+    return str(found["webhooks"][0]["clientConfig"].get("url", ""))
+
+
+def offload_shop(world: World) -> None:
+    world.home.update(NAMESPACES, "shop", {"metadata": {"labels": {offload.LABEL: "burst"}}})
+
+
+async def test_stopping_leaves_the_registration_of_another(world: World) -> None:
+    offload_shop(world)
+    async with running(world) as run:
+        await run.registered()
+        register_another(world)
+    assert registered_url(world) == f"{OTHER}/mutate"
+
+
+async def test_another_registration_is_not_fought_over_and_replaced_once_it_is_gone(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    offload_shop(world)
+    async with running(world) as run:
+        own = (await run.registered())["url"]
+        register_another(world)
+        await until(lambda: "another bridge webhook" in caplog.text)
+        assert registered_url(world) == f"{OTHER}/mutate"
+        world.home.remove(policy.WEBHOOKS, policy.NAME)
+        await world.home.until(lambda: registered_url(world) == own, timeout=SOON)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SOON):
+        while not condition():  # noqa: ASYNC110  # of a log
+            await asyncio.sleep(0.01)
+
+
+async def test_a_registration_that_was_left_behind_is_taken_over(world: World) -> None:
+    offload_shop(world)
+    world.home.put(policy.webhook(OTHER, b"theirs", "killed"))
+    async with running(world):
+        await world.home.until(
+            lambda: registered_url(world) not in ("", f"{OTHER}/mutate"), timeout=SOON
+        )
+
+
+@pytest.mark.parametrize("what", ["removed", "url", "caBundle"])
+async def test_a_registration_that_is_removed_or_changed_is_put_right(
+    world: World, what: str
+) -> None:
+    offload_shop(world)
+    async with running(world) as run:
+        before = await run.registered()
+        if what == "removed":
+            world.home.remove(policy.WEBHOOKS, policy.NAME)
+        else:
+            found = world.home.get(policy.WEBHOOKS, policy.NAME)["webhooks"]
+            found[0]["clientConfig"][what] = {"url": f"{OTHER}/x", "caBundle": "eA=="}[what]
+            world.home.update(policy.WEBHOOKS, policy.NAME, {"webhooks": found})
+
+        def is_right() -> bool:
+            there = world.home.find(policy.WEBHOOKS, policy.NAME)
+            return there is not None and there["webhooks"][0]["clientConfig"] == before
+
+        await world.home.until(is_right, timeout=SOON)
+
+
+def test_defaults_of_the_api_server_are_no_change() -> None:
+    wanted = policy.webhook("https://192.0.2.1:1", b"pem", "p")
+    current = json.loads(json.dumps(wanted))
+    current["webhooks"][0] |= {"matchPolicy": "Equivalent", "objectSelector": {}}
+    assert policy.is_registered(current, wanted)
+    current["webhooks"][0]["failurePolicy"] = "Fail"
+    assert not policy.is_registered(current, wanted)
+
+
 async def test_its_answer_is_the_patch_of_the_namespaces_policy(world: World) -> None:
     labels = {"labels": {offload.LABEL: "remote-only"}}
     world.home.update(NAMESPACES, "shop", {"metadata": labels})
@@ -339,6 +425,43 @@ async def test_its_answer_is_the_patch_of_the_namespaces_policy(world: World) ->
         bad: list[object] = [{}, [], {"request": {"uid": "1", "namespace": "shop"}}, "x"]
         for nonsense in bad:
             assert (await _asked(config, nonsense))[0] == 400
+
+
+async def test_idle_connections_to_the_webhook_are_bounded_and_keep_no_review_out(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_WAITING", 8)
+    offload_shop(world)
+    async with running(world) as run:
+        config = await run.registered()
+        port = int(config["url"].rpartition(":")[2].removesuffix("/mutate"))
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+        assert (await _asked(config, _review({"spec": {}})))[0] == 200
+        async with asyncio.timeout(SOON):
+            for reader, _ in opened[:12]:
+                with suppress(ConnectionResetError):
+                    assert await reader.read() == b"", "one more ends the oldest"
+        for _, writer in opened:
+            writer.transport.abort()
+
+
+async def test_a_review_whose_body_does_not_come_is_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "WAITING", 0.5)
+    offload_shop(world)
+    async with running(world) as run:
+        config = await run.registered()
+        port = int(config["url"].rpartition(":")[2].removesuffix("/mutate"))
+        trust = ssl.create_default_context(cadata=base64.b64decode(config["caBundle"]).decode())
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", port, ssl=trust, server_hostname="127.0.0.1"
+        )
+        writer.write(b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        async with asyncio.timeout(SOON):
+            with suppress(ConnectionResetError):
+                assert await reader.read() == b""
+        writer.transport.abort()
 
 
 async def test_a_new_certificate_is_trusted_before_it_is_shown(world: World) -> None:

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-import base64
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from bridge import versions
-from bridge.install import installation
+from bridge.install import objects
+from bridge.install.installation import Installation
 from bridge.node import model
+from bridge.rbac import HomeRights
 from bridge.version import version
 from bridge.versions import VersionSettings
 from sync.kube.resources import NODES, SECRETS
-from tests.bridge.clusters import CANARY, Clusters
+from tests.bridge.clusters import CANARY, Clusters, tls_api
 from tests.bridge.joined import joined
+from tests.fakeapi import FakeApi
 from tests.sync.world import NODE
+
+
+@pytest.fixture
+async def remote_api(tmp_path: Path) -> AsyncIterator[FakeApi]:
+    """A remote whose kubeconfig can be stored in home's cluster."""
+    async with tls_api(tmp_path) as api:
+        yield api
 
 
 @pytest.mark.usefixtures("soon")
@@ -39,16 +50,9 @@ async def test_of_a_node_whose_bridge_is_installed_at_home(two: Clusters, may_lo
     gone = {model.ANNOTATION_KUBECONFIG: "/gone.yaml"}
     two.home.update(NODES, NODE, {"metadata": {"annotations": gone}})
     assert two.settings.remote.path is not None
-    content = two.settings.remote.path.read_bytes()
-    labels = dict(it.split("=") for it in installation.selector(NODE).split(","))
-    two.home.put(
-        {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": "it", "namespace": "bridges", "labels": labels},
-            "data": {installation.KEY: base64.b64encode(content).decode()},
-        }
-    )
+    wanted = Installation(NODE, "image:1", HomeRights(nodes=[NODE]))
+    for it in objects.objects(wanted, two.settings.remote.path.read_text()):
+        two.home.put(it)
     if not may_look:
         two.home.api.authorize = lambda asked: (
             asked["resourceAttributes"]["resource"] != SECRETS.plural

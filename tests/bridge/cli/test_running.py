@@ -98,6 +98,56 @@ def test_a_defect_keeps_its_traceback(error: Exception) -> None:
     assert caught.value is error
 
 
+# -- hangup --------------------------------------------------------------------------------
+
+#: A command that cleans up for a moment, in a process of its own.
+_CLEANS_UP = """
+import asyncio, sys
+from bridge.cli import running
+
+async def command(stop):
+    print("started", flush=True)
+    try:
+        await asyncio.wait_for(stop.wait(), 1.0)
+    except TimeoutError:
+        print("not stopped", flush=True)
+        return
+    print("stopping", flush=True)
+    await asyncio.sleep(0.3)
+    print("cleaned up", flush=True)
+
+running.run(command, end_by=5.0)
+"""
+
+
+def hung_up(*, ignored: bool) -> tuple[int, str]:
+    """Exit code and output of the command after two hangups, as a shell and its terminal send."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _CLEANS_UP], stdout=subprocess.PIPE, text=True
+        )
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        process.send_signal(signal.SIGHUP)
+        if not ignored:
+            assert process.stdout.readline() == "stopping\n"
+        process.send_signal(signal.SIGHUP)
+        output = process.stdout.read()
+        return process.wait(), output
+
+
+def test_a_hangup_lets_the_command_clean_up() -> None:
+    assert hung_up(ignored=False) == (0, "cleaned up\n")
+
+
+def test_a_hangup_is_ignored_under_nohup() -> None:
+    assert hung_up(ignored=True) == (0, "not stopped\n")
+
+
 class Full(io.StringIO):
     """A file on a full disk."""
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -28,7 +30,8 @@ from sync.kube.resources import (
     SECRETS,
     Object,
 )
-from tests.bridge.clusters import CANARY, Clusters
+from tests.bridge.clusters import CANARY, Clusters, tls_api
+from tests.fakeapi import FakeApi
 from tests.objects import node
 from tests.sync.world import NODE
 from translators import offload
@@ -94,6 +97,13 @@ class Home:
     async def waits(self, seconds: float = 1.0, wanted: Installation = WANTED) -> None:
         self.told.clear()
         await waiting.ready(self.client, wanted, timeout=seconds, told=self.told.append)
+
+
+@pytest.fixture
+async def remote_api(tmp_path: Path) -> AsyncIterator[FakeApi]:
+    """A remote whose kubeconfig can be stored in home's cluster."""
+    async with tls_api(tmp_path) as api:
+        yield api
 
 
 @pytest.fixture

@@ -133,13 +133,23 @@ async def test_proxy_is_enough_for_the_finer_ones(world: World) -> None:
         assert response.status == 200
 
 
-async def test_creating_is_asked_for_a_post(world: World) -> None:
+@pytest.mark.parametrize(
+    "path",
+    ["exec/shop/web/main", "attach/shop/web/main", "portForward/shop/web", "run/shop/web/main"],
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_connecting_takes_create_whatever_the_method(
+    world: World, path: str, method: str
+) -> None:
+    """A WebSocket begins with a GET: who may only read must not run commands by it."""
     world.home.denied = {("alice", "create", "proxy")}
+    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
     async with world.session() as session:
-        async with session.post("/exec/default/web/app?output=1") as response:
+        async with session.request(method, f"/{path}?command=id", headers=upgrade) as response:
             assert response.status == 403
-        async with session.get("/exec/default/web/app?output=1") as response:
-            assert response.status == 400
+            assert "create" in await response.text()
+        async with session.get("/containerLogs/shop/absent/main") as response:
+            assert response.status == 404, "reading takes get alone"
 
 
 @pytest.mark.parametrize("kind", ["TokenReview", "SubjectAccessReview"])

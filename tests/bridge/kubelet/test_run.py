@@ -119,3 +119,28 @@ async def test_a_caller_that_leaves_ends_the_command(world: World) -> None:
         asking.cancel()
         await until(lambda: world.remote.ended == 1)
         await until(lambda: world.server.streams.counts["run"] == 0)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_of_the_remote_is_not_followed(world: World, status: int) -> None:
+    """It would send the command to an address that the server names."""
+
+    async def play(asked: Asked) -> None:
+        location = f"{world.remote.url}/elsewhere?s3cret"
+        head = f"HTTP/1.1 {status} Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n"
+        await asked.send(head.encode())
+
+    world.remote.play = play
+    async with world.session() as session, session.post(RUN) as response:
+        assert response.status == 502
+        assert "s3cret" not in await response.text()
+    assert [it.path for it in world.remote.asked] == [
+        "/api/v1/namespaces/default-home/pods/web/exec"
+    ]
+
+
+async def test_output_is_plain_text_whatever_it_is(world: World) -> None:
+    world.remote.play = writes(frame(1, b"<script>alert(1)</script>"), frame(3, SUCCESS))
+    async with world.session() as session, session.post(RUN) as response:
+        assert response.content_type == "text/plain"
+        assert response.headers["X-Content-Type-Options"] == "nosniff"

@@ -242,6 +242,37 @@ async def test_a_refusal_comes_back_with_its_body_as_it_is(world: World, status:
     writer.close()
 
 
+async def test_html_of_the_remote_is_not_served_as_html(world: World) -> None:
+    page = b"<script>alert(1)</script>"
+
+    async def play(asked: Asked) -> None:
+        head = b"HTTP/1.1 403 Forbidden\r\nContent-Type: text/html\r\nContent-Length: %d\r\n\r\n"
+        await asked.send(head % len(page) + page)
+
+    world.remote.play = play
+    head, _, writer = await world.upgrade(EXEC)
+    assert b"Content-Type: text/plain" in head
+    assert b"X-Content-Type-Options: nosniff" in head
+    writer.close()
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 204])
+async def test_a_redirect_of_the_remote_is_an_error_and_not_passed_on(
+    world: World, status: int
+) -> None:
+    async def play(asked: Asked) -> None:
+        head = (
+            b"HTTP/1.1 %d Found\r\nLocation: http://elsewhere/?s3cret\r\nContent-Length: 0\r\n\r\n"
+        )
+        await asked.send(head % status)
+
+    world.remote.play = play
+    head, reader, writer = await world.upgrade(EXEC)
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert b"s3cret" not in head + await reader.read(1000)
+    writer.close()
+
+
 async def test_a_remote_that_does_not_know_the_bridge_is_the_bridges_fault(world: World) -> None:
     async def play(asked: Asked) -> None:
         await answer(asked, 401, b"{}")

@@ -308,6 +308,28 @@ def metrics_api(two: Clusters, *, cpu: str = "250m") -> None:
     two.remote.route("GET", "/apis/metrics.k8s.io/v1beta1/pods", pods)
 
 
+async def is_empty(session: aiohttp.ClientSession, path: str) -> bool:
+    """Whether a scrape succeeds without a sample: Prometheus takes any refusal for a target that is
+    down."""
+    async with session.get(path) as answer:
+        assert answer.status == 200
+        assert answer.content_type == "text/plain"
+        lines = (await answer.text()).splitlines()
+    return all(line.startswith("#") for line in lines)
+
+
+async def test_every_path_that_is_scraped_at_kubelets_is_served(
+    two: Clusters, there: Kubelets
+) -> None:
+    """Those of kube-prometheus' ServiceMonitor for kubelets."""
+    async with running(two, "worker") as (_, __, session):
+        for path in ("/metrics", "/metrics/cadvisor", "/metrics/probes", "/metrics/slis"):
+            async with session.get(path) as answer:
+                assert answer.status == 200, path
+        assert await is_empty(session, "/metrics/slis")
+    assert "/metrics/slis" not in {path for _, path in there.asked}
+
+
 async def test_without_that_right_the_metrics_api_is_asked(two: Clusters, there: Kubelets) -> None:
     metrics_api(two)
     async with running(two, "worker") as (_, run, session):
@@ -318,8 +340,8 @@ async def test_without_that_right_the_metrics_api_is_asked(two: Clusters, there:
         assert '"usageNanoCores":250000000' in summary
         for said in (text, summary):
             assert "secret-pod" not in said
-        status, sentence = await refused(session, "/metrics/cadvisor")
-        assert (status, "nodes/proxy" in sentence) == (404, True)
+        assert await is_empty(session, "/metrics/cadvisor")
+        assert await is_empty(session, "/metrics/probes")
         assert any("its metrics API tells" in line for line in run.told)
     assert there.asked == []
 
@@ -349,5 +371,7 @@ async def test_without_any_right_nothing_is_told_and_the_join_says_so(
 async def test_none_asks_for_no_right(two: Clusters, there: Kubelets) -> None:
     async with running(two, "worker", metrics="none") as (_, __, session):
         assert (await refused(session, RESOURCE))[0] == 404
+        for path in ("/metrics/cadvisor", "/metrics/probes", "/metrics/slis"):
+            assert await is_empty(session, path)
     reviews = [entry.body["spec"]["resourceAttributes"] for entry in two.remote.log if entry.review]
     assert not any(it.get("subresource") == "proxy" for it in reviews)

@@ -1,0 +1,199 @@
+"""A Secret that a tenant of home gave an installation's labels: no command uses its kubeconfig."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bridge import versions
+from bridge.bugreport.collect import ReportSettings, collect
+from bridge.check import conduct
+from bridge.check.conduct import HealthSettings
+from bridge.check.finding import Severity
+from bridge.explain import ExplainSettings, explain
+from bridge.install import installation, objects
+from bridge.install.installation import Installation
+from bridge.leave import leave
+from bridge.leaving import LeaveSettings
+from bridge.node import model
+from bridge.preflight.checks import PreflightError
+from bridge.rbac import HomeRights
+from bridge.versions import VersionSettings
+from sync.kube.resources import CLUSTER_ROLE_BINDINGS, NODES, SECRETS, Object
+from tests.bridge.clusters import CANARY, Clusters, tls_api
+from tests.fakeapi import FakeApi
+from tests.fakeapi.kubeconfig import kubeconfig, plugin
+from tests.objects import node, pod
+from tests.sync.world import NODE
+from translators.naming import LABEL_VIRTUAL
+
+pytestmark = pytest.mark.usefixtures("soon")
+
+WANTED = Installation(NODE, "image:1", HomeRights(nodes=[NODE]))
+TENANT = "a-tenant"
+
+
+@pytest.fixture
+async def remote_api(tmp_path: Path) -> AsyncIterator[FakeApi]:
+    """A remote whose kubeconfig can be stored in home's cluster."""
+    async with tls_api(tmp_path) as api:
+        yield api
+
+
+@pytest.fixture
+def two(two: Clusters) -> Clusters:
+    """A Node whose kubeconfig is not on this machine."""
+    its = node(NODE)
+    its["metadata"]["labels"] = {model.LABEL_REMOTE: "id", LABEL_VIRTUAL: "true"}
+    its["metadata"]["annotations"] = {
+        model.ANNOTATION_KUBECONFIG: "/gone.yaml",
+        model.ANNOTATION_INSTALLATION: WANTED.namespace,
+    }
+    two.home.put(its)
+    return two
+
+
+def install(two: Clusters) -> None:
+    assert two.settings.remote.path is not None
+    for it in objects.objects(WANTED, two.settings.remote.path.read_text()):
+        two.home.put(it)
+
+
+def plant(two: Clusters, content: Object, namespace: str = TENANT, name: str = "planted") -> None:
+    """A Secret with the labels of the node's installation."""
+    meta = {"name": name, "namespace": namespace, "labels": installation.labels(NODE)}
+    data = {installation.KEY: base64.b64encode(yaml.safe_dump(content).encode()).decode()}
+    two.home.put({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": data})
+
+
+def hostile(two: Clusters, folder: Path) -> tuple[Object, Path]:
+    """A kubeconfig that runs a program, and the file that shows that it ran."""
+    marker = folder / "executed"
+    user = plugin(folder / "plugin", f"touch {marker}\n")
+    return kubeconfig(two.remote.url, user=user), marker
+
+
+async def everything(two: Clusters) -> str:
+    """What the commands that look for the remote report; `leave` is answered with no."""
+    home = two.settings.home
+    lines: list[str] = []
+    checked = await conduct.health(HealthSettings(home, ""))
+    lines += [it.found for it in checked.findings if it.severity is Severity.WARNING]
+    lines.append(str((await versions.versions(VersionSettings(home)))["nodes"]))
+    report = await collect(ReportSettings(home), told=lines.append)
+    lines += report.problems
+    two.home.put(pod("web"))
+    lines += (await explain(ExplainSettings(home, None, "default", "web"))).unseen
+    try:
+        assert not await leave(
+            LeaveSettings(NODE, home, None, force=False), told=lines.append, agree=lambda _: False
+        )
+    except PreflightError as error:
+        lines.append(str(error))
+    return "\n".join(lines)
+
+
+def warned(told: str, secret: str) -> int:
+    return sum(f"Secret {secret} is ignored" in line for line in told.splitlines())
+
+
+@pytest.mark.parametrize("is_installed", [True, False], ids=["installed", "not installed"])
+async def test_a_tenants_kubeconfig_is_not_executed_and_the_warning_names_its_secret(
+    two: Clusters, tmp_path: Path, is_installed: bool
+) -> None:
+    if is_installed:
+        install(two)
+    content, marker = hostile(two, tmp_path)
+    plant(two, content)
+    told = await everything(two)
+    assert not marker.exists()
+    assert warned(told, f"{TENANT}/planted") >= 5
+    assert bool(two.remote.log) is is_installed, "the installation's own Secret is used"
+
+
+async def test_a_tenants_kubeconfig_that_looks_valid_is_not_used_either(two: Clusters) -> None:
+    async with FakeApi() as theirs:
+        plant(two, kubeconfig(theirs.url.replace("http:", "https:"), user={"token": "theirs"}))
+        told = await everything(two)
+        assert theirs.log == []
+    assert warned(told, f"{TENANT}/planted") >= 5
+
+
+async def test_a_token_file_in_the_installations_namespace_is_not_sent(
+    two: Clusters, tmp_path: Path
+) -> None:
+    secret_file = tmp_path / "id_rsa"
+    secret_file.write_text(CANARY)
+    install(two)
+    two.home.remove(SECRETS, WANTED.name, WANTED.namespace)
+    assert two.settings.remote.path is not None
+    content = yaml.safe_load(two.settings.remote.path.read_text())
+    content["users"][0]["user"] = {"tokenFile": str(secret_file)}
+    plant(two, content, WANTED.namespace, WANTED.name)
+    told = await everything(two)
+    assert two.remote.log == []
+    assert "users[0].user.tokenFile is a field that the installer does not write" in told
+    assert warned(told, f"{WANTED.namespace}/{WANTED.name}") >= 5
+
+
+async def test_a_node_annotation_alone_does_not_make_a_namespace_trusted(two: Clusters) -> None:
+    """A kubelet of home may annotate a Node of its own; a ClusterRoleBinding it cannot write."""
+    assert two.settings.remote.path is not None
+    content = yaml.safe_load(two.settings.remote.path.read_text())
+    plant(two, content, WANTED.namespace)
+    told = await everything(two)
+    assert two.remote.log == []
+    assert warned(told, f"{WANTED.namespace}/planted") >= 5
+
+
+async def test_the_namespace_that_the_node_records_counts_where_bindings_cannot_be_listed(
+    two: Clusters,
+) -> None:
+    install(two)
+
+    def authorize(spec: dict[str, Any]) -> bool:
+        asked = spec["resourceAttributes"]
+        if asked["resource"] == SECRETS.plural:
+            return bool(asked.get("namespace") == WANTED.namespace)
+        return bool(asked["resource"] != CLUSTER_ROLE_BINDINGS.plural)
+
+    two.home.api.authorize = authorize
+    [its] = (await versions.versions(VersionSettings(two.settings.home)))["nodes"]
+    assert its["remote"] == {"version": "v1.34.4", "problem": ""}
+
+
+async def test_the_webhooks_secret_is_no_kubeconfig(two: Clusters) -> None:
+    """The webhook's account may write that Secret, and its labels."""
+    install(two)
+    two.home.remove(SECRETS, WANTED.name, WANTED.namespace)
+    assert two.settings.remote.path is not None
+    content = yaml.safe_load(two.settings.remote.path.read_text())
+    plant(two, content, WANTED.namespace, installation.webhook_name(NODE))
+    await everything(two)
+    assert two.remote.log == []
+
+
+async def test_leave_removes_nothing_that_a_tenant_gave_the_labels_to(two: Clusters) -> None:
+    install(two)
+    plant(two, {})
+    for kind in ("Role", "RoleBinding"):
+        meta = {"name": "theirs", "namespace": TENANT, "labels": installation.labels(NODE)}
+        api = "rbac.authorization.k8s.io/v1"
+        two.home.put({"apiVersion": api, "kind": kind, "metadata": meta, "roleRef": {}})
+    lines: list[str] = []
+
+    def refuse(asked: list[str]) -> bool:
+        lines.extend(asked)
+        return False
+
+    two.home.remove(NODES, NODE)
+    settings = LeaveSettings(NODE, two.settings.home, two.settings.remote, force=True)
+    assert not await leave(settings, told=lines.append, agree=refuse)
+    removed = [it for it in lines if it.startswith("home:   ")]
+    assert any(WANTED.name in it for it in removed)
+    assert not any(TENANT in it for it in removed)
