@@ -32,6 +32,7 @@ from sync.callbacks import Callbacks
 from sync.kube import incluster, oidc, plugins, proxies, reader, trust
 from sync.kube.errors import AccessError, Side
 from sync.kube.kubeconfig import KubeconfigRef as KubeconfigRef  # noqa: PLC0414  # re-exported
+from sync.kube.servertime import ServerTime
 from sync.kube.sessions import Sessions
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,8 @@ class Access:
         """None for plain http."""
         self.sessions = Sessions()
         """What upgraded connections go on with, so that each takes less."""
+        self.server_time = ServerTime()
+        """The clock of the API server."""
         self.server_hostname: str | None = None
         """The name to verify the certificate by, where it is not the host (tls-server-name)."""
         self.proxy: str | None = None

@@ -262,6 +262,7 @@ class Transport:
                 finally:
                     self.limiter.leave(flow, method, took, refused=_asks_to_wait(response))
             code = str(response.status)
+            self.access.server_time.read(response.headers.get("Date"))
         except _BROKEN as error:
             if fence is not None and not fence.is_open:
                 raise not_leading(self.side, call.what) from error

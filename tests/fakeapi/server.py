@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
+from datetime import datetime
+from email.utils import formatdate
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -304,6 +306,9 @@ class FakeApi:
             response = await self._answer(request, entry)
         except refusals.Refused as refused:
             response = wire.as_json(refused.code, refused.status())
+        if not response.prepared:
+            now = datetime.fromisoformat(self.api.clock()).timestamp()
+            response.headers["Date"] = formatdate(now, usegmt=True)
         entry.code.append(response.status)
         self._changed.set()
         return response
