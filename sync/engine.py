@@ -1,10 +1,12 @@
 """All of `sync` for one virtual node, wired together and run in order.
 
 1. `watch`: the informers of the node's home pods and of this home's objects in the remote start.
-   They write nothing, so a bridge that stands by runs them too.
-2. `work`: when each has had its first full list, with its handlers called (`synced`), the
-   controllers start: a decision on half a cache could delete what runs. Nothing starts where the
-   remote's pods stand in other namespaces than they should (`MappingChanged`).
+   They write nothing, so a bridge that stands by runs them too. Until `work` no key is queued: a
+   standby's queues would grow by every object that comes and goes.
+2. `work`: when each has had its first full list, with its handlers called (`synced`), everything
+   in the caches is queued, and the controllers start: a decision on half a cache could delete what
+   runs. Nothing starts where the remote's pods stand in other namespaces than they should
+   (`MappingChanged`).
 3. Both run until cancelled. Nothing is written when they stop: workloads go on.
 
 Who begins to work after another bridge did has caches that are behind that one's last writes, as
@@ -48,6 +50,7 @@ from sync.pods import Pods
 from sync.relay import Listeners, Relay
 from sync.relayback import Carriers, RelayBack
 from sync.scopes import Scopes
+from sync.seeds import Seeds
 from sync.sharing import Pool
 from sync.tokens import Tokens
 from sync.unplaced import Unplaced
@@ -237,6 +240,9 @@ class Engine:
             linger=namespace_linger,
         )
         self._connect()
+        self._seeds = self._what_is_queued()
+        for controller in self.controllers:
+            controller.queue.hold()
 
     @property
     def informers(self) -> list[Informer]:
@@ -307,6 +313,9 @@ class Engine:
     async def work(self) -> None:
         """Writes what is to be written, until cancelled. `watch` must run."""
         await self.synced()
+        for controller in self.controllers:
+            controller.queue.release()
+        await self._queue_all()
         self.pods.times.begin()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.events.run(), name="events")
@@ -317,6 +326,17 @@ class Engine:
             group.create_task(self.relay_back.run(), name="relay-back-run")
             if self.relay is not None:
                 group.create_task(self.relay.run(), name="relay-run")
+
+    async def _queue_all(self) -> None:
+        """Queues all that the caches hold, as if it had just come. What comes meanwhile is queued
+        by the informers' handlers."""
+        await self._seeds.sow()
+        for namespace in {HomeNamespace(namespace_of(pod)) for pod in self.home_pods.store}:
+            if self._scopes.last(namespace) is not None:
+                self._scope_synced(namespace)
+            else:
+                self.eventmirror.namespace_synced(namespace)
+            await asyncio.sleep(0)
 
     def hurry(self) -> None:
         """What failed is tried now: something that it may have failed for has changed."""
@@ -365,6 +385,22 @@ class Engine:
             self._scope_synced.add(part.namespace_synced)
         for informer in self.informers:
             informer.on_state(self._recovered)
+
+    def _what_is_queued(self) -> Seeds:
+        """The handlers that put keys on queues, but for those of the scopes. To call one again for
+        an object that it knows changes nothing else."""
+        seeds = Seeds()
+        parts = (self.mirror, self.tokens, self.relay_back)
+        seeds.add(self.home_pods, self.pods.home_changed, *(it.home_pod_changed for it in parts))
+        seeds.add(self.remote_pods, self.pods.queue_remote, self.relay_back.remote_pod_changed)
+        seeds.add(self._remote_namespaces, self._namespace_changed)
+        for kind, informer in self._copies.items():
+            for part in (self.mirror, self.relay_back):
+                seeds.add(informer, functools.partial(part.copy_changed, kind))
+        seeds.add(self._copies[SECRETS], self.tokens.secret_changed)
+        if self.relay is not None:
+            seeds.add(self.relay.slices, self.relay.slice_changed)
+        return seeds
 
     def _scoped(self, kind: Resource, old: Object | None, new: Object | None) -> None:
         self.mirror.home_changed(kind, old, new)

@@ -21,7 +21,8 @@ Guarantees, after the semantics of client-go's reflector:
   back. One success resets that: a full list, or a watch that said something or lived for
   `SHORT_WATCH`. While it fails,
   `failing_since` tells since when and `error` why; the store stays as it was.
-- `hurry` ends the wait after a failure: what it failed for may have changed.
+- `hurry` ends the wait after a failure: what it failed for may have changed. So does a credential
+  that was read again.
 - A server does not cut a watch whose credential it would no longer accept: `doubt` has it asked for
   anew. One that hangs does not cut it either: a watch whose bookmarks stay away is asked for anew.
 - `refresh` lists anew and returns when the store is no older than the call: for whoever must know
@@ -35,6 +36,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
+from typing import NoReturn
 
 import aiohttp
 import orjson
@@ -207,6 +209,13 @@ class Informer:
 
     async def run(self) -> None:
         """Lists and watches until cancelled. Raises nothing else."""
+        forget = self.client.access.renewed.add(self.hurry)
+        try:
+            await self._run()
+        finally:
+            forget()
+
+    async def _run(self) -> NoReturn:
         while True:
             try:
                 if not self._version or self._refreshing:

@@ -174,6 +174,12 @@ class Pods:
             self.times.remote_changed(key)
             self.controller.queue.add(key)
 
+    def queue_remote(self, _: Object | None, remote: Object | None) -> None:
+        """A remote pod of this home is to be looked at, though nothing of it is news."""
+        origin = naming.origin(remote or {})
+        if origin is not None and naming.is_nodes_own(remote or {}, self._identity):
+            self.controller.queue.add(Key(origin.namespace, origin.name))
+
     def node_changed(self, old: Object | None, new: Object | None) -> None:
         """A node of the remote came, changed or went."""
         self.admission.remote_node_changed(old, new)

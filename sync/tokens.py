@@ -5,7 +5,9 @@
 - A token is bound to the home pod, so that home takes it back with the pod. Each distinct audience
   and life is requested once. At `RENEW_AT` of its life (with jitter) a new one is requested and the
   Secret patched; the Secret's annotations say when, so that a restart with nothing due writes
-  nothing, and one that comes too late renews at once.
+  nothing, and one that comes too late renews at once. All these times are those of home's clock:
+  one of the bridge's that is wrong by hours costs nothing. A token is requested at most once in
+  `FLOOR` seconds.
 - Home's CA, where it is read beside a token, follows home's ``kube-root-ca.crt``.
 - What home refuses is `Waiting`: told at the pod that waits for it, and as an Event at a pod that
   runs; a right that is missing as `HomeForbidden`, with what grants it. It is tried again with
@@ -21,6 +23,8 @@ import logging
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+
+import cachetools
 
 from sync import defects, podplan
 from sync.about import about_key
@@ -56,6 +60,11 @@ RENEW_AT = 0.8
 #: that were made together are not renewed together. A kubelet's jitter is 10 s.
 JITTER = 0.1
 
+#: Seconds between two requests of the same token, whatever clocks say.
+FLOOR = 60.0
+#: Tokens whose last request is remembered for as long.
+RECENT_MAX = 20_000
+
 _NOTHING = Needs(frozenset(), ca=False)
 _FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
@@ -89,6 +98,9 @@ class Tokens:
         self._events = events
         self._now = now
         self._rng = random.Random()  # noqa: S311  # jitter, not a secret
+        # By pod's UID and the token's key: those that were requested a moment ago.
+        self._recent: cachetools.TTLCache[tuple[str, str], Times]
+        self._recent = cachetools.TTLCache(RECENT_MAX, FLOOR)
         # UIDs of Secrets that were deleted: the cache shows it only a moment later.
         self._deleted: set[str] = set()
         self.controller: Controller[PodRef] = Controller(
@@ -173,8 +185,8 @@ class Tokens:
                 self._events.warn(home, waiting.reason, waiting.message)
             raise
         if times:
-            soonest = min(_seconds(self._now(), it.renew) for it in times.values())
-            self.controller.queue.add_after(ref, max(soonest, 1.0))
+            soonest = min(_seconds(self._home_now(), it.renew) for it in times.values())
+            self.controller.queue.add_after(ref, max(soonest, FLOOR))
 
     async def _write(self, home: Object, needs: Needs, secret: Object | None) -> dict[str, Times]:
         """Makes the Secret, or patches what is due in it; when each token is to be renewed."""
@@ -200,7 +212,6 @@ class Tokens:
         spec["audiences"] = [wanted.audience] if wanted.audience else []
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         path = SERVICE_ACCOUNTS.path(name, namespace=ref.namespace, subresource="token")
-        asked = self._now()
         try:
             answer = await self._home.request("POST", path, body=body)
         except (BadRequest, Forbidden, Invalid, NotFound) as error:
@@ -215,9 +226,13 @@ class Tokens:
         expires = str(status.get("expirationTimestamp") or "")
         if not (status.get("token") and expires):
             raise Waiting("TokenRefused", "home's answer to a TokenRequest holds no token")
-        part = RENEW_AT - self._rng.uniform(0, JITTER)
-        renew = _moment(asked) + timedelta(seconds=_seconds(asked, expires) * part)
-        return str(status["token"]), Times(renew.strftime(_FORMAT), expires)
+        # By home's own word: what was asked for may have been shortened, and when the token was
+        # issued is told by no other clock.
+        life = float((answer.get("spec") or {}).get("expirationSeconds") or wanted.seconds)
+        left = life * (1 - RENEW_AT + self._rng.uniform(0, JITTER))
+        renew = _moment(expires) - timedelta(seconds=left)
+        times = self._recent[ref.uid, wanted.key] = Times(renew.strftime(_FORMAT), expires)
+        return str(status["token"]), times
 
     async def _create(self, home: Object, data: dict[str, str], times: dict[str, Times]) -> None:
         ref = serviceaccount.pod_ref(home)
@@ -290,9 +305,19 @@ class Tokens:
 
     def _valid(self, secret: Object | None, needs: Needs) -> dict[str, Times]:
         """The tokens of the Secret that are not due to be renewed."""
-        known, now = serviceaccount.times(secret or {}), self._now()
+        known, now = serviceaccount.times(secret or {}), self._home_now()
+        uid = pod.uid if (pod := serviceaccount.pod_of(secret or {})) is not None else ""
         keys = {wanted.key for wanted in needs.tokens}
-        return {k: it for k, it in known.items() if k in keys and _is_later(it.renew, now)}
+        return {
+            key: it
+            for key, it in known.items()
+            if key in keys and (_is_later(it.renew, now) or self._recent.get((uid, key)) == it)
+        }
+
+    def _home_now(self) -> str:
+        """The time of home's clock; of the bridge's, before home has answered anything."""
+        now = self._home.access.server_time.now()
+        return self._now() if now is None else now.strftime(_FORMAT)
 
     def _is_current(self, ref: PodRef, needs: Needs) -> bool:
         """Whether the Secret has all that is needed."""

@@ -84,7 +84,7 @@ class Unused:
             self._went(home)
 
     def _went(self, namespace: HomeNamespace) -> None:
-        if not self._is_wanted(namespace):
+        if not (self.controller.queue.is_held or self._is_wanted(namespace)):
             now = asyncio.get_running_loop().time()
             left = self._since.setdefault(namespace, now) + self._linger - now
             self.controller.queue.add_after(namespace, max(left, 0))

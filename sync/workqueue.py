@@ -8,6 +8,8 @@
   namespace, and one turn for whoever comes next.
 - *Room for others*: no group is worked by all workers (`sync.fairqueue` says how many it may
   have), so that reconciles that hang in one namespace do not hold up the others.
+- *Nothing while held*: between `hold` and `release` no key is taken up, so that a queue that nobody
+  works does not grow. Who releases it adds what is to be worked.
 - *Never forgotten*: a key added for later (`add_after`, `retry`) comes at its time; of two times
   the earlier counts, and adding it at once overtakes both.
 """
@@ -60,6 +62,7 @@ class WorkQueue(Generic[K]):
         self._since: dict[K, float] = {}
         self.working: dict[K, Hashable] = {}
         """Keys that are being worked, and the group of each."""
+        self._held = False
         self._later: dict[K, asyncio.TimerHandle] = {}
         self._backoffs: dict[K, Backoff] = {}
         self._waiters: deque[asyncio.Future[None]] = deque()
@@ -97,8 +100,23 @@ class WorkQueue(Generic[K]):
         first = next(iter(self._since.values()), None)
         return 0.0 if first is None else monotonic() - first
 
+    def hold(self) -> None:
+        """Drops every key that is added from now on, until `release`."""
+        self._held = True
+
+    @property
+    def is_held(self) -> bool:
+        """Whether keys are dropped."""
+        return self._held
+
+    def release(self) -> None:
+        """Takes keys up from now on."""
+        self._held = False
+
     def add(self, key: K) -> None:
         """The key is to be worked as soon as a worker is free."""
+        if self._held:
+            return
         if self._later:
             self._cancel(key)
         if key in self._since:
@@ -112,7 +130,11 @@ class WorkQueue(Generic[K]):
         """The key is to be worked in ``seconds``, unless it comes sooner for another reason."""
         loop = asyncio.get_running_loop()
         planned = self._later.get(key)
-        if key in self._since or (planned and planned.when() <= loop.time() + seconds):
+        if (
+            self._held
+            or key in self._since
+            or (planned and planned.when() <= loop.time() + seconds)
+        ):
             return
         self._cancel(key)
         self._later[key] = loop.call_later(max(seconds, _SOONEST), self.add, key)

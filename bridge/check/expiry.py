@@ -44,9 +44,8 @@ def of_client_certificate(access: Access) -> datetime | None:
     from cryptography import x509
 
     try:
-        content = Path(access.client_certificate).read_bytes()
-        return x509.load_pem_x509_certificate(content).not_valid_after_utc
-    except (OSError, ValueError):
+        return x509.load_pem_x509_certificate(access.client_certificate).not_valid_after_utc
+    except ValueError:
         return None
 
 

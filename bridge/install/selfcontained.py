@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from bridge.install import stored_kubeconfig
+from sync.kube import proxies
 from sync.kube.errors import AccessError
 from sync.kube.kubeconfig import KubeconfigRef
 from translators.types import Object
@@ -123,6 +124,18 @@ def _checked(ref: KubeconfigRef, cluster: Object, user: Object) -> Iterator[str]
             ref,
             f"its server is at {host}, which is another machine for a pod; name the remote's API "
             "server by an address that home's pods reach (kind: `kind get kubeconfig --internal`)",
+        )
+    proxy = str(cluster.get("proxy-url") or "")
+    if proxy and _is_loopback(urlsplit(proxy).hostname or ""):
+        raise _error(
+            ref,
+            f"its proxy-url is at {urlsplit(proxy).hostname}, which is another machine for a pod; "
+            "name a proxy that home's pods reach",
+        )
+    if not proxy and proxies.from_environment(str(cluster.get("server") or "")):
+        yield (
+            "remote: the pods do not get the proxy of your environment; set proxy-url in the "
+            "kubeconfig if they need one"
         )
     if user.get("tokenFile") and not user.get("token"):
         yield (

@@ -111,6 +111,8 @@ async def check(
             if not await permissions.may_all(home, everywhere):
                 told(_BY_NAMESPACE)
             home_uid, remote_uid = await asyncio.gather(cluster_uid(home), cluster_uid(remote))
+            # Files that change while the bridge runs must not lead it to other clusters.
+            home.access.cluster_uid, remote.access.cluster_uid = home_uid, remote_uid
             if home_uid == remote_uid:
                 raise PreflightError(
                     f"{remote.access.server} is the home cluster itself (same kube-system "

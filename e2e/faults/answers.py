@@ -63,9 +63,9 @@ def _fault(
 FAULTS = (
     _fault(
         "409",
-        "of three writes of the bridge, one is answered with a conflict that is none (deletions "
-        "aside: their 409 has one meaning)",
-        Rule(Harm.ANSWER, 0.33, _WRITES, code=409),
+        "of three writes of the bridge, deletions among them, one is answered with a conflict that "
+        "is none",
+        Rule(Harm.ANSWER, 0.33, _ANY_WRITE, code=409),
         short=True,
     ),
     _fault(

@@ -1,4 +1,4 @@
-"""The remote's credential ends, or another takes its place."""
+"""A credential ends, is refused for moments, or another takes its place."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from contextlib import contextmanager
 
 from e2e.clusters.native import NativeControl
 from e2e.faults.model import Fault, Join
+from e2e.faults.proxy import Harm, Rule
 from e2e.faults.stage import Stage
 
 #: Of the API servers of `e2e.clusters`.
 _ISSUER = "https://kubernetes.default.svc.cluster.local"
+#: How often credentials are refused, for how many seconds, and how long in between.
+_BURSTS, _BURST_SECONDS = 6, (1.0, 3.0)
 
 
 @contextmanager
@@ -48,7 +51,34 @@ def _expired(stage: Stage) -> Iterator[None]:
         stage.credential.renew()
 
 
+@contextmanager
+def _refused(stage: Stage) -> Iterator[None]:
+    """Bursts of 401 on both sides, with work during and between them."""
+    proxies = (stage.home_proxy, stage.remote_proxy)
+    try:
+        for _ in range(_BURSTS):
+            for proxy in proxies:
+                proxy.rules = (Rule(Harm.ANSWER, 0.9, code=401),)
+            stage.work(stage.random.uniform(*_BURST_SECONDS))
+            for proxy in proxies:
+                proxy.rules = ()
+            stage.work(stage.random.uniform(*_BURST_SECONDS))
+        yield
+    finally:
+        for proxy in proxies:
+            proxy.rules = ()
+
+
 FAULTS = (
+    Fault(
+        "credential: refused in bursts",
+        "nine of ten requests to both API servers are answered with 401, for 1 to 3 s, six times",
+        "the proxies pass everything on as it is",
+        _refused,
+        join=Join.PROXY,
+        counts=6,
+        seconds=(1.0, 3.0),
+    ),
     Fault(
         "credential: revoked",
         "the remote's service account is deleted, and its token with it",

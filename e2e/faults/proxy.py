@@ -70,6 +70,7 @@ class Harm(StrEnum):
 
 _OF_WATCHES = {Harm.CUT, Harm.END, Harm.GARBLE, Harm.GONE, Harm.STALL}
 _REASONS = {
+    401: "Unauthorized",
     409: "Conflict",
     429: "TooManyRequests",
     500: "InternalError",
@@ -117,19 +118,19 @@ class Proxy:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name=f"proxy-{folder.name}")
         self._session: aiohttp.ClientSession | None = None
+        self._server: web.Server | None = None
+        self._rotations = 0
         self.rules: tuple[Rule, ...] = ()
         self.hits = 0
         """How much went wrong so far."""
         self.kubeconfig = folder / "kubeconfig"
 
     def __enter__(self) -> Proxy:
-        authority = Authority.create(self._folder, "proxy-ca", "proxy-ca")
-        own = authority.issue("proxy", "proxy", hosts=[self._address])
         self._serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self._serving.load_cert_chain(own.certificate, own.key)
+        self._authority = self._certified()
         self._thread.start()
-        port = self._ready.result(timeout=10)
-        self._write_kubeconfig(authority.files.certificate.read_bytes(), port)
+        self._port = self._ready.result(timeout=10)
+        self.publish()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -141,7 +142,35 @@ class Proxy:
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join(timeout=10)
 
-    def _write_kubeconfig(self, authority: bytes, port: int) -> None:
+    def rotate(self) -> None:
+        """Serves with a certificate of a new CA from now on, and cuts all connections. The
+        kubeconfig names the previous CA until `publish`."""
+        self._authority = self._certified()
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._cut_all)
+
+    def publish(self) -> None:
+        """Writes the kubeconfig with the CA of now, unless it says so already."""
+        authority = self._authority.files.certificate.read_bytes()
+        text = self._kubeconfig(authority, self._port)
+        if not self.kubeconfig.exists() or self.kubeconfig.read_text() != text:
+            self.kubeconfig.write_text(text)
+
+    def _certified(self) -> Authority:
+        """A new CA, whose certificate is the next that a client is shown."""
+        self._rotations += 1
+        name = f"proxy-ca-{self._rotations}"
+        authority = Authority.create(self._folder, name, name)
+        own = authority.issue(f"proxy-{self._rotations}", "proxy", hosts=[self._address])
+        self._serving.load_cert_chain(own.certificate, own.key)
+        return authority
+
+    def _cut_all(self) -> None:
+        for connection in self._server.connections if self._server is not None else ():
+            if connection.transport is not None:
+                connection.transport.abort()
+
+    def _kubeconfig(self, authority: bytes, port: int) -> str:
         """The cluster's own, with another address; what is signed by its CA is believed still."""
         theirs = base64.b64decode(self._cluster["certificate-authority-data"])
         cluster = {
@@ -150,7 +179,7 @@ class Proxy:
         }
         [first, *_] = self._config["clusters"]
         config = {**self._config, "clusters": [{**first, "cluster": cluster}]}
-        self.kubeconfig.write_text(yaml.safe_dump(config, sort_keys=False))
+        return yaml.safe_dump(config, sort_keys=False)
 
     # -- in the thread -----------------------------------------------------------------------
 
@@ -172,15 +201,14 @@ class Proxy:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
         ) as self._session:
             server = web.Server(self._handle, handler_cancellation=True, access_log=None)
+            self._server = server
             listener = await self._loop.create_server(
                 server, self._address, 0, ssl=self._serving, reuse_address=True
             )
             self._ready.set_result(listener.sockets[0].getsockname()[1])
             await self._stop.wait()
             listener.close()
-            for connection in server.connections:
-                if connection.transport is not None:
-                    connection.transport.abort()
+            self._cut_all()
             await server.shutdown(0)
         # Connections of TLS that were closed are gone a little later.
         await asyncio.sleep(_FLUSH)

@@ -11,7 +11,7 @@ from e2e.clusters.control_plane import API_SERVER, ETCD
 from e2e.clusters.model import Cluster
 from e2e.clusters.native import NativeControl
 from e2e.clusters.shell import run
-from e2e.faults.model import Fault
+from e2e.faults.model import Fault, Join
 from e2e.faults.stage import READY_SECONDS, Stage
 from e2e.kubectl import wait_for
 
@@ -93,6 +93,18 @@ def _etcd_restarts(stage: Stage, *, side: str) -> Iterator[None]:
         stage.mix.lenient = False
 
 
+@contextmanager
+def _rotated(stage: Stage, *, side: str) -> Iterator[None]:
+    """The kubeconfig follows the server's new certificate a while later, as by an administrator."""
+    proxy = {"home": stage.home_proxy, "remote": stage.remote_proxy}[side]
+    proxy.rotate()
+    try:
+        stage.work(stage.random.uniform(3.0, 8.0))
+    finally:
+        proxy.publish()
+    yield
+
+
 def compact(cluster: Cluster) -> int:
     """etcd forgets everything but what is now; the revision that is left."""
     control = cluster.control
@@ -172,6 +184,18 @@ FAULTS = (
             partial(_hangs, side=side),
             seconds=(0.0, 1.0),
             native=True,
+        )
+        for side in ("remote", "home")
+    ),
+    *(
+        Fault(
+            f"{side}: CA rotated",
+            "the API server's certificate is signed by a new CA and connections are cut; the "
+            "kubeconfig names the new CA 3 to 8 s later",
+            "by itself",
+            partial(_rotated, side=side),
+            seconds=(20.0, 30.0),
+            join=Join.PROXY,
         )
         for side in ("remote", "home")
     ),

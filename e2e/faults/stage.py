@@ -170,7 +170,9 @@ class Stage:
         """Ends whatever is broken, and has the bridge run."""
         if self.line is not None:
             self.line.heal()
-        self.home_proxy.rules = self.remote_proxy.rules = ()
+        for proxy in (self.home_proxy, self.remote_proxy):
+            proxy.rules = ()
+            proxy.publish()
         self.clock.put(0.0)
         for cluster in (self.home, self.remote):
             if cluster.backend is Backend.NATIVE:

@@ -3,6 +3,9 @@
 `load` reads a kubeconfig as kubectl does (``KUBECONFIG``, ``~/.kube/config``, contexts, exec
 plugins, OIDC, tokens, client certificates) and gives an `Access`. `Access.renew` reads it again,
 so that rotated files and expired plugin tokens are taken up; concurrent callers share one read.
+After a failed connection `Access.suspect` reads it again where its files have changed, so that a
+rotated CA and a server that moved are followed. The context stays the one of the first reading, and
+where address or CA changed, the first request asks whether this is still the same cluster.
 `sync.kube.reader` does the reading. In a pod where there is none, the pod's service account is
 taken (`sync.kube.incluster`), whose token `Access.look` takes up as it is renewed.
 
@@ -18,32 +21,34 @@ import asyncio
 import contextlib
 import logging
 import os
-import re
 import ssl
-import stat
 import time
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-import aiohttp
-import yaml
-
-from sync.kube import incluster, plugins
+from sync.callbacks import Callbacks
+from sync.kube import incluster, oidc, plugins, proxies, reader, trust
 from sync.kube.errors import AccessError, Side
 from sync.kube.kubeconfig import KubeconfigRef as KubeconfigRef  # noqa: PLC0414  # re-exported
-from sync.kube.reader import Settings, reader
+from sync.kube.servertime import ServerTime
 from sync.kube.sessions import Sessions
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: A credential that the server refused is read again at most this often, in seconds: an exec
 #: plugin may start a browser or count against a quota.
 RENEW_INTERVAL = 10.0
+#: After a failed connection the files are looked at again at most this often, in seconds.
+RECHECK_INTERVAL = 5.0
 #: Seconds for a credential plugin or an OIDC issuer: all requests that were refused wait for it.
 PLUGIN_SECONDS = 60.0
 
-_NO_ENTRY = re.compile(
-    r"Expected object with name (?P<name>.*?) in .*/(?P<kind>context|cluster|user)s list$",
-    re.DOTALL,
-)
+#: What OIDC refresh tokens of this process's kubeconfigs were renewed to.
+_OIDC = oidc.Memory()
 
 
 class Access:
@@ -63,20 +68,37 @@ class Access:
         """None for plain http."""
         self.sessions = Sessions()
         """What upgraded connections go on with, so that each takes less."""
+        self.server_time = ServerTime()
+        """The clock of the API server."""
         self.server_hostname: str | None = None
         """The name to verify the certificate by, where it is not the host (tls-server-name)."""
         self.proxy: str | None = None
-        self.client_certificate: str | None = None
-        """The file with the certificate that proves who we are, where one does."""
+        """The URL of the HTTP proxy: the kubeconfig's proxy-url, else the environment's."""
+        self.client_certificate: bytes | None = None
+        """The certificate that proves who we are, as PEM, where one does."""
+        self.impersonation: list[tuple[str, str]] = []
+        """The headers by which requests are made as somebody else (``as`` in a kubeconfig)."""
         self.generation = 0
         """Counts the readings of the credential; 0 before the first."""
         self.in_cluster = False
         """Whether this is the pod's own service account."""
+        self.cluster_uid: str | None = None
+        """The UID of the cluster's kube-system, where it has to stay the same."""
+        self.unproved = False
+        """Whether the address or the CA changed, and nobody has asked yet which cluster answers."""
+        self.proving = asyncio.Lock()
+        """Held by who asks."""
+        self.renewed: Callbacks[[]] = Callbacks(f"{side}: credentials read again")
+        """Called when the credential was read again: what failed may work now."""
         self._looked = 0.0
+        self._rechecked = -RECHECK_INTERVAL
+        self._complaint = ""
         self._authorization: str | None = None
+        self._authorities: bytes | None = None
+        self._sources: dict[Path, str] = {}
         self._renewed = -RENEW_INTERVAL
         self._lock = asyncio.Lock()
-        self._readings: set[asyncio.Future[bool]] = set()
+        self._readings: set[asyncio.Future[Any]] = set()
 
     def __repr__(self) -> str:
         return f"<Access {self.side} {self.server} context={self.context!r}>"
@@ -95,6 +117,11 @@ class Access:
     def authorization(self) -> dict[str, str]:
         """The header that proves who we are; empty with a client certificate."""
         return {"Authorization": self._authorization} if self._authorization else {}
+
+    def headers(self) -> list[tuple[str, str]]:
+        """The headers that every request needs: the credential, and whom it impersonates. Without
+        the latter a request would have all permissions of the credential."""
+        return [*self.authorization().items(), *self.impersonation]
 
     def look(self) -> None:
         """Takes a pod's token up when it has been renewed in its file; else does nothing."""
@@ -124,12 +151,38 @@ class Access:
         """
         if not self.generation:
             return await self._renew(seen)
-        reading = asyncio.ensure_future(self._renew(seen))
-        self._readings.add(reading)
-        reading.add_done_callback(self._read)
-        return await asyncio.shield(reading)
+        return await asyncio.shield(self._begin(self._renew(seen)))
 
-    def _read(self, reading: asyncio.Future[bool]) -> None:
+    def suspect(self) -> None:
+        """Has the files looked at after a connection failed: where one has changed since it was
+        read (a rotated CA, a server that moved), all is read again in the background, and `renewed`
+        is called. At most every `RECHECK_INTERVAL`; without a change nothing is run or asked."""
+        now = time.monotonic()
+        if not self._sources or now - self._rechecked < RECHECK_INTERVAL:
+            return
+        self._rechecked = now
+        if reader.changed(self._sources):
+            self._begin(self._reload())
+
+    def prove(self, cluster_uid: str) -> None:
+        """Takes the UID of the cluster that answers at the new address. Raises AccessError where it
+        is another cluster: its objects would be taken for those of the one that was joined."""
+        if self.cluster_uid is not None and cluster_uid != self.cluster_uid:
+            self.suspect()
+            raise self._error(
+                f"it leads to another cluster now: kube-system has the UID {cluster_uid}, and had "
+                f"{self.cluster_uid}; name the former cluster in it again, or restart the bridge "
+                "to join the other one"
+            )
+        self.unproved = False
+
+    def _begin(self, reading: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+        task = asyncio.ensure_future(reading)
+        self._readings.add(task)
+        task.add_done_callback(self._read)
+        return task
+
+    def _read(self, reading: asyncio.Future[Any]) -> None:
         self._readings.discard(reading)
         if not reading.cancelled():
             reading.exception()  # Whoever still waits has it, too.
@@ -141,76 +194,77 @@ class Access:
             if time.monotonic() - self._renewed < RENEW_INTERVAL:
                 return False
             self._renewed = time.monotonic()
-            await self._load()
-            self.generation += 1
+            await self._load_again()
             return True
+
+    async def _reload(self) -> None:
+        async with self._lock:
+            if not reader.changed(self._sources):
+                return  # It was read again meanwhile.
+            try:
+                await self._load_again()
+            except AccessError as error:
+                # What was read last stays; the files may be half written.
+                level = logging.DEBUG if str(error) == self._complaint else logging.WARNING
+                self._complaint = str(error)
+                log.log(level, "the changed credentials cannot be read: %s", error)
+
+    async def _load_again(self) -> None:
+        server, authorities = self.server, self._authorities
+        await self._load()
+        self._complaint = ""
+        self.generation += 1
+        if self.generation == 1:
+            return
+        if (server, authorities) != (self.server, self._authorities):
+            log.info("%s: the address or the CA has changed: %s", self.side, self.server)
+            self.unproved = self.cluster_uid is not None
+        self.renewed()
 
     async def _load(self) -> None:
         if self._is_in_cluster():
             self._take_account()
             return
         present = self._present_files()
-        kubernetes = reader()
-        settings = Settings()
-        plugin_errors = _PluginErrors()
-        log = logging.getLogger("kubernetes.aio.config.kube_config")
-        log.addHandler(plugin_errors)
-        log.propagate = False
         try:
             async with asyncio.timeout(PLUGIN_SECONDS), plugins.ended():
-                loader = await kubernetes.load_kube_config(
-                    config_file=self.ref.files(),
-                    context=self.ref.context or _current_context(present),
-                    client_configuration=settings,
-                    persist_config=False,
-                )
-        # NB: neither these errors' own text nor they as a cause: they quote the file with its keys.
-        except kubernetes.ConfigException as error:
-            raise self._error(_config_words(str(error))) from None
-        except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError):
-            raise self._error(
-                "it is not a kubeconfig, or its context has no user; see `kubectl config view`"
-            ) from None
-        except aiohttp.ClientError:
-            raise self._error("its OIDC issuer did not renew the token; log in again") from None
+                # Once read the context stays: another current-context may be another cluster.
+                name = self.ref.context or self.context or None
+                settings = await reader.read(present, name, _OIDC)
+        except (reader.ConfigProblem, oidc.OidcProblem) as problem:
+            raise self._error(str(problem)) from None
         except TimeoutError:
             raise self._error(
                 "its credential plugin or OIDC issuer gave no answer in "
                 f"{PLUGIN_SECONDS:.0f} s; run `kubectl --kubeconfig {self.ref.files()} version`"
             ) from None
         except OSError as error:
-            # What has no name is a file that the reader makes: certificates that stand in the
-            # kubeconfig itself go through one, for OpenSSL.
-            where = error.filename or "a temporary file; TMPDIR says where these are made"
-            raise self._error(f"{error.strerror or 'cannot be read'}: {where}") from error
-        finally:
-            log.removeHandler(plugin_errors)
-        if plugin_errors.seen:
-            raise self._error(
-                "the credential plugin (users[].user.exec) failed; run `kubectl "
-                f"--kubeconfig {self.ref.files()} version` to see why"
-            )
+            raise self._error(f"{error.strerror or 'cannot be read'}: {error.filename}") from error
         self._take(settings)
-        self.context = str(loader.current_context["name"])
-        self.namespace = str((loader.current_context["context"] or {}).get("namespace") or "")
 
     def _is_in_cluster(self) -> bool:
-        """kubectl's rule: the pod's own account, where no kubeconfig is named or there."""
+        """kubectl's rule: the pod's own account, where no kubeconfig is named or there. What was
+        read once stays: a kubeconfig that is missing for a moment is not the pod's account."""
+        if self.generation:
+            return self.in_cluster
         named = self.ref.path is not None or self.ref.context is not None
         return not named and incluster.available() and not self._found_files()
 
     def _take_account(self) -> None:
-        self.context, self.in_cluster = incluster.CONTEXT, True
+        self.in_cluster = True
+        settings = reader.Settings(host=incluster.server(), context=incluster.CONTEXT)
         try:
+            # Not among the sources: `look` follows it.
             token = incluster.token()
+            settings.ca = settings.content(incluster.ca_file())
         except OSError as error:
+            what = "CA" if error.filename == str(incluster.ca_file()) else "token"
             raise self._error(
-                f"the pod's token cannot be read: {error.strerror}: {error.filename}"
+                f"the pod's {what} cannot be read: {error.strerror}: {error.filename}"
             ) from error
         self._looked = time.monotonic()
-        self.namespace = incluster.namespace()
-        settings = Settings(host=incluster.server(), ssl_ca_cert=str(incluster.ca_file()))
-        settings.api_key["BearerToken"] = f"Bearer {token}"
+        settings.authorization = f"Bearer {token}"
+        settings.namespace = incluster.namespace()
         self._take(settings)
 
     def _found_files(self) -> list[Path]:
@@ -223,83 +277,38 @@ class Access:
         if not present:
             option = "--kubeconfig" if self.side == "remote" else "--home-kubeconfig"
             raise self._error(f"no such file; name another with {option}")
-        for path in present:
-            try:
-                text = path.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                why = getattr(error, "strerror", None) or "it is not a text file"
-                raise self._error(f"it cannot be read: {why}") from error
-            if stat.S_ISREG(path.stat().st_mode) and not text.strip():
-                raise self._error("the file is empty")
         return present
 
-    def _take(self, settings: Settings) -> None:
+    def _take(self, settings: reader.Settings) -> None:
         server = settings.host
         if not _is_http(server):
             raise self._error(f"its cluster's server is not an http(s) URL: {server}")
-        self.server = server.rstrip("/")
-        self.server_hostname = settings.tls_server_name
-        self.proxy = settings.proxy
-        self.client_certificate = settings.cert_file
-        # A token file ends with a newline, which is no part of the token.
-        authorization = (settings.api_key.get("BearerToken") or "").strip()
-        if not authorization.isprintable():
+        authorization = settings.authorization or ""
+        if not (authorization.isprintable() and authorization.isascii()):
             raise self._error("its token holds characters that cannot be sent, such as newlines")
-        self._authorization = authorization or None
-        self.ssl = self._ssl_context(settings) if server.startswith("https") else None
-
-    def _ssl_context(self, settings: Settings) -> ssl.SSLContext:
         try:
-            context = ssl.create_default_context(cafile=settings.ssl_ca_cert)
-            # OpenSSL's own settings on a machine can allow older ones.
-            context.minimum_version = ssl.TLSVersion.TLSv1_2
-            if not settings.verify_ssl:
-                context.check_hostname = False
-                context.verify_mode = ssl.CERT_NONE
-            if settings.cert_file:
-                # The password is for OpenSSL, which else asks the terminal for that of the key.
-                context.load_cert_chain(settings.cert_file, keyfile=settings.key_file, password="")
-        except (OSError, ValueError) as error:
-            raise self._error(
-                "its certificate-authority, client-certificate or client-key is not valid PEM, "
-                "or they do not belong together"
-            ) from error
-        # Upgrades (exec, attach, port-forward) exist in HTTP/1.1 only, and aiohttp speaks no other.
-        context.set_alpn_protocols(["http/1.1"])
-        return context
+            proxy = settings.proxy or proxies.from_environment(server)
+            if proxy:
+                proxies.check(proxy)
+        except ValueError as error:
+            raise self._error(str(error)) from None
+        try:
+            context = trust.client_context(settings) if server.startswith("https") else None
+        except reader.ConfigProblem as problem:
+            raise self._error(str(problem)) from None
+        # From here on nothing raises: a reading counts as a whole.
+        self.ssl, self.server, self.proxy = context, server.rstrip("/"), proxy
+        self.context, self.namespace = settings.context, settings.namespace
+        self.server_hostname = settings.tls_server_name
+        self.client_certificate = settings.cert
+        self.impersonation = settings.impersonation
+        self._authorization = authorization or None
+        self._sources = settings.sources
+        self._authorities = settings.ca
 
     def _error(self, message: str) -> AccessError:
         what = f"service account in {incluster.FOLDER}" if self.in_cluster else None
         return AccessError(message, side=self.side, what=what or f"kubeconfig {self.ref}")
-
-
-def _current_context(files: list[Path]) -> str | None:
-    """Of a list of kubeconfigs the first one that has a current context decides, as in kubectl.
-
-    `kubernetes` lets the last one decide; None leaves it what is to be said of it.
-    """
-    for file in files:
-        config = yaml.safe_load(file.read_text(encoding="utf-8"))
-        if config.get("current-context"):
-            return str(config["current-context"])
-    return None
-
-
-class _PluginErrors(logging.Handler):
-    """`kubernetes` logs a failing exec plugin and goes on without a credential: noticed here.
-
-    The record itself is dropped: it can quote the plugin's output. Only what the task that made
-    this logs is noticed: the other side's kubeconfig may be read at the same time.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(level=logging.ERROR)
-        self.seen = False
-        self._task = asyncio.current_task()
-
-    def emit(self, _: logging.LogRecord) -> None:
-        if asyncio.current_task() is self._task:
-            self.seen = True
 
 
 def _is_http(server: str) -> bool:
@@ -309,22 +318,6 @@ def _is_http(server: str) -> bool:
     except ValueError:
         return False
     return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0
-
-
-def _config_words(message: str) -> str:
-    """What a ConfigException means. Its own text names an entry by all that is in it."""
-    if found := _NO_ENTRY.search(message):
-        name, kind = found["name"], found["kind"]
-        if kind == "context" and not name:
-            return "no current-context is set; see `kubectl config use-context`"
-        return f"it has no {kind} named {name!r}; see `kubectl config view`"
-    if found := re.search(r"Expected key (?P<key>[\w-]+) in ", message):
-        return f"the field {found['key']} is missing; see `kubectl config view`"
-    if message.startswith("File does not exists: "):
-        return f"no such file: {message.partition(': ')[2]}"
-    if message.startswith("oidc: "):
-        return f"{message}; log in again"
-    return "it is incomplete; see `kubectl config view`"
 
 
 async def load(ref: KubeconfigRef, *, side: Side) -> Access:

@@ -70,12 +70,14 @@ class Route:
     def _made(self, accept: str, content_type: str) -> dict[str, Any]:
         access = self._access
         # The one encoding that API servers have.
-        headers = {"User-Agent": self._user_agent, "Accept": accept, "Accept-Encoding": "gzip"}
+        headers = CIMultiDict(access.headers())
+        headers.update({"User-Agent": self._user_agent, "Accept": accept})
+        headers["Accept-Encoding"] = "gzip"
         if content_type:
             headers["Content-Type"] = content_type
         # No API server redirects; what does is a login page, and it would turn a POST into a GET.
         options: dict[str, Any] = {
-            "headers": CIMultiDict({**headers, **access.authorization()}),
+            "headers": headers,
             "allow_redirects": False,
         }
         if access.ssl is not None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sync.kube.calls import MERGE_PATCH
-from sync.kube.errors import ApiError, NotFound
+from sync.kube.errors import ApiError, Conflict, NotFound
 from sync.kube.resources import Object, Resource
 from sync.kube.transport import Transport
 
@@ -135,7 +135,8 @@ class KubeClient(Transport):
         """Deletes the object with this UID, and no other that has since taken its name; with
         ``resource_version`` only while nobody has changed it since then.
 
-        Already gone, or another by now: nothing to do, no error. A watch tells which.
+        Already gone, or another by now: nothing to do, no error. A watch tells which. Any other
+        conflict, such as an admission webhook's, is raised: the object is still to be deleted.
         """
         options: Object = {
             "apiVersion": "v1",
@@ -150,8 +151,11 @@ class KubeClient(Transport):
         path = resource.path(name, namespace=namespace)
         try:
             await self.request("DELETE", path, body=options, decode=False)
-        except ApiError as error:
-            if error.code not in (404, 409):
+        except NotFound as error:
+            if _is_of_admission(error):
+                raise
+        except Conflict as error:
+            if not _is_of_precondition(error):
                 raise
 
     async def delete_unchanged(self, resource: Resource, obj: Object) -> None:
@@ -167,5 +171,27 @@ class KubeClient(Transport):
             "propagationPolicy": "Background",
         }
         path = resource.path(meta["name"], namespace=meta.get("namespace"))
-        with suppress(NotFound):
+        try:
             await self.request("DELETE", path, body=options, decode=False)
+        except NotFound as error:
+            if _is_of_admission(error):
+                raise
+
+
+def _is_of_precondition(error: Conflict) -> bool:
+    """Whether the object is not the one that a DELETE was for, in the words of kube-apiserver
+    (registry/rest/delete.go and storage/interfaces.go of k8s.io/apiserver)."""
+    return error.message.startswith("Operation cannot be fulfilled on ") and any(
+        words in error.message
+        for words in (
+            "the UID in the precondition",
+            "the ResourceVersion in the precondition",
+            "Precondition failed: UID in precondition",
+            "Precondition failed: ResourceVersion in precondition",
+        )
+    )
+
+
+def _is_of_admission(error: ApiError) -> bool:
+    """Whether a webhook or a policy answered, whose code says nothing of the object."""
+    return error.message.startswith(("admission webhook ", "ValidatingAdmissionPolicy "))

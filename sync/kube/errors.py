@@ -86,7 +86,7 @@ class NamespaceTerminating(Forbidden):
 
 
 class NotFound(ApiError):
-    """404: no such object, namespace or kind."""
+    """404 with a Status: no such object, namespace or kind."""
 
 
 class Conflict(ApiError):
@@ -154,6 +154,9 @@ def from_status(
         said = status.get("code")
         code = said if isinstance(said, int) and 400 <= said < 600 else code
     cls = _BY_CODE.get(code, ServerError if code >= 500 else ApiError)
+    if code == 404 and not reason:
+        # A proxy's page, or a path that no API has: it says nothing of an object.
+        cls = ApiError
     if code == 409 and reason == "AlreadyExists":
         cls = AlreadyExists
     elif code == 403 and _has_cause(status, "reason", "NamespaceTerminating"):

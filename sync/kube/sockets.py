@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
+from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -104,12 +105,14 @@ def read_tcp_info(info: bytes) -> Peer:
 
 
 class TransportErrors:
-    """Maps what aiohttp and the operating system raise to `Unreachable`, in plain words."""
+    """Maps what aiohttp and the operating system raise to `Unreachable`, in plain words.
+    ``failed`` is called for each failure of a connection."""
 
-    def __init__(self, side: Side, what: str, server: str) -> None:
+    def __init__(self, side: Side, what: str, server: str, failed: Callable[[], None]) -> None:
         self._side: Side = side
         self._what = what
         self._server = server
+        self._failed = failed
 
     def __enter__(self) -> None:
         return None
@@ -117,6 +120,8 @@ class TransportErrors:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is None or isinstance(error, KubeError):
             return
+        if isinstance(error, aiohttp.ClientError | OSError):
+            self._failed()
         if isinstance(
             error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError
         ):

@@ -9,6 +9,9 @@ Guarantees:
   times; then `Throttled` is raised and the caller's queue backs off.
 - After 401 the credential is read again and the request is tried once more, at the address that
   was read with it.
+- After a failed connection the credential is read again where its files have changed
+  (`Access.suspect`); where it then leads to another address or CA, nothing is sent before the
+  server has shown that it is the same cluster.
 - Every request has a limit of time, the wait for its turn included. Watches and streams have
   none in total; a peer that is gone without a word is noticed by TCP (`sync.kube.sockets`), not
   by asking.
@@ -52,9 +55,10 @@ from sync.kube.errors import (
 )
 from sync.kube.fence import Fence, FencedBody, not_leading
 from sync.kube.limiter import Limiter
-from sync.kube.resources import Object
+from sync.kube.resources import NAMESPACES, Object
 from sync.kube.sockets import TransportErrors, watched_socket
 from sync.measures import Requests
+from translators.types import uid_of
 
 #: An API server lets 400 reads and 200 writes run at once by default (--max-requests-inflight,
 #: --max-mutating-requests-inflight); a fair part of that saturates its CPUs.
@@ -200,16 +204,29 @@ class Transport:
         seen = self.access.generation
         attempt = self._attempt if tracing.tracer() is None else self._traced
         try:
+            if self.access.unproved:
+                await self._prove()
             return await attempt(call)
         except Unauthorized:
             if not await self.access.renew(seen):
                 self._refused_handlers()
                 raise
         try:
+            if self.access.unproved:
+                await self._prove()
             return await attempt(call)
         except Unauthorized:
             self._refused_handlers()
             raise
+
+    async def _prove(self) -> None:
+        """Asks which cluster answers, after its address or CA changed. Raises AccessError where it
+        is another one, and as `request` does."""
+        async with self.access.proving:
+            if self.access.unproved:
+                path = NAMESPACES.path("kube-system")
+                call = Call("GET", path, None, "", None, "", JSON, REQUEST_TIMEOUT)
+                self.access.prove(uid_of(_decoded(await self._attempt(call)) or {}))
 
     async def _traced(self, call: Call) -> bytes:
         """The same with a span."""
@@ -245,6 +262,7 @@ class Transport:
                 finally:
                     self.limiter.leave(flow, method, took, refused=_asks_to_wait(response))
             code = str(response.status)
+            self.access.server_time.read(response.headers.get("Date"))
         except _BROKEN as error:
             if fence is not None and not fence.is_open:
                 raise not_leading(self.side, call.what) from error
@@ -286,6 +304,8 @@ class Transport:
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=idle)
         for last in (False, True):
             seen = self.access.generation
+            if self.access.unproved:
+                await self._prove()
             route = self._route()
             with self._transport_errors(what):
                 async with asyncio.timeout(answer):
@@ -330,6 +350,8 @@ class Transport:
         self, path: str, query: Query, protocol: str
     ) -> aiohttp.ClientWebSocketResponse[bool]:
         what = f"GET {path} (WebSocket)"
+        if self.access.unproved:
+            await self._prove()
         route = self._route()
         options = dict(route.options("*/*"))  # there is no JSON of it: 406
         del options["allow_redirects"]
@@ -370,7 +392,7 @@ class Transport:
         )
 
     def _transport_errors(self, what: str) -> TransportErrors:
-        return TransportErrors(self.side, what, self.access.server)
+        return TransportErrors(self.side, what, self.access.server, self.access.suspect)
 
 
 def _session() -> aiohttp.ClientSession:

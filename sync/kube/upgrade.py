@@ -108,10 +108,14 @@ async def _open_once(
             ("User-Agent", USER_AGENT),
             ("Connection", "Upgrade"),
             *headers,
-            *access.authorization().items(),
+            *access.headers(),
         ],
     )
-    with TransportErrors(access.side, what, access.server):
+    if access.unproved:
+        raise Unreachable(
+            "its address has changed and is being checked", side=access.side, what=what
+        )
+    with TransportErrors(access.side, what, access.server, access.suspect):
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
                 wire = await _reached(access, what)
@@ -183,7 +187,8 @@ async def _connect(access: Access) -> _Wire:
     wire = await _dial(
         proxy.hostname or "",
         proxy.port or (443 if secure else 80),
-        ssl.create_default_context() if secure else None,
+        # As Go's transport: the cluster's CA is what an https proxy is verified by.
+        (access.ssl or ssl.create_default_context()) if secure else None,
         proxy.hostname or "",
     )
     try:

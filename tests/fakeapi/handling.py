@@ -40,7 +40,7 @@ class Api:
         self.lister = Lister(store)
         self.version = "v1.34.4"
         self.clock: Callable[[], str] = timestamp
-        """The time in RFC 3339 from which tokens live."""
+        """The server's clock, in RFC 3339: what answers are dated by, and tokens live from."""
         self.authorize: Callable[[Object], bool] = lambda _spec: True
         """Answers SubjectAccessReviews and SelfSubjectAccessReviews by their ``spec``."""
         self.authenticate: Callable[[str], Object | None] = lambda _token: {"username": "someone"}

@@ -22,6 +22,8 @@ class Entry:
     body: Any
     """Decoded JSON, or the bytes where it is none; None without a body."""
     authorization: str = field(default="", repr=False)
+    impersonation: list[tuple[str, str]] = field(default_factory=list)
+    """The ``Impersonate-*`` headers."""
     subject: str = ""
     """The common name of the client's certificate."""
     code: list[int] = field(default_factory=list)

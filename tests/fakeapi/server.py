@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
+from datetime import datetime
+from email.utils import formatdate
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -48,7 +50,9 @@ class FakeApi:
         self.token = token
         """The bearer token to be shown; None lets everybody in."""
         self.port = 0
-        self._tls = tls
+        """Where it listens; 0 before a `start` lets the system choose."""
+        self.tls = tls
+        """What the next `start` serves with; None for plain http."""
         self._routes: list[tuple[str, str, Handler]] = []
         self._running = asyncio.Event()
         self._running.set()
@@ -63,7 +67,7 @@ class FakeApi:
     @property
     def url(self) -> str:
         """Scheme, address and port."""
-        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> FakeApi:
         await self.start()
@@ -77,7 +81,7 @@ class FakeApi:
         self._web = web.Server(self._serve, handler_cancellation=True, access_log=None)
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(
-            self._web, "127.0.0.1", self.port, ssl=self._tls, reuse_address=True
+            self._web, "127.0.0.1", self.port, ssl=self.tls, reuse_address=True
         )
         self.port = self._listener.sockets[0].getsockname()[1]
 
@@ -302,6 +306,9 @@ class FakeApi:
             response = await self._answer(request, entry)
         except refusals.Refused as refused:
             response = wire.as_json(refused.code, refused.status())
+        if not response.prepared:
+            now = datetime.fromisoformat(self.api.clock()).timestamp()
+            response.headers["Date"] = formatdate(now, usegmt=True)
         entry.code.append(response.status)
         self._changed.set()
         return response

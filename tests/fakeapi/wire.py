@@ -31,6 +31,7 @@ async def entry(request: web.BaseRequest) -> Entry:
         content_type=request.content_type,
         body=body,
         authorization=request.headers.get("Authorization", ""),
+        impersonation=[it for it in request.headers.items() if it[0].startswith("Impersonate-")],
         subject=next((value for key, value in names if key == "commonName"), ""),
     )
 

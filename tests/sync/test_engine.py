@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from sync.engine import MappingChanged
-from sync.kube.resources import CONFIG_MAPS, EVENTS, PODS, SECRETS
+from sync.kube.resources import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS
 from tests.fakeapi import Fault
 from tests.objects import config_map, secret
 from tests.sync.world import IDENTITY, THERE, World
@@ -209,3 +209,56 @@ async def test_two_homes_share_a_remote_and_leave_each_other_alone(world: World)
     world.home.delete(PODS, "a", "default", grace_seconds=0)
     await world.settle()
     assert world.remote.get(CONFIG_MAPS, "conf", "default-other") == before
+
+
+# -- standing by ---------------------------------------------------------------------------
+
+
+async def churn(world: World) -> None:
+    """Pods, their copies and Events come and go on both sides, as another bridge serves them."""
+    for number in range(60):
+        name = f"gone-{number}"
+        world.home.put(config_map(name))
+        world.pod(name, uses=[f"cm/{name}"])
+        if number % 2:
+            world.home.remove(PODS, name, "default")
+            world.home.remove(CONFIG_MAPS, name, "default")
+    await asyncio.sleep(0.02)
+
+
+async def test_standby_queues_nothing_and_works_all_at_takeover(world: World) -> None:
+    """An earlier bridge left a pod without a home pod, a copy without an original, and namespaces
+    that nobody needs; another pod is new."""
+    world.namespace_linger = 0.0
+    world.home.put(config_map("conf", data={"k": "v"}))
+    await world.start()
+    for name in ("stays", "orphan"):
+        world.pod(name, uses=["cm/conf"])
+    world.pod("last", namespace="emptied")
+    await world.settle()
+    for name in ("stays", "orphan"):
+        world.runs(name)
+    await world.settle()
+    await world.stop()
+
+    async with world.standing_by() as engine:
+        for name, namespace in (("orphan", "default"), ("last", "emptied")):
+            world.home.remove(PODS, name, namespace)
+        world.pod("new", uses=["cm/conf"])
+        await churn(world)
+        await world.caught_up()
+        queues = [it.queue for it in engine.controllers]
+        assert sum(len(it) + it.later + len(it.working) for it in queues) == 0
+        assert sum(it.adds for it in queues) == 0
+
+        await world.take_over()
+        kept = [f"gone-{number}" for number in range(0, 60, 2)]
+        await world.remote.until(lambda: all(world.there(it) for it in [*kept, "new"]))
+        await world.settle()
+        assert not any(world.there(f"gone-{number}") for number in range(1, 60, 2))
+        assert world.there("stays")
+        orphan = world.there("orphan")
+        assert orphan is None or orphan["metadata"].get("deletionTimestamp")
+        assert world.config_map("gone-0")
+        assert world.config_map("gone-1") is None
+        await world.remote.until(lambda: world.remote.find(NAMESPACES, "emptied-h") is None)

@@ -414,3 +414,23 @@ async def test_a_namespace_that_is_being_deleted_in_the_remote_is_waited_for(
 
 def _ours(name: str) -> Object:
     return {"name": name, "labels": {naming.LABEL_HOME: naming.home_id("some uid")}}
+
+
+# -- deletions that are refused ------------------------------------------------------------
+
+
+async def test_deletion_that_a_webhook_answers_with_a_conflict_is_sent_again(
+    world: World,
+) -> None:
+    await world.start()
+    world.pod()
+    await world.settle()
+    world.runs()
+    await world.settle()
+    denied = 'admission webhook "guard.test" denied the request: still in use'
+    fault = world.remote.fail(Fault("DELETE", "*/pods/a", code=409, message=denied, times=3))
+    world.home.delete(PODS, "a", "default")
+    await world.remote.until(lambda: fault.hits == 3)
+    await world.settle()
+    there = world.there()
+    assert there is None or there["metadata"].get("deletionTimestamp")

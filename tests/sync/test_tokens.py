@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import logging
 from dataclasses import replace
 
 import pytest
+from aiohttp import web
 
 from sync.kube.resources import CONFIG_MAPS, PODS, SECRETS
 from tests.fakeapi import Fault
@@ -136,6 +138,54 @@ async def test_a_renewal_is_planned_within_the_last_fifth_or_a_little_before(
     assert expires == "2030-01-01T01:00:07Z"
     assert "2030-01-01T00:42:00Z" <= renew <= "2030-01-01T00:48:06Z"
     assert len(asking.engine.tokens.controller.queue._later) == 1
+
+
+@pytest.mark.parametrize("now", ["2030-01-01T05:00:00Z", "2029-12-31T19:00:00Z"])
+async def test_clock_of_the_bridge_that_is_wrong_by_hours_costs_nothing(
+    asking: World, now: str
+) -> None:
+    asking.home.api.clock = lambda: "2030-01-01T00:00:00Z"
+    asking.now = now
+    await asking.start()
+    asking.pod()
+    await asking.settle()
+    asking.runs()
+    await asking.settle()
+    assert len(asking.home.requests("POST", REQUESTS)) == 1
+    [[renew, expires]] = json.loads(
+        tokens(asking)["metadata"]["annotations"][serviceaccount.ANNOTATION_TIMES]
+    ).values()
+    assert expires == "2030-01-01T01:00:07Z"
+    assert "2030-01-01T00:42:00Z" <= renew <= "2030-01-01T00:48:06Z", "by home's clock"
+    queue = asking.engine.tokens.controller.queue
+    [timer] = queue._later.values()
+    assert 2500 < timer.when() - asyncio.get_running_loop().time() < 2900
+
+    asking.now = "2030-01-01T00:10:00Z"  # another bridge, whose clock is right
+    await asking.restart()
+    assert asking.writes() == []
+
+
+async def test_token_is_requested_once_a_minute_at_most(asking: World) -> None:
+    """A home whose tokens have ended before they come, by its own clock."""
+    asking.home.api.clock = lambda: "2030-01-01T00:00:00Z"
+
+    async def issued(_: object) -> web.Response:
+        token = {"token": f"{PREFIX}x", "expirationTimestamp": "2029-01-01T00:00:00Z"}
+        return web.json_response({"spec": {"expirationSeconds": 3607}, "status": token}, status=201)
+
+    asking.home.route("POST", REQUESTS, issued)
+    await asking.start()
+    asking.pod()
+    await asking.settle()
+    asking.runs()
+    await asking.settle()
+    asking.home.update(CONFIG_MAPS, "kube-root-ca.crt", {"data": {"ca.crt": "another"}}, "default")
+    await asking.settle()
+    assert "another" in texts(asking)
+    assert len(asking.home.requests("POST", REQUESTS)) == 1
+    [timer] = asking.engine.tokens.controller.queue._later.values()
+    assert timer.when() - asyncio.get_running_loop().time() > 50
 
 
 async def test_the_ca_is_followed(asking: World) -> None:

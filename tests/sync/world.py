@@ -4,8 +4,8 @@ home, and scheduler and kubelet of the remote."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -72,6 +72,28 @@ class World:
 
     async def start(self, *, settle: bool = True) -> None:
         """Starts an engine that knows nothing yet."""
+        self._task = asyncio.create_task(_run(await self._made()))
+        if settle:
+            await self.settle()
+
+    @asynccontextmanager
+    async def standing_by(self) -> AsyncIterator[Engine]:
+        """An engine that watches, until `take_over` has it work."""
+        engine = await self._made()
+        self._task = asyncio.create_task(engine.watch())
+        try:
+            await engine.synced()
+            yield engine
+        finally:
+            await self.stop()
+
+    async def take_over(self) -> None:
+        """The engine that stands by works from now on."""
+        assert self._task is not None
+        self._task = asyncio.create_task(_beside(self._task, self.engine))
+        await self.settle()
+
+    async def _made(self) -> Engine:
         home = await self._client(self.home, "home")
         remote = await self._client(self.remote, "remote")
         self._engine = Engine(
@@ -84,9 +106,7 @@ class World:
             listeners=self.listeners,
             carriers=self.carriers,
         )
-        self._task = asyncio.create_task(_run(self._engine))
-        if settle:
-            await self.settle()
+        return self._engine
 
     async def start_running(self, **pod: Any) -> None:
         """Starts an engine, and then a pod (what `pod` takes) that the remote runs."""
@@ -278,6 +298,15 @@ async def _run(engine: Engine) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(engine.watch())
         group.create_task(engine.work())
+
+
+async def _beside(watching: asyncio.Task[None], engine: Engine) -> None:
+    """An engine that watched already begins to work."""
+    try:
+        await engine.work()
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
 
 
 def _all(scope: object) -> list[Informer]:

@@ -81,6 +81,29 @@ def test_of_several_files_the_first_that_has_an_entry_counts(
     assert yaml.safe_load(found.text)["users"][0]["user"] == {"token": CANARY}
 
 
+def test_impersonation_stays_in_the_kubeconfig(path: Path) -> None:
+    """Without it the pods would have all permissions of the credential."""
+    user = {
+        "token": CANARY,
+        "as": "jane",
+        "as-uid": "u",
+        "as-groups": ["dev"],
+        "as-user-extra": {"a": ["b"]},
+    }
+    assert read(path, config(user=user))["users"][0]["user"] == user
+
+
+def test_proxy_stays_in_the_kubeconfig(path: Path) -> None:
+    made = read(path, config(cluster={"proxy-url": "http://proxy.test:3128"}))
+    assert made["clusters"][0]["cluster"]["proxy-url"] == "http://proxy.test:3128"
+
+
+def test_proxy_of_the_environment_is_noted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.test:3128")
+    found = selfcontained.read(KubeconfigRef(write(path, config())))
+    assert "set proxy-url" in "".join(found.notes)
+
+
 @pytest.mark.parametrize(
     ("user", "cluster", "words"),
     [
@@ -89,6 +112,7 @@ def test_of_several_files_the_first_that_has_an_entry_counts(
         ({"client-key": "/absent/key"}, {}, "/absent/key, which cannot be read"),
         (None, {"server": "https://127.0.0.1:6443"}, "another machine for a pod"),
         (None, {"server": "https://localhost:6443"}, "another machine for a pod"),
+        (None, {"proxy-url": "http://127.0.0.1:3128"}, "another machine for a pod"),
     ],
 )
 def test_what_works_on_this_machine_alone_is_refused(

@@ -331,8 +331,12 @@ async def test_no_room_for_a_temporary_file(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(tempfile, "mkstemp", full)
-    authority_data = {"certificate-authority-data": encoded(str(authority.cert))}
-    write(path, kubeconfig(SERVER, cluster=authority_data))
+    pair = authority.issue("someone")
+    user = {
+        "client-certificate-data": encoded(str(pair.cert)),
+        "client-key-data": encoded(str(pair.key)),
+    }
+    write(path, kubeconfig(SERVER, user=user))
     said = await refused(KubeconfigRef(path))
     assert "No space left on device: a temporary file; TMPDIR says where" in said
 

@@ -159,6 +159,70 @@ async def test_delete_with_a_grace_period(api: FakeApi, client: KubeClient) -> N
     assert api.find(PODS, "a", "default") is None
 
 
+UID_MISMATCH = [
+    # registry/rest/delete.go and storage/interfaces.go of k8s.io/apiserver.
+    (
+        "the UID in the precondition (u) does not match the UID in record (v). The object might "
+        "have been deleted and then recreated"
+    ),
+    (
+        "StorageError: invalid object, Code: 4, Key: /registry/pods/default/a, ResourceVersion: 0, "
+        "AdditionalErrorMsg: Precondition failed: UID in precondition: u, UID in object meta: v"
+    ),
+    (
+        "the ResourceVersion in the precondition (1) does not match the ResourceVersion in record "
+        "(2). The object might have been modified"
+    ),
+]
+
+
+@pytest.mark.parametrize("message", UID_MISMATCH)
+async def test_delete_whose_precondition_fails_is_done(
+    api: FakeApi, client: KubeClient, message: str
+) -> None:
+    said = f'Operation cannot be fulfilled on pods "a": {message}'
+    api.fail(Fault("DELETE", code=409, message=said))
+    await client.delete(PODS, "a", uid="u", namespace="default")
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (409, 'admission webhook "guard.test" denied the request: in use'),
+        (409, 'admission webhook "guard.test" denied the request: the UID in the precondition'),
+        (409, 'Operation cannot be fulfilled on pods "a": the object has been modified'),
+        (409, ""),
+        (404, 'admission webhook "guard.test" denied the request: not found'),
+    ],
+)
+async def test_delete_that_another_refuses_is_raised(
+    api: FakeApi, client: KubeClient, code: int, message: str
+) -> None:
+    """The object is still there, and still to be deleted."""
+    uid = api.put(config_map("a"))["metadata"]["uid"]
+    api.fail(Fault("DELETE", code=code, message=message))
+    with pytest.raises(errors.ApiError) as caught:
+        await client.delete(CONFIG_MAPS, "a", uid=uid, namespace="default")
+    assert caught.value.code == code
+    await client.delete(CONFIG_MAPS, "a", uid=uid, namespace="default")
+    assert api.find(CONFIG_MAPS, "a", "default") is None
+
+
+async def test_page_of_a_proxy_does_not_mean_that_the_object_is_gone(
+    api: FakeApi, client: KubeClient
+) -> None:
+    api.put(config_map("a"))
+    api.fail(Fault(code=404, raw=b"404 page not found\n", times=None))
+    for request in (
+        client.get(CONFIG_MAPS, "a", namespace="default"),
+        client.patch(CONFIG_MAPS, "a", {}, namespace="default"),
+        client.delete(CONFIG_MAPS, "a", uid="u", namespace="default"),
+    ):
+        with pytest.raises(errors.ApiError) as caught:
+            await request
+        assert not isinstance(caught.value, errors.NotFound)
+
+
 async def test_delete_tells_other_failures(api: FakeApi, client: KubeClient) -> None:
     uid = api.put(config_map("a"))["metadata"]["uid"]
     api.fail(Fault(code=403))

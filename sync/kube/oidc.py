@@ -1,0 +1,252 @@
+"""Keeps the ID token of a kubeconfig's ``oidc`` auth-provider valid, as client-go's plugin does.
+
+A token that has expired is renewed with the refresh token. Many issuers accept a refresh token
+once and return the next one with each answer, so both are written back to the kubeconfig that names
+them: atomically, with the file's mode, under kubectl's lock (``FILE.lock``). Where the file cannot
+be written, as a mounted Secret, they stay in `Memory` for the life of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import json
+import logging
+import os
+import re
+import ssl
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from urllib.parse import quote_plus
+
+import aiohttp
+import cachetools
+import yaml
+
+from translators.types import Object
+
+log = logging.getLogger(__name__)
+
+#: Seconds before its end at which an ID token is renewed (expiryDelta in client-go's oidc plugin).
+EXPIRY_DELTA = 10.0
+#: Bytes of an issuer's answer that are read.
+ANSWER_LIMIT = 2**20
+#: Refresh tokens whose successors are remembered.
+KNOWN_MAX = 64
+#: Error codes of an issuer that may be shown (RFC 6749, 5.2): words, no content.
+_CODE = re.compile(r"[a-z_]{1,40}\Z")
+
+
+class OidcProblem(Exception):
+    """An issuer gave no token; the text says why, for people, and holds no secret."""
+
+
+class Memory:
+    """The newest tokens of each refresh token that a kubeconfig has held in this process. One for
+    all kubeconfigs of a process: two that share a user must not spend a token twice."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        """Held while a refresh token is spent."""
+        self._known: cachetools.LRUCache[str, tuple[str, str]] = cachetools.LRUCache(KNOWN_MAX)
+
+    def newest(self, refresh_token: str, token: str) -> tuple[str, str]:
+        """The refresh token and the ID token that took the place of these."""
+        return self._known.get(refresh_token, (refresh_token, token))
+
+    def keep(self, named: str, refresh_token: str, token: str) -> None:
+        """Remembers what took the place of the refresh token ``named`` by the kubeconfig."""
+        self._known[named] = (refresh_token, token)
+
+
+async def id_token(file: Path, config: Object, memory: Memory) -> str:
+    """The ID token of the provider, renewed where it has expired. Raises OidcProblem."""
+    async with memory.lock:
+        return await _id_token(file, config, memory)
+
+
+async def _id_token(file: Path, config: Object, memory: Memory) -> str:
+    named = str(config.get("refresh-token") or "")
+    refresh_token, token = memory.newest(named, str(config.get("id-token") or ""))
+    if token and not _has_expired(token):
+        return token
+    for key in ("refresh-token", "client-id", "idp-issuer-url"):
+        if not config.get(key):
+            raise OidcProblem(f"oidc: the ID token has expired and {key} is missing; log in again")
+    answer = await _refreshed(file, config, refresh_token)
+    token = str(answer.get("id_token") or "")
+    if not token:
+        raise OidcProblem("oidc: the issuer's answer holds no id_token; log in with scope openid")
+    following = str(answer.get("refresh_token") or refresh_token)
+    memory.keep(named, following, token)
+    _write_back(file, named, {"id-token": token, "refresh-token": following})
+    return token
+
+
+def _has_expired(token: str) -> bool:
+    """Whether the token ends in a moment; what is not a JWT has, as for client-go."""
+    parts = token.split(".")
+    try:
+        payload = parts[1] + "=" * (-len(parts[1]) % 4)
+        ends = float(json.loads(base64.urlsafe_b64decode(payload))["exp"])
+    except (IndexError, KeyError, TypeError, ValueError, binascii.Error):
+        return True
+    return ends - EXPIRY_DELTA <= time.time()
+
+
+# -- the issuer ----------------------------------------------------------------------------------
+
+
+async def _refreshed(file: Path, config: Object, refresh_token: str) -> Object:
+    """The issuer's answer to the refresh token."""
+    issuer = str(config["idp-issuer-url"]).rstrip("/")
+    context = _trust(file, config)
+    try:
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=context), trust_env=True
+        ) as session:
+            found = await _json(session, "GET", f"{issuer}/.well-known/openid-configuration")
+            endpoint = str(found.get("token_endpoint") or "")
+            if not endpoint:
+                raise OidcProblem("oidc: its issuer names no token_endpoint")
+            return await _exchanged(session, endpoint, config, refresh_token)
+    except (aiohttp.ClientError, OSError):
+        # Not as its cause: it can hold the request.
+        raise OidcProblem("its OIDC issuer did not renew the token; log in again") from None
+
+
+async def _exchanged(
+    session: aiohttp.ClientSession, endpoint: str, config: Object, refresh_token: str
+) -> Object:
+    """Sends the client's secret in a header, or, as golang.org/x/oauth2, in the form where the
+    issuer knows only that. An issuer that uses up the refresh token has accepted the header."""
+    client, secret = str(config["client-id"]), str(config.get("client-secret") or "")
+    form = {"grant_type": "refresh_token", "refresh_token": refresh_token}
+    pair = f"{quote_plus(client)}:{quote_plus(secret)}".encode()
+    basic = {"Authorization": f"Basic {base64.b64encode(pair).decode()}"}
+    try:
+        return await _json(session, "POST", endpoint, data=form, headers=basic)
+    except _InvalidClient:
+        form |= {"client_id": client}
+        form |= {"client_secret": secret} if secret else {}
+        return await _json(session, "POST", endpoint, data=form)
+
+
+class _InvalidClient(OidcProblem):
+    """The issuer did not recognise the client."""
+
+
+async def _json(
+    session: aiohttp.ClientSession,
+    method: str,
+    url: str,
+    *,
+    data: dict[str, str] | None = None,
+    headers: Mapping[str, str] = MappingProxyType({}),
+) -> Object:
+    headers = {"Accept": "application/json", **headers}
+    async with session.request(
+        method, url, data=data, headers=headers, allow_redirects=data is None
+    ) as response:
+        raw = bytearray()
+        async for chunk in response.content.iter_any():
+            raw += chunk
+            if len(raw) > ANSWER_LIMIT:
+                raise OidcProblem(f"oidc: the issuer answered with more than {ANSWER_LIMIT} bytes")
+    try:
+        found = json.loads(raw)
+    except ValueError:
+        found = None
+    if response.status < 300 and isinstance(found, dict):
+        return found
+    code = str(found.get("error") or "") if isinstance(found, dict) else ""
+    if code == "invalid_grant":
+        raise OidcProblem(
+            "oidc: the issuer does not accept the refresh token (invalid_grant): it has expired, "
+            "was revoked, or has been used by another program; log in again"
+        )
+    if code == "invalid_client" or (response.status == 401 and data is not None):
+        raise _InvalidClient("oidc: the issuer does not accept the client (invalid_client)")
+    said = f" ({code})" if _CODE.match(code) else ""
+    raise OidcProblem(f"oidc: the issuer answered {response.status}{said}; log in again")
+
+
+def _trust(file: Path, config: Object) -> ssl.SSLContext:
+    """What the issuer's certificate is verified by."""
+    data, path = (config.get(f"idp-certificate-authority{end}") for end in ("-data", ""))
+    try:
+        if data:
+            text = base64.b64decode(str(data)).decode()
+            return ssl.create_default_context(cadata=text)
+        if path:
+            return ssl.create_default_context(cafile=file.absolute().parent / str(path))
+    except (OSError, ValueError):
+        raise OidcProblem("oidc: idp-certificate-authority is not valid PEM") from None
+    return ssl.create_default_context()
+
+
+# -- the file ------------------------------------------------------------------------------------
+
+
+def _write_back(file: Path, named: str, tokens: dict[str, str]) -> None:
+    """Puts the tokens in the place of the refresh token ``named``. Where that cannot be done they
+    stay in memory, and the log says so."""
+    path = Path(os.path.realpath(file))
+    try:
+        with _locked(path):
+            config = yaml.safe_load(path.read_text(encoding="utf-8"))
+            if _replace(config, named, tokens):
+                _write(path, yaml.safe_dump(config, sort_keys=False))
+    except (OSError, yaml.YAMLError, AttributeError, TypeError) as error:
+        why = getattr(error, "strerror", None) or "it changed meanwhile"
+        log.warning(
+            "kubeconfig %s: the renewed OIDC tokens cannot be written (%s) and are kept in memory; "
+            "log in again before the next start of the bridge",
+            file,
+            why,
+        )
+
+
+def _replace(config: Object, named: str, tokens: dict[str, str]) -> bool:
+    """Whether a user of the kubeconfig has that refresh token, which is replaced."""
+    replaced = False
+    for entry in config.get("users") or ():
+        provider = (entry.get("user") or {}).get("auth-provider") or {}
+        settings = provider.get("config") or {}
+        if provider.get("name") == "oidc" and settings.get("refresh-token") == named:
+            settings.update(tokens)
+            replaced = True
+    return replaced
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """kubectl's lock of a kubeconfig (lockFile in client-go's tools/clientcmd/loader.go)."""
+    lock = path.with_name(f"{path.name}.lock")
+    os.close(os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+
+
+def _write(path: Path, text: str) -> None:
+    known = path.stat()
+    fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as made:
+            os.fchmod(made.fileno(), known.st_mode & 0o7777)
+            with contextlib.suppress(PermissionError):
+                os.fchown(made.fileno(), known.st_uid, known.st_gid)
+            made.write(text)
+            made.flush()
+            os.fsync(made.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

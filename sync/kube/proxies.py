@@ -1,0 +1,97 @@
+"""Which HTTP proxy leads to a server, by the environment, as Go's x/net/http/httpproxy decides.
+
+``HTTPS_PROXY`` counts for https servers, ``HTTP_PROXY`` for others, and ``NO_PROXY`` names what is
+reached directly: hosts, domains (``example.com`` and everything below, ``.example.com`` only what
+is below), addresses, ranges (``10.0.0.0/8``), each but a range with an optional port, or ``*``. The
+lower-case names count as well. ``localhost`` and loopback addresses are never reached through a
+proxy of the environment; a kubeconfig's ``proxy-url`` is not looked up here and counts for all.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+#: What the bridge can tunnel through.
+_SCHEMES = ("http", "https")
+
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def from_environment(server: str, environ: Mapping[str, str] = os.environ) -> str | None:
+    """The proxy's URL for this server; None where it is reached directly."""
+    parts = urlsplit(server)
+    name = "HTTPS_PROXY" if parts.scheme == "https" else "HTTP_PROXY"
+    proxy = environ.get(name) or environ.get(name.lower())
+    if not proxy:
+        return None
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    no_proxy = environ.get("NO_PROXY") or environ.get("no_proxy") or ""
+    if not _uses_proxy((parts.hostname or "").lower(), port, no_proxy):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def check(proxy: str) -> None:
+    """Raises ValueError, whose text holds no password, for a proxy that cannot be used."""
+    try:
+        parts = urlsplit(proxy)
+        valid = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise ValueError("its proxy (proxy-url, HTTPS_PROXY or HTTP_PROXY) is not a URL")
+    if parts.scheme not in _SCHEMES:
+        raise ValueError(
+            f"its proxy at {parts.hostname} is of the scheme {parts.scheme}, which the bridge does "
+            "not support; name an http or https proxy (proxy-url, HTTPS_PROXY or HTTP_PROXY)"
+        )
+
+
+def _uses_proxy(host: str, port: int, no_proxy: str) -> bool:
+    address = _address(host)
+    if host == "localhost" or (address is not None and address.is_loopback):
+        return False
+    return not any(_matches(host, address, port, it) for it in no_proxy.lower().split(","))
+
+
+def _matches(host: str, address: _Address | None, port: int, entry: str) -> bool:
+    """Whether the entry of NO_PROXY names the host."""
+    entry = entry.strip()
+    if entry == "*":
+        return True
+    if "/" in entry and (network := _network(entry)) is not None:
+        return address is not None and address in network
+    name, wanted_port = _split(entry)
+    if not name or (wanted_port and wanted_port != str(port)):
+        return False
+    if (named := _address(name)) is not None:
+        return address == named
+    name = name.removeprefix("*")
+    return host.endswith(name if name.startswith(".") else f".{name}") or host == name
+
+
+def _split(entry: str) -> tuple[str, str]:
+    """Host and port of an entry, as net.SplitHostPort; the port is "" where there is none."""
+    name, colon, port = entry.rpartition(":")
+    bracketed = name.startswith("[") and name.endswith("]")
+    if colon and (bracketed or ":" not in name):
+        return name.strip("[]"), port
+    return entry.strip("[]"), ""
+
+
+def _address(host: str) -> _Address | None:
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+def _network(entry: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    try:
+        return ipaddress.ip_network(entry, strict=False)
+    except ValueError:
+        return None

@@ -1,0 +1,229 @@
+"""OIDC users of kubeconfigs: refresh tokens that the issuer accepts once."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import stat
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import web
+
+from sync.kube import access as access_module
+from sync.kube import oidc
+from sync.kube.access import Access, KubeconfigRef, load
+from sync.kube.errors import AccessError
+from tests.fakeapi.kubeconfig import kubeconfig, write
+
+SERVER = "https://127.0.0.1:6443"
+CANARY = "canary-4711"
+
+
+def token(ends: float) -> str:
+    claims = base64.urlsafe_b64encode(json.dumps({"exp": ends}).encode()).decode().rstrip("=")
+    return f"e30.{claims}.c2ln"
+
+
+def expired() -> str:
+    return token(time.time() - 60)
+
+
+class Issuer:
+    """Accepts each refresh token once, and gives the next with the answer."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.valid = "refresh-0"
+        self.given = 0
+        self.rotates = True
+        self.basic = True
+        self.lives = 3600.0
+        self.auth: list[str] = []
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/.well-known/openid-configuration", self._known)
+        app.router.add_post("/token", self._token)
+        return app
+
+    async def _known(self, _: web.Request) -> web.Response:
+        return web.json_response({"token_endpoint": f"{self.url}/token"})
+
+    async def _token(self, request: web.Request) -> web.Response:
+        form = await request.post()
+        self.auth.append(request.headers.get("Authorization", ""))
+        if self.basic != ("Authorization" in request.headers):
+            return web.json_response({"error": "invalid_client"}, status=401)
+        if form["refresh_token"] != self.valid or form["grant_type"] != "refresh_token":
+            answer = {"error": "invalid_grant", "error_description": CANARY}
+            return web.json_response(answer, status=400)
+        await asyncio.sleep(0.01)
+        self.given += 1
+        said = {"id_token": token(time.time() + self.lives)}
+        if self.rotates:
+            self.valid = said["refresh_token"] = f"refresh-{self.given}"
+        return web.json_response(said)
+
+
+@pytest.fixture
+async def issuer(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Issuer]:
+    monkeypatch.setattr(access_module, "RENEW_INTERVAL", 0.0)
+    monkeypatch.setattr(access_module, "_OIDC", oidc.Memory())
+    made = Issuer()
+    runner = web.AppRunner(made.app(), access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield made
+    await runner.cleanup()
+
+
+def config(issuer: Issuer, **more: str) -> dict[str, Any]:
+    settings = {
+        "client-id": "bridge",
+        "client-secret": CANARY,
+        "idp-issuer-url": issuer.url,
+        "refresh-token": "refresh-0",
+        "id-token": expired(),
+        **more,
+    }
+    return kubeconfig(SERVER, user={"auth-provider": {"name": "oidc", "config": settings}})
+
+
+async def read(path: Path) -> Access:
+    return await load(KubeconfigRef(path), side="remote")
+
+
+def written(path: Path) -> dict[str, str]:
+    found = yaml.safe_load(path.read_text())["users"][0]["user"]["auth-provider"]["config"]
+    return dict(found)
+
+
+def names(folder: Path) -> list[str]:
+    return [it.name for it in folder.iterdir()]
+
+
+async def test_token_that_is_valid_is_taken_and_nobody_is_asked(
+    issuer: Issuer, tmp_path: Path
+) -> None:
+    valid = token(time.time() + 600)
+    access = await read(write(tmp_path / "c", config(issuer, **{"id-token": valid})))
+    assert access.authorization() == {"Authorization": f"Bearer {valid}"}
+    assert issuer.auth == []
+
+
+async def test_rotated_refresh_token_is_written_back(issuer: Issuer, tmp_path: Path) -> None:
+    path = write(tmp_path / "c", config(issuer))
+    path.chmod(0o640)
+    before = yaml.safe_load(path.read_text())
+    access = await read(path)
+    found = written(path)
+    assert found["refresh-token"] == "refresh-1"
+    assert access.authorization() == {"Authorization": f"Bearer {found['id-token']}"}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    after = yaml.safe_load(path.read_text())
+    for part in ("clusters", "contexts", "current-context"):
+        assert after[part] == before[part]
+    assert names(tmp_path) == ["c"], "neither a lock nor a temporary file stays"
+    await read(path)
+    assert issuer.given == 1, "another program finds the valid token"
+
+
+async def test_refresh_tokens_rotate_again_and_again(issuer: Issuer, tmp_path: Path) -> None:
+    issuer.lives = 1.0  # ends before it is used
+    path = write(tmp_path / "c", config(issuer))
+    access = await read(path)
+    for _ in range(3):
+        assert await access.renew(access.generation)
+    assert issuer.given == 4
+    assert written(path)["refresh-token"] == "refresh-4"
+
+
+async def test_file_that_cannot_be_written_keeps_tokens_in_memory(
+    issuer: Issuer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    issuer.lives = 1.0
+    path = write(tmp_path / "c", config(issuer))
+    (tmp_path / "c.lock").touch()  # as where kubectl holds it
+    access = await read(path)
+    for _ in range(2):
+        assert await access.renew(access.generation)
+    assert issuer.given == 3
+    assert written(path)["refresh-token"] == "refresh-0"
+    assert "kept in memory" in caplog.text
+    assert not any(it in caplog.text for it in (CANARY, "refresh-0", "refresh-1", "e30."))
+
+
+async def test_two_clusters_with_one_user_spend_a_token_once(
+    issuer: Issuer, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "c", config(issuer))
+    first, second = await asyncio.gather(read(path), read(path))
+    assert first.authorization() == second.authorization()
+    assert issuer.given == 1
+
+
+async def test_file_behind_a_link_is_written_where_it_is(issuer: Issuer, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    path = write(tmp_path / "real" / "c", config(issuer))
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    await read(link)
+    assert link.is_symlink()
+    assert written(path)["refresh-token"] == "refresh-1"
+
+
+async def test_issuer_that_does_not_rotate_keeps_its_token(issuer: Issuer, tmp_path: Path) -> None:
+    issuer.rotates = False
+    path = write(tmp_path / "c", config(issuer))
+    await read(path)
+    assert written(path)["refresh-token"] == "refresh-0"
+
+
+async def test_client_secret_in_the_form_where_the_issuer_wants_it(
+    issuer: Issuer, tmp_path: Path
+) -> None:
+    issuer.basic = False
+    await read(write(tmp_path / "c", config(issuer)))
+    assert [bool(it) for it in issuer.auth] == [True, False]
+
+
+@pytest.mark.parametrize("more", [{"refresh-token": "used-up"}, {"client-id": ""}])
+async def test_refusal_is_one_sentence_without_what_is_secret(
+    issuer: Issuer, tmp_path: Path, more: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(AccessError, match="log in again") as caught:
+        await read(write(tmp_path / "c", config(issuer, **more)))
+    assert ("invalid_grant" in str(caught.value)) == ("refresh-token" in more)
+    for secret in (CANARY, "used-up", "e30."):
+        assert secret not in str(caught.value)
+        assert secret not in caplog.text
+
+
+async def test_issuers_certificate_is_verified(
+    issuer: Issuer, tmp_path: Path, authority: Any
+) -> None:
+    """Also where the kubeconfig names no authority for it."""
+    pair = authority.issue("issuer", address="127.0.0.1")
+    runner = web.AppRunner(issuer.app(), access_log=None)
+    await runner.setup()
+    context = authority.server_context(pair)
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+    issuer.url = f"https://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        with pytest.raises(AccessError, match="OIDC issuer did not renew"):
+            await read(write(tmp_path / "c", config(issuer)))
+        assert issuer.auth == []
+        trusting = {"idp-certificate-authority": str(authority.cert)}
+        await read(write(tmp_path / "c", config(issuer, **trusting)))
+    finally:
+        await runner.cleanup()
