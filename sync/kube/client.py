@@ -7,7 +7,6 @@ request is made, its retries and its errors: `sync.kube.transport`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
