@@ -265,8 +265,8 @@ class Pods:
 
     async def _act(self, key: Key, state: State, action: Action) -> None:
         match action:
-            case podplan.WriteStatus(patch, event):
-                await self._statuses.write(_there(state.home), patch, event)
+            case podplan.WriteStatus(patch, event, warning):
+                await self._statuses.write(_there(state.home), patch, event, warning=warning)
             case podplan.Create():
                 await self._create(key, _there(state.home))
             case podplan.LetGo():

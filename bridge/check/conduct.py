@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
-from bridge.check import clusters, network, node, workloads
+from bridge.check import clusters, daemonsets, network, node, workloads
 from bridge.check.finding import Finding, Report, Where, error, info, report, warning
 from bridge.check.reach import Reached, reached
 from bridge.check.subject import Probe, Subject
@@ -33,7 +33,7 @@ PROBE = 12.0
 #: Seconds between one check and the next, where somebody waits until all is well.
 AGAIN = 2.0
 
-PROBES = (*clusters.PROBES, *node.PROBES, *network.PROBES, *workloads.PROBES)
+PROBES = (*clusters.PROBES, *node.PROBES, *network.PROBES, *workloads.PROBES, *daemonsets.PROBES)
 
 
 @dataclass(frozen=True, slots=True)

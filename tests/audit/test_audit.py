@@ -287,7 +287,20 @@ def test_a_namespace_of_ours_goes_when_nothing_is_in_it(
 
 def test_a_pod_of_a_daemon_set_is_not_missed(home: list[Json]) -> None:
     home[0]["metadata"]["ownerReferences"] = [{"kind": "DaemonSet"}]
+    home[0]["status"] = {"phase": "Running", "reason": "DaemonSetSkipped"}
     assert list(audit(home, [])) == []
+
+
+def test_a_daemon_sets_pod_without_a_remote_pod_states_that_it_is_skipped(
+    home: list[Json],
+) -> None:
+    home[0]["metadata"]["ownerReferences"] = [{"kind": "DaemonSet"}]
+    home[0]["status"] = {"phase": "Running", "podIP": "10.0.0.9"}
+    found = {it.detail for it in audit(home, [])}
+    assert found == {
+        "is Running without a remote pod, and not skipped",
+        "has 10.0.0.9, and no remote pod",
+    }
 
 
 @pytest.mark.parametrize("is_true", [True, False])
