@@ -91,6 +91,8 @@ class State:
     eviction: float | None = None
     """Seconds until the home pod is deleted, because the node of the remote pod cannot confirm its
     end; None where it can (`sync.evictions`)."""
+    futile: Mapping[Subresource, Object] = field(default_factory=dict)
+    """Updates that the remote's API server accepted and its admission undid, by their path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +290,8 @@ def _follow(
         marked, held = once.was_handed_over(home), once.is_held(remote)
         if held or not marked:
             return [LetGo(RemoteUid(uid_of(remote)), marked=marked, held=held)]
-    following = updates(home, remote, policy)
+    found = updates(home, remote, policy)
+    following = [it for it in found if state.futile.get(it.subresource) != it.patch]
     acted = not following and podstatus.has_acted(home, remote)
     resize = next((it.patch for it in following if it.subresource == "resize"), None)
     pending = podresize.pending(home, resize, state.refused, now=now)

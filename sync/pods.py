@@ -230,6 +230,7 @@ class Pods:
                 offered=self._all_offered(),
                 refused=self._updates.refused_resize(remote) if remote is not None else None,
                 eviction=self._evictions.seconds_left(remote) if remote is not None else None,
+                futile=self._updates.futile(remote) if remote is not None else {},
             )
             actions = podplan.plan(state, self._policy, now=self._now())
             if actions != [podplan.Confirm()]:
@@ -272,7 +273,8 @@ class Pods:
             case podplan.LetGo():
                 await self._let_go(key, _there(state.home), action)
             case podplan.Update():
-                await self._updates.send(_there(state.home), action)
+                if await self._updates.send(_there(state.home), action):
+                    self.controller.queue.add(key)
             case podplan.Delete(uid, grace):
                 await self._delete(key, uid, grace)
             case podplan.Withdraw(uid, version):
