@@ -36,6 +36,7 @@ from sync.kube.errors import (
 from sync.kube.resources import PODS
 from sync.mirror import Mirror
 from sync.namespaces import Namespaces
+from sync.podcreation import PodCreation
 from sync.podplan import Action, State
 from sync.podstatuses import PodStatuses
 from sync.podtimes import PodTimes
@@ -116,6 +117,7 @@ class Pods:
         self._evictions = Evictions(remote_nodes.store)
         self.times = PodTimes()
         """How soon home knows."""
+        self._creation = PodCreation(remote)
         self._statuses = PodStatuses(home, home_pods=home_pods, events=events)
         self._updates = PodUpdates(
             remote,
@@ -220,6 +222,8 @@ class Pods:
             uid = uid_of(home) if home is not None else ""
             remote = self._known(key)
             if remote is not None and naming.stands_for(remote, uid):
+                if home is not None and uid in self._making:
+                    await self._check_unanswered(key, home, remote)
                 self._made(uid)
             state = State(
                 home,
@@ -351,6 +355,7 @@ class Pods:
 
     async def _make(self, key: Key, home: Object, namespace: str) -> None:
         translated = self._translated(home)
+        await self._creation.prove(home, translated.pod, namespace=namespace)
         self._making.add(uid_of(home))
         first = False
         try:
@@ -363,7 +368,9 @@ class Pods:
                 # A former pod of that name, which the cache lacked; its end brings the key back.
                 self._remote_pods.observe(made)
                 return
+            await self._creation.checked(home, translated.pod, made)
         else:
+            lost = await self._creation.checked(home, translated.pod, made)
             first = _is_first(home) and not once.is_held(made)
             changes.info(
                 "pod %s: created in the remote, namespace %s",
@@ -371,12 +378,20 @@ class Pods:
                 namespace,
                 extra=about_object("Pod", home, cluster="remote"),
             )
-            if translated.dropped:
-                self._events.warn(home, "FieldDropped", "; ".join(map(str, translated.dropped)))
+            if dropped := [*translated.dropped, *lost]:
+                self._events.warn(home, "FieldDropped", "; ".join(map(str, dropped)))
         self._made(uid_of(home))
         self._telling_made = first
         self._remote_pods.observe(made)
         self._telling_made = False
+
+    async def _check_unanswered(self, key: Key, home: Object, made: Object) -> None:
+        """Compares a pod whose creation by this process was not answered (`PodCreation`)."""
+        try:
+            await self._creation.checked(home, self._translated(home).pod, made)
+        except Waiting as waiting:
+            await self._tell(key, home, waiting.reason, waiting.message)
+            raise
 
     async def _let_go(self, key: Key, home: Object, held: podplan.LetGo) -> None:
         if not held.marked and not await self._statuses.write(
