@@ -277,8 +277,7 @@ class Pods:
             case podplan.LetGo():
                 await self._let_go(key, _there(state.home), action)
             case podplan.Update():
-                if await self._updates.send(_there(state.home), action):
-                    self.controller.queue.add(key)
+                await self._update(key, _there(state.home), action)
             case podplan.Delete(uid, grace):
                 await self._delete(key, uid, grace)
             case podplan.Withdraw(uid, version):
@@ -296,6 +295,11 @@ class Pods:
                 await self._remove_home(key, _there(state.home))
             case podplan.Confirm():
                 raise AssertionError("Confirm stands alone in a plan")
+
+    async def _update(self, key: Key, home: Object, update: podplan.Update) -> None:
+        """An update that the remote undoes counts as acted on, which the next plan writes."""
+        if await self._updates.send(home, update):
+            self.controller.queue.add(key)
 
     async def _evict(self, key: Key, home: Object, remote: Object) -> None:
         """Deletes the home pod, so that its controller replaces it; it stays until the remote pod
