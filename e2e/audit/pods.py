@@ -10,6 +10,7 @@ from e2e.audit.model import (
     HOME_NAME,
     HOME_NAMESPACE,
     HOME_UID,
+    MUTATED,
     Finding,
     Json,
     Kind,
@@ -127,8 +128,11 @@ def _origin(home: Json, remote: Json) -> Iterator[str]:
 
 def _spec(home: Json, remote: Json) -> Iterator[str]:
     ours, theirs = home["spec"], remote["spec"]
+    # Requests that the remote's admission chose when the pod was made are its decision.
+    mutated = MUTATED in annotations_of(remote)
+    kept = [key for key in _CONTAINER if not (mutated and key == "resources")]
     for field in ("initContainers", "containers", "ephemeralContainers"):
-        yield from _each(field, ours, theirs, _CONTAINER)
+        yield from _each(field, ours, theirs, kept)
     yield from differing("", ours, theirs, _SPEC)
     for toleration in ours.get("tolerations") or ():
         virtual = str(toleration.get("key", "")).startswith(f"{DOMAIN}/")

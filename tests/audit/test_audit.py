@@ -291,6 +291,18 @@ def test_a_pod_of_a_daemon_set_is_not_missed(home: list[Json]) -> None:
     assert list(audit(home, [])) == []
 
 
+@pytest.mark.parametrize("mutated", [True, False])
+def test_requests_differ_only_where_the_remotes_admission_changed_them(
+    home: list[Json], remote: list[Json], mutated: bool
+) -> None:
+    changed = next(it for it in remote if it["kind"] == "Pod")
+    changed["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "7m"}}
+    if mutated:
+        changed["metadata"]["annotations"]["faults.example.com/mutated"] = "yes"
+    found = [it.detail for it in audit(home, remote)]
+    assert any("resources" in detail for detail in found) is not mutated
+
+
 def test_a_daemon_sets_pod_without_a_remote_pod_states_that_it_is_skipped(
     home: list[Json],
 ) -> None:
