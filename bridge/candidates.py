@@ -69,7 +69,7 @@ async def candidates(
             *placing.obstacles(pod, node, pods),
             *claims.obstacles(pod, node, storage),
         ]
-        skipped = podplan.is_skipped(pod, policy)
+        skipped = bool(podplan.skipped(pod, policy))
         found.append(Candidate(node, policy, told, obstacles, skipped))
     return sorted(found, key=lambda it: it.rank)
 

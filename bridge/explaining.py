@@ -155,10 +155,8 @@ def _refusals(facts: Facts) -> list[Object]:
     found = [{"by": "bridge", "field": it.field, "why": it.why} for it in pod.unfit(facts.pod)]
     if policy is None:
         return found
-    if podplan.is_skipped(facts.pod, policy):
-        why = (
-            "pods of DaemonSets are for home's own machines; join with --daemonsets=run to have it"
-        )
+    if skipped := podplan.skipped(facts.pod, policy):
+        why = f"{skipped}; its DaemonSet counts it as available"
         found.append({"by": "bridge", "field": "metadata.ownerReferences", "why": why})
     if there is not None:
         found += [{"by": "bridge", **it} for it in _clashes(policy, there)]

@@ -123,7 +123,7 @@ class JoinSettings:
     taints: tuple[Object, ...] = ()
     """As in a Node's ``spec.taints``."""
     daemonsets: DaemonSets = "skip"
-    """Whether pods of DaemonSets that are bound to the node run in the remote."""
+    """Whether pods of DaemonSets that are bound to the node run in the remote, or are skipped."""
     namespace_linger: float = NAMESPACE_LINGER
     """Seconds that a remote namespace of ours, and copies in it, stay when no pod needs them."""
     certificate: Path | None = None

@@ -75,7 +75,11 @@ class Granted:
 
 #: What a bridge looks at where its credential may, which it asks first: no table grants it, and a
 #: test's administrator may.
-_SHOWN = [Granted("home", right, verb) for right in permissions.HOME_SHOWN for verb in right.verbs]
+_SHOWN = [
+    Granted("home", right, verb)
+    for right in (*permissions.HOME_SHOWN, *permissions.HOME_DAEMON_SETS)
+    for verb in right.verbs
+]
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ table, with *gone* meaning that no pod of ours is there:
 | deleting            | gone                  | last status; remove the home pod               |
 | terminal            | running               | delete it: a terminal pod does not run again   |
 | terminal            | terminal or gone      | nothing                                        |
+| skipped             | gone                  | status: available, and nothing runs            |
 | refused             | gone                  | say so                                         |
 | live                | of a former, lost node| status: why it waits                           |
 | live                | held                  | mark that it may run, let it go                |
@@ -25,8 +26,11 @@ table, with *gone* meaning that no pod of ours is there:
 | live, past deadline | gone, or never placed | Failed: as by a kubelet                        |
 | live, given up      | gone, never placed    | Failed: its controller places it elsewhere     |
 
-Refused are pods of DaemonSets that are not asked for, and those that ask for what the remote cannot
-give (`pod.refused`).
+Refused are pods that ask for what the remote cannot give (`pod.refused`).
+
+Skipped are pods of DaemonSets under `--daemonsets skip`, and those of DaemonSets that would be
+refused: their DaemonSet counts them as available (`podverdict.skipped`), because one that waits for
+ever would stall its rolling updates on home's own nodes.
 
 A pod that was force-deleted at home ends in the remote as a kubelet would end it: with the grace of
 its spec, or what is left of a deletion that was passed on (pod_workers.go,
@@ -64,6 +68,9 @@ from translators.podupdate import Subresource
 from translators.policy import Policy
 from translators.types import HomeUid, Object, RemoteUid, is_deleting, metadata, uid_of
 
+#: ``status.reason`` of a DaemonSet's pod that counts as available and does not run.
+REASON_SKIPPED = "DaemonSetSkipped"
+
 
 @dataclass(frozen=True, slots=True)
 class State:
@@ -89,6 +96,8 @@ class State:
     eviction: float | None = None
     """Seconds until the home pod is deleted, because the node of the remote pod cannot confirm its
     end; None where it can (`sync.evictions`)."""
+    futile: Mapping[Subresource, Object] = field(default_factory=dict)
+    """Updates that the remote's API server accepted and its admission undid, by their path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +163,12 @@ class DeleteOrphan:
 
 @dataclass(frozen=True, slots=True)
 class WriteStatus:
-    """Patch the home pod's status. ``event``: (reason, message) of a warning to record."""
+    """Patch the home pod's status. ``event``: (reason, message) of an Event to record, of type
+    Warning unless ``warning`` is False."""
 
     patch: Object
     event: tuple[str, str] | None = None
+    warning: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,25 +209,41 @@ def plan(state: State, policy: Policy, *, now: str) -> list[Action]:
         return _terminal(remote)
     if remote is not None:
         return _follow(state, home, remote, policy, now=now)
-    if is_skipped(home, policy):
-        return _refuse(home, now=now)
+    if why := skipped(home, policy):
+        return _skip(home, why, policy, now=now)
     if unfit := pod.refused(home):
         return refusal(home, reason="FieldRefused", message=unfit, now=now)
     return _absent(state, home, policy, now=now)
 
 
-def is_skipped(home: Object, policy: Policy) -> bool:
-    """Whether a DaemonSet made the pod, and those are not asked for: most are for home's machines
-    (network, storage, log agents), of which the virtual node is none."""
-    if policy.daemonsets == "run":
-        return False
+def skipped(home: Object, policy: Policy) -> str:
+    """Why the pod of a DaemonSet is not run, for its owner; "" for a pod that is to run, and for
+    one that no DaemonSet made.
+
+    Most DaemonSets are for home's own nodes (network, storage, log agents), of which the virtual
+    node is none.
+    """
+    if not is_of_daemon_set(home):
+        return ""
+    if policy.daemonsets == "skip":
+        return (
+            "the bridge does not run pods of DaemonSets (--daemonsets=skip); to keep the DaemonSet "
+            "off this node give it a node affinity, to run it join with --daemonsets=run"
+        )
+    if unfit := pod.refused(home):
+        return f"the pod cannot run in the remote cluster: {unfit}"
+    return ""
+
+
+def is_of_daemon_set(home: Object) -> bool:
+    """Whether a DaemonSet controls the pod."""
     owners = metadata(home).get("ownerReferences") or ()
     return any(owner.get("controller") and owner.get("kind") == "DaemonSet" for owner in owners)
 
 
 def may_run(home: Object, policy: Policy) -> bool:
     """Whether the pod is one to run in the remote: nothing is watched or copied for others."""
-    return not is_skipped(home, policy) and not pod.refused(home)
+    return not skipped(home, policy) and not pod.refused(home)
 
 
 def _orphan(remote: Object) -> list[Action]:
@@ -280,7 +307,8 @@ def _follow(
         marked, held = once.was_handed_over(home), once.is_held(remote)
         if held or not marked:
             return [LetGo(RemoteUid(uid_of(remote)), marked=marked, held=held)]
-    following = updates(home, remote, policy)
+    found = updates(home, remote, policy)
+    following = [it for it in found if state.futile.get(it.subresource) != it.patch]
     acted = not following and podstatus.has_acted(home, remote)
     resize = next((it.patch for it in following if it.subresource == "resize"), None)
     pending = podresize.pending(home, resize, state.refused, now=now)
@@ -320,12 +348,18 @@ def updates(home: Object, remote: Object, policy: Policy) -> list[Update]:
     return [Update(uid, change.patch, change.subresource) for change in found]
 
 
-def _refuse(home: Object, *, now: str) -> list[Action]:
-    message = (
-        "pods of DaemonSets are for home's own machines and do not run in the remote cluster; "
-        "keep the DaemonSet off this node with a node affinity, or join with --daemonsets=run"
-    )
-    return refusal(home, reason="DaemonSetSkipped", message=message, now=now)
+def _skip(home: Object, why: str, policy: Policy, *, now: str) -> list[Action]:
+    """The status under which the pod's DaemonSet goes on. The Event is recorded once, and again
+    only where the status was lost: a Node that was NotReady has its pods' Ready set to False."""
+    message = f"nothing of this pod runs, and its DaemonSet counts it as available: {why}"
+    wanted = podverdict.skipped(home, reason=REASON_SKIPPED, message=message, now=now)
+    patch = diff.status_patch(home.get("status") or {}, wanted)
+    if not patch:
+        return []
+    event = None
+    if not podverdict.is_skipped(home, reason=REASON_SKIPPED):
+        event = (REASON_SKIPPED, message)
+    return [WriteStatus(patch, event=event, warning=policy.daemonsets == "run")]
 
 
 def refusal(

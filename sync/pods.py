@@ -37,6 +37,7 @@ from sync.kube.errors import (
 from sync.kube.resources import PODS
 from sync.mirror import Mirror
 from sync.namespaces import Namespaces
+from sync.podcreation import PodCreation
 from sync.podplan import Action, State
 from sync.podstatuses import PodStatuses
 from sync.podtimes import PodTimes
@@ -117,6 +118,7 @@ class Pods:
         self._evictions = Evictions(remote_nodes.store)
         self.times = PodTimes()
         """How soon home knows."""
+        self._creation = PodCreation(remote)
         self._statuses = PodStatuses(home, home_pods=home_pods, events=events)
         self._updates = PodUpdates(
             remote,
@@ -226,6 +228,8 @@ class Pods:
             uid = uid_of(home) if home is not None else ""
             remote = self._known(key)
             if remote is not None and naming.stands_for(remote, uid):
+                if home is not None and uid in self._making:
+                    await self._check_unanswered(key, home, remote)
                 self._made(uid)
             node = await self.admission.node(home, remote)
             state = State(
@@ -238,6 +242,7 @@ class Pods:
                 node=node,
                 refused=self._updates.refused_resize(remote) if remote is not None else None,
                 eviction=self._evictions.seconds_left(remote) if remote is not None else None,
+                futile=self._updates.futile(remote) if remote is not None else {},
             )
             actions = podplan.plan(state, self._policy, now=self._now())
             if actions != [podplan.Confirm()]:
@@ -273,14 +278,14 @@ class Pods:
 
     async def _act(self, key: Key, state: State, action: Action) -> None:
         match action:
-            case podplan.WriteStatus(patch, event):
-                await self._statuses.write(_there(state.home), patch, event)
+            case podplan.WriteStatus(patch, event, warning):
+                await self._statuses.write(_there(state.home), patch, event, warning=warning)
             case podplan.Create():
                 await self._create(key, _there(state.home))
             case podplan.LetGo():
                 await self._let_go(key, _there(state.home), action)
             case podplan.Update():
-                await self._updates.send(_there(state.home), action)
+                await self._update(key, _there(state.home), action)
             case podplan.Delete(uid, grace):
                 await self._delete(key, uid, grace)
             case podplan.Withdraw(uid, version):
@@ -298,6 +303,11 @@ class Pods:
                 await self._remove_home(key, _there(state.home))
             case podplan.Confirm():
                 raise AssertionError("Confirm stands alone in a plan")
+
+    async def _update(self, key: Key, home: Object, update: podplan.Update) -> None:
+        """An update that the remote undoes counts as acted on, which the next plan writes."""
+        if await self._updates.send(home, update):
+            self.controller.queue.add(key)
 
     async def _evict(self, key: Key, home: Object, remote: Object) -> None:
         """Deletes the home pod, so that its controller replaces it; it stays until the remote pod
@@ -357,6 +367,7 @@ class Pods:
 
     async def _make(self, key: Key, home: Object, namespace: str) -> None:
         translated = self._translated(home)
+        await self._creation.prove(home, translated.pod, namespace=namespace)
         self._making.add(uid_of(home))
         first = False
         try:
@@ -369,7 +380,9 @@ class Pods:
                 # A former pod of that name, which the cache lacked; its end brings the key back.
                 self._remote_pods.observe(made)
                 return
+            await self._creation.checked(home, translated.pod, made)
         else:
+            lost = await self._creation.checked(home, translated.pod, made)
             first = _is_first(home) and not once.is_held(made)
             changes.info(
                 "pod %s: created in the remote, namespace %s",
@@ -377,12 +390,20 @@ class Pods:
                 namespace,
                 extra=about_object("Pod", home, cluster="remote"),
             )
-            if translated.dropped:
-                self._events.warn(home, "FieldDropped", "; ".join(map(str, translated.dropped)))
+            if dropped := [*translated.dropped, *lost]:
+                self._events.warn(home, "FieldDropped", "; ".join(map(str, dropped)))
         self._made(uid_of(home))
         self._telling_made = first
         self._remote_pods.observe(made)
         self._telling_made = False
+
+    async def _check_unanswered(self, key: Key, home: Object, made: Object) -> None:
+        """Compares a pod whose creation by this process was not answered (`PodCreation`)."""
+        try:
+            await self._creation.checked(home, self._translated(home).pod, made)
+        except Waiting as waiting:
+            await self._tell(key, home, waiting.reason, waiting.message)
+            raise
 
     async def _let_go(self, key: Key, home: Object, held: podplan.LetGo) -> None:
         if not held.marked and not await self._statuses.write(

@@ -34,12 +34,17 @@ class PodStatuses:
         """Whether the change that is being told is our write and nothing more."""
 
     async def write(
-        self, home: Object, patch: Object, event: tuple[str, str] | None = None
+        self,
+        home: Object,
+        patch: Object,
+        event: tuple[str, str] | None = None,
+        *,
+        warning: bool = True,
     ) -> bool:
         """Whether the pod was still there to take the strategic merge patch of its status.
 
-        ``event``: (reason, message) of a warning to record with it. Raises what the API server
-        raises.
+        ``event``: (reason, message) of an Event to record with it, of type Warning or, without
+        ``warning``, Normal. Raises what the API server raises.
         """
         key = Key(namespace_of(home), name_of(home))
         body: Object = {"metadata": {"uid": uid_of(home)}, "status": patch}
@@ -59,7 +64,8 @@ class PodStatuses:
         self._home_pods.observe(written)
         self.writing = False
         if event is not None:
-            self._events.warn(home, *event)
+            record = self._events.warn if warning else self._events.normal
+            record(home, *event)
             told = about_object("Pod", home, cluster="home")
             changes.info("pod %s: %s: %s", key, *event, extra=told)
         return True

@@ -4,7 +4,8 @@
   to the write of its status; tries that failed are part of it. An event that changes nothing at
   home is none.
 - *Start*: from when a home pod that has not begun is seen on the node until home says that it runs,
-  or has run to its end. Pods that were there before, or fail first, are not counted.
+  or has run to its end. Pods that were there before, fail first, or are skipped (of DaemonSets) are
+  not counted.
 
 Nothing is measured before `begin`: a bridge that stands by sees what another one does. What is kept
 is for pods that wait only, and goes with them.
@@ -16,7 +17,7 @@ from time import monotonic
 
 from sync.measures import Histogram
 from sync.store import Key
-from translators import podstatus
+from translators import podstatus, podverdict
 from translators.types import Object, uid_of
 
 #: Seconds in which pods start: from what the bridge adds to images of gigabytes.
@@ -69,5 +70,6 @@ class PodTimes:
                 self._starting[uid_of(new)] = monotonic()
         elif self._starting and (phase := podstatus.phase(new)) != "Pending":
             since = self._starting.pop(uid_of(new), None)
-            if since is not None and phase in ("Running", "Succeeded"):
+            ran = phase in ("Running", "Succeeded") and not podverdict.is_refused(new)
+            if since is not None and ran:
                 self.start.observe(monotonic() - since)

@@ -3,15 +3,16 @@
 - An ephemeral container is sent when the ConfigMaps and Secrets that it refers to are there.
 - A refusal is told once, as an Event, and raised: the caller tries again. Of a resize the next plan
   makes a condition, too (`translators.podresize`).
-- A change that the remote takes and does not make (its admission webhooks have their own mind about
-  images, labels or resources) is not sent again while it is the same. That is forgotten with the
-  process; a new one tries once.
+- A resize that was made is recorded at the remote pod, so that it is not sent again.
+- A change that the remote takes and does not make (its admission webhooks change images or labels
+  back) is not sent again while it is the same, and counts as acted on: the remote has decided. That
+  is forgotten with the process; a new one tries once.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import cachetools
 
@@ -26,7 +27,7 @@ from sync.mirror import Mirror
 from sync.podplan import Update
 from sync.scopes import Scopes
 from sync.store import Key
-from translators import podresize
+from translators import pod, podresize
 from translators.podresize import Refusal
 from translators.podupdate import Subresource
 from translators.policy import Policy
@@ -69,15 +70,16 @@ class PodUpdates:
         self._refused: cachetools.LRUCache[_Path, Refusal] = cachetools.LRUCache(REMEMBERED_MAX)
         self._futile: cachetools.LRUCache[_Path, Object] = cachetools.LRUCache(REMEMBERED_MAX)
 
-    async def send(self, home: Object, update: Update) -> None:
-        """Raises what the API server raises, and Waiting where a reference clashes."""
+    async def send(self, home: Object, update: Update) -> bool:
+        """Whether the remote accepted the update and undid it, so that the pod is to be planned
+        again. Raises what the API server raises, and Waiting where a reference clashes."""
         path = _Path(update.uid, update.subresource)
         if self._futile.get(path) == update.patch:
-            return
+            return False
         key = Key(namespace_of(home), name_of(home))
         if update.subresource == "ephemeralcontainers":
             if self._scopes.get(HomeNamespace(key.namespace)) is None:
-                return  # `Pods.namespace_synced` brings the key back.
+                return False  # `Pods.namespace_synced` brings the key back.
             await self._mirror.ensure(home)
         try:
             changed = await self._patch(key, update)
@@ -90,16 +92,29 @@ class PodUpdates:
             raise
         self._refused.pop(path, None)
         self._remote_pods.observe(changed)
-        if update in podplan.updates(home, changed, self._policy):
+        if update.subresource == "resize":
+            # Of what the remote's admission made of it, nothing is to be resized back.
+            record = Update(update.uid, pod.resources_record(home))
+            changed = await self._patch(key, record)
+            self._remote_pods.observe(changed)
+        undone = update in podplan.updates(home, changed, self._policy)
+        if undone:
             self._futile[path] = update.patch
             said = "pod %s: the remote cluster accepts an update and undoes it"
         else:
             said = "pod %s: updated in the remote"
         changes.info(said, key, extra=about_object("Pod", home, cluster="remote"))
+        return undone
 
     def refused_resize(self, remote: Object) -> Refusal | None:
         """The last resize of the remote pod that was refused, unless one was taken since."""
         return self._refused.get(_Path(uid_of(remote), "resize"))
+
+    def futile(self, remote: Object) -> dict[Subresource, Object]:
+        """The updates of the remote pod that the remote accepted and undid, by their path."""
+        paths: tuple[Subresource, ...] = get_args(Subresource)
+        known = {path: self._futile.get(_Path(uid_of(remote), path)) for path in paths}
+        return {path: patch for path, patch in known.items() if patch is not None}
 
     async def _patch(self, key: Key, update: Update) -> Object:
         namespace = self._policy.identity.remote_namespace(HomeNamespace(key.namespace))

@@ -35,6 +35,10 @@ ANNOTATION_ANNOTATIONS_FILE = f"{DOMAIN}/annotations-file"
 ANNOTATION_CARRIED_KEYS = f"{DOMAIN}/carried-keys"
 #: The images that home's containers had when they were last carried (`translators.podupdate`).
 ANNOTATION_CARRIED_IMAGES = f"{DOMAIN}/carried-images"
+#: The CPU and memory that home's containers had when they were last carried, and a digest of home's
+#: tolerations and deadline (`translators.podupdate`).
+ANNOTATION_CARRIED_RESOURCES = f"{DOMAIN}/carried-resources"
+ANNOTATION_CARRIED_FIELDS = f"{DOMAIN}/carried-fields"
 #: On a home Service: ``"false"`` keeps it out of the remote (`translators.service`).
 ANNOTATION_MIRROR = f"{DOMAIN}/mirror"
 #: Set by an administrator of the remote on a namespace of theirs: the value names the home

@@ -42,6 +42,11 @@ def obstacles(pod: Object, node: Object, bound: Iterable[Object] = ()) -> list[O
     ]
 
 
+def refused_by_marks(pod: Object, node: Object) -> list[Obstacle]:
+    """The obstacles that are labels and taints of the node, whatever room it has."""
+    return [*_selected(pod, node), *_tainted(pod, node)]
+
+
 def _gates(pod: Object) -> Iterator[Obstacle]:
     for gate in (pod.get("spec") or {}).get("schedulingGates") or ():
         why = "no scheduler looks at the pod until whoever set this gate removes it"

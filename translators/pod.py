@@ -15,8 +15,11 @@ What follows later, when the pod runs, is `translators.podupdate`'s.
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from translators import downward, naming, once, placement, podfields
 from translators.downward import identity_in_env, identity_in_volume
@@ -25,6 +28,12 @@ from translators.policy import Policy
 from translators.serviceaccount import account, with_identity
 from translators.spec import Dropped, each_container, put
 from translators.types import Object, metadata
+
+#: The resources that may change in place (ValidatePodResize in pkg/apis/core/validation).
+RESIZED = ("cpu", "memory")
+#: Hex digits of a digest that tells one value of a field from the next: nothing relies on it that
+#: somebody could gain by two values with the same one.
+_DIGEST = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +131,49 @@ def pod_metadata(home: Object, identity: Identity) -> Object:
     }
     if images:
         meta["annotations"][naming.ANNOTATION_CARRIED_IMAGES] = _compact(images)
+    if resources := resources_of(home):
+        meta["annotations"][naming.ANNOTATION_CARRIED_RESOURCES] = _compact(resources)
+    if fields := fields_of(home):
+        meta["annotations"][naming.ANNOTATION_CARRIED_FIELDS] = _compact(fields)
     return meta
+
+
+def resources_of(home: Object) -> Object:
+    """The CPU and memory of each container that can be resized in place, by its name; {} where no
+    container names any."""
+    found: Object = {}
+    for container in _resizable(home):
+        its = container.get("resources") or {}
+        named = {
+            field_name: {key: its[field_name][key] for key in RESIZED if key in its[field_name]}
+            for field_name in ("requests", "limits")
+            if its.get(field_name)
+        }
+        if named := {field_name: amounts for field_name, amounts in named.items() if amounts}:
+            found[container["name"]] = named
+    return found
+
+
+def _resizable(home: Object) -> Iterator[Object]:
+    spec = home.get("spec") or {}
+    yield from spec.get("containers") or ()
+    # Of init containers only sidecars run on.
+    for container in spec.get("initContainers") or ():
+        if container.get("restartPolicy") == "Always":
+            yield container
+
+
+def fields_of(home: Object) -> Object:
+    """A digest of each field of the pod that may change while it runs and that the remote's
+    admission may change, but for those that have a record of their own; {} where it has none."""
+    deadline = (home.get("spec") or {}).get("activeDeadlineSeconds")
+    values = {"activeDeadlineSeconds": deadline, "tolerations": tolerations(home)}
+    return {key: _digest(value) for key, value in values.items() if value}
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST]
 
 
 _compact = json.JSONEncoder(separators=(",", ":")).encode
@@ -137,6 +188,25 @@ def carried_keys(remote: Object, field_name: str) -> set[str]:
 def carried_images(remote: Object) -> Object:
     """The image that home's container of each name had when it was last carried."""
     return _recorded(remote, naming.ANNOTATION_CARRIED_IMAGES)
+
+
+def carried_resources(remote: Object) -> Object | None:
+    """What `resources_of` gave for home's pod when its resources were last carried; None where
+    that is not recorded, as of a pod that an older bridge made."""
+    if naming.ANNOTATION_CARRIED_RESOURCES not in (metadata(remote).get("annotations") or {}):
+        return None
+    return _recorded(remote, naming.ANNOTATION_CARRIED_RESOURCES)
+
+
+def carried_fields(remote: Object) -> Object:
+    """What `fields_of` gave for home's pod when these fields were last carried."""
+    return _recorded(remote, naming.ANNOTATION_CARRIED_FIELDS)
+
+
+def resources_record(home: Object) -> Object:
+    """The strategic merge patch that records home's resources as carried."""
+    text = _compact(resources_of(home))
+    return {"metadata": {"annotations": {naming.ANNOTATION_CARRIED_RESOURCES: text}}}
 
 
 def _recorded(remote: Object, annotation: str) -> Object:

@@ -2,29 +2,41 @@
 
 The API takes each kind of change on a path of its own, so that `changes` gives up to three patches:
 
-- the pod itself: images that changed at home (one that a webhook of the remote put in the place of
-  home's stays until then), tolerations (more of them, or for other times), a deadline, labels and
-  annotations. A label or annotation that home's pod lost is removed, but never one that the
+- the pod itself: images, tolerations (more of them, or for other times), a shorter deadline, labels
+  and annotations. A label or annotation that home's pod lost is removed, but never one that the
   remote's own machinery set;
 - ``ephemeralcontainers``: those that are added, as `kubectl debug` does. None is ever changed;
-- ``resize``: CPU and memory of containers and sidecars, where home names them and differs. What
-  only the remote names (its LimitRanges' defaults) stays.
+- ``resize``: CPU and memory of containers and sidecars, where home names them.
+
+The remote's admission may change a pod when it is made: an image's registry, requests (LimitRanges,
+GKE Autopilot, ClusterResourceOverride), tolerations, a deadline. That is the remote's decision and
+stays. So annotations of the remote pod record what home's pod asked for when it was last carried,
+and a field of these is sent only where home's differs from the record. Labels and annotations have
+no such record: home's values count, because home's Services select pods by them.
+
+Of a pod that an older bridge made there is no record of its resources. It begins with what home
+asks for now, without a resize, where home's pod has not changed since it was made, or where the QoS
+classes differ: those are immutable, so the remote's admission has changed the requests.
 
 All are strategic merge patches, which name the containers and fields that differ and no others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from translators import downward, naming
 from translators.pod import (
+    RESIZED,
+    carried_fields,
     carried_images,
     carried_keys,
+    carried_resources,
     ephemeral_containers,
+    fields_of,
     pod_metadata,
+    resources_of,
     tolerations,
 )
 from translators.policy import Policy
@@ -32,9 +44,6 @@ from translators.quantity import QuantityError, parse
 from translators.types import Object, metadata
 
 Subresource = Literal["", "ephemeralcontainers", "resize"]
-
-#: The resources that may change in place (ValidatePodResize in pkg/apis/core/validation).
-_RESIZED = ("cpu", "memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +56,11 @@ class Change:
 
 def changes(home: Object, remote: Object, policy: Policy) -> list[Change]:
     """What makes a remote pod follow its home pod; nothing if it does."""
+    resize = _resized(home, remote)
     found = [
-        Change(_of_pod(home, remote, policy)),
+        Change(_of_pod(home, remote, policy, resized=not resize)),
         Change(_debugged(home, remote, policy), "ephemeralcontainers"),
-        Change(_resized(home, remote), "resize"),
+        Change(resize, "resize"),
     ]
     return [change for change in found if change.patch]
 
@@ -58,9 +68,10 @@ def changes(home: Object, remote: Object, policy: Policy) -> list[Change]:
 # -- the pod itself ------------------------------------------------------------------------
 
 
-def _of_pod(home: Object, remote: Object, policy: Policy) -> Object:
+def _of_pod(home: Object, remote: Object, policy: Policy, *, resized: bool) -> Object:
+    """``resized``: no resize is to be sent, so that home's resources are recorded as carried."""
     patch: Object = {}
-    meta = _metadata(home, remote, policy)
+    meta = _metadata(home, remote, policy, resized=resized)
     if meta:
         patch["metadata"] = meta
     # Home's images are written down at the remote pod: where that is true, none has changed.
@@ -71,9 +82,12 @@ def _of_pod(home: Object, remote: Object, policy: Policy) -> Object:
     return patch
 
 
-def _metadata(home: Object, remote: Object, policy: Policy) -> Object:
+def _metadata(home: Object, remote: Object, policy: Policy, *, resized: bool) -> Object:
     wanted, has = pod_metadata(home, policy.identity), metadata(remote)
     notes = wanted["annotations"]
+    if not resized:
+        # True only once the resize is made, and the API server takes that on another path.
+        notes.pop(naming.ANNOTATION_CARRIED_RESOURCES, None)
     # A file that reads its text from an annotation does so since the pod was made.
     read = has.get("annotations") or {}
     texts = {key: text for key, text in downward.files(home).items() if key in read}
@@ -108,12 +122,16 @@ def _spec(home: Object, remote: Object, *, images: bool) -> Object:
         ]
         if moved:
             patch[field_name] = moved
-    deadline = ours.get("activeDeadlineSeconds")
-    if deadline is not None and deadline != theirs.get("activeDeadlineSeconds"):
+    wanted_fields, known = fields_of(home), carried_fields(remote)
+    fields = {key for key, digest in wanted_fields.items() if known.get(key) != digest}
+    deadline, current = ours.get("activeDeadlineSeconds"), theirs.get("activeDeadlineSeconds")
+    # The API takes no longer one.
+    shorter = deadline is not None and (current is None or deadline < current)
+    if shorter and "activeDeadlineSeconds" in fields:
         patch["activeDeadlineSeconds"] = deadline
     has = theirs.get("tolerations") or []
     followed = _tolerations(has, tolerations(home))
-    if followed != has:
+    if followed != has and "tolerations" in fields:
         patch["tolerations"] = followed
     return patch
 
@@ -149,47 +167,63 @@ def _debugged(home: Object, remote: Object, policy: Policy) -> Object:
 
 
 def _resized(home: Object, remote: Object) -> Object:
-    ours, theirs = home.get("spec") or {}, remote.get("spec") or {}
+    known = carried_resources(remote)
+    if known is None:
+        if _is_as_made(home, remote):
+            return {}
+        known = {}
+    wanted, theirs = resources_of(home), remote.get("spec") or {}
     spec = {}
     for field_name in ("containers", "initContainers"):
-        current = {c["name"]: c.get("resources") or {} for c in theirs.get(field_name) or ()}
         changed = [
-            {"name": container["name"], "resources": resources}
-            for container in _resizable(ours, field_name)
-            if container["name"] in current
-            and (resources := _resources(container, current[container["name"]]))
+            {"name": name, "resources": resources}
+            for container in theirs.get(field_name) or ()
+            if (name := container["name"]) in wanted
+            and (
+                resources := _resources(
+                    wanted[name], container.get("resources") or {}, _map(known.get(name))
+                )
+            )
         ]
         if changed:
             spec[field_name] = changed
     return {"spec": spec} if spec else {}
 
 
-def _resizable(spec: Object, field_name: str) -> Iterator[Object]:
-    for container in spec.get(field_name) or ():
-        # Of init containers only sidecars run on.
-        if field_name == "containers" or container.get("restartPolicy") == "Always":
-            yield container
+def _is_as_made(home: Object, remote: Object) -> bool:
+    """Whether resources that differ are the decision of the remote's admission when the pod was
+    made, and not a change of home's pod since."""
+    ours, theirs = ((pod.get("status") or {}).get("qosClass") for pod in (home, remote))
+    # An API server counts changes of a pod's spec since 1.33, from 1 on.
+    return (ours and theirs and ours != theirs) or metadata(home).get("generation") == 1
 
 
-def _resources(container: Object, has: Object) -> Object:
-    wanted = container.get("resources") or {}
+def _resources(wanted: Object, has: Object, known: Object) -> Object:
+    """What home names, has changed since it was last carried, and the remote does not have yet."""
     changed = {}
-    for field_name in ("requests", "limits"):
-        named, current = wanted.get(field_name) or {}, has.get(field_name) or {}
+    for field_name, named in wanted.items():
+        current, recorded = has.get(field_name) or {}, _map(known.get(field_name))
         differing = {
-            key: named[key]
-            for key in _RESIZED
-            if key in named and not _same(named[key], current.get(key))
+            key: amount
+            for key in RESIZED
+            if (amount := named.get(key)) is not None
+            and not _same(amount, recorded.get(key))
+            and not _same(amount, current.get(key))
         }
         if differing:
             changed[field_name] = differing
     return changed
 
 
-def _same(one: str, other: str | None) -> bool:
+def _map(value: Any) -> Object:
+    """A map of a record; {} where somebody wrote something else there."""
+    return value if isinstance(value, dict) else {}
+
+
+def _same(one: str, other: Any) -> bool:
     if one == other:
         return True
     try:
-        return other is not None and parse(one) == parse(other)
+        return isinstance(other, str) and parse(one) == parse(other)
     except QuantityError:
-        return one == other
+        return False

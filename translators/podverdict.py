@@ -7,8 +7,23 @@ As in `translators.podstatus`, what comes out is for `diff.status_patch`.
 from __future__ import annotations
 
 from translators import podstatus
-from translators.podstatus import CONDITION_ACCEPTED
+from translators.diff import absent
+from translators.podstatus import CONDITION_ACCEPTED, CONDITION_REMOTE_SCHEDULED
 from translators.types import Object, condition_of, metadata
+
+#: Conditions that make a pod available to its controller, True as a kubelet sets them.
+_AVAILABLE = ("Initialized", "ContainersReady", "Ready")
+#: Conditions of a pod that a remote pod stood for before, under other options of the bridge.
+_OF_REMOTE_POD = (CONDITION_REMOTE_SCHEDULED, "PodReadyToStartContainers")
+#: Fields of the status that only a pod with containers has.
+_OF_CONTAINERS = (
+    "containerStatuses",
+    "ephemeralContainerStatuses",
+    "initContainerStatuses",
+    "podIP",
+    "podIPs",
+    "resources",
+)
 
 
 def pending(home: Object, *, reason: str, message: str, now: str) -> Object:
@@ -46,9 +61,67 @@ def lost(home: Object, *, now: str) -> Object:
     return {**found, "phase": "Pending"}
 
 
+def skipped(home: Object, *, reason: str, message: str, now: str) -> Object:
+    """The status of a DaemonSet's pod that does not run and counts as available.
+
+    The DaemonSet controller counts a pod as available while its Ready condition is True
+    (IsPodAvailable in pkg/api/v1/pod), and a pod that is not takes part of maxUnavailable: a node
+    without one would stall every rolling update of the DaemonSet on home's own nodes. So Ready is
+    True, readiness gates included: whoever opens them waits for an address, and there is none.
+
+    The Accepted condition, ``reason`` and ``message`` state that nothing runs. There is no pod IP,
+    so that no Service gets an endpoint, and no container status, because no container exists.
+    startTime is left alone: it marks a pod that may have run (`translators.once`). ``now`` is the
+    time in RFC 3339.
+    """
+    ours: Object = home.get("status") or {}
+    known = {condition["type"]: condition for condition in ours.get("conditions") or ()}
+    accepted = {"type": CONDITION_ACCEPTED, "status": "False", "reason": reason, "message": message}
+    true = [{"type": kind, "status": "True", "reason": reason} for kind in _AVAILABLE]
+    if "PodScheduled" not in known:  # Of a pod that was bound by hand.
+        true.append({"type": "PodScheduled", "status": "True"})
+    conditions = [
+        {**condition, "lastTransitionTime": _since(condition, known, now)}
+        for condition in (accepted, *true)
+    ]
+    status: Object = {
+        "phase": "Running",
+        "reason": reason,
+        "message": message,
+        "conditions": [*conditions, *map(absent, _OF_REMOTE_POD)],
+        **dict.fromkeys(_OF_CONTAINERS),
+    }
+    generation = metadata(home).get("generation")
+    if generation is not None:
+        status["observedGeneration"] = generation
+    return status
+
+
+def is_skipped(home: Object, *, reason: str) -> bool:
+    """Whether the status of the pod has stated already that it is skipped for ``reason``."""
+    status: Object = home.get("status") or {}
+    accepted = condition_of(home, CONDITION_ACCEPTED)
+    return status.get("phase") == "Running" and accepted.get("reason") == reason
+
+
+def _since(condition: Object, known: dict[str, Object], now: str) -> str:
+    """Since when the condition has its status."""
+    before = known.get(condition["type"]) or {}
+    same = before.get("status") == condition["status"]
+    return str((before.get("lastTransitionTime") if same else None) or now)
+
+
 def is_refused(home: Object) -> bool:
     """Whether the pod waits since the last attempt to make it (`pending`)."""
     return bool(condition_of(home, CONDITION_ACCEPTED))
+
+
+def reason_not_made(home: Object) -> str:
+    """Why the pod is not in the remote, for people: the Accepted condition's reason and message;
+    "" where it has none."""
+    accepted = condition_of(home, CONDITION_ACCEPTED)
+    said = (accepted.get("reason"), accepted.get("message"))
+    return ": ".join(str(part) for part in said if part)
 
 
 def failed(home: Object, *, reason: str, message: str, now: str) -> Object:

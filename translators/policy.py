@@ -45,7 +45,7 @@ class Policy:
     """What relay pods in the remote run, where the bridge carries connections from there to home
     (`translators.relayback`); "" where it does not."""
     daemonsets: DaemonSets = "skip"
-    """Whether pods of DaemonSets run in the remote, or are told that they do not."""
+    """Whether pods of DaemonSets run in the remote, or are skipped and count as available."""
     service_accounts: ServiceAccounts = "home"
     home_api: HostPort | None = None
     """Where pods reach home's API server; None where the mode needs none."""

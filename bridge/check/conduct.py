@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
-from bridge.check import certificate, clusters, network, node, workloads
+from bridge.check import certificate, clusters, daemonsets, network, node, workloads
 from bridge.check.finding import Finding, Report, Where, error, info, report, warning
 from bridge.check.reach import Reached, reached
 from bridge.check.subject import Probe, Subject
@@ -39,6 +39,7 @@ PROBES = (
     *certificate.PROBES,
     *network.PROBES,
     *workloads.PROBES,
+    *daemonsets.PROBES,
 )
 
 

@@ -11,6 +11,8 @@ from typing import Literal
 from bridge.check.table import CHECKS, Check
 from translators.types import Object
 
+#: Names that are listed before the rest is only counted.
+SHOWN = 5
 #: Whose matter it is.
 Where = Literal["home", "remote", "both"]
 
@@ -64,6 +66,13 @@ class Finding:
             "hint": self.advice,
             "docs": self.check.docs,
         }
+
+
+def names(several: Iterable[str]) -> str:
+    """The first `SHOWN` of these, and how many more there are."""
+    found = list(several)
+    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    return ", ".join(found[:SHOWN]) + more
 
 
 def ok(of: str, side: Where, found: str) -> Finding:

@@ -288,6 +288,18 @@ _CHECKS = (
         "their Events.",
         "see `kubectl describe pod`: each says what to do",
     ),
+    Check(
+        "BRG507",
+        "DaemonSets of home on the virtual node",
+        "The DaemonSets of home whose pods tolerate the node's taints and select its labels, which "
+        "therefore have a pod on it, and what becomes of that pod. Under --daemonsets skip, and "
+        "where its fields cannot be carried, it is skipped: nothing of it runs, and the DaemonSet "
+        "counts it as available, so that its rollouts on home's own nodes continue. The check "
+        "needs to list DaemonSets at home, which no Role of the bridge grants: without it, it is "
+        "not made.",
+        "exclude the DaemonSet from nodes with the label cluster-bridge.io/virtual-node by a node "
+        "affinity, or change the fields that the remote cannot take",
+    ),
 )
 
 #: By id, in order.

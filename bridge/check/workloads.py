@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from bridge.check.finding import Finding, error, info, ok, warning
+from bridge.check.finding import Finding, error, info, names, ok, warning
 from bridge.check.subject import Probe, Subject
 from bridge.node import health, model
 from bridge.preflight.checks import cluster_uid, identity_of, metrics_source
-from sync import cleanup
+from sync import cleanup, podplan
 from sync.cleanup import Belongings
 from sync.kube.client import KubeClient
 from sync.kube.resources import EVENTS, NAMESPACES, NODES, PODS, RESOURCE_QUOTAS
@@ -25,13 +25,8 @@ _BOUND = (CPU, MEMORY, "pods", "ephemeral-storage")
 _SYSTEM = frozenset({"kube-system", "kube-public", "kube-node-lease"})
 #: The reason of what waits for something of others to go.
 _CLASH = "RemoteClash"
-#: That of pods of DaemonSets, which are left out on purpose (--daemonsets skip): home's kube-proxy
-#: has one on every node.
-_SKIPPED = "DaemonSetSkipped"
 #: Reasons of the bridge's Events by which a pod that runs has not all that it asked for.
 _LESS = ("FieldDropped", "UpdateRefused")
-#: Names that are listed before the rest is only counted.
-SHOWN = 5
 
 
 async def nodes(subject: Subject) -> list[Finding]:
@@ -77,7 +72,7 @@ async def clashes_before(subject: Subject) -> list[Finding]:
             taken.append(name)
     if not taken:
         return [ok("BRG503", "remote", "no namespace of others has a name that is needed")]
-    said = f"namespaces that are somebody else's: {_names(taken)}; pods of home's would wait"
+    said = f"namespaces that are somebody else's: {names(taken)}; pods of home's would wait"
     return [warning("BRG503", "remote", said)]
 
 
@@ -103,7 +98,7 @@ async def leftovers(subject: Subject) -> list[Finding]:
 
 
 def _who(several: Sequence[Belongings]) -> str:
-    return _names(
+    return names(
         f"home {it.home}, node {it.node} ({len(it.pods)} pods, {len(it.copies)} copies, "
         f"{len(it.namespaces)} namespaces; written {it.last_written})"
         for it in several
@@ -136,20 +131,25 @@ async def pods(subject: Subject) -> list[Finding]:
         if podverdict.is_refused(pod):
             waiting[str((pod.get("status") or {}).get("reason") or "unknown")].append(pod)
     clashing = waiting.pop(_CLASH, [])
-    told = [
-        (info if reason == _SKIPPED else warning)("BRG506", "home", _waiting(reason, them))
-        for reason, them in waiting.items()
-    ]
+    skipped = waiting.pop(podplan.REASON_SKIPPED, [])
+    told = [warning("BRG506", "home", _waiting(reason, them)) for reason, them in waiting.items()]
+    if skipped:
+        told.append(info("BRG506", "home", _skipped(skipped)))
     if clashing:
         told.append(error("BRG503", "remote", _waiting(_CLASH, clashing)))
     told += await _with_less(subject.at_home, subject.name)
-    accepted = len(found) - sum(map(len, waiting.values())) - len(clashing)
+    accepted = len(found) - sum(map(len, (*waiting.values(), clashing, skipped)))
     return [*told, ok("BRG506", "home", f"{accepted} of {len(found)} pod(s) are accepted")]
 
 
 def _waiting(reason: str, them: list[Object]) -> str:
     said = str((them[0].get("status") or {}).get("message") or "nothing is said")
-    return f"{len(them)} pod(s) wait, {reason}: {_names(map(_pod, them))}: {said}"
+    return f"{len(them)} pod(s) wait, {reason}: {names(map(_pod, them))}: {said}"
+
+
+def _skipped(them: list[Object]) -> str:
+    """Of DaemonSets' pods: these wait for nothing."""
+    return f"{len(them)} pod(s) of DaemonSets are skipped, see BRG507: {names(map(_pod, them))}"
 
 
 async def _with_less(home: KubeClient, node: str) -> list[Finding]:
@@ -161,19 +161,13 @@ async def _with_less(home: KubeClient, node: str) -> list[Finding]:
             if (event.get("source") or {}).get("host") == node:
                 by_reason[reason].add(f"{about.get('namespace', '')}/{about.get('name', '')}")
     return [
-        info("BRG506", "home", f"{reason}: {_names(sorted(names))}; see kubectl describe pod")
-        for reason, names in sorted(by_reason.items())
+        info("BRG506", "home", f"{reason}: {names(sorted(them))}; see kubectl describe pod")
+        for reason, them in sorted(by_reason.items())
     ]
 
 
 def _pod(pod: Object) -> str:
     return f"{namespace_of(pod)}/{name_of(pod)}"
-
-
-def _names(several: Iterable[str]) -> str:
-    names = list(several)
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
 
 
 PROBES = (

@@ -231,8 +231,8 @@ def join(  # one option after the other
     daemonsets: Annotated[
         DaemonSets,
         typer.Option(
-            help="Pods of DaemonSets that are bound to the node: skip (they wait, and say why) or "
-            "run (as any other pod).",
+            help="Pods of DaemonSets that are bound to the node: skip (nothing runs; they count as "
+            "available) or run (as any other pod).",
             rich_help_panel=WORKLOADS,
         ),
     ] = "skip",

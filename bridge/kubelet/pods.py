@@ -6,18 +6,18 @@ from collections.abc import Mapping
 
 from bridge.kubelet.directory import PodDirectory, RemotePod
 from bridge.kubelet.refusals import Refusal
+from translators import podverdict
+from translators.types import name_of, namespace_of, uid_of
 
 
 def remote_pod(directory: PodDirectory, parameters: Mapping[str, str]) -> RemotePod:
     """The remote pod of the home pod that the path names. Raises Refusal: 404 when there is none
-    on our node or in the remote, or when it has no such container."""
+    on our node or in the remote, or when it has no such container; 400 when the home pod has a
+    reason not to be in the remote."""
     namespace, name = parameters["namespace"], parameters["pod"]
     pod = directory.find(namespace, name, parameters.get("uid"))
     if pod is None:
-        raise Refusal(
-            404,
-            f"pod {namespace}/{name} is not on this node, or not made in the remote cluster yet",
-        )
+        raise _absent(directory, namespace, name, parameters.get("uid"))
     container = parameters.get("container")
     if container is not None and container not in pod.containers:
         raise Refusal(
@@ -26,3 +26,18 @@ def remote_pod(directory: PodDirectory, parameters: Mapping[str, str]) -> Remote
             + (", ".join(sorted(pod.containers)) or "none"),
         )
     return pod
+
+
+def _absent(directory: PodDirectory, namespace: str, name: str, uid: str | None) -> Refusal:
+    """Why there is no remote pod. A home pod that waits or is skipped gives its own reason, with
+    400, as a kubelet answers of a container that waits: of a 404, home's API server drops the text
+    (GenericHttpResponseChecker in pkg/registry/generic/rest)."""
+    for pod in directory.pods():
+        same = (namespace_of(pod), name_of(pod)) == (namespace, name)
+        if same and (not uid or uid == uid_of(pod)):
+            if reason := podverdict.reason_not_made(pod):
+                why = f"pod {namespace}/{name} does not run in the remote cluster: {reason}"
+                return Refusal(400, why)
+            break
+    why = f"pod {namespace}/{name} is not on this node, or not made in the remote cluster yet"
+    return Refusal(404, why)

@@ -18,6 +18,7 @@ from sync.kube.errors import Side
 from sync.kube.resources import (
     CERTIFICATE_SIGNING_REQUESTS,
     CONFIG_MAPS,
+    DAEMON_SETS,
     ENDPOINT_SLICES,
     EVENTS,
     LEASES,
@@ -111,6 +112,9 @@ HOME_RELAY = (Right(ENDPOINT_SLICES, ("list", "watch")),)
 #: By which `--relay-cidr` is known not to be a range of home's own. Nobody has to grant it: a
 #: credential that may see them anyway is asked to, and without it less is known.
 HOME_SHOWN = (Right(NODES, ("list",)), Right(SERVICE_CIDRS, ("list",)))
+#: By which `bridge check` names the DaemonSets that have a pod on the virtual node. Nobody has to
+#: grant it: the check asks first whether the credential may list them, and else is not made.
+HOME_DAEMON_SETS = (Right(DAEMON_SETS, ("list",)),)
 #: By which the bridge knows home's API server when it calls; without it, by a token alone.
 HOME_CLIENT_CA = (
     Right(

@@ -22,6 +22,9 @@ GATE = f"{DOMAIN}/once"
 #: What others write on a namespace of theirs that a bridge may use.
 ACCEPTS = f"{DOMAIN}/accepts-home"
 
+#: A webhook of a test annotates pods of the remote with it whose requests it changed at creation.
+MUTATED = "faults.example.com/mutated"
+
 TERMINAL = ("Succeeded", "Failed")
 
 

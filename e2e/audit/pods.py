@@ -10,6 +10,7 @@ from e2e.audit.model import (
     HOME_NAME,
     HOME_NAMESPACE,
     HOME_UID,
+    MUTATED,
     Finding,
     Json,
     Kind,
@@ -41,6 +42,8 @@ _CONTAINER_STATUS = (
 _STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 #: Why a pod waits while a foreign object of the remote is in its way.
 _CLASH = "RemoteClash"
+#: Why a DaemonSet's pod counts as available although nothing of it runs.
+_SKIPPED = "DaemonSetSkipped"
 
 
 def check_pods(
@@ -72,7 +75,9 @@ def _check(
     if not standing:
         if is_deleting(home):
             yield Finding(Kind.STUCK, subject, "is being deleted, and nothing of it is left")
-        elif not is_terminal(home) and not is_daemon(home) and not _clashes(home, foreign):
+        elif is_daemon(home):
+            yield from _skipped(home, subject)
+        elif not is_terminal(home) and not _clashes(home, foreign):
             status = home.get("status") or {}
             yield Finding(
                 Kind.LOST,
@@ -91,6 +96,16 @@ def _check(
             *_status(home, remote, address),
         ):
             yield Finding(Kind.DISAGREES, subject, detail)
+
+
+def _skipped(home: Json, subject: str) -> Iterator[Finding]:
+    """A DaemonSet's pod without a remote pod counts as running only while it states that nothing
+    of it runs, and has no address that a Service could lead to."""
+    status = home.get("status") or {}
+    if phase(home) == "Running" and status.get("reason") != _SKIPPED:
+        yield Finding(Kind.DISAGREES, subject, "is Running without a remote pod, and not skipped")
+    if status.get("podIP"):
+        yield Finding(Kind.DISAGREES, subject, f"has {status['podIP']}, and no remote pod")
 
 
 def _clashes(home: Json, foreign: Sequence[Json]) -> bool:
@@ -113,8 +128,11 @@ def _origin(home: Json, remote: Json) -> Iterator[str]:
 
 def _spec(home: Json, remote: Json) -> Iterator[str]:
     ours, theirs = home["spec"], remote["spec"]
+    # Requests that the remote's admission chose when the pod was made are its decision.
+    mutated = MUTATED in annotations_of(remote)
+    kept = [key for key in _CONTAINER if not (mutated and key == "resources")]
     for field in ("initContainers", "containers", "ephemeralContainers"):
-        yield from _each(field, ours, theirs, _CONTAINER)
+        yield from _each(field, ours, theirs, kept)
     yield from differing("", ours, theirs, _SPEC)
     for toleration in ours.get("tolerations") or ():
         virtual = str(toleration.get("key", "")).startswith(f"{DOMAIN}/")

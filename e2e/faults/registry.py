@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Sequence
 
-from e2e.faults import answers, credentials, cuts, hands, kills, machine, servers
+from e2e.faults import admission, answers, credentials, cuts, hands, kills, machine, servers
 from e2e.faults.model import Fault
 
 FAULTS: tuple[Fault, ...] = (
@@ -13,6 +13,7 @@ FAULTS: tuple[Fault, ...] = (
     *cuts.FAULTS,
     *servers.FAULTS,
     *answers.FAULTS,
+    *admission.FAULTS,
     *hands.FAULTS,
     *credentials.FAULTS,
     *machine.FAULTS,

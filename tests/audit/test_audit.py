@@ -287,7 +287,32 @@ def test_a_namespace_of_ours_goes_when_nothing_is_in_it(
 
 def test_a_pod_of_a_daemon_set_is_not_missed(home: list[Json]) -> None:
     home[0]["metadata"]["ownerReferences"] = [{"kind": "DaemonSet"}]
+    home[0]["status"] = {"phase": "Running", "reason": "DaemonSetSkipped"}
     assert list(audit(home, [])) == []
+
+
+@pytest.mark.parametrize("mutated", [True, False])
+def test_requests_differ_only_where_the_remotes_admission_changed_them(
+    home: list[Json], remote: list[Json], mutated: bool
+) -> None:
+    changed = next(it for it in remote if it["kind"] == "Pod")
+    changed["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "7m"}}
+    if mutated:
+        changed["metadata"]["annotations"]["faults.example.com/mutated"] = "yes"
+    found = [it.detail for it in audit(home, remote)]
+    assert any("resources" in detail for detail in found) is not mutated
+
+
+def test_a_daemon_sets_pod_without_a_remote_pod_states_that_it_is_skipped(
+    home: list[Json],
+) -> None:
+    home[0]["metadata"]["ownerReferences"] = [{"kind": "DaemonSet"}]
+    home[0]["status"] = {"phase": "Running", "podIP": "10.0.0.9"}
+    found = {it.detail for it in audit(home, [])}
+    assert found == {
+        "is Running without a remote pod, and not skipped",
+        "has 10.0.0.9, and no remote pod",
+    }
 
 
 @pytest.mark.parametrize("is_true", [True, False])

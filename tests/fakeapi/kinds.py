@@ -80,6 +80,7 @@ _BUILTIN = (
     Kind(known.ENDPOINT_SLICES, status=False, generation=True, blind_put=False),
     Kind(known.DAEMON_SETS, generation=True),
     Kind(known.DEPLOYMENTS, generation=True),
+    Kind(known.DAEMON_SETS, generation=True),
     Kind(known.POD_DISRUPTION_BUDGETS, generation=True),
     Kind(known.MUTATING_WEBHOOKS, status=False, generation=True),
     Kind(known.NETWORK_POLICIES, status=False, generation=True),

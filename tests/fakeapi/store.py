@@ -94,9 +94,16 @@ class Store:
             defaults.fill(obj)
             defaults.admit(obj)
         if self.webhook is not None:
-            self.webhook(obj)
+            self._mutate(obj)
         rules.check_create(resource, obj)
         return obj if dry else self.commit(kind, None, obj)
+
+    def _mutate(self, obj: Object) -> None:
+        """Runs the webhook, and then adds the defaults to what it made, as an API server does."""
+        if self.webhook is not None:
+            self.webhook(obj)
+            if self.fill_defaults:
+                defaults.fill(obj)
 
     def update(
         self, kind: Kind, old: Object, body: Object, subresource: str = "", *, dry: bool = False
@@ -123,7 +130,7 @@ class Store:
         new = self._confine(kind, old, new, subresource)
         if self.webhook is not None:
             new = copy(new)
-            self.webhook(new)
+            self._mutate(new)
         rules.check_update(kind.resource, old, new, subresource)
         if new == old:
             return old

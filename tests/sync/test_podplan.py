@@ -19,8 +19,8 @@ from sync.podplan import (
     State,
     Update,
     WriteStatus,
-    is_skipped,
     plan,
+    skipped,
 )
 from tests.sync.podstates import FORMER_UID, LATELY, NOW, POLICY, REMOTE_UID, home, remote
 from translators.types import Object
@@ -317,9 +317,9 @@ _TABLE: dict[str, tuple[State, list[Any]]] = {
         [],
     ),
     "a terminal pod that is gone is left": (State(home(phase="Succeeded"), None), []),
-    "a DaemonSet's pod is refused": (
+    "a DaemonSet's pod is skipped, and counts as available": (
         State(home(daemon=True), None),
-        [("status", None, "DaemonSetSkipped")],
+        [("status", "Running", "DaemonSetSkipped")],
     ),
     "a DaemonSet's pod that is deleted goes": (
         State(home(daemon=True, deleting=30), None),
@@ -347,7 +347,7 @@ def test_an_owner_that_does_not_control_is_no_daemon_set() -> None:
     pod = home()
     pod["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "name": "log"}]
 
-    assert not is_skipped(pod, POLICY)
+    assert not skipped(pod, POLICY)
 
 
 def test_an_end_before_another_attempt_says_that_it_was_deleted() -> None:

@@ -23,8 +23,8 @@ from sync.podplan import (
     Update,
     Withdraw,
     WriteStatus,
-    is_skipped,
     plan,
+    skipped,
 )
 from tests.fakeapi.patching import strategic
 from tests.sync.podstates import (
@@ -135,7 +135,7 @@ def test_a_pod_is_made_only_where_it_may_run() -> None:
         assert state.remote is None
         assert not is_deleting(pod)
         assert not is_terminal(pod)
-        assert not is_skipped(pod, POLICY)
+        assert not skipped(pod, POLICY)
 
 
 def test_a_pod_that_must_not_run_twice_is_made_once() -> None:

@@ -302,18 +302,34 @@ async def test_a_pod_that_is_deleted_in_the_remote_is_told_and_made_again(world:
 # -- DaemonSets ----------------------------------------------------------------------------
 
 
-async def test_a_pod_of_a_daemon_set_is_refused_and_nothing_is_watched_for_it(
+def _daemon_pod(name: str = "agent", namespace: str = "default", **spec: object) -> Object:
+    """A DaemonSet's pod on the node."""
+    found = pod(name, namespace, node="virtual")
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "1"}
+    found["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
+    found["spec"].update(spec)
+    return found
+
+
+async def test_a_pod_of_a_daemon_set_counts_as_available_and_nothing_is_watched_for_it(
     world: World,
 ) -> None:
-    daemon = pod("agent", "agents", node="virtual")
-    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "1"}
-    daemon["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
-    world.home.put(daemon)
+    world.home.put(_daemon_pod("agent", "agents"))
     await world.start()
     (event,) = await world.told("DaemonSetSkipped")
-    assert event["involvedObject"]["name"] == "agent"
+    assert (event["involvedObject"]["name"], event["type"]) == ("agent", "Normal")
     await world.settle()
-    assert world.status("agent", "agents")["reason"] == "DaemonSetSkipped"
+    status = world.status("agent", "agents")
+    assert (status["phase"], status["reason"]) == ("Running", "DaemonSetSkipped")
+    said = {it["type"]: it["status"] for it in status["conditions"]}
+    assert said == {
+        "cluster-bridge.io/Accepted": "False",
+        "PodScheduled": "True",
+        "Initialized": "True",
+        "ContainersReady": "True",
+        "Ready": "True",
+    }
+    assert not status.keys() & {"podIP", "podIPs", "startTime", "containerStatuses"}
     assert world.remote.objects(PODS) == []
     assert not world.remote.find(NAMESPACES, "agents-h")
     assert not world.home.requests("GET", "/api/v1/namespaces/agents/*")
@@ -323,14 +339,86 @@ async def test_a_pod_of_a_daemon_set_is_refused_and_nothing_is_watched_for_it(
     await world.settle()
     assert world.home.find(PODS, "agent", "agents") is None
     assert len(world.home.objects(EVENTS)) == 1
+    # No remote pod was ever made, so that nobody is asked whether it is gone.
+    assert not world.remote.requests("GET", "*/pods/agent")
+
+
+async def test_a_skipped_pod_whose_node_was_not_ready_becomes_ready_again_without_an_event(
+    world: World,
+) -> None:
+    world.home.put(_daemon_pod())
+    await world.start()
+    await world.told("DaemonSetSkipped")
+    await world.settle()
+    world.now = "2030-01-01T01:00:00Z"
+    # As the node lifecycle controller does (SetPodsNotReady).
+    conditions = [
+        {**it, "status": "False"} if it["type"] == "Ready" else it
+        for it in world.status("agent")["conditions"]
+    ]
+    world.home.update(PODS, "agent", {"status": {"conditions": conditions}}, "default")
+    await world.settle()
+    since = {
+        it["type"]: (it["status"], it["lastTransitionTime"])
+        for it in world.status("agent")["conditions"]
+    }
+    assert since["Ready"] == ("True", "2030-01-01T01:00:00Z")
+    assert since["ContainersReady"] == ("True", "2030-01-01T00:00:00Z")
+    (event,) = await world.told("DaemonSetSkipped")
+    assert event["count"] == 1
+
+
+async def test_a_pod_that_an_older_bridge_left_pending_becomes_available(world: World) -> None:
+    message = "pods of DaemonSets are for home's own machines"
+    accepted = {"type": "cluster-bridge.io/Accepted", "status": "False", "message": message}
+    old = _daemon_pod()
+    old["status"] = {
+        "phase": "Pending",
+        "reason": "DaemonSetSkipped",
+        "message": message,
+        "conditions": [{**accepted, "reason": "DaemonSetSkipped", "lastTransitionTime": world.now}],
+    }
+    world.home.put(old)
+    await world.start()
+    await world.settle()
+    assert world.status("agent")["phase"] == "Running"
+    assert {"type": "Ready", "status": "True"}.items() <= next(
+        it for it in world.status("agent")["conditions"] if it["type"] == "Ready"
+    ).items()
+
+
+async def test_a_skipped_pod_is_made_in_the_remote_once_its_bridge_runs_daemon_sets(
+    world: World,
+) -> None:
+    world.home.put(_daemon_pod())
+    await world.start()
+    await world.stop()
+    world.policy = dataclasses.replace(world.policy, daemonsets="run")
+    await world.start()
+    assert world.there("agent")
+    conditions = {it["type"]: it["status"] for it in world.status("agent")["conditions"]}
+    assert "cluster-bridge.io/Accepted" not in conditions
+    assert conditions.get("Ready") != "True"
+    assert world.status("agent")["phase"] == "Pending"
+
+
+async def test_a_daemon_sets_pod_that_cannot_run_in_the_remote_does_not_stall_its_daemon_set(
+    world: World,
+) -> None:
+    world.policy = dataclasses.replace(world.policy, daemonsets="run")
+    world.home.put(_daemon_pod(hostNetwork=True))
+    await world.start()
+    (event,) = await world.told("DaemonSetSkipped")
+    assert event["type"] == "Warning"
+    assert "hostNetwork" in event["message"]
+    await world.settle()
+    assert world.status("agent")["phase"] == "Running"
+    assert not world.there("agent")
 
 
 async def test_a_pod_of_a_daemon_set_runs_where_that_is_asked_for(world: World) -> None:
     world.policy = dataclasses.replace(world.policy, daemonsets="run")
-    daemon = pod("agent", node="virtual")
-    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "1"}
-    daemon["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
-    world.home.put(daemon)
+    world.home.put(_daemon_pod())
     await world.start()
     assert world.there("agent")
 

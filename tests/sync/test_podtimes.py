@@ -97,6 +97,15 @@ def test_what_fails_goes_or_ran_before_is_no_start(times: PodTimes) -> None:
     assert sum(times.start.counts) == 0
 
 
+def test_a_skipped_pod_is_no_start(times: PodTimes) -> None:
+    skipped = pod("Running")
+    accepted = {"type": "cluster-bridge.io/Accepted", "status": "False"}
+    skipped["status"]["conditions"] = [accepted]
+    times.home_changed(None, pod())
+    times.home_changed(pod(), skipped)
+    assert sum(times.start.counts) == 0
+
+
 def test_one_that_stands_by_measures_nothing() -> None:
     times = PodTimes()
     times.home_changed(None, pod())

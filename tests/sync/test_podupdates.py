@@ -75,13 +75,70 @@ async def test_a_resize_goes_by_its_own_path_and_defaults_of_the_remote_stay(wor
     await _running(world)
     _change(world, resources={"requests": {"cpu": "2"}})
     await world.settle()
-    assert _remote_writes(world) == [f"remote PATCH /api/v1/namespaces/{THERE}/pods/a/resize"]
+    pods = f"remote PATCH /api/v1/namespaces/{THERE}/pods/a"
+    assert _remote_writes(world) == [f"{pods}/resize", pods], "which is recorded"
     remote = world.there()
     assert remote
     assert remote["spec"]["containers"][0]["resources"] == {
-        "requests": {"cpu": "2"},
+        "requests": {"cpu": "2", "memory": "1Gi"},
         "limits": {"memory": "1Gi"},
     }
+
+
+def _resizes(world: World) -> list[str]:
+    return [write for write in _remote_writes(world) if write.endswith("/resize")]
+
+
+async def test_requests_that_the_remotes_admission_changes_are_not_resized_back(
+    world: World,
+) -> None:
+    """Neither after a restart, nor where the QoS class differs; home's own resize follows."""
+
+    def guaranteed(obj: Object) -> None:
+        if obj["kind"] == "Pod":
+            amounts = {"cpu": "1", "memory": "1Gi"}
+            obj["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
+
+    world.remote.store.webhook = guaranteed
+    await world.start()
+    resources = {"requests": {"cpu": "100m"}, "limits": {"cpu": "200m"}}
+    world.pod(containers=[{"name": "main", "image": "busybox:1", "resources": resources}])
+    await world.settle()
+    world.remote.store.webhook = None
+    world.runs()
+    await world.settle()
+    await world.restart()
+    assert _remote_writes(world) == []
+    assert not [it for it in world.home.objects(EVENTS) if it["reason"] == "UpdateRefused"]
+    status = world.status()
+    assert status["observedGeneration"] == world.at_home()["metadata"]["generation"]
+    _change(world, resources={"requests": {"cpu": "500m"}, "limits": {"cpu": "200m"}})
+    await world.settle()
+    remote = world.there()
+    assert remote
+    assert remote["spec"]["containers"][0]["resources"] == {
+        "requests": {"cpu": "500m", "memory": "1Gi"},
+        "limits": {"cpu": "1", "memory": "1Gi"},
+    }
+    assert len(_resizes(world)) == 1
+    await world.restart()
+    assert world.writes() == []
+
+
+async def test_an_update_that_the_remote_undoes_counts_as_acted_on(world: World) -> None:
+    await _running(world)
+
+    def relabelled(obj: Object) -> None:
+        if obj["kind"] == "Pod":
+            obj["metadata"].setdefault("labels", {})["team"] = "theirs"
+
+    world.remote.store.webhook = relabelled
+    world.home.update(PODS, "a", {"metadata": {"labels": {"team": "ours"}}}, "default")
+    _change(world, image="busybox:2")
+    await world.settle()
+    world.runs()
+    await world.settle()
+    assert world.status()["observedGeneration"] == world.at_home()["metadata"]["generation"]
 
 
 def _pending(world: World) -> Object | None:
@@ -184,17 +241,18 @@ async def test_a_webhook_that_undoes_an_update_is_not_fought_with(world: World) 
     for number in range(3):
         world.runs(message=f"status {number}")
         await world.settle()
-    assert len(_remote_writes(world)) == 1
+    assert len(_resizes(world)) == 1
     _change(world, resources={"requests": {"cpu": "3"}})
     await world.settle()
-    assert len(_remote_writes(world)) == 2, "another change is another try"
+    assert len(_resizes(world)) == 2, "another change is another try"
+    world.forget()
     world.remote.store.webhook = None
     world.home.update(PODS, "a", {"metadata": {"labels": {"x": "y"}}}, "default")
     await world.settle()
     remote = world.there()
     assert remote
     assert remote["metadata"]["labels"]["x"] == "y"
-    assert len(_remote_writes(world)) == 3, "what is futile keeps nothing else back"
+    assert len(_remote_writes(world)) == 1, "what is futile keeps nothing else back"
 
 
 async def test_a_refused_update_does_not_keep_the_others_back(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.fakeapi.patching import strategic
 from tests.translators.golden import ADDRESS, IDENTITY, POLICY, homes
 from tests.translators.strategies import json_values
-from translators import pod, podupdate
+from translators import naming, pod, podupdate
 from translators.naming import Identity
 from translators.policy import Policy
 from translators.types import Object
@@ -309,6 +309,8 @@ def _updates(home: Object, remote: Object) -> dict[str, Object]:
     patched = remote
     for change in found:
         patched = strategic(patched, change.patch)
+        if change.subresource == "resize":  # As `sync.podupdates` does.
+            patched = strategic(patched, pod.resources_record(home))
     assert podupdate.changes(home, patched, POLICY) == []
     return {change.subresource: change.patch for change in found}
 
@@ -386,20 +388,39 @@ def test_tolerations_follow(
 ) -> None:
     patch = _update(_home({"tolerations": wanted}), _remote(_home({"tolerations": has})))
 
-    assert patch == ({"spec": {"tolerations": patched}} if patched else {})
+    assert patch.get("spec") == ({"tolerations": patched} if patched else None)
 
 
 @pytest.mark.parametrize(
     ("has", "wanted", "patch"),
     [
-        ({}, {"activeDeadlineSeconds": 60}, {"spec": {"activeDeadlineSeconds": 60}}),
-        ({"activeDeadlineSeconds": 60}, {"activeDeadlineSeconds": 60}, {}),
-        ({"activeDeadlineSeconds": 60}, {}, {}),
+        ({}, {"activeDeadlineSeconds": 60}, {"activeDeadlineSeconds": 60}),
+        ({"activeDeadlineSeconds": 60}, {"activeDeadlineSeconds": 60}, None),
+        ({"activeDeadlineSeconds": 60}, {}, None),
+        ({"activeDeadlineSeconds": 60}, {"activeDeadlineSeconds": 90}, None),
     ],
-    ids=["one that was set is set", "the same is not", "one cannot be taken back"],
+    ids=[
+        "one that was set is set",
+        "the same is not",
+        "one cannot be taken back",
+        "the API takes no longer one",
+    ],
 )
-def test_the_deadline_follows(has: Object, wanted: Object, patch: Object) -> None:
-    assert _update(_home(wanted), _remote(_home(has))) == patch
+def test_the_deadline_follows(has: Object, wanted: Object, patch: Object | None) -> None:
+    assert _update(_home(wanted), _remote(_home(has))).get("spec") == patch
+
+
+def test_tolerations_and_a_deadline_that_the_remotes_admission_changed_stay() -> None:
+    home = _home({"tolerations": [{"key": "a"}, {"key": "b"}], "activeDeadlineSeconds": 60})
+    remote = copy.deepcopy(_remote(home))
+    remote["spec"] |= {"tolerations": [{"key": "a"}], "activeDeadlineSeconds": 90}
+
+    assert _update(home, remote) == {}
+    shorter = copy.deepcopy(home)
+    shorter["spec"]["activeDeadlineSeconds"] = 30
+    patch = _update(shorter, remote)
+    assert patch["spec"] == {"activeDeadlineSeconds": 30}
+    assert _update(shorter, strategic(remote, patch)) == {}
 
 
 def test_labels_and_annotations_follow_and_the_remotes_own_stay() -> None:
@@ -486,6 +507,8 @@ def test_a_resize_names_what_differs_as_quantities() -> None:
         }
     )
     remote = _remote(home)
+    # As an older bridge made it.
+    del remote["metadata"]["annotations"][naming.ANNOTATION_CARRIED_RESOURCES]
     limits = {"cpu": "900m", "ephemeral-storage": "1Gi"}
     remote["spec"]["containers"] = [
         _sized("a", requests={"cpu": "500m", "memory": "1Mi"}, limits=limits),
@@ -506,6 +529,78 @@ def test_a_resize_names_what_differs_as_quantities() -> None:
             }
         }
     }
+
+
+def _admitted(home: Object, **requests: str) -> Object:
+    """The remote pod of ``home``, with requests that the remote's admission chose."""
+    remote = copy.deepcopy(_remote(home))
+    remote["spec"]["containers"][0]["resources"]["requests"] |= requests
+    return remote
+
+
+def _asking(cpu: str, memory: str = "1Mi") -> Object:
+    return _home({"containers": [_sized("a", requests={"cpu": cpu, "memory": memory})]})
+
+
+def test_requests_that_the_remotes_admission_changed_stay_until_home_changes_its_own() -> None:
+    home = _asking("100m")
+    remote = _admitted(home, cpu="250m", memory="512Mi")
+
+    assert _updates(home, remote) == {}
+    assert _updates(_asking("0.1"), remote).keys() <= {""}, "the same amount"
+    resized = _updates(_asking("200m"), remote)
+    assert resized == {
+        "resize": {"spec": {"containers": [_sized("a", requests={"cpu": "200m"})]}}
+    }, "memory is the remote's decision still, and nothing is recorded before it is made"
+
+
+def test_a_resize_is_recorded_once_it_is_made_so_that_home_can_take_it_back() -> None:
+    first, second = _asking("100m"), _asking("200m")
+    remote = _admitted(first, cpu="200m")
+
+    record = _updates(second, remote)
+    assert record.keys() == {""}
+    assert record[""] == pod.resources_record(second)
+    remote = strategic(remote, record[""])
+    assert _updates(second, remote) == {}
+    assert _updates(first, remote)["resize"] == {
+        "spec": {"containers": [_sized("a", requests={"cpu": "100m"})]}
+    }
+
+
+@pytest.mark.parametrize(
+    ("generation", "classes", "follows"),
+    [
+        (1, ("Burstable", "Burstable"), False),
+        (2, ("Burstable", "Burstable"), True),
+        (2, ("Burstable", "Guaranteed"), False),
+        (None, (None, None), True),
+    ],
+    ids=["unchanged at home", "changed at home", "of another QoS class", "unknown"],
+)
+def test_a_pod_that_an_older_bridge_made_is_resized_only_where_home_may_have_changed(
+    generation: int | None, classes: tuple[str, str], follows: bool
+) -> None:
+    home = _asking("100m")
+    remote = _admitted(home, cpu="250m")
+    del remote["metadata"]["annotations"][naming.ANNOTATION_CARRIED_RESOURCES]
+    home["metadata"]["generation"] = generation
+    for its, qos in zip((home, remote), classes, strict=True):
+        its["status"] = {"qosClass": qos}
+
+    found = _updates(home, remote)
+    assert ("resize" in found) == follows
+    if not follows:
+        assert found[""] == pod.resources_record(home)
+
+
+@pytest.mark.parametrize("record", ["", "{", "[]", '{"a": 7}', '{"a": {"requests": {"cpu": 7}}}'])
+def test_a_record_of_resources_that_somebody_wrote_over_is_harmless(record: str) -> None:
+    home = _asking("100m")
+    remote = _remote(home)
+    remote["metadata"]["annotations"][naming.ANNOTATION_CARRIED_RESOURCES] = record
+
+    assert _updates(home, remote) == {"": pod.resources_record(home)}
 
 
 _labels = st.dictionaries(st.sampled_from(["a", "b", "example.com/c"]), st.sampled_from("12"))

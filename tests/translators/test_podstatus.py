@@ -443,6 +443,35 @@ def test_a_pod_that_waits_on_says_since_when_and_stops_when_it_is_made() -> None
     assert gone == {"type": podstatus.CONDITION_ACCEPTED, "$patch": "delete"}
 
 
+def test_a_skipped_pod_is_ready_whatever_its_readiness_gates_say() -> None:
+    closed = _condition(_GATE, "False")
+    scheduled = {**_condition("PodScheduled"), "message": "home's own"}
+    home = _home({"conditions": [closed, scheduled]}, readinessGates=[{"conditionType": _GATE}])
+    status = podverdict.skipped(home, reason="DaemonSetSkipped", message="why", now=_NOW)
+
+    patch = status_patch(home["status"], status)
+    said = {it["type"]: it["status"] for it in patch["conditions"]}
+    assert said["Ready"] == said["ContainersReady"] == said["Initialized"] == "True"
+    assert not said.keys() & {_GATE, "PodScheduled"}
+
+
+def test_a_skipped_pod_that_ran_before_keeps_nothing_of_its_remote_pod() -> None:
+    before = {
+        "phase": "Running",
+        "podIP": "10.0.0.1",
+        "podIPs": [{"ip": "10.0.0.1"}],
+        "containerStatuses": [_container("main", "running")],
+        "conditions": [_condition("Ready"), _condition("PodReadyToStartContainers")],
+    }
+    status = podverdict.skipped(_home(before), reason="DaemonSetSkipped", message="", now=_NOW)
+
+    patch = status_patch(before, status)
+    assert [patch[key] for key in ("podIP", "podIPs", "containerStatuses")] == [None] * 3
+    assert absent("PodReadyToStartContainers") in patch["conditions"]
+    ready = next(it for it in patch["conditions"] if it["type"] == "Ready")
+    assert ready["lastTransitionTime"] == _condition("Ready")["lastTransitionTime"]
+
+
 def test_a_lost_pod_has_failed_with_all_its_containers() -> None:
     ended = _container("done", "terminated")
     running = {

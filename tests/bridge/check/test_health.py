@@ -252,7 +252,7 @@ async def test_pods_that_wait_are_told_by_their_reason(two: Clusters) -> None:
     assert told == {
         (Severity.WARNING, "1 pod(s) wait, FieldRefused: default/a: do this"),
         (Severity.INFO, "FieldDropped: default/c; see kubectl describe pod"),
-        (Severity.INFO, "1 pod(s) wait, DaemonSetSkipped: default/proxy: do this"),
+        (Severity.INFO, "1 pod(s) of DaemonSets are skipped, see BRG507: default/proxy"),
         (Severity.OK, "1 of 4 pod(s) are accepted"),
     }
     clash = one(found, "BRG503")

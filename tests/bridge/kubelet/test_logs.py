@@ -187,3 +187,16 @@ async def test_refusals_do_not_reach_the_remote(
         assert response.status == status
         assert words in await response.text()
     assert not world.remote.asked
+
+
+async def test_logs_of_a_skipped_pod_are_answered_with_its_reason(world: World) -> None:
+    skipped = {"type": "cluster-bridge.io/Accepted", "status": "False", "message": "nothing runs"}
+    skipped["reason"] = "DaemonSetSkipped"
+    agent = {"name": "agent", "namespace": "default", "uid": "1"}
+    world.directory.listed.append({"metadata": agent, "status": {"conditions": [skipped]}})
+    target = "/containerLogs/default/agent/app"
+    async with world.session() as session, session.get(target) as response:
+        # Of a 404, home's API server would drop the text.
+        assert response.status == 400
+        assert "DaemonSetSkipped: nothing runs" in await response.text()
+    assert not world.remote.asked
