@@ -135,6 +135,14 @@ def installing(loaded: str, home: Cluster, remote: Cluster, node_name: str) -> I
     assert left.returncode == 0, left.stderr
 
 
+def is_refused_elsewhere(it: Install) -> None:
+    """A second installation, in another namespace, is refused and makes nothing."""
+    elsewhere = it.join("--namespace", f"{it.place}-b")
+    assert elsewhere.returncode == 1
+    assert f"is installed in namespace {it.place} (" in elsewhere.stderr
+    assert f"{it.place}-b" not in uids(get(it.home, "namespaces"))
+
+
 def test_it_is_installed_changed_and_removed(installing: Install) -> None:
     it = installing
     joined = it.join()
@@ -172,11 +180,7 @@ def test_it_is_installed_changed_and_removed(installing: Install) -> None:
     assert dry.returncode == 0, dry.stderr
     assert "would be changed: spec.template.spec.containers[0].args" in dry.stderr
     assert uids(it.bridges()) == bridges
-    # Into another namespace: refused, and nothing is changed.
-    elsewhere = it.join("--namespace", f"{it.place}-b")
-    assert elsewhere.returncode == 1
-    assert f"is installed in namespace {it.place} (" in elsewhere.stderr
-    assert f"{it.place}-b" not in uids(get(it.home, "namespaces"))
+    is_refused_elsewhere(it)
     assert uids(it.bridges()) == bridges
     whole = int(get_one(it.home, "node", it.node)["status"]["allocatable"]["pods"])
     rolled = it.join("--share", "0.5")
