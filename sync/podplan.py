@@ -314,7 +314,7 @@ def _follow(
     pending = podresize.pending(home, resize, state.refused, now=now)
     status = _status_of(home, remote, policy, acted=acted, now=now, pending=pending)
     if is_deleting(remote):
-        return [*status, *_evicted(state)]
+        return [*status, *_evicted(state, home, remote)]
     if not unschedulable.waits(remote):
         return [*status, *following]
     allowed = deadline.seconds_left(home, now=now)
@@ -332,9 +332,11 @@ def _follow(
     return [*actions, wait]
 
 
-def _evicted(state: State) -> list[Action]:
-    """What becomes of the home pod while its remote pod is being deleted."""
+def _evicted(state: State, home: Object, remote: Object) -> list[Action]:
+    """What becomes of the home pod while its remote pod is being deleted, unless that has ended."""
     if state.eviction is None:
+        return []
+    if not _to_run_again(remote, once.restart_policy(home.get("spec") or {})):
         return []
     return [Later(state.eviction)] if state.eviction else [Evict()]
 
