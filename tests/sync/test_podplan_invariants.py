@@ -111,6 +111,7 @@ def _home(state: State) -> Object:
     return state.home
 
 
+@pytest.mark.timeout(60)  # The first test pays for all plans; half a minute on a busy machine.
 def test_a_plan_is_pure_and_always_the_same() -> None:
     for state, actions in _plans():
         before = repr(state)
