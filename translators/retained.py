@@ -85,14 +85,19 @@ def needs_proof(sent: Object) -> bool:
         return True
     if any("image" in volume for volume in spec.get("volumes") or ()):
         return True
+    if any("restartPolicy" in container for container in spec.get("containers") or ()):
+        return True  # That of init containers, sidecars, is older.
     return any(
-        _has_late(container.get("securityContext"))
-        or "restartPolicyRules" in container
-        or (field_name == "containers" and "restartPolicy" in container)
+        _is_late(container) for field_name in CONTAINERS for container in spec.get(field_name) or ()
+    )
+
+
+def _is_late(container: Object) -> bool:
+    mounts = container.get("volumeMounts") or ()
+    return (
+        "restartPolicyRules" in container
+        or _has_late(container.get("securityContext"))
         or any(_is_meant("recursiveReadOnly", it.get("recursiveReadOnly")) for it in mounts)
-        for field_name in CONTAINERS
-        for container in spec.get(field_name) or ()
-        for mounts in (container.get("volumeMounts") or (),)
     )
 
 
