@@ -179,5 +179,5 @@ def _folder(settings: LeaveSettings, node: Object | None, identity: str) -> Cert
     path = settings.cert_dir or remembered.get(model.ANNOTATION_CERT_DIR)
     with contextlib.suppress(CertificateError):  # no home folder: nothing is kept in it
         folder = CertDir(Path(path) if path else state_folder(identity, settings.name))
-        return folder if folder.files() else None
+        return folder if folder.exists() else None
     return None

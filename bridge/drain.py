@@ -250,10 +250,8 @@ class _Drain:
                 await self._persist(
                     name, lambda: self._home.request("POST", path, body=body, patient=False)
                 )
-            except NotFound:
-                return
-            except (Conflict, NamespaceTerminating) as error:
-                # A conflict can be admission's; by itself it does not mean that the pod is gone.
+            except (NotFound, Conflict, NamespaceTerminating) as error:
+                # Admission answers with 404 and 409 too: only a GET shows that the pod is gone.
                 now = await self._now(name, pod)
                 if now is None or (isinstance(error, NamespaceTerminating) and is_deleting(now)):
                     return

@@ -21,7 +21,7 @@ import yaml
 from e2e.clusters.model import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import get, get_one, is_ready, uids, wait_for
-from e2e.workloads import busybox
+from e2e.workloads import busybox, web
 
 #: What docs/failure-modes.md promises, in seconds: until an outage of the remote is on the node,
 #: until all has followed after its end, and from SIGTERM to the end of the process.
@@ -336,3 +336,20 @@ def test_stop_is_bounded(bridged: Bridged, away: str) -> None:
     bridged.bridge.process = None
     wait_for(lambda: answers(bridged.remote), "the remote is back")
     steady.runs_on()
+
+
+@pytest.mark.join("--network=relay")
+def test_stop_with_a_relay_is_bounded(bridged: Bridged) -> None:
+    """Home's Services lead to the bridge; their EndpointSlices go before it ends."""
+    bridged.apply(web(bridged.node))
+    bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
+    selector = f"cluster-bridge.io/node={bridged.node}"
+    wait_for(
+        lambda: get(bridged.home, "endpointslices", namespace=bridged.namespace, selector=selector),
+        "home's Service leads to the bridge",
+    )
+    began = time.monotonic()
+    assert bridged.bridge.stop() == 0
+    took = time.monotonic() - began
+    print(f"measured: stop with a relay: {took:.1f} s")
+    assert took <= STOPPED

@@ -139,6 +139,26 @@ def test_the_certificate_goes_too(bridged: Bridged) -> None:
     assert not [it for it in uids(get(bridged.home, "csr")) if bridged.node in it]
 
 
+@pytest.mark.parametrize("approved", [False, True], ids=["request waits", "approved"])
+def test_the_folder_of_cert_dir_goes_with_the_certificate(
+    bridged: Bridged, tmp_path: Path, approved: bool
+) -> None:
+    folder = tmp_path / "certs"
+    assert bridged.bridge.stop() == 0
+    options = ("--serving-certificate", "csr", "--cert-dir", str(folder))
+    bridged.bridge.args = (*bridged.bridge.args, *options)
+    bridged.bridge.start()
+    if approved:
+        (request,) = [it for it in uids(get(bridged.home, "csr")) if bridged.node in it]
+        bridged.home.kubectl("certificate", "approve", request)
+        wait_for((folder / "serving.pem").exists, "the certificate is kept")
+    assert bridged.bridge.stop() == 0
+    left = leave(bridged)
+    assert left.returncode == 0, left.stderr
+    assert f"here:   the node's certificate and key in {folder}" in left.stderr
+    assert not folder.exists()
+
+
 # -- the remote is away --------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from sync import discovery
 from sync.discovery import Served
 from sync.kube.client import KubeClient
-from sync.kube.errors import ApiError, Conflict, KubeError, NotFound, Unreachable
+from sync.kube.errors import ApiError, Conflict, KubeError, NotFound, Replaced, Unreachable
 from sync.kube.resources import NAMESPACES, PODS, SERVICES, Resource
 from sync.mirror import RESOURCES, MirrorKey, copies_selector, reference_keys
 from translators import naming, relayback, serviceaccount
@@ -236,7 +236,7 @@ async def hand_over(remote: KubeClient, shared: Iterable[Shared]) -> None:
     for it in shared:
         labels = {naming.LABEL_NODE: it.user}
         patch: Object = {"metadata": {"uid": uid_of(it.copy), "labels": labels}}
-        with suppress(NotFound, Conflict):  # Gone, or another one of that name.
+        with suppress(NotFound, Replaced):  # Gone, or another one of that name.
             await remote.patch(
                 it.resource, name_of(it.copy), patch, namespace=namespace_of(it.copy)
             )
@@ -266,23 +266,27 @@ async def _remove_namespace(
     for _ in range(ATTEMPTS):
         try:
             now = await _withdraw(remote, now or await _current(remote, namespace), has_ended)
-        except (NotFound, Conflict):
-            return ""  # Gone, or another one of that name.
-        if is_deleting(now):
+            if why := await _reason_to_keep(remote, now, served):
+                return why
+            if not is_deleting(now):
+                await remote.delete_unchanged(NAMESPACES, now)
+        except NotFound:
             return ""
-        if naming.ANNOTATION_ACCEPTS in (metadata(now).get("annotations") or {}):
-            return "it was handed over"
-        if users := naming.claimants(now):
-            return f"virtual node(s) {', '.join(sorted(users))} use it"
-        if foreign := await _foreign(remote, name_of(now), served):
-            return foreign
-        try:
-            await remote.delete_unchanged(NAMESPACES, now)
-        except Conflict as error:
+        except Conflict as error:  # Changed meanwhile, or admission's: what it is now decides.
             now, why = None, error.message
         else:
             return ""
-    return f"it keeps changing: {why}"
+    return f"it could not be deleted: {why}"
+
+
+async def _reason_to_keep(remote: KubeClient, namespace: Object, served: Served) -> str:
+    if is_deleting(namespace):
+        return ""
+    if naming.ANNOTATION_ACCEPTS in (metadata(namespace).get("annotations") or {}):
+        return "it was handed over"
+    if users := naming.claimants(namespace):
+        return f"virtual node(s) {', '.join(sorted(users))} use it"
+    return await _foreign(remote, name_of(namespace), served)
 
 
 async def _current(remote: KubeClient, namespace: Object) -> Object:

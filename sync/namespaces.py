@@ -80,13 +80,13 @@ class Namespaces:
 
     async def release(self, remote: Object, *, unused: Callable[[], bool]) -> Object | None:
         """Withdraws this node's claim of a namespace of ours. Returns the namespace as it is then;
-        None where it is gone, or where ``unused`` no longer holds. Raises KubeError."""
+        None where it is gone, or where ``unused`` no longer holds. Raises Waiting and KubeError."""
         async with self._making[name_of(remote)]:
             if not unused():
                 return None
             try:
                 return await self._annotate(remote, None)
-            except (NotFound, Conflict):
+            except NotFound:
                 return None
 
     async def remove(self, remote: Object) -> None:
@@ -110,16 +110,19 @@ class Namespaces:
         return naming.is_owned(remote, self._identity) and not claimed
 
     async def _claim(self, remote: Object) -> Object:
-        """Raises Waiting where the namespace is gone, or another one has its name by now."""
+        """Raises Waiting where the namespace is gone, and KubeError."""
         try:
             return await self._annotate(remote, "true")
-        except (NotFound, Conflict) as error:
+        except NotFound as error:
             raise _going(name_of(remote)) from error
 
     async def _annotate(self, remote: Object, claim: str | None) -> Object:
         annotations = {naming.claim_of(self._identity.node_label): claim}
         patch: Object = {"metadata": {"uid": uid_of(remote), "annotations": annotations}}
-        changed = await self._client.patch(NAMESPACES, name_of(remote), patch)
+        try:
+            changed = await self._client.patch(NAMESPACES, name_of(remote), patch)
+        except Conflict as error:  # Another one has the name by now, or it is admission's.
+            raise Waiting("RemoteNamespaceChanged", error.message) from error
         self._informer.observe(changed)
         return changed
 

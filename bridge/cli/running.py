@@ -183,7 +183,7 @@ def _end_by(seconds: float) -> None:
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop's where it is installed, else the standard one."""
     try:
-        import uvloop
+        from bridge.loop import Loop
     except ImportError:
         return None
-    return uvloop.new_event_loop
+    return Loop

@@ -15,6 +15,9 @@ from pathlib import Path
 
 from bridge.kubelet.certificate import CertificateError, ServingCertificate, from_pem
 
+#: Of the folder in which the state folders of all homes are.
+_STATE = ("cluster-bridge", "serving")
+
 
 def state_folder(home_id: str, node_name: str) -> Path:
     """Where programs keep what is to outlive them (XDG Base Directory Specification).
@@ -25,7 +28,7 @@ def state_folder(home_id: str, node_name: str) -> Path:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     except RuntimeError as error:
         raise CertificateError("this user has no home folder; give --cert-dir") from error
-    return Path(state, "cluster-bridge", "serving", home_id, node_name)
+    return Path(state, *_STATE, home_id, node_name)
 
 
 class CertDir:
@@ -80,9 +83,17 @@ class CertDir:
         except OSError:
             return []
 
+    def exists(self) -> bool:
+        """Whether the node's files are here, or the folder without any: a join makes it before it
+        has a certificate."""
+        try:
+            return bool(self.files()) or not any(self._folder.iterdir())
+        except OSError:
+            return False
+
     def remove(self) -> None:
-        """Removes the node's files, and the folder where nothing else is in it. Raises
-        CertificateError."""
+        """Removes the node's files, the folder where nothing else is in it, and in the state folder
+        those above it that are empty then. Raises CertificateError."""
         for path in (self._current, self._pending):
             try:
                 path.unlink(missing_ok=True)
@@ -90,8 +101,11 @@ class CertDir:
                 raise CertificateError(
                     f"{path} cannot be removed: {error.strerror}; remove it by hand, it holds a key"
                 ) from error
+        above = [self._folder.parents[at] for at in range(min(3, len(self._folder.parents)))]
+        is_state = tuple(it.name for it in above[1:]) == _STATE[::-1]
         with contextlib.suppress(OSError):
-            self._folder.rmdir()
+            for folder in [self._folder, *(above if is_state else [])]:
+                folder.rmdir()
 
 
 def _read(path: Path) -> bytes | None:

@@ -62,6 +62,13 @@ class Process:
         """Peaks count from now."""
         Path(f"/proc/{self._process.pid}/clear_refs").write_text("5", encoding="utf-8")
 
+    async def ended(self) -> int:
+        """Waits for the end of one that ends by itself; the exit code."""
+        async with asyncio.timeout(START):
+            _, rest = await self._process.communicate()
+        self.said += rest.decode()
+        return self._process.returncode or 0
+
     async def stop(self) -> tuple[int, float]:
         """SIGTERM; the exit code, and how many seconds it took."""
         began = time.monotonic()
@@ -74,12 +81,12 @@ class Process:
 
 @asynccontextmanager
 async def bridge(
-    two: Clusters, *, extra: str = "", address: str = "127.0.0.1"
+    two: Clusters, *, extra: str = "", address: str = "127.0.0.1", home_name: str = "h"
 ) -> AsyncIterator[Process]:
     """It runs until the block ends. ``extra`` is Python that it runs first; without an address it
     has to look for one."""
     command = ["join", "--kubeconfig", str(two.settings.remote.path), "--name", NODE]
-    command += ["--home-kubeconfig", str(two.settings.home.path), "--home-name", "h"]
+    command += ["--home-kubeconfig", str(two.settings.home.path), "--home-name", home_name]
     command += ["--port", "0", *(["--address", address] if address else [])]
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _SCRIPT.replace("EXTRA", extra), *command),

@@ -285,8 +285,11 @@ async def test_a_pod_that_cannot_be_evicted_is_reported_and_the_others_go(
     assert draining.left == ["bad"]
 
 
-async def test_a_conflict_while_the_pod_is_there_does_not_count_as_gone(draining: Draining) -> None:
-    fault = draining.two.home.fail(eviction(409, times=2, message="says a webhook"))
+@pytest.mark.parametrize("code", [404, 409])
+async def test_a_refusal_of_admission_does_not_count_as_the_pods_end(
+    draining: Draining, code: int
+) -> None:
+    fault = draining.two.home.fail(eviction(code, times=2, message="says a webhook"))
     assert await draining.run() == ""
     assert fault.hits == 2
     assert len(draining.two.home.requests("POST", "*/bad/eviction")) == 3

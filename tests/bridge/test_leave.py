@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 
 from bridge import drain, leaving
+from bridge.kubelet.certdir import state_folder
 from bridge.leave import leave
 from bridge.leaving import LeaveSettings
 from bridge.node import asked, model
@@ -801,6 +802,37 @@ async def test_the_nodes_certificate_and_its_requests_go_and_no_others(
         others
     )
     assert [it.name for it in folder.iterdir()] == ["theirs"]
+
+
+async def test_the_folder_of_cert_dir_goes_also_without_a_certificate(
+    left: Left, tmp_path: Path
+) -> None:
+    folder = tmp_path / "certs"
+    folder.mkdir()
+    annotation = {model.ANNOTATION_CERT_DIR: str(folder)}
+    left.two.home.update(NODES, NODE, {"metadata": {"annotations": annotation}})
+    assert await left.leave()
+    assert not folder.exists()
+
+
+async def test_a_folder_with_files_of_others_alone_is_not_named_and_stays(
+    left: Left, tmp_path: Path
+) -> None:
+    (tmp_path / "theirs").write_text("x")
+    assert await left.leave(replace(left.settings, cert_dir=tmp_path))
+    assert not any(str(tmp_path) in line for line in left.asked[0])
+    assert (tmp_path / "theirs").exists()
+
+
+async def test_the_state_folder_goes_with_its_last_certificate(
+    left: Left, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    folder = state_folder(home_id(_cluster(left.two.home)), NODE)
+    folder.mkdir(parents=True)
+    (folder / "serving.pem").write_text("x")
+    assert await left.leave()
+    assert not (tmp_path / "state" / "cluster-bridge").exists()
 
 
 async def test_a_request_that_may_not_be_deleted_is_told(left: Left) -> None:

@@ -301,6 +301,18 @@ async def test_what_a_metrics_server_says_holds_no_namespace(
     assert api.find(NAMESPACES, THERE) is None
 
 
+@pytest.mark.parametrize("method", ["PATCH", "DELETE"])
+async def test_a_namespace_whose_deletion_admission_refuses_with_409_stays_with_that_reason(
+    api: FakeApi, client: KubeClient, method: str
+) -> None:
+    made = ours(namespace())
+    made["metadata"]["annotations"][naming.claim_of("virtual")] = "true"
+    made = api.put(made)
+    api.fail(Fault(method, f"*/namespaces/{THERE}", code=409, message="says a webhook", times=None))
+    kept = await remove_namespaces(client, [made], has_ended=lambda node: node == "virtual")
+    assert kept == [(THERE, "it could not be deleted: says a webhook")]
+
+
 async def test_without_namespaces_nothing_is_asked(api: FakeApi, client: KubeClient) -> None:
     assert await remove_namespaces(client, []) == []
     assert api.log == []

@@ -1,0 +1,25 @@
+"""A join that is refused once its caches are filled: what a person sees."""
+
+from __future__ import annotations
+
+from e2e import bridge as bridge_command
+from e2e.conftest import Bridged
+from e2e.workloads import web
+
+
+def test_a_join_under_another_home_name_writes_one_error_after_its_steps(
+    bridged: Bridged,
+) -> None:
+    bridged.apply(web(bridged.node))
+    bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
+    assert bridged.bridge.stop() == 0
+    for _ in range(5):  # It depended on the moment.
+        refused = bridge_command.run(
+            *("join", "--kubeconfig", bridged.bridge.remote.kubeconfig, "--name", bridged.node),
+            *("--home-name", "other", "--port", "0"),
+            home=bridged.bridge.home,
+        )
+        assert refused.returncode == 1
+        *steps, error = refused.stderr.splitlines()
+        assert "join with those of before, or remove the pods first" in error
+        assert [line for line in steps if not line.startswith("✓ ")] == []

@@ -1,0 +1,48 @@
+"""A join that is refused once its caches are filled, as a process: what it writes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.bridge.clusters import CANARY, Clusters, clusters
+from tests.bridge.process import bridge
+from tests.fakeapi import Authority, FakeApi
+from tests.fakeapi.kubeconfig import kubeconfig, write
+from tests.sync.world import World
+
+#: Processes are started: on a busy machine that takes its time.
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+async def encrypted(authority: Authority, tmp_path: Path) -> AsyncIterator[Clusters]:
+    """Two clusters with TLS, as real ones have it."""
+    tls = authority.server_context(authority.issue("server", address="127.0.0.1"))
+    async with FakeApi(tls=tls) as home, FakeApi(tls=tls) as remote:
+        two = clusters(home, remote, tmp_path)
+        for name, api in (("home", home), ("remote", remote)):
+            ca = {"certificate-authority": str(authority.cert)}
+            content = kubeconfig(
+                api.url, user={"token": CANARY}, cluster=ca, context=f"{name}-context"
+            )
+            write(tmp_path / f"{name}.yaml", content)
+        yield two
+
+
+async def test_a_join_under_another_home_name_writes_one_error_after_its_steps(
+    encrypted: Clusters,
+) -> None:
+    world = World(encrypted.home, encrypted.remote)
+    async with bridge(encrypted) as first:
+        await first.says("is registered")
+        world.pod("web")
+        await encrypted.remote.until(lambda: world.there("web"))
+        await first.stop()
+    async with bridge(encrypted, home_name="other") as refused:
+        assert await refused.ended() == 1
+    lines = refused.said.splitlines()
+    assert "join with those of before, or remove the pods first" in lines[-1]
+    assert [line for line in lines[:-1] if not line.startswith("✓ ")] == []
