@@ -24,7 +24,8 @@ Guarantees, after the semantics of client-go's reflector:
 - `hurry` ends the wait after a failure: what it failed for may have changed. So does a credential
   that was read again.
 - A server does not cut a watch whose credential it would no longer accept: `doubt` has it asked for
-  anew. One that hangs does not cut it either: a watch whose bookmarks stay away is asked for anew.
+  anew. One that hangs does not cut it either: a watch whose bookmarks stay away is asked for anew,
+  `SILENT_WATCHES` times in a row.
 - `refresh` lists anew and returns when the store is no older than the call: for whoever must know
   what another process wrote until then.
 - A server that forgets versions faster than it is listed is listed ever more seldom.
@@ -67,6 +68,10 @@ WATCH_GRACE = 30.0
 #: sends one a minute (defaultBookmarkFrequency in storage/cacher/cacher.go of k8s.io/apiserver),
 #: and may be busy.
 SILENCE = 75.0
+#: Watches in a row that may stay silent for as long without one bookmark; after that the server is
+#: taken for one that sends none: one without a watch cache (as of Events) can take the place of
+#: another.
+SILENT_WATCHES = 2
 #: Bytes of a watch that are read while its events wait for their turn. A server ends a watch to
 #: which it cannot write for 50 to 100 ms (storage/cacher/time_budget.go in k8s.io/apiserver); of
 #: one that selects by ``spec.nodeName`` it keeps no more than ten events (watch_cache.go).
@@ -151,6 +156,8 @@ class Informer:
         self._watched = False
         # Whether the server is known to send bookmarks.
         self._bookmarks = False
+        # How many watches in a row were ended for their silence.
+        self._silent = 0
 
     def __repr__(self) -> str:
         where = f" in {self._namespace}" if self._namespace else ""
@@ -310,8 +317,16 @@ class Informer:
             if not standing.expired():
                 raise
             log.debug("%r: asked for anew", self)
+            self._was_silent()
         finally:
             self._standing = None
+
+    def _was_silent(self) -> None:
+        """Counts a watch that was ended, if that was for its silence."""
+        silent_for = asyncio.get_running_loop().time() - (self.heard or 0.0)
+        if self._bookmarks and silent_for >= SILENCE:
+            self._silent += 1
+            self._bookmarks = self._silent < SILENT_WATCHES
 
     async def _watch(self) -> None:
         """Takes events until the server ends the watch. Raises what broke it."""
@@ -391,7 +406,7 @@ class Informer:
         elif kind in ("ADDED", "MODIFIED"):
             self._keeper.put(obj)
         elif kind == "BOOKMARK":
-            self._bookmarks = True
+            self._bookmarks, self._silent = True, 0
             self._hears()
         self._version = version_of(obj) or self._version
 

@@ -482,3 +482,21 @@ async def test_handler_of_refused_requests_that_raises_leaves_the_error_as_it_is
     api.fail(Fault("*", "*", code=401, times=None))
     with pytest.raises(Unauthorized):
         await client.get(CONFIG_MAPS, "a", namespace="default")
+
+
+async def test_server_that_stops_sending_bookmarks_is_not_rewatched_for_ever(
+    api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of Events, which have no watch cache, behind a server that was replaced."""
+    monkeypatch.setattr(informer_module, "SILENCE", 0.1)
+    async with watching(informer):
+        await api.until(api.open_watches)
+        api.bookmark()
+        await asyncio.sleep(0.02)
+        api.clear_log()
+        await asyncio.sleep(1.0)
+        assert 1 <= len(api.requests("GET")) <= informer_module.SILENT_WATCHES
+        api.put(config_map("a"))
+        await caught_up(api, informer)
+        assert informer.store.get(Key("default", "a"))
+        assert informer.error is None
