@@ -16,6 +16,7 @@ Guarantees, after the semantics of client-go's reflector:
 - An object that handlers, indexers or ``slim`` stumble over is logged by its name and counted; what
   these make of it is lost until it changes, and nothing else is. A state handler that raises is
   logged and counted (`sync.callbacks`); the watch and the other handlers go on.
+- An answer that is no list or event of the API is a failure like any other, and counted.
 - Failures back off from 0.8 to 30 s with jitter (client-go's numbers), to `AWAY_CAP` where nobody
   answered: a server that is away cannot be asked too much, and is to be found soon when it is
   back. One success resets that: a full list, or a watch that said something or lived for
@@ -42,6 +43,7 @@ from typing import NoReturn
 import aiohttp
 import orjson
 
+from sync import defects
 from sync.about import about
 from sync.backoff import Backoff
 from sync.callbacks import Callbacks, expire_now
@@ -241,6 +243,9 @@ class Informer:
                 # While nobody answers, what an answer would be given does not grow.
                 backoff = self._away if _is_away(error) else self._backoff
                 await self._rest(backoff.next())
+            except Exception as error:  # noqa: BLE001  # no answer may end the watch
+                self._stumbles(error)
+                await self._rest(self._backoff.next())
 
     async def _rest(self, seconds: float) -> None:
         try:
@@ -447,6 +452,16 @@ class Informer:
         if type(known) is not type(error):
             log.warning("cannot watch %s: %s", self.resource, error, extra=self._about())
             self._tell_state()
+
+    def _stumbles(self, error: Exception) -> None:
+        """An answer that is no list and no event of the API, in a way that nobody expected."""
+        self._count_defect()
+        level = logging.DEBUG if isinstance(self.error, UselessWatch) else logging.ERROR
+        said = "%r: an answer that cannot be read: %s"
+        log.log(level, said, self, defects.trace(error), extra=self._about())
+        # Without its cause: it can quote what was read.
+        why = "the answer has another shape than an API server's"
+        self._fails(UselessWatch(why, side=self.client.side, what=f"watch {self.resource}"))
 
     def _about(self) -> Mapping[str, Mapping[str, str]]:
         where = self._namespace or ""
