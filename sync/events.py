@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from sync import defects
 from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, KubeError
 from sync.kube.resources import EVENTS
@@ -48,6 +49,10 @@ class EventRecorder:
                 await self._write(event)
             except KubeError as error:
                 log.warning("an Event could not be recorded: %s", error)
+            except Exception as error:  # noqa: BLE001  # an Event informs, nothing depends on it
+                log.error(  # noqa: TRY400  # a traceback can quote the object
+                    "an Event: a defect in the bridge; please report it: %s", defects.trace(error)
+                )
 
     async def _write(self, event: Object) -> None:
         try:

@@ -16,6 +16,7 @@ Guarantees, after the semantics of client-go's reflector:
 - An object that handlers, indexers or ``slim`` stumble over is logged by its name and counted; what
   these make of it is lost until it changes, and nothing else is. A state handler that raises is
   logged and counted (`sync.callbacks`); the watch and the other handlers go on.
+- An answer that is no list or event of the API is a failure like any other, and counted.
 - Failures back off from 0.8 to 30 s with jitter (client-go's numbers), to `AWAY_CAP` where nobody
   answered: a server that is away cannot be asked too much, and is to be found soon when it is
   back. One success resets that: a full list, or a watch that said something or lived for
@@ -24,7 +25,8 @@ Guarantees, after the semantics of client-go's reflector:
 - `hurry` ends the wait after a failure: what it failed for may have changed. So does a credential
   that was read again.
 - A server does not cut a watch whose credential it would no longer accept: `doubt` has it asked for
-  anew. One that hangs does not cut it either: a watch whose bookmarks stay away is asked for anew.
+  anew. One that hangs does not cut it either: a watch whose bookmarks stay away is asked for anew,
+  `SILENT_WATCHES` times in a row.
 - `refresh` lists anew and returns when the store is no older than the call: for whoever must know
   what another process wrote until then.
 - A server that forgets versions faster than it is listed is listed ever more seldom.
@@ -41,6 +43,7 @@ from typing import NoReturn
 import aiohttp
 import orjson
 
+from sync import defects
 from sync.about import about
 from sync.backoff import Backoff
 from sync.callbacks import Callbacks, expire_now
@@ -67,6 +70,10 @@ WATCH_GRACE = 30.0
 #: sends one a minute (defaultBookmarkFrequency in storage/cacher/cacher.go of k8s.io/apiserver),
 #: and may be busy.
 SILENCE = 75.0
+#: Watches in a row that may stay silent for as long without one bookmark; after that the server is
+#: taken for one that sends none: one without a watch cache (as of Events) can take the place of
+#: another.
+SILENT_WATCHES = 2
 #: Bytes of a watch that are read while its events wait for their turn. A server ends a watch to
 #: which it cannot write for 50 to 100 ms (storage/cacher/time_budget.go in k8s.io/apiserver); of
 #: one that selects by ``spec.nodeName`` it keeps no more than ten events (watch_cache.go).
@@ -151,6 +158,8 @@ class Informer:
         self._watched = False
         # Whether the server is known to send bookmarks.
         self._bookmarks = False
+        # How many watches in a row were ended for their silence.
+        self._silent = 0
 
     def __repr__(self) -> str:
         where = f" in {self._namespace}" if self._namespace else ""
@@ -234,6 +243,9 @@ class Informer:
                 # While nobody answers, what an answer would be given does not grow.
                 backoff = self._away if _is_away(error) else self._backoff
                 await self._rest(backoff.next())
+            except Exception as error:  # noqa: BLE001  # no answer may end the watch
+                self._stumbles(error)
+                await self._rest(self._backoff.next())
 
     async def _rest(self, seconds: float) -> None:
         try:
@@ -310,8 +322,16 @@ class Informer:
             if not standing.expired():
                 raise
             log.debug("%r: asked for anew", self)
+            self._was_silent()
         finally:
             self._standing = None
+
+    def _was_silent(self) -> None:
+        """Counts a watch that was ended, if that was for its silence."""
+        silent_for = asyncio.get_running_loop().time() - (self.heard or 0.0)
+        if self._bookmarks and silent_for >= SILENCE:
+            self._silent += 1
+            self._bookmarks = self._silent < SILENT_WATCHES
 
     async def _watch(self) -> None:
         """Takes events until the server ends the watch. Raises what broke it."""
@@ -391,7 +411,7 @@ class Informer:
         elif kind in ("ADDED", "MODIFIED"):
             self._keeper.put(obj)
         elif kind == "BOOKMARK":
-            self._bookmarks = True
+            self._bookmarks, self._silent = True, 0
             self._hears()
         self._version = version_of(obj) or self._version
 
@@ -432,6 +452,16 @@ class Informer:
         if type(known) is not type(error):
             log.warning("cannot watch %s: %s", self.resource, error, extra=self._about())
             self._tell_state()
+
+    def _stumbles(self, error: Exception) -> None:
+        """An answer that is no list and no event of the API, in a way that nobody expected."""
+        self._count_defect()
+        level = logging.DEBUG if isinstance(self.error, UselessWatch) else logging.ERROR
+        said = "%r: an answer that cannot be read: %s"
+        log.log(level, said, self, defects.trace(error), extra=self._about())
+        # Without its cause: it can quote what was read.
+        why = "the answer has another shape than an API server's"
+        self._fails(UselessWatch(why, side=self.client.side, what=f"watch {self.resource}"))
 
     def _about(self) -> Mapping[str, Mapping[str, str]]:
         where = self._namespace or ""

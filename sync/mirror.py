@@ -147,11 +147,15 @@ class Mirror:
     async def ensure(self, pod: Object) -> None:
         """All that the home pod needs is in the remote, as far as it exists at home.
 
-        Raises Waiting where a foreign object is in the way of a ConfigMap or Secret, and what the
-        API server raises. A Service that clashes or is refused does not keep the pod from running.
+        Raises Waiting where a foreign object is in the way of a ConfigMap or Secret, where home
+        cannot be asked for these just now, and what the API server raises. A Service that clashes
+        or is refused does not keep the pod from running.
         """
         namespace = HomeNamespace(namespace_of(pod))
-        missing = [key for key in reference_keys(pod, namespace) if not self._is_current(key)]
+        references = list(reference_keys(pod, namespace))
+        kinds = {key.resource for key in references}
+        self._scopes.require(namespace, kinds)
+        missing = [key for key in references if not self._is_current(key)]
         for key in missing:
             self.controller.queue.add(key)  # so that all are made at once
         for key in missing:
@@ -164,6 +168,8 @@ class Mirror:
                     await self.controller.settled(key)
                 except (Waiting, Forbidden, Invalid) as error:
                     log.debug("pod %s/%s: %s", namespace, name_of(pod), error)
+        # Home may have refused meanwhile: what is optional would be left out silently.
+        self._scopes.require(namespace, kinds)
 
     # -- what changed ----------------------------------------------------------------------
 

@@ -179,6 +179,19 @@ class Scopes:
         scope = self._scopes.get(namespace)
         return scope if scope is not None and scope.synced else None
 
+    def require(self, namespace: HomeNamespace, kinds: Iterable[Resource]) -> None:
+        """Raises Waiting unless the scope is complete and these kinds are being watched: in a cache
+        whose watch is away an edit may be missing. A watch that waits after a failure is tried
+        again now."""
+        scope = self.get(namespace)
+        if scope is None:
+            raise self.waiting(namespace) or _unread(namespace, "its objects")
+        away = [kind for kind in kinds if kind in scope.informers and scope.informers[kind].error]
+        for kind in away:
+            scope.informers[kind].hurry()
+        if away:
+            raise _unread(namespace, " and ".join(sorted(map(str, away))))
+
     @property
     def informers(self) -> list[Informer]:
         """Those of all namespaces."""
@@ -246,6 +259,14 @@ class Scopes:
             self._on_refused(scope.namespace)
         elif scope.synced:
             self._on_synced(scope.namespace)
+
+
+def _unread(namespace: HomeNamespace, what: str) -> Waiting:
+    return Waiting(
+        "HomeUnread",
+        f"the bridge cannot watch {what} of home's namespace {namespace} just now, and the pod "
+        "could start with an old state; it starts when the watch is back",
+    )
 
 
 def home_forbids(what: str, namespace: HomeNamespace, *, said: str) -> Waiting:

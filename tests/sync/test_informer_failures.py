@@ -482,3 +482,83 @@ async def test_handler_of_refused_requests_that_raises_leaves_the_error_as_it_is
     api.fail(Fault("*", "*", code=401, times=None))
     with pytest.raises(Unauthorized):
         await client.get(CONFIG_MAPS, "a", namespace="default")
+
+
+async def test_server_that_stops_sending_bookmarks_is_not_rewatched_for_ever(
+    api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of Events, which have no watch cache, behind a server that was replaced."""
+    monkeypatch.setattr(informer_module, "SILENCE", 0.1)
+    async with watching(informer):
+        await api.until(api.open_watches)
+        api.bookmark()
+        await asyncio.sleep(0.02)
+        api.clear_log()
+        await asyncio.sleep(1.0)
+        assert 1 <= len(api.requests("GET")) <= informer_module.SILENT_WATCHES
+        api.put(config_map("a"))
+        await caught_up(api, informer)
+        assert informer.store.get(Key("default", "a"))
+        assert informer.error is None
+
+
+# -- answers of another shape --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"type":"ADDED","object":{"metadata":"canary"}}\n',
+        b'{"type":"ADDED","object":{"metadata":{"name":["canary"],"resourceVersion":7}}}\n',
+        b'{"type":"DELETED","object":{"metadata":[1]}}\n',
+        b'{"type":"BOOKMARK","object":{"metadata":5}}\n',
+        b'{"type":"ERROR","object":{"kind":"Status","code":"x","details":5}}\n',
+        b'{"type":["canary"],"object":{}}\n',
+    ],
+)
+async def test_event_of_another_shape_does_not_end_the_informer(
+    api: FakeApi,
+    informer: Informer,
+    line: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with monkeypatch.context() as hostile:
+        answer_watches(api, hostile, line)
+        async with watching(informer) as task:
+            await asyncio.sleep(0.1)
+            assert not task.done()
+    assert "canary" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"items":[5]}',
+        b'{"items":5}',
+        b'{"items":{"a":1}}',
+        b'{"metadata":5,"items":[]}',
+        b'{"items":[{"metadata":5}]}',
+    ],
+)
+async def test_list_of_another_shape_is_a_failure_that_is_waited_out(
+    api: FakeApi, informer: Informer, waits: Waits, body: bytes
+) -> None:
+    api.put(config_map("a"))
+    fault = api.fail(Fault(raw=body, watch=False, times=2))
+    async with watching(informer):
+        assert fault.hits == 2
+        assert len(waits.taken) == 2
+        assert informer.store.keys() == {Key("default", "a")}
+        assert informer.error is None
+        assert informer.client.measures.defects[str(CONFIG_MAPS)] == 2
+
+
+async def test_handler_of_renewed_credentials_is_forgotten_with_the_informer(
+    client: KubeClient, informer: Informer
+) -> None:
+    """Namespaces come and go, and the client stays."""
+    before = len(client.access.renewed)
+    async with watching(informer):
+        assert len(client.access.renewed) == before + 1
+    assert len(client.access.renewed) == before

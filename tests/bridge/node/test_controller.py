@@ -683,3 +683,27 @@ async def test_one_that_has_ended_is_told_nothing_more(
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert len(nodes.client._refused_handlers) == before
+
+
+async def test_defect_of_one_reconcile_is_logged_and_the_node_is_kept(
+    home_api: FakeApi,
+    remote_api: FakeApi,
+    node: NodeController,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    status, stumbles = model.status, [True]
+
+    def broken(*args: object, **options: object) -> Object:
+        if stumbles:
+            stumbles.pop()
+            raise ValueError("canary-4711")
+        return status(*args, **options)  # type: ignore[arg-type]
+
+    async with running(node):
+        monkeypatch.setattr(model, "status", broken)
+        joined(remote_api, worker("w2", cpu="8"))
+        await home_api.until(lambda: not stumbles)
+        await home_api.until(lambda: home_api.get(NODES, NAME)["status"]["capacity"]["cpu"] == "12")
+    assert "please report it" in caplog.text
+    assert "canary-4711" not in caplog.text
