@@ -119,7 +119,7 @@ def test_home_on_loopback_tells_where_it_is(
             bridge.start()
             said = bridge.log.read_text()
             assert f"pods find home's API server at {home.node_ip}:6443" in said
-            assert f"reaches this bridge at {home.host_address}" in said
+            assert f"will dial this bridge at {home.host_address}" in said
         finally:
             bridge.kill()
             left = bridge_command.run(

@@ -49,7 +49,7 @@ from sync.backoff import Backoff
 from sync.callbacks import Callbacks, expire_now
 from sync.keeper import Handler, Keeper
 from sync.kube.client import KubeClient
-from sync.kube.errors import CertificateError, Gone, KubeError, Unreachable, from_status
+from sync.kube.errors import CertificateError, Forbidden, Gone, KubeError, Unreachable, from_status
 from sync.kube.resources import CONFIG_MAPS, SECRETS, Resource
 from sync.kube.sockets import lose_soon
 from sync.kube.transport import REQUEST_TIMEOUT
@@ -104,7 +104,8 @@ class Informer:
     get no more than that. It may change the object, which is nobody else's.
     ``indexed`` are the parts of what is kept that ``indexers`` read (`Store`), ``pool`` is for
     objects that are much alike (`sync.sharing`). ``lost_soon``: a server that is gone without a
-    word is noticed in `sync.kube.sockets.LOST_SOON` seconds, not in 20.
+    word is noticed in `sync.kube.sockets.LOST_SOON` seconds, not in 20. ``warns_forbidden`` is
+    False where the owner reports a 403: then it is logged at debug level here.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class Informer:
         slim: Callable[[Object], Object] | None = None,
         pool: Pool | None = None,
         lost_soon: bool = False,
+        warns_forbidden: bool = True,
         rng: random.Random | None = None,
     ) -> None:
         self.client = client
@@ -138,6 +140,7 @@ class Informer:
         self._fields = fields
         self._keeper = Keeper(client, resource, self.store, slim=slim, pool=pool)
         self._lost_soon = lost_soon
+        self._warns_forbidden = warns_forbidden
         self._version = ""
         self._written: set[Key] = set()
         self._state_handlers: Callbacks[Informer] = Callbacks(
@@ -440,7 +443,8 @@ class Informer:
         if self.error is None:
             return
         what = (self.client.side, self.resource)
-        log.info("%s: %s can be watched again", *what, extra=self._about())
+        level = logging.INFO if self._warns(self.error) else logging.DEBUG
+        log.log(level, "%s: %s can be watched again", *what, extra=self._about())
         self.error = self.failing_since = None
         self._tell_state()
 
@@ -450,7 +454,8 @@ class Informer:
         if known is None:
             self.failing_since = asyncio.get_running_loop().time()
         if type(known) is not type(error):
-            log.warning("cannot watch %s: %s", self.resource, error, extra=self._about())
+            level = logging.WARNING if self._warns(error) else logging.DEBUG
+            log.log(level, "cannot watch %s: %s", self.resource, error, extra=self._about())
             self._tell_state()
 
     def _stumbles(self, error: Exception) -> None:
@@ -462,6 +467,9 @@ class Informer:
         # Without its cause: it can quote what was read.
         why = "the answer has another shape than an API server's"
         self._fails(UselessWatch(why, side=self.client.side, what=f"watch {self.resource}"))
+
+    def _warns(self, error: KubeError) -> bool:
+        return self._warns_forbidden or not isinstance(error, Forbidden)
 
     def _about(self) -> Mapping[str, Mapping[str, str]]:
         where = self._namespace or ""

@@ -9,19 +9,21 @@ not list the namespace each time.
 
 The right to read is home's to give, namespace by namespace. A scope to which home refuses a kind is
 not complete: `Scopes.get` does not give it, `Scopes.waiting` says what is missing. ``on_refused``
-is called when that changes, and ``on_synced`` when the scope is complete (again). Other namespaces
-do not notice.
+is called when that changes, and one line is logged; ``on_synced`` when the scope is complete
+(again). Other namespaces do not notice.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import re
 import shlex
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
+from sync.about import about
 from sync.callbacks import Callbacks
 from sync.controller import Waiting
 from sync.informer import Informer
@@ -32,6 +34,8 @@ from sync.store import Indexer
 from translators import endpointslice
 from translators.policy import Network
 from translators.types import HomeNamespace, Object
+
+log = logging.getLogger(__name__)
 
 #: Seconds that a namespace is watched after its last pod.
 LINGER = 60.0
@@ -71,7 +75,13 @@ class Scope:
     ) -> None:
         self.namespace = namespace
         self.informers: Mapping[Resource, Informer] = {
-            kind: Informer(client, kind, namespace=namespace, indexers=_INDEXERS.get(kind))
+            kind: Informer(
+                client,
+                kind,
+                namespace=namespace,
+                indexers=_INDEXERS.get(kind),
+                warns_forbidden=False,  # One line for all kinds: `Scopes`.
+            )
             for kind in kinds
         }
         self.told: tuple[Resource, ...] = ()
@@ -256,6 +266,7 @@ class Scopes:
         if self._scopes.get(scope.namespace) is not scope:
             return  # It has ended.
         if scope.told:
+            log.warning("%s", self.waiting(scope.namespace), extra=_about(scope.namespace))
             self._on_refused(scope.namespace)
         elif scope.synced:
             self._on_synced(scope.namespace)
@@ -267,6 +278,10 @@ def _unread(namespace: HomeNamespace, what: str) -> Waiting:
         f"the bridge cannot watch {what} of home's namespace {namespace} just now, and the pod "
         "could start with an old state; it starts when the watch is back",
     )
+
+
+def _about(namespace: HomeNamespace) -> Mapping[str, Mapping[str, str]]:
+    return about("Namespace", name=namespace, cluster="home")
 
 
 def home_forbids(what: str, namespace: HomeNamespace, *, said: str) -> Waiting:

@@ -13,8 +13,9 @@ import sys
 
 def main() -> None:
     """The console script."""
-    from bridge.cli import joining
+    from bridge.cli import joining, stdio
 
+    stdio.prepare()
     asked = joining.taken()
     if asked is not None:
         joining.serve(asked)
@@ -26,5 +27,7 @@ def main() -> None:
         relay_pod()
         return
     from bridge.cli.commands import app
+    from bridge.cli.running import fail
 
-    app()
+    with stdio.checked(fail):
+        app()

@@ -131,7 +131,8 @@ async def check(
             cidr = settings.relay.cidr or "" if at else ""
             if cidr and (why := await relaycidr.unusable(cidr, home=home, address=at)):
                 raise PreflightError(why)
-    told(f"home: reaches this bridge at {address}")
+    # No more than what the Node will say: home's API server dials it when there is a Node.
+    told(f"home: its API server will dial this bridge at {address}; bridge check NODE tests that")
     if home_api is not None:
         told(f"remote: pods find home's API server at {home_api}")
     told(_METRICS_TOLD[metrics])

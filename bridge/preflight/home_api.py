@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from bridge.preflight import permissions
 from bridge.preflight.errors import PreflightError
+from sync.kube import proxies
 from sync.kube.access import Access
 from sync.kube.client import KubeClient
 from sync.kube.errors import NotFound
@@ -64,8 +65,9 @@ def _unusable(access: Access) -> str:
         return "home's kubeconfig has a server of plain http, and pods speak TLS"
     if server.path.strip("/"):
         return f"home's kubeconfig has a server with the path {server.path}, and pods take none"
-    if access.proxy:
-        return "the bridge reaches home through a proxy, and pods do not"
+    # That of the environment is this machine's, and tells nothing of the remote's nodes.
+    if access.proxy and access.proxy != proxies.from_environment(access.server):
+        return "home's kubeconfig has a proxy-url, and pods use no proxy"
     if access.server_hostname and access.server_hostname != access.host:
         return "home's kubeconfig verifies the server by tls-server-name, and pods by its address"
     return ""

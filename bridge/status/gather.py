@@ -161,7 +161,10 @@ class Watched:
         """The status of each node, as it is now."""
         found = []
         for node in sorted(self._nodes.store, key=name_of):
-            informer, _ = self._pods[name_of(node)]
+            watching = self._pods.get(name_of(node))
+            if watching is None:
+                continue  # It has gone while another's pods were waited for.
+            informer, _ = watching
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ANSWER):
                     await informer.synced.wait()

@@ -1,16 +1,14 @@
 """What the backends need from the operating system.
 
 What is missing is installed with apt-get where that can be done (root, on a system that has it);
-otherwise everything that is missing is named at once, with the command that installs it. No service
-is started by what is installed: Docker's would bring rules for all packets of this machine.
+otherwise everything that is missing is named at once, with the command that installs it. Several
+processes may install at once, and no service is started by what they install (`INSTALL`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +22,8 @@ CNI_PLUGINS = Path("/usr/lib/cni")
 # Administrators' programs are not on every PATH, not even on every root's.
 _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 
-_POLICY = Path("/usr/sbin/policy-rc.d")
+#: Installs packages; one process after the other.
+INSTALL = Path(__file__).parent.parent / "apt-install.sh"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,26 +87,7 @@ def ensure(packages: tuple[Package, ...], say: Progress) -> None:
             next_step=f"install them; on Debian that is: {' '.join(command)}",
         )
     say(f"installing {', '.join(missing)}")
-    environment = {"DEBIAN_FRONTEND": "noninteractive"}
-    # Another set of clusters may be installing something now.
-    patient = "--option=DPkg::Lock::Timeout=300"
-    run(["apt-get", "update", "--quiet", patient], env=environment)
-    with _no_services():
-        run([*command, patient], env=environment)
-
-
-@contextlib.contextmanager
-def _no_services() -> Iterator[None]:
-    """Debian's packages start their services unless this program says no (101)."""
-    if _POLICY.exists():
-        yield
-        return
-    _POLICY.write_text("#!/bin/sh\nexit 101\n")
-    _POLICY.chmod(0o755)
-    try:
-        yield
-    finally:
-        _POLICY.unlink()
+    run(["sh", INSTALL, *missing])
 
 
 def require_overlay() -> None:

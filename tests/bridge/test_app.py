@@ -103,7 +103,7 @@ async def test_the_kubelet_api_listens_before_the_node_names_its_port(two: Clust
         two.remote.url,
         two.home.url,
         "the",
-        "reaches",
+        "its",
         "pods",
         "its",
         "kubelet",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -97,6 +98,22 @@ async def test_a_pod_says_what_may_not_be_read_and_what_grants_it(world: World) 
     await world.settle()
     assert world.status()["phase"] == "Running"
     assert "reason" not in world.status()
+
+
+async def test_a_refused_namespace_is_one_warning_that_names_the_command(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not one for each kind before it."""
+    await world.start()
+    with refused(world, "configmaps", "secrets", "services", "endpointslices"):
+        world.pod()
+        await world.told("HomeForbidden")
+    await world.remote.until(world.there)
+    warnings = [it.getMessage() for it in caplog.records if it.levelno >= logging.WARNING]
+    [line] = [it for it in warnings if "in namespace default" in it]
+    assert line.startswith("HomeForbidden: home does not let the bridge list and watch")
+    assert line.endswith("bridge rbac namespace default | kubectl apply -f -")
+    assert not [it for it in warnings if it.startswith("cannot watch")]
 
 
 async def test_a_right_that_is_still_missing_is_told_anew(world: World) -> None:

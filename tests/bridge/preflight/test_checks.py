@@ -67,7 +67,7 @@ async def test_two_clusters_that_can_be_joined(two: Clusters) -> None:
         f"remote: {two.remote.url} (context remote-context), v1.34.4",
         f"home: {two.home.url} (context home-context), v1.34.4",
         "both: the credentials may do what the bridge does",
-        "home: reaches this bridge at 127.0.0.1",
+        "home: its API server will dial this bridge at 127.0.0.1; bridge check NODE tests that",
         "remote: pods find home's API server at 192.0.2.1:6443",
         "remote: its kubelets tell what pods use",
     ]

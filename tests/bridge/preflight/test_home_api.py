@@ -81,7 +81,7 @@ async def test_a_server_that_pods_can_dial_is_used_without_a_question(
         (server("https://rancher.example.com/k8s/clusters/c-1"), "the path /k8s/clusters/c-1"),
         (server("http://home.example.com"), "plain http, and pods speak TLS"),
         (server("http://home.example.com:8001"), "plain http, and pods speak TLS"),
-        (proxied, "through a proxy"),
+        (proxied, "a proxy-url"),
         (named_by_tls, "tls-server-name"),
     ],
     ids=["path prefix", "http", "http with port", "proxy-url", "tls-server-name"],
@@ -100,6 +100,13 @@ async def test_loopback_and_in_cluster_servers_are_replaced_without_a_remark(
     asked: Asked, change: Change
 ) -> None:
     assert str(await home_api_of(asked(change))) == "192.0.2.1:6443"
+
+
+async def test_a_proxy_of_the_environment_is_this_machines_alone(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example.com:3128")
+    assert await home_api_of(asked(proxied)) == HomeApi(HostPort("home.example.com", 8443))
 
 
 async def test_a_path_prefix_without_endpoints_asks_for_home_api_address(

@@ -109,6 +109,21 @@ async def test_what_is_watched_is_told_of(two: Clusters, home: KubeClient, bridg
         await sees(watched, lambda it: len(it) == 1)
 
 
+async def test_a_node_that_goes_while_another_is_waited_for_is_left_out(
+    two: Clusters, home: KubeClient
+) -> None:
+    for name in ("near", "remote"):
+        its = examples.node()
+        its["metadata"]["name"] = name
+        two.home.put(its)
+    two.home.fail(Fault("GET", "/api/v1/pods", delay=0.2, times=None))
+    async with asyncio.timeout(SOON), gather.watched(home, None) as watched:
+        looking = asyncio.create_task(watched.look())
+        await two.home.until(lambda: two.home.requests("GET", "/api/v1/pods"))
+        two.home.remove(NODES, "remote")
+        assert [it["name"] for it in await looking] == ["near"]
+
+
 async def test_a_look_at_what_is_watched_costs_home_one_request(
     two: Clusters, home: KubeClient
 ) -> None:
