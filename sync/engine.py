@@ -33,6 +33,7 @@ from sync.events import EventRecorder
 from sync.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.resources import (
+    CONFIG_MAPS,
     ENDPOINT_SLICES,
     NAMESPACES,
     NODES,
@@ -43,7 +44,7 @@ from sync.kube.resources import (
     SERVICES,
     Resource,
 )
-from sync.mirror import RESOURCES, Mirror, copies_selector, reference_keys
+from sync.mirror import RESOURCES, Mirror, MirrorKey, copies_selector, reference_keys
 from sync.namespaces import Namespaces
 from sync.offer import NOT_ENDED, Offer, slim_namespace, slim_pod
 from sync.pods import Pods
@@ -58,7 +59,7 @@ from sync.unused import Unused
 from translators import naming, references, relayback
 from translators.capacity import NO_LIMITS, Limits
 from translators.policy import Policy
-from translators.types import HomeNamespace, Object, namespace_of
+from translators.types import HomeNamespace, Object, name_of, namespace_of
 
 #: Pods worked or waiting at once that make a burst (one or two are, where they come one after the
 #: other), and seconds after that in which its last ones may still come.
@@ -405,6 +406,9 @@ class Engine:
     def _scoped(self, kind: Resource, old: Object | None, new: Object | None) -> None:
         self.mirror.home_changed(kind, old, new)
         self.tokens.home_changed(kind, old, new)
+        if old is None and new is not None and kind in (CONFIG_MAPS, SECRETS):
+            namespace = HomeNamespace(namespace_of(new))
+            self.pods.reference_appeared(MirrorKey(kind, namespace, name_of(new)))
         self.relay_back.home_changed(kind, old, new)
         if self.relay is not None:
             self.relay.home_changed(kind, old, new)

@@ -12,6 +12,8 @@ object.
   jobs and rollouts that come every few seconds do not have it made each time; one that is needed
   again is right before its pod is made. What a pod of this home still uses in the remote is kept
   until that pod is gone: a ConfigMap or Secret that it mounts, and the Services of its namespace.
+- In a namespace that was handed over, a ConfigMap or Secret outlives its original while a pod uses
+  it: an unmanaged object could take its name, and the pod would read that one.
 - A foreign object of that name is left alone, and `Waiting` says so: a pod must not run with
   another's configuration. With another's Service it may, and its endpoints stay as they are.
 - Nothing is deleted on the word of a cache that is not complete.
@@ -36,10 +38,11 @@ from sync.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, SECRETS, SERVICES,
 from sync.namespaces import Namespaces
 from sync.scopes import Scopes
 from sync.store import Key
+from sync.unresolved import Unresolved
 from translators import configmap, endpointslice, naming, secret, service, serviceaccount
 from translators.diff import merge_patch
 from translators.naming import Identity
-from translators.references import references
+from translators.references import Reference, references
 from translators.types import (
     HomeNamespace,
     Object,
@@ -134,6 +137,7 @@ class Mirror:
         self._events = events
         self._linger = linger
         self._endpoints = endpoints
+        self._unresolved = Unresolved(client, identity=identity, namespaces=namespaces)
         # Copies that nobody needs, and since when, in the loop's time.
         self._unneeded: dict[MirrorKey, float] = {}
         self._clashes: set[MirrorKey] = set()
@@ -144,18 +148,20 @@ class Mirror:
 
     # -- what others ask -------------------------------------------------------------------
 
-    async def ensure(self, pod: Object) -> None:
-        """All that the home pod needs is in the remote, as far as it exists at home.
+    async def ensure(self, pod: Object) -> frozenset[Reference]:
+        """All that the home pod needs is in the remote, as far as it exists at home. Returns the
+        optional references that must be dropped from the pod (`sync.unresolved`).
 
-        Raises Waiting where a foreign object is in the way of a ConfigMap or Secret, where home
-        cannot be asked for these just now, and what the API server raises. A Service that clashes
-        or is refused does not keep the pod from running.
+        Raises Waiting where a foreign object is in the way of a ConfigMap or Secret, or would stand
+        in for one that home does not have, where home cannot be asked for these just now, and what
+        the API server raises. A Service that clashes or is refused does not keep the pod from
+        running.
         """
         namespace = HomeNamespace(namespace_of(pod))
-        references = list(reference_keys(pod, namespace))
-        kinds = {key.resource for key in references}
+        keys = list(reference_keys(pod, namespace))
+        kinds = {key.resource for key in keys}
         self._scopes.require(namespace, kinds)
-        missing = [key for key in references if not self._is_current(key)]
+        missing = [key for key in keys if not self._is_current(key)]
         for key in missing:
             self.controller.queue.add(key)  # so that all are made at once
         for key in missing:
@@ -170,6 +176,12 @@ class Mirror:
                     log.debug("pod %s/%s: %s", namespace, name_of(pod), error)
         # Home may have refused meanwhile: what is optional would be left out silently.
         self._scopes.require(namespace, kinds)
+        unresolved = [
+            ref
+            for ref in references(pod)
+            if self._original(MirrorKey(_BY_KIND[ref.kind], namespace, ref.name)) is None
+        ]
+        return await self._unresolved.omitted(pod, unresolved)
 
     # -- what changed ----------------------------------------------------------------------
 
@@ -257,9 +269,17 @@ class Mirror:
             self._unneeded.pop(key, None)
         elif naming.is_nodes_own(copy, self._identity):
             # Without a scope nothing is known of the original, but no pod here needs the copy.
-            held = self._held_in_remote(key) and (home is not None or scope is None)
+            held = self._held_in_remote(key) and (
+                home is not None or scope is None or self._may_be_replaced(key)
+            )
             if not held and not (home is not None and self._lingers(key)):
                 await self._delete(key, copy)
+
+    def _may_be_replaced(self, key: MirrorKey) -> bool:
+        """Whether an unmanaged object could take the copy's name, and pods would read it."""
+        return key.resource in (CONFIG_MAPS, SECRETS) and not self._namespaces.is_made(
+            key.namespace
+        )
 
     def _lingers(self, key: MirrorKey) -> bool:
         """Whether a copy that nobody needs stays for now; then the key comes back."""

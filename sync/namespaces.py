@@ -78,6 +78,12 @@ class Namespaces:
         found = self._informer.store.get(Key("", name))
         return found if found is not None and naming.is_owned(found, self._identity) else None
 
+    def is_made(self, namespace: HomeNamespace) -> bool:
+        """Whether the bridge made the namespace that stands for ``namespace``. Nobody but the
+        remote's administrators is expected to write there; into one that was handed over, the
+        remote's tenants may write too."""
+        return self.known(namespace) is not None
+
     async def release(self, remote: Object, *, unused: Callable[[], bool]) -> Object | None:
         """Withdraws this node's claim of a namespace of ours. Returns the namespace as it is then;
         None where it is gone, or where ``unused`` no longer holds. Raises Waiting and KubeError."""

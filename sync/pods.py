@@ -35,7 +35,7 @@ from sync.kube.errors import (
     Throttled,
 )
 from sync.kube.resources import PODS
-from sync.mirror import Mirror
+from sync.mirror import Mirror, MirrorKey
 from sync.namespaces import Namespaces
 from sync.podcreation import PodCreation
 from sync.podplan import Action, State
@@ -48,6 +48,7 @@ from sync.tokens import Tokens
 from translators import deadline, naming, once, pod, podstatus, podverdict
 from translators.naming import Identity
 from translators.policy import Policy
+from translators.references import Reference
 from translators.types import (
     HomeNamespace,
     Object,
@@ -193,6 +194,12 @@ class Pods:
         refuses them, which is told."""
         for home in self._home_pods.store.by_index("namespace", namespace):
             self.controller.queue.add(Key(namespace, name_of(home)))
+
+    def reference_appeared(self, reference: MirrorKey) -> None:
+        """Home has a ConfigMap or Secret now that it did not have: pods may have waited for it."""
+        for home in self._home_pods.store.by_index("reference", reference):
+            if podverdict.is_refused(home):
+                self.controller.queue.add(Key(namespace_of(home), name_of(home)))
 
     # -- where a pod is --------------------------------------------------------------------
 
@@ -347,10 +354,10 @@ class Pods:
             return
         try:
             namespace = await self._namespaces.ensure(HomeNamespace(key.namespace))
-            await self._mirror.ensure(home)
+            omitted = await self._mirror.ensure(home)
             # Asked for when the pod came, so that both are waited for at once.
             await self._tokens.ensure(home)
-            await self._make(key, home, namespace)
+            await self._make(key, home, namespace, omitted)
         except Waiting as waiting:
             await self._tell(key, home, waiting.reason, waiting.message)
             raise
@@ -365,8 +372,10 @@ class Pods:
             await self._tell(key, home, reason, message)
             raise
 
-    async def _make(self, key: Key, home: Object, namespace: str) -> None:
-        translated = self._translated(home)
+    async def _make(
+        self, key: Key, home: Object, namespace: str, omitted: frozenset[Reference]
+    ) -> None:
+        translated = pod.omitting(self._translated(home), omitted)
         await self._creation.prove(home, translated.pod, namespace=namespace)
         self._making.add(uid_of(home))
         first = False

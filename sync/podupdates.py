@@ -1,6 +1,7 @@
 """Carries changes of a home pod to its remote pod, each on the path that takes it.
 
-- An ephemeral container is sent when the ConfigMaps and Secrets that it refers to are there.
+- An ephemeral container is sent when the ConfigMaps and Secrets that it refers to are there. One
+  that refers to a reserved name is rejected with an Event, once.
 - A refusal is told once, as an Event, and raised: the caller tries again. Of a resize the next plan
   makes a condition, too (`translators.podresize`).
 - A resize that was made is recorded at the remote pod, so that it is not sent again.
@@ -12,6 +13,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import NamedTuple, get_args
 
 import cachetools
@@ -27,7 +29,7 @@ from sync.mirror import Mirror
 from sync.podplan import Update
 from sync.scopes import Scopes
 from sync.store import Key
-from translators import pod, podresize
+from translators import absent, pod, podresize, references
 from translators.podresize import Refusal
 from translators.podupdate import Subresource
 from translators.policy import Policy
@@ -76,13 +78,17 @@ class PodUpdates:
         path = _Path(update.uid, update.subresource)
         if self._futile.get(path) == update.patch:
             return False
-        key = Key(namespace_of(home), name_of(home))
+        key, sent = Key(namespace_of(home), name_of(home)), update
         if update.subresource == "ephemeralcontainers":
             if self._scopes.get(HomeNamespace(key.namespace)) is None:
                 return False  # `Pods.namespace_synced` brings the key back.
-            await self._mirror.ensure(home)
+            checked = await self._resolved(home, update)
+            if checked is None:
+                self._futile[path] = update.patch
+                return False
+            sent = checked
         try:
-            changed = await self._patch(key, update)
+            changed = await self._patch(key, sent)
         except (Forbidden, Invalid) as error:
             message = f"the remote cluster refuses the change: {error.message}"
             before = self._refused.get(path)
@@ -105,6 +111,23 @@ class PodUpdates:
             said = "pod %s: updated in the remote"
         changes.info(said, key, extra=about_object("Pod", home, cluster="remote"))
         return undone
+
+    async def _resolved(self, home: Object, update: Update) -> Update | None:
+        """The ephemeral containers with references that may be resolved in the remote; None where
+        one is rejected, which is recorded as an Event."""
+        added = update.patch["spec"]["ephemeralContainers"]
+        names = {container["name"] for container in added}
+        wanted = (home.get("spec") or {}).get("ephemeralContainers") or ()
+        spec = {"ephemeralContainers": [it for it in wanted if it["name"] in names]}
+        if reserved := references.reserved(spec):
+            told = f"Secret {', '.join(reserved)}: {pod.RESERVED}"
+            self._events.warn(home, "UpdateRefused", told)
+            return None
+        omitted = await self._mirror.ensure({**home, "spec": spec})
+        changed, dropped = absent.without(update.patch["spec"], omitted)
+        if dropped:
+            self._events.warn(home, "FieldDropped", "; ".join(map(str, dropped)))
+        return replace(update, patch={**update.patch, "spec": changed})
 
     def refused_resize(self, remote: Object) -> Refusal | None:
         """The last resize of the remote pod that was refused, unless one was taken since."""

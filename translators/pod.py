@@ -17,14 +17,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from translators import downward, naming, once, placement, podfields
+from translators import absent, downward, naming, once, placement, podfields, references
 from translators.downward import identity_in_env, identity_in_volume
 from translators.naming import Identity
 from translators.policy import Policy
+from translators.references import Reference
 from translators.serviceaccount import account, with_identity
 from translators.spec import Dropped, each_container, put
 from translators.types import Object, metadata
@@ -34,6 +35,11 @@ RESIZED = ("cpu", "memory")
 #: Hex digits of a digest that tells one value of a field from the next: nothing relies on it that
 #: somebody could gain by two values with the same one.
 _DIGEST = 16
+#: Why a reference to a token Secret of the bridge's is rejected.
+RESERVED = (
+    f"names that begin with {references.TOKEN_PREFIX} are reserved for the tokens that the bridge "
+    "writes for each pod: give the Secret another name"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,12 @@ def refused(home: Object) -> str:
 
 def unfit(home: Object) -> list[Dropped]:
     """The fields for which the pod cannot run in the remote, each with what to do about it."""
-    return podfields.refused(home)
+    spec = home.get("spec") or {}
+    # An ephemeral container comes to a pod that runs, and must not end it (`sync.podupdates`).
+    fixed = {key: value for key, value in spec.items() if key != "ephemeralContainers"}
+    return podfields.refused(home) + [
+        Dropped(f"Secret {name}", RESERVED) for name in references.reserved(fixed)
+    ]
 
 
 def to_remote(
@@ -67,6 +78,12 @@ def to_remote(
     spec.pop("ephemeralContainers", None)
     once.hold(spec)
     return translated
+
+
+def omitting(translated: Translated, refs: Collection[Reference]) -> Translated:
+    """The remote pod without these optional references (`translators.absent`)."""
+    spec, dropped = absent.without(translated.pod["spec"], refs)
+    return Translated({**translated.pod, "spec": spec}, [*translated.dropped, *dropped])
 
 
 def ephemeral_containers(home: Object, policy: Policy) -> list[Object]:

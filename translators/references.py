@@ -3,7 +3,8 @@
 The places are those of the pod's v1 schema: environment (``env``, ``envFrom``), volumes,
 projected volumes and image pull secrets. A name may be referred to many times; it is listed once.
 ``kube-root-ca.crt`` is never copied: each cluster publishes its own in every namespace. Nor is a
-Secret with the name of our own token Secrets, or one could stand where the other is.
+Secret with the name of our own token Secrets, or one could stand where the other is: a pod that
+names such a Secret itself would read the tokens of another pod, and is rejected (`reserved`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from translators.spec import CONTAINERS
 from translators.types import Object
 
 Kind = Literal["ConfigMap", "Secret"]
@@ -49,22 +51,34 @@ class Reference:
 
 def references(pod: Object) -> frozenset[Reference]:
     """All ConfigMaps and Secrets that the pod (of either cluster) refers to."""
-    spec = pod.get("spec") or {}
+    return frozenset(filter(_is_copied, _all(pod.get("spec") or {})))
+
+
+def reserved(spec: Object) -> list[str]:
+    """The Secrets with a name of the bridge's own token Secrets that a pod's spec refers to."""
+    return sorted(ref.name for ref in _all(spec) if _is_reserved(ref))
+
+
+def _all(spec: Object) -> set[Reference]:
     found = set(_from_containers(spec)) | set(_from_volumes(spec))
     for item in spec.get("imagePullSecrets") or ():
         found |= set(_named("Secret", item))
-    return frozenset(filter(_is_copied, found))
+    return found
 
 
 def _is_copied(ref: Reference) -> bool:
     if ref.kind == "ConfigMap":
         return ref.name != ROOT_CA
-    return not ref.name.startswith(TOKEN_PREFIX)
+    return not _is_reserved(ref)
+
+
+def _is_reserved(ref: Reference) -> bool:
+    return ref.kind == "Secret" and ref.name.startswith(TOKEN_PREFIX)
 
 
 def containers(spec: Object) -> Iterator[Object]:
     """All containers of a pod's spec: ordinary, init (sidecars too) and ephemeral."""
-    for field in ("initContainers", "containers", "ephemeralContainers"):
+    for field in CONTAINERS:
         yield from spec.get(field) or ()
 
 
