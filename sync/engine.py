@@ -58,6 +58,7 @@ from sync.unplaced import Unplaced
 from sync.unused import Unused
 from translators import naming, references, relayback
 from translators.capacity import NO_LIMITS, Limits
+from translators.naming import Identity
 from translators.policy import Policy
 from translators.types import HomeNamespace, Object, name_of, namespace_of
 
@@ -118,8 +119,8 @@ class Engine:
             PODS,
             labels=owned,
             indexers={
-                "namespace": _origins,
-                "reference": _remote_references,
+                "namespace": functools.partial(_origins, identity),
+                "reference": functools.partial(_remote_references, identity),
                 "relay": _relayed,
             },
             indexed=("metadata.annotations", *references.PARTS),
@@ -149,7 +150,7 @@ class Engine:
                 remote,
                 kind,
                 labels=copies_selector(kind, owned),
-                indexers={"origin": _origins, "relay": _relayed},
+                indexers={"origin": functools.partial(_origins, identity), "relay": _relayed},
                 indexed=("metadata.annotations",),
             )
             for kind in RESOURCES
@@ -166,7 +167,12 @@ class Engine:
             endpoints=carriers is not None,
             beside=self.eventmirror.follow,
         )
-        namespaces = Namespaces(remote, self._remote_namespaces, identity)
+        namespaces = self._namespaces = Namespaces(
+            remote,
+            self._remote_namespaces,
+            identity,
+            has_pods=functools.partial(self.home_pods.store.has, "namespace"),
+        )
         self.mirror = Mirror(
             remote,
             identity=identity,
@@ -356,6 +362,7 @@ class Engine:
         self.home_pods.on_change(self.mirror.home_pod_changed)
         self.home_pods.on_change(self.tokens.home_pod_changed)
         self.home_pods.on_change(self.unused.home_pod_changed)
+        self.remote_pods.on_change(self._namespaces.pod_changed)
         self.remote_pods.on_change(self.pods.remote_changed)
         self.remote_nodes.on_change(self.pods.node_changed)
         self.remote_nodes.on_change(self.offer.node_changed)
@@ -448,9 +455,10 @@ def _home_references(policy: Policy, home: Object) -> Iterable[Hashable]:
     return reference_keys(home, HomeNamespace(namespace_of(home)))
 
 
-def _origins(remote: Object) -> Iterable[Hashable]:
+def _origins(identity: Identity, remote: Object) -> Iterable[Hashable]:
     origin = naming.origin(remote)
-    return () if origin is None else (origin.namespace,)
+    in_place = origin is not None and naming.is_in_place(remote, identity)
+    return (origin.namespace,) if origin is not None and in_place else ()
 
 
 def _relayed(remote: Object) -> Iterable[Hashable]:
@@ -458,7 +466,7 @@ def _relayed(remote: Object) -> Iterable[Hashable]:
     return () if home is None else (home,)
 
 
-def _remote_references(remote: Object) -> Iterator[Hashable]:
+def _remote_references(identity: Identity, remote: Object) -> Iterator[Hashable]:
     origin = naming.origin(remote)
-    if origin is not None:
+    if origin is not None and naming.is_in_place(remote, identity):
         yield from reference_keys(remote, origin.namespace)

@@ -131,6 +131,8 @@ class EventMirror:
         origin = naming.origin(pod)
         if origin is None or not naming.is_nodes_own(pod, self._identity):
             return
+        if not naming.is_in_place(pod, self._identity):
+            return
         uid = uid_of(pod)
         if new is None:
             self._pods.pop(uid, None)

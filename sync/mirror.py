@@ -267,6 +267,7 @@ class Mirror:
             await self._write(key, home, copy)
         elif copy is None or is_deleting(copy):
             self._unneeded.pop(key, None)
+            self._clashes.discard(key)  # Nobody needs the copy, or nobody can make it.
         elif naming.is_nodes_own(copy, self._identity):
             # Without a scope nothing is known of the original, but no pod here needs the copy.
             held = self._held_in_remote(key) and (
@@ -317,7 +318,7 @@ class Mirror:
             made = await self._client.create(key.resource, desired, namespace=namespace)
         except AlreadyExists:
             made = await self._client.get(key.resource, name_of(desired), namespace=namespace)
-            if not naming.is_owned(made, self._identity):
+            if not self._is_of(made, key):
                 raise self._clash(key, home, namespace) from None
             # The cache lagged. What differs is put right when the key comes again, by this:
             self.controller.queue.add(key)
@@ -389,8 +390,16 @@ class Mirror:
         namespace = self._identity.remote_namespace(key.namespace)
         name = _KINDS[key.resource].remote_name(key.name, self._identity)
         copy = self._copies[key.resource].store.get(Key(namespace, name))
+        if copy is None or not self._is_of(copy, key):
+            return None
         # Tokens of a pod are no copy, whatever home has under that name.
-        return None if copy is None or serviceaccount.pod_of(copy) else copy
+        return None if serviceaccount.pod_of(copy) else copy
+
+    def _is_of(self, copy: Object, key: MirrorKey) -> bool:
+        """Whether it is this home's, and of the key's namespace: another home namespace, or a join
+        with another template, can have the same one in the remote."""
+        owned = naming.is_owned(copy, self._identity)
+        return owned and naming.is_of_namespace(copy, key.namespace)
 
     def _is_current(self, key: MirrorKey) -> bool:
         """Whether nothing is to do for the key, so that nobody has to wait for it."""

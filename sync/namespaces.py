@@ -2,8 +2,9 @@
 
 `Namespaces.ensure` answers from its cache where it can. A namespace of that name which is not
 ours is refused (`Waiting`), unless its owners handed it over with an annotation
-(`naming.ANNOTATION_ACCEPTS`); what was handed over is asked again after `ACCEPTED_FOR` seconds.
-One that `Namespaces.remove` deletes is not given out from the moment of the request on.
+(`naming.ANNOTATION_ACCEPTS`). Nor do two home namespaces share one, whose names became one, or
+whose bridges were joined with different templates: the second waits. One that `Namespaces.remove`
+deletes is not given out from the moment of the request on.
 
 Several virtual nodes of one home share a remote namespace, and any of them may delete it when it is
 empty. Each claims it, by an annotation, before the first object that it creates there. To delete it
@@ -15,8 +16,9 @@ it is a change and the deletion fails, or it meets a namespace that is already b
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
+from weakref import WeakValueDictionary
 
 import cachetools
 
@@ -33,42 +35,52 @@ from translators.types import (
     Object,
     RemoteNamespace,
     is_deleting,
+    metadata,
     name_of,
+    namespace_of,
     uid_of,
 )
 
-#: Seconds for which a namespace that was handed over is not asked about again.
-ACCEPTED_FOR = 60.0
-
 
 class Namespaces:
-    """``informer`` watches the remote's namespaces, at least those that this home owns."""
+    """``informer`` watches all namespaces of the remote. ``has_pods`` tells whether a home
+    namespace has pods on this node; those of the remote are reported to `pod_changed`."""
 
-    def __init__(self, client: KubeClient, informer: Informer, identity: Identity) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        informer: Informer,
+        identity: Identity,
+        *,
+        has_pods: Callable[[HomeNamespace], bool] = lambda _: False,
+    ) -> None:
         self._client = client
         self._informer = informer
         self._identity = identity
-        self._accepted: cachetools.TTLCache[str, bool] = cachetools.TTLCache(1024, ACCEPTED_FOR)
+        self._has_pods = has_pods
         # UIDs of those that we delete: the cache shows it only a moment later.
         self._removed: cachetools.LRUCache[str, bool] = cachetools.LRUCache(1024)
         # A burst of pods comes to a namespace that is not there yet: one of them makes it.
-        self._making: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        # Of namespaces that were handed over: whose pods are there, and who began to use it.
+        self._tenants: defaultdict[str, Counter[HomeNamespace]] = defaultdict(Counter)
+        self._first: cachetools.LRUCache[str, HomeNamespace] = cachetools.LRUCache(1024)
 
     async def ensure(self, namespace: HomeNamespace) -> RemoteNamespace:
         """The remote namespace for ``namespace``, which exists and may be used.
 
-        Raises Waiting where it is foreign or being deleted, and what the API server raises.
+        Raises Waiting where it is foreign, stands for another home namespace or is being deleted,
+        and what the API server raises.
         """
         name = self._identity.remote_namespace(namespace)
-        async with self._making[name]:
-            if name in self._accepted:
-                return name
-            known = self.known(namespace)
-            if known is None:
-                known = await self._create(namespace, name)
-            if not self._is_going(known) and self._lacks_claim(known):
-                known = await self._claim(known)
-        if self._is_going(known):
+        async with self._lock(name):
+            found = self._informer.store.get(Key("", name))
+            if found is None:
+                found = await self._create(namespace, name)
+            self._check(found, namespace)
+            if not self._is_going(found) and self._lacks_claim(found):
+                found = await self._claim(found)
+        if self._is_going(found):
             raise _going(name)
         return name
 
@@ -76,7 +88,9 @@ class Namespaces:
         """The namespace of ours that stands for ``namespace``, if it is there."""
         name = self._identity.remote_namespace(namespace)
         found = self._informer.store.get(Key("", name))
-        return found if found is not None and naming.is_owned(found, self._identity) else None
+        if found is None or not naming.is_owned(found, self._identity):
+            return None
+        return found if naming.is_of_namespace(found, namespace) else None
 
     def is_made(self, namespace: HomeNamespace) -> bool:
         """Whether the bridge made the namespace that stands for ``namespace``. Nobody but the
@@ -84,10 +98,26 @@ class Namespaces:
         remote's tenants may write too."""
         return self.known(namespace) is not None
 
+    def pod_changed(self, old: Object | None, new: Object | None) -> None:
+        """A pod of this home in the remote came, changed or went."""
+        if old is not None and new is not None and _notes(old) == _notes(new):
+            return
+        for pod, sign in ((old, -1), (new, 1)):
+            origin = naming.origin(pod) if pod is not None else None
+            if pod is not None and origin is not None:
+                place = namespace_of(pod)
+                self._tenants[place][origin.namespace] += sign
+                if not self._tenants[place][origin.namespace]:
+                    del self._tenants[place][origin.namespace]
+                if not self._tenants[place]:
+                    del self._tenants[place]
+
+    # -- an end ----------------------------------------------------------------------------
+
     async def release(self, remote: Object, *, unused: Callable[[], bool]) -> Object | None:
         """Withdraws this node's claim of a namespace of ours. Returns the namespace as it is then;
         None where it is gone, or where ``unused`` no longer holds. Raises Waiting and KubeError."""
-        async with self._making[name_of(remote)]:
+        async with self._lock(name_of(remote)):
             if not unused():
                 return None
             try:
@@ -110,6 +140,11 @@ class Namespaces:
 
     def _is_going(self, remote: Object) -> bool:
         return is_deleting(remote) or uid_of(remote) in self._removed
+
+    # -- requests --------------------------------------------------------------------------
+
+    def _lock(self, name: str) -> asyncio.Lock:
+        return self._making.setdefault(name, asyncio.Lock())
 
     def _lacks_claim(self, remote: Object) -> bool:
         claimed = self._identity.node_label in naming.claimants(remote)
@@ -149,10 +184,21 @@ class Namespaces:
             made = await self._client.create(NAMESPACES, body)
         except AlreadyExists:
             made = await self._client.get(NAMESPACES, name)
-        if naming.is_owned(made, self._identity):
-            self._informer.observe(made)
-        elif naming.accepts(made, self._identity):
-            self._accepted[name] = True
+        self._informer.observe(made)
+        return made
+
+    # -- whether it may be used ------------------------------------------------------------
+
+    def _check(self, found: Object, namespace: HomeNamespace) -> None:
+        """Raises Waiting where the namespace may not be used for ``namespace``."""
+        name = name_of(found)
+        if naming.is_owned(found, self._identity):
+            if not naming.is_of_namespace(found, namespace):
+                raise _meet(name, namespace, naming.home_namespace(found))
+        elif naming.accepts(found, self._identity):
+            if (other := self._other_tenant(name, namespace)) is not None:
+                raise _meet(name, namespace, other)
+            self._first[name] = namespace
         else:
             raise Waiting(
                 "RemoteClash",
@@ -160,7 +206,22 @@ class Namespaces:
                 "with another --namespace-template, or hand it over: kubectl annotate namespace "
                 f"{name} {naming.ANNOTATION_ACCEPTS}={self._identity.home_name}",
             )
-        return made
+
+    def _other_tenant(self, name: str, namespace: HomeNamespace) -> HomeNamespace | None:
+        """Another home namespace that uses a namespace which was handed over: nothing on it tells
+        for which it stands."""
+        there = self._tenants.get(name) or Counter()
+        other = next((it for it in there if it != namespace), None)
+        first = self._first.get(name)
+        if other is not None and (first != namespace or namespace not in there):
+            return other
+        if first is None or first == namespace or not self._has_pods(first):
+            return None
+        return first
+
+
+def _notes(obj: Object) -> object:
+    return metadata(obj).get("annotations")
 
 
 def _going(name: str) -> Waiting:
@@ -168,4 +229,12 @@ def _going(name: str) -> Waiting:
         "RemoteNamespaceTerminating",
         f"namespace {name} is being deleted in the remote cluster; "
         "it is made again when it is gone",
+    )
+
+
+def _meet(name: str, namespace: HomeNamespace, other: HomeNamespace | None) -> Waiting:
+    return Waiting(
+        "RemoteClash",
+        f"namespace {name} of the remote cluster stands for home's namespace {other}, and would "
+        f"for {namespace} too: join one of them with another --namespace-template",
     )

@@ -64,8 +64,10 @@ def usage(pod: Object, identity: Identity) -> Usage | None:
     return Usage(
         namespace=sys.intern(namespace_of(pod)),
         node=sys.intern(str((pod.get("spec") or {}).get("nodeName") or "")),
-        # A relay pod is no pod that home's scheduler counts.
-        own=naming.is_nodes_own(pod, identity) and relayback.home_of(pod) is None,
+        # A relay pod is no pod that home's scheduler counts, nor is one with copied labels.
+        own=naming.is_nodes_own(pod, identity)
+        and naming.is_in_place(pod, identity)
+        and relayback.home_of(pod) is None,
         amounts=_once(tuple(sorted(requests.of_pod(pod).items()))),
     )
 

@@ -168,6 +168,8 @@ class Pods:
                 # It was another virtual node's of this home: the name is free.
                 self.controller.queue.add(key)
             return
+        if not naming.is_in_place(obj, self._identity):
+            return
         if new is None:
             self._ended[origin.uid] = obj
             self._passed_on.pop(uid_of(obj), None)
@@ -210,7 +212,12 @@ class Pods:
 
     def _known(self, key: Key) -> Object | None:
         remote = self._remote_pods.store.get(self._remote_key(key))
-        return remote if remote and naming.is_nodes_own(remote, self._identity) else None
+        return remote if remote and self._is_counterpart(remote, key) else None
+
+    def _is_counterpart(self, remote: Object, key: Key) -> bool:
+        """Whether a remote pod at the key's place is this node's, and of the key's namespace."""
+        own = naming.is_nodes_own(remote, self._identity)
+        return own and naming.is_of_namespace(remote, key.namespace)
 
     def _remote_key(self, key: Key) -> Key:
         return Key(self._identity.remote_namespace(HomeNamespace(key.namespace)), key.name)
@@ -278,7 +285,7 @@ class Pods:
             remote = await self._remote.get(PODS, name, namespace=namespace)
         except NotFound:
             return True
-        if not naming.is_nodes_own(remote, self._identity):
+        if not self._is_counterpart(remote, key):
             return True
         self._remote_pods.observe(remote)
         return False
@@ -383,7 +390,7 @@ class Pods:
             made = await self._remote.create(PODS, translated.pod, namespace=namespace)
         except AlreadyExists:
             made = await self._remote.get(PODS, key.name, namespace=namespace)
-            if not naming.is_nodes_own(made, self._identity):
+            if not self._is_counterpart(made, key):
                 raise _clash(namespace, key.name, made, self._identity) from None
             if not naming.stands_for(made, uid_of(home)):
                 # A former pod of that name, which the cache lacked; its end brings the key back.

@@ -463,7 +463,7 @@ class RelayBack:
         copy = self._services.store.get(Key(self._identity.remote_namespace(home), name))
         if copy is None or is_deleting(copy) or not naming.is_owned(copy, self._identity):
             return None
-        return copy
+        return copy if naming.is_of_namespace(copy, home) else None
 
     def _heard(self, pod: Object) -> Heard:
         return self._carriers.heard(pod) if self._carriers is not None else UNHEARD

@@ -56,9 +56,9 @@ class Unplaced:
     def _changed(self, old: Object | None, new: Object | None) -> None:
         key = key_of(new or old or {})
         waits = new is not None and unschedulable.waits(new)
-        if waits == (key in self._since) or not naming.is_nodes_own(
-            new or old or {}, self._identity
-        ):
+        pod = new or old or {}
+        own = naming.is_nodes_own(pod, self._identity) and naming.is_in_place(pod, self._identity)
+        if waits == (key in self._since) or not own:
             return
         now = asyncio.get_running_loop().time()
         if waits:

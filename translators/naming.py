@@ -54,6 +54,8 @@ DNS_LABEL_MAX = 63
 #: two that become one.
 SHORT_HASH = 16
 
+#: A name of the greatest length that ends as `_fit` ends those that it cuts.
+_LIKE_CUT = re.compile(rf".{{{DNS_LABEL_MAX - SHORT_HASH - 1}}}-[0-9a-f]{{{SHORT_HASH}}}")
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
@@ -93,7 +95,10 @@ class Identity:
         """The namespace of the remote that stands for ``namespace``.
 
         Where the template gives more than 63 characters, it is cut and ends in a hash of the
-        whole, so that two long names stay two.
+        whole, so that two long names stay two; so does one of 63 that looks like a name that was
+        cut. A long name can still be cut to a shorter form (within its dashes), and two joins can
+        have different templates: which home namespace a remote one stands for is in its
+        annotations, and is compared wherever it is used (`is_of_namespace`).
         """
         return _remote_namespace(self.template, namespace, self.home_name)
 
@@ -142,7 +147,9 @@ def label_value(text: str) -> str:
 
 
 def _fit(text: str) -> str:
-    if len(text) <= DNS_LABEL_MAX:
+    # What looks like a cut name is hashed too: otherwise somebody could choose it, and have it
+    # stand where the long one stands.
+    if len(text) <= DNS_LABEL_MAX and not _LIKE_CUT.fullmatch(text):
         return text
     tail = hashlib.sha256(text.encode()).hexdigest()[:SHORT_HASH]
     return f"{text[: DNS_LABEL_MAX - SHORT_HASH - 1].rstrip('-.')}-{tail}"
@@ -181,6 +188,16 @@ def claimants(remote_namespace: Object) -> frozenset[str]:
     )
 
 
+def is_in_place(remote: Object, identity: Identity) -> bool:
+    """Whether an object is in the namespace that the home namespace which it names is mapped to.
+    Whoever may create objects elsewhere in the remote can copy labels and annotations of ours; such
+    an object counts for nothing."""
+    namespace = home_namespace(remote)
+    return namespace is not None and (
+        metadata(remote).get("namespace") == identity.remote_namespace(namespace)
+    )
+
+
 def accepts(remote_namespace: Object, identity: Identity) -> bool:
     """Whether the bridge may use this namespace: its own, or handed over to this home."""
     if is_owned(remote_namespace, identity):
@@ -209,11 +226,19 @@ def origin(remote: Object) -> Origin | None:
     return Origin(HomeNamespace(namespace), name, HomeUid(uid))
 
 
-def home_namespace(remote_namespace: Object) -> HomeNamespace | None:
-    """The home namespace that a remote namespace of ours stands for; None where it does not say."""
-    annotations = metadata(remote_namespace).get("annotations") or {}
+def home_namespace(remote: Object) -> HomeNamespace | None:
+    """The home namespace that a remote namespace of ours, or an object in it, is for; None where
+    it does not tell."""
+    annotations = metadata(remote).get("annotations") or {}
     name = str(annotations.get(ANNOTATION_HOME_NAMESPACE) or "")
     return HomeNamespace(name) if name else None
+
+
+def is_of_namespace(remote: Object, namespace: str) -> bool:
+    """Whether an object of this home's in the remote is for home's ``namespace``, as far as the
+    object tells: two home namespaces can be mapped to one of the remote. The annotation can have
+    been removed by somebody; then the labels alone count."""
+    return (home_namespace(remote) or namespace) == namespace
 
 
 def stands_for(remote: Object, home_uid: str) -> bool:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from sync import namespaces as namespaces_module
 from sync.controller import Waiting
 from sync.informer import Informer
 from sync.kube.client import KubeClient
-from sync.kube.resources import NAMESPACES, Object
+from sync.kube.resources import NAMESPACES, PODS, Object
 from sync.namespaces import Namespaces
 from sync.offer import slim_namespace
 from tests.fakeapi import FakeApi, Fault
+from tests.objects import secret
 from tests.sync.watched import caught_up, watching
 from tests.sync.world import IDENTITY, THERE, World
 from translators import naming
@@ -83,20 +84,19 @@ async def test_a_foreign_namespace_is_refused_with_what_to_do(
 @pytest.mark.parametrize(
     "value", ["h", "*", IDENTITY.home_id], ids=["by name", "for all", "by identity"]
 )
-async def test_a_namespace_that_was_handed_over_is_used_and_asked_about_again_in_time(
+async def test_a_namespace_that_was_handed_over_is_used_until_it_is_taken_back(
     api: FakeApi, namespaces: Namespaces, informer: Informer, value: str
 ) -> None:
     theirs = api.put(foreign(**{naming.ANNOTATION_ACCEPTS: value}))
     async with watching(informer):
         for _ in range(3):
             assert await namespaces.ensure(DEFAULT) == THERE
-        assert len(api.writes()) == 1
+        assert api.writes() == []
         assert api.get(NAMESPACES, THERE) == theirs
         api.put(foreign())
-        namespaces._accepted.clear()
+        await caught_up(api, informer)
         with pytest.raises(Waiting):
             await namespaces.ensure(DEFAULT)
-    assert namespaces._accepted.ttl == namespaces_module.ACCEPTED_FOR
 
 
 async def test_a_namespace_that_was_handed_to_another_home_is_foreign(
@@ -155,3 +155,71 @@ async def test_pods_of_a_foreign_namespace_wait_say_so_once_and_come_when_it_is_
 
 def _held() -> Object:
     return {"name": "held", "namespace": THERE, "finalizers": ["example.com/hold"]}
+
+
+# -- two home namespaces, one in the remote ------------------------------------------------
+
+
+def meeting() -> tuple[str, str, str]:
+    """Two home namespaces that the template maps to one: a long name is cut within its dashes."""
+    long = "a" + "-" * 58 + "b"
+    identity = replace(IDENTITY, template="edge-{namespace}")
+    there = identity.remote_namespace(HomeNamespace(long))
+    short = there.removeprefix("edge-")
+    assert identity.remote_namespace(HomeNamespace(short)) == there
+    return long, short, there
+
+
+async def test_a_second_home_namespace_of_the_same_remote_one_waits_and_touches_nothing(
+    world: World,
+) -> None:
+    long, short, there = meeting()
+    world.identity = replace(IDENTITY, template="edge-{namespace}")
+    world.home.put(secret("key", long, data={"k": "bG9uZw=="}))
+    world.home.put(secret("key", short, data={"k": "c2hvcnQ="}))
+    await world.start()
+    world.pod("a", long, uses=["secret/key"])
+    await world.settle()
+    theirs = world.remote.get(PODS, "a", there)
+    world.forget()
+    world.pod("a", short, uses=["secret/key"])
+    world.pod("b", short)
+    await world.settle(waiting=True)
+    for name in ("a", "b"):
+        status = world.status(name, short)
+        assert status["reason"] == "RemoteClash"
+        assert long in status["message"]
+        assert short in status["message"]
+    assert world.remote.get(PODS, "a", there) == theirs
+    assert world.remote.find(PODS, "b", there) is None
+    assert (world.secret("key", there) or {})["data"] == {"k": "bG9uZw=="}
+    await asyncio.sleep(0.2)
+    assert world.remote.writes() == []
+
+
+async def test_pods_of_a_second_home_namespace_do_not_join_those_in_a_handed_over_one(
+    world: World,
+) -> None:
+    """Nothing on a namespace that was handed over tells for which home namespace it stands."""
+    long, short, there = meeting()
+    world.identity = replace(IDENTITY, template="edge-{namespace}")
+    world.remote.put(foreign(there, **{naming.ANNOTATION_ACCEPTS: "*"}))
+    await world.start()
+    world.pod("a", long)
+    await world.settle()
+    world.pod("b", short)
+    await world.settle(waiting=True)
+    assert world.remote.find(PODS, "a", there)
+    assert world.remote.find(PODS, "b", there) is None
+    assert world.status("b", short)["reason"] == "RemoteClash"
+    world.home.delete(PODS, "a", long)
+    await world.remote.until(lambda: world.remote.find(PODS, "b", there))
+
+
+async def test_locks_of_namespaces_are_dropped_when_nobody_waits(
+    api: FakeApi, namespaces: Namespaces, informer: Informer
+) -> None:
+    async with watching(informer):
+        for number in range(20):
+            await namespaces.ensure(HomeNamespace(f"n{number}"))
+    assert not namespaces._making
