@@ -31,6 +31,7 @@ from bridge.node.controller import NodeController
 from bridge.node.election import Election
 from bridge.node.marks import Marks
 from bridge.node.model import NodeFacts
+from bridge.node.namespacerecord import NamespaceRecord
 from bridge.node.way import Watched
 from bridge.preflight.checks import Found
 from bridge.preflight.patience import checked
@@ -111,7 +112,8 @@ async def _serve_node(settings: JoinSettings, told: Callable[[str], None], recen
         carried = Measures()
         election = Election(home, found.identity.node, me=me, told=told)
         fence = Fence()
-        engine = _engine(settings, found, fence, carried, home=home, remote=remote)
+        record = NamespaceRecord(home.fenced(fence), found.identity.node)
+        engine = _engine(settings, found, fence, carried, record, home=home, remote=remote)
         api = await prepared(
             settings,
             found,
@@ -133,7 +135,8 @@ async def _serve_node(settings: JoinSettings, told: Callable[[str], None], recen
 
         def another() -> Life:
             fence = Fence()
-            engine = _engine(settings, found, fence, carried, home=home, remote=remote)
+            record = NamespaceRecord(home.fenced(fence), found.identity.node)
+            engine = _engine(settings, found, fence, carried, record, home=home, remote=remote)
             health.show(engine)
             return life(engine, fence)
 
@@ -141,7 +144,8 @@ async def _serve_node(settings: JoinSettings, told: Callable[[str], None], recen
         try:
             first = life(engine, fence)
             api.show(engine, first.node.node)
-            await election.look(served=not await first.node.vacant())
+            record.fresh = await first.node.vacant()
+            await election.look(served=not record.fresh)
             serving = replica.serve(first, another, api=api, election=election, told=told)
             await _serve(serving, api)
         finally:
@@ -169,6 +173,7 @@ def _engine(
     found: Found,
     fence: Fence,
     carried: Measures,
+    record: NamespaceRecord,
     *,
     home: KubeClient,
     remote: KubeClient,
@@ -198,6 +203,7 @@ def _engine(
         home.fenced(fence),
         remote.fenced(fence),
         policy=policy,
+        record=record,
         namespace_linger=settings.namespace_linger,
         copy_linger=settings.namespace_linger,
         limits=settings.limits,

@@ -175,9 +175,7 @@ def _clashes(policy: Policy, there: There) -> Iterator[Object]:
     if there.namespace is not None and not naming.accepts(there.namespace, identity):
         yield {
             "field": "metadata.namespace",
-            "why": f"namespace {name_of(there.namespace)} of the remote is not this bridge's; join "
-            "with another --namespace-template, or have it handed over: kubectl annotate namespace "
-            f"{name_of(there.namespace)} {naming.ANNOTATION_ACCEPTS}={identity.home_name}",
+            "why": naming.refusal(there.namespace, identity),
         }
     if there.pod is not None and not naming.is_nodes_own(there.pod, identity):
         yield {

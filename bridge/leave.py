@@ -29,11 +29,11 @@ from bridge import athome, drain, inremote, leaving
 from bridge.install import installed
 from bridge.kubelet.certificate import CertificateError
 from bridge.leaving import AtHome, LeaveSettings, Remote
-from bridge.node import leaver, model
+from bridge.node import leaver, model, namespacerecord
 from bridge.node.lease import LEASE_NAMESPACE
 from bridge.preflight.checks import PreflightError, connected, explained
 from bridge.remoteref import written
-from sync import cleanup
+from sync import cleanup, owned
 from sync.kube.access import KubeconfigRef
 from sync.kube.client import KubeClient
 from sync.kube.errors import Forbidden, NotFound
@@ -172,6 +172,7 @@ async def _leave(
         await athome.look_again(home, settings, found)
         if not settings.keep_workloads:
             await _end_there(settings, home, found, remote, told=told)
+            await _remove_record(settings, home, found, remote, told=told)
         for pod in found.pods:
             await _delete_pod(home, pod, grace_seconds=0)
         await _remove_from_home(settings, home, found, told=told)
@@ -233,6 +234,26 @@ async def _end_there(
         if not settings.force:
             raise
         remote.away = str(error)
+
+
+async def _remove_record(
+    settings: LeaveSettings, home: KubeClient, found: AtHome, remote: Remote, *, told: Told
+) -> None:
+    """Removes the record of the namespaces that the bridge created, but for those that stay in the
+    remote, or may: the next join is to know them."""
+    if remote.client is None or remote.away:
+        return
+    staying: list[str] = []
+    if own := await namespacerecord.recorded(home, settings.name):
+        labels = f"{naming.LABEL_HOME}={found.home_id}"
+        staying = owned.staying(own, (await remote.client.list(NAMESPACES, labels=labels)).items)
+    try:
+        await namespacerecord.leave(home, settings.name, staying)
+    except Forbidden:
+        told(
+            f"home: Lease {LEASE_NAMESPACE}/{namespacerecord.NAME} keeps what node {settings.name} "
+            "recorded: the credential may not change it"
+        )
 
 
 async def _remove_from_home(

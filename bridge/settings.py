@@ -40,6 +40,7 @@ MetricsChoice = Literal["auto", "kubelets", "api", "none"]
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _NODE_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_NAMESPACE_GLOB = re.compile(r"[-a-z0-9*?]{1,63}")
 _API_HOST = re.compile(rf"{_LABEL}(\.{_LABEL})*|[0-9a-f:.]*:[0-9a-f:.]*")
 
 
@@ -113,6 +114,8 @@ class JoinSettings:
     """Where /livez and /readyz are answered over plain HTTP; nowhere unless given."""
     template: str = DEFAULT_TEMPLATE
     """How home's namespaces are named in the remote."""
+    accept_namespaces: tuple[str, ...] = ()
+    """Remote namespaces that are used when they are handed over: names, or globs."""
     network: NetworkChoice = "flat"
     """How pods of the two clusters reach each other."""
     relay: RelaySettings = RelaySettings()
@@ -176,6 +179,18 @@ def check_home_name(name: str) -> str:
             f"{dns_label(name)!r}"
         )
     return name
+
+
+def parse_namespaces(text: str) -> tuple[str, ...]:
+    """``NAME[,NAME]``, in which ``*`` and ``?`` stand for any characters; "" for none. Raises
+    SettingsError."""
+    names = tuple(it.strip() for it in text.split(",")) if text else ()
+    if not all(_NAMESPACE_GLOB.fullmatch(it) for it in names):
+        raise SettingsError(
+            f"--accept-namespaces {text!r}: give names of remote namespaces, NAME[,NAME], in "
+            "which * stands for any characters, such as 'team-*,shop'"
+        )
+    return names
 
 
 def check_address(address: str) -> str:

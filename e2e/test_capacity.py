@@ -129,6 +129,7 @@ def test_the_largest_pod_is_an_annotation(bridged: Bridged) -> None:
     assert offered["memory"] - 2**27 < sizes["memory"] <= offered["memory"]
 
 
+@pytest.mark.join("--accept-namespaces=test-*")
 def test_a_quota_of_the_remote_bounds_the_node_and_is_named_when_it_is_used_up(
     bridged: Bridged,
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from e2e import bridge as bridge_command
 from e2e.bridge import Bridge
 from e2e.conftest import Bridged, Limited, usual_options
@@ -100,6 +102,7 @@ def _spec_and_uid(bridged: Bridged) -> list[tuple[str, str, str]]:
     return found
 
 
+@pytest.mark.join("--accept-namespaces=test-*")
 def test_foreign_namespace_is_refused_unless_handed_over(bridged: Bridged) -> None:
     """A namespace of somebody else is not used before its owners say so."""
     namespace = bridged.remote_namespace

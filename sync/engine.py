@@ -47,20 +47,22 @@ from sync.kube.resources import (
 from sync.mirror import RESOURCES, Mirror, MirrorKey, copies_selector, reference_keys
 from sync.namespaces import Namespaces
 from sync.offer import NOT_ENDED, Offer, slim_namespace, slim_pod
+from sync.owned import Owned, Record
 from sync.pods import Pods
 from sync.relay import Listeners, Relay
 from sync.relayback import Carriers, RelayBack
 from sync.scopes import Scopes
 from sync.seeds import Seeds
 from sync.sharing import Pool
+from sync.store import Key
 from sync.tokens import Tokens
 from sync.unplaced import Unplaced
 from sync.unused import Unused
 from translators import naming, references, relayback
 from translators.capacity import NO_LIMITS, Limits
-from translators.naming import Identity
+from translators.naming import Identity, Origin
 from translators.policy import Policy
-from translators.types import HomeNamespace, Object, name_of, namespace_of
+from translators.types import HomeNamespace, Object, name_of, namespace_of, uid_of
 
 #: Pods worked or waiting at once that make a burst (one or two are, where they come one after the
 #: other), and seconds after that in which its last ones may still come.
@@ -82,7 +84,8 @@ class MappingChanged(Exception):
 
 
 class Engine:
-    """Makes the remote run what home has bound to ``policy.identity.node``. ``listeners``: what
+    """Makes the remote run what home has bound to ``policy.identity.node``. ``record``: where home
+    keeps which namespaces of the remote it made (`sync.owned`). ``listeners``: what
     carries connections to the remote, where the policy's network is a relay; ``carriers``: what
     carries those from there, where it has an image for that."""
 
@@ -92,6 +95,7 @@ class Engine:
         remote: KubeClient,
         *,
         policy: Policy,
+        record: Record,
         namespace_linger: float,
         copy_linger: float,
         limits: Limits = NO_LIMITS,
@@ -133,7 +137,18 @@ class Engine:
             self.unplaced = Unplaced(self.remote_pods, identity)
         self.remote_nodes = Informer(remote, NODES, labels=policy.node_selection)
         # What there is for this node: others' use of the remote, and what bounds ours.
-        self.offer = Offer(identity, limits)
+        # All: one can be handed over to this home, and have quotas.
+        self._remote_namespaces = Informer(remote, NAMESPACES, slim=slim_namespace)
+        self._owned = Owned(record, self._remote_namespaces, identity)
+        namespaces = self._namespaces = Namespaces(
+            remote,
+            self._remote_namespaces,
+            identity,
+            self._owned,
+            has_pods=functools.partial(self.home_pods.store.has, "namespace"),
+        )
+        self.offer = Offer(identity, limits, accepts=namespaces.usable)
+        self._owned.on_recognized = lambda it: self.offer.namespace_changed(it, it)
         self._foreign_pods = Informer(
             remote,
             PODS,
@@ -141,8 +156,6 @@ class Engine:
             fields=NOT_ENDED,
             slim=functools.partial(slim_pod, identity=identity),
         )
-        # All: a quota can be in one of others that was handed over to this home.
-        self._remote_namespaces = Informer(remote, NAMESPACES, slim=slim_namespace)
         self._quotas = Informer(remote, RESOURCE_QUOTAS)
         self._priority_classes = Informer(remote, PRIORITY_CLASSES)
         self._copies = {
@@ -166,12 +179,6 @@ class Engine:
             network=policy.network,
             endpoints=carriers is not None,
             beside=self.eventmirror.follow,
-        )
-        namespaces = self._namespaces = Namespaces(
-            remote,
-            self._remote_namespaces,
-            identity,
-            has_pods=functools.partial(self.home_pods.store.has, "namespace"),
         )
         self.mirror = Mirror(
             remote,
@@ -289,12 +296,17 @@ class Engine:
         """
         for informer in self.informers:
             await informer.synced.wait()
+        await self._owned.load()
+        for namespace in self._remote_namespaces.store:
+            self.offer.namespace_changed(namespace, namespace)
         for pod in self.remote_pods.store:
             self._check_mapping(pod)
 
     def _check_mapping(self, pod: Object) -> None:
         origin = naming.origin(pod)
         if origin is None or not naming.is_nodes_own(pod, self._identity):
+            return
+        if not self._is_surely_ours(pod, origin):
             return
         stands_for = self._identity.remote_namespace(origin.namespace)
         if stands_for != namespace_of(pod):
@@ -304,6 +316,18 @@ class Engine:
                 f"{origin.namespace}; join with those of before, or remove the pods first: "
                 f"bridge leave --name {self._identity.node}"
             )
+
+    def _is_surely_ours(self, pod: Object, origin: Origin) -> bool:
+        """Whether a bridge made the remote pod: it is in a namespace that this home made, or in
+        another one that may be used, with the UID of a pod at home. Anybody can copy labels, and
+        must not keep the bridge from starting."""
+        namespace = self._remote_namespaces.store.get(Key("", namespace_of(pod)))
+        if namespace is None or not self._namespaces.usable(namespace):
+            return False
+        if self._owned.has(namespace):
+            return True
+        home = self.home_pods.store.get(Key(origin.namespace, origin.name))
+        return home is not None and uid_of(home) == origin.uid
 
     async def watch(self) -> None:
         """Keeps the caches until cancelled."""
@@ -326,6 +350,7 @@ class Engine:
         self.pods.times.begin()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.events.run(), name="events")
+            group.create_task(self._owned.run(), name="namespace-record")
             relays = [it.controller for it in (self.relay, self.relay_back) if it is not None]
             for controller in self.controllers:
                 if controller not in relays:

@@ -46,6 +46,7 @@ from translators.references import Reference, references
 from translators.types import (
     HomeNamespace,
     Object,
+    RemoteNamespace,
     is_deleting,
     metadata,
     name_of,
@@ -291,13 +292,15 @@ class Mirror:
         return left > 0
 
     async def _write(self, key: MirrorKey, home: Object, copy: Object | None) -> None:
+        # Also where there is a copy: somebody else can have made the namespace, and the copy.
+        namespace = await self._namespaces.ensure(key.namespace)
         if copy is None:
-            await self._create(key, home)
+            await self._create(key, home, namespace)
             return
         patch = self._patch(key, home, copy)
         if not patch or is_deleting(copy):
             return  # A deletion's end is an event that brings the key back.
-        name, namespace = name_of(copy), namespace_of(copy)
+        name = name_of(copy)
         if key.resource is SERVICES and service.is_headless(home) != service.is_headless(copy):
             await self._delete(key, copy)
             return
@@ -311,9 +314,8 @@ class Mirror:
         self._copies[key.resource].observe(changed)
         changes.info("%s updated in the remote", key, extra=_about(key))
 
-    async def _create(self, key: MirrorKey, home: Object) -> None:
+    async def _create(self, key: MirrorKey, home: Object, namespace: RemoteNamespace) -> None:
         desired = _KINDS[key.resource].to_remote(home, self._identity)
-        namespace = await self._namespaces.ensure(key.namespace)
         try:
             made = await self._client.create(key.resource, desired, namespace=namespace)
         except AlreadyExists:

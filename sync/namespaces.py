@@ -1,10 +1,11 @@
 """The remote namespaces that stand for home's: made when first needed, never taken from others.
 
-`Namespaces.ensure` answers from its cache where it can. A namespace of that name which is not
-ours is refused (`Waiting`), unless its owners handed it over with an annotation
-(`naming.ANNOTATION_ACCEPTS`). Nor do two home namespaces share one, whose names became one, or
-whose bridges were joined with different templates: the second waits. One that `Namespaces.remove`
-deletes is not given out from the moment of the request on.
+`Namespaces.ensure` answers from its cache where it can. A namespace of that name that this home did
+not make, by what home has recorded (`sync.owned`), is refused (`Waiting`), unless its owners handed
+it over with an annotation (`naming.ANNOTATION_ACCEPTS`) and home accepts that. Nor do two home
+namespaces share one, whose names became one, or whose bridges were joined with different templates:
+the second waits. One that `Namespaces.remove` deletes is not given out from the moment of the
+request on.
 
 Several virtual nodes of one home share a remote namespace, and any of them may delete it when it is
 empty. Each claims it, by an annotation, before the first object that it creates there. To delete it
@@ -27,6 +28,7 @@ from sync.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from sync.kube.resources import NAMESPACES
+from sync.owned import Owned
 from sync.store import Key
 from translators import naming
 from translators.naming import Identity
@@ -51,12 +53,14 @@ class Namespaces:
         client: KubeClient,
         informer: Informer,
         identity: Identity,
+        owned: Owned,
         *,
         has_pods: Callable[[HomeNamespace], bool] = lambda _: False,
     ) -> None:
         self._client = client
         self._informer = informer
         self._identity = identity
+        self._owned = owned
         self._has_pods = has_pods
         # UIDs of those that we delete: the cache shows it only a moment later.
         self._removed: cachetools.LRUCache[str, bool] = cachetools.LRUCache(1024)
@@ -77,7 +81,7 @@ class Namespaces:
             found = self._informer.store.get(Key("", name))
             if found is None:
                 found = await self._create(namespace, name)
-            self._check(found, namespace)
+            await self._check(found, namespace)
             if not self._is_going(found) and self._lacks_claim(found):
                 found = await self._claim(found)
         if self._is_going(found):
@@ -88,9 +92,28 @@ class Namespaces:
         """The namespace of ours that stands for ``namespace``, if it is there."""
         name = self._identity.remote_namespace(namespace)
         found = self._informer.store.get(Key("", name))
-        if found is None or not naming.is_owned(found, self._identity):
+        if found is None or not self._owned.has(found):
             return None
         return found if naming.is_of_namespace(found, namespace) else None
+
+    def usable(self, remote: Object) -> bool:
+        """Whether this home made the namespace, or it was handed over and is accepted."""
+        return self._owned.has(remote) or self._is_shared(remote)
+
+    def is_usable(self, namespace: HomeNamespace) -> bool:
+        """Whether the namespace that stands for ``namespace`` is there, and `usable` for it."""
+        found = self._informer.store.get(Key("", self._identity.remote_namespace(namespace)))
+        if found is None or not self.usable(found):
+            return False
+        return self._is_shared(found) or naming.is_of_namespace(found, namespace)
+
+    def _is_shared(self, remote: Object) -> bool:
+        """Whether it was handed over, and accepted. Labels of ours that home has no record of count
+        as handed over: then home's word is enough."""
+        handed_over = naming.is_handed_over(remote, self._identity) or naming.is_owned(
+            remote, self._identity
+        )
+        return handed_over and naming.is_accepted(remote, self._identity)
 
     def is_made(self, namespace: HomeNamespace) -> bool:
         """Whether the bridge made the namespace that stands for ``namespace``. Nobody but the
@@ -148,7 +171,7 @@ class Namespaces:
 
     def _lacks_claim(self, remote: Object) -> bool:
         claimed = self._identity.node_label in naming.claimants(remote)
-        return naming.is_owned(remote, self._identity) and not claimed
+        return self._owned.has(remote) and not claimed
 
     async def _claim(self, remote: Object) -> Object:
         """Raises Waiting where the namespace is gone, and KubeError."""
@@ -168,6 +191,7 @@ class Namespaces:
         return changed
 
     async def _create(self, namespace: HomeNamespace, name: RemoteNamespace) -> Object:
+        nonce = await self._owned.intend(name)
         body: Object = {
             "apiVersion": "v1",
             "kind": "Namespace",
@@ -176,6 +200,7 @@ class Namespaces:
                 "labels": naming.owner_labels(self._identity),
                 "annotations": {
                     naming.ANNOTATION_HOME_NAMESPACE: namespace,
+                    naming.ANNOTATION_NONCE: nonce,
                     naming.claim_of(self._identity.node_label): "true",
                 },
             },
@@ -184,28 +209,25 @@ class Namespaces:
             made = await self._client.create(NAMESPACES, body)
         except AlreadyExists:
             made = await self._client.get(NAMESPACES, name)
+        if self._owned.has(made):
+            await self._owned.created(made)
         self._informer.observe(made)
         return made
 
     # -- whether it may be used ------------------------------------------------------------
 
-    def _check(self, found: Object, namespace: HomeNamespace) -> None:
+    async def _check(self, found: Object, namespace: HomeNamespace) -> None:
         """Raises Waiting where the namespace may not be used for ``namespace``."""
         name = name_of(found)
-        if naming.is_owned(found, self._identity):
+        if await self._owned.recognizes(found):
             if not naming.is_of_namespace(found, namespace):
                 raise _meet(name, namespace, naming.home_namespace(found))
-        elif naming.accepts(found, self._identity):
+        elif self._is_shared(found):
             if (other := self._other_tenant(name, namespace)) is not None:
                 raise _meet(name, namespace, other)
             self._first[name] = namespace
         else:
-            raise Waiting(
-                "RemoteClash",
-                f"namespace {name} exists in the remote cluster and is not this bridge's; join "
-                "with another --namespace-template, or hand it over: kubectl annotate namespace "
-                f"{name} {naming.ANNOTATION_ACCEPTS}={self._identity.home_name}",
-            )
+            raise Waiting("RemoteClash", naming.refusal(found, self._identity))
 
     def _other_tenant(self, name: str, namespace: HomeNamespace) -> HomeNamespace | None:
         """Another home namespace that uses a namespace which was handed over: nothing on it tells

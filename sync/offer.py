@@ -148,10 +148,14 @@ class _Counted(NamedTuple):
 
 
 class Offer:
-    """The sums, of what the handlers were told."""
+    """The sums, of what the handlers were told. ``accepts`` tells whether this home may use a
+    namespace of the remote, by its labels and annotations unless given."""
 
-    def __init__(self, identity: Identity, limits: Limits) -> None:
+    def __init__(
+        self, identity: Identity, limits: Limits, *, accepts: Callable[[Object], bool] | None = None
+    ) -> None:
         self._identity = identity
+        self._accepts = accepts or functools.partial(naming.accepts, identity=identity)
         self._limits = limits
         self._handlers: Callbacks[[]] = Callbacks("offer of the remote")
         self._nodes: dict[str, _Size] = {}
@@ -241,7 +245,7 @@ class Offer:
         """A namespace of the remote came, changed or went."""
         name = name_of(new or old or {})
         before = name in self._accepted
-        if new is not None and naming.accepts(new, self._identity):
+        if new is not None and self._accepts(new):
             self._accepted.add(name)
         else:
             self._accepted.discard(name)

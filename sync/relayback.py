@@ -273,6 +273,8 @@ class RelayBack:
         scope = self._scopes.get(home)
         if self._carriers is None or scope is None or not self._has_pods(home):
             return {}
+        if not self._namespaces.is_usable(home):
+            return {}  # A relay pod there is somebody else's.
         found: dict[str, Plan] = {}
         for service in scope.informers[SERVICES].store:
             name = name_of(service)

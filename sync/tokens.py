@@ -191,6 +191,8 @@ class Tokens:
     async def _write(self, home: Object, needs: Needs, secret: Object | None) -> dict[str, Times]:
         """Makes the Secret, or patches what is due in it; when each token is to be renewed."""
         ref = serviceaccount.pod_ref(home)
+        # Also where there is a Secret: somebody else can have made the namespace, and the Secret.
+        await self._namespaces.ensure(ref.namespace)
         ca = self._ca(ref.namespace) if needs.ca else None
         times = self._valid(secret, needs)
         data = {}

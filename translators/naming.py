@@ -9,13 +9,14 @@ touched.
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import hashlib
 import re
 import string
 from dataclasses import dataclass
 
-from translators.types import HomeNamespace, HomeUid, Object, RemoteNamespace, metadata
+from translators.types import HomeNamespace, HomeUid, Object, RemoteNamespace, metadata, name_of
 
 #: All labels, annotations and taints of ours are under this domain.
 DOMAIN = "cluster-bridge.io"
@@ -25,6 +26,8 @@ LABEL_NODE = f"{DOMAIN}/node"
 #: On a virtual node's Node: what a pod selects to run on any of them.
 LABEL_VIRTUAL = f"{DOMAIN}/virtual-node"
 ANNOTATION_HOME_NAMESPACE = f"{DOMAIN}/home-namespace"
+#: On a namespace that the bridge made: a random text that the bridge recorded at home before.
+ANNOTATION_NONCE = f"{DOMAIN}/created-by"
 ANNOTATION_HOME_NAME = f"{DOMAIN}/home-name"
 ANNOTATION_HOME_UID = f"{DOMAIN}/home-uid"
 ANNOTATION_NODE_NAME = f"{DOMAIN}/node-name"
@@ -42,7 +45,8 @@ ANNOTATION_CARRIED_FIELDS = f"{DOMAIN}/carried-fields"
 #: On a home Service: ``"false"`` keeps it out of the remote (`translators.service`).
 ANNOTATION_MIRROR = f"{DOMAIN}/mirror"
 #: Set by an administrator of the remote on a namespace of theirs: the value names the home
-#: (its `--home-name`, or ``*``) whose pods may run in it.
+#: (its `--home-name`, or ``*``) whose pods may run in it. Home must accept it too
+#: (`Identity.accepted`).
 ANNOTATION_ACCEPTS = f"{DOMAIN}/accepts-home"
 #: Domain of the annotations of a remote namespace that name the virtual nodes which use it: a key
 #: for each, so that they are written independently. No other one deletes the namespace meanwhile.
@@ -75,6 +79,8 @@ class Identity:
     home_name: str
     node: str
     template: str = "{namespace}-{home}"
+    accepted: tuple[str, ...] = ()
+    """Names of remote namespaces, or globs, that home accepts when they are handed over."""
 
     @property
     def node_label(self) -> str:
@@ -199,11 +205,47 @@ def is_in_place(remote: Object, identity: Identity) -> bool:
 
 
 def accepts(remote_namespace: Object, identity: Identity) -> bool:
-    """Whether the bridge may use this namespace: its own, or handed over to this home."""
+    """Whether the bridge may use this namespace, as far as its labels tell: its own, or handed over
+    to this home by the remote and accepted by home. Whether this home really made a namespace that
+    has its labels is known at home (`sync.owned`)."""
     if is_owned(remote_namespace, identity):
         return True
+    return is_handed_over(remote_namespace, identity) and is_accepted(remote_namespace, identity)
+
+
+def is_handed_over(remote_namespace: Object, identity: Identity) -> bool:
+    """Whether the remote's side of it is done: the annotation names this home."""
     annotations = metadata(remote_namespace).get("annotations") or {}
     return annotations.get(ANNOTATION_ACCEPTS) in ("*", identity.home_name, identity.home_id)
+
+
+def is_accepted(remote_namespace: Object, identity: Identity) -> bool:
+    """Whether home's side of it is done: the join accepts a namespace of this name."""
+    name = name_of(remote_namespace)
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in identity.accepted)
+
+
+def refusal(remote_namespace: Object, identity: Identity) -> str:
+    """Why a namespace of the remote that `accepts` refuses is not used, and what to do."""
+    name = name_of(remote_namespace)
+    option = f"join with --accept-namespaces {name}"
+    annotate = f"kubectl annotate namespace {name} {ANNOTATION_ACCEPTS}={identity.home_name}"
+    if is_owned(remote_namespace, identity):
+        return (
+            f"namespace {name} of the remote cluster carries this home's labels, but home has no "
+            f"record that a bridge made it; if it is to be used, {option}"
+        )
+    if is_handed_over(remote_namespace, identity):
+        return (
+            f"namespace {name} of the remote cluster was handed over to this home, but this bridge "
+            f"does not accept it; {option}, or with another --namespace-template"
+        )
+    both = "" if is_accepted(remote_namespace, identity) else f", and {option}"
+    return (
+        f"namespace {name} exists in the remote cluster and is not this bridge's; join with "
+        "another --namespace-template, or have its administrator hand it over in the remote: "
+        f"{annotate}{both}"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,8 +260,9 @@ _CHECKS = (
         "A namespace of the remote that has the name of one that the bridge needs, and was neither "
         "made by it nor handed over, is never used: pods wait with the reason RemoteClash. The "
         "same is told of pods, ConfigMaps and Secrets of others that are in the way.",
-        "hand the namespace over (annotation cluster-bridge.io/accepts-home), rename what is in "
-        "the way, or join with another --namespace-template",
+        "hand the namespace over (annotation cluster-bridge.io/accepts-home) and join with "
+        "--accept-namespaces, rename what is in the way, or join with another "
+        "--namespace-template",
     ),
     Check(
         "BRG504",

@@ -28,6 +28,7 @@ from bridge.settings import (
     check_name,
     check_relay_cidr,
     parse_home_api,
+    parse_namespaces,
 )
 from sync.kube.kubeconfig import KubeconfigRef
 from translators.policy import ServiceAccounts
@@ -76,6 +77,14 @@ def check(
     namespace_template: Annotated[
         str, typer.Option(help="Names of remote namespaces.", rich_help_panel=JOIN)
     ] = DEFAULT_TEMPLATE,
+    accept_namespaces: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Remote namespaces to use when they are handed over.",
+            rich_help_panel=JOIN,
+        ),
+    ] = None,
     address: Annotated[
         str | None,
         typer.Option(help="Where home's API server reaches the bridge.", rich_help_panel=JOIN),
@@ -142,6 +151,7 @@ def check(
             address=check_address(address) if address is not None else None,
             port=port,
             template=namespace_template,
+            accept_namespaces=parse_namespaces(accept_namespaces or ""),
             network=network,
             relay=RelaySettings(
                 cidr=check_relay_cidr(relay_cidr) if relay_cidr is not None else None

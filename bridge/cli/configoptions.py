@@ -19,7 +19,7 @@ from bridge.cli.joinsettings import join_settings
 
 #: Of a map, ``KEY=VALUE[,KEY=VALUE]`` is made; of a list ``ITEM[,ITEM]``.
 MAPS = frozenset({"labels", "annotations", "node-selector", "reserve"})
-LISTS = frozenset({"taints"})
+LISTS = frozenset({"accept-namespaces", "taints"})
 
 
 class Wrong(ValueError):

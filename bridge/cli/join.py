@@ -138,6 +138,16 @@ def join(  # one option after the other
             rich_help_panel=WORKLOADS,
         ),
     ] = DEFAULT_TEMPLATE,
+    accept_namespaces: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Remote namespaces to use when their administrators hand them over, "
+            "NAME[,NAME]; * stands for any characters. Without it none is used that the bridge "
+            "has not created.",
+            rich_help_panel=WORKLOADS,
+        ),
+    ] = None,
     namespace_linger: Annotated[
         float,
         typer.Option(
@@ -458,6 +468,7 @@ def join(  # one option after the other
             pods=pods,
             home_name=home_name,
             namespace_template=namespace_template,
+            accept_namespaces=accept_namespaces,
             namespace_linger=namespace_linger,
             network=network,
             relay_address=relay_address,

@@ -24,6 +24,7 @@ from bridge.settings import (
     check_relay_address,
     check_relay_cidr,
     parse_home_api,
+    parse_namespaces,
     parse_ports,
 )
 from sync.kube.kubeconfig import KubeconfigRef
@@ -48,6 +49,7 @@ def join_settings(
     pods: int | None,
     home_name: str | None,
     namespace_template: str,
+    accept_namespaces: str | None,
     namespace_linger: float,
     network: NetworkChoice,
     relay_address: str | None,
@@ -110,6 +112,7 @@ def join_settings(
         annotations=parse_annotations(annotations) if annotations is not None else {},
         taints=parse_taints(taints),
         daemonsets=daemonsets,
+        accept_namespaces=parse_namespaces(accept_namespaces or ""),
         namespace_linger=namespace_linger,
         certificate=tls_cert_file,
         key=tls_private_key_file,

@@ -60,6 +60,7 @@ def options(policy: Policy) -> Object:
     api = policy.home_api
     return {
         "namespaceTemplate": policy.identity.template,
+        "acceptNamespaces": list(policy.identity.accepted),
         "network": policy.network,
         "relayCidr": policy.relay_cidr or None,
         "daemonsets": policy.daemonsets,
@@ -80,6 +81,7 @@ def policy_of(node: Object, home_id: str) -> tuple[Policy, bool]:
         home_name=str(annotations.get(model.ANNOTATION_HOME_NAME) or home_id[:8]),
         node=name_of(node),
         template=_text(said.get("namespaceTemplate")) or DEFAULT_TEMPLATE,
+        accepted=_texts(said.get("acceptNamespaces")),
     )
     policy = Policy(
         identity,
@@ -109,6 +111,7 @@ def settings_of(
         home_name=policy.identity.home_name or None,
         address=policy.node_address or None,
         template=policy.identity.template,
+        accept_namespaces=policy.identity.accepted,
         network=network_told(node) or network,
         relay=RelaySettings(cidr=policy.relay_cidr or None),
         daemonsets=policy.daemonsets,
@@ -154,6 +157,10 @@ def _one_of(choices: tuple[T, ...], found: Any) -> T | None:
 
 def _text(found: Any) -> str:
     return found if isinstance(found, str) else ""
+
+
+def _texts(found: Any) -> tuple[str, ...]:
+    return tuple(it for it in found if isinstance(it, str)) if isinstance(found, list) else ()
 
 
 def _labels(found: Any) -> dict[str, str]:

@@ -207,6 +207,7 @@ def identity_of(settings: JoinSettings, *, node: str, home_uid: str) -> Identity
         home_name=settings.home_name or home[:8],
         node=node,
         template=settings.template,
+        accepted=settings.accept_namespaces,
     )
     try:
         check_template(identity.template, home_name=identity.home_name)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from bridge.kubelet import clientca
-from bridge.node import ballot
+from bridge.node import ballot, namespacerecord
 from bridge.settings import JoinSettings, MetricsSource, NetworkChoice
 from sync.kube.client import KubeClient
 from sync.kube.errors import Side
@@ -97,6 +97,8 @@ HOME = (
         namespace="kube-node-lease",
         names=(ballot.lease_name(NODE),),
     ),
+    # Which namespaces of the remote the bridge created.
+    Right(LEASES, ("get", "patch"), namespace="kube-node-lease", names=(namespacerecord.NAME,)),
     Right(TOKEN_REVIEWS, ("create",)),
     Right(SUBJECT_ACCESS_REVIEWS, ("create",)),
 )
@@ -128,6 +130,7 @@ HOME_LEAVE = (
     Right(NODES, ("delete",), names=(NODE,)),
     Right(LEASES, ("get", "delete"), namespace="kube-node-lease", names=(NODE,)),
     Right(LEASES, ("delete",), namespace="kube-node-lease", names=(ballot.lease_name(NODE),)),
+    Right(LEASES, ("delete",), namespace="kube-node-lease", names=(namespacerecord.NAME,)),
 )
 #: What is read in a namespace while it has pods on the node, and the tokens that these are given.
 #: Nobody has to allow it everywhere: pods of a namespace without it wait, and say so.

@@ -175,7 +175,7 @@ async def test_what_others_use_and_what_quotas_leave_is_on_the_node(two: Cluster
     two.remote.put(theirs)
     two.remote.put(pod("ended", node="worker"))
     two.remote.update(PODS, "ended", {"status": {"phase": "Failed"}}, "default")
-    async with joined(two, two.but(limits=Limits(share=Fraction(1, 2)))):
+    async with joined(two, two.but(limits=Limits(share=Fraction(1, 2)), accept_namespaces=("x",))):
         status = two.home.get(NODES, NODE)["status"]
         assert (status["capacity"]["cpu"], status["allocatable"]["cpu"]) == ("4", "1500m")
         assert status["allocatable"]["pods"] == "54"

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from sync.engine import MappingChanged
-from sync.kube.resources import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS
+from sync.kube.resources import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS, Object
 from tests.fakeapi import Fault
 from tests.objects import config_map, secret
 from tests.sync.world import IDENTITY, THERE, World
@@ -132,6 +132,49 @@ async def test_another_mapping_of_namespaces_is_refused_while_pods_run_under_the
         await world.ended()
     assert ended.group_contains(MappingChanged)
     assert world.writes() == []
+
+
+def _copied(world: World, namespace: str, *, labelled: bool) -> None:
+    """A tenant of the remote copies the bridge's pod into a namespace of their own, and perhaps the
+    namespace's labels and annotations too."""
+    ours = world.remote.get(NAMESPACES, THERE)["metadata"]
+    meta = {key: ours[key] for key in ("labels", "annotations")} if labelled else {}
+    copy = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, **meta}}
+    world.remote.put(copy)
+    pod = world.remote.get(PODS, "a", THERE)
+    kept = {key: pod["metadata"][key] for key in ("name", "labels", "annotations")}
+    world.remote.put({**pod, "metadata": {**kept, "namespace": namespace}})
+
+
+@pytest.mark.parametrize("labelled", [False, True], ids=["own namespace", "forged namespace"])
+async def test_a_copied_pod_in_a_tenants_namespace_stops_no_start(
+    world: World, labelled: bool
+) -> None:
+    world.identity = replace(IDENTITY, accepted=())
+    await world.start_running()
+    _copied(world, "tenant", labelled=labelled)
+    await world.settle()
+    await world.stop()
+    await world.start()
+    assert world.status()["phase"] == "Running"
+    world.pod("b")
+    await world.settle()
+    assert world.there("b")
+    assert world.remote.find(PODS, "a", "tenant")
+
+
+async def test_another_mapping_is_refused_while_pods_run_in_a_namespace_that_was_handed_over(
+    world: World,
+) -> None:
+    meta: Object = {"name": THERE, "annotations": {naming.ANNOTATION_ACCEPTS: "*"}}
+    world.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+    await world.start_running()
+    await world.stop()
+    world.identity = replace(IDENTITY, template="{namespace}")
+    await world.start(settle=False)
+    with pytest.raises(ExceptionGroup) as ended:
+        await world.ended()
+    assert ended.group_contains(MappingChanged)
 
 
 async def test_a_home_that_is_away_stops_nothing_in_the_remote(world: World) -> None:

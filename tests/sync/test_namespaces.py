@@ -10,11 +10,13 @@ import pytest
 from sync.controller import Waiting
 from sync.informer import Informer
 from sync.kube.client import KubeClient
-from sync.kube.resources import NAMESPACES, PODS, Object
+from sync.kube.resources import EVENTS, NAMESPACES, PODS, Object
 from sync.namespaces import Namespaces
 from sync.offer import slim_namespace
+from sync.owned import Owned
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import secret
+from tests.sync.records import MemoryRecord
 from tests.sync.watched import caught_up, watching
 from tests.sync.world import IDENTITY, THERE, World
 from translators import naming
@@ -32,7 +34,7 @@ def informer(client: KubeClient) -> Informer:
 @pytest.fixture
 def namespaces(client: KubeClient, informer: Informer) -> Namespaces:
     """Of the identity of `tests.sync.world`."""
-    return Namespaces(client, informer, IDENTITY)
+    return Namespaces(client, informer, IDENTITY, Owned(MemoryRecord(), informer, IDENTITY))
 
 
 def foreign(name: str = THERE, **annotations: str) -> Object:
@@ -140,7 +142,8 @@ async def test_pods_of_a_foreign_namespace_wait_say_so_once_and_come_when_it_is_
     world.pod("b")
     await world.told("RemoteClash")
     await world.settle(waiting=True)
-    assert len(await world.told("RemoteClash")) == 2
+    # The last Event can still be on its way.
+    await world.home.until(lambda: len(_told(world)) == 2)
     assert world.status("a")["reason"] == world.status("b")["reason"] == "RemoteClash"
     world.home.clear_log()
     await asyncio.sleep(0.05)
@@ -151,6 +154,10 @@ async def test_pods_of_a_foreign_namespace_wait_say_so_once_and_come_when_it_is_
     assert world.there("a")
     assert world.there("b")
     assert "reason" not in world.status("a") or world.status("a")["reason"] != "RemoteClash"
+
+
+def _told(world: World) -> list[Object]:
+    return [it for it in world.home.objects(EVENTS) if it["reason"] == "RemoteClash"]
 
 
 def _held() -> Object:

@@ -150,6 +150,7 @@ async def other(lived: World) -> AsyncIterator[World]:
     async with World(lived.home, lived.remote) as made:
         made.identity = replace(IDENTITY, node="other")
         made.namespace_linger = 60.0
+        made.record.peers, lived.record.peers = [lived.record], [made.record]
         yield made
 
 

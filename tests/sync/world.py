@@ -20,6 +20,7 @@ from sync.workqueue import WorkQueue
 from tests import objects
 from tests.fakeapi import FakeApi
 from tests.fakeapi.credentials import access_to
+from tests.sync.records import MemoryRecord
 from tests.sync.watched import caught_up
 from translators import naming
 from translators.naming import Identity
@@ -27,7 +28,7 @@ from translators.policy import HostPort, Policy
 
 NODE = "virtual"
 ADDRESS = "192.0.2.7"
-IDENTITY = Identity(home_id=naming.home_id("some uid"), home_name="h", node=NODE)
+IDENTITY = Identity(home_id=naming.home_id("some uid"), home_name="h", node=NODE, accepted=("*",))
 #: What home's namespace ``default`` is in the remote.
 THERE = "default-h"
 
@@ -46,6 +47,7 @@ class World:
             service_accounts="none",
             home_api=HostPort("192.0.2.1", 6443),
         )
+        self.record = MemoryRecord()
         self.namespace_linger = 60.0
         self.copy_linger = 0.0
         self.listeners: Listeners | None = None
@@ -100,6 +102,7 @@ class World:
             home,
             remote,
             policy=replace(self.policy, identity=self.identity),
+            record=self.record,
             now=lambda: self.now,
             namespace_linger=self.namespace_linger,
             copy_linger=self.copy_linger,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given
@@ -198,9 +199,36 @@ def test_whose_an_object_is(remote: Object, owned: bool, nodes_own: bool) -> Non
     ids=["any home", "by its name", "by its identity", "another home", "none"],
 )
 def test_a_namespace_is_handed_over_by_an_annotation(value: str | None, accepted: bool) -> None:
-    namespace = {"metadata": {"annotations": {"cluster-bridge.io/accepts-home": value}}}
+    meta = {"name": "team-a", "annotations": {"cluster-bridge.io/accepts-home": value}}
+    identity = replace(_identity, accepted=("team-*",))
+    assert naming.accepts({"metadata": meta}, identity) is accepted
 
-    assert naming.accepts(namespace, _identity) is accepted
+
+@pytest.mark.parametrize(
+    ("names", "accepted"),
+    [
+        ((), False),
+        (("shop",), True),
+        (("sho",), False),
+        (("other", "s*"), True),
+        (("?hop",), True),
+        (("SHOP",), False),
+    ],
+)
+def test_a_namespace_that_is_handed_over_is_used_where_home_accepts_its_name(
+    names: tuple[str, ...], accepted: bool
+) -> None:
+    meta = {"name": "shop", "annotations": {"cluster-bridge.io/accepts-home": "*"}}
+    identity = replace(_identity, accepted=names)
+    assert naming.accepts({"metadata": meta}, identity) is accepted
+    said = naming.refusal({"metadata": meta}, identity)
+    assert accepted or "--accept-namespaces shop" in said
+
+
+def test_a_refusal_names_what_both_sides_have_to_do() -> None:
+    said = naming.refusal({"metadata": {"name": "shop"}}, _identity)
+    assert "kubectl annotate namespace shop cluster-bridge.io/accepts-home=berlin" in said
+    assert "--accept-namespaces shop" in said
 
 
 def test_a_namespace_of_ours_is_accepted() -> None:

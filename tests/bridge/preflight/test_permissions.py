@@ -268,6 +268,7 @@ async def lives(world: World) -> None:
     world.home.put(slice_of("web", "web-1"))
     world.pod("a", uses=["cm/conf", "secret/key"], labels={"app": "web"})
     world.pod("lost")
+    world.pod("brief", "empty")
     await world.remote.until(lambda: world.there("a") and world.there("lost"))
     world.runs("a")
     await world.home.until(lambda: world.status("a").get("phase") == "Running")
@@ -294,6 +295,8 @@ async def ends(world: World) -> None:
     """What `lives` made goes again."""
     world.home.remove(SERVICES, "web", "default")
     world.home.remove(PODS, "lost", "default")
+    await world.remote.until(lambda: world.remote.find(NAMESPACES, "empty-h"))
+    world.home.remove(PODS, "brief", "empty")
     await world.remote.until(lambda: world.there("lost") is None)
     world.home.delete(PODS, "a", "default")
     await world.remote.until(lambda: "deletionTimestamp" in (world.there("a") or {})["metadata"])
@@ -303,21 +306,14 @@ async def ends(world: World) -> None:
         await world.remote.until(lambda kind=kind: not _copies(world, kind))  # type: ignore[misc]
 
 
-def left_behind(world: World) -> None:
-    """A namespace of ours that nobody needs, in a remote that names no kinds to look at."""
+def names_no_kinds(remote: FakeApi) -> None:
+    """A remote in which a namespace that nobody needs holds nothing."""
 
     async def nothing(_: web.Request) -> web.Response:
         return web.json_response({})
 
     for path in ("/apis", "/api/v1"):
-        world.remote.route("GET", path, nothing)
-    kube_system = world.home.get(NAMESPACES, "kube-system")
-    meta = {
-        "name": "empty-h",
-        "labels": {naming.LABEL_HOME: naming.home_id(str(kube_system["metadata"]["uid"]))},
-        "annotations": {naming.ANNOTATION_HOME_NAMESPACE: "empty"},
-    }
-    world.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+        remote.route("GET", path, nothing)
 
 
 def _copies(world: World, kind: Resource) -> list[Object]:
@@ -351,10 +347,15 @@ async def test_the_tables_are_what_the_bridge_asks_of_the_api_servers(
 ) -> None:
     """Every request of a join is covered by a right, and every right is used by a request."""
     world = World(two.home, two.remote)
+    names_no_kinds(two.remote)
     await clashes_and_life(two, world)
     two.home.update(NODES, NODE, {"metadata": {"labels": {"type": None}}})
-    left_behind(world)
-    settings = two.but(namespace_linger=0.0, serving="csr", cert_dir=tmp_path / "serving")
+    settings = two.but(
+        namespace_linger=0.0,
+        accept_namespaces=("*",),
+        serving="csr",
+        cert_dir=tmp_path / "serving",
+    )
     async with joined(two, settings):  # meets its own Node, and tells once more what is in the way
         await two.home.until(lambda: two.home.requests("PATCH", "*/events/*"))
         await two.remote.until(lambda: not two.remote.find(NAMESPACES, "empty-h"))
@@ -386,7 +387,7 @@ async def test_the_tables_are_what_the_bridge_asks_of_the_api_servers(
 async def clashes_and_life(two: Clusters, world: World) -> None:
     """A first join, with everything that can happen in one."""
     # Copies go with their pods.
-    async with joined(two, two.but(namespace_linger=0.0)) as run:
+    async with joined(two, two.but(namespace_linger=0.0, accept_namespaces=("*",))) as run:
         await clashes(world)
         await lives(world)
         await is_looked_into(run, two.remote)

@@ -1,0 +1,52 @@
+"""A tenant of the remote who pretends: namespaces and objects with all that the bridge writes on
+its own, made by somebody else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from e2e.clusters.model import Cluster
+from e2e.conftest import Bridged
+from e2e.kubectl import Json, get_one
+
+_DOMAIN = "cluster-bridge.io"
+
+
+def home_id(home: Cluster) -> str:
+    """What the labels of the bridge call home: everybody in the remote can read it there."""
+    uid = get_one(home, "namespace", "kube-system")["metadata"]["uid"]
+    return hashlib.sha256(uid.encode()).hexdigest()[:16]
+
+
+def owner_labels(bridged: Bridged) -> Json:
+    """The labels of what the bridge makes."""
+    return {f"{_DOMAIN}/home": home_id(bridged.home), f"{_DOMAIN}/node": bridged.node}
+
+
+def origin(bridged: Bridged, name: str, uid: str = "guessed") -> Json:
+    """The annotations of what the bridge makes."""
+    return {
+        f"{_DOMAIN}/home-namespace": bridged.namespace,
+        f"{_DOMAIN}/home-name": name,
+        f"{_DOMAIN}/home-uid": uid,
+    }
+
+
+@contextmanager
+def namespace(bridged: Bridged, name: str, *, forged: bool, accepts: str = "") -> Iterator[str]:
+    """A namespace of a tenant of the remote; ``forged``: it looks like the bridge's own."""
+    meta: Json = {"name": name, "labels": {}, "annotations": {}}
+    if forged:
+        meta["labels"] = owner_labels(bridged)
+        meta["annotations"] = {f"{_DOMAIN}/home-namespace": bridged.namespace}
+    if accepts:
+        meta["annotations"][f"{_DOMAIN}/accepts-home"] = accepts
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": meta}
+    bridged.remote.kubectl("create", "-f", "-", input=json.dumps(body))
+    try:
+        yield name
+    finally:
+        bridged.remote.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")

@@ -1,0 +1,129 @@
+"""Which namespaces of the remote the bridge uses: those that it created, by the record at home, and
+those that both sides agreed on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from e2e import tenants
+from e2e.conftest import Bridged
+from e2e.kubectl import Json, get, get_one, wait_for
+from e2e.workloads import pod, secret, shell
+
+_LEASE = ("lease", "namespaces.cluster-bridge.io")
+
+
+def _status(bridged: Bridged, name: str) -> Json:
+    status: Json = get_one(bridged.home, "pod", name, namespace=bridged.namespace)["status"]
+    return status
+
+
+def _recorded(bridged: Bridged) -> str | None:
+    """What home has recorded for the node; None where it has nothing."""
+    found = bridged.home.kubectl(
+        *("get", *_LEASE, "-n", "kube-node-lease", "-o", "json", "--ignore-not-found")
+    ).stdout
+    annotations = json.loads(found or "{}").get("metadata", {}).get("annotations", {})
+    text: str | None = annotations.get(f"namespaces.cluster-bridge.io/{bridged.node}")
+    return text
+
+
+def test_nothing_of_home_arrives_in_a_namespace_that_a_tenant_prepared(bridged: Bridged) -> None:
+    """With the mapped name, labels of the bridge and `accepts-home: *`, it is not used before home
+    accepts it: no Secret, no token, no pod."""
+    env = [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "key", "key": "KEY"}}}]
+    with tenants.namespace(bridged, bridged.remote_namespace, forged=True, accepts="*") as there:
+        labels = {**tenants.owner_labels(bridged)}
+        meta = {"name": "key", "labels": labels, "annotations": tenants.origin(bridged, "key")}
+        bait = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": {"KEY": "x"}}
+        bridged.remote.kubectl("create", "-n", there, "-f", "-", input=json.dumps(bait))
+        before = get(bridged.remote, "secrets", namespace=there)
+
+        bridged.apply(secret("key", {"KEY": "canary"}))
+        bridged.apply(pod(bridged.node, "victim", containers=[shell("main", "sleep 1d", env=env)]))
+        wait_for(
+            lambda: _status(bridged, "victim").get("reason") == "RemoteClash",
+            "the pod waits, and says that the namespace is not used",
+        )
+        assert f"--accept-namespaces {there}" in _status(bridged, "victim")["message"]
+        assert bridged.remote_pods() == []
+        assert get(bridged.remote, "secrets", namespace=there) == before
+
+        bridged.bridge.stop()
+        bridged.bridge.args = (*bridged.bridge.args, "--accept-namespaces", f"{there[:-1]}*")
+        bridged.bridge.start()
+        bridged.kubectl("wait", "--for=condition=Ready", "pod/victim", "--timeout=90s")
+        bridged.kubectl("delete", "pod", "victim", "--timeout=60s")
+
+
+def test_a_copied_pod_in_a_tenants_namespace_stops_no_restart(bridged: Bridged) -> None:
+    """A pod with the bridge's labels, in a namespace with them, too."""
+    bridged.apply(pod(bridged.node, "ours"))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/ours", "--timeout=90s")
+    [ours] = bridged.home_pods()
+    with tenants.namespace(bridged, f"tenant-{bridged.namespace}", forged=True) as there:
+        meta = {"name": "ours", "labels": tenants.owner_labels(bridged)}
+        meta["annotations"] = tenants.origin(bridged, "ours", ours["metadata"]["uid"])
+        spec = {"containers": [shell("main", "sleep 1d")], "terminationGracePeriodSeconds": 1}
+        copied = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+        bridged.remote.kubectl("create", "-n", there, "-f", "-", input=json.dumps(copied))
+        for end in (bridged.bridge.stop, bridged.bridge.kill):
+            end()
+            bridged.bridge.start()
+        bridged.apply(pod(bridged.node, "later"))
+        bridged.kubectl("wait", "--for=condition=Ready", "pod/later", "--timeout=90s")
+        assert get_one(bridged.remote, "pod", "ours", namespace=there)
+        bridged.kubectl("delete", "pod", "--all", "--timeout=60s")
+
+
+@pytest.mark.join("--namespace-linger=600")
+def test_namespaces_that_the_bridge_created_are_known_after_a_crash(bridged: Bridged) -> None:
+    """By the record at home; where that was deleted, by their labels, once, which is logged."""
+    wait_for(lambda: _recorded(bridged) == "", "the node has a record, of nothing yet")
+    bridged.apply(pod(bridged.node, "first"))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/first", "--timeout=90s")
+    before = wait_for(lambda: _recorded(bridged), "the namespace is recorded")
+    bridged.bridge.kill()
+    bridged.bridge.start()
+    bridged.apply(pod(bridged.node, "second"))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/second", "--timeout=90s")
+    assert _recorded(bridged) == before
+
+    # Somebody deletes the record while no bridge runs; the node is not new.
+    bridged.bridge.kill()
+    bridged.home.kubectl("delete", *_LEASE, "-n", "kube-node-lease")
+    bridged.bridge.start()
+    bridged.bridge.says("are taken for its own")
+    bridged.apply(pod(bridged.node, "third"))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/third", "--timeout=90s")
+    recorded = wait_for(lambda: _recorded(bridged), "it is recorded again")
+    assert set(before.split(",")) <= set(recorded.split(","))
+    bridged.kubectl("delete", "pod", "--all", "--timeout=60s")
+
+
+def test_a_node_that_leaves_removes_its_record(bridged: Bridged) -> None:
+    """But for namespaces that stay, since something of others is in them: the next join knows
+    them."""
+    from e2e import bridge as command
+
+    bridged.apply(pod(bridged.node, "first"))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/first", "--timeout=90s")
+    namespace = bridged.remote_namespace
+    bridged.remote.kubectl("-n", namespace, "create", "configmap", "theirs")
+    leave = ("leave", "--name", bridged.node, "--yes")
+    try:
+        bridged.bridge.stop()
+        left = command.run(*leave, home=bridged.home)
+        assert left.returncode == 0, left.stderr
+        assert _recorded(bridged)
+        bridged.bridge.start()
+        bridged.apply(pod(bridged.node, "second"))
+        bridged.kubectl("wait", "--for=condition=Ready", "pod/second", "--timeout=90s")
+    finally:
+        bridged.remote.kubectl("-n", namespace, "delete", "configmap", "theirs")
+    bridged.bridge.stop()
+    left = command.run(*leave, home=bridged.home)
+    assert left.returncode == 0, left.stderr
+    assert _recorded(bridged) is None

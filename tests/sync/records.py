@@ -1,0 +1,33 @@
+"""What home records of the namespaces that it made, kept in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from sync.owned import Recorded
+
+
+class MemoryRecord:
+    """The record of one virtual node; it outlives the engines that use it."""
+
+    def __init__(self, *, fresh: bool = False) -> None:
+        self.own: frozenset[str] | None = None
+        self.others: frozenset[str] = frozenset()
+        self.fresh = fresh
+        self.peers: list[MemoryRecord] = []
+        """Those of other virtual nodes of the home."""
+        self.seconds = 0.002
+        """How long a write takes."""
+        self.writes = 0
+
+    async def read(self) -> Recorded:
+        """What was written last."""
+        others = self.others.union(*(it.own or () for it in self.peers))
+        return Recorded(self.own, others, self.fresh)
+
+    async def write(self, entries: Collection[str]) -> None:
+        """Replaces it."""
+        await asyncio.sleep(self.seconds)
+        self.own = frozenset(entries)
+        self.writes += 1
