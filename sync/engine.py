@@ -21,11 +21,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from sync import podplan
+from sync import indices
 from sync.callbacks import Callbacks
 from sync.controller import Controller
 from sync.eventmirror import EventMirror
@@ -44,7 +44,7 @@ from sync.kube.resources import (
     SERVICES,
     Resource,
 )
-from sync.mirror import RESOURCES, Mirror, MirrorKey, copies_selector, reference_keys
+from sync.mirror import RESOURCES, Mirror, MirrorKey, copies_selector
 from sync.namespaces import Namespaces
 from sync.offer import NOT_ENDED, Offer, slim_namespace, slim_pod
 from sync.owned import Owned, Record
@@ -58,9 +58,9 @@ from sync.store import Key
 from sync.tokens import Tokens
 from sync.unplaced import Unplaced
 from sync.unused import Unused
-from translators import naming, references, relayback
+from translators import naming, references
 from translators.capacity import NO_LIMITS, Limits
-from translators.naming import Identity, Origin
+from translators.naming import Origin
 from translators.policy import Policy
 from translators.types import HomeNamespace, Object, name_of, namespace_of, uid_of
 
@@ -112,8 +112,8 @@ class Engine:
             PODS,
             fields=f"spec.nodeName={identity.node}",
             indexers={
-                "namespace": functools.partial(_namespaces, policy),
-                "reference": functools.partial(_home_references, policy),
+                "namespace": functools.partial(indices.namespaces, policy),
+                "reference": functools.partial(indices.home_references, policy),
             },
             indexed=("spec", "metadata.ownerReferences"),
             pool=pool,
@@ -123,9 +123,9 @@ class Engine:
             PODS,
             labels=owned,
             indexers={
-                "namespace": functools.partial(_origins, identity),
-                "reference": functools.partial(_remote_references, identity),
-                "relay": _relayed,
+                "namespace": functools.partial(indices.origins, identity),
+                "reference": functools.partial(indices.remote_references, identity),
+                "relay": indices.relayed,
             },
             indexed=("metadata.annotations", *references.PARTS),
             pool=pool,
@@ -163,7 +163,10 @@ class Engine:
                 remote,
                 kind,
                 labels=copies_selector(kind, owned),
-                indexers={"origin": functools.partial(_origins, identity), "relay": _relayed},
+                indexers={
+                    "origin": functools.partial(indices.origins, identity),
+                    "relay": indices.relayed,
+                },
                 indexed=("metadata.annotations",),
             )
             for kind in RESOURCES
@@ -464,34 +467,3 @@ class Engine:
     def _recovered(self, informer: Informer) -> None:
         if informer.error is None:
             self.hurry()
-
-
-# -- indices -------------------------------------------------------------------------------
-# Nothing is watched or copied for pods that are not run.
-
-
-def _namespaces(policy: Policy, home: Object) -> Iterable[Hashable]:
-    return (namespace_of(home),) if podplan.may_run(home, policy) else ()
-
-
-def _home_references(policy: Policy, home: Object) -> Iterable[Hashable]:
-    if not podplan.may_run(home, policy):
-        return ()
-    return reference_keys(home, HomeNamespace(namespace_of(home)))
-
-
-def _origins(identity: Identity, remote: Object) -> Iterable[Hashable]:
-    origin = naming.origin(remote)
-    in_place = origin is not None and naming.is_in_place(remote, identity)
-    return (origin.namespace,) if origin is not None and in_place else ()
-
-
-def _relayed(remote: Object) -> Iterable[Hashable]:
-    home = relayback.home_of(remote)
-    return () if home is None else (home,)
-
-
-def _remote_references(identity: Identity, remote: Object) -> Iterator[Hashable]:
-    origin = naming.origin(remote)
-    if origin is not None and naming.is_in_place(remote, identity):
-        yield from reference_keys(remote, origin.namespace)

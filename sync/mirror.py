@@ -23,11 +23,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from sync import defects
+from sync import copykinds, defects
 from sync.about import about
 from sync.controller import Controller, Waiting
 from sync.events import EventRecorder
@@ -39,8 +38,7 @@ from sync.namespaces import Namespaces
 from sync.scopes import Scopes
 from sync.store import Key
 from sync.unresolved import Unresolved
-from translators import configmap, endpointslice, naming, secret, service, serviceaccount
-from translators.diff import merge_patch
+from translators import endpointslice, naming, service, serviceaccount
 from translators.naming import Identity
 from translators.references import Reference, references
 from translators.types import (
@@ -48,7 +46,6 @@ from translators.types import (
     Object,
     RemoteNamespace,
     is_deleting,
-    metadata,
     name_of,
     namespace_of,
     uid_of,
@@ -59,9 +56,6 @@ changes = logging.getLogger("cluster-bridge.changes")
 
 #: Copies written at once.
 WORKERS = 16
-
-#: Maps that are to be the same on both sides, keys that were removed included.
-_EXACT = frozenset({"annotations", "labels", "data", "binaryData", "selector"})
 
 
 class MirrorKey(NamedTuple):
@@ -75,33 +69,13 @@ class MirrorKey(NamedTuple):
         return f"{self.resource.kind} {self.namespace}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    to_remote: Callable[[Object, Identity], Object]
-    may_leave: Callable[[Object, Identity], bool]
-    remote_name: Callable[[str, Identity], str] = lambda name, _: name
-    selector: str = ""
-    """What tells copies from other objects that have our labels too."""
-
-
-_KINDS: dict[Resource, _Kind] = {
-    CONFIG_MAPS: _Kind(configmap.to_remote, lambda *_: True),
-    SECRETS: _Kind(secret.to_remote, lambda home, _: secret.is_copied(home)),
-    SERVICES: _Kind(service.to_remote, lambda home, _: service.is_copied(home)),
-    ENDPOINT_SLICES: _Kind(
-        endpointslice.to_remote,
-        endpointslice.has_endpoints,
-        remote_name=endpointslice.remote_name,
-        selector=endpointslice.SELECTOR,
-    ),
-}
-RESOURCES = tuple(_KINDS)
+RESOURCES = tuple(copykinds.KINDS)
 _BY_KIND = {resource.kind: resource for resource in RESOURCES}
 
 
 def copies_selector(resource: Resource, labels: str) -> str:
     """The label selector of our copies of a kind that have these labels."""
-    return ",".join(part for part in (labels, _KINDS[resource].selector) if part)
+    return ",".join(part for part in (labels, copykinds.KINDS[resource].selector) if part)
 
 
 def reference_keys(pod: Object, namespace: HomeNamespace) -> Iterator[MirrorKey]:
@@ -297,7 +271,7 @@ class Mirror:
         if copy is None:
             await self._create(key, home, namespace)
             return
-        patch = self._patch(key, home, copy)
+        patch = copykinds.patch(key.resource, home, copy, self._identity)
         if not patch or is_deleting(copy):
             return  # A deletion's end is an event that brings the key back.
         name = name_of(copy)
@@ -315,7 +289,7 @@ class Mirror:
         changes.info("%s updated in the remote", key, extra=_about(key))
 
     async def _create(self, key: MirrorKey, home: Object, namespace: RemoteNamespace) -> None:
-        desired = _KINDS[key.resource].to_remote(home, self._identity)
+        desired = copykinds.KINDS[key.resource].to_remote(home, self._identity)
         try:
             made = await self._client.create(key.resource, desired, namespace=namespace)
         except AlreadyExists:
@@ -356,7 +330,7 @@ class Mirror:
         if scope is None or key.resource not in scope.informers:
             return None
         home = scope.informers[key.resource].store.get(Key(key.namespace, key.name))
-        if home is None or not _KINDS[key.resource].may_leave(home, self._identity):
+        if home is None or not copykinds.KINDS[key.resource].may_leave(home, self._identity):
             return None
         if key.resource is ENDPOINT_SLICES and not (
             self._endpoints and self._serves(key.namespace, home)
@@ -390,7 +364,7 @@ class Mirror:
 
     def _copy(self, key: MirrorKey) -> Object | None:
         namespace = self._identity.remote_namespace(key.namespace)
-        name = _KINDS[key.resource].remote_name(key.name, self._identity)
+        name = copykinds.KINDS[key.resource].remote_name(key.name, self._identity)
         copy = self._copies[key.resource].store.get(Key(namespace, name))
         if copy is None or not self._is_of(copy, key):
             return None
@@ -408,24 +382,11 @@ class Mirror:
         home, copy = self._original(key), self._copy(key)
         if home is None:
             return copy is None
-        return copy is not None and not is_deleting(copy) and not self._patch(key, home, copy)
-
-    def _patch(self, key: MirrorKey, home: Object, copy: Object) -> Object:
-        """What the copy lacks. Several virtual nodes of one home can share it; the node's label
-        stays that of the one who made it, or they would take it from each other for ever."""
-        desired = _KINDS[key.resource].to_remote(home, self._identity)
-        if key.resource is SERVICES:
-            desired["spec"] = {**dict.fromkeys(service.OPTIONAL), **desired["spec"]}
-        labels = desired["metadata"]["labels"]
-        labels[naming.LABEL_NODE] = (metadata(copy).get("labels") or {}).get(
-            naming.LABEL_NODE, labels[naming.LABEL_NODE]
+        return (
+            copy is not None
+            and not is_deleting(copy)
+            and not copykinds.patch(key.resource, home, copy, self._identity)
         )
-        for field in ("labels", "annotations"):
-            present = metadata(copy).get(field) or {}
-            theirs = {k: v for k, v in present.items() if naming.set_by_remote(k)}
-            desired["metadata"][field] = {**theirs, **desired["metadata"][field]}
-        patch: Object = merge_patch(copy, desired, exact=_EXACT)
-        return patch
 
     def _is_used(self, key: MirrorKey) -> bool:
         """Whether a pod on this node refers to the home object, or may use it by name."""

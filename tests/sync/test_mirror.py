@@ -317,3 +317,15 @@ async def test_a_copy_whose_answer_was_lost_is_taken_for_what_it_is(world: World
 
 def _named(name: str, labels: dict[str, str]) -> Object:
     return {"name": name, "labels": labels}
+
+
+async def test_a_clash_is_forgotten_with_the_home_object(world: World) -> None:
+    world.home.put(config_map("conf"))
+    await with_pod(world)
+    world.remote.put(config_map("conf", THERE))
+    world.pod("b", uses=["cm/conf"])
+    await world.settle(waiting=True)
+    assert world.engine.mirror._clashes
+    world.home.remove(CONFIG_MAPS, "conf", "default")
+    await world.settle(waiting=True)
+    assert not world.engine.mirror._clashes
