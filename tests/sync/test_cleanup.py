@@ -16,6 +16,7 @@ from sync.kube.resources import (
     POD_METRICS,
     PODS,
     SECRETS,
+    SERVICES,
     Object,
     Resource,
 )
@@ -115,6 +116,27 @@ async def test_a_copy_that_another_virtual_node_uses_is_left_to_it(
     api.put(ours(using("mine", "mine")))
     found = await inventory(client, IDENTITY)
     assert [copy["metadata"]["name"] for _, copy in found.copies] == ["mine"]
+
+
+async def test_shared_copies_name_their_user_and_can_be_handed_over(
+    api: FakeApi, client: KubeClient
+) -> None:
+    service: Object = {"apiVersion": "v1", "kind": "Service", "spec": {"ports": [{"port": 80}]}}
+    api.put(ours({**service, "metadata": {"name": "web", "namespace": THERE}}))
+    api.put(ours(config_map("shared", THERE)))
+    api.put(ours(using("theirs", "shared"), node="other"))
+    found = await inventory(client, IDENTITY)
+    assert [(it.resource, it.copy["metadata"]["name"], it.user) for it in found.shared] == [
+        (CONFIG_MAPS, "shared", "other"),
+        (SERVICES, "web", "other"),
+    ]
+    # One of them is another object by now.
+    api.remove(CONFIG_MAPS, "shared", THERE)
+    foreign = api.put(config_map("shared", THERE))
+    await cleanup.hand_over(client, found.shared)
+    labels = api.get(SERVICES, "web", THERE)["metadata"]["labels"]
+    assert labels[naming.LABEL_NODE] == "other"
+    assert api.get(CONFIG_MAPS, "shared", THERE) == foreign
 
 
 async def test_what_a_node_that_is_no_more_left_to_this_one_is_this_ones(
