@@ -31,7 +31,9 @@ def test_impersonated_user_without_permissions_is_refused(
     home: Cluster, remote: Cluster, tmp_path: Path, node_name: str
 ) -> None:
     """Though the credential itself is an administrator's."""
-    path = _impersonating(remote, tmp_path / "config", {"as": "nobody", "as-groups": ["nothing"]})
+    path = _impersonating(
+        remote, tmp_path / "config", {"as": "nobody", "as-groups": ["system:authenticated"]}
+    )
     done = bridge_command.run("join", "--kubeconfig", path, *usual_options(node_name), home=home)
     assert done.returncode != 0
     assert "remote" in done.stderr

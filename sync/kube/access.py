@@ -89,7 +89,7 @@ class Access:
         self.proving = asyncio.Lock()
         """Held by who asks."""
         self.renewed: Callbacks[[]] = Callbacks(f"{side}: credentials read again")
-        """Called when the credential was read again: what failed may work now."""
+        """Called when another credential was read: what failed may work now."""
         self._looked = 0.0
         self._rechecked = -RECHECK_INTERVAL
         self._complaint = ""
@@ -210,16 +210,27 @@ class Access:
                 log.log(level, "the changed credentials cannot be read: %s", error)
 
     async def _load_again(self) -> None:
-        server, authorities = self.server, self._authorities
+        place, credential = self._place(), self._credential()
         await self._load()
         self._complaint = ""
         self.generation += 1
         if self.generation == 1:
             return
-        if (server, authorities) != (self.server, self._authorities):
-            log.info("%s: the address or the CA has changed: %s", self.side, self.server)
+        if place != self._place():
+            said = "%s: the address, the CA or the proxy has changed; the server is %s"
+            log.info(said, self.side, self.server)
             self.unproved = self.cluster_uid is not None
-        self.renewed()
+        if place != self._place() or credential != self._credential():
+            self.renewed()
+
+    def _place(self) -> tuple[object, ...]:
+        """What decides which cluster answers."""
+        trust = (self._authorities, self.server_hostname, self.is_verified)
+        return self.server, *trust, self.proxy
+
+    def _credential(self) -> tuple[object, ...]:
+        """What decides whether it accepts us."""
+        return self._authorization, self.client_certificate, self.impersonation
 
     async def _load(self) -> None:
         if self._is_in_cluster():

@@ -277,3 +277,15 @@ async def test_kubeconfig_that_is_missing_for_a_moment_is_not_the_pods_account(
         await access.renew(access.generation)
     assert not access.in_cluster
     assert access.server == cluster.api.url
+
+
+async def test_listeners_hear_only_of_credentials_that_differ(cluster: Cluster) -> None:
+    """A refused credential is read again every few seconds, and all watches would try at once."""
+    access = await load(cluster.tell({"token": "a"}), side="remote")
+    heard: list[str] = []
+    access.renewed.add(lambda: heard.append("renewed"))
+    assert await access.renew(access.generation)
+    assert heard == []
+    cluster.tell({"token": "b"})
+    assert await access.renew(access.generation)
+    assert heard == ["renewed"]
