@@ -80,10 +80,12 @@ def remote(
     image: str = "busybox:1",
     waits: bool = False,
     held: bool = False,
+    deadline: int | None = None,
 ) -> Object:
     """A remote pod that stands for the home pod with UID ``of``. ``waits``: the remote's scheduler
     finds no node for it. ``held``: it was not let go (`translators.once`)."""
-    meta = pod.pod_metadata(home(uid=of, image=image), IDENTITY)
+    stood_for = home(uid=of, image=image, deadline=deadline)
+    meta = pod.pod_metadata(stood_for, IDENTITY)
     meta |= {"uid": uid, "resourceVersion": VERSION}
     if deleting is not None:
         meta |= {"deletionTimestamp": _TIME, "deletionGracePeriodSeconds": deleting}
@@ -91,6 +93,8 @@ def remote(
     if phase != "Pending":
         status |= {"startTime": _TIME, "hostIP": "192.168.7.12", "podIP": "10.244.3.17"}
     spec: Object = {"containers": [{"name": "main", "image": image}]}
+    if deadline is not None:
+        spec["activeDeadlineSeconds"] = deadline
     if waits:
         condition = {
             **_NO_NODE,

@@ -112,13 +112,8 @@ _TABLE: dict[str, tuple[State, list[Any]]] = {
     ),
     "one that does not wait is not": (State(home(deadline=600), None), _CREATE),
     "a wait begins with the status that shows it": (
-        State(home(deadline=200), remote(phase="Pending", waits=True)),
-        [
-            _STATUS,
-            Update(REMOTE_UID, {"spec": {"activeDeadlineSeconds": 200}}),
-            Later(200),
-            Later(300),
-        ],
+        State(home(deadline=200), remote(phase="Pending", waits=True, deadline=200)),
+        [_STATUS, Later(200), Later(300)],
     ),
     "and has failed then": (
         State(home(refused=LATELY, deadline=200), None),
@@ -129,12 +124,12 @@ _TABLE: dict[str, tuple[State, list[Any]]] = {
         [("status", "Failed", "DeadlineExceeded"), Delete(REMOTE_UID, None)],
     ),
     "until which it is waited for": (
-        State(home(waits=LATELY, deadline=250), remote(phase="Pending", waits=True)),
-        [Update(REMOTE_UID, {"spec": {"activeDeadlineSeconds": 250}}), Later(10), Later(60)],
+        State(home(waits=LATELY, deadline=250), remote(phase="Pending", waits=True, deadline=250)),
+        [Later(10), Later(60)],
     ),
     "a deadline of a pod that is on a node is its kubelet's": (
-        State(home(waits=LATELY, deadline=200), remote()),
-        [_RUNNING, Update(REMOTE_UID, {"spec": {"activeDeadlineSeconds": 200}})],
+        State(home(waits=LATELY, deadline=200), remote(deadline=200)),
+        [_RUNNING],
     ),
     "one that must not run twice is marked before it is let go": (
         State(home(policy="Never"), remote(phase="Pending", held=True)),

@@ -127,7 +127,7 @@ async def test_container_that_runs_once_is_not_started_again_with_a_lost_pod(
     await world.settle()
     world.remote.remove(PODS, "a", THERE)
     await world.settle()
-    assert creates(world) == 1
+    assert world.there() is None
     assert (world.status()["phase"], world.status()["reason"]) == ("Failed", "RemotePodLost")
 
 
