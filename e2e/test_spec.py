@@ -75,6 +75,9 @@ def test_a_pod_with_much_in_its_spec_runs_as_at_home(bridged: Bridged) -> None:
     assert [s["name"] for s in status["initContainerStatuses"]] == ["first", "sidecar"]
     assert status["initContainerStatuses"][1]["started"] is True
 
+    lost = [it for it in _events(bridged, "FieldDropped") if "did not keep" in it["message"]]
+    assert lost == [], "the API server's own defaults and changes are no lost fields"
+
     _exec(bridged, "rm /common/ready")
     wait_for(lambda: not is_ready(_home(bridged, "rich")), "the readiness probe fails at home")
     _exec(bridged, "touch /common/ready; rm /common/alive")

@@ -1,7 +1,8 @@
 """Carries changes of a home pod to its remote pod, each on the path that takes it.
 
 - An ephemeral container is sent when the ConfigMaps and Secrets that it refers to are there. One
-  that refers to a reserved name is rejected with an Event, once.
+  that refers to a reserved name is rejected with an Event, once. Fields of it that the remote's API
+  server drops are an Event (`translators.retained`).
 - A refusal is told once, as an Event, and raised: the caller tries again. Of a resize the next plan
   makes a condition, too (`translators.podresize`).
 - A resize that was made is recorded at the remote pod, so that it is not sent again.
@@ -29,7 +30,7 @@ from sync.mirror import Mirror
 from sync.podplan import Update
 from sync.scopes import Scopes
 from sync.store import Key
-from translators import absent, pod, podresize, references
+from translators import absent, pod, podresize, references, retained
 from translators.podresize import Refusal
 from translators.podupdate import Subresource
 from translators.policy import Policy
@@ -98,6 +99,11 @@ class PodUpdates:
             raise
         self._refused.pop(path, None)
         self._remote_pods.observe(changed)
+        if update.subresource == "ephemeralcontainers" and (
+            dropped := retained.lost(update.patch, changed)
+        ):
+            # It runs already, and the API removes no ephemeral container.
+            self._events.warn(home, "FieldDropped", "; ".join(str(it.told) for it in dropped))
         if update.subresource == "resize":
             # Of what the remote's admission made of it, nothing is to be resized back.
             record = Update(update.uid, pod.resources_record(home))

@@ -223,7 +223,14 @@ def _escaped(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def _fault(name: str, what: str, side: Side, review: Callable[[random.Random], Review]) -> Fault:
+def _fault(
+    name: str,
+    what: str,
+    side: Side,
+    review: Callable[[random.Random], Review],
+    *,
+    short: bool = False,
+) -> Fault:
     return Fault(
         f"admission: {name}",
         what,
@@ -231,6 +238,7 @@ def _fault(name: str, what: str, side: Side, review: Callable[[random.Random], R
         partial(_reviewed, side=side, review=review),
         seconds=(5.0, 10.0),
         native=True,
+        short=short,
     )
 
 
@@ -252,6 +260,7 @@ FAULTS = (
         "a webhook of the remote changes the requests, labels and annotations of new pods",
         "remote",
         _changes_pods,
+        short=True,
     ),
     _fault(
         "statuses are changed at home",

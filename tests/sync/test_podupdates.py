@@ -54,6 +54,22 @@ async def test_an_ephemeral_container_comes_after_what_it_refers_to(world: World
     assert world.writes() == []
 
 
+async def test_fields_of_an_ephemeral_container_that_the_remote_drops_are_an_event(
+    world: World,
+) -> None:
+    await _running(world)
+
+    def drop(obj: Object) -> None:
+        for container in obj.get("spec", {}).get("ephemeralContainers") or ():
+            container.pop("securityContext", None)
+
+    world.remote.store.webhook = drop
+    debugger = {"name": "debugger", "image": "busybox:1", "securityContext": {"runAsUser": 7}}
+    world.home.update(PODS, "a", {"spec": {"ephemeralContainers": [debugger]}}, "default")
+    (event,) = await world.told("FieldDropped")
+    assert "spec.ephemeralContainers[debugger].securityContext" in event["message"]
+
+
 async def test_a_pod_that_has_one_when_it_is_made_gets_it_then(world: World) -> None:
     world.pod()
     world.home.update(PODS, "a", {"spec": {"ephemeralContainers": [_DEBUGGER]}}, "default")
