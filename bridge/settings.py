@@ -92,6 +92,9 @@ class RelaySettings:
     """What relay pods in the remote run, which bring connections from there; "" for none."""
     cidr: str | None = None
     """Addresses for pods behind headless Services, which home's machines lead here."""
+    listeners: int = 4096
+    """How many ports are listened on at once, in all; no option: it follows from how many files the
+    process may have open (`bridge.relay.room`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ def _serves(bridged: Bridged) -> None:
     bridged.kubectl("delete", "pod", name, "--wait=false")
 
 
-@pytest.mark.parametrize("how", ["kill -9", "SIGTERM"])
+@pytest.mark.parametrize("how", ["kill -9", "SIGTERM", "SIGHUP"])
 def test_the_second_takes_over_and_pods_run_on(bridged: Bridged, other: Second, how: str) -> None:
     """It writes what is new, and nothing twice; each remote pod was made once."""
     began = now()
@@ -85,9 +85,9 @@ def test_the_second_takes_over_and_pods_run_on(bridged: Bridged, other: Second, 
     time.sleep(2)
 
     ended = now()
-    if how == "SIGTERM":
+    if how != "kill -9":
         assert bridged.bridge.process is not None
-        bridged.bridge.signal(signal.SIGTERM)
+        bridged.bridge.signal(signal.Signals[how])
         bridged.bridge.ended()
     else:
         bridged.bridge.kill()

@@ -238,6 +238,7 @@ class Engine:
         self.relay_back = RelayBack(
             remote,
             carriers,
+            home=home,
             policy=policy,
             scopes=self._scopes,
             namespaces=namespaces,

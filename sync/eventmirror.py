@@ -22,10 +22,10 @@ import functools
 import logging
 from collections.abc import Callable
 
-import cachetools
 import orjson
 
 from sync.controller import Controller
+from sync.faircache import FairCache
 from sync.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
@@ -85,7 +85,7 @@ class EventMirror:
         self._namespaces: dict[HomeNamespace, _Namespace] = {}
         # By the remote pod's UID.
         self._pods: dict[str, Origin] = {}
-        self._former: cachetools.LRUCache[str, Origin] = cachetools.LRUCache(FORMER_MAX)
+        self._former: FairCache[str, Origin] = FairCache(FORMER_MAX)
         self.controller: Controller[Key] = Controller(
             "events", self._reconcile, workers=WORKERS, kind="Event"
         )
@@ -136,7 +136,7 @@ class EventMirror:
         uid = uid_of(pod)
         if new is None:
             self._pods.pop(uid, None)
-            self._former[uid] = origin
+            self._former.put(namespace_of(pod), uid, origin)
         elif uid not in self._pods:
             # The other watch may have been faster: its first events are there already.
             self._pods[uid] = origin

@@ -15,15 +15,14 @@ from __future__ import annotations
 
 import logging
 
-import cachetools
-
 from sync.controller import Waiting
+from sync.faircache import FairCache
 from sync.kube.client import KubeClient
 from sync.kube.errors import BadRequest
 from sync.kube.resources import PODS
 from translators import retained
 from translators.spec import Dropped
-from translators.types import Object, name_of, uid_of
+from translators.types import Object, name_of, namespace_of, uid_of
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +38,7 @@ class PodCreation:
     def __init__(self, client: KubeClient) -> None:
         self._client = client
         # UIDs of home pods that were refused.
-        self._refused: cachetools.LRUCache[str, bool] = cachetools.LRUCache(REMEMBERED_MAX)
+        self._refused: FairCache[str, bool] = FairCache(REMEMBERED_MAX)
 
     async def prove(self, home: Object, sent: Object, *, namespace: str) -> None:
         """Raises Waiting where a dry run shows that the pod would lose what restricts it. Asks for
@@ -68,10 +67,10 @@ class PodCreation:
     def _refuse(self, home: Object, missing: list[retained.Lost]) -> None:
         restricting = [it.at for it in missing if it.restricts]
         if restricting:
-            self._refused[uid_of(home)] = True
+            self._refused.put(namespace_of(home), uid_of(home), True)
             raise Waiting(
                 REASON,
                 f"the pod would run without {', '.join(restricting)}: {retained.WHY}; use a remote "
                 "that keeps it, or take it out of the pod",
             )
-        self._refused.pop(uid_of(home), None)
+        self._refused.pop(uid_of(home))

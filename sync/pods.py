@@ -15,14 +15,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-import cachetools
-
 from sync import defects, podplan
 from sync.about import about, about_key, about_object
 from sync.admission import Admission
 from sync.controller import Controller, Waiting
 from sync.events import EventRecorder
 from sync.evictions import Evictions
+from sync.faircache import FairCache
 from sync.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.errors import (
@@ -115,7 +114,7 @@ class Pods:
         self._removed: set[str] = set()
         # Whether the remote pod that is being told was made just now, as home's says.
         self._telling_made = False
-        self._ended: cachetools.LRUCache[str, Object] = cachetools.LRUCache(ENDED_MAX)
+        self._ended: FairCache[str, Object] = FairCache(ENDED_MAX)
         self._evictions = Evictions(remote_nodes.store)
         self.times = PodTimes()
         """How soon home knows."""
@@ -171,7 +170,7 @@ class Pods:
         if not naming.is_in_place(obj, self._identity):
             return
         if new is None:
-            self._ended[origin.uid] = obj
+            self._ended.put(namespace_of(obj), origin.uid, obj)
             self._passed_on.pop(uid_of(obj), None)
         _tell_phase(old, new)
         if not self._telling_made:
@@ -442,7 +441,7 @@ class Pods:
         """What was remembered of the making and the end of earlier remote pods is settled."""
         self._making.discard(uid)
         self._failed.discard(uid)
-        self._ended.pop(uid, None)
+        self._ended.pop(uid)
 
     async def _tell(self, key: Key, home: Object, reason: str, message: str) -> None:
         """Tells at home why the pod is not running; it was surely not made."""

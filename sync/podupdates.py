@@ -17,11 +17,10 @@ import logging
 from dataclasses import replace
 from typing import NamedTuple, get_args
 
-import cachetools
-
 from sync import podplan
 from sync.about import about_object
 from sync.events import EventRecorder
+from sync.faircache import FairCache
 from sync.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.errors import Forbidden, Invalid
@@ -70,8 +69,8 @@ class PodUpdates:
         self._mirror = mirror
         self._events = events
         # What was told of updates that were refused, and those that had no effect.
-        self._refused: cachetools.LRUCache[_Path, Refusal] = cachetools.LRUCache(REMEMBERED_MAX)
-        self._futile: cachetools.LRUCache[_Path, Object] = cachetools.LRUCache(REMEMBERED_MAX)
+        self._refused: FairCache[_Path, Refusal] = FairCache(REMEMBERED_MAX)
+        self._futile: FairCache[_Path, Object] = FairCache(REMEMBERED_MAX)
 
     async def send(self, home: Object, update: Update) -> bool:
         """Whether the remote accepted the update and undid it, so that the pod is to be planned
@@ -93,11 +92,12 @@ class PodUpdates:
         except (Forbidden, Invalid) as error:
             message = f"the remote cluster refuses the change: {error.message}"
             before = self._refused.get(path)
-            self._refused[path] = podresize.refusal(update.patch, message, words=error.message)
+            refusal = podresize.refusal(update.patch, message, words=error.message)
+            self._refused.put(key.namespace, path, refusal)
             if before is None or before.message != message:
                 self._events.warn(home, "UpdateRefused", message)
             raise
-        self._refused.pop(path, None)
+        self._refused.pop(path)
         self._remote_pods.observe(changed)
         if update.subresource == "ephemeralcontainers" and (
             dropped := retained.lost(update.patch, changed)
@@ -111,7 +111,7 @@ class PodUpdates:
             self._remote_pods.observe(changed)
         undone = update in podplan.updates(home, changed, self._policy)
         if undone:
-            self._futile[path] = update.patch
+            self._futile.put(key.namespace, path, update.patch)
             said = "pod %s: the remote cluster accepts an update and undoes it"
         else:
             said = "pod %s: updated in the remote"

@@ -37,6 +37,7 @@ from sync.kube.client import KubeClient
 from sync.kube.errors import Forbidden, Invalid
 from sync.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Resource
 from sync.namespaces import Namespaces
+from sync.podaddresses import PodAddresses
 from sync.relay import AFTERGLOW
 from sync.relayslices import RelaySlices
 from sync.scopes import Scopes
@@ -140,6 +141,7 @@ class RelayBack:
         remote: KubeClient,
         carriers: Carriers | None,
         *,
+        home: KubeClient,
         policy: Policy,
         scopes: Scopes,
         namespaces: Namespaces,
@@ -152,6 +154,7 @@ class RelayBack:
     ) -> None:
         self._client = remote
         self._carriers = carriers
+        self._addresses = PodAddresses(home)
         self._policy = policy
         self._identity = policy.identity
         self._scopes = scopes
@@ -239,7 +242,7 @@ class RelayBack:
         turn = _Turn(
             home,
             self._states.setdefault(home, _State()),
-            self._plans(home),
+            await self._plans(home),
             self._pods(home),
             self._slices.present(home),
             asyncio.get_running_loop().time(),
@@ -268,14 +271,30 @@ class RelayBack:
         if not (stays or turn.pods or turn.present):
             self._states.pop(home, None)
 
-    def _plans(self, home: HomeNamespace) -> dict[str, Plan]:
+    async def _plans(self, home: HomeNamespace) -> dict[str, Plan]:
         """What is to be carried, by Service; only of those whose copies are ours."""
+        found: dict[str, Plan] = {}
+        slices = {name: (it, slices) for name, it, slices in self._wanting(home)}
+        claimed = {
+            it for _, theirs in slices.values() for it in relayback.claims(theirs, self._identity)
+        }
+        confirmed = await self._addresses.confirmed(home, claimed)
+        for name, (service, theirs) in slices.items():
+            plan = relayback.plan(service, theirs, self._identity, confirmed=confirmed)
+            if plan.left_out:
+                said = "pods in the remote do not reach home's pods through this Service: "
+                self._news.once(service, "RelayBackLeftOut", said + "; ".join(plan.left_out))
+            if plan.targets:
+                found[name] = plan
+        return found
+
+    def _wanting(self, home: HomeNamespace) -> Iterator[tuple[str, Object, list[Object]]]:
+        """The Services whose copies are ours, with their names and EndpointSlices."""
         scope = self._scopes.get(home)
         if self._carriers is None or scope is None or not self._has_pods(home):
-            return {}
+            return
         if not self._namespaces.is_usable(home):
-            return {}  # A relay pod there is somebody else's.
-        found: dict[str, Plan] = {}
+            return  # The relay agent there would be an unmanaged Pod.
         for service in scope.informers[SERVICES].store:
             name = name_of(service)
             if (
@@ -285,13 +304,7 @@ class RelayBack:
             ):
                 continue
             slices = scope.informers[ENDPOINT_SLICES].store.by_index("service", name)
-            plan = relayback.plan(service, slices, self._identity)
-            if plan.left_out:
-                said = "pods in the remote do not reach home's pods through this Service: "
-                self._news.once(service, "RelayBackLeftOut", said + "; ".join(plan.left_out))
-            if plan.targets:
-                found[name] = plan
-        return found
+            yield name, service, list(slices)
 
     def _give_ports(self, turn: _Turn) -> None:
         """Each slot has a port while it is wanted, and for a while after that."""

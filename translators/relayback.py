@@ -6,7 +6,9 @@ own controller makes of offloaded pods. The bridge carries each connection to on
 
 What may be reached is decided here, and by home's objects alone: the ready pods that home's own
 controller found by a Service's selector. Slices that people write lead wherever they like, and the
-bridge's machine may reach more than they do, so these do not count.
+bridge's machine may reach more than they do, so these do not count; and since people may give
+theirs the controller's label, an endpoint counts only where its pod's status has the address, which
+kubelets alone write (`Claim`).
 
 As in `translators.relay`, a Service has as many endpoints as ready pods, up to `MOST_ENDPOINTS`, so
 that a pod at home gets as many connections as one in the remote. Each is a *slot*, with a port of
@@ -15,7 +17,7 @@ the relay pod's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -54,6 +56,15 @@ class Target(NamedTuple):
 
     address: str
     port: int
+
+
+class Claim(NamedTuple):
+    """What an EndpointSlice says of one endpoint: that this pod of its namespace has the address.
+    Whoever may write EndpointSlices can claim anything."""
+
+    pod: str
+    uid: str
+    address: str
 
 
 class Slot(NamedTuple):
@@ -114,12 +125,25 @@ def is_ours(remote: Object, identity: Identity) -> bool:
     )
 
 
-def plan(service: Object, slices: Iterable[Object], identity: Identity) -> Plan:
-    """What to carry, given home's EndpointSlices of the Service."""
+def claims(slices: Iterable[Object], identity: Identity) -> set[Claim]:
+    """What is to be confirmed before connections are carried to endpoints of these slices."""
+    return {
+        _claim(endpoint) for it in slices if _is_of_pods(it) for endpoint in _ready(it, identity)
+    }
+
+
+def plan(
+    service: Object,
+    slices: Iterable[Object],
+    identity: Identity,
+    *,
+    confirmed: Container[Claim],
+) -> Plan:
+    """What to carry, given home's EndpointSlices of the Service and the claims that are true."""
     spec = service.get("spec") or {}
     if spec.get("type") == "ExternalName" or not spec.get("selector"):
         return NOTHING
-    found = [it for it in slices if _is_of_pods(it) and any(_ready(it, identity))]
+    found = [kept for it in slices if _is_of_pods(it) and (kept := _of(it, identity, confirmed))]
     if not found:
         return NOTHING
     if services.is_headless(service):
@@ -216,6 +240,17 @@ def slice_name(service: str, number: int, family: str, identity: Identity) -> st
 def _is_of_pods(slice_: Object) -> bool:
     labels = metadata(slice_).get("labels") or {}
     return labels.get(LABEL_MANAGED_BY) == _CONTROLLER
+
+
+def _of(slice_: Object, identity: Identity, confirmed: Container[Claim]) -> Object | None:
+    """The slice with the endpoints that are ready and confirmed alone; None where none is."""
+    endpoints = [it for it in _ready(slice_, identity) if _claim(it) in confirmed]
+    return {**slice_, "endpoints": endpoints} if endpoints else None
+
+
+def _claim(endpoint: Object) -> Claim:
+    target = endpoint["targetRef"]
+    return Claim(str(target.get("name")), str(target.get("uid")), str(endpoint["addresses"][0]))
 
 
 def _ready(slice_: Object, identity: Identity) -> Iterator[Object]:

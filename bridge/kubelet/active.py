@@ -1,4 +1,7 @@
-"""The streams that are open: counted by kind, bounded, and ended together when the server stops."""
+"""The streams that are open: counted by kind, bounded, and ended together when the server stops.
+
+They are bounded in all, and by home's namespaces: `bridge.shares`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from bridge.kubelet.refusals import Refusal
+from bridge.shares import Reason, Shares
 
 #: Streams at once. An idle one takes less than 100 KiB (two connections with TLS; `make bench`
 #: tells). For a slow reader `tunnel.HELD` and a read of the connection (256 KiB) are held in each
@@ -77,18 +81,25 @@ class ActiveStreams:
         """How many bytes streams have carried so far, by kind and direction."""
         self.limit = limit
         """How many may be open at once, of all kinds and namespaces."""
+        self.shares = Shares(limit)
+        """How many are open, by home's namespaces."""
+        self.refused: Counter[Reason] = Counter({"limit": 0, "namespace-limit": 0})
+        """How many were refused so far, by what they exceeded."""
         self._open: set[Stream] = set()
 
     @contextmanager
-    def one(self, kind: str, end: Callable[[], object]) -> Iterator[Stream]:
-        """Counts one while it lasts. Raises Refusal (429) when there are as many as may be."""
-        if len(self._open) >= self.limit:
+    def one(self, kind: str, namespace: str, end: Callable[[], object]) -> Iterator[Stream]:
+        """Counts one of home's namespace while it lasts. Raises Refusal (429) when there are as
+        many as may be, of all namespaces or of this one."""
+        if reason := self.shares.refusal(namespace):
+            self.refused[reason] += 1
             raise Refusal(
                 429,
-                f"the bridge has {self.limit} streams open, as many as it may; end some of them "
-                "(logs that are followed, exec, attach, port-forward) and try again",
+                f"{self._too_many(reason, namespace)}; end some of them (logs that are followed, "
+                "exec, attach, port-forward) and try again",
                 headers={"Retry-After": _RETRY_AFTER},
             )
+        self.shares.take(namespace)
         stream = Stream(end, functools.partial(self._moved, kind))
         self._open.add(stream)
         self.counts[kind] += 1
@@ -97,6 +108,15 @@ class ActiveStreams:
         finally:
             self.counts[kind] -= 1
             self._open.discard(stream)
+            self.shares.give(namespace)
+
+    def _too_many(self, reason: Reason, namespace: str) -> str:
+        if reason == "limit":
+            return f"the bridge has {self.limit} streams open, as many as it may"
+        return (
+            f"namespace {namespace} has {self.shares.of(namespace)} streams open, its share: of "
+            f"the {self.limit} that may be open in all, a namespace leaves as many free as it has"
+        )
 
     def _moved(self, kind: str, direction: Direction, count: int) -> None:
         self.bytes[kind, direction] += count

@@ -38,7 +38,8 @@ class Logs:
         query = log_query(parse_query(call.query), container=call.parameters["container"])
         pod = remote_pod(self._directory, call.parameters)
         path = PODS.path(pod.name, namespace=pod.namespace, subresource="log")
-        with self._active.one("logs", cancel_this()) as stream:
+        namespace = call.parameters["namespace"]
+        with self._active.one("logs", namespace, cancel_this()) as stream:
             return await self._passed_on(call.request, path, query, stream)
 
     async def _passed_on(

@@ -35,7 +35,8 @@ class Run:
         """The command's output. Raises Refusal."""
         argv = run_command_line(parse_query(call.query))
         pod = remote_pod(self._directory, call.parameters)
-        with self._active.one("run", cancel_this()) as stream:
+        namespace = call.parameters["namespace"]
+        with self._active.one("run", namespace, cancel_this()) as stream:
             try:
                 output = await run_command(
                     self._remote,

@@ -62,19 +62,20 @@ class Streams:
         """Reaches ports of a pod. Raises Refusal."""
         query = forward_query(parse_query(call.query), websocket=_channels(call.request))
         pod = remote_pod(self._directory, call.parameters)
-        return await self._tunnelled(call.request, pod, "portforward", query)
+        return await self._tunnelled(call, pod, "portforward", query)
 
     async def _container_stream(self, call: Call, kind: str) -> web.StreamResponse:
         query = exec_query(parse_query(call.query), container=call.parameters["container"])
         pod = remote_pod(self._directory, call.parameters)
-        return await self._tunnelled(call.request, pod, kind, query)
+        return await self._tunnelled(call, pod, kind, query)
 
     async def _tunnelled(
-        self, request: web.BaseRequest, pod: RemotePod, kind: str, query: Pairs
+        self, call: Call, pod: RemotePod, kind: str, query: Pairs
     ) -> web.StreamResponse:
+        request, namespace = call.request, call.parameters["namespace"]
         headers = upgrade_headers(request)
         path = PODS.path(pod.name, namespace=pod.namespace, subresource=kind)
-        with self._active.one(kind, cancel_this()) as stream:
+        with self._active.one(kind, namespace, cancel_this()) as stream:
             try:
                 access = self._remote.access
                 upgraded = await open_upgrade(access, request.method, path, query, headers)

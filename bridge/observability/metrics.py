@@ -343,6 +343,18 @@ class Parts(Collector):
             (),
             {(): self._server.streams.limit},
         )
+        yield gauge(
+            "bridge_streams_namespace_most",
+            "Open streams of the namespace that has the most.",
+            (),
+            {(): self._server.streams.shares.most},
+        )
+        yield counter(
+            "bridge_streams_refused",
+            "Streams that were refused (429): limit (of all), namespace-limit (of one).",
+            ("reason",),
+            {(reason,): count for reason, count in self._server.streams.refused.items()},
+        )
         yield counter(
             "bridge_stream_bytes",
             "Bytes that streams have carried: in from the caller, out to the caller.",
@@ -373,6 +385,18 @@ class Parts(Collector):
             {(): carried.listening},
         )
         yield gauge(
+            "bridge_relay_listeners_limit",
+            "How many of them there may be, of all namespaces.",
+            (),
+            {(): carried.listening_limit},
+        )
+        yield gauge(
+            "bridge_relay_connections_limit",
+            "Connections that may be open at once, of all namespaces: fewer with few open files.",
+            (),
+            {(): carried.limit},
+        )
+        yield gauge(
             "bridge_relay_addresses",
             "Addresses at home at which it does so for single pods (--relay-cidr).",
             (),
@@ -387,7 +411,8 @@ class Parts(Collector):
         yield counter(
             "bridge_relay_connections",
             "Connections that have ended: done, failed (in the remote), or reset before they "
-            "began: no-pod (none is ready), no-way (to any), limit and service-limit (too many), "
+            "began: no-pod (none is ready), no-way (to any), limit, namespace-limit and "
+            "service-limit (too many), "
             "rate and service-rate (too many a second).",
             ("result",),
             {(end,): carried.ended[end] for end in ENDS},
@@ -428,7 +453,8 @@ class Parts(Collector):
         yield counter(
             "bridge_relay_back_connections",
             "Connections that have ended: done, failed (broken on either side), or reset at once: "
-            "no-pod (none is ready), no-way (to one, or to the relay pod), limit, service-limit.",
+            "no-pod (none is ready), no-way (to one, or to the relay pod), limit, "
+            "namespace-limit, service-limit.",
             ("result",),
             {(end,): back.ended[end] for end in BACK_ENDS},
         )

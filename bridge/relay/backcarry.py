@@ -7,7 +7,8 @@ is opened, and joined to a connection that is dialled to a ready pod at home.
 - Where a connection leads is decided here alone, by the port that it arrived at and by what was
   shown last (`translators.relayback.Plan`): the relay pod names no address. One that lies reaches
   the ready pods of home's Services in that namespace, at these Services' ports, and no more.
-- There are no more connections than the limits say, in all and for each Service, and `DIALS` at
+- There are no more connections than the limits say, in all and for each Service, a namespace
+  leaves as many free as it has (`bridge.shares`), and `DIALS` at
   most for which a way is being opened: then the relay pod is not listened to, and holds them.
 - Connections that are carried go on when their Service or the control is gone; they end with either
   side, after the idle time, or with the bridge.
@@ -36,6 +37,7 @@ from bridge.relay.channels import Channels
 from bridge.relay.connections import reset
 from bridge.relay.dial import dial
 from bridge.settings import RelaySettings
+from bridge.shares import Shares
 from sync import defects
 from sync.about import about
 from sync.callbacks import Callbacks
@@ -79,7 +81,7 @@ class BackCarriers:
         self._handlers: Callbacks[HomeNamespace] = Callbacks("relay agents")
         self._group: asyncio.TaskGroup | None = None
         self._dials = asyncio.Semaphore(DIALS)
-        self._open = 0
+        self._limit = Shares(asked.connections)
         self._ended = asyncio.Event()
         self._of_service: Counter[tuple[HomeNamespace, str]] = Counter()
         self._turn = 0
@@ -141,7 +143,7 @@ class BackCarriers:
         for station in self._stations.values():
             if station.task is not None:
                 station.task.cancel()
-        while self._open:
+        while self._limit.used:
             self._ended.clear()
             await self._ended.wait()
 
@@ -170,7 +172,7 @@ class BackCarriers:
             self._measures.ended[why or "no-pod"] += 1
             station.say(refuse=word)
             return False
-        self._open += 1
+        self._limit.take(station.home)
         self._of_service[station.home, way.service] += 1
         self._measures.open += 1
         work = self._carried(station, way, word, client)
@@ -181,8 +183,8 @@ class BackCarriers:
         """Why a connection is not carried; "" where it is."""
         if way is None or not way.targets:
             return "no-pod"
-        if self._open >= self._limits.connections:
-            return "limit"
+        if reason := self._limit.refusal(home):
+            return reason
         if self._of_service[home, way.service] >= self._limits.per_service:
             return "service-limit"
         return ""
@@ -201,7 +203,7 @@ class BackCarriers:
                 extra=about("Service", way.service, namespace=station.home),
             )
         finally:
-            self._open -= 1
+            self._limit.give(station.home)
             self._ended.set()
             self._measures.open -= 1
             self._of_service[key] -= 1

@@ -11,7 +11,7 @@ from sync.measures import Histogram
 
 #: How connections end: in order; not so; or at once, for want of a ready pod at home, of a way to
 #: one, or of room.
-ENDS = ("done", "failed", "no-pod", "no-way", "limit", "service-limit")
+ENDS = ("done", "failed", "no-pod", "no-way", "limit", "namespace-limit", "service-limit")
 
 
 @dataclass(slots=True)

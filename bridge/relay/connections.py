@@ -10,8 +10,9 @@ Guarantees:
 - An end that is not in order, on the remote's side, resets the client: it must not take a part for
   the whole.
 - There are no more connections than the limits say, in all and for each Service, at once and a
-  second. What comes faster waits, `PATIENCE` and `TURN_SECONDS` at most; Services take turns.
-  ``limited`` is told of each connection that is refused so.
+  second; at once, a namespace leaves as many free as it has (`bridge.shares`). What comes faster
+  waits, `PATIENCE` and `TURN_SECONDS` at most; Services take turns. ``limited`` is told of each
+  connection that is refused so.
 
 What stands costs no task: a connection has one while a way is opened, and then a `Tunnel`.
 """
@@ -33,6 +34,7 @@ from bridge.relay.dial import DIAL_SECONDS, dial
 from bridge.relay.measures import Measures
 from bridge.relay.rate import Bucket, Turns
 from bridge.settings import RelaySettings
+from bridge.shares import Shares
 from sync import defects
 from sync.about import about
 from sync.kube.access import Access
@@ -88,7 +90,8 @@ class Connections:
         self._turns = Turns(DIALS, asked.rate)
         self._group: asyncio.TaskGroup | None = None
         self._limited: Limited = lambda _, __: None
-        self._open = 0
+        self._limit = Shares(asked.connections)
+        measures.limit = asked.connections
         self._carried: set[_Carried] = set()
         self._lingering: set[_Carried] = set()
         self._look: asyncio.TimerHandle | None = None
@@ -120,12 +123,17 @@ class Connections:
 
     def arrived(self, share: Share, balance: Balance, arrival: Arrival) -> None:
         """A connection was made to a port of the Service."""
-        group, limits = self._group, self._limits
+        group, limits, namespace = self._group, self._limits, share.key.namespace
         if group is None:
             reset(arrival.client)
-        elif self._open >= limits.connections:
-            said = f"the bridge carries {self._open} (--relay-connections)"
-            self._refuse(share, arrival, "limit", said)
+        elif reason := self._limit.refusal(namespace):
+            said = f"the bridge carries {self._limit.used} (--relay-connections)"
+            if reason == "namespace-limit":
+                said = (
+                    f"namespace {namespace} has {self._limit.of(namespace)} open, its "
+                    f"share of {limits.connections} (--relay-connections)"
+                )
+            self._refuse(share, arrival, reason, said)
         elif share.open >= limits.per_service:
             said = f"it has {share.open} open (--relay-service-connections)"
             self._refuse(share, arrival, "service-limit", said)
@@ -136,7 +144,7 @@ class Connections:
                 said = f"more than {limits.service_rate:g} come a second (--relay-service-rate)"
                 self._refuse(share, arrival, "service-rate", said)
                 return
-            self._open += 1
+            self._limit.take(namespace)
             share.open += 1
             self._measures.open += 1
             work = self._begin(share, balance, arrival, wait)
@@ -273,7 +281,7 @@ class Connections:
             self._gone(carried.share)
 
     def _gone(self, share: Share) -> None:
-        self._open -= 1
+        self._limit.give(share.key.namespace)
         share.open -= 1
         self._measures.open -= 1
 

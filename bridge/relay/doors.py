@@ -17,6 +17,7 @@ from bridge.relay.balance import Balance
 from bridge.relay.cidr import Range
 from bridge.relay.connections import Arrival, Connections, Share
 from bridge.relay.measures import Measures
+from bridge.shares import Shares
 from sync.kube.sockets import probe_when_silent
 from sync.relay import NoPort
 from sync.store import Key
@@ -33,6 +34,8 @@ class _Door:
     """One port of one pod."""
 
     def __init__(self, share: Share, server: asyncio.Server) -> None:
+        self.namespace = share.key.namespace
+        """Of the Service that it was opened for: whose share of all listeners it is."""
         self.share = share
         """Of the Service whose connections these count as."""
         self.server = server
@@ -57,9 +60,12 @@ class _Door:
 class PodDoors:
     """See `sync.relaynames.Doors`. ``measures`` may outlive it."""
 
-    def __init__(self, connections: Connections, cidr: Range, measures: Measures) -> None:
+    def __init__(
+        self, connections: Connections, cidr: Range, limit: Shares, measures: Measures
+    ) -> None:
         self._connections = connections
         self._range = cidr
+        self._limit = limit
         self._measures = measures
         self._doors: dict[At, _Door] = {}
         self._of: dict[Key, set[At]] = {}
@@ -85,10 +91,17 @@ class PodDoors:
         def arrival() -> Arrival:
             return Arrival(self._connections, door.share, door.balance)
 
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(
-            arrival, sock=_bound(at), backlog=_BACKLOG, start_serving=False
-        )
+        namespace = share.key.namespace
+        refuse_too_many(self._limit, namespace)
+        sock = _bound(at)
+        self._limit.take(namespace)
+        try:
+            server = await asyncio.get_running_loop().create_server(
+                arrival, sock=sock, backlog=_BACKLOG, start_serving=False
+            )
+        except BaseException:
+            self._limit.give(namespace)
+            raise
         door = self._doors[at] = _Door(share, server)
         self._addresses[at.address] += 1
         self._count(+1)
@@ -105,6 +118,7 @@ class PodDoors:
         self._addresses[at.address] -= 1
         self._addresses += Counter()  # without those that are at nought
         door.server.close()
+        self._limit.give(door.namespace)
         self._count(-1)
 
     def close(self) -> None:
@@ -116,6 +130,21 @@ class PodDoors:
     def _count(self, more: int) -> None:
         self._measures.listening += more
         self._measures.addresses = len(self._addresses)
+
+
+def refuse_too_many(limit: Shares, namespace: str) -> None:
+    """Raises NoPort where the namespace may have no more listeners."""
+    reason = limit.refusal(namespace)
+    if reason is None:
+        return
+    said = f"the bridge listens on {limit.used} ports"
+    if reason == "namespace-limit":
+        said = f"the bridge listens on {limit.of(namespace)} ports for namespace {namespace}"
+    raise NoPort(
+        f"{said}, as many as it may: {limit.limit} in all, of which a namespace leaves as many "
+        "free as it has; have fewer Services, ports or ready pods behind them, or raise the "
+        "bridge's limit of open files (ulimit -Hn)"
+    )
 
 
 def _bound(at: At) -> socket.socket:

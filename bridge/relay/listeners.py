@@ -5,6 +5,8 @@ Guarantees:
 - Only ports of pods that a plan names are reached (`translators.relay`), by `serve` alone.
 - A place that is not wanted any more is still listened on for `LINGER` seconds.
 - What is promised of each connection: `connections`.
+- No more ports are listened on than `RelaySettings.listeners` says; of these a namespace leaves as
+  many free as it has (`bridge.shares`).
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ from typing import NoReturn
 from bridge.relay.balance import Balance
 from bridge.relay.cidr import Range
 from bridge.relay.connections import Arrival, Connections, Share
-from bridge.relay.doors import PodDoors
+from bridge.relay.doors import PodDoors, refuse_too_many
 from bridge.relay.measures import Measures
 from bridge.settings import RelaySettings
+from bridge.shares import Shares
 from sync.kube.access import Access
 from sync.kube.sockets import probe_when_silent
 from sync.relay import Limited, NoPort
@@ -64,11 +67,13 @@ class RelayListeners:
         self._linger = linger
         self._served: dict[Key, _Served] = {}
         self._connections = Connections(remote, asked=asked, measures=measures)
+        self._limit = Shares(asked.listeners)
+        measures.listening_limit = asked.listeners
         self._range: Range | None = None
         self._doors: PodDoors | None = None
         if asked.cidr is not None:
             self._range = Range(asked.cidr)
-            self._doors = PodDoors(self._connections, self._range, measures)
+            self._doors = PodDoors(self._connections, self._range, self._limit, measures)
 
     # -- listening -------------------------------------------------------------------------
 
@@ -101,6 +106,8 @@ class RelayListeners:
         return {place: served.numbers[place] for place in places}
 
     async def _listen(self, served: _Served, place: Place, wish: int | None) -> None:
+        namespace = served.key.namespace
+        refuse_too_many(self._limit, namespace)
         sock = self._bound(wish)
         balance = served.ports[place.port]
 
@@ -108,7 +115,13 @@ class RelayListeners:
             return Arrival(self._connections, served.share, balance)
 
         loop = asyncio.get_running_loop()
-        served.sockets[place] = await loop.create_server(arrival, sock=sock, backlog=_BACKLOG)
+        self._limit.take(namespace)
+        try:
+            server = await loop.create_server(arrival, sock=sock, backlog=_BACKLOG)
+        except BaseException:
+            self._limit.give(namespace)
+            raise
+        served.sockets[place] = server
         served.numbers[place] = sock.getsockname()[1]
         self._measures.listening += 1
 
@@ -138,6 +151,7 @@ class RelayListeners:
         server = served.sockets.pop(place, None)
         if server is not None:
             server.close()
+            self._limit.give(served.key.namespace)
             self._measures.listening -= 1
         if not served.sockets and self._served.get(served.key) is served:
             del self._served[served.key]

@@ -11,7 +11,17 @@ from sync.measures import Histogram
 
 #: How connections end: in order; not so, on the remote's side; or before they began, for want of a
 #: ready pod, of a way to one, of room, or because they came too fast.
-ENDS = ("done", "failed", "no-pod", "no-way", "limit", "service-limit", "rate", "service-rate")
+ENDS = (
+    "done",
+    "failed",
+    "no-pod",
+    "no-way",
+    "limit",
+    "namespace-limit",
+    "service-limit",
+    "rate",
+    "service-rate",
+)
 
 
 @dataclass(slots=True)
@@ -20,14 +30,18 @@ class Measures:
 
     open: int = 0
     """Connections that are carried, or for which a way is being opened."""
+    limit: int = 0
+    """How many of these there may be, of all namespaces."""
     listening: int = 0
     """Ports that are listened on."""
+    listening_limit: int = 0
+    """How many of these there may be, of all namespaces."""
     addresses: int = 0
     """Addresses of pods at which some of them are (`--relay-cidr`)."""
     ended: Counter[str] = field(default_factory=Counter)
     """Connections by how they ended: done, failed (not in order, on the remote's side), or why
-    they were reset before they began: no-pod, no-way, limit, service-limit, rate,
-    service-rate."""
+    they were reset before they began: no-pod, no-way, limit, namespace-limit,
+    service-limit, rate, service-rate."""
     dials: Counter[str] = field(default_factory=Counter)
     """Ways to pods that were opened, or not: ok, failed."""
     dialling: Histogram = field(default_factory=Histogram)

@@ -23,9 +23,21 @@ _OF_THE_REST = 512 + 2 * MAX_STREAMS
 _MOST_ADDRESSES = 4096
 
 
+#: The most ports that are listened on: a port of a Service takes one for each ready pod, up to 16.
+MOST_LISTENERS = 4096
+#: The part of the files that listeners may have: of the 16,384 that are asked for at least, 2,048.
+_OF_LISTENERS = 8
+
+
 def wanted(connections: int, addresses: int = 0) -> int:
     """How many files may have to be open with so many connections, and addresses of pods."""
     return _OF_A_CONNECTION * connections + _OF_THE_REST + addresses
+
+
+def listeners(files: int, addresses: int = 0) -> int:
+    """How many ports may be listened on where so many files may be open; beside these, one at each
+    of the addresses of pods that there are files for."""
+    return max(16, min(MOST_LISTENERS, files // _OF_LISTENERS)) + min(addresses, files // 4)
 
 
 def room(connections: int, files: int, addresses: int = 0) -> int:
@@ -42,6 +54,7 @@ def within(asked: RelaySettings) -> RelaySettings:
     if asked.cidr is not None:
         addresses = min(relayrange.size(ipaddress.ip_network(asked.cidr)), _MOST_ADDRESSES)
     files = descriptors(wanted(asked.connections, addresses))
+    asked = replace(asked, listeners=listeners(files, addresses))
     most = room(asked.connections, files, addresses)
     if most == asked.connections:
         return asked

@@ -217,7 +217,7 @@ def joined(home: Cluster, remote: Cluster, log: Path, *more: str) -> Iterator[in
     args = ("--name", NODE, "--home-name", NODE, "--port", "0", "--namespace-linger", "1")
     # What is measured is how fast it goes, and not how fast it may.
     unbound = ("--relay-rate", "1000000", "--relay-service-rate", "1000000")
-    many = ("--relay-connections", "5000", "--relay-service-connections", "5000")
+    many = ("--relay-connections", "10000", "--relay-service-connections", "5000")
     bridge = Bridge(home, remote, log, (*args, "--network", "relay", *many, *unbound, *more))
     bridge.start()
     assert bridge.process is not None

@@ -13,6 +13,7 @@ import pytest
 from sync import relayback as module
 from sync import slicewriter
 from sync.kube.resources import ENDPOINT_SLICES, EVENTS, PODS, SERVICES, Object
+from tests import objects
 from tests.fakeapi import Fault
 from tests.sync.world import ADDRESS, IDENTITY, THERE, World
 from translators import relayback
@@ -136,6 +137,11 @@ class There:
         return pod
 
 
+#: Addresses of home's pods here, and by them the UIDs of the pods.
+AT_HOME = ("10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.7", "10.1.0.9")
+UIDS: dict[str, str] = {}
+
+
 @pytest.fixture
 def there(world: World, monkeypatch: pytest.MonkeyPatch) -> There:
     monkeypatch.setattr(module, "AFTERGLOW", 0.0)
@@ -144,7 +150,17 @@ def there(world: World, monkeypatch: pytest.MonkeyPatch) -> There:
     monkeypatch.setattr(module, "LINGER", 0.1)
     monkeypatch.setattr(module, "ANEW", 0.05)
     world.namespace_linger = 0.2
+    for address in AT_HOME:
+        home_pod(world, address)
     return There(world)
+
+
+def home_pod(world: World, address: str, *, status: str | None = None) -> None:
+    """A pod on a node of home's, called as its address, which its kubelet wrote into its status."""
+    pod = objects.pod(address, node="worker-at-home")
+    ip = status if status is not None else address
+    made = world.home.put({**pod, "status": {"podIP": ip, "podIPs": [{"ip": ip}]}})
+    UIDS[address] = made["metadata"]["uid"]
 
 
 def service(name: str = "web", **spec: Any) -> Object:
@@ -168,11 +184,56 @@ def endpoints(*addresses: str, name: str = "web", node: str = "worker-at-home") 
         },
         "addressType": "IPv4",
         "endpoints": [
-            {"addresses": [it], "nodeName": node, "targetRef": {"kind": "Pod", "name": it}}
+            {
+                "addresses": [it],
+                "nodeName": node,
+                "targetRef": {"kind": "Pod", "name": it, "uid": UIDS.get(it, "")},
+            }
             for it in addresses
         ],
         "ports": [{"name": "", "port": 8080, "protocol": "TCP"}],
     }
+
+
+async def test_an_address_that_no_pod_has_is_not_reached(there: There) -> None:
+    """A tenant that may write EndpointSlices gives one the label of home's controller."""
+    await there.serve()
+    home = there.world.home
+    home_pod(there.world, "192.0.2.1", status="10.1.0.8")  # its status has another address
+    forged = endpoints("10.1.0.2", "192.0.2.1", "192.0.2.2")
+    home.update(ENDPOINT_SLICES, "web-abc", forged, "default")
+    await there.world.settle()
+    assert there.stations.targets() == ["10.1.0.2"]
+    # A pod of another namespace, or a predecessor of the same name, is another pod.
+    UIDS["10.1.0.3"] = "another"
+    home.update(ENDPOINT_SLICES, "web-abc", endpoints("10.1.0.3"), "default")
+    await there.world.settle()
+    assert there.stations.targets() == []
+
+
+async def test_an_endpoint_is_looked_up_once(there: There) -> None:
+    await there.serve()
+    home = there.world.home
+    home.clear_log()
+    home.update(ENDPOINT_SLICES, "web-abc", endpoints("10.1.0.1", "10.1.0.2"), "default")
+    await there.world.settle()
+    assert there.stations.targets() == ["10.1.0.1", "10.1.0.2"]
+    asked = [it.path for it in home.log if it.path.startswith("/api/v1/namespaces/default/pods/")]
+    assert asked == ["/api/v1/namespaces/default/pods/10.1.0.2"]
+
+
+async def test_many_new_endpoints_are_looked_up_by_one_list(there: There) -> None:
+    await there.serve()
+    many = [f"10.1.1.{number}" for number in range(20)]
+    for address in many:
+        home_pod(there.world, address)
+    home = there.world.home
+    home.clear_log()
+    home.update(ENDPOINT_SLICES, "web-abc", endpoints(*many), "default")
+    await there.world.settle()
+    assert there.stations.targets() == sorted(many)
+    asked = [it.path for it in home.log if it.path.startswith("/api/v1/namespaces/default/pods")]
+    assert asked == ["/api/v1/namespaces/default/pods"]
 
 
 async def test_a_relay_pod_is_made_and_the_service_leads_to_it(there: There) -> None:

@@ -41,7 +41,7 @@ def home_slice(*endpoints: Object, by: str = CONTROLLER, kind: str = "IPv4") -> 
 
 
 def plan(found: Object, *slices: Object) -> Plan:
-    return relayback.plan(found, slices, IDENTITY)
+    return relayback.plan(found, slices, IDENTITY, confirmed=relayback.claims(slices, IDENTITY))
 
 
 # -- what is carried -------------------------------------------------------------------------
@@ -75,6 +75,16 @@ def test_slices_that_people_write_lead_nowhere() -> None:
         theirs = home_slice(endpoint("192.0.2.1"), by=by)
         assert plan(service(), theirs) == relayback.NOTHING
     assert plan(service(selector=None), home_slice(endpoint("10.1.0.1"))) == relayback.NOTHING
+
+
+def test_an_endpoint_counts_only_where_its_pod_has_the_address() -> None:
+    """Whoever may write EndpointSlices can give one the label of home's controller."""
+    true, forged = endpoint("10.1.0.1"), endpoint("192.0.2.1")
+    there = home_slice(true, forged)
+    confirmed = relayback.claims([home_slice(true)], IDENTITY)
+    made = relayback.plan(service(), [there], IDENTITY, confirmed=confirmed)
+    assert made.targets == {"http": (Target("10.1.0.1", 8080),)}
+    assert relayback.plan(service(), [there], IDENTITY, confirmed=()) == relayback.NOTHING
 
 
 def test_what_cannot_be_carried_is_said() -> None:

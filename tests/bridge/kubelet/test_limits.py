@@ -32,7 +32,7 @@ def test_the_process_asks_for_the_descriptors_that_it_is_granted() -> None:
 
 
 async def test_one_too_many_is_refused_and_harms_none(pki: Pki) -> None:
-    async with running(pki, max_streams=3) as world:
+    async with running(pki, max_streams=5) as world:  # of which one namespace has three
         world.remote.play = echo
         streams = [await world.upgrade(EXEC) for _ in range(3)]
         head, reader, writer = await world.upgrade(EXEC)
@@ -57,6 +57,28 @@ async def test_one_too_many_is_refused_and_harms_none(pki: Pki) -> None:
         assert head.startswith(b"HTTP/1.1 101 ")
         for _, _, open_one in [*streams, (b"", None, writer)]:
             open_one.close()
+
+
+async def test_one_namespace_cannot_use_up_the_streams_of_others(
+    pki: Pki, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(pki, max_streams=8) as world:
+        monkeypatch.setattr(world.directory, "find", lambda *_: world.directory.remote)
+        world.remote.play = echo
+        opened = [await world.upgrade(EXEC) for _ in range(5)]
+        assert [head[9:12] for head, _, _ in opened] == [b"101"] * 4 + [b"429"]
+        assert b"Retry-After: 5" in opened[-1][0]
+        sentence = await opened[-1][1].read(4096)
+        assert b"namespace default has 4 streams open" in sentence
+        assert b"of the 8 that may be open" in sentence
+        opened += [await world.upgrade(EXEC.replace("default", "other")) for _ in range(3)]
+        assert [head[9:12] for head, _, _ in opened[5:]] == [b"101", b"101", b"429"]
+        streams = world.server.streams
+        assert (streams.shares.most, streams.shares.used) == (4, 6)
+        assert streams.refused == {"limit": 0, "namespace-limit": 2}
+        for _, _, writer in opened:
+            writer.close()
+        await until(lambda: streams.shares.used == 0)
 
 
 @pytest.mark.timeout(120)  # hundreds of TLS handshakes, on a machine that may be busy

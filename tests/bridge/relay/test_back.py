@@ -383,6 +383,7 @@ async def test_affinity_keeps_a_client_with_its_pod() -> None:
 async def test_limits_in_all_and_of_a_service_are_kept() -> None:
     for asked, why in (
         (RelaySettings(connections=1), "limit"),
+        (RelaySettings(connections=2), "namespace-limit"),
         (RelaySettings(per_service=1), "service-limit"),
     ):
         async with relayed(asked) as back, at_home(echoes) as pod:

@@ -306,7 +306,7 @@ async def test_a_range_of_ports_is_kept_to_and_its_end_is_told() -> None:
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        (RelaySettings(connections=2), "limit"),
+        (RelaySettings(connections=3), "namespace-limit"),
         (RelaySettings(per_service=2), "service-limit"),
     ],
 )
@@ -321,6 +321,54 @@ async def test_more_connections_than_there_may_be_are_reset(asked: RelaySettings
         for _, writer in held:
             writer.close()
         await until(lambda: made.measures.open == 0)
+
+
+async def test_one_namespace_cannot_use_up_the_connections_of_others() -> None:
+    """Nor by many Services; the limit of all holds as well."""
+    async with relaying(RelaySettings(connections=4), a=pods.waits) as made:
+        (web,) = (await made.serve(plan("a"))).values()
+        (api,) = (await made.serve(plan("a"), Key("shop", "api"))).values()
+        (other,) = (await made.serve(plan("a"), Key("other", "web"))).values()
+        (third,) = (await made.serve(plan("a"), Key("third", "web"))).values()
+        held = [await asyncio.open_connection(HERE, port) for port in (web, api)]
+        await until(lambda: made.measures.open == 2)
+        with pytest.raises(ConnectionResetError):
+            await made.ask(web)
+        assert made.told == [
+            (WEB, "namespace shop has 2 open, its share of 4 (--relay-connections)")
+        ]
+        held += [await asyncio.open_connection(HERE, port) for port in (other, third)]
+        await until(lambda: made.measures.open == 4)
+        with pytest.raises(ConnectionResetError):
+            await made.ask(other)
+        assert made.measures.ended == {"namespace-limit": 1, "limit": 1}
+        for _, writer in held:
+            writer.close()
+        await until(lambda: made.measures.open == 0)
+
+
+async def test_one_namespace_cannot_use_up_the_listeners_of_others() -> None:
+    async with relaying(RelaySettings(listeners=4), a=pods.says_its_name) as made:
+        assert made.measures.listening_limit == 4
+        for name in ("one", "two"):
+            await made.serve(plan("a"), Key("shop", name))
+        with pytest.raises(NoPort, match=r"2 ports for namespace shop.*4 in all"):
+            await made.serve(plan("a"), Key("shop", "three"))
+        (port,) = (await made.serve(plan("a"), Key("other", "web"))).values()
+        assert await made.ask(port) == b"a"
+        await made.serve(plan("a"), Key("third", "web"))
+        with pytest.raises(NoPort, match="listens on 4 ports, as many as it may"):
+            await made.serve(plan("a"), Key("fourth", "web"))
+        assert made.measures.listening == 4
+
+
+async def test_a_listener_that_is_closed_makes_room_for_another() -> None:
+    async with relaying(RelaySettings(listeners=1), a=pods.says_its_name) as made:
+        made.listeners._linger = 0.0
+        await made.serve(plan("a"))
+        await made.serve(plan())
+        await until(lambda: made.measures.listening == 0)
+        await made.serve(plan("a"), Key("other", "web"))
 
 
 async def test_what_is_refused_is_told_of_its_service() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bridge.relay.room import room, wanted, within
+from bridge.relay.room import listeners, room, wanted, within
 from bridge.settings import RelaySettings
 
 
@@ -18,6 +18,14 @@ from bridge.settings import RelaySettings
 )
 def test_connections_leave_files_for_the_rest(files: int, most: int) -> None:
     assert room(2000, files) == most
+
+
+@pytest.mark.parametrize(
+    ("files", "most"), [(1 << 20, 4096), (16_384, 2048), (1024, 128), (64, 16)]
+)
+def test_listeners_are_fewer_with_few_open_files(files: int, most: int) -> None:
+    assert listeners(files) == most
+    assert listeners(files, addresses=254) == most + min(254, files // 4)
 
 
 @pytest.fixture
