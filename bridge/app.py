@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -32,6 +33,7 @@ from bridge.node.election import Election
 from bridge.node.marks import Marks
 from bridge.node.model import NodeFacts
 from bridge.node.namespacerecord import NamespaceRecord
+from bridge.node.remoteclaim import RemoteClaim
 from bridge.node.way import Watched
 from bridge.preflight.checks import Found
 from bridge.preflight.patience import checked
@@ -52,8 +54,9 @@ from translators.policy import Policy
 async def join(settings: JoinSettings, *, told: Callable[[str], None], stop: asyncio.Event) -> None:
     """Serves the virtual node, or stands by for it, until ``stop``.
 
-    ``told`` gets a line for each step. Raises PreflightError, NodeTaken, NodeLeft, KubeError and
-    what the kubelet API raises when it cannot listen; all are for the person who asked.
+    ``told`` gets a line for each step. Raises PreflightError, NodeTaken, NodeLeft, ClaimRefused,
+    KubeError and what the kubelet API raises when it cannot listen; all are for the person who
+    asked.
     """
     async with until(stop), giving_back():
         await serve(settings, told)
@@ -111,9 +114,22 @@ async def _serve_node(settings: JoinSettings, told: Callable[[str], None], recen
         me = Candidate.here(found.address)
         carried = Measures()
         election = Election(home, found.identity.node, me=me, told=told)
-        fence = Fence()
-        record = NamespaceRecord(home.fenced(fence), found.identity.node)
-        engine = _engine(settings, found, fence, carried, record, home=home, remote=remote)
+
+        def claimed() -> RemoteClaim:
+            """The claim of one life, with its two fences."""
+            return RemoteClaim(
+                remote,
+                found.identity,
+                election,
+                me=me,
+                home_fence=Fence(),
+                take_over=settings.take_over_claim or "",
+                told=told,
+            )
+
+        claim = claimed()
+        record = NamespaceRecord(home.fenced(claim.home_fence), found.identity.node)
+        engine = _engine(settings, found, claim, carried, record, home=home, remote=remote)
         api = await prepared(
             settings,
             found,
@@ -128,21 +144,22 @@ async def _serve_node(settings: JoinSettings, told: Callable[[str], None], recen
 
         health.show(engine)
 
-        def life(engine: Engine, fence: Fence) -> Life:
-            way = Watched(remote, engine.informers)
+        def life(engine: Engine, claim: RemoteClaim) -> Life:
+            way, fence = Watched(remote, engine.informers), claim.home_fence
             node = _node(settings, found, engine, api)
-            return Life(engine, node, fence, way, tidy=lambda: _tidy(found, home.fenced(fence)))
+            tidy = functools.partial(_tidy, found, home.fenced(fence))
+            return Life(engine, node, fence, claim, way, tidy=tidy)
 
         def another() -> Life:
-            fence = Fence()
-            record = NamespaceRecord(home.fenced(fence), found.identity.node)
-            engine = _engine(settings, found, fence, carried, record, home=home, remote=remote)
+            claim = claimed()
+            record = NamespaceRecord(home.fenced(claim.home_fence), found.identity.node)
+            engine = _engine(settings, found, claim, carried, record, home=home, remote=remote)
             health.show(engine)
-            return life(engine, fence)
+            return life(engine, claim)
 
         await api.start()
         try:
-            first = life(engine, fence)
+            first = life(engine, claim)
             api.show(engine, first.node.node)
             record.fresh = await first.node.vacant()
             await election.look(served=not record.fresh)
@@ -171,7 +188,7 @@ def _policy(settings: JoinSettings, found: Found) -> Policy:
 def _engine(
     settings: JoinSettings,
     found: Found,
-    fence: Fence,
+    claim: RemoteClaim,
     carried: Measures,
     record: NamespaceRecord,
     *,
@@ -197,11 +214,11 @@ def _engine(
             remote.access,
             asked=settings.relay,
             measures=carried.back,
-            leads=lambda: fence.is_open,
+            leads=lambda: claim.fence.is_open,
         )
     return Engine(
-        home.fenced(fence),
-        remote.fenced(fence),
+        home.fenced(claim.home_fence),
+        remote.fenced(claim.fence),
         policy=policy,
         record=record,
         namespace_linger=settings.namespace_linger,

@@ -10,12 +10,14 @@ def for_people() -> tuple[type[Exception], ...]:
     from bridge.kubelet.server import ListenError
     from bridge.node.controller import NodeTaken
     from bridge.node.election import NodeLeft
+    from bridge.node.remoteclaim import ClaimRefused
     from bridge.preflight.checks import PreflightError
     from sync.engine import MappingChanged
     from sync.kube.errors import KubeError
 
     return (
         CertificateError,
+        ClaimRefused,
         ListenError,
         MappingChanged,
         NodeLeft,

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bridge import leaving
+from bridge import claims, leaving
 from bridge.preflight.checks import PreflightError, connected, explained
 from sync import cleanup
 from sync.cleanup import Belongings
@@ -74,6 +74,7 @@ async def remove(
                 return False
             kept = await _remove(remote, settings, found, told=told)
             await _check_gone(remote, settings, kept, whose)
+            await claims.remove_of(remote, settings.home, settings.node, told=told)
     if not found:
         told("remote: unchanged")
     elif kept or any(its.shared for its in found):

@@ -4,7 +4,8 @@
 2. The Node is cordoned. With ``drain`` its pods are evicted (`bridge.drain`).
 3. The bridges of the node end: those in home's cluster (`bridge.install.installed`), and by
    ``force`` those that run elsewhere (`bridge.node.leaver`).
-4. Both clusters are looked at again: a bridge that was stopped only now wrote until then.
+4. Both clusters are looked at again: a bridge that was stopped only now wrote until then, and
+   another home of the same identity may have taken the claim (`bridge.claims`).
 5. The other pods are deleted at home, so that controllers make them elsewhere at once.
 6. The remote pods end with their own grace; then home's pods go, the copies in the remote, the
    namespaces that hold nothing more (`bridge.inremote`), and last the Leases, the certificate, what
@@ -25,7 +26,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from bridge import athome, drain, inremote, leaving
+from bridge import athome, claims, drain, inremote, leaving
 from bridge.install import installed
 from bridge.kubelet.certificate import CertificateError
 from bridge.leaving import AtHome, LeaveSettings, Remote
@@ -46,7 +47,7 @@ from sync.kube.resources import (
     PODS,
 )
 from translators import naming
-from translators.naming import home_id
+from translators.naming import Identity, home_id
 from translators.types import Object, metadata, name_of, namespace_of, uid_of
 
 Told = Callable[[str], None]
@@ -63,6 +64,7 @@ async def leave(settings: LeaveSettings, *, told: Told, agree: Callable[[list[st
         for line in found.warnings:
             told(line)
         async with _there(settings, found, told) as remote:
+            await _check_claim(settings, home, found, remote)
             for line in leaving.notes(settings, found, remote):
                 told(line)
             if not agree(leaving.summary(settings, found, remote)):
@@ -120,6 +122,25 @@ async def _reached(
         return Remote(client, "", await inremote.look(client, settings.name, found))
 
 
+async def _check_claim(
+    settings: LeaveSettings, home: KubeClient, found: AtHome, remote: Remote
+) -> None:
+    """Raises PreflightError where another home of this identity uses the remote."""
+    if remote.client is None:
+        return
+    try:
+        with explained():
+            remote.claim = await claims.check(home, remote.client, _identity(settings, found))
+    except PreflightError:
+        remote.claim = None
+        if not settings.keep_workloads:
+            raise
+
+
+def _identity(settings: LeaveSettings, found: AtHome) -> Identity:
+    return Identity(home_id=found.home_id, home_name=found.home_id[:8], node=settings.name)
+
+
 def _remote(settings: LeaveSettings, node: Object | None) -> KubeconfigRef:
     if settings.remote is not None:
         return settings.remote
@@ -170,9 +191,12 @@ async def _leave(
     async with leaver.taken(home, settings.name, told=told):
         # No bridge writes any more: what came since the question is part of what is removed.
         await athome.look_again(home, settings, found)
+        if not remote.away:
+            await _check_claim(settings, home, found, remote)
         if not settings.keep_workloads:
             await _end_there(settings, home, found, remote, told=told)
             await _remove_record(settings, home, found, remote, told=told)
+        await _remove_claim(settings, found, remote, told=told)
         for pod in found.pods:
             await _delete_pod(home, pod, grace_seconds=0)
         await _remove_from_home(settings, home, found, told=told)
@@ -254,6 +278,21 @@ async def _remove_record(
             f"home: Lease {LEASE_NAMESPACE}/{namespacerecord.NAME} keeps what node {settings.name} "
             "recorded: the credential may not change it"
         )
+
+
+async def _remove_claim(
+    settings: LeaveSettings, found: AtHome, remote: Remote, *, told: Told
+) -> None:
+    if remote.client is None or remote.claim is None or remote.away:
+        return
+    try:
+        with explained("remote"):
+            identity = _identity(settings, found)
+            await claims.remove(remote.client, identity, remote.claim, told=told)
+    except PreflightError as error:
+        if not settings.force:
+            raise
+        remote.away = str(error)
 
 
 async def _remove_from_home(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bridge.install.installed import Installed
 from bridge.kubelet.certdir import CertDir
+from bridge.node.claim import Claim
 from bridge.node.lease import LEASE_NAMESPACE
 from sync.cleanup import Inventory
 from sync.kube.client import KubeClient
@@ -80,6 +81,8 @@ class Remote:
     client: KubeClient | None = None
     away: str = ""
     ours: Inventory = field(default_factory=Inventory)
+    claim: Claim | None = None
+    """The claim of this home's bridges, where there is one."""
 
 
 def summary(settings: LeaveSettings, found: AtHome, remote: Remote) -> list[str]:

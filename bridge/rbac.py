@@ -92,7 +92,11 @@ class RemoteRights:
         """All but those by which a namespace's contents are seen."""
         asked = permissions.REMOTE_METRICS if self.metrics == "auto" else (self.metrics,)
         metrics = [permissions.REMOTE_METRICS.get(source, ()) for source in asked]
-        return (*permissions.REMOTE, *(right for rights in metrics for right in rights))
+        return (
+            *permissions.REMOTE,
+            *permissions.REMOTE_LEAVE,
+            *(right for rights in metrics for right in rights),
+        )
 
     @property
     def contents(self) -> tuple[Right, ...]:
@@ -151,9 +155,7 @@ def webhook(account: Account) -> list[Object]:
 def remote(asked: RemoteRights, account: Account) -> list[Object]:
     """The remote's objects."""
     told = "What Cluster Bridge takes to run pods here, and to look at its own"
-    made = _account(account) + _cluster_wide(
-        account.role("remote"), account, asked.everywhere, told
-    )
+    made = _account(account) + _granted(account.role("remote"), account, asked.everywhere, told)
     if asked.contents:
         told = "By which Cluster Bridge sees that a namespace it made holds nothing of others"
         made += _cluster_wide(account.role("remote-contents"), account, asked.contents, told)

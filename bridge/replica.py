@@ -5,14 +5,17 @@ A life goes so, again and again until cancelled:
 1. The caches fill, and are kept from then on. Nothing is written: the clients that the engine and
    the node have are behind a fence (`sync.kube.fence`), which is shut.
 2. The bridge stands by until the node's lease is its own (`bridge.node.election`).
-3. Then the fence is open, the Node is registered, and the controllers work. Where another bridge
-   served the node until then, they wait until the caches have what that one did last.
-4. While the lease cannot be renewed the fence is shut, and all else stays as it is. When another
-   bridge has taken the lease, or is to have it since it reaches the remote and this one does not,
-   the life ends, with all that it knew: that is not the state to decide by when its turn comes
-   again.
+3. Then the fence is open, and the bridge takes the claim in the remote
+   (`bridge.node.remoteclaim`). Where another home of the same identity has the claim, the bridge
+   ends before it writes anything else.
+4. The Node is registered, and the controllers work. Where another bridge served the node until
+   then, they wait until the caches have what that one did last.
+5. While the lease cannot be renewed the fence is shut, and all else stays as it is. While the claim
+   cannot be renewed, a second fence shuts off the remote alone. When another bridge has taken the
+   lease, or is to have it since it reaches the remote and this one does not, the life ends, with
+   all that it knew: that is not the state to decide by when its turn comes again.
 
-At the end the node's Lease and that of the election are given back, in this order, for
+At the end the node's Lease and the claim are given back, and then the Lease of the election, for
 `RELEASE_SECONDS` at most.
 """
 
@@ -28,6 +31,7 @@ from typing import NoReturn
 from bridge.kubeletapi import KubeletApi
 from bridge.node.controller import NodeController
 from bridge.node.election import Election, Lost
+from bridge.node.remoteclaim import RemoteClaim
 from bridge.node.way import Way
 from sync.about import about, about_key
 from sync.engine import Engine
@@ -49,6 +53,7 @@ class Life:
     engine: Engine
     node: NodeController
     fence: Fence
+    claim: RemoteClaim
     way: Way
     tidy: Callable[[], Awaitable[None]]
     """Removes what a bridge of before has left that this one would not look after. May raise
@@ -63,8 +68,8 @@ async def serve(
     election: Election,
     told: Callable[[str], None],
 ) -> NoReturn:
-    """Lives until cancelled, with what ``again`` makes after the first life. Raises NodeLeft, and
-    what a part raises."""
+    """Lives until cancelled, with what ``again`` makes after the first life. Raises NodeLeft,
+    ClaimRefused, and what a part raises."""
     life = first
     while True:
         try:
@@ -77,15 +82,18 @@ async def serve(
 
 async def _live(life: Life, election: Election, told: Callable[[str], None]) -> NoReturn:
     """One life. Raises Lost, in a group."""
-    engine, node, fence = life.engine, life.node, life.fence
+    engine, node, fence, claim = life.engine, life.node, life.fence, life.claim
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(engine.watch(), name="engine-watch")
+            group.create_task(claim.look(), name="claim-look")
             await engine.synced()
-            outdated = await election.win(fence, node=node.current, way=life.way)
+            outdated = await election.win(fence, way=life.way)
             fence.on_change(lambda is_open: _fence_changed(life, is_open=is_open))
-            keeping = election.keep(fence, node=node.current, way=life.way)
-            group.create_task(keeping, name="election")
+            group.create_task(election.keep(fence, way=life.way), name="election")
+            await claim.take()
+            claim.fence.on_change(lambda is_open: _claim_changed(life, is_open=is_open))
+            group.create_task(claim.keep(), name="claim")
             await _register(life, alone=not outdated)
             told(f"home: node {node.name} is registered; Ctrl-C stops, workloads go on")
             group.create_task(node.run(), name="node")
@@ -96,7 +104,7 @@ async def _live(life: Life, election: Election, told: Callable[[str], None]) -> 
     finally:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(RELEASE_SECONDS):
-                await node.release()
+                await asyncio.gather(node.release(), claim.release())
                 fence.close()
                 await election.release()
         fence.close()
@@ -131,6 +139,16 @@ def _fence_changed(life: Life, *, is_open: bool) -> None:
         life.node.hurry()
     else:
         said = "node %s: nothing is written while the lease cannot be renewed"
+        changes.warning(said, name, extra=fields)
+
+
+def _claim_changed(life: Life, *, is_open: bool) -> None:
+    name, fields = life.node.name, about("Node", life.node.name, cluster="remote")
+    if is_open:
+        changes.info("node %s: writes to the remote are allowed again", name, extra=fields)
+        life.engine.hurry()
+    elif life.fence.is_open:
+        said = "node %s: the remote is not written to until the claim there is renewed"
         changes.warning(said, name, extra=fields)
 
 

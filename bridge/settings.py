@@ -154,6 +154,8 @@ class JoinSettings:
     unschedulable_timeout: float | None = None
     """Seconds after which a pod that the remote cannot place is given up. Never unless given: a
     remote that makes new nodes needs minutes, and a pod that fits nowhere else would come back."""
+    take_over_claim: str | None = None
+    """The id of the claim of another bridge that is to be taken (`bridge.node.claim`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,16 @@ def check_name(name: str, option: str = "--name") -> str:
             "and each part between dots starts and ends with a letter or digit"
         )
     return name
+
+
+def check_claim(text: str) -> str:
+    """The id of a claim. Raises SettingsError."""
+    if not re.fullmatch(r"[0-9a-f-]{16,36}", text):  # as `bridge.node.claim` makes it, or a UID
+        raise SettingsError(
+            f"--take-over-claim {text!r}: give the id that the refused join shows, such as "
+            "3f9c2d71a08b5e46"
+        )
+    return text
 
 
 def check_home_name(name: str) -> str:

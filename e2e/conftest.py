@@ -38,7 +38,7 @@ TEST_SECONDS = 300
 #: again ever more seldom.
 ACCOUNT_SECONDS = 90.0
 #: The kinds that the bridge makes objects of in the remote.
-_OURS = "pods,configmaps,secrets,services,endpointslices"
+_OURS = "pods,configmaps,secrets,services,endpointslices,leases"
 
 #: Nodes of a remote that simulates them: each has room for 1,000 pods.
 SIMULATED_NODES = 5

@@ -84,7 +84,7 @@ class PodUpdates:
                 return False  # `Pods.namespace_synced` brings the key back.
             checked = await self._resolved(home, update)
             if checked is None:
-                self._futile[path] = update.patch
+                self._futile.put(key.namespace, path, update.patch)
                 return False
             sent = checked
         try:

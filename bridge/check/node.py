@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bridge import claims
 from bridge.check.finding import Finding, error, info, ok, warning
 from bridge.check.subject import Probe, Subject
 from bridge.node import leaver, model
@@ -9,7 +10,7 @@ from bridge.preflight.checks import cluster_uid
 from bridge.version import version
 from sync.kube.errors import NotFound
 from sync.kube.resources import NODES
-from translators.naming import home_id
+from translators.naming import Identity, home_id
 from translators.types import Object, condition_of, metadata
 
 #: How ``osImage`` of a virtual node begins (`bridge.node.model`).
@@ -85,10 +86,24 @@ async def stands_for(subject: Subject) -> list[Finding]:
     return [error("BRG305", "both", f"{client.access.server} is another cluster than the node's")]
 
 
+async def claimed(subject: Subject) -> list[Finding]:
+    """BRG306."""
+    ours = home_id(await cluster_uid(subject.at_home))
+    identity = Identity(home_id=ours, home_name=ours[:8], node=subject.name)
+    its, why = await claims.look(subject.at_home, subject.in_remote, identity)
+    if its is None:
+        return [info("BRG306", "remote", "no bridge of this home has claimed the node yet")]
+    last = f"by {its.who}, last at {its.renewed}"
+    if why:
+        return [error("BRG306", "remote", f"claimed {last}: {why}")]
+    return [ok("BRG306", "remote", f"claimed {last}")]
+
+
 PROBES = (
     Probe("BRG301", name_taken, ("home",)),
     Probe("BRG302", ready, ("node",)),
     Probe("BRG303", served, ("home", "node")),
     Probe("BRG304", same_version, ("node",)),
     Probe("BRG305", stands_for, ("remote", "node")),
+    Probe("BRG306", claimed, ("home", "remote")),
 )

@@ -168,6 +168,16 @@ _CHECKS = (
         "name the right cluster with --kubeconfig and --context; if the old one is gone for ever, "
         "`bridge leave --force` and join the new one",
     ),
+    Check(
+        "BRG306",
+        "The claim in the remote is this home's",
+        "The Lease in the remote's kube-node-lease by which the bridge that serves the node claims "
+        "its objects there, compared with what home has recorded of it. They differ where another "
+        "home with the same identity, restored from a backup or cloned, serves the node: this "
+        "home's bridge ends then, before it writes anything.",
+        "see docs/restore.md: stop the bridge of one of the two homes, or take over on purpose "
+        "with --take-over-claim",
+    ),
     # -- the network ---------------------------------------------------------------------------
     Check(
         "BRG401",

@@ -65,6 +65,17 @@ def join(  # one option after the other
             rich_help_panel=NODE,
         ),
     ] = None,
+    take_over_claim: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="Take the node over from the bridge of another home with this identity (restored "
+            "from a backup, or cloned), by the id that a refused join shows. Pods in the remote "
+            "that this home does not know are then deleted. Of no effect afterwards.",
+            show_default=False,
+            rich_help_panel=NODE,
+        ),
+    ] = None,
     labels: Annotated[
         str | None,
         typer.Option(
@@ -493,6 +504,7 @@ def join(  # one option after the other
             tls_private_key_file=tls_private_key_file,
             anonymous_auth=anonymous_auth,
             metrics=metrics,
+            take_over_claim=take_over_claim,
         )
     except SettingsError as error:
         raise fail(str(error), code=2) from None

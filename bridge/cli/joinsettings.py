@@ -19,6 +19,7 @@ from bridge.settings import (
     ServingCertificate,
     SettingsError,
     check_address,
+    check_claim,
     check_home_name,
     check_name,
     check_relay_address,
@@ -74,6 +75,7 @@ def join_settings(
     tls_private_key_file: Path | None,
     anonymous_auth: bool,
     metrics: MetricsChoice,
+    take_over_claim: str | None,
 ) -> JoinSettings:
     """Each parameter is the option of its name (`bridge.cli.join`). Raises SettingsError."""
     if (tls_cert_file is None) != (tls_private_key_file is None):
@@ -125,4 +127,5 @@ def join_settings(
         limits=parse_limits(reserve=reserve, share=share, cpu=cpu, memory=memory, pods=pods),
         node_selector=parse_node_selector(node_selector) if node_selector is not None else {},
         unschedulable_timeout=unschedulable_timeout,
+        take_over_claim=check_claim(take_over_claim) if take_over_claim is not None else None,
     )

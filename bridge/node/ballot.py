@@ -4,6 +4,9 @@ The Lease is `cluster-bridge-NODE`, beside that of the Node itself. Whoever is i
 ``holderIdentity`` serves the node, for as long as it renews it. Nobody's wall clock counts: a
 candidate takes the Lease from another when it has not seen it change for as long as the Lease is to
 last, by its own clock, and writes on condition that it still has not changed (its version).
+
+The Lease outlives the Node: it holds records of what bridges have done in the remote, which the
+next bridge needs after somebody has deleted the Node.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ import hashlib
 import os
 import socket
 import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from sync.kube.resources import LEASES
@@ -30,6 +34,9 @@ ANNOTATION_LEAVING = f"{DOMAIN}/leaving"
 #: On the Lease: its holder does not reach the remote; and the candidate that does, and asks for it.
 ANNOTATION_LOST, ANNOTATION_ASKED = f"{DOMAIN}/remote-lost", f"{DOMAIN}/asked-by"
 
+#: All of them: what else of ours is on the Lease are records.
+_ELECTION = frozenset({ANNOTATION_HOLDER, ANNOTATION_LEAVING, ANNOTATION_LOST, ANNOTATION_ASKED})
+
 _PREFIX = "cluster-bridge-"
 #: A name of an object (RFC 1123), and the digits of a hash where it is cut to that.
 _LONGEST, _DIGITS = 253, 16
@@ -39,10 +46,14 @@ _SHOWN = 200
 
 def lease_name(node: str) -> str:
     """The Lease by which the bridges of this virtual node elect one of them."""
-    name = _PREFIX + node
+    return object_name(_PREFIX + node, whole=node)
+
+
+def object_name(name: str, *, whole: str) -> str:
+    """``name``, cut and with a hash of ``whole`` where it is longer than an object's may be."""
     if len(name) <= _LONGEST:
         return name
-    digest = hashlib.sha256(node.encode()).hexdigest()[:_DIGITS]
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:_DIGITS]
     return f"{name[: _LONGEST - _DIGITS - 1].rstrip('-.')}-{digest}"
 
 
@@ -75,12 +86,14 @@ class Record:
     seconds: float
     transitions: int
     leaving: bool
-    owner: str
-    """The UID of its Node; "" where it has none."""
+    owned: bool
+    """Whether it goes with another object, as an earlier release had it go with the Node."""
     lost: bool = False
     """Whether its holder does not reach the remote."""
     asked: str = ""
     """The candidate that does, and asks for the Lease; "" where there is none."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """Its other annotations of ours: the records (`bridge.node.records`)."""
 
 
 def read(lease: Object) -> Record:
@@ -89,7 +102,6 @@ def read(lease: Object) -> Record:
     annotations = meta.get("annotations") or {}
     holder = str(spec.get("holderIdentity") or "")
     said = str(annotations.get(ANNOTATION_HOLDER) or "") or holder.partition("_")[0]
-    owners = meta.get("ownerReferences") or [{}]
     return Record(
         uid=uid_of(lease),
         version=str(meta.get("resourceVersion") or ""),
@@ -98,9 +110,14 @@ def read(lease: Object) -> Record:
         seconds=float(spec.get("leaseDurationSeconds") or 0),
         transitions=int(spec.get("leaseTransitions") or 0),
         leaving=ANNOTATION_LEAVING in annotations,
-        owner=str(owners[0].get("uid") or ""),
+        owned=bool(meta.get("ownerReferences")),
         lost=ANNOTATION_LOST in annotations,
         asked=str(annotations.get(ANNOTATION_ASKED) or ""),
+        notes={
+            name: str(value)
+            for name, value in annotations.items()
+            if name.startswith(f"{DOMAIN}/") and name not in _ELECTION
+        },
     )
 
 
@@ -137,11 +154,15 @@ def _same(one: Record, other: Record) -> bool:
 
 
 def held(
-    before: Record | None, candidate: Candidate, *, node: Object | None, lost: bool = False
+    before: Record | None,
+    candidate: Candidate,
+    *,
+    lost: bool = False,
+    notes: Mapping[str, str] | None = None,
 ) -> Object:
     """The patch, or without a Lease the object, that makes it the candidate's, or renews it. With
-    its UID and version, it meets no other state. ``node`` becomes its owner, once there is one.
-    ``lost``: the candidate does not reach the remote."""
+    its UID and version, it meets no other state. ``lost``: the candidate does not reach the remote.
+    ``notes``: the records that it is to have, by annotation."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     spec: Object = {
         "holderIdentity": candidate.identity,
@@ -149,7 +170,10 @@ def held(
         "renewTime": now,
     }
     meta: Object = {}
-    marks: Object = {}
+    there = before.notes if before is not None else {}
+    marks: Object = {
+        name: value for name, value in (notes or {}).items() if there.get(name) != value
+    }
     if before is None or before.holder != candidate.identity:
         spec["acquireTime"] = now
         spec["leaseTransitions"] = before.transitions + 1 if before is not None else 0
@@ -162,9 +186,8 @@ def held(
         marks[ANNOTATION_ASKED] = None
     if marks:
         meta["annotations"] = marks
-    if node is not None and (before is None or before.owner != uid_of(node)):
-        owner = {"apiVersion": "v1", "kind": "Node", "name": metadata(node)["name"]}
-        meta["ownerReferences"] = [{**owner, "uid": uid_of(node)}]
+    if before is not None and before.owned:
+        meta["ownerReferences"] = None
     return _patch(before, meta, spec)
 
 
@@ -188,7 +211,7 @@ def asked(before: Record, candidate: Candidate) -> Object:
 
 def leaving(before: Record, candidate: Candidate) -> Object:
     """As `held`, by a `bridge leave`, of which all bridges of the node are to know."""
-    patch = held(before, candidate, node=None)
+    patch = held(before, candidate)
     annotations = {ANNOTATION_HOLDER: candidate.who, ANNOTATION_LEAVING: "true"}
     patch["metadata"]["annotations"] = annotations
     return patch

@@ -12,8 +12,9 @@
   to wait for the end.
 - Each write has the Lease's version as its condition: of two that want it, one gets it. A renewal
   whose answer was lost is known by its holder, which is an identity of this process alone.
-- The Lease is owned by the Node, and goes with it. One that is deleted under its holder is made
-  again; to others it is free when its time would have ended.
+- The Lease outlives the Node. One that is deleted under its holder is made again; to others it is
+  free when its time would have ended.
+- It holds records for the next holder (`bridge.node.records`).
 - A Lease that `bridge leave` has taken ends this: `NodeLeft`.
 - Requests are urgent (`sync.kube.limiter`), and each ends soon. Who stands by watches the Lease.
 """
@@ -24,13 +25,14 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import NoReturn
 
 from bridge.node import ballot
 from bridge.node.ballot import Candidate, Record, Seen
 from bridge.node.lease import LEASE_NAMESPACE
+from bridge.node.records import Records
 from bridge.node.way import Way
 from sync.informer import Informer
 from sync.kube.calls import JSON, MERGE_PATCH
@@ -93,6 +95,13 @@ class Election:
         self._patience = REQUEST_SECONDS
         # That the node goes, once it was seen.
         self._end: NodeLeft | None = None
+        self.records = Records()
+        """The records on the Lease."""
+        self.met = ""
+        """The last other candidate that was seen to renew the Lease, at this home; "" for none."""
+        self.on_changed: Callable[[Mapping[str, str]], None] | None = None
+        """Called with the records of a Lease that is still ours but was changed by somebody else,
+        before it is renewed. What it raises ends `keep`, with the fence closed."""
         self.leads = False
         """Whether this bridge holds the Lease, as far as it knows."""
         self.transitions = 0
@@ -126,16 +135,16 @@ class Election:
         seen = self._seen
         self._free = seen if seen is not None and seen.free_at <= self._clock() else None
 
-    async def win(self, fence: Fence, *, node: Callable[[], Object | None], way: Way) -> bool:
+    async def win(self, fence: Fence, *, way: Way) -> bool:
         """Waits until the Lease is ours, and opens the fence. Raises NodeLeft.
 
         Returns whether another bridge can have written since the first look: what was read before
         this ended may then be out of date.
         """
         with urgent():
-            if not await self._tried(node):
+            if not await self._tried():
                 async with self._watching() as news:
-                    while not await self._tried(node):
+                    while not await self._tried():
                         await self._ask(way)
                         news.clear()
                         with contextlib.suppress(TimeoutError):
@@ -171,7 +180,7 @@ class Election:
         left = self._seen.free_at - self._clock() if self._seen is not None else 0.0
         return left if left > 0 else RETRY_SECONDS
 
-    async def _tried(self, node: Callable[[], Object | None]) -> bool:
+    async def _tried(self) -> bool:
         """Takes the Lease if it may be taken, and says whether it is ours. Raises NodeLeft."""
         if self._end is not None:
             raise self._end
@@ -182,7 +191,7 @@ class Election:
             if seen is None or seen.free_at > self._clock():
                 return False
             try:
-                await self._write(seen.record, node())
+                await self._write(seen.record)
             except (Conflict, NotFound):
                 self._observe(await self._get())
                 return False
@@ -221,8 +230,12 @@ class Election:
                 f"home: node {self._node} is there without a lease; waiting for "
                 f"{seen.free_at - now:.0f} s, in case that a bridge which serves it makes one"
             )
+        if record is not None:
+            self.records.observe(record.notes)
         if record is None or record.holder in ("", self._me.identity):
             return
+        if seen.alive:
+            self.met = record.holder
         if record.leaving and before is not None and seen is not before:
             self._end = self._left(record)
         elif seen.alive and self._served != record.holder:
@@ -243,31 +256,41 @@ class Election:
 
     # -- to keep ---------------------------------------------------------------------------
 
-    async def keep(self, fence: Fence, *, node: Callable[[], Object | None], way: Way) -> NoReturn:
-        """Renews the Lease until cancelled. Raises Lost and NodeLeft, with the fence closed; but
-        open, and the Lease still ours until `release`, where it is to be another's."""
+    async def keep(self, fence: Fence, *, way: Way) -> NoReturn:
+        """Renews the Lease until cancelled. Raises Lost, NodeLeft and what `on_changed` raises,
+        with the fence closed; but open, and the Lease still ours until `release`, where it is to
+        be another's."""
         wait, loop = ballot.RENEW_SECONDS, asyncio.get_running_loop()
         with urgent():
             while True:
                 due = loop.time() + wait
-                await asyncio.sleep(wait)
-                self.lag.observe(max(loop.time() - due, 0))
+                if not await self._hurried(wait):
+                    self.lag.observe(max(loop.time() - due, 0))
                 try:
-                    renewed = await self._renewed(fence, node(), lost=way.is_lost())
-                except (Lost, NodeLeft):
-                    fence.close()
-                    self.leads = False
-                    raise
+                    renewed = await self._renewed(fence, lost=way.is_lost())
                 except KubeError as error:
                     log.info("the lease of the election was not renewed: %s", error)
                     wait = RETRY_SECONDS
                     continue
+                except Exception:
+                    fence.close()
+                    self.leads = False
+                    raise
                 if renewed:
                     fence.extend(self._began + ballot.RENEW_DEADLINE)
                     self._give_way()
                     wait = max(self._began + ballot.RENEW_SECONDS - self._clock(), 0)
                 else:
                     wait = 0
+
+    async def _hurried(self, seconds: float) -> bool:
+        """Waits for the next renewal, or until a record is to be written: True."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.records.due.wait()
+        found = self.records.due.is_set()
+        self.records.due.clear()
+        return found
 
     def _give_way(self) -> None:
         """Raises Lost where this bridge does not reach the remote, and one that does has asked."""
@@ -278,10 +301,10 @@ class Election:
                 f"{self._node} to that one"
             )
 
-    async def _renewed(self, fence: Fence, node: Object | None, *, lost: bool) -> bool:
+    async def _renewed(self, fence: Fence, *, lost: bool) -> bool:
         """Renews it, or finds out why not: False where it is to be tried again at once."""
         try:
-            await self._write(self._mine, node, lost=lost)
+            await self._write(self._mine, lost=lost)
         except (Conflict, NotFound):
             self._mine = self._settled(await self._get(), fence)
             return False
@@ -297,6 +320,8 @@ class Election:
         if record.leaving:
             raise self._left(record)
         if record.holder == self._me.identity or (not record.holder and fence.is_open):
+            if self.on_changed is not None:
+                self.on_changed(record.notes)
             return record
         self._seen, self._waited = None, record.holder
         self._observe(record)
@@ -334,12 +359,11 @@ class Election:
         except NotFound:
             return None
 
-    async def _write(
-        self, before: Record | None, node: Object | None, *, lost: bool = False
-    ) -> None:
+    async def _write(self, before: Record | None, *, lost: bool = False) -> None:
         """Takes or renews it, as it was ``before``; makes it where there was none."""
         began = self._clock()
-        body = ballot.held(before, self._me, node=node, lost=lost)
+        notes = self.records.all if before is None else self.records.own
+        body = ballot.held(before, self._me, lost=lost, notes=notes)
         if before is None:
             body["metadata"]["name"] = self._name
             path = LEASES.path(namespace=LEASE_NAMESPACE)
@@ -347,7 +371,8 @@ class Election:
         else:
             made = await self._patch(body)
         self._began = began
-        self._mine = ballot.read(made)
+        mine = self._mine = ballot.read(made)
+        self.records.written(mine.notes)
 
     async def _patch(self, body: Object) -> Object:
         path = LEASES.path(self._name, namespace=LEASE_NAMESPACE)

@@ -143,8 +143,9 @@ HOME_NAMESPACE_FLAT = tuple(
 )
 HOME_NAMESPACE_RELAY = (Right(ENDPOINT_SLICES, ("create", "patch", "delete")),)
 HOME_NAMESPACE_TOKENS = (Right(SERVICE_ACCOUNTS, ("create",), "token"),)
-#: All of it in all namespaces: pods of any namespace may come, their namespaces are made when they
-#: do, and what is ours among the objects of all is found by its labels, which RBAC does not know.
+#: All of it in all namespaces but the claim's: pods of any namespace may come, their namespaces are
+#: made when they do, and what is ours among the objects of all is found by its labels, which RBAC
+#: does not know.
 REMOTE = (
     Right(NODES, ("list", "watch")),
     # Patched are the annotations by which virtual nodes claim a namespace that they share.
@@ -163,7 +164,11 @@ REMOTE = (
     Right(PRIORITY_CLASSES, ("list", "watch")),
     Right(RESOURCE_QUOTAS, ("list", "watch")),
     Right(EVENTS, ("list", "watch")),
+    # The claim (`bridge.node.claim`). Its name has home's identity, which the remote cannot know.
+    Right(LEASES, ("create", "get", "patch"), namespace="kube-node-lease"),
 )
+#: What `bridge leave` takes in the remote beside all that.
+REMOTE_LEAVE = (Right(LEASES, ("delete",), namespace="kube-node-lease"),)
 #: By which a namespace of the bridge's is known to hold nothing of others, of whatever kind, before
 #: it is removed. A kind that may not be listed keeps the namespace, no more.
 REMOTE_CONTENTS = (Right(EVERYTHING, ("list",)),)

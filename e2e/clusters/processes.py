@@ -127,6 +127,13 @@ class Supervisor:
         """Whether the component runs."""
         return alive(self._read(name)[1])
 
+    def command(self, name: str) -> list[str]:
+        """What a component was started with.
+
+        :raises InvalidRequest: no such component was ever started here.
+        """
+        return self._read(name)[0]
+
     def names(self) -> list[str]:
         """All components that were ever started here, sorted."""
         return sorted(path.stem for path in self.records.glob("*.json"))

@@ -5,11 +5,22 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Sequence
 
-from e2e.faults import admission, answers, credentials, cuts, hands, kills, machine, servers
+from e2e.faults import (
+    admission,
+    answers,
+    credentials,
+    cuts,
+    hands,
+    homes,
+    kills,
+    machine,
+    servers,
+)
 from e2e.faults.model import Fault
 
 FAULTS: tuple[Fault, ...] = (
     *kills.FAULTS,
+    *homes.FAULTS,
     *cuts.FAULTS,
     *servers.FAULTS,
     *answers.FAULTS,

@@ -12,6 +12,8 @@ shut. Reads, watches and streams do not look at it.
   the preconditions of a write (UID, version) are for that, and the time between a fence's end and
   the end of the lease.
 - `on_change` handlers hear when it opens and when it shuts by itself, not of `close`.
+- A fence ``behind`` another one is open while both are: a second condition, for the writes to one
+  side alone.
 """
 
 from __future__ import annotations
@@ -42,8 +44,13 @@ else:
 class Fence:
     """Shut until it is extended; to be used in one event loop."""
 
-    def __init__(self, *, clock: Callable[[], float] = clock) -> None:
+    def __init__(self, *, behind: Fence | None = None, clock: Callable[[], float] = clock) -> None:
         self._clock = clock
+        self._behind = behind
+        # The fences behind this one.
+        self._followers: list[Fence] = []
+        if behind is not None:
+            behind._followers.append(self)
         self._until = -math.inf
         self._closed = False
         # What was told last.
@@ -58,7 +65,8 @@ class Fence:
     @property
     def is_open(self) -> bool:
         """Whether writes pass now."""
-        return not self._closed and self._clock() < self._until
+        own = not self._closed and self._clock() < self._until
+        return own and (self._behind is None or self._behind.is_open)
 
     def on_change(self, handler: Callable[[bool], None]) -> None:
         """Calls ``handler(open)`` when it opens, and when its time is up."""
@@ -72,11 +80,15 @@ class Fence:
         self._wait()
         if self.is_open:
             self._tell(is_open=True)
+        for follower in self._followers:
+            follower._tell(is_open=follower.is_open)
 
     def close(self) -> None:
         """No write passes any more."""
         self._closed = True
         self._handlers.clear()
+        for follower in self._followers:
+            follower.close()
         self._shut()
 
     def check(self, side: Side, what: str) -> None:
@@ -100,7 +112,7 @@ class Fence:
         self._timer = loop.call_later(max(self._until - self._clock(), 0), self._expire)
 
     def _expire(self) -> None:
-        if self.is_open:
+        if self._clock() < self._until:
             self._wait()  # The loop's clock and this one may differ by a bit.
         else:
             self._shut()
@@ -109,11 +121,17 @@ class Fence:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        """Ends the writes that are under way, here and behind this fence."""
         for limit in self._under_way:
             if not limit.expired():
                 limit.reschedule(-math.inf)
         self._under_way.clear()
         self._tell(is_open=False)
+        for follower in self._followers:
+            follower._interrupt()
 
     def _tell(self, *, is_open: bool) -> None:
         if is_open != self._was_open:
@@ -140,5 +158,7 @@ class FencedBody(BytesPayload):
 def not_leading(side: Side, what: str) -> NotLeading:
     """The error of a write that does not pass."""
     return NotLeading(
-        "not sent, or ended: this bridge does not hold the node's lease now", side=side, what=what
+        "not sent, or ended: this bridge does not hold the node's lease, or its claim, now",
+        side=side,
+        what=what,
     )

@@ -157,7 +157,7 @@ def test_the_remote_is_what_the_tables_say() -> None:
     ],
 )
 def test_the_remotes_options(asked: RemoteRights, granted_too: tuple[Right, ...]) -> None:
-    rights = (*permissions.REMOTE, *granted_too)
+    rights = (*permissions.REMOTE, *permissions.REMOTE_LEAVE, *granted_too)
     assert granted(rbac.remote(asked, OURS)) == table(rights)
 
 

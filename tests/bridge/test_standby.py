@@ -208,6 +208,7 @@ async def test_one_that_loses_the_lease_writes_no_more_until_it_is_its_own_again
         two.home.update(LEASES, LEASE, {"spec": theirs}, LEASE_NAMESPACE)
         await run.says("is held by")
         two.home.clear_log()
+        two.remote.clear_log()
         world.pod("web")
         await asyncio.sleep(0.2)
         assert two.writes() == []

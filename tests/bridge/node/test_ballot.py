@@ -6,10 +6,10 @@ import pytest
 
 from bridge.node import ballot
 from bridge.node.ballot import LEASE_SECONDS, Candidate, Record, Seen, look
+from translators.naming import DOMAIN
 from translators.types import Object
 
 ME = Candidate("me_1", "here (pid 1)")
-NODE: Object = {"metadata": {"name": "virtual", "uid": "node-1"}}
 
 
 def lease(holder: str | None = "other_1", *, version: str = "7", **meta: object) -> Object:
@@ -90,7 +90,7 @@ def test_what_people_read_is_one_line() -> None:
 
 def test_a_lease_without_anything_is_nobodys() -> None:
     found = ballot.read({"metadata": {}})
-    assert (found.holder, found.who, found.leaving, found.owner) == ("", "", False, "")
+    assert (found.holder, found.who, found.leaving, found.owned) == ("", "", False, False)
 
 
 def test_the_name_is_an_objects() -> None:
@@ -104,34 +104,32 @@ def test_the_name_is_an_objects() -> None:
 
 
 def test_taking_it_depends_on_the_state_that_was_seen() -> None:
-    patch = ballot.held(record(), ME, node=NODE)
+    patch = ballot.held(record(), ME)
     assert (patch["metadata"]["uid"], patch["metadata"]["resourceVersion"]) == ("u", "7")
     spec = patch["spec"]
     assert (spec["holderIdentity"], spec["leaseTransitions"]) == ("me_1", 3)
     assert spec["leaseDurationSeconds"] == LEASE_SECONDS
     assert spec["acquireTime"] == spec["renewTime"]
     assert patch["metadata"]["annotations"] == {ballot.ANNOTATION_HOLDER: "here (pid 1)"}
-    assert patch["metadata"]["ownerReferences"][0]["uid"] == "node-1"
+    assert "ownerReferences" not in patch["metadata"]
 
 
 def test_a_renewal_says_the_time_alone() -> None:
-    owners = [{"apiVersion": "v1", "kind": "Node", "name": "virtual", "uid": "node-1"}]
-    mine = ballot.read(lease("me_1", ownerReferences=owners))
-    patch = ballot.held(mine, ME, node=NODE)
+    patch = ballot.held(record("me_1"), ME)
     assert patch["metadata"].keys() == {"uid", "resourceVersion"}
     assert patch["spec"].keys() == {"holderIdentity", "leaseDurationSeconds", "renewTime"}
 
 
 def test_what_a_holder_says_of_the_remote_is_written_when_it_changes() -> None:
     mine = record("me_1")
-    lost = ballot.held(mine, ME, node=None, lost=True)
+    lost = ballot.held(mine, ME, lost=True)
     assert lost["metadata"]["annotations"] == {ballot.ANNOTATION_LOST: "true"}
     marks = {ballot.ANNOTATION_LOST: "true", ballot.ANNOTATION_ASKED: "other"}
     asked = ballot.read(lease("me_1", annotations=marks))
     assert (asked.lost, asked.asked) == (True, "other")
-    assert "annotations" not in ballot.held(asked, ME, node=None, lost=True)["metadata"]
+    assert "annotations" not in ballot.held(asked, ME, lost=True)["metadata"]
     gone = dict.fromkeys(marks)
-    assert ballot.held(asked, ME, node=None)["metadata"]["annotations"] == gone
+    assert ballot.held(asked, ME)["metadata"]["annotations"] == gone
     given = ballot.given_back(asked)["metadata"]["annotations"]
     assert given == {ballot.ANNOTATION_HOLDER: None, **gone}
     asks = ballot.asked(mine, ME)
@@ -140,14 +138,25 @@ def test_what_a_holder_says_of_the_remote_is_written_when_it_changes() -> None:
     assert asks["spec"] == {}
 
 
-def test_the_node_owns_it_as_soon_as_there_is_one_and_when_it_is_another() -> None:
-    mine = record("me_1")
-    assert "ownerReferences" not in ballot.held(mine, ME, node=None)["metadata"]
-    assert ballot.held(mine, ME, node=NODE)["metadata"]["ownerReferences"][0]["uid"] == "node-1"
+def test_a_lease_that_an_earlier_release_tied_to_the_node_outlives_the_node() -> None:
+    owners = [{"apiVersion": "v1", "kind": "Node", "name": "virtual", "uid": "node-1"}]
+    mine = ballot.read(lease("me_1", ownerReferences=owners))
+    assert ballot.held(mine, ME)["metadata"]["ownerReferences"] is None
+    assert "ownerReferences" not in ballot.held(record("me_1"), ME)["metadata"]
+
+
+def test_a_record_is_written_when_it_differs_and_stays_for_the_next_holder() -> None:
+    note = {f"{DOMAIN}/some-record": "1"}
+    assert ballot.held(record("me_1"), ME, notes=note)["metadata"]["annotations"] == note
+    there = ballot.read(lease("me_1", annotations={**note, "example.com/other": "2"}))
+    assert there.notes == note
+    assert "annotations" not in ballot.held(there, ME, notes=note)["metadata"]
+    for patch in (ballot.given_back(there), ballot.held(there, Candidate("next_1", "next"))):
+        assert not note.keys() & patch["metadata"]["annotations"].keys()
 
 
 def test_one_that_is_made_has_no_condition() -> None:
-    made = ballot.held(None, ME, node=None)
+    made = ballot.held(None, ME)
     assert (made["kind"], made["spec"]["leaseTransitions"]) == ("Lease", 0)
     assert made["metadata"].keys() == {"annotations"}
 
@@ -157,7 +166,7 @@ def test_the_mark_of_a_leave_comes_with_it_and_goes_with_the_next() -> None:
     assert left["metadata"]["annotations"][ballot.ANNOTATION_LEAVING] == "true"
     marked = ballot.read(lease(annotations={ballot.ANNOTATION_LEAVING: "true"}))
     assert marked.leaving
-    for patch in (ballot.held(marked, ME, node=None), ballot.given_back(marked)):
+    for patch in (ballot.held(marked, ME), ballot.given_back(marked)):
         assert patch["metadata"]["annotations"][ballot.ANNOTATION_LEAVING] is None
     given = ballot.given_back(record("me_1"))
     assert given["spec"] == {"holderIdentity": None}

@@ -10,7 +10,7 @@ import asyncio
 import copy
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, cast
 
 import pytest
@@ -25,7 +25,8 @@ from tests.fakeapi.patching import merge
 from tests.sync.virtual import VirtualLoop, run_virtual
 from translators.types import Object
 
-NODE: Object = {"kind": "Node", "metadata": {"name": "virtual", "uid": "node-1"}}
+#: An annotation of a record.
+RECORD = "cluster-bridge.io/some-record"
 #: Seconds within which the next has it, once one has vanished without a word.
 TAKEOVER = LEASE_SECONDS + 0.5
 
@@ -41,6 +42,10 @@ class Home:
     @property
     def holder(self) -> str:
         return ballot.read(self.lease).holder if self.lease is not None else ""
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        return ballot.read(self.lease).notes if self.lease is not None else {}
 
     def change(self, patch: Object) -> None:
         """Somebody changes it."""
@@ -169,8 +174,8 @@ class Bridge:
             while self.way.lost:  # noqa: ASYNC110  # its caches do not fill
                 await asyncio.sleep(0.1)
             try:
-                await self.election.win(self.fence, node=lambda: None, way=self.way)
-                await self.election.keep(self.fence, node=lambda: NODE, way=self.way)
+                await self.election.win(self.fence, way=self.way)
+                await self.election.keep(self.fence, way=self.way)
             except Lost as lost:
                 self.lost.append(str(lost))
                 self.fence.close()
@@ -263,12 +268,42 @@ async def test_a_renewal_notes_how_late_the_loop_is(home: Home) -> None:
 
 
 @on_virtual_time
-async def test_the_node_owns_the_lease(home: Home) -> None:
+async def test_a_record_outlives_its_bridge_and_the_deletion_of_the_lease(home: Home) -> None:
+    one = Bridge(home, "one").start()
+    await until(lambda: one.fence.is_open, within=TAKEOVER)
+    before = asyncio.get_running_loop().time()
+    await one.election.records.write(RECORD, "first", now=True)
+    assert asyncio.get_running_loop().time() - before < 0.1
+    await one.election.records.write(RECORD, "second")
+    assert asyncio.get_running_loop().time() - before < 2 * RENEW_SECONDS
+    home.lease = None
+    await until(lambda: home.holder == "one_id", within=2 * RENEW_SECONDS)
+    assert home.notes == {RECORD: "second"}
+    other = Bridge(home, "other").start()
+    await asyncio.sleep(2 * RENEW_SECONDS)
+    one.kill()
+    await until(lambda: other.fence.is_open, within=2 * TAKEOVER)
+    assert other.election.records.all == {RECORD: "second"}
+
+
+@on_virtual_time
+async def test_a_lease_that_went_back_in_time_can_end_its_holder(home: Home) -> None:
     bridge = Bridge(home, "alone").start()
     await until(lambda: bridge.fence.is_open, within=TAKEOVER)
-    await asyncio.sleep(2 * RENEW_SECONDS)
-    assert home.lease is not None
-    assert home.lease["metadata"]["ownerReferences"][0]["uid"] == "node-1"
+    seen = []
+
+    def changed(notes: Mapping[str, str]) -> None:
+        seen.append(dict(notes))
+        raise Lost("restored")
+
+    bridge.election.on_changed = changed
+    saved = copy.deepcopy(home.lease)
+    await bridge.election.records.write(RECORD, "later")
+    fence = bridge.fence
+    assert saved is not None
+    home._keep(saved)
+    await until(lambda: bool(bridge.lost), within=2 * RENEW_SECONDS)
+    assert (seen, fence.is_open, bridge.lost) == ([{}], False, ["restored"])
 
 
 @on_virtual_time

@@ -137,6 +137,36 @@ async def test_it_shuts_by_itself_and_opens_again(api: FakeApi, client: KubeClie
     assert told == [True, False, True]
 
 
+async def test_a_fence_behind_another_is_open_while_both_are(
+    api: FakeApi, fence: Fence, client: KubeClient
+) -> None:
+    second, told = Fence(behind=fence), list[bool]()
+    second.on_change(told.append)
+    both = client.fenced(second)
+    assert not second.is_open
+    second.extend(clock() + 60)
+    await write(both)
+    # It shuts with the first, which ends what is under way, and opens with the first again.
+    fence.extend(clock() + 0.2)
+    api.fail(Fault("POST", "*/configmaps", delay=30))
+    with pytest.raises(NotLeading):
+        async with asyncio.timeout(2):
+            await write(both)
+    fence.extend(clock() + 60)
+    assert told == [True, False, True]
+    # By itself it shuts the writes behind it alone.
+    second.extend(clock() + 0.05)
+    api.fail(Fault("POST", "*/configmaps", delay=30))
+    with pytest.raises(NotLeading):
+        async with asyncio.timeout(2):
+            await write(both)
+    assert (fence.is_open, second.is_open) == (True, False)
+    second.extend(clock() + 60)
+    fence.close()
+    assert not second.is_open
+    assert told == [True, False, True, False, True]
+
+
 async def test_what_waits_for_its_turn_is_not_sent_later(
     api: FakeApi, fence: Fence, fenced: KubeClient
 ) -> None:

@@ -1,0 +1,86 @@
+"""The claims in a remote (`bridge.node.claim`), for commands that end what a claim protects.
+
+`check` refuses a leave by a home that was restored or cloned: the remote's objects belong to
+another bridge by then. `remove` deletes a claim that was checked, and `remove_of` those of a home
+that is gone for ever, both with a UID precondition.
+"""
+
+from __future__ import annotations
+
+from bridge.node import ballot, claim
+from bridge.node.claim import Claim
+from bridge.node.lease import LEASE_NAMESPACE
+from bridge.preflight.checks import PreflightError, Told
+from sync.kube.client import KubeClient
+from sync.kube.errors import Forbidden, NotFound
+from sync.kube.resources import LEASES
+from translators.naming import LABEL_HOME, LABEL_NODE, Identity
+from translators.types import Object, metadata, name_of, uid_of
+
+
+async def look(
+    home: KubeClient, remote: KubeClient, identity: Identity
+) -> tuple[Claim | None, str]:
+    """The claim on this home's node, None where there is none, and why it is not this home's ("").
+
+    Without the Lease of the election nothing is known of home's bridges: then only a claim that a
+    bridge holds is somebody else's. Raises KubeError.
+    """
+    found = await _get(remote, claim.lease_name(identity))
+    if found is None:
+        return None, ""
+    its = claim.read(found)
+    lease = await _get(home, ballot.lease_name(identity.node))
+    notes = ballot.read(lease).notes if lease is not None else {}
+    why = claim.objection(its, claim.read_record(notes.get(claim.ANNOTATION_RECORD)))
+    if lease is None and not its.holder:
+        return its, ""
+    return its, why
+
+
+async def check(home: KubeClient, remote: KubeClient, identity: Identity) -> Claim | None:
+    """The claim of this home's node, None where there is none. Raises PreflightError where another
+    home of the same identity has it, and KubeError."""
+    its, why = await look(home, remote, identity)
+    if its is not None and why:
+        raise PreflightError(
+            f"remote: the claim on node {identity.node} (Lease {LEASE_NAMESPACE}/"
+            f"{claim.lease_name(identity)}) is not this home's: {why}; nothing was removed. "
+            f"{claim.advice(its, identity)}. Then leave again"
+        )
+    return its
+
+
+async def remove(remote: KubeClient, identity: Identity, its: Claim, *, told: Told) -> None:
+    """Deletes the claim. Raises KubeError."""
+    await _delete(remote, claim.lease_name(identity), its.uid, told)
+
+
+async def remove_of(remote: KubeClient, home: str, node: str, *, told: Told) -> None:
+    """Deletes the claims of a home's virtual node, or of all of them. Raises KubeError."""
+    labels = f"{LABEL_HOME}={home}" + (f",{LABEL_NODE}={node}" if node else "")
+    try:
+        found = (await remote.list(LEASES, namespace=LEASE_NAMESPACE, labels=labels)).items
+    except Forbidden:
+        told("remote: claims stay: the credential may not list Leases in kube-node-lease")
+        return
+    for lease in found:
+        if claim.ANNOTATION_CLAIM in (metadata(lease).get("annotations") or {}):
+            await _delete(remote, name_of(lease), uid_of(lease), told)
+
+
+async def _get(client: KubeClient, name: str) -> Object | None:
+    try:
+        return await client.get(LEASES, name, namespace=LEASE_NAMESPACE)
+    except NotFound:
+        return None
+
+
+async def _delete(remote: KubeClient, name: str, uid: str, told: Told) -> None:
+    try:
+        await remote.delete(LEASES, name, namespace=LEASE_NAMESPACE, uid=uid)
+    except Forbidden:
+        told(
+            f"remote: Lease {LEASE_NAMESPACE}/{name} stays: the credential may not delete it; "
+            "`bridge rbac remote` prints what to apply there, or delete it with kubectl"
+        )

@@ -1,0 +1,111 @@
+"""A home that was restored from a backup, running beside the original.
+
+`saved` copies etcd's data, as a snapshot of its disk would have it. `restored` starts another etcd
+with such a copy, and another API server before it with the certificates and keys of the original:
+the same cluster as it was, at another port. Its controllers and its scheduler do not run.
+
+Both processes run in the network namespace of the original's control plane, so this needs a cluster
+of the native backend: kind keeps etcd and its data inside of a node's container.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import yaml
+
+from e2e.clusters.api import Api
+from e2e.clusters.control_plane import API_SERVER, ETCD, START_TIMEOUT
+from e2e.clusters.layout import Site
+from e2e.clusters.model import Cluster
+from e2e.clusters.native import NativeControl
+from e2e.kubectl import wait_for
+
+#: Ports that the original does not use.
+_ETCD_PORT, _PEER_PORT, _API_PORT = 2479, 2480, 7443
+#: Seconds for a process to end.
+_END = 15.0
+
+
+def saved(home: Cluster, folder: Path) -> Path:
+    """A copy of all that etcd has stored, in a new folder. etcd stands still while it is made, so
+    the copy is what etcd finds after a crash."""
+    home.suspend_component(ETCD)
+    try:
+        shutil.copytree(_site(home).folder / "etcd", folder)  # makes the folders above, too
+    finally:
+        home.resume_component(ETCD)
+    return folder
+
+
+@contextmanager
+def restored(home: Cluster, data: Path, *others: Cluster) -> Iterator[list[Cluster]]:
+    """The restored cluster, while the block runs: as ``home`` reaches it, and as each of ``others``
+    does, which are handles of the original with kubeconfigs of their own."""
+    site, folder = _site(home), data.parent
+    client, peer = f"http://127.0.0.1:{_ETCD_PORT}", f"http://127.0.0.1:{_PEER_PORT}"
+    etcd = {
+        "--data-dir": str(data),
+        "--listen-client-urls": client,
+        "--advertise-client-urls": client,
+        "--listen-peer-urls": peer,
+    }
+    server = {
+        "--etcd-servers": client,
+        "--secure-port": str(_API_PORT),
+        "--audit-log-path": str(folder / "restored-audit.log"),
+        "--cert-dir": str(folder / "restored-certificates"),
+    }
+    with ExitStack() as stack:
+        stack.enter_context(_running(site, ETCD, etcd, folder))
+        stack.enter_context(_running(site, API_SERVER, server, folder))
+        api = Api(str(site.plan.node.ip), site.pki / "ca.crt", site.pair("admin"), port=_API_PORT)
+        wait_for(api.ready, "the restored API server is ready", seconds=START_TIMEOUT)
+        api.close()
+        yield [_at_other_port(it, folder) for it in (home, *others)]
+
+
+def _site(cluster: Cluster) -> Site:
+    control = cluster.control
+    assert isinstance(control, NativeControl), "a home is restored on the native backend alone"
+    return control.site
+
+
+@contextmanager
+def _running(site: Site, name: str, changes: dict[str, str], folder: Path) -> Iterator[None]:
+    """A component as the original has it, but for these flags."""
+    kept = [it for it in site.supervisor.command(name) if it.partition("=")[0] not in changes]
+    command = [*kept, *(f"{flag}={value}" for flag, value in changes.items())]
+    with (folder / f"restored-{name}.log").open("ab") as log:
+        process = subprocess.Popen(
+            ["nsenter", f"--net={site.network.path}", "--", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(_END)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _at_other_port(cluster: Cluster, folder: Path) -> Cluster:
+    config = yaml.safe_load(cluster.kubeconfig.read_text())
+    server = f"https://{cluster.node_ip}:{_API_PORT}"
+    for each in config["clusters"]:
+        each["cluster"]["server"] = server
+    path = folder / f"restored-{cluster.kubeconfig.name}"
+    path.write_text(yaml.safe_dump(config))
+    path.chmod(0o600)
+    return replace(cluster, kubeconfig=path, server=server, audit_log=None)

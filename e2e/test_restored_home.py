@@ -1,0 +1,194 @@
+"""A home that is restored from a backup beside the original, with the same remote.
+
+On kind the clusters are native ones, beside those of the other tests: kind keeps etcd inside of a
+node's container (`e2e.restored`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from e2e import account
+from e2e import bridge as bridge_command
+from e2e.bridge import REGISTERED, Bridge
+from e2e.clusters import specs
+from e2e.clusters.fixture import running, settings_from_environment
+from e2e.clusters.model import Backend, Cluster
+from e2e.conftest import Bridged, joined, usual_options
+from e2e.kubectl import Json, get, uids, wait_for
+from e2e.replicas import now, writes
+from e2e.restored import restored, saved
+from e2e.workloads import busybox, web
+
+#: What a refused bridge shows.
+_ID = re.compile(r"--take-over-claim ([0-9a-f]{16})")
+
+
+@pytest.fixture
+def native(
+    request: pytest.FixtureRequest, clusters: dict[str, Cluster]
+) -> Iterator[dict[str, Cluster]]:
+    """The clusters of the other tests where these are native, or a pair of its own."""
+    if all(it.backend is Backend.NATIVE for it in clusters.values()):
+        yield clusters
+        return
+    usual = settings_from_environment()
+    settings = replace(usual, prefix=f"{usual.prefix[:5]}back", backend=Backend.NATIVE)
+    with running(request, specs(), settings) as found:
+        yield found
+
+
+@pytest.fixture
+def original(native: dict[str, Cluster], node_name: str, tmp_path: Path) -> Iterator[Bridged]:
+    """A bridge with the permissions that `bridge rbac` prints."""
+    home, remote = native["home"], native["remote"]
+    bridge = Bridge(
+        account.at_home(home, tmp_path),
+        account.in_remote(remote, tmp_path),
+        tmp_path / "bridge.log",
+        usual_options(node_name),
+    )
+    try:
+        with joined(bridge, node_name, home=home, remote=remote) as found:
+            yield found
+    finally:
+        print(bridge.log.read_text())
+
+
+def _claim(bridged: Bridged) -> Json:
+    """The claim's Lease in the remote."""
+    leases = get(
+        bridged.remote,
+        "leases",
+        namespace="kube-node-lease",
+        selector=f"cluster-bridge.io/node={bridged.node}",
+    )
+    assert len(leases) == 1, leases
+    return leases[0]
+
+
+def _sequence(bridged: Bridged) -> int:
+    return int(_claim(bridged)["metadata"]["annotations"]["cluster-bridge.io/claim"].split()[0])
+
+
+def _renewed(bridged: Bridged) -> None:
+    """Waits until the bridge that has the claim has renewed it twice."""
+    before = _sequence(bridged)
+    wait_for(lambda: _sequence(bridged) >= before + 2, "the claim is renewed")
+
+
+def _starts(pods: list[Json]) -> dict[str, tuple[str, str]]:
+    """UID, and when the container was started, by the pod's name."""
+    return {
+        it["metadata"]["name"]: (
+            it["metadata"]["uid"],
+            it["status"]["containerStatuses"][0]["state"]["running"]["startedAt"],
+        )
+        for it in pods
+    }
+
+
+def _refused(bridge: Bridge) -> tuple[str, str]:
+    """Joins, and returns the error and the id in it."""
+    begin = bridge.launch()
+    assert bridge.ended() == 1
+    text = bridge.log.read_text()[begin:]
+    assert REGISTERED not in text
+    [line] = [it for it in text.splitlines() if it.startswith("error: ")]
+    found = _ID.search(line)
+    assert found, line
+    return line, found[1]
+
+
+def test_a_home_restored_beside_the_original_touches_no_pod_until_told_to(
+    original: Bridged, tmp_path: Path
+) -> None:
+    """The error explains what happened. Taking over on purpose works, ends the original bridge, and
+    can be taken back."""
+    original.apply(web(original.node))
+    original.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
+    data = saved(original.home, tmp_path / "etcd")
+    original.apply(busybox(original.node, "later", "sleep 3600", restart="Never"))
+    original.kubectl("wait", "--for=condition=Ready", "pod/later", "--timeout=60s")
+    _renewed(original)
+    before = _starts(original.remote_pods())
+    began = now()
+
+    with restored(original.home, data, original.bridge.home) as (other, limited):
+        names = uids(get(other, "pods", namespace=original.namespace))
+        assert "later" not in names, "the backup is older than this pod"
+        second = replace(original.bridge, home=limited, log=tmp_path / "second.log", process=None)
+        try:
+            error, taken = _refused(second)
+            assert "restored from a backup or cloned" in error
+            assert taken in _claim(original)["metadata"]["annotations"]["cluster-bridge.io/claim"]
+            # Nor does it when it is tried again, or when it would leave.
+            _refused(second)
+            left = bridge_command.run(
+                *("leave", "--name", original.node, "--yes", "--force"),
+                *("--kubeconfig", original.bridge.remote.kubeconfig),
+                home=limited,
+            )
+            assert left.returncode == 1, left.stderr
+            assert "nothing was removed" in left.stderr
+
+            assert _starts(original.remote_pods()) == before
+            wrote = writes(original.remote, since=began, namespace=original.remote_namespace)
+            assert not [it for it in wrote if it.verb == "delete" and it.resource == "pods"]
+            assert original.kubectl("exec", "later", "--", "echo", "heard").strip() == "heard"
+            _renewed(original)
+
+            usual = second.args
+            second.args = (*usual, "--take-over-claim", taken)
+            second.start()
+            assert original.bridge.ended() == 1
+            assert "is not this bridge's" in original.bridge.log.read_text()
+            wait_for(
+                lambda: "later" not in uids(original.remote_pods()),
+                "the pod that the restored home does not know is deleted",
+                seconds=60,
+            )
+            kept = {name: it for name, it in before.items() if name != "later"}
+            assert _starts(original.remote_pods()) == kept
+            # The option stays where it is written, and has no effect on the next claim.
+            assert second.stop() == 0
+            second.start()
+            assert second.stop() == 0
+        finally:
+            second.kill()
+            print(second.log.read_text())
+
+    # The way back.
+    _, taken = _refused(original.bridge)
+    usual = original.bridge.args
+    original.bridge.args = (*usual, "--take-over-claim", taken)
+    original.bridge.start()
+    assert _starts(original.remote_pods()).items() >= kept.items()
+
+
+def test_a_bridge_that_is_killed_is_followed_by_its_next_start_and_by_nobody_else(
+    original: Bridged, tmp_path: Path
+) -> None:
+    """The original bridge is dead when the restored home is joined: it is refused as well. The next
+    start at the original home needs no decision."""
+    original.apply(web(original.node))
+    original.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
+    data = saved(original.home, tmp_path / "etcd")
+    _renewed(original)
+    before = _starts(original.remote_pods())
+    original.bridge.kill()
+    with restored(original.home, data, original.bridge.home) as (_, limited):
+        second = replace(original.bridge, home=limited, log=tmp_path / "second.log", process=None)
+        try:
+            _refused(second)
+        finally:
+            second.kill()
+            print(second.log.read_text())
+    original.bridge.start()
+    _renewed(original)
+    assert _starts(original.remote_pods()) == before
