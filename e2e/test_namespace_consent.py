@@ -84,7 +84,7 @@ def test_namespaces_that_the_bridge_created_are_known_after_a_crash(bridged: Bri
     wait_for(lambda: _recorded(bridged) == "", "the node has a record, of nothing yet")
     bridged.apply(pod(bridged.node, "first"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/first", "--timeout=90s")
-    before = wait_for(lambda: _recorded(bridged), "the namespace is recorded")
+    before = wait_for(lambda: _recorded(bridged) or "", "the namespace is recorded")
     bridged.bridge.kill()
     bridged.bridge.start()
     bridged.apply(pod(bridged.node, "second"))
@@ -98,7 +98,7 @@ def test_namespaces_that_the_bridge_created_are_known_after_a_crash(bridged: Bri
     bridged.bridge.says("are taken for its own")
     bridged.apply(pod(bridged.node, "third"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/third", "--timeout=90s")
-    recorded = wait_for(lambda: _recorded(bridged), "it is recorded again")
+    recorded = wait_for(lambda: _recorded(bridged) or "", "it is recorded again")
     assert set(before.split(",")) <= set(recorded.split(","))
     bridged.kubectl("delete", "pod", "--all", "--timeout=60s")
 
