@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import os
 import signal
@@ -183,6 +184,7 @@ def _end_by(seconds: float) -> None:
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop's where it is installed, else the standard one."""
     try:
+        importlib.import_module("uvloop")
         from bridge.loop import Loop
     except ImportError:
         return None

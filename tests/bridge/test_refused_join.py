@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.clusters import CANARY, Clusters, clusters
+from tests.bridge.clusters import Clusters, clusters
 from tests.bridge.process import bridge
 from tests.fakeapi import Authority, FakeApi
-from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.sync.world import World
 
 #: Processes are started: on a busy machine that takes its time.
@@ -18,18 +17,12 @@ pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture
-async def encrypted(authority: Authority, tmp_path: Path) -> AsyncIterator[Clusters]:
+async def encrypted(tmp_path: Path) -> AsyncIterator[Clusters]:
     """Two clusters with TLS, as real ones have it."""
+    authority = Authority(tmp_path)
     tls = authority.server_context(authority.issue("server", address="127.0.0.1"))
     async with FakeApi(tls=tls) as home, FakeApi(tls=tls) as remote:
-        two = clusters(home, remote, tmp_path)
-        for name, api in (("home", home), ("remote", remote)):
-            ca = {"certificate-authority": str(authority.cert)}
-            content = kubeconfig(
-                api.url, user={"token": CANARY}, cluster=ca, context=f"{name}-context"
-            )
-            write(tmp_path / f"{name}.yaml", content)
-        yield two
+        yield clusters(home, remote, tmp_path)
 
 
 async def test_a_join_under_another_home_name_writes_one_error_after_its_steps(
