@@ -14,8 +14,9 @@ from translators import naming, once
 
 
 def creates(world: World) -> int:
-    """How many pods were asked for in the remote."""
-    return len([entry for entry in world.remote.writes("*/pods") if entry.method == "POST"])
+    """How many pods were asked for in the remote; a dry run makes none."""
+    posts = [entry for entry in world.remote.writes("*/pods") if entry.method == "POST"]
+    return len([entry for entry in posts if "dryRun" not in entry.query])
 
 
 # -- made once -----------------------------------------------------------------------------
