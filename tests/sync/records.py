@@ -17,8 +17,9 @@ class MemoryRecord:
         self.fresh = fresh
         self.peers: list[MemoryRecord] = []
         """Those of other virtual nodes of the home."""
-        self.seconds = 0.002
-        """How long a write takes."""
+        self.answers = asyncio.Event()
+        """Writes wait for it."""
+        self.answers.set()
         self.writes = 0
 
     async def read(self) -> Recorded:
@@ -28,6 +29,7 @@ class MemoryRecord:
 
     async def write(self, entries: Collection[str]) -> None:
         """Replaces it."""
-        await asyncio.sleep(self.seconds)
+        await asyncio.sleep(0.002)
+        await self.answers.wait()
         self.own = frozenset(entries)
         self.writes += 1
