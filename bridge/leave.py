@@ -195,7 +195,7 @@ async def _leave(
             await _check_claim(settings, home, found, remote)
         if not settings.keep_workloads:
             await _end_there(settings, home, found, remote, told=told)
-            await _remove_record(settings, home, found, remote, told=told)
+        await _remove_record(settings, home, found, remote, told=told)
         await _remove_claim(settings, found, remote, told=told)
         for pod in found.pods:
             await _delete_pod(home, pod, grace_seconds=0)
@@ -263,12 +263,13 @@ async def _end_there(
 async def _remove_record(
     settings: LeaveSettings, home: KubeClient, found: AtHome, remote: Remote, *, told: Told
 ) -> None:
-    """Removes the record of the namespaces that the bridge created, but for those that stay in the
-    remote, or may: the next join is to know them."""
-    if remote.client is None or remote.away:
-        return
+    """Removes the record of the namespaces that the bridge created, but for those in which it found
+    something of others: the next join is to know them. Of a remote that was not cleaned up nothing
+    stays at home."""
     staying: list[str] = []
-    if own := await namespacerecord.recorded(home, settings.name):
+    cleaned = remote.client is not None and not remote.away and not settings.keep_workloads
+    own = await namespacerecord.recorded(home, settings.name) if cleaned else frozenset()
+    if own and remote.client is not None:
         labels = f"{naming.LABEL_HOME}={found.home_id}"
         staying = owned.staying(own, (await remote.client.list(NAMESPACES, labels=labels)).items)
     try:
