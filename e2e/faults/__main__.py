@@ -100,18 +100,20 @@ def table(
         list[Path], typer.Argument(help="Reports of `run --json`.", exists=True, dir_okay=False)
     ],
     *,
+    add: Annotated[bool, typer.Option(help="Add them to the runs that the page has.")] = False,
     write: Annotated[bool, typer.Option(help="Put it into docs/reliability.md.")] = False,
 ) -> None:
     """The table of docs/reliability.md, from reports; what they counted is added up."""
     found = [json.loads(path.read_text()) for path in reports]
+    recorded = report.FILE.read_text() if add else ""
     if write:
-        _write(found)
+        _write(found, recorded)
     else:
-        typer.echo(report.document(registry.FAULTS, found))
+        typer.echo(report.document(registry.FAULTS, found, recorded))
 
 
-def _write(found: list[report.Json]) -> None:
-    made = report.document(registry.FAULTS, found)
+def _write(found: list[report.Json], recorded: str = "") -> None:
+    made = report.document(registry.FAULTS, found, recorded)
     report.FILE.write_text(report.renewed(report.FILE.read_text(), made))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,12 @@ from e2e.faults.model import COUNTED, Fault, Tally, Trial, tallies
 FILE = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN = "<!-- faults, made by `python -m e2e.faults table --write REPORT...`: do not edit -->"
 END = "<!-- end -->"
+#: A run, and a fault's row, as `document` writes them.
+_HEAD = re.compile(r"^- `python -m e2e\.faults run .*$", re.MULTILINE)
+_ROW = re.compile(
+    r"^\| (?P<fault>[^|]+) \| [^|]+ \| (?P<tried>\d+) \| (?P<trials>\d+) \| (?P<counted>[^|]+) \|$",
+    re.MULTILINE,
+)
 #: Columns of output that goes to no terminal.
 _PLAIN_WIDTH = 140
 
@@ -73,10 +80,13 @@ def show(found: Json) -> None:
             console.print(f"{one['fault']}: {line}", markup=False, highlight=False)
 
 
-def document(faults: Sequence[Fault], reports: Sequence[Json]) -> str:
-    """The table of docs/reliability.md: a row for every fault, whether it was tried or not."""
+def document(faults: Sequence[Fault], reports: Sequence[Json], recorded: str = "") -> str:
+    """The table of docs/reliability.md: a row for every fault, whether it was tried or not.
+
+    ``recorded`` is an earlier document, whose runs and counts are added.
+    """
     rows = {fault.name: Tally(fault.name) for fault in faults}
-    for found in reports:
+    for found in (_recorded(recorded), *reports):
         for row in found["faults"]:
             tally = rows.setdefault(row["fault"], Tally(row["fault"]))
             tally.trials += row["trials"]
@@ -88,8 +98,33 @@ def document(faults: Sequence[Fault], reports: Sequence[Json]) -> str:
         counted = _counted(tally.counted) if tally.tried else "not tried"
         what = said.get(name, "jobs end, then all is deleted; nothing of ours is left")
         lines.append(f"| {name} | {what} | {tally.tried} | {tally.trials} | {counted} |")
-    heads = [f"- {_title(found)}" for found in reports] or ["- none yet"]
+    heads = _HEAD.findall(recorded)
+    heads += [f"- {_title(found)}" for found in reports]
+    heads = heads or ["- none yet"]
     return "\n".join(["Runs:", "", *heads, "", *lines])
+
+
+def _recorded(text: str) -> Json:
+    """The counts of an earlier document, in the form of a report."""
+    return {
+        "faults": [
+            {
+                "fault": row["fault"],
+                "tried": int(row["tried"]),
+                "trials": int(row["trials"]),
+                "counted": _read_counted(row["counted"]),
+            }
+            for row in _ROW.finditer(text)
+        ]
+    }
+
+
+def _read_counted(text: str) -> dict[str, int]:
+    """The inverse of `_counted`."""
+    if text in ("0", "not tried"):
+        return {}
+    pairs = (part.partition(" ") for part in text.split(", "))
+    return {name: int(number) for number, _, name in pairs}
 
 
 def renewed(text: str, table: str) -> str:

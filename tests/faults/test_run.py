@@ -130,6 +130,15 @@ def test_the_table_is_made_anew_between_its_marks_only() -> None:
         report.renewed("# Reliability", "a table")
 
 
+def test_runs_are_added_to_those_of_an_earlier_document() -> None:
+    made = json.loads(json.dumps(report.report(trials(), registry.FAULTS, **ASKED)))
+    once = report.document(registry.FAULTS, [made])
+    assert report.document(registry.FAULTS, [], once) == once
+    assert report.document(registry.FAULTS, [made], once) == report.document(
+        registry.FAULTS, [made, made]
+    )
+
+
 # -- witnesses ---------------------------------------------------------------------------------
 
 
