@@ -137,22 +137,13 @@ class KubeClient(Transport):
         Already gone, or another by now: nothing to do, no error. A watch tells which. Any other
         conflict, such as an admission webhook's, is raised: the object is still to be deleted.
         """
-        options: Object = {
-            "apiVersion": "v1",
-            "kind": "DeleteOptions",
-            "preconditions": {"uid": uid},
-            "propagationPolicy": "Background",
-        }
+        preconditions = {"uid": uid}
         if resource_version is not None:
-            options["preconditions"]["resourceVersion"] = resource_version
-        if grace_seconds is not None:
-            options["gracePeriodSeconds"] = grace_seconds
-        path = resource.path(name, namespace=namespace)
+            preconditions["resourceVersion"] = resource_version
         try:
-            await self.request("DELETE", path, body=options, decode=False)
-        except NotFound as error:
-            if _is_of_admission(error):
-                raise
+            await self._delete(
+                resource.path(name, namespace=namespace), preconditions, grace_seconds=grace_seconds
+            )
         except Conflict as error:
             if not _is_of_precondition(error):
                 raise
@@ -163,13 +154,23 @@ class KubeClient(Transport):
         Raises Conflict where it has changed since. Already gone: nothing to do, no error.
         """
         meta = obj["metadata"]
+        await self._delete(
+            resource.path(meta["name"], namespace=meta.get("namespace")),
+            {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]},
+        )
+
+    async def _delete(
+        self, path: str, preconditions: Object, *, grace_seconds: int | None = None
+    ) -> None:
+        """Sends a DELETE on these conditions. Already gone: no error. Raises Conflict."""
         options: Object = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
-            "preconditions": {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]},
+            "preconditions": preconditions,
             "propagationPolicy": "Background",
         }
-        path = resource.path(meta["name"], namespace=meta.get("namespace"))
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
         try:
             await self.request("DELETE", path, body=options, decode=False)
         except NotFound as error:
