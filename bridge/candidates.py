@@ -34,7 +34,7 @@ class Candidate:
     node: Object
     policy: Policy
     told: bool
-    """Whether the Node tells what its join was asked for."""
+    """Whether the Node records the options of its join."""
     obstacles: list[Obstacle]
     skipped: bool
     """Whether its bridge leaves the pod out, as one of a DaemonSet."""

@@ -1,8 +1,8 @@
 """Checks of the kubelet API's certificate, and of whether home's API server accepts it.
 
 Whether an API server verifies kubelets' certificates (--kubelet-certificate-authority) shows only
-when it connects: `_through_home` has it do so. What it says of the certificate decides how bad the
-other findings about it are.
+when it connects: `_through_home` has it do so. What that server reports about the certificate
+decides how bad the other findings about it are.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ async def _pending(subject: Subject) -> list[str]:
 
 
 def _endpoint(node: Object) -> HostPort | None:
-    """Where the Node says that its kubelet API is."""
+    """The address of the kubelet API in the Node's status."""
     status = node.get("status") or {}
     port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port")
     for known in status.get("addresses") or ():
