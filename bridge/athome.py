@@ -9,6 +9,7 @@ import contextlib
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bridge.errors import PreflightError
 from bridge.install import installed
 from bridge.install.installed import Installed
 from bridge.kubelet.certdir import CertDir, state_folder
@@ -16,18 +17,17 @@ from bridge.kubelet.certificate import CertificateError
 from bridge.leaving import AtHome, LeaveSettings
 from bridge.node import asked, leaver, model
 from bridge.node.lease import LEASE_NAMESPACE, LEASE_SECONDS
-from bridge.preflight.checks import PreflightError
+from bridge.relay import former
 from sync.kube.client import KubeClient
 from sync.kube.errors import Forbidden, NotFound
 from sync.kube.resources import (
     CERTIFICATE_SIGNING_REQUESTS,
-    ENDPOINT_SLICES,
     LEASES,
     NAMESPACES,
     NODES,
     PODS,
 )
-from translators import naming, offload, relay
+from translators import naming, offload
 from translators.naming import Identity, home_id
 from translators.types import Object, metadata, name_of, uid_of
 
@@ -140,16 +140,11 @@ async def pods_of(home: KubeClient, node_name: str) -> list[Object]:
 async def slices_of(home: KubeClient, node_name: str, identity: str) -> list[Object]:
     """The slices of a relay; none where the credential may not look: then it has made none."""
     try:
-        return await relay_slices(
+        return await former.slices(
             home, Identity(home_id=identity, home_name=identity[:8], node=node_name)
         )
     except Forbidden:
         return []
-
-
-async def relay_slices(home: KubeClient, identity: Identity) -> list[Object]:
-    """The slices of a node's relay. Raises KubeError."""
-    return (await home.list(ENDPOINT_SLICES, labels=relay.selector(identity))).items
 
 
 def _left_cidr(node: Object | None) -> str:

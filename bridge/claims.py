@@ -7,10 +7,11 @@ that is gone for ever, both with a UID precondition.
 
 from __future__ import annotations
 
+from bridge.errors import PreflightError
 from bridge.node import ballot, claim
 from bridge.node.claim import Claim
 from bridge.node.lease import LEASE_NAMESPACE
-from bridge.preflight.checks import PreflightError, Told
+from bridge.preflight.checks import Told
 from sync.kube.client import KubeClient
 from sync.kube.errors import Forbidden, NotFound
 from sync.kube.resources import LEASES

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from bridge import drain as draining
 from bridge.drain import DrainOptions, DrainPlan, is_daemon
+from bridge.errors import PreflightError
 from bridge.node import leaver
-from bridge.preflight.checks import PreflightError
 from bridge.status import gather
 from sync.kube.calls import MERGE_PATCH
 from sync.kube.client import KubeClient

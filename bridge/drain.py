@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from bridge.errors import PreflightError
 from bridge.node.lease import LEASE_NAMESPACE, RENEW_SECONDS
-from bridge.preflight.checks import PreflightError
 from sync.kube.client import KubeClient
 from sync.kube.errors import (
     CertificateError,

@@ -1,34 +1,30 @@
-"""Errors that are one sentence for a person: what, where, and what to do next. All others are
-defects."""
+"""The base of the errors that a command prints as one sentence, and their selection from groups.
+
+Every other exception is a defect: a command reports it with a place in the code to look at.
+"""
 
 from __future__ import annotations
 
 
+class BridgeError(Exception):
+    """The bridge cannot go on; the message is one sentence for a person: what failed, on which
+    side, and what to do next."""
+
+
+class PreflightError(BridgeError):
+    """A join, or another command, cannot work with the two clusters as they are."""
+
+
 def for_people() -> tuple[type[Exception], ...]:
-    """Their classes."""
-    from bridge.kubelet.certificate import CertificateError
-    from bridge.kubelet.server import ListenError
-    from bridge.node.controller import NodeTaken
-    from bridge.node.election import NodeLeft
-    from bridge.node.remoteclaim import ClaimRefused
-    from bridge.preflight.checks import PreflightError
+    """The classes of errors whose message is written for people."""
     from sync.engine import MappingChanged
     from sync.kube.errors import KubeError
 
-    return (
-        CertificateError,
-        ClaimRefused,
-        ListenError,
-        MappingChanged,
-        NodeLeft,
-        NodeTaken,
-        PreflightError,
-        KubeError,
-    )
+    return (BridgeError, MappingChanged, KubeError)
 
 
 def expected(error: BaseException) -> BaseException | None:
-    """The first of them where all that ``error`` holds are such; None where there is a defect."""
+    """The first error for people in ``error``; None where ``error`` holds any defect."""
     if isinstance(error, BaseExceptionGroup):
         ours, rest = error.split(for_people())
         return None if ours is None or rest is not None else _first(ours)

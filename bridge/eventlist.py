@@ -16,7 +16,7 @@ from typing import Any
 
 import cachetools
 
-from bridge.preflight.checks import PreflightError
+from bridge.errors import PreflightError
 from bridge.status import gather, tree
 from sync.informer import Informer
 from sync.kube.client import KubeClient

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field, replace
 
 from bridge import lookups
 from bridge.candidates import Candidate, candidates, storage_of
+from bridge.errors import PreflightError
 from bridge.node import model
-from bridge.preflight.checks import PreflightError, connected, explained
+from bridge.preflight.checks import connected, explained
 from bridge.remoteref import remote_of
 from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, ApiError, NotFound

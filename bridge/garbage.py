@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bridge import claims, leaving
-from bridge.preflight.checks import PreflightError, connected, explained
+from bridge.errors import PreflightError
+from bridge.preflight.checks import connected, explained
 from sync import cleanup
 from sync.cleanup import Belongings
 from sync.kube.client import KubeClient

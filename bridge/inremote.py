@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
+from bridge.errors import PreflightError
 from bridge.leaving import AtHome, LeaveSettings, still_there
-from bridge.preflight.checks import PreflightError
 from sync import cleanup
 from sync.cleanup import Inventory
 from sync.kube.client import KubeClient

@@ -27,12 +27,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from bridge import athome, claims, drain, inremote, leaving
+from bridge.errors import PreflightError
 from bridge.install import installed
 from bridge.kubelet.certificate import CertificateError
 from bridge.leaving import AtHome, LeaveSettings, Remote
 from bridge.node import leaver, model, namespacerecord
 from bridge.node.lease import LEASE_NAMESPACE
-from bridge.preflight.checks import PreflightError, connected, explained
+from bridge.preflight.checks import connected, explained
 from bridge.remoteref import written
 from sync import cleanup, owned
 from sync.kube.access import KubeconfigRef

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from bridge.bugreport.collect import Collected
-from bridge.preflight.checks import PreflightError
+from bridge.errors import PreflightError
 from translators.types import Object
 
 #: What is in the archive before anything else, for who unpacks it.

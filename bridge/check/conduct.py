@@ -16,9 +16,9 @@ from bridge.check import certificate, clusters, daemonsets, network, node, workl
 from bridge.check.finding import Finding, Report, Where, error, info, report, warning
 from bridge.check.reach import Reached, reached
 from bridge.check.subject import Probe, Subject
+from bridge.errors import PreflightError
 from bridge.node import asked as asked_of
 from bridge.node import model
-from bridge.preflight.checks import PreflightError
 from bridge.remoteref import remote_of
 from bridge.settings import JoinSettings, NetworkChoice
 from sync.kube.client import KubeClient

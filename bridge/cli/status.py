@@ -46,7 +46,7 @@ def status(
     Home's kubeconfig is enough. What the bridge says of itself comes through home's API server,
     with the right to get nodes/proxy. The exit code is 1 where a node is not Ready.
     """
-    from bridge.cli.running import fail, run
+    from bridge.cli.running import fail, run, step
 
     page = page or opens
     if page and (watch or output is not Output.TABLE):
@@ -62,7 +62,7 @@ def status(
                 if page:
                     from bridge.status import local
 
-                    await local.serve(client, node, stop=stop, opens=opens)
+                    await local.serve(client, node, stop=stop, opens=opens, announce=step)
                     return True
                 if watch:
                     async with gather.watched(client, node) as watched:

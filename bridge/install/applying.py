@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
+from bridge.errors import PreflightError
 from bridge.install import installation
 from bridge.install.kinds import KINDS, resource_of
-from bridge.preflight.checks import PreflightError
 from sync.kube.client import KubeClient
 from sync.kube.errors import NotFound
 from sync.kube.resources import (

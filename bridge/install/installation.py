@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bridge.applabels import APP, INSTANCE_LABEL, NAME_LABEL
 from bridge.node import ballot
 from bridge.rbac import Account, HomeRights
 from bridge.settings import KUBELET_PORT
@@ -26,9 +27,7 @@ KEY = "kubeconfig"
 ANNOTATION_HASH = f"{DOMAIN}/kubeconfig-hash"
 #: On the Deployment: the virtual node's name, which a label may be too short for.
 ANNOTATION_NODE = f"{DOMAIN}/node"
-NAME_LABEL, INSTANCE_LABEL = "app.kubernetes.io/name", "app.kubernetes.io/instance"
 COMPONENT_LABEL = "app.kubernetes.io/component"
-APP = "cluster-bridge"
 #: The component that is no bridge.
 WEBHOOK = "offload-webhook"
 

@@ -19,12 +19,13 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from bridge.applabels import APP, NAME_LABEL
+from bridge.errors import PreflightError
 from bridge.install import installation, stored_kubeconfig
 from bridge.install.kinds import KINDS
 from bridge.install.stored_kubeconfig import RejectedKubeconfig
 from bridge.node import model
 from bridge.preflight import permissions
-from bridge.preflight.checks import PreflightError
 from bridge.preflight.permissions import Right
 from bridge.rbac import Account
 from sync import cleanup
@@ -192,7 +193,7 @@ async def _bindings(
     """Those of single namespaces that were made for its account by hand."""
     known = {uid_of(it) for _, it in found}
     account = installation.instance_name(node)
-    page = await home.list(ROLE_BINDINGS, labels=f"{installation.NAME_LABEL}={installation.APP}")
+    page = await home.list(ROLE_BINDINGS, labels=f"{NAME_LABEL}={APP}")
     return [
         (ROLE_BINDINGS, it)
         for it in page.items
@@ -270,7 +271,7 @@ async def remove(home: KubeClient, there: Installed, *, told: Told) -> None:
     except NotFound:
         return
     labels = metadata(namespace).get("labels") or {}
-    if labels.get(installation.NAME_LABEL) != installation.APP:
+    if labels.get(NAME_LABEL) != APP:
         return
     for name, why in await cleanup.remove_namespaces(home, [namespace]):
         told(f"home: namespace {name} stays: {why}")

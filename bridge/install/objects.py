@@ -7,13 +7,12 @@ import copy
 import hashlib
 
 from bridge import rbac
+from bridge.applabels import APP, NAME_LABEL
 from bridge.install import shapes, webhook
 from bridge.install.installation import (
     ANNOTATION_HASH,
     ANNOTATION_NODE,
-    APP,
     KEY,
-    NAME_LABEL,
     Installation,
     labels,
     meta,

@@ -15,9 +15,9 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from bridge.errors import PreflightError
 from bridge.install import installation
 from bridge.install.installation import Installation
-from bridge.preflight.checks import PreflightError
 from bridge.preflight.patience import WAITED
 from sync.kube.client import KubeClient
 from sync.kube.errors import KubeError, NotFound

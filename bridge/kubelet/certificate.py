@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+from bridge.errors import BridgeError
+
 #: How long a certificate that we sign ourselves is good for: a kubelet's is a year too.
 LIFETIME = timedelta(days=365)
 #: It is good a little before now, for clients whose clocks are slow.
@@ -24,7 +26,7 @@ CLOCK_SKEW = timedelta(hours=1)
 _KEY = b"-----BEGIN PRIVATE KEY-----"
 
 
-class CertificateError(Exception):
+class CertificateError(BridgeError):
     """A certificate, key or CA bundle that cannot be used."""
 
 

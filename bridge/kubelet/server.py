@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from aiohttp import HttpVersion10, HttpVersion11, http_exceptions, web
 
+from bridge.errors import BridgeError
 from bridge.kubelet import probes
 from bridge.kubelet.active import MAX_STREAMS, ActiveStreams
 from bridge.kubelet.auth import Gate
@@ -49,7 +50,7 @@ CLEANUP = 1.0
 log = logging.getLogger(__name__)
 
 
-class ListenError(Exception):
+class ListenError(BridgeError):
     """The server cannot listen where it should."""
 
 

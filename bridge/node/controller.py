@@ -22,6 +22,7 @@ import logging
 import math
 from collections.abc import Callable
 
+from bridge.errors import BridgeError
 from bridge.node import health, marks, model
 from bridge.node.health import Health
 from bridge.node.lease import NodeLease
@@ -60,7 +61,7 @@ ATTEMPTS = 5
 _NODE = "node"
 
 
-class NodeTaken(Exception):
+class NodeTaken(BridgeError):
     """A Node of that name is not this virtual node."""
 
 

@@ -29,6 +29,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import NoReturn
 
+from bridge.errors import BridgeError
 from bridge.node import ballot
 from bridge.node.ballot import Candidate, Record, Seen
 from bridge.node.lease import LEASE_NAMESPACE
@@ -58,7 +59,7 @@ class Lost(Exception):
     """The Lease is another's now, or is to be."""
 
 
-class NodeLeft(Exception):
+class NodeLeft(BridgeError):
     """`bridge leave` has taken the node away; the message is for the person who joined."""
 
 

@@ -27,6 +27,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import NoReturn
 
+from bridge.errors import BridgeError
 from bridge.node import claim
 from bridge.node.ballot import Candidate
 from bridge.node.claim import Claim, Record
@@ -58,7 +59,7 @@ RECORD_SECONDS, RELEASE_SECONDS = 2.0, 1.0
 ATTEMPTS = 3
 
 
-class ClaimRefused(Exception):
+class ClaimRefused(BridgeError):
     """Another home of this identity uses the remote; the message is for the person who joined."""
 
 

@@ -12,11 +12,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from bridge.install import installation
+from bridge.applabels import APP, NAME_LABEL
+from bridge.errors import PreflightError
 from bridge.node import model
 from bridge.offload import Way
 from bridge.offload import policy as objects
-from bridge.preflight.checks import PreflightError, connected, explained
+from bridge.preflight.checks import connected, explained
 from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, ApiError, Forbidden, NotFound
 from sync.kube.kubeconfig import KubeconfigRef
@@ -113,7 +114,7 @@ async def _namespace(home: KubeClient, name: str) -> Object:
 async def _refuse_a_bridges_own(home: KubeClient, namespace: str) -> None:
     """A bridge has to run at home: sent to its own node it would not start again. Raises
     PreflightError."""
-    bridges = f"{installation.NAME_LABEL}={installation.APP}"
+    bridges = f"{NAME_LABEL}={APP}"
     try:
         found = (await home.list(DEPLOYMENTS, namespace=namespace, labels=bridges)).items
     except Forbidden:

@@ -16,9 +16,9 @@ from typing import Any
 
 from aiohttp import web
 
+from bridge.errors import PreflightError
 from bridge.kubelet.connections import Connection, Connections
 from bridge.offload import policy as objects
-from bridge.preflight.checks import PreflightError
 from sync.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.resources import NAMESPACES

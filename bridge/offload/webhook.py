@@ -23,12 +23,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from bridge.errors import PreflightError
 from bridge.kubelet.certificate import LIFETIME, ServingCertificate, load_pair, server_context
 from bridge.kubelet.making import self_signed
 from bridge.offload import policy as objects
 from bridge.offload.commands import Writer
 from bridge.offload.server import ReviewServer
-from bridge.preflight.checks import PreflightError, connected, explained, own_address
+from bridge.preflight.checks import connected, explained, own_address
 from sync.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.errors import KubeError

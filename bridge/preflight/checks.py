@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from bridge.errors import PreflightError
 from bridge.kubelet import clientca
 from bridge.preflight import permissions, relaycidr
-from bridge.preflight.errors import PreflightError as PreflightError  # noqa: PLC0414  # re-exported
 from bridge.preflight.home_api import HomeApi, home_api_of
 from bridge.preflight.podnetwork import network_of
 from bridge.settings import JoinSettings, MetricsChoice, MetricsSource

@@ -12,8 +12,8 @@ import ipaddress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from bridge.errors import PreflightError
 from bridge.preflight import permissions
-from bridge.preflight.errors import PreflightError
 from sync.kube import proxies
 from sync.kube.access import Access
 from sync.kube.client import KubeClient

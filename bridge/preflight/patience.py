@@ -17,8 +17,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from bridge.errors import PreflightError
 from bridge.preflight import checks
-from bridge.preflight.checks import Found, PreflightError, Told
+from bridge.preflight.checks import Found, Told
 from bridge.settings import JoinSettings
 from sync.backoff import Backoff
 from sync.kube.client import KubeClient

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 
-from bridge import athome
 from bridge.node import asked
 from sync.about import about
 from sync.kube.client import KubeClient
@@ -18,9 +17,14 @@ from sync.kube.errors import Forbidden, NotFound
 from sync.kube.resources import ENDPOINT_SLICES, NODES
 from translators import relay
 from translators.naming import Identity
-from translators.types import name_of, namespace_of, uid_of
+from translators.types import Object, name_of, namespace_of, uid_of
 
 changes = logging.getLogger("cluster-bridge.changes")
+
+
+async def slices(home: KubeClient, identity: Identity) -> list[Object]:
+    """The EndpointSlices of a node's relay. Raises KubeError."""
+    return (await home.list(ENDPOINT_SLICES, labels=relay.selector(identity))).items
 
 
 async def remove(home: KubeClient, identity: Identity) -> None:
@@ -33,7 +37,7 @@ async def remove(home: KubeClient, identity: Identity) -> None:
     if asked.network_told(node) != "relay":
         return
     try:
-        left = await athome.relay_slices(home, identity)
+        left = await slices(home, identity)
         for it in left:
             await home.delete(
                 ENDPOINT_SLICES, name_of(it), namespace=namespace_of(it), uid=uid_of(it)

@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 
 import orjson
 
+from bridge.errors import PreflightError
 from bridge.node import model
-from bridge.preflight.checks import PreflightError
 from bridge.status import view
 from bridge.status.own import PATH
 from sync.informer import Informer

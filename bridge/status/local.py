@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from aiohttp import web
 
-from bridge.cli.running import step
-from bridge.preflight.checks import PreflightError
+from bridge.errors import PreflightError
 from bridge.status import gather
 from bridge.status.own import PATH
 from bridge.status.page import HEADERS
@@ -30,8 +29,18 @@ _HTML, _JSON = "text/html", "application/json"
 _PATHS: Mapping[str, str] = {"/bridge/": _HTML, PATH: _JSON}
 
 
-async def serve(home: KubeClient, name: str | None, *, stop: asyncio.Event, opens: bool) -> None:
-    """Until ``stop``. Raises PreflightError where there is not the one node to show."""
+async def serve(
+    home: KubeClient,
+    name: str | None,
+    *,
+    stop: asyncio.Event,
+    opens: bool,
+    announce: Callable[[str], None],
+) -> None:
+    """Serves the page until ``stop`` is set; ``announce`` gets its address.
+
+    Raises PreflightError where there is not the one node to show.
+    """
     found = [name_of(it) for it in await gather.nodes(home, name)]
     if len(found) != 1:
         there = f"home has {', '.join(found)}; name one" if found else "home has no virtual nodes"
@@ -41,7 +50,7 @@ async def serve(home: KubeClient, name: str | None, *, stop: asyncio.Event, open
     server = Local(home, found[0])
     url = await server.start()
     try:
-        step(f"node {found[0]}: {url} until Ctrl-C")
+        announce(f"node {found[0]}: {url} until Ctrl-C")
         if opens:
             import webbrowser
 

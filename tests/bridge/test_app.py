@@ -14,13 +14,13 @@ import aiohttp
 import pytest
 
 from bridge import kubeletapi, replica
+from bridge.errors import PreflightError
 from bridge.kubelet import clientca
 from bridge.kubelet.certificate import CertificateError
 from bridge.kubelet.server import ListenError
 from bridge.node import model
 from bridge.node.controller import NodeController, NodeTaken
 from bridge.node.lease import LEASE_NAMESPACE
-from bridge.preflight.checks import PreflightError
 from sync.engine import Engine, MappingChanged
 from sync.kube import incluster
 from sync.kube.access import KubeconfigRef

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge.errors import PreflightError
 from bridge.garbage import GarbageSettings
 from bridge.garbage import remove as remove_garbage
 from bridge.leave import leave
@@ -18,7 +19,6 @@ from bridge.node import ballot, claim, election, remoteclaim
 from bridge.node.claim import Claim
 from bridge.node.lease import LEASE_NAMESPACE
 from bridge.node.remoteclaim import ClaimRefused
-from bridge.preflight.checks import PreflightError
 from sync.kube.resources import LEASES, NAMESPACES, PODS
 from tests.bridge.clusters import Clusters
 from tests.bridge.joined import Joined, begin, joined

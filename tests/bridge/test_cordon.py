@@ -10,8 +10,8 @@ import pytest
 
 from bridge import cordon, drain
 from bridge.drain import ALL, DrainOptions
+from bridge.errors import PreflightError
 from bridge.node import leaver
-from bridge.preflight.checks import PreflightError
 from sync.kube.client import KubeClient
 from sync.kube.resources import NODES, PODS, Object
 from tests import objects

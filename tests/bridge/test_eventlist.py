@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bridge import eventlist
-from bridge.preflight.checks import PreflightError
+from bridge.errors import PreflightError
 from sync.kube.client import KubeClient
 from tests import objects
 from tests.bridge.clusters import Clusters

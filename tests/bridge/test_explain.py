@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from bridge import explained, explaining
+from bridge.errors import PreflightError
 from bridge.explain import ExplainSettings, Facts, explain, template_of
 from bridge.node import asked, model
-from bridge.preflight.checks import PreflightError
 from sync.kube.resources import NAMESPACES, NODES, PERSISTENT_VOLUMES, PODS, Object
 from tests import objects
 from tests.bridge.clusters import Clusters

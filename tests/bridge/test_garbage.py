@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 
 from bridge import garbage
+from bridge.errors import PreflightError
 from bridge.garbage import GarbageSettings
-from bridge.preflight.checks import PreflightError
 from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, SERVICES, Object
 from tests.bridge.clusters import CANARY, Clusters
 from tests.bridge.joined import SOON

@@ -10,9 +10,9 @@ import aiohttp
 import pytest
 
 from bridge import health
+from bridge.errors import PreflightError
 from bridge.kubelet.server import ListenError
 from bridge.preflight import patience
-from bridge.preflight.checks import PreflightError
 from tests.bridge.clusters import Clusters
 from tests.bridge.joined import SOON, begin, joined
 from tests.fakeapi import Fault

@@ -14,12 +14,12 @@ import pytest
 from aiohttp import web
 
 from bridge import drain, leaving
+from bridge.errors import PreflightError
 from bridge.kubelet.certdir import state_folder
 from bridge.leave import leave
 from bridge.leaving import LeaveSettings
 from bridge.node import asked, model
 from bridge.node.lease import LEASE_NAMESPACE, LEASE_SECONDS
-from bridge.preflight.checks import PreflightError
 from bridge.relay import netlink
 from bridge.relay.netlink import Route
 from sync.kube.access import KubeconfigRef

@@ -15,12 +15,13 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from bridge.errors import PreflightError
 from bridge.install import installation
 from bridge.kubelet import connections
 from bridge.offload import commands, listing, policy, webhook
 from bridge.offload.commands import OffloadSettings, offload_namespace, unoffload_namespace
 from bridge.offload.webhook import WebhookSettings
-from bridge.preflight.checks import PreflightError, connected
+from bridge.preflight.checks import connected
 from sync.kube.resources import NAMESPACES, PODS, Object, Resource
 from tests.bridge.clusters import Clusters
 from tests.fakeapi import FakeApi

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bridge import app, several
+from bridge.errors import PreflightError
 from bridge.node.election import NodeLeft
-from bridge.preflight.checks import PreflightError
 from bridge.settings import JoinSettings, Part
 from sync.about import NODE
 from sync.kube.kubeconfig import KubeconfigRef

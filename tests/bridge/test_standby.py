@@ -8,12 +8,12 @@ import aiohttp
 import pytest
 
 from bridge import replica
+from bridge.errors import PreflightError
 from bridge.leave import leave
 from bridge.leaving import LeaveSettings
 from bridge.node import ballot, election
 from bridge.node.election import NodeLeft
 from bridge.node.lease import LEASE_NAMESPACE
-from bridge.preflight.checks import PreflightError
 from sync.kube.resources import CONFIG_MAPS, LEASES, NODES, PODS
 from tests.bridge.clusters import Clusters
 from tests.bridge.joined import SOON, Joined, begin, caller, joined

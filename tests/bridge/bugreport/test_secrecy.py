@@ -14,7 +14,7 @@ from aiohttp import web
 from bridge.bugreport import archive
 from bridge.bugreport.collect import ReportSettings, collect
 from bridge.bugreport.redaction import MOST, WITHHELD, Redactor
-from bridge.preflight.checks import PreflightError
+from bridge.errors import PreflightError
 from sync.kube.resources import NODES, PODS, Object
 from tests.bridge.clusters import CANARY, Clusters
 from tests.bridge.joined import joined

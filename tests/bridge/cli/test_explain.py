@@ -12,8 +12,8 @@ import yaml
 
 from bridge import explain as explain_module
 from bridge.candidates import Candidate
+from bridge.errors import PreflightError
 from bridge.explain import ExplainSettings, Facts
-from bridge.preflight.checks import PreflightError
 from sync.kube.access import KubeconfigRef
 from tests import objects
 from tests.bridge.cli.conftest import Invoke

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from bridge import app
+from bridge.errors import PreflightError
 from bridge.node.options import parse_taints
 from bridge.observability import logging as to_stderr
 from bridge.observability import traces
-from bridge.preflight.checks import PreflightError
 from bridge.settings import DEFAULT_TAINTS, JoinSettings, PortRange, RelaySettings
 from sync.kube.access import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke

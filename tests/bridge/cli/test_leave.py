@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from bridge import leave as leave_module
+from bridge.errors import PreflightError
 from bridge.leaving import LeaveSettings
-from bridge.preflight.checks import PreflightError
 from sync.kube.access import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
 

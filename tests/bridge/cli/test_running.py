@@ -21,11 +21,11 @@ import typer
 from bridge import cli
 from bridge.cli import running
 from bridge.cli.commands import app
+from bridge.errors import PreflightError
 from bridge.kubelet.certificate import CertificateError
 from bridge.kubelet.server import ListenError
 from bridge.node.controller import NodeTaken
 from bridge.node.election import NodeLeft
-from bridge.preflight.checks import PreflightError
 from sync.engine import MappingChanged
 from sync.kube.errors import Forbidden, KubeError, Unreachable
 from tests.bridge.cli.conftest import Invoke

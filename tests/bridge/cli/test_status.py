@@ -14,8 +14,8 @@ import yaml
 from bridge import cordon, eventlist
 from bridge.cordon import Drained
 from bridge.drain import DrainOptions
+from bridge.errors import PreflightError
 from bridge.preflight import checks
-from bridge.preflight.checks import PreflightError
 from bridge.status import gather, local
 from sync.kube.errors import Forbidden
 from tests import objects

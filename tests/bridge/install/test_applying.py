@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from bridge.applabels import APP, NAME_LABEL
+from bridge.errors import PreflightError
 from bridge.install import applying, installation, objects, waiting
 from bridge.install.installation import Installation
 from bridge.install.kinds import KINDS
 from bridge.leave import leave
 from bridge.leaving import LeaveSettings
-from bridge.preflight.checks import PreflightError
 from bridge.preflight.patience import WAITED
 from bridge.rbac import HomeRights
 from sync.kube.access import load
@@ -69,7 +70,7 @@ class Home:
             f"{it['kind']} {it['metadata']['name']}"
             for kind in KINDS
             for it in self.two.home.objects(kind)
-            if (it["metadata"].get("labels") or {}).get(installation.NAME_LABEL) == installation.APP
+            if (it["metadata"].get("labels") or {}).get(NAME_LABEL) == APP
         ]
 
     def runs(self, name: str = WANTED.name, *, ready: bool = True, **pod_status: object) -> None:
@@ -192,7 +193,7 @@ async def test_a_namespace_that_is_there_stays_as_it_is(home: Home) -> None:
     home.two.home.put(theirs)
     await home.apply()
     labels = home.two.home.get(NAMESPACES, WHERE)["metadata"].get("labels") or {}
-    assert installation.NAME_LABEL not in labels
+    assert NAME_LABEL not in labels
 
 
 async def test_a_new_credential_rolls_the_pods(home: Home) -> None:

@@ -15,13 +15,13 @@ from bridge.bugreport.collect import ReportSettings, collect
 from bridge.check import conduct
 from bridge.check.conduct import HealthSettings
 from bridge.check.finding import Severity
+from bridge.errors import PreflightError
 from bridge.explain import ExplainSettings, explain
 from bridge.install import installation, objects
 from bridge.install.installation import Installation
 from bridge.leave import leave
 from bridge.leaving import LeaveSettings
 from bridge.node import model
-from bridge.preflight.checks import PreflightError
 from bridge.rbac import HomeRights
 from bridge.versions import VersionSettings
 from sync.kube.resources import CLUSTER_ROLE_BINDINGS, NODES, SECRETS, Object

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from bridge.errors import PreflightError
 from bridge.preflight import checks, permissions
-from bridge.preflight.checks import Found, PreflightError, connected
+from bridge.preflight.checks import Found, connected
 from bridge.settings import JoinSettings, MetricsChoice, MetricsSource
 from sync.kube.access import KubeconfigRef
 from sync.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, NAMESPACES, Object

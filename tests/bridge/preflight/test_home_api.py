@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bridge.preflight.errors import PreflightError
+from bridge.errors import PreflightError
 from bridge.preflight.home_api import HomeApi, home_api_of
 from sync.kube.access import Access
 from sync.kube.client import KubeClient

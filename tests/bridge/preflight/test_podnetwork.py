@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from bridge.errors import PreflightError
 from bridge.preflight import podnetwork
-from bridge.preflight.checks import PreflightError, relay_address
+from bridge.preflight.checks import relay_address
 from bridge.preflight.podnetwork import network_of
 from bridge.settings import NetworkChoice, RelaySettings
 from sync.kube.client import KubeClient

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from bridge.errors import PreflightError
 from bridge.preflight import checks, relaycidr
-from bridge.preflight.checks import PreflightError
 from bridge.relay import netlink
 from bridge.settings import NetworkChoice, RelaySettings
 from sync.kube.client import KubeClient

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from aiohttp import web
 
-from bridge.preflight.checks import PreflightError
+from bridge.errors import PreflightError
 from bridge.status import gather
 from sync.kube.client import KubeClient
 from sync.kube.errors import Forbidden

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from bridge.preflight.checks import PreflightError
+from bridge.errors import PreflightError
 from bridge.status import local, page
 from bridge.status.local import Local
 from sync.kube.client import KubeClient
@@ -76,13 +76,11 @@ async def test_a_refusal_is_passed_on_in_words(two: Clusters, home: KubeClient) 
 
 
 async def test_it_says_where_until_it_is_stopped(
-    home: KubeClient,
-    bridged: Joined,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    home: KubeClient, bridged: Joined, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    addresses: list[str] = []
 
     def opens(url: str) -> None:
         opened.append(url)
@@ -90,19 +88,19 @@ async def test_it_says_where_until_it_is_stopped(
 
     monkeypatch.setattr("webbrowser.open", opens)
     async with asyncio.timeout(SOON):
-        await local.serve(home, None, stop=stop, opens=True)
-    assert f"node {NODE}: {opened[0]} until Ctrl-C" in capsys.readouterr().err
+        await local.serve(home, None, stop=stop, opens=True, announce=addresses.append)
+    assert addresses == [f"node {NODE}: {opened[0]} until Ctrl-C"]
 
 
 async def test_a_page_is_of_one_node_that_answers(two: Clusters, home: KubeClient) -> None:
     stop = asyncio.Event()
     with pytest.raises(PreflightError, match="home has no virtual nodes"):
-        await local.serve(home, None, stop=stop, opens=False)
+        await local.serve(home, None, stop=stop, opens=False, announce=print)
     two.home.put(examples.node())
     with pytest.raises(PreflightError, match="does not show its page"):
-        await local.serve(home, None, stop=stop, opens=False)
+        await local.serve(home, None, stop=stop, opens=False, announce=print)
     other = examples.node()
     other["metadata"]["name"] = "another"
     two.home.put(other)
     with pytest.raises(PreflightError, match="home has another, remote; name one"):
-        await local.serve(home, None, stop=stop, opens=False)
+        await local.serve(home, None, stop=stop, opens=False, announce=print)
