@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from bridge.rbac import Account, HomeRights, RemoteRights
+from bridge.rbac.manifests import Account, HomeRights, RemoteRights
 from e2e import bridge as bridge_command
 from e2e.clusters.model import Cluster
 

@@ -20,8 +20,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from bridge.preflight import permissions
-from bridge.preflight.permissions import EVERYTHING, Right
+from bridge.rbac import permissions
+from bridge.rbac.permissions import EVERYTHING, Right
 from e2e import account
 from e2e.bench.pods.requests import BRIDGE, Request, Requests
 from e2e.clusters import find

@@ -33,7 +33,7 @@ PATIENCE = 120.0
 
 #: `bridge` as a later release would be.
 OTHER_VERSION = """
-from bridge import version
+from bridge.base import version
 version.version = lambda: "99.0.0"
 from bridge.cli import main
 main()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bridge.rbac import Account
+from bridge.rbac.manifests import Account
 from e2e import account
 from e2e import bridge as bridge_command
 from e2e.bridge import Bridge

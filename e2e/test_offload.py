@@ -19,8 +19,9 @@ from e2e.clusters.model import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, is_ready, wait_for
 from e2e.workloads import shell
-from tests.translators.test_offload import SELECTOR, SPECS, applied
-from translators import offload, requests
+from tests.translators.test_offload_patch import SELECTOR, SPECS, applied
+from translators import offload_patch
+from translators.capacity import pod_requests
 
 LABEL = "cluster-bridge.io/offload"
 OURS = "mutatingwebhookconfigurations,mutatingadmissionpolicies,mutatingadmissionpolicybindings"
@@ -71,8 +72,8 @@ def _cpu_left(home: Cluster, node: Json) -> int:
     """Thousandths of a CPU that home's own node has left."""
     name = node["metadata"]["name"]
     bound = [it for it in get(home, "pods", every=True) if it["spec"].get("nodeName") == name]
-    taken = sum(requests.of_pod(it).get("cpu", 0) for it in bound)
-    return requests.of_list(node["status"]["allocatable"])["cpu"] - taken
+    taken = sum(pod_requests.of_pod(it).get("cpu", 0) for it in bound)
+    return pod_requests.of_list(node["status"]["allocatable"])["cpu"] - taken
 
 
 def _places(bridged: Bridged) -> dict[str, str]:
@@ -185,7 +186,7 @@ def test_the_api_server_does_what_the_translators_say(
     """The policy in CEL and the webhook's function, on the same pods."""
     home = clusters["home"]
     narrowed = ("--node-selector", ",".join(f"{k}={v}" for k, v in selector.items()))
-    for policy in offload.POLICIES:
+    for policy in offload_patch.POLICIES:
         namespace = f"{policy}-{node_name}"
         home.kubectl("create", "namespace", namespace)
         try:
@@ -199,9 +200,9 @@ def test_the_api_server_does_what_the_translators_say(
             ).stdout
             chosen = selector if options else {}
             for before, after in zip(pods, _documents(said), strict=True):
-                wanted = applied(before, offload.patch(before, policy, chosen))
+                wanted = applied(before, offload_patch.patch(before, policy, chosen))
                 assert _normal(after["spec"]) == _normal(wanted["spec"]), (policy, before["spec"])
-                assert offload.patch(after, policy, chosen) == []
+                assert offload_patch.patch(after, policy, chosen) == []
         finally:
             _bridge(home, "unoffload", namespace)
             home.kubectl("delete", "namespace", namespace, "--wait=false")

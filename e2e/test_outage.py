@@ -9,7 +9,7 @@ import urllib.request
 
 import pytest
 
-from bridge.preflight.patience import WAITED
+from bridge.preflight.retry import WAITED
 from e2e.bridge import REGISTERED
 from e2e.conftest import Bridged
 from e2e.kubectl import get_one, uids, wait_for

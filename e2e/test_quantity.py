@@ -21,7 +21,7 @@ from e2e.clusters import build
 from e2e.clusters.model import Settings
 from e2e.clusters.recipes import Recipe
 from e2e.kubectl import Json
-from translators import requests
+from translators.capacity import pod_requests
 from translators.quantity import QuantityError, parse, render
 
 _SOURCE = """package main
@@ -208,8 +208,8 @@ _pods = st.builds(
 @given(_pods)
 def test_a_pods_requests_are_what_the_scheduler_counts(ask: Ask, pod: Json) -> None:
     expected = {
-        name: millis if name == requests.CPU else -(-millis // 1000)
+        name: millis if name == pod_requests.CPU else -(-millis // 1000)
         for name, millis in ask({"pod": pod}).items()
         if millis
     }
-    assert requests.of_pod(pod) == {**expected, requests.PODS: 1}
+    assert pod_requests.of_pod(pod) == {**expected, pod_requests.PODS: 1}

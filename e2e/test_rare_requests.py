@@ -13,8 +13,8 @@ import pytest
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, is_ready, wait_for
 from e2e.workloads import busybox, config_map, pod, secret, shell
-from translators import endpointslice
-from translators.naming import Identity, home_id
+from translators.identity import Identity, home_id
+from translators.mirror import endpointslice
 
 LABEL = "kubernetes.io/service-name"
 

@@ -11,7 +11,7 @@ from e2e.clusters.model import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, is_ready, wait_for
 from e2e.workloads import pod, shell
-from translators.podfields import decide
+from translators.pods.field_rules import decide
 
 #: Seconds until a kubelet that syncs every 10 s has refreshed a volume, with time to spare.
 VOLUME_SECONDS = 100.0

@@ -7,14 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bridge.cli.options import (
-    HomeContext,
-    HomeKubeconfig,
-    RemoteContext,
-    RemoteKubeconfig,
-)
-from bridge.cli.output import Output, OutputOption, columns, show
-from bridge.settings import (
+from bridge.base.output import Output, OutputOption, columns, show
+from bridge.base.settings import (
     DEFAULT_TEMPLATE,
     KUBELET_PORT,
     JoinSettings,
@@ -30,11 +24,12 @@ from bridge.settings import (
     parse_home_api,
     parse_namespaces,
 )
-from sync.kube.kubeconfig import KubeconfigRef
-from translators.policy import ServiceAccounts
+from bridge.cli.shared_options import HomeContext, HomeKubeconfig, RemoteContext, RemoteKubeconfig
+from sync.kube.kubeconfig_ref import KubeconfigRef
+from translators.translation_policy import ServiceAccounts
 
 if TYPE_CHECKING:
-    from bridge.check.finding import Report
+    from bridge.checks.report import Report
 
 #: Heading in --help of what is as in the join that is meant.
 JOIN = "With --pre: as for bridge join"
@@ -129,9 +124,9 @@ def check(
     Without --pre: the health of the virtual nodes that home has. Each finding has an id, which
     docs/checks.md explains. Nothing is changed. Exit code 1 where something does not work.
     """
-    from bridge.check import conduct
-    from bridge.check.conduct import HealthSettings
-    from bridge.cli.running import fail, run, step
+    from bridge.checks import runner
+    from bridge.checks.runner import HealthSettings
+    from bridge.cli.runner import fail, run, step
 
     if pre and kubeconfig is None:
         raise fail("--pre needs the remote: name it with --kubeconfig", code=2)
@@ -168,9 +163,9 @@ def check(
     health = HealthSettings(home, name or "", remote if kubeconfig else None, network)
 
     async def once() -> Report:
-        return await (conduct.preflight(settings) if pre else conduct.health(health))
+        return await (runner.preflight(settings) if pre else runner.health(health))
 
-    found = run(lambda _: conduct.until_well(once, wait or 0.0, told=step), stops=False)
+    found = run(lambda _: runner.until_well(once, wait or 0.0, told=step), stops=False)
     show(found.as_data(), output, lambda: table(found))
     if found.failed:
         raise SystemExit(1)

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from bridge.cli.options import HomeContext, HomeKubeconfig
-from bridge.cli.output import Output, OutputOption, show
-from sync.kube.kubeconfig import KubeconfigRef
-from translators.types import Object
+from bridge.base.output import Output, OutputOption, show
+from bridge.cli.shared_options import HomeContext, HomeKubeconfig
+from sync.kube.kubeconfig_ref import KubeconfigRef
+from translators.objects import Object
 
 _Node = Annotated[str, typer.Argument(metavar="NODE", help="A virtual node.", show_default=False)]
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
@@ -76,14 +76,14 @@ def drain(
     nothing is evicted without it. Pods of DaemonSets stay. The bridge must serve the node. Where it
     fails or is interrupted, the node stays cordoned; drain again to go on, or uncordon it.
     """
-    from bridge.cli.running import run, step
+    from bridge.cli.runner import run, step
 
     home = KubeconfigRef(home_kubeconfig, home_context)
 
     async def command(_: asyncio.Event) -> None:
-        from bridge import cordon as cordoning
-        from bridge.drain import DrainOptions
-        from bridge.preflight.checks import connected, explained
+        from bridge.drain import cordon as cordoning
+        from bridge.drain.drain import DrainOptions
+        from bridge.preflight.cluster_facts import connected, explained
 
         options = DrainOptions(
             force=force,
@@ -110,11 +110,11 @@ def drain(
 
 
 def _cordon(home: KubeconfigRef, node: str, *, wanted: bool, dry_run: bool, output: Output) -> None:
-    from bridge.cli.running import run
+    from bridge.cli.runner import run
 
     async def command(_: asyncio.Event) -> None:
-        from bridge import cordon as cordoning
-        from bridge.preflight.checks import connected, explained
+        from bridge.drain import cordon as cordoning
+        from bridge.preflight.cluster_facts import connected, explained
 
         async with connected(home, side="home", told=lambda _: None) as client:
             with explained("home"):

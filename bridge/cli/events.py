@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from bridge.cli.options import HomeContext, HomeKubeconfig
-from bridge.cli.output import Output, OutputOption, columns, show
+from bridge.base.output import Output, OutputOption, columns, show
+from bridge.base.printable_text import json_text, one_line
+from bridge.cli.shared_options import HomeContext, HomeKubeconfig
 from bridge.cli.status import NodeArgument
-from bridge.printable import json_text, one_line
-from sync.kube.kubeconfig import KubeconfigRef
-from translators.types import Object
+from sync.kube.kubeconfig_ref import KubeconfigRef
+from translators.objects import Object
 
 
 def events(
@@ -36,22 +36,22 @@ def events(
     Sorted by when each was said last. Home's kubeconfig is enough: the bridge tells at home what
     the remote says.
     """
-    from bridge.cli.running import run
+    from bridge.cli.runner import run
 
     home = KubeconfigRef(home_kubeconfig, home_context)
 
     async def command(stop: asyncio.Event) -> None:
-        from bridge import eventlist
-        from bridge.preflight.checks import connected, explained
+        from bridge.preflight.cluster_facts import connected, explained
+        from bridge.status import event_list
 
         async with connected(home, side="home", told=lambda _: None) as client:
             with explained("home"):
                 if watch:
-                    await eventlist.follow(
+                    await event_list.follow(
                         client, node=node, namespace=namespace, stop=stop, show=_More(output).show
                     )
                 else:
-                    found = await eventlist.listed(client, node=node, namespace=namespace)
+                    found = await event_list.listed(client, node=node, namespace=namespace)
                     show({"events": found}, output, lambda: _table(found))
 
     run(command, stops=watch)
@@ -60,11 +60,13 @@ def events(
 def _table(found: list[Object]) -> str:
     from datetime import UTC, datetime
 
-    from bridge import eventlist
+    from bridge.status import event_list
 
     now = datetime.now(UTC)
     return (
-        columns(eventlist.HEAD, [eventlist.row(it, now) for it in found]) if found else "no events"
+        columns(event_list.HEAD, [event_list.row(it, now) for it in found])
+        if found
+        else "no events"
     )
 
 
@@ -76,7 +78,7 @@ class _More:
 
     def show(self, found: list[Object]) -> None:
         """Some more, in order."""
-        from bridge import eventlist
+        from bridge.status import event_list
 
         if self._output is Output.JSON:
             lines = [json_text(json.dumps(it, ensure_ascii=False)) for it in found]
@@ -88,6 +90,6 @@ class _More:
                 for it in found
             ]
         else:
-            lines = [one_line(eventlist.line(it)) for it in found]
+            lines = [one_line(event_list.line(it)) for it in found]
         sys.stdout.write("\n".join(lines) + "\n")
         sys.stdout.flush()

@@ -9,16 +9,11 @@ from typing import Annotated
 
 import typer
 
-from bridge.cli.options import (
-    HomeContext,
-    HomeKubeconfig,
-    RemoteContext,
-    RemoteKubeconfig,
-)
-from bridge.cli.output import Output, OutputOption, show
-from bridge.settings import SettingsError, check_name
-from sync.kube.kubeconfig import KubeconfigRef
-from translators.types import Object
+from bridge.base.output import Output, OutputOption, show
+from bridge.base.settings import SettingsError, check_name
+from bridge.cli.shared_options import HomeContext, HomeKubeconfig, RemoteContext, RemoteKubeconfig
+from sync.kube.kubeconfig_ref import KubeconfigRef
+from translators.objects import Object
 
 explain = typer.Typer(
     help="Explain what will happen, or has happened, to a pod.", no_args_is_help=True
@@ -80,10 +75,11 @@ def explain_pod(
     Nothing is changed in either cluster. It works without the remote too, and says what it could
     not look at.
     """
-    from bridge import explained, explaining
-    from bridge.cli.running import fail, run
-    from bridge.explain import ExplainSettings
-    from bridge.explain import explain as look
+    from bridge.cli.runner import fail, run
+    from bridge.explain import answer as explaining
+    from bridge.explain import text
+    from bridge.explain.lookup import ExplainSettings
+    from bridge.explain.lookup import explain as look
 
     if (pod is None) == (file is None):
         raise fail("name one pod, as NAMESPACE/NAME, or a file with -f", code=2)
@@ -110,15 +106,15 @@ def explain_pod(
         show(made.pod, Output.YAML if output is Output.TABLE else output, lambda: "")
         return
     answer = explaining.report(facts)
-    show(answer, output, lambda: explained.lines(answer))
+    show(answer, output, lambda: text.lines(answer))
 
 
 def _read(file: Path) -> Object:
     """The first object of the file that is a pod, or has a template of one."""
     import yaml
 
-    from bridge.cli.running import fail
-    from bridge.explain import template_of
+    from bridge.cli.runner import fail
+    from bridge.explain.lookup import template_of
 
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")

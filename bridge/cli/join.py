@@ -7,15 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bridge.cli.joinsettings import join_settings
-from bridge.cli.options import (
-    CLUSTERS,
-    HomeContext,
-    HomeKubeconfig,
-    LogFormatOption,
-    check_traces,
-)
-from bridge.settings import (
+from bridge.base.settings import (
     DEFAULT_TAINTS,
     DEFAULT_TEMPLATE,
     KUBELET_PORT,
@@ -26,7 +18,15 @@ from bridge.settings import (
     ServingCertificate,
     SettingsError,
 )
-from translators.policy import DaemonSets, ServiceAccounts
+from bridge.cli.join_settings import join_settings
+from bridge.cli.shared_options import (
+    CLUSTERS,
+    HomeContext,
+    HomeKubeconfig,
+    LogFormatOption,
+    check_traces,
+)
+from translators.translation_policy import DaemonSets, ServiceAccounts
 
 #: Headings of the other options in --help.
 NODE = "The node"
@@ -457,9 +457,9 @@ def join(  # one option after the other
     them up as they are. A second bridge of the same node stands by, and takes over. With
     --in-cluster it runs in home's cluster instead (bridge render prints what that takes).
     """
-    from bridge.cli.given import FOR_INSTALL, flag, is_given, passed_on
-    from bridge.cli.joining import Asked, Shown, begin
-    from bridge.cli.running import fail
+    from bridge.cli.passed_options import FOR_INSTALL, flag, is_given, passed_on
+    from bridge.cli.process_handover import Asked, Shown, begin
+    from bridge.cli.runner import fail
 
     try:
         settings = join_settings(
@@ -513,7 +513,7 @@ def join(  # one option after the other
             raise fail(f"{', '.join(map(flag, given))}: of use with --in-cluster only", code=2)
         begin(Asked(settings, Shown(verbose, log_format, check_traces(traces))))
         return
-    from bridge.cli.installing import Wish, install, show
+    from bridge.cli.install import Wish, install, show
 
     wish = Wish(
         settings,

@@ -9,15 +9,15 @@ from typing import Annotated
 
 import typer
 
-from bridge.cli.options import (
+from bridge.base.settings import SettingsError, check_name
+from bridge.cli.shared_options import (
     HomeContext,
     HomeKubeconfig,
     RemoteContext,
     RemoteKubeconfig,
     Yes,
 )
-from bridge.settings import SettingsError, check_name
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 
 WORKLOADS = "What becomes of the pods"
 
@@ -76,9 +76,9 @@ def leave(
     elsewhere. Nothing that is not the bridge's is touched. Where it fails or is interrupted, run
     it again: it goes on where it stopped.
     """
-    from bridge.cli.running import STOP_SECONDS, agreed, fail, run, step
-    from bridge.leave import leave as leave_clusters
-    from bridge.leaving import LeaveSettings
+    from bridge.cli.runner import STOP_SECONDS, agreed, fail, run, step
+    from bridge.leave.procedure import leave as leave_clusters
+    from bridge.leave.summary import LeaveSettings
 
     try:
         check_name(name)

@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from bridge.cli.given import flag, is_given
-from bridge.cli.options import HomeContext, HomeKubeconfig, LogFormatOption
-from bridge.cli.output import Output, OutputOption, columns, show
+from bridge.base.output import Output, OutputOption, columns, show
+from bridge.base.settings import SettingsError, check_address
+from bridge.cli.passed_options import flag, is_given
+from bridge.cli.shared_options import HomeContext, HomeKubeconfig, LogFormatOption
 from bridge.offload import Way
-from bridge.settings import SettingsError, check_address
-from sync.kube.kubeconfig import KubeconfigRef
-from translators.offload import OffloadPolicy
-from translators.types import Object
+from sync.kube.kubeconfig_ref import KubeconfigRef
+from translators.objects import Object
+from translators.offload_patch import OffloadPolicy
 
 #: Namespaces of the cluster's own components, which must come up whatever admission says.
 _SYSTEM = frozenset({"kube-system", "kube-public", "kube-node-lease"})
@@ -66,9 +66,9 @@ def offload(
     Pods that are there stay where they are. Pods of DaemonSets, and those that name their node, are
     left alone. Running it again changes the policy.
     """
-    from bridge.cli.running import fail, run, step
-    from bridge.node.options import parse_node_selector
-    from bridge.offload.commands import OffloadSettings, offload_namespace
+    from bridge.cli.runner import fail, run, step
+    from bridge.node.node_options import parse_node_selector
+    from bridge.offload.namespaces import OffloadSettings, offload_namespace
 
     home = KubeconfigRef(home_kubeconfig, home_context)
     if namespace is None:
@@ -90,7 +90,7 @@ def offload(
 
 
 def _list(home: KubeconfigRef, output: Output) -> None:
-    from bridge.cli.running import run
+    from bridge.cli.runner import run
     from bridge.offload.listing import listed
 
     found = run(lambda _: listed(home), stops=False)
@@ -113,8 +113,8 @@ def unoffload(
 
     With the last such namespace all goes that changed pods. Pods that are there stay.
     """
-    from bridge.cli.running import run, step
-    from bridge.offload.commands import OffloadSettings, unoffload_namespace
+    from bridge.cli.runner import run, step
+    from bridge.offload.namespaces import OffloadSettings, unoffload_namespace
 
     home = KubeconfigRef(home_kubeconfig, home_context)
     settings = OffloadSettings(home, namespace, dry_run=dry_run)
@@ -157,17 +157,17 @@ def webhook(
     Runs until it is stopped. It is registered at home while a namespace is offloaded. Where it is
     away, pods are made as they are.
     """
-    from bridge.cli import joining
-    from bridge.cli.running import STOP_SECONDS, fail, run, step
-    from bridge.offload import shared
-    from bridge.offload.webhook import WebhookSettings, serve
+    from bridge.cli import process_handover
+    from bridge.cli.runner import STOP_SECONDS, fail, run, step
+    from bridge.offload import webhook_service
+    from bridge.offload.webhook_process import WebhookSettings, serve
 
     try:
         where = check_address(address) if address is not None else None
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     home = KubeconfigRef(home_kubeconfig, home_context)
-    joining.show(joining.Shown(log_format=log_format))
+    process_handover.show(process_handover.Shown(log_format=log_format))
     if service is None:
         settings = WebhookSettings(home, where, port)
         run(lambda stop: serve(settings, told=step, stop=stop), end_by=STOP_SECONDS)
@@ -175,5 +175,5 @@ def webhook(
     namespace, slash, name = service.partition("/")
     if not (namespace and slash and name) or where is None:
         raise fail("--service takes NAMESPACE/NAME, and needs --address", code=2)
-    behind = shared.SharedSettings(home, namespace, name, where, port)
-    run(lambda stop: shared.serve(behind, told=step, stop=stop), end_by=STOP_SECONDS)
+    behind = webhook_service.SharedSettings(home, namespace, name, where, port)
+    run(lambda stop: webhook_service.serve(behind, told=step, stop=stop), end_by=STOP_SECONDS)

@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from bridge.settings import (
+from bridge.base.settings import (
     MetricsChoice,
     NetworkChoice,
     ServingCertificate,
     SettingsError,
     check_name,
 )
-from translators.policy import ServiceAccounts
-from translators.types import Object
+from translators.objects import Object
+from translators.translation_policy import ServiceAccounts
 
 #: The heading in --help of the options that are those of `bridge join`.
 AS_JOIN = "As for bridge join"
@@ -75,8 +75,8 @@ def rbac_home(
     ] = "flat",
 ) -> None:
     """The rights at home: of the node and its pods, and by namespace of what pods use."""
-    from bridge import rbac as rights
-    from bridge.cli.running import fail
+    from bridge.cli.runner import fail
+    from bridge.rbac import manifests as rights
 
     bound = namespace or []
     if bound and all_namespaces:
@@ -115,8 +115,8 @@ def rbac_namespace(
     account: _Account = _ACCOUNT,
 ) -> None:
     """What lets pods of one more namespace of home run in the remote."""
-    from bridge import rbac as rights
-    from bridge.cli.running import fail
+    from bridge.cli.runner import fail
+    from bridge.rbac import manifests as rights
 
     try:
         bound = [rights.check_namespace(it) for it in names]
@@ -148,8 +148,8 @@ def rbac_remote(
     ] = "api",
 ) -> None:
     """The rights in the remote."""
-    from bridge import rbac as rights
-    from bridge.cli.running import fail
+    from bridge.cli.runner import fail
+    from bridge.rbac import manifests as rights
 
     asked = rights.RemoteRights(metrics=metrics, keep_namespaces=keep_namespaces)
     try:

@@ -26,21 +26,21 @@ def run(
     Each is a virtual node of its own, as by bridge join, with options of the same names. One that
     fails is begun again, and the others go on. Runs in the foreground until Ctrl-C.
     """
-    from bridge.cli.running import fail, step
+    from bridge.cli.runner import fail, step
 
     if schema:
         import json
 
-        from bridge.cli.config import schema as described
+        from bridge.cli.config_file import schema as described
 
         print(json.dumps(described(), indent=2))
         return
     if config is None:
         raise fail("give --config FILE; bridge run --schema prints what it may hold", code=2)
-    from bridge.cli.config import read
-    from bridge.cli.joining import Asked, begin
-    from bridge.cli.options import check_traces
-    from bridge.settings import SettingsError
+    from bridge.base.settings import SettingsError
+    from bridge.cli.config_file import read
+    from bridge.cli.process_handover import Asked, begin
+    from bridge.cli.shared_options import check_traces
 
     try:
         parts, shown = read(config)

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from bridge.cli.options import HomeContext, HomeKubeconfig
-from bridge.cli.output import Output, OutputOption, show
-from sync.kube.kubeconfig import KubeconfigRef
+from bridge.base.output import Output, OutputOption, show
+from bridge.cli.shared_options import HomeContext, HomeKubeconfig
+from sync.kube.kubeconfig_ref import KubeconfigRef
 
 NodeArgument = Annotated[
     str | None,
@@ -46,7 +46,7 @@ def status(
     Home's kubeconfig is enough. What the bridge says of itself comes through home's API server,
     with the right to get nodes/proxy. The exit code is 1 where a node is not Ready.
     """
-    from bridge.cli.running import fail, run, step
+    from bridge.cli.runner import fail, run, step
 
     page = page or opens
     if page and (watch or output is not Output.TABLE):
@@ -54,22 +54,22 @@ def status(
     home = KubeconfigRef(home_kubeconfig, home_context)
 
     async def command(stop: asyncio.Event) -> bool:
-        from bridge.preflight.checks import connected, explained
-        from bridge.status import gather, shown
+        from bridge.preflight.cluster_facts import connected, explained
+        from bridge.status import node_status, terminal
 
         async with connected(home, side="home", told=lambda _: None) as client:
             with explained("home"):
                 if page:
-                    from bridge.status import local
+                    from bridge.status import local_page
 
-                    await local.serve(client, node, stop=stop, opens=opens, announce=step)
+                    await local_page.serve(client, node, stop=stop, opens=opens, announce=step)
                     return True
                 if watch:
-                    async with gather.watched(client, node) as watched:
-                        return await shown.follow(watched, stop, output)
-                found = await gather.once(client, node)
-            show({"nodes": found}, output, lambda: shown.people(found), is_drawn=True)
-            return shown.are_ready(found)
+                    async with node_status.watched(client, node) as watched:
+                        return await terminal.follow(watched, stop, output)
+                found = await node_status.once(client, node)
+            show({"nodes": found}, output, lambda: terminal.people(found), is_drawn=True)
+            return terminal.are_ready(found)
 
     if not run(command, stops=watch or page):
         raise SystemExit(1)

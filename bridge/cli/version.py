@@ -6,14 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from bridge.cli.options import (
-    HomeContext,
-    HomeKubeconfig,
-    RemoteContext,
-    RemoteKubeconfig,
-)
-from bridge.cli.output import Output, OutputOption, columns, show
-from sync.kube.kubeconfig import KubeconfigRef
+from bridge.base.output import Output, OutputOption, columns, show
+from bridge.cli.shared_options import HomeContext, HomeKubeconfig, RemoteContext, RemoteKubeconfig
+from sync.kube.kubeconfig_ref import KubeconfigRef
 
 
 def version(
@@ -31,20 +26,20 @@ def version(
 
     What cannot be reached from here is told beside what is known.
     """
-    from bridge import versions
-    from bridge.cli.running import fail, run
+    from bridge.cli.runner import fail, run
+    from bridge.status import version_report
 
     if context and not kubeconfig:
         raise fail("--context is one of a kubeconfig; name that with --kubeconfig", code=2)
     if client:
-        ours = {"client": versions.client()}
+        ours = {"client": version_report.client()}
         show(ours, output, lambda: str(ours["client"]["version"]))
         return
-    settings = versions.VersionSettings(
+    settings = version_report.VersionSettings(
         KubeconfigRef(home_kubeconfig, home_context),
         KubeconfigRef(kubeconfig, context) if kubeconfig else None,
     )
-    found = run(lambda _: versions.versions(settings), stops=False)
+    found = run(lambda _: version_report.versions(settings), stops=False)
     show(found, output, lambda: _table(found))
 
 

@@ -12,12 +12,12 @@ import logging
 
 from aiohttp import web
 
-from bridge.kubelet.active import ActiveStreams, Stream, cancel_this
-from bridge.kubelet.directory import PodDirectory
-from bridge.kubelet.options import log_query, parse_query
-from bridge.kubelet.pods import remote_pod
-from bridge.kubelet.refusals import PLAIN, refusal_of
+from bridge.kubelet.pod_directory import PodDirectory
+from bridge.kubelet.pod_lookup import remote_pod
+from bridge.kubelet.query_options import log_query, parse_query
 from bridge.kubelet.routing import Call
+from bridge.net.active_streams import ActiveStreams, Stream, cancel_this
+from bridge.net.error_responses import PLAIN, refusal_of
 from sync.kube.client import KubeClient
 from sync.kube.errors import KubeError
 from sync.kube.resources import PODS

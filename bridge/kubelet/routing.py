@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from bridge.kubelet.names import checked
-from bridge.kubelet.refusals import Refusal
+from bridge.kubelet.path_names import checked
+from bridge.net.error_responses import Refusal
 
 #: What a kubelet of 1.34 asks for by the first segment; everything else is ``proxy``. Only the
 #: finer ones, which are younger than ``proxy``, fall back to it.

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from bridge.kubelet.active import ActiveStreams, cancel_this
-from bridge.kubelet.directory import PodDirectory
-from bridge.kubelet.options import parse_query, run_command_line
-from bridge.kubelet.pods import remote_pod
-from bridge.kubelet.refusals import PLAIN, Refusal, refusal_of
+from bridge.kubelet.pod_directory import PodDirectory
+from bridge.kubelet.pod_lookup import remote_pod
+from bridge.kubelet.query_options import parse_query, run_command_line
 from bridge.kubelet.routing import Call
+from bridge.net.active_streams import ActiveStreams, cancel_this
+from bridge.net.error_responses import PLAIN, Refusal, refusal_of
 from sync.kube.client import KubeClient
-from sync.kube.command import TooMuchOutput, run_command
 from sync.kube.errors import KubeError
+from sync.kube.exec import TooMuchOutput, run_command
 
 #: Bytes. Container runtimes keep 16 MiB for a kubelet; this is for one of many callers.
 MAX_OUTPUT = 1024 * 1024

@@ -20,19 +20,19 @@ from collections.abc import Callable, Mapping, Sequence
 
 from aiohttp import HttpVersion10, HttpVersion11, http_exceptions, web
 
-from bridge.errors import BridgeError
-from bridge.kubelet import probes
-from bridge.kubelet.active import MAX_STREAMS, ActiveStreams
-from bridge.kubelet.auth import Gate
-from bridge.kubelet.certificate import ServingCertificate, server_context
-from bridge.kubelet.connections import WAITING, Connection, Connections
-from bridge.kubelet.directory import PodDirectory
-from bridge.kubelet.listings import Listings
+from bridge.base.errors import BridgeError
+from bridge.certificates.serving_certificate import ServingCertificate, server_context
+from bridge.kubelet import healthz
+from bridge.kubelet.authz import Gate
+from bridge.kubelet.exec import Streams
 from bridge.kubelet.logs import Logs
-from bridge.kubelet.refusals import Refusal, plain
+from bridge.kubelet.pod_directory import PodDirectory
+from bridge.kubelet.pod_list import Listings
 from bridge.kubelet.routing import Call, Route, Router, split_target, subresources, verb
 from bridge.kubelet.run import Run
-from bridge.kubelet.streams import Streams
+from bridge.net.active_streams import MAX_STREAMS, ActiveStreams
+from bridge.net.error_responses import Refusal, plain
+from bridge.net.server_connections import WAITING, Connection, Connections
 from sync.kube.client import KubeClient
 from sync.kube.sockets import probe_when_silent
 
@@ -78,7 +78,7 @@ class KubeletServer:
         routes: Sequence[Route] = (),
         trouble: Callable[[], str] = str,
         standby: Callable[[], str] = str,
-        ready: Mapping[str, probes.Check] | None = None,
+        ready: Mapping[str, healthz.Check] | None = None,
         max_streams: int = MAX_STREAMS,
     ) -> None:
         self._certificate = certificate
@@ -93,7 +93,7 @@ class KubeletServer:
         run = Run(remote, directory, self._active)
         listings = Listings(directory, trouble, anonymous=anonymous)
         own = _routes(logs, streams, run, listings)
-        self._router = Router([*own, *probes.routes(ready or {}), *routes])
+        self._router = Router([*own, *healthz.routes(ready or {}), *routes])
         self._http: web.Server | None = None
         self._listener: asyncio.Server | None = None
         self._shaking: set[Connection] = set()

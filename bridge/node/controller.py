@@ -2,11 +2,11 @@
 
 - The Node is made when it is not there, also after somebody deleted it, and is never taken from
   another owner: `NodeTaken` ends the join.
-- Labels, annotations and taints follow `bridge.node.marks`: those of people stay.
+- Labels, annotations and taints follow `bridge.node.field_ownership`: those of people stay.
 - The status is written when it differs, `SETTLE` seconds after the first of a burst of changes;
   unchanged it is never written. Where the remote's load changes all the time, what is free is
   written every `SPACING` seconds, and the largest pod's size every `LARGEST_SECONDS`.
-- Its requests, and those of the Lease, wait for no pod's (`sync.kube.limiter.urgent`).
+- Its requests, and those of the Lease, wait for no pod's (`sync.kube.request_limiter.urgent`).
 - The renewal of the Lease is all that an idle bridge writes.
 - A request that the remote refuses with 401 has its nodes watched anew: the outage is noticed then,
   and else when the server ends the watch, which is within ten minutes.
@@ -22,26 +22,26 @@ import logging
 import math
 from collections.abc import Callable
 
-from bridge.errors import BridgeError
-from bridge.node import health, marks, model
-from bridge.node.health import Health
+from bridge.base.errors import BridgeError
+from bridge.node import conditions, field_ownership, node_object
+from bridge.node.conditions import Health
+from bridge.node.field_ownership import Marks
 from bridge.node.lease import NodeLease
-from bridge.node.marks import Marks
-from bridge.node.model import NodeFacts
-from bridge.node.note import Note
-from sync import defects
-from sync.about import about, about_object
-from sync.events import EventRecorder
-from sync.informer import Informer
+from bridge.node.lease_annotation import Note
+from bridge.node.node_object import NodeFacts
+from sync.base import exception_summary
+from sync.cache.informer import Informer
+from sync.cache.store import Key
+from sync.capacity.aggregator import Offer, Offered
+from sync.capacity.unschedulable_pods import Unplaced
 from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, Conflict, KubeError, NotFound, NotLeading
-from sync.kube.limiter import urgent
+from sync.kube.request_limiter import urgent
 from sync.kube.resources import NODES
-from sync.offer import Offer, Offered
-from sync.store import Key
-from sync.unplaced import Unplaced
-from sync.workqueue import WorkQueue
-from translators.types import Object, metadata, uid_of
+from sync.runtime.event_recorder import EventRecorder
+from sync.runtime.log_fields import about, about_object
+from sync.runtime.workqueue import WorkQueue
+from translators.objects import Object, metadata, uid_of
 
 log = logging.getLogger(__name__)
 changes = logging.getLogger("cluster-bridge.changes")
@@ -164,7 +164,7 @@ class NodeController:
         self._queue.add_after(_NODE, SETTLE)
 
     def _remote_node_changed(self, old: Object | None, new: Object | None) -> None:
-        if model.seen_of(old) != model.seen_of(new):
+        if node_object.seen_of(old) != node_object.seen_of(new):
             self._queue.add_after(_NODE, SETTLE)
 
     def _offer_changed(self) -> None:
@@ -194,7 +194,8 @@ class NodeController:
                 raise
             except Exception as error:  # noqa: BLE001  # the Lease and the pods do not depend on it
                 log.error(  # noqa: TRY400  # a traceback can quote the object
-                    "the Node: a defect in the bridge; please report it: %s", defects.trace(error)
+                    "the Node: a defect in the bridge; please report it: %s",
+                    exception_summary.trace(error),
                 )
                 self._queue.retry(key)
             else:
@@ -241,7 +242,7 @@ class NodeController:
         """
         nodes = list(self._remote_nodes.store)
         offered, ready = self._offered(), self._health(nodes)
-        body = model.new_node(self._facts.name, self._marks(nodes, offered.largest))
+        body = node_object.new_node(self._facts.name, self._marks(nodes, offered.largest))
         body["status"] = self._status(body, nodes, offered, ready)
         try:
             node = await self._home.create(NODES, body)
@@ -255,7 +256,7 @@ class NodeController:
 
     def _status(self, node: Object, nodes: list[Object], offered: Offered, ready: Health) -> Object:
         """The status that the Node should have."""
-        return model.status(
+        return node_object.status(
             node, self._facts, offered=offered, nodes=nodes, ready=ready, now=self._now()
         )
 
@@ -273,7 +274,7 @@ class NodeController:
 
     def _largest(self, node: Object, wanted: str) -> str:
         """What the Node should say of the largest pod: what it says until its time has come."""
-        said = (metadata(node).get("annotations") or {}).get(model.ANNOTATION_LARGEST)
+        said = (metadata(node).get("annotations") or {}).get(node_object.ANNOTATION_LARGEST)
         if said == wanted:
             return wanted
         now = asyncio.get_running_loop().time()
@@ -289,13 +290,13 @@ class NodeController:
         crowded, again = self._unplaced.look() if self._unplaced is not None else (False, None)
         if again is not None:
             self._queue.add_after(_NODE, again)
-        return model.wanted(self._facts, nodes, largest=largest, crowded=crowded)
+        return node_object.wanted(self._facts, nodes, largest=largest, crowded=crowded)
 
     async def _write(self, node: Object) -> None:
         nodes, offered = list(self._remote_nodes.store), self._offered()
         node = await self._mark(node, self._marks(nodes, self._largest(node, offered.largest)))
         ready = self._health(nodes)
-        patch = model.status_patch(node, self._status(node, nodes, offered, ready))
+        patch = node_object.status_patch(node, self._status(node, nodes, offered, ready))
         if not patch:
             return
         written = await self._home.patch(
@@ -307,7 +308,7 @@ class NodeController:
         )
         self.node.observe(written)
         self._tell(ready, offered)
-        before, after = model.is_ready(node), model.is_ready(written)
+        before, after = node_object.is_ready(node), node_object.is_ready(written)
         if before is not None and before != after:
             # The words of a kubelet's own (pkg/kubelet/events), and what is the matter.
             reason = "NodeReady" if after else "NodeNotReady"
@@ -317,7 +318,7 @@ class NodeController:
         """Gives the Node labels, annotations and taints. Raises Conflict where others change it
         all the time, or another Node has taken its name."""
         for attempt in range(1, ATTEMPTS + 1):
-            patch = marks.patch(node, wanted)
+            patch = field_ownership.patch(node, wanted)
             if not patch:
                 break
             # With its UID, a patch meets no other Node that has since taken the name.
@@ -336,7 +337,7 @@ class NodeController:
         """One line for people when the node's health changes: what is free always does."""
         level = logging.INFO if ready != self._told else logging.DEBUG
         self._told = ready
-        what = model.describe(offered.capacity)
+        what = node_object.describe(offered.capacity)
         name = self._facts.name
         fields = about("Node", name, uid=self._node_uid, cluster="home")
         changes.log(level, "node %s: %s; %s", name, _words(ready), what, extra=fields)
@@ -348,14 +349,14 @@ class NodeController:
             # NB: the timer that brings us here and the clock that is read may differ by a bit.
             if informer.error is not None and since is not None:
                 if now - since >= OUTAGE_SECONDS - SETTLE:
-                    return health.of_error(informer.error)
+                    return conditions.of_error(informer.error)
                 self._queue.add_after(_NODE, OUTAGE_SECONDS - (now - since))
-        return health.of_nodes(nodes)
+        return conditions.of_nodes(nodes)
 
 
 def check_ours(node: Object, facts: NodeFacts) -> None:
     """Raises NodeTaken unless the Node is this remote's virtual node."""
-    remote = (metadata(node).get("labels") or {}).get(model.LABEL_REMOTE)
+    remote = (metadata(node).get("labels") or {}).get(node_object.LABEL_REMOTE)
     if remote == facts.remote_id:
         return
     whose = "stands for another remote cluster" if remote else "is not a bridge's"

@@ -14,11 +14,11 @@ import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from bridge.node.note import Note
+from bridge.node.lease_annotation import Note
 from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, Conflict, KubeError, NotFound, NotLeading
 from sync.kube.resources import LEASES
-from translators.types import Object, uid_of
+from translators.objects import Object, uid_of
 
 log = logging.getLogger(__name__)
 

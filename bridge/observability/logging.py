@@ -1,5 +1,5 @@
 """Where log records go: to stderr, one line each, for a person who watches, or as JSON
-(`bridge.observability.jsonlines`).
+(`bridge.observability.json_logging`).
 
 Records of the logger ``cluster-bridge.changes`` are the story (what changed, and where); all
 others are shown from warnings up, or all of them with ``verbose``.
@@ -22,10 +22,10 @@ import sys
 import time
 from typing import Protocol
 
-from bridge.observability.jsonlines import STEPS, JsonLines
-from bridge.printable import lines, one_line
-from bridge.settings import LogFormat
-from sync.about import NODE
+from bridge.base.printable_text import lines, one_line
+from bridge.base.settings import LogFormat
+from bridge.observability.json_logging import STEPS, JsonLines
+from sync.runtime.log_fields import NODE
 
 CHANGES = "cluster-bridge.changes"
 

@@ -1,6 +1,6 @@
 """``/metrics``: the bridge's own numbers, for Prometheus.
 
-`Exporter` reads what the parts count for themselves (`sync.measures` and the like) when somebody
+`Exporter` reads what the parts count for themselves (`sync.base.histograms` and the like) when somebody
 asks, and counts nothing itself: parts know nothing of it. Queues have the names of client-go's
 (``workqueue_*``), which dashboards of controllers know; the process' own (``process_*``,
 ``python_gc_*``) are prometheus_client's; everything else is ``bridge_*``. Labels are kinds, names
@@ -22,17 +22,17 @@ from prometheus_client.core import InfoMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from bridge.election.elector import Election
 from bridge.kubelet.routing import Call, Route
 from bridge.kubelet.server import KubeletServer
-from bridge.metrics.endpoints import Metrics
-from bridge.node.election import Election
-from bridge.observability.families import by_part, counter, gauge, histogram
-from bridge.relay.backmeasures import ENDS as BACK_ENDS
-from bridge.relay.measures import ENDS, Measures
-from sync.engine import Engine
-from sync.measures import Requests
+from bridge.observability.metric_families import by_part, counter, gauge, histogram
+from bridge.pod_metrics.endpoints import Metrics
+from bridge.relay.forward_metrics import ENDS, Measures
+from bridge.relay.reverse_metrics import ENDS as BACK_ENDS
+from sync.base.histograms import Requests
+from sync.engine.engine import Engine
 from translators import quantity
-from translators.exposition import CONTENT_TYPE
+from translators.pod_metrics.exposition import CONTENT_TYPE
 
 #: All that a pod's ``status.phase`` can be: a phase that no pod is in is 0, not missing.
 PHASES = ("Pending", "Running", "Succeeded", "Failed", "Unknown")

@@ -17,10 +17,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
-from bridge.version import version
-from sync import tracing
-from sync.about import NODE
+from bridge.base.version import version
+from sync.base import tracing
 from sync.kube.errors import ApiError
+from sync.runtime.log_fields import NODE
 
 if TYPE_CHECKING:
     from opentelemetry import trace
@@ -104,7 +104,7 @@ def _url(endpoint: str) -> str:
 
 
 class _Spans:
-    """`sync.tracing.Tracer`, by OpenTelemetry."""
+    """`sync.base.tracing.Tracer`, by OpenTelemetry."""
 
     def __init__(self, tracer: trace.Tracer) -> None:
         from opentelemetry import trace

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-from bridge.offload import policy as objects
-from bridge.offload.commands import policy_version, webhooks
-from bridge.preflight.checks import connected, explained
+from bridge.offload import admission_policy as objects
+from bridge.offload.namespaces import policy_version, webhooks
+from bridge.preflight.cluster_facts import connected, explained
 from sync.kube.client import KubeClient
 from sync.kube.errors import NotFound
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.kube.resources import NAMESPACES
-from translators import offload
-from translators.types import Object, name_of
+from translators import offload_patch
+from translators.objects import Object, name_of
 
 
 async def listed(home: KubeconfigRef) -> list[Object]:
@@ -21,17 +21,17 @@ async def listed(home: KubeconfigRef) -> list[Object]:
     async with connected(home, side="home", told=lambda _: None) as client:
         with explained("home"):
             page, by = await asyncio.gather(
-                client.list(NAMESPACES, labels=offload.LABEL), _obeyed_by(client)
+                client.list(NAMESPACES, labels=offload_patch.LABEL), _obeyed_by(client)
             )
     return [
         {
             "namespace": name_of(it),
             "policy": policy,
-            "nodeSelector": dict(offload.selector_of(it)),
+            "nodeSelector": dict(offload_patch.selector_of(it)),
             "by": by,
         }
         for it in sorted(page.items, key=name_of)
-        if (policy := offload.policy_of(it)) is not None
+        if (policy := offload_patch.policy_of(it)) is not None
     ]
 
 

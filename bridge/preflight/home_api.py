@@ -12,15 +12,15 @@ import ipaddress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from bridge.errors import PreflightError
-from bridge.preflight import permissions
-from sync.kube import proxies
-from sync.kube.access import Access
+from bridge.base.errors import PreflightError
+from bridge.rbac import permissions
+from sync.kube import http_proxy
 from sync.kube.client import KubeClient
+from sync.kube.credentials import Access
 from sync.kube.errors import NotFound
 from sync.kube.resources import ENDPOINT_SLICES
-from translators.policy import HostPort
-from translators.types import Object
+from translators.objects import Object
+from translators.translation_policy import HostPort
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def _unusable(access: Access) -> str:
     if server.path.strip("/"):
         return f"home's kubeconfig has a server with the path {server.path}, and pods take none"
     # That of the environment is this machine's, and tells nothing of the remote's nodes.
-    if access.proxy and access.proxy != proxies.from_environment(access.server):
+    if access.proxy and access.proxy != http_proxy.from_environment(access.server):
         return "home's kubeconfig has a proxy-url, and pods use no proxy"
     if access.server_hostname and access.server_hostname != access.host:
         return "home's kubeconfig verifies the server by tls-server-name, and pods by its address"

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from translators import requests
+from translators.capacity import pod_requests
+from translators.objects import Object
 from translators.quantity import QuantityError
-from translators.types import Object
 
 Tone = Literal["", "good", "warn", "bad", "dim"]
 
@@ -216,14 +216,14 @@ def lasting(seconds: float) -> str:
 
 def _alike(resource: str, *quantities: str | None) -> list[str]:
     """Amounts of one resource in one unit, that of the largest, in few digits; "?" for None."""
-    scale = 1000 if resource == requests.CPU else 1
+    scale = 1000 if resource == pod_requests.CPU else 1
     try:
-        amounts = [None if it is None else requests.amount(resource, it) for it in quantities]
+        amounts = [None if it is None else pod_requests.amount(resource, it) for it in quantities]
     except QuantityError:  # A bridge of another version, or nobody that we know, says so.
         return ["?" if it is None else it for it in quantities]
     most = max(it for it in (*amounts, 0) if it is not None)
     power = 0
-    if requests.is_in_bytes(resource):
+    if pod_requests.is_in_bytes(resource):
         power = max((at for at in range(len(_UNITS)) if most >= 1024**at), default=0)
     unit = scale * 1024**power
     return ["?" if it is None else _digits(it / unit) + _UNITS[power] * bool(it) for it in amounts]

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import typer.main
 
-from bridge.cli.commands import app
+from bridge.cli.command_group import app
 
 _HEAD = """\
 # Every command and option

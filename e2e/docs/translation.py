@@ -10,29 +10,23 @@ from types import ModuleType
 
 import yaml
 
-from sync import podplan
-from translators import (
-    capacity,
-    configmap,
-    downward,
-    endpointslice,
-    event,
-    fit,
-    naming,
-    once,
+from sync.pods import plan
+from translators import identity
+from translators.capacity import node_capacity, pod_requests, resource_quota
+from translators.mirror import configmap, endpointslice, event, secret, service
+from translators.pods import (
+    downward_api,
+    field_rules,
+    kubelet_admission,
     placement,
-    podfields,
-    podstatus,
-    podupdate,
-    quota,
     references,
-    requests,
-    secret,
-    service,
-    serviceaccount,
+    run_once,
+    service_accounts,
+    status,
     unschedulable,
+    update,
 )
-from translators.podfields import Rule
+from translators.pods.field_rules import Rule
 
 _GOLDEN = Path(__file__).parents[2] / "tests" / "translators" / "golden"
 
@@ -43,7 +37,7 @@ _HEAD = """\
 
 Of a pod, everything is carried, fields that this version does not know included. What only means
 something in home's cluster is translated, dropped, or a reason to refuse the pod. One table decides
-each field of the v1 API, [`translators/podfields.py`](../translators/podfields.py); this page is
+each field of the v1 API, [`translators/pods/field_rules.py`](../translators/pods/field_rules.py); this page is
 made from it, and from what the modules beside it say of themselves. `[]` is any item of a list,
 `**` all below. Init and ephemeral containers are decided as containers are, anti-affinity to
 pods as affinity.
@@ -76,12 +70,12 @@ _DECISIONS: tuple[tuple[str, str, Callable[[Rule], bool]], ...] = (
 
 _PODS = (
     ("Placement", placement),
-    ("Identity in the downward API", downward),
-    ("Service accounts and tokens", serviceaccount),
+    ("Identity in the downward API", downward_api),
+    ("Service accounts and tokens", service_accounts),
     ("What a pod refers to", references),
-    ("Pods that must not run twice", once),
-    ("Changes of a pod that runs", podupdate),
-    ("Pods that cannot fit", fit),
+    ("Pods that must not run twice", run_once),
+    ("Changes of a pod that runs", update),
+    ("Pods that cannot fit", kubelet_admission),
     ("Pods that the remote cannot place", unschedulable),
 )
 _OTHERS = (
@@ -90,12 +84,12 @@ _OTHERS = (
     ("Services", service),
     ("EndpointSlices", endpointslice),
     ("Events", event),
-    ("Names, namespaces and ownership", naming),
+    ("Names, namespaces and ownership", identity),
 )
 _NODE = (
-    ("Capacity", capacity),
-    ("Quotas", quota),
-    ("What a pod requests", requests),
+    ("Capacity", node_capacity),
+    ("Quotas", resource_quota),
+    ("What a pod requests", pod_requests),
 )
 
 
@@ -103,13 +97,13 @@ def page() -> str:
     """The page."""
     parts = [_HEAD, "## Fields of a pod\n"]
     for heading, words, chosen in _DECISIONS:
-        rules = {path: rule for path, rule in podfields.TABLE.items() if chosen(rule)}
+        rules = {path: rule for path, rule in field_rules.TABLE.items() if chosen(rule)}
         parts += [f"### {heading}\n", *([f"{words}\n"] if words else [])]
         parts.append(_table(("fields", "why"), _by_reason(rules)))
-    parts += ["## What is done for a pod\n", _words(podplan)]
+    parts += ["## What is done for a pod\n", _words(plan)]
     parts.append("## How a pod is translated\n")
     parts += _modules(_PODS)
-    parts += ["## Status of a pod\n", _words(podstatus), _status()]
+    parts += ["## Status of a pod\n", _words(status), _status()]
     parts += ["## Other objects\n", *_modules(_OTHERS), _left_at_home()]
     parts += ["## What the node offers\n", *_modules(_NODE), "## Examples\n", _examples()]
     return "\n".join(parts)
@@ -156,8 +150,8 @@ def _words(module: ModuleType) -> str:
 
 def _status() -> str:
     rows = [
-        ("as the remote's kubelet says", _names(podstatus.CARRIED)),
-        ("home's own", _names(podstatus.HOME_ONLY)),
+        ("as the remote's kubelet says", _names(status.CARRIED)),
+        ("home's own", _names(status.HOME_ONLY)),
     ]
     return _table(("fields of `status`", "which"), rows)
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from sync.kube.calls import MERGE_PATCH
 from sync.kube.errors import ApiError, Conflict, NotFound
+from sync.kube.request import MERGE_PATCH
 from sync.kube.resources import Object, Resource
 from sync.kube.transport import Transport
 

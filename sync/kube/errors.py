@@ -43,7 +43,7 @@ class CertificateError(Unreachable):
 
 
 class NotLeading(KubeError):
-    """A write did not pass the fence (`sync.kube.fence`). One that was under way may have happened
+    """A write did not pass the fence (`sync.kube.write_fence`). One that was under way may have happened
     all the same."""
 
 

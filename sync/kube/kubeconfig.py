@@ -1,25 +1,320 @@
-"""Which kubeconfig is meant: a name for it, light enough for a command line's options."""
+"""Reads kubeconfig files as client-go's clientcmd does.
+
+- Of a list of files those that exist are merged; an empty file adds nothing. The first file that
+  has an entry of a name, or a current-context, decides.
+- Relative paths, and the command of an exec plugin that contains a path separator, are relative to
+  the folder of the file that names them.
+- A token or a password of the user is preferred to its exec plugin; ``-data`` fields to files.
+- ``as``, ``as-uid``, ``as-groups`` and ``as-user-extra`` become the headers that kubectl sends.
+
+`ConfigProblem` is raised for everything that is wrong with a file. Its text never quotes a file's
+content: a kubeconfig holds keys.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
 import os
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sync.kube import exec_plugins, oidc
+from translators.objects import Object
+
+#: The extension of a cluster that is given to exec plugins (client-go's tools/clientcmd/api/v1).
+_EXEC_EXTENSION = "client.authentication.k8s.io/exec"
+_KINDS = ("context", "cluster", "user")
+#: Bytes that a header's name may have (RFC 9110, token), without the percent sign, which escapes.
+_TOKEN_BYTES = frozenset(
+    b"!#$&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+)
+
+
+class ConfigProblem(Exception):
+    """A kubeconfig cannot be used; the text says why, for people, and holds no secret."""
+
+
+@dataclass
+class Settings:
+    """How to reach one API server and as whom, as a kubeconfig's context has it."""
+
+    host: str = ""
+    verify_ssl: bool = True
+    ca: bytes | None = field(default=None, repr=False)
+    cert: bytes | None = field(default=None, repr=False)
+    key: bytes | None = field(default=None, repr=False)
+    tls_server_name: str | None = None
+    proxy: str | None = None
+    authorization: str | None = field(default=None, repr=False)
+    """The value of the Authorization header."""
+    impersonation: list[tuple[str, str]] = field(default_factory=list)
+    """``Impersonate-*`` headers; a name may come more than once."""
+    context: str = ""
+    namespace: str = ""
+    """The namespace of the context; "" where it names none."""
+    sources: dict[Path, str] = field(default_factory=dict, repr=False)
+    """Every file that was read, with the digest of its content."""
+
+    def content(self, path: Path) -> bytes:
+        """Reads a file and notes it as a source, unless it can be read once only, as a pipe.
+        Raises OSError."""
+        found = path.read_bytes()
+        if path.is_file():
+            self.sources[path] = digest(found)
+        return found
+
+
+def digest(content: bytes) -> str:
+    """A fingerprint by which a change of a file is noticed."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def changed(sources: Mapping[Path, str]) -> bool:
+    """Whether one of these files has another content now, or cannot be read."""
+    for path, known in sources.items():
+        try:
+            if digest(path.read_bytes()) != known:
+                return True
+        except OSError:
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)
-class KubeconfigRef:
-    """Which kubeconfig and which context of it; None means what kubectl would take."""
+class _Entry:
+    """A named entry of a kubeconfig."""
 
-    path: Path | None = None
-    context: str | None = None
+    fields: Object
+    file: Path
 
-    def __str__(self) -> str:
-        where = self.files()
-        return where if self.context is None else f"{where} (context {self.context})"
+    def path(self, name: str) -> Path:
+        """The path in the field, from the folder of the file."""
+        return (self.file.absolute().parent / Path(str(self.fields[name])).expanduser()).absolute()
 
-    def files(self) -> str:
-        """The file, or the list of files in the form of ``KUBECONFIG``, as kubectl finds it."""
-        if self.path is not None:
-            return str(self.path)
-        return os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+
+async def read(files: Iterable[Path], context: str | None, memory: oidc.Memory) -> Settings:
+    """Reads the context, or the current one. Runs the exec plugin, or asks the OIDC issuer, where
+    the user has one. Raises ConfigProblem and OSError."""
+    settings = Settings()
+    configs = [(path, parsed) for path in files if (parsed := _parsed(settings, path))]
+    if not configs:
+        raise ConfigProblem("the file is empty")
+    name = context or next(
+        (str(it["current-context"]) for _, it in configs if it.get("current-context")), ""
+    )
+    if not name:
+        raise ConfigProblem("no current-context is set; see `kubectl config use-context`")
+    chosen = _entry(configs, "context", name).fields
+    cluster = _entry(configs, "cluster", str(chosen.get("cluster") or ""))
+    settings.context, settings.namespace = name, str(chosen.get("namespace") or "")
+    _take_cluster(settings, cluster)
+    if chosen.get("user"):
+        user = _entry(configs, "user", str(chosen["user"]))
+        _take_user(settings, user)
+        await _take_credential(settings, user, cluster, memory)
+    return settings
+
+
+def _parsed(settings: Settings, path: Path) -> Object | None:
+    """The file's content; None of an empty file."""
+    try:
+        text = settings.content(path).decode("utf-8")
+    except UnicodeDecodeError:
+        raise ConfigProblem("it cannot be read: it is not a text file") from None
+    except OSError as error:
+        raise ConfigProblem(f"it cannot be read: {error.strerror}") from error
+    wrong = ConfigProblem("it is not a kubeconfig; see `kubectl config view`")
+    try:
+        found = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError):
+        raise wrong from None
+    if found is None:
+        return None
+    lists_ok = isinstance(found, dict) and all(
+        isinstance(found.get(f"{kind}s") or [], list) for kind in _KINDS
+    )
+    if not lists_ok:
+        raise wrong
+    return dict(found)
+
+
+def _entry(configs: list[tuple[Path, Object]], kind: str, name: str) -> _Entry:
+    for path, config in configs:
+        for item in config.get(f"{kind}s") or ():
+            if isinstance(item, dict) and item.get("name") == name:
+                found = item.get(kind)
+                if found is not None and not isinstance(found, dict):
+                    raise ConfigProblem("it is not a kubeconfig; see `kubectl config view`")
+                return _Entry(found or {}, path)
+    raise ConfigProblem(f"it has no {kind} named {name!r}; see `kubectl config view`")
+
+
+# -- the cluster ---------------------------------------------------------------------------------
+
+
+def _take_cluster(settings: Settings, cluster: _Entry) -> None:
+    fields = cluster.fields
+    if not fields.get("server"):
+        raise ConfigProblem("the field server is missing; see `kubectl config view`")
+    settings.host = str(fields["server"]).rstrip("/")
+    settings.verify_ssl = not fields.get("insecure-skip-tls-verify")
+    settings.tls_server_name = _text(fields, "tls-server-name")
+    settings.proxy = _text(fields, "proxy-url")
+    settings.ca = _file_or_data(settings, cluster, "certificate-authority")
+
+
+def _text(fields: Object, name: str) -> str | None:
+    return str(fields[name]) if fields.get(name) else None
+
+
+def _file_or_data(settings: Settings, entry: _Entry, name: str) -> bytes | None:
+    """The content of the ``-data`` field, or else of the file."""
+    data = entry.fields.get(f"{name}-data")
+    if data:
+        try:
+            return base64.b64decode(str(data))
+        except (binascii.Error, ValueError):
+            raise ConfigProblem(f"the field {name}-data is not base64") from None
+    if not entry.fields.get(name):
+        return None
+    return _file(settings, entry, name)
+
+
+def _file(settings: Settings, entry: _Entry, name: str) -> bytes:
+    path = entry.path(name)
+    try:
+        return settings.content(path)
+    except FileNotFoundError:
+        raise ConfigProblem(f"no such file: {path}") from None
+
+
+# -- the user ------------------------------------------------------------------------------------
+
+
+def _take_user(settings: Settings, user: _Entry) -> None:
+    """What the user has without asking anybody."""
+    fields = user.fields
+    settings.cert = _file_or_data(settings, user, "client-certificate")
+    settings.key = _file_or_data(settings, user, "client-key")
+    settings.impersonation = _impersonation(fields)
+    token = _text(fields, "token")
+    if token is None and fields.get("tokenFile"):
+        token = _file(settings, user, "tokenFile").decode("utf-8", "replace")
+    if token is not None:
+        # A token file ends with a newline, which is no part of the token.
+        settings.authorization = f"Bearer {token.strip()}"
+    elif fields.get("username") is not None and fields.get("password") is not None:
+        pair = f"{fields['username']}:{fields['password']}".encode()
+        settings.authorization = f"Basic {base64.b64encode(pair).decode()}"
+
+
+def _impersonation(fields: Object) -> list[tuple[str, str]]:
+    """The headers of client-go's impersonatingRoundTripper (transport/round_trippers.go)."""
+    user, uid = _text(fields, "as"), _text(fields, "as-uid")
+    groups, extra = fields.get("as-groups") or [], fields.get("as-user-extra") or {}
+    if not isinstance(groups, list) or not isinstance(extra, dict):
+        raise ConfigProblem("its as-groups or as-user-extra has another type than kubectl reads")
+    if user is None:
+        if uid or groups or extra:
+            raise ConfigProblem(
+                "it asks to impersonate a UID, groups or extra fields without a user (as)"
+            )
+        return []
+    headers = [("Impersonate-User", user)]
+    headers += [("Impersonate-Uid", uid)] if uid else []
+    headers += [("Impersonate-Group", str(group)) for group in groups]
+    for key, values in extra.items():
+        if not isinstance(values, list):
+            raise ConfigProblem("its as-user-extra has a value that is not a list")
+        name = f"Impersonate-Extra-{_escaped(str(key))}"
+        headers += [(name, str(value)) for value in values]
+    if not all(value.isprintable() and value.isascii() for _, value in headers):
+        raise ConfigProblem("a field of its impersonation (as…) cannot be sent in a header")
+    return headers
+
+
+def _escaped(key: str) -> str:
+    """A key as a part of a header's name: what may not stand there is percent-encoded."""
+    return "".join(
+        chr(byte) if byte in _TOKEN_BYTES else f"%{byte:02X}" for byte in key.encode("utf-8")
+    )
+
+
+async def _take_credential(
+    settings: Settings, user: _Entry, cluster: _Entry, memory: oidc.Memory
+) -> None:
+    """What an exec plugin or an OIDC issuer gives."""
+    command, provider = user.fields.get("exec"), user.fields.get("auth-provider")
+    if command and provider:
+        raise ConfigProblem("its user has both exec and auth-provider; keep one")
+    if settings.authorization is not None:
+        return
+    if command:
+        await _ask_plugin(settings, user, cluster, _mapping(command))
+    elif provider:
+        name = _mapping(provider).get("name")
+        if name != "oidc":
+            raise ConfigProblem(
+                f"its auth-provider {name!r} is not supported, as in kubectl since 1.26; use an "
+                "exec plugin"
+            )
+        token = await oidc.id_token(user.file, _mapping(provider.get("config") or {}), memory)
+        settings.authorization = f"Bearer {token}"
+        # What is written back is known.
+        settings.content(user.file)
+
+
+def _mapping(value: Any) -> Object:
+    if not isinstance(value, dict):
+        raise ConfigProblem("it is not a kubeconfig; see `kubectl config view`")
+    return value
+
+
+async def _ask_plugin(settings: Settings, user: _Entry, cluster: _Entry, command: Object) -> None:
+    program = str(command.get("command") or "")
+    if not program:
+        raise ConfigProblem("the field command is missing; see `kubectl config view`")
+    if os.sep in program:
+        program = str(user.file.absolute().parent / program)
+    variables = {str(it.get("name")): str(it.get("value")) for it in command.get("env") or ()}
+    plugin = exec_plugins.Plugin(
+        program=program,
+        arguments=[str(it) for it in command.get("args") or ()],
+        variables=variables,
+        api_version=str(command.get("apiVersion") or ""),
+        interactive=str(command.get("interactiveMode") or "IfAvailable"),
+        cluster=_cluster_info(settings, cluster) if command.get("provideClusterInfo") else None,
+    )
+    try:
+        given = await exec_plugins.run(plugin)
+    except exec_plugins.PluginFailed as failed:
+        raise ConfigProblem(f"the credential plugin (users[].user.exec) {failed}") from None
+    if given.token:
+        settings.authorization = f"Bearer {given.token}"
+    if given.certificate and given.key:
+        settings.cert, settings.key = given.certificate.encode(), given.key.encode()
+
+
+def _cluster_info(settings: Settings, cluster: _Entry) -> Object:
+    """The ``cluster`` of an ExecCredential's spec (client.authentication.k8s.io/v1)."""
+    info: Object = {"server": settings.host}
+    if settings.tls_server_name:
+        info["tls-server-name"] = settings.tls_server_name
+    if not settings.verify_ssl:
+        info["insecure-skip-tls-verify"] = True
+    if settings.ca:
+        info["certificate-authority-data"] = base64.b64encode(settings.ca).decode()
+    if settings.proxy:
+        info["proxy-url"] = settings.proxy
+    if cluster.fields.get("disable-compression"):
+        info["disable-compression"] = True
+    for extension in cluster.fields.get("extensions") or ():
+        if isinstance(extension, dict) and extension.get("name") == _EXEC_EXTENSION:
+            info["config"] = extension.get("extension")
+    return info

@@ -28,7 +28,7 @@ import aiohttp
 import cachetools
 import yaml
 
-from translators.types import Object
+from translators.objects import Object
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from translators.types import Object as Object  # noqa: PLC0414  # re-exported
+from translators.objects import Object as Object  # noqa: PLC0414  # re-exported  # noqa: PLC0414  # re-exported
 
 
 @dataclass(frozen=True, slots=True)

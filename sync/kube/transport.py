@@ -3,7 +3,7 @@
 Guarantees:
 
 - An answer comes out as it came over the wire, gzip undone.
-- Bounded concurrency: as many requests at once as the server gains from (`sync.kube.limiter`), at
+- Bounded concurrency: as many requests at once as the server gains from (`sync.kube.request_limiter`), at
   most `MAX_CONNECTIONS`; no client-side rate limit. The server's own flow control is honoured:
   after 429, or 503 with ``Retry-After``, the request is tried again, up to `THROTTLE_ATTEMPTS`
   times; then `Throttled` is raised and the caller's queue backs off.
@@ -15,7 +15,7 @@ Guarantees:
 - Every request has a limit of time, the wait for its turn included. Watches and streams have
   none in total; a peer that is gone without a word is noticed by TCP (`sync.kube.sockets`), not
   by asking.
-- Through `fenced` a write is sent only while a fence is open (`sync.kube.fence`), and `NotLeading`
+- Through `fenced` a write is sent only while a fence is open (`sync.kube.write_fence`), and `NotLeading`
   while it is not.
 - Nothing else that can have changed something is sent twice: only the caller knows whether it
   still wants the same thing. A connection that the server closed while it was idle is not used.
@@ -41,10 +41,10 @@ import orjson
 import tenacity
 from aiohttp.http_exceptions import HttpProcessingError
 
-from sync import tracing
-from sync.callbacks import Callbacks
-from sync.kube.access import Access
-from sync.kube.calls import JSON, Call, Query, Route
+from sync.base import tracing
+from sync.base.callbacks import Callbacks
+from sync.base.histograms import Requests
+from sync.kube.credentials import Access
 from sync.kube.errors import (
     ApiError,
     Side,
@@ -53,12 +53,12 @@ from sync.kube.errors import (
     Unreachable,
     from_status,
 )
-from sync.kube.fence import Fence, FencedBody, not_leading
-from sync.kube.limiter import Limiter
+from sync.kube.request import JSON, Call, Query, Route
+from sync.kube.request_limiter import Limiter
 from sync.kube.resources import NAMESPACES, Object
 from sync.kube.sockets import TransportErrors, watched_socket
-from sync.measures import Requests
-from translators.types import uid_of
+from sync.kube.write_fence import Fence, FencedBody, not_leading
+from translators.objects import uid_of
 
 #: An API server lets 400 reads and 200 writes run at once by default (--max-requests-inflight,
 #: --max-mutating-requests-inflight); a fair part of that saturates its CPUs.

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bridge.settings import JoinSettings
-from sync.kube.access import KubeconfigRef
+from bridge.base.settings import JoinSettings
+from sync.kube.credentials import KubeconfigRef
 from sync.kube.resources import NODES, Object
 from tests import objects
 from tests.fakeapi import Authority, FakeApi

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from bridge.node import controller
-from sync import cleanup, informer, workqueue
+from sync.cache import informer
+from sync.cleanup import inventory
+from sync.runtime import workqueue
 from tests.bridge.clusters import Clusters, clusters
 from tests.fakeapi import FakeApi
 from tests.sync.watched import Waits
@@ -26,4 +28,4 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(informer, "SHORT_WATCH", 0.02)
     monkeypatch.setattr(controller, "SETTLE", 0.01)
     monkeypatch.setattr(workqueue, "RETRY_FIRST", 0.005)
-    monkeypatch.setattr(cleanup, "POLL", 0.005)
+    monkeypatch.setattr(inventory, "POLL", 0.005)

@@ -20,10 +20,10 @@ BOUND, STOP = 0.3, 6.0
 #: Seconds for a start, and for a stop that is not to be waited for any longer.
 START, PATIENCE = 40.0, 20.0
 _SCRIPT = f"""
-from bridge import kubeletapi, replica
-from bridge.cli import main, running
-replica.RELEASE_SECONDS = kubeletapi.STREAMS_SECONDS = {BOUND}
-running.STOP_SECONDS = {STOP}
+from bridge.app import kubelet_api, replica
+from bridge.cli import main, runner
+replica.RELEASE_SECONDS = kubelet_api.STREAMS_SECONDS = {BOUND}
+runner.STOP_SECONDS = {STOP}
 EXTRA
 main()
 """

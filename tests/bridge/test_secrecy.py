@@ -9,14 +9,14 @@ from collections.abc import Iterator
 import pytest
 from aiohttp import web
 
-from bridge.observability.jsonlines import JsonLines
+from bridge.observability.json_logging import JsonLines
 from sync.kube.resources import EVENTS, NODES, PODS, SECRETS, Object
 from tests.bridge.clusters import CANARY, Clusters
 from tests.bridge.joined import Joined, caller, joined
 from tests.fakeapi import Fault
 from tests.objects import config_map, secret
 from tests.sync.world import NODE, THERE, World
-from translators.types import name_of
+from translators.objects import name_of
 
 ENCODED = base64.b64encode(CANARY.encode()).decode()
 #: Troubles that are logged, each with what was being done.

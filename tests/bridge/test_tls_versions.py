@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge.kubelet.certificate import ServingCertificate, server_context
-from sync.kube.access import KubeconfigRef, load
+from bridge.certificates.serving_certificate import ServingCertificate, server_context
+from sync.kube.credentials import KubeconfigRef, load
 from tests.fakeapi import Authority
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.fakeapi.tls import Pair

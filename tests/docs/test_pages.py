@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from e2e.docs import options, pages, translation
-from translators import podfields
+from translators.pods import field_rules
 
 
 @pytest.mark.parametrize("name", pages.MADE)
@@ -16,7 +16,7 @@ def test_a_page_that_is_made_is_up_to_date(name: str) -> None:
 
 def test_every_rule_has_its_reason_on_the_page() -> None:
     page = translation.page()
-    for rule in podfields.TABLE.values():
+    for rule in field_rules.TABLE.values():
         assert rule.why.replace("|", "\\|") in page
 
 

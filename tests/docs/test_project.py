@@ -49,8 +49,8 @@ def test_the_workflow_runs_what_is_there() -> None:
 def test_what_a_pod_and_the_node_say_is_explained() -> None:
     """Every reason that the code gives has its line."""
     pattern = r'"((?:Home|Remote|Relay|Field|Update|Token|DaemonSet|Bridge|No)[A-Z][A-Za-z]+)"'
-    files = [*REPOSITORY.glob("sync/*.py"), *REPOSITORY.glob("translators/*.py")]
-    files.append(REPOSITORY / "bridge/node/health.py")
+    files = [*REPOSITORY.glob("sync/**/*.py"), *REPOSITORY.glob("translators/**/*.py")]
+    files.append(REPOSITORY / "bridge/node/conditions.py")
     reasons = {it for file in files for it in re.findall(pattern, file.read_text("utf-8"))}
     #: Types of a program, and what is said where nothing is the matter.
     reasons -= {"HomeNamespace", "HomeUid", "RemoteNamespace", "RemoteUid"}

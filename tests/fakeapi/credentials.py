@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from sync.kube.access import Access, KubeconfigRef
+from sync.kube.credentials import Access, KubeconfigRef
 from sync.kube.errors import Side
 from tests.fakeapi.server import FakeApi
 
 
 def access_to(server: FakeApi, side: Side = "remote") -> Access:
-    """An Access as `sync.kube.access.load` gives it, but made by hand.
+    """An Access as `sync.kube.credentials.load` gives it, but made by hand.
 
     `load` needs a file, and a quarter of a second for its first import. There is nothing to read
     again either: a credential that is refused stays so.

@@ -1,4 +1,4 @@
-"""Kubeconfig files for tests: whatever a user may write, for `sync.kube.access` to read."""
+"""Kubeconfig files for tests: whatever a user may write, for `sync.kube.credentials` to read."""
 
 from __future__ import annotations
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from e2e.faults.proxy import Harm, Proxy, Rule
-from sync.kube.access import load
 from sync.kube.client import KubeClient
+from sync.kube.credentials import load
 from sync.kube.errors import ApiError, Conflict, KubeError, Unreachable
-from sync.kube.kubeconfig import KubeconfigRef
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.kube.resources import CONFIG_MAPS
 from tests.fakeapi import FakeApi
 from tests.fakeapi.kubeconfig import kubeconfig, write

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from sync import informer, workqueue
+from sync.cache import informer
+from sync.runtime import workqueue
 from tests.fakeapi import FakeApi
 from tests.sync.watched import Waits
 from tests.sync.world import World

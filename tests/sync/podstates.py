@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from translators import once, pod
-from translators.naming import Identity
-from translators.policy import Policy
-from translators.types import HomeUid, Object, RemoteUid
+from translators.identity import Identity
+from translators.objects import HomeUid, Object, RemoteUid
+from translators.pods import remote_pod, run_once
+from translators.translation_policy import Policy
 
 IDENTITY = Identity(home_id="0123456789abcdef", home_name="berlin", node="burst")
 ADDRESS = "10.20.0.5"
@@ -83,9 +83,9 @@ def remote(
     deadline: int | None = None,
 ) -> Object:
     """A remote pod that stands for the home pod with UID ``of``. ``waits``: the remote's scheduler
-    finds no node for it. ``held``: it was not let go (`translators.once`)."""
+    finds no node for it. ``held``: it was not let go (`translators.pods.run_once`)."""
     stood_for = home(uid=of, image=image, deadline=deadline)
-    meta = pod.pod_metadata(stood_for, IDENTITY)
+    meta = remote_pod.pod_metadata(stood_for, IDENTITY)
     meta |= {"uid": uid, "resourceVersion": VERSION}
     if deleting is not None:
         meta |= {"deletionTimestamp": _TIME, "deletionGracePeriodSeconds": deleting}
@@ -103,7 +103,7 @@ def remote(
         }
         status["conditions"] = [condition]
     elif held:
-        spec["schedulingGates"] = [{"name": once.GATE}]
+        spec["schedulingGates"] = [{"name": run_once.GATE}]
     else:
         spec["nodeName"] = "worker"
     return {"metadata": meta, "spec": spec, "status": status}

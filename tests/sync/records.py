@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
-from sync.owned import Recorded
+from sync.namespaces.ownership import Recorded
 
 
 class MemoryRecord:

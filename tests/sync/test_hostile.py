@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from sync import defects
-from sync.informer import Informer
+from sync.base import exception_summary
+from sync.cache.informer import Informer
+from sync.cache.store import Key
 from sync.kube.client import KubeClient
 from sync.kube.resources import CONFIG_MAPS, EVENTS, PODS, Object
-from sync.pods import Pods
-from sync.store import Key
+from sync.pods.controller import Pods
 from tests.fakeapi import FakeApi
 from tests.objects import config_map, pod, secret
 from tests.sync.watched import Told, caught_up, watching
@@ -205,9 +205,11 @@ async def test_an_indexer_that_stumbles_leaves_the_object_and_the_other_indices(
 def test_words_on_a_defect_are_its_kind_and_its_place() -> None:
     with pytest.raises(ValueError, match=CANARY) as caught:
         int(CANARY)
-    assert defects.words(caught.value).startswith("ValueError in sync/test_hostile.py:")
-    assert CANARY not in defects.words(caught.value) + defects.trace(caught.value)
-    assert defects.words(KeyError(CANARY)) == "KeyError"
+    assert exception_summary.words(caught.value).startswith("ValueError in sync/test_hostile.py:")
+    assert CANARY not in exception_summary.words(caught.value) + exception_summary.trace(
+        caught.value
+    )
+    assert exception_summary.words(KeyError(CANARY)) == "KeyError"
 
 
 async def test_a_remote_pod_that_pretends_to_be_ours_elsewhere_is_not_believed(

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from sync import informer as informer_module
-from sync.backoff import Backoff
-from sync.informer import Informer
+from sync.base.backoff import Backoff
+from sync.cache import informer as informer_module
+from sync.cache.informer import Informer
 from sync.kube.resources import Resource
 from tests.fakeapi import FakeApi
-from translators.types import Object, name_of
+from translators.objects import Object, name_of
 
 
 class Waits:

@@ -9,26 +9,26 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from sync.engine import Engine
-from sync.informer import Informer
+from sync.cache.informer import Informer
+from sync.engine.engine import Engine
 from sync.kube.client import KubeClient
 from sync.kube.errors import Side
 from sync.kube.resources import CONFIG_MAPS, EVENTS, NODES, PODS, SECRETS, Object
-from sync.relay import Listeners
-from sync.relayback import Carriers
-from sync.workqueue import WorkQueue
+from sync.relay.forward import Listeners
+from sync.relay.reverse import Carriers
+from sync.runtime.workqueue import WorkQueue
 from tests import objects
 from tests.fakeapi import FakeApi
 from tests.fakeapi.credentials import access_to
 from tests.sync.records import MemoryRecord
 from tests.sync.watched import caught_up
-from translators import naming
-from translators.naming import Identity
-from translators.policy import HostPort, Policy
+from translators import identity
+from translators.identity import Identity
+from translators.translation_policy import HostPort, Policy
 
 NODE = "virtual"
 ADDRESS = "192.0.2.7"
-IDENTITY = Identity(home_id=naming.home_id("some uid"), home_name="h", node=NODE, accepted=("*",))
+IDENTITY = Identity(home_id=identity.home_id("some uid"), home_name="h", node=NODE, accepted=("*",))
 #: What home's namespace ``default`` is in the remote.
 THERE = "default-h"
 

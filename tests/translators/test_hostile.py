@@ -2,7 +2,7 @@
 
 An API server checks types and most of the words, on the remote's side one that nobody here runs.
 What has the types of its kind is translated whatever its words are. What has not may be refused by
-any ordinary error, which is the object's own affair (`sync.defects`): never by one that ends a
+any ordinary error, which is the object's own affair (`sync.base.exception_summary`): never by one that ends a
 process, and nothing that came in is changed.
 """
 
@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.translators import golden
-from translators.types import Object
+from translators.objects import Object
 
 #: The objects of a case.
 _OBJECTS = ("home", "remote", "pod")

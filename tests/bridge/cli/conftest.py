@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import pytest
 from typer.testing import CliRunner, Result
 
-from bridge import memory
-from bridge.cli.commands import app
+from bridge.app import memory
+from bridge.cli.command_group import app
 from bridge.observability import logging as to_stderr
 
 Invoke = Callable[..., Result]

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bridge import versions as versions_module
-from bridge.bugreport import collect as collect_module
-from bridge.bugreport.collect import Collected, ReportSettings
-from bridge.check import conduct
-from bridge.check.conduct import HealthSettings
-from bridge.check.finding import Finding, Report, error, ok, report, warning
-from bridge.settings import JoinSettings
-from bridge.version import version
-from bridge.versions import VersionSettings
-from sync.kube.kubeconfig import KubeconfigRef
+from bridge.base.settings import JoinSettings
+from bridge.base.version import version
+from bridge.bug_report import collect as collect_module
+from bridge.bug_report.collect import Collected, ReportSettings
+from bridge.checks import runner
+from bridge.checks.report import Finding, Report, error, ok, report, warning
+from bridge.checks.runner import HealthSettings
+from bridge.status import version_report as versions_module
+from bridge.status.version_report import VersionSettings
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
-from translators.types import Object
+from translators.objects import Object
 
 WELL = [ok("BRG101", "home", "it answers"), warning("BRG104", "remote", "soon")]
 BAD = [*WELL, error("BRG301", "home", "taken", "take another")]
@@ -64,9 +64,9 @@ class Checks:
 def checks(monkeypatch: pytest.MonkeyPatch) -> Checks:
     """Nobody is asked."""
     found = Checks()
-    monkeypatch.setattr(conduct, "preflight", found.preflight)
-    monkeypatch.setattr(conduct, "health", found.health)
-    monkeypatch.setattr(conduct, "AGAIN", 0.001)
+    monkeypatch.setattr(runner, "preflight", found.preflight)
+    monkeypatch.setattr(runner, "health", found.health)
+    monkeypatch.setattr(runner, "AGAIN", 0.001)
     return found
 
 

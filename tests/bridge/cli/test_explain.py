@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bridge import explain as explain_module
-from bridge.candidates import Candidate
-from bridge.errors import PreflightError
-from bridge.explain import ExplainSettings, Facts
-from sync.kube.access import KubeconfigRef
+from bridge.base.errors import PreflightError
+from bridge.explain import lookup as explain_module
+from bridge.explain.candidate_nodes import Candidate
+from bridge.explain.lookup import ExplainSettings, Facts
+from sync.kube.credentials import KubeconfigRef
 from tests import objects
 from tests.bridge.cli.conftest import Invoke
-from translators.naming import Identity
-from translators.policy import Policy
-from translators.types import Object
+from translators.identity import Identity
+from translators.objects import Object
+from translators.translation_policy import Policy
 
 
 def _facts() -> Facts:
@@ -39,7 +39,7 @@ def _facts() -> Facts:
 
 @dataclass
 class Asked:
-    """What `bridge.explain.explain` was called with, and what it found."""
+    """What `bridge.explain.lookup.explain` was called with, and what it found."""
 
     settings: list[ExplainSettings] = field(default_factory=list)
     facts: Facts = field(default_factory=_facts)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from bridge.cli import installing
-from bridge.version import version
+from bridge.base.version import version
+from bridge.cli import install
 from tests.bridge.cli.conftest import Invoke
 from tests.bridge.install.kubeconfigs import CANARY, config, write
 
@@ -132,8 +132,8 @@ def test_options_of_an_installation_need_it(invoke: Invoke, remote: tuple[str, s
 def test_join_takes_the_same_options(
     invoke: Invoke, remote: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wishes: list[installing.Wish] = []
-    monkeypatch.setattr(installing, "install", wishes.append)
+    wishes: list[install.Wish] = []
+    monkeypatch.setattr(install, "install", wishes.append)
     options = ("--dry-run", "--timeout", "5", "--all-namespaces", "--share", "0.5")
     assert invoke("join", *remote, "--in-cluster", *options).exit_code == 0
     [wish] = wishes

@@ -10,23 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from bridge import app
-from bridge.errors import PreflightError
-from bridge.node.options import parse_taints
+from bridge.app import join
+from bridge.base.errors import PreflightError
+from bridge.base.settings import DEFAULT_TAINTS, JoinSettings, PortRange, RelaySettings
+from bridge.node.node_options import parse_taints
 from bridge.observability import logging as to_stderr
 from bridge.observability import traces
-from bridge.settings import DEFAULT_TAINTS, JoinSettings, PortRange, RelaySettings
-from sync.kube.access import KubeconfigRef
+from sync.kube.credentials import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
-from translators.capacity import Limits
-from translators.policy import HostPort
+from translators.capacity.node_capacity import Limits
+from translators.translation_policy import HostPort
 
 REMOTE = ("join", "--kubeconfig", "remote.yaml")
 
 
 @dataclass
 class Asked:
-    """What `bridge.app.join` was called with."""
+    """What `bridge.app.join.join` was called with."""
 
     settings: list[JoinSettings] = field(default_factory=list)
     raises: Exception | None = None
@@ -44,7 +44,7 @@ class Asked:
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """Joins are noted, not made."""
     noted = Asked()
-    monkeypatch.setattr(app, "join", noted.join)
+    monkeypatch.setattr(join, "join", noted.join)
     return noted
 
 

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from bridge import leave as leave_module
-from bridge.errors import PreflightError
-from bridge.leaving import LeaveSettings
-from sync.kube.access import KubeconfigRef
+from bridge.base.errors import PreflightError
+from bridge.leave import procedure as leave_module
+from bridge.leave.summary import LeaveSettings
+from sync.kube.credentials import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
 
 NODE = ("leave", "--name", "burst")
@@ -21,7 +21,7 @@ NODE = ("leave", "--name", "burst")
 
 @dataclass
 class Asked:
-    """What `bridge.leave.leave` was called with."""
+    """What `bridge.leave.procedure.leave` was called with."""
 
     settings: list[LeaveSettings] = field(default_factory=list)
     lines: list[str] = field(default_factory=lambda: ["home:   Node burst", "remote: Pod a/b"])

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bridge.offload import commands, listing, shared, webhook
-from bridge.offload.commands import OffloadSettings
-from bridge.offload.shared import SharedSettings
-from bridge.offload.webhook import WebhookSettings
-from sync.kube.access import KubeconfigRef
+from bridge.offload import listing, namespaces, webhook_process, webhook_service
+from bridge.offload.namespaces import OffloadSettings
+from bridge.offload.webhook_process import WebhookSettings
+from bridge.offload.webhook_service import SharedSettings
+from sync.kube.credentials import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
-from translators.types import Object
+from translators.objects import Object
 
 HOME = KubeconfigRef()
 
@@ -55,10 +55,10 @@ class Asked:
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """Nothing is written."""
     noted = Asked()
-    monkeypatch.setattr(commands, "offload_namespace", noted.offload)
-    monkeypatch.setattr(commands, "unoffload_namespace", noted.unoffload)
-    monkeypatch.setattr(webhook, "serve", noted.serve)
-    monkeypatch.setattr(shared, "serve", noted.serve)
+    monkeypatch.setattr(namespaces, "offload_namespace", noted.offload)
+    monkeypatch.setattr(namespaces, "unoffload_namespace", noted.unoffload)
+    monkeypatch.setattr(webhook_process, "serve", noted.serve)
+    monkeypatch.setattr(webhook_service, "serve", noted.serve)
     monkeypatch.setattr(listing, "listed", noted.list_all)
     return noted
 

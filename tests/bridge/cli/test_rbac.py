@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bridge import rbac
-from bridge.rbac import Account, HomeRights, RemoteRights
+from bridge.rbac import manifests
+from bridge.rbac.manifests import Account, HomeRights, RemoteRights
 from tests.bridge.cli.conftest import Invoke
 
 MANIFESTS = Path(__file__).parents[3] / "manifests" / "rbac"
@@ -47,9 +47,11 @@ def test_the_command_takes_joins_options(invoke: Invoke) -> None:
         *("--account", "team/burst"),
     ).stdout
     asked = HomeRights(["one", "two"], "none", "csr", "none", leave=True)
-    assert list(yaml.safe_load_all(said)) == rbac.home(asked, Account("team", "burst"), ["shop"])
+    assert list(yaml.safe_load_all(said)) == manifests.home(
+        asked, Account("team", "burst"), ["shop"]
+    )
     said = invoke("rbac", "remote", "--metrics", "kubelets", "--keep-namespaces").stdout
-    wanted = rbac.remote(RemoteRights("kubelets", keep_namespaces=True), Account())
+    wanted = manifests.remote(RemoteRights("kubelets", keep_namespaces=True), Account())
     assert list(yaml.safe_load_all(said)) == wanted
 
 

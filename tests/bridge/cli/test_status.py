@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 import yaml
 
-from bridge import cordon, eventlist
-from bridge.cordon import Drained
-from bridge.drain import DrainOptions
-from bridge.errors import PreflightError
-from bridge.preflight import checks
-from bridge.status import gather, local
+from bridge.base.errors import PreflightError
+from bridge.drain import cordon
+from bridge.drain.cordon import Drained
+from bridge.drain.drain import DrainOptions
+from bridge.preflight import cluster_facts
+from bridge.status import event_list, local_page, node_status
 from sync.kube.errors import Forbidden
 from tests import objects
 from tests.bridge.cli.conftest import Invoke
 from tests.bridge.status.examples import status
-from translators.types import Object
+from translators.objects import Object
 
 
 class Home:
@@ -56,7 +56,9 @@ class Home:
         told("home: a step")
         return Drained(True, [objects.pod("web", "shop")], [objects.pod("agent", "shop")])
 
-    async def serve(self, _: object, name: str | None, *, stop: asyncio.Event, opens: bool) -> None:
+    async def serve(
+        self, _: object, name: str | None, *, stop: asyncio.Event, opens: bool, announce: object
+    ) -> None:
         self._ask(name, opens)
 
 
@@ -70,12 +72,12 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Home:
         there.asked.append(ref)
         yield None
 
-    monkeypatch.setattr(checks, "connected", connected)
-    monkeypatch.setattr(gather, "once", there.once)
-    monkeypatch.setattr(eventlist, "listed", there.listed)
+    monkeypatch.setattr(cluster_facts, "connected", connected)
+    monkeypatch.setattr(node_status, "once", there.once)
+    monkeypatch.setattr(event_list, "listed", there.listed)
     monkeypatch.setattr(cordon, "cordon", there.cordon)
     monkeypatch.setattr(cordon, "drain", there.drain)
-    monkeypatch.setattr(local, "serve", there.serve)
+    monkeypatch.setattr(local_page, "serve", there.serve)
     return there
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import yaml
 
-from bridge.install import objects, webhook
-from bridge.install.installation import Installation
-from bridge.rbac import HomeRights
-from bridge.version import version
-from translators.types import Object
+from bridge.base.version import version
+from bridge.install import manifests, webhook_manifests
+from bridge.install.names import Installation
+from bridge.rbac.manifests import HomeRights
+from translators.objects import Object
 
 _MANIFESTS = Path(__file__).parents[3] / "manifests"
 FOLDER = _MANIFESTS / "base"
@@ -46,13 +46,13 @@ def without_credential(made: list[Object]) -> list[Object]:
 def base() -> list[Object]:
     """The base's objects."""
     wanted = Installation(NODE, f"cluster-bridge:{version()}", HomeRights(nodes=[NODE]))
-    return without_credential(objects.objects(wanted, ""))
+    return without_credential(manifests.objects(wanted, ""))
 
 
 def component() -> list[Object]:
     """The component's objects."""
     wanted = Installation(NODE, f"cluster-bridge:{version()}", HomeRights(nodes=[NODE]))
-    return webhook.objects(wanted)
+    return webhook_manifests.objects(wanted)
 
 
 class _Plain(yaml.SafeDumper):

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from bridge.install import installation, objects
-from bridge.install.installation import Installation
-from bridge.rbac import HomeRights
-from bridge.settings import NetworkChoice
+from bridge.base.settings import NetworkChoice
+from bridge.install import manifests
+from bridge.install import names as installation
+from bridge.install.names import Installation
+from bridge.rbac.manifests import HomeRights
 from tests.bridge.install import base
 
 KUBECONFIG = "canary-4711"
@@ -25,7 +26,7 @@ def wanted(node: str = "far", **more: Any) -> Installation:
 
 
 def rendered(what: Installation, kind: str) -> list[dict[str, Any]]:
-    return [it for it in objects.objects(what, KUBECONFIG) if it["kind"] == kind]
+    return [it for it in manifests.objects(what, KUBECONFIG) if it["kind"] == kind]
 
 
 def test_the_base_is_what_is_rendered() -> None:
@@ -43,7 +44,7 @@ def test_the_component_is_what_the_webhook_is_rendered_as() -> None:
 
 
 def test_the_credential_is_in_the_secret_alone() -> None:
-    made = objects.objects(wanted(), KUBECONFIG)
+    made = manifests.objects(wanted(), KUBECONFIG)
     secret = next(it for it in made if it["kind"] == "Secret")
     assert base64.b64decode(secret["data"]["kubeconfig"]).decode() == KUBECONFIG
     assert KUBECONFIG not in str([it for it in made if it["kind"] != "Secret"])
@@ -54,7 +55,7 @@ def test_two_nodes_have_no_object_in_common_but_the_namespace(webhook: bool) -> 
     def names(node: str) -> set[tuple[str, str, str]]:
         return {
             (it["kind"], it["metadata"].get("namespace", ""), it["metadata"]["name"])
-            for it in objects.objects(wanted(node, webhook=webhook), KUBECONFIG)
+            for it in manifests.objects(wanted(node, webhook=webhook), KUBECONFIG)
         }
 
     assert names("near") & names("far") == {("Namespace", "", "cluster-bridge")}
@@ -62,7 +63,7 @@ def test_two_nodes_have_no_object_in_common_but_the_namespace(webhook: bool) -> 
 
 def test_a_webhook_is_beside_the_bridge_and_apart_from_it() -> None:
     """The bridges' Deployment and budget select none of its pods, nor the other way round."""
-    plain, made = (objects.objects(wanted(webhook=it), KUBECONFIG) for it in (False, True))
+    plain, made = (manifests.objects(wanted(webhook=it), KUBECONFIG) for it in (False, True))
     assert made[: len(plain)] == plain
     added = made[len(plain) :]
     assert {it["metadata"]["name"] for it in added if it["kind"] != "Role"} >= {
@@ -81,7 +82,7 @@ def test_a_webhook_is_beside_the_bridge_and_apart_from_it() -> None:
 
 
 def test_a_webhook_writes_its_log_as_the_bridge_does() -> None:
-    made = objects.objects(
+    made = manifests.objects(
         wanted(webhook=True, arguments=["--share=0.5", "--log-format=json"]), KUBECONFIG
     )
     bridge, webhook = (
@@ -145,7 +146,7 @@ def test_the_container_is_as_strict_as_can_be() -> None:
 
 def test_a_long_name_fits() -> None:
     node = "a" * 253
-    made = objects.objects(wanted(node), KUBECONFIG)
+    made = manifests.objects(wanted(node), KUBECONFIG)
     assert all(len(it["metadata"]["name"]) <= 300 for it in made)
     deployment = next(it for it in made if it["kind"] == "Deployment")
     assert len(deployment["metadata"]["name"]) <= 253
@@ -166,7 +167,7 @@ def test_a_relay_is_reached_by_home_s_pods_alone_or_by_those_that_are_named() ->
     assert policy["spec"]["policyTypes"] == ["Ingress"]
     machines, clients = policy["spec"]["ingress"]
     assert "from" not in machines
-    assert [it["port"] for it in machines["ports"]] == [10251, objects.HEALTH_PORT]
+    assert [it["port"] for it in machines["ports"]] == [10251, manifests.HEALTH_PORT]
     assert clients == {"from": [{"namespaceSelector": {}}]}
     (policy,) = policies("relay", "shop", "10.0.0.0/16")
     shop = {"matchLabels": {"kubernetes.io/metadata.name": "shop"}}
@@ -176,7 +177,7 @@ def test_a_relay_is_reached_by_home_s_pods_alone_or_by_those_that_are_named() ->
 
 
 def test_an_argument_is_taken_as_it_is() -> None:
-    made = objects.arguments(wanted(arguments=["--labels=a=$(POD_IP)"]))
+    made = manifests.arguments(wanted(arguments=["--labels=a=$(POD_IP)"]))
     assert made[-1] == "--labels=a=$$(POD_IP)"
 
 

@@ -10,27 +10,27 @@ from typing import Any
 import pytest
 import yaml
 
-from bridge import versions
-from bridge.bugreport.collect import ReportSettings, collect
-from bridge.check import conduct
-from bridge.check.conduct import HealthSettings
-from bridge.check.finding import Severity
-from bridge.errors import PreflightError
-from bridge.explain import ExplainSettings, explain
-from bridge.install import installation, objects
-from bridge.install.installation import Installation
-from bridge.leave import leave
-from bridge.leaving import LeaveSettings
-from bridge.node import model
-from bridge.rbac import HomeRights
-from bridge.versions import VersionSettings
+from bridge.base.errors import PreflightError
+from bridge.bug_report.collect import ReportSettings, collect
+from bridge.checks import runner
+from bridge.checks.report import Severity
+from bridge.checks.runner import HealthSettings
+from bridge.explain.lookup import ExplainSettings, explain
+from bridge.install import manifests, names
+from bridge.install.names import Installation
+from bridge.leave.procedure import leave
+from bridge.leave.summary import LeaveSettings
+from bridge.node import node_object
+from bridge.rbac.manifests import HomeRights
+from bridge.status import version_report
+from bridge.status.version_report import VersionSettings
 from sync.kube.resources import CLUSTER_ROLE_BINDINGS, NODES, SECRETS, Object
 from tests.bridge.clusters import CANARY, Clusters, tls_api
 from tests.fakeapi import FakeApi
 from tests.fakeapi.kubeconfig import kubeconfig, plugin
 from tests.objects import node, pod
 from tests.sync.world import NODE
-from translators.naming import LABEL_VIRTUAL
+from translators.identity import LABEL_VIRTUAL
 
 pytestmark = pytest.mark.usefixtures("soon")
 
@@ -49,10 +49,10 @@ async def remote_api(tmp_path: Path) -> AsyncIterator[FakeApi]:
 def two(two: Clusters) -> Clusters:
     """A Node whose kubeconfig is not on this machine."""
     its = node(NODE)
-    its["metadata"]["labels"] = {model.LABEL_REMOTE: "id", LABEL_VIRTUAL: "true"}
+    its["metadata"]["labels"] = {node_object.LABEL_REMOTE: "id", LABEL_VIRTUAL: "true"}
     its["metadata"]["annotations"] = {
-        model.ANNOTATION_KUBECONFIG: "/gone.yaml",
-        model.ANNOTATION_INSTALLATION: WANTED.namespace,
+        node_object.ANNOTATION_KUBECONFIG: "/gone.yaml",
+        node_object.ANNOTATION_INSTALLATION: WANTED.namespace,
     }
     two.home.put(its)
     return two
@@ -60,14 +60,14 @@ def two(two: Clusters) -> Clusters:
 
 def install(two: Clusters) -> None:
     assert two.settings.remote.path is not None
-    for it in objects.objects(WANTED, two.settings.remote.path.read_text()):
+    for it in manifests.objects(WANTED, two.settings.remote.path.read_text()):
         two.home.put(it)
 
 
 def plant(two: Clusters, content: Object, namespace: str = TENANT, name: str = "planted") -> None:
     """A Secret with the labels of the node's installation."""
-    meta = {"name": name, "namespace": namespace, "labels": installation.labels(NODE)}
-    data = {installation.KEY: base64.b64encode(yaml.safe_dump(content).encode()).decode()}
+    meta = {"name": name, "namespace": namespace, "labels": names.labels(NODE)}
+    data = {names.KEY: base64.b64encode(yaml.safe_dump(content).encode()).decode()}
     two.home.put({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": data})
 
 
@@ -82,9 +82,9 @@ async def everything(two: Clusters) -> str:
     """What the commands that look for the remote report; `leave` is answered with no."""
     home = two.settings.home
     lines: list[str] = []
-    checked = await conduct.health(HealthSettings(home, ""))
+    checked = await runner.health(HealthSettings(home, ""))
     lines += [it.found for it in checked.findings if it.severity is Severity.WARNING]
-    lines.append(str((await versions.versions(VersionSettings(home)))["nodes"]))
+    lines.append(str((await version_report.versions(VersionSettings(home)))["nodes"]))
     report = await collect(ReportSettings(home), told=lines.append)
     lines += report.problems
     two.home.put(pod("web"))
@@ -163,7 +163,7 @@ async def test_the_namespace_that_the_node_records_counts_where_bindings_cannot_
         return bool(asked["resource"] != CLUSTER_ROLE_BINDINGS.plural)
 
     two.home.api.authorize = authorize
-    [its] = (await versions.versions(VersionSettings(two.settings.home)))["nodes"]
+    [its] = (await version_report.versions(VersionSettings(two.settings.home)))["nodes"]
     assert its["remote"] == {"version": "v1.34.4", "problem": ""}
 
 
@@ -173,7 +173,7 @@ async def test_the_webhooks_secret_is_no_kubeconfig(two: Clusters) -> None:
     two.home.remove(SECRETS, WANTED.name, WANTED.namespace)
     assert two.settings.remote.path is not None
     content = yaml.safe_load(two.settings.remote.path.read_text())
-    plant(two, content, WANTED.namespace, installation.webhook_name(NODE))
+    plant(two, content, WANTED.namespace, names.webhook_name(NODE))
     await everything(two)
     assert two.remote.log == []
 
@@ -182,7 +182,7 @@ async def test_leave_removes_nothing_that_a_tenant_gave_the_labels_to(two: Clust
     install(two)
     plant(two, {})
     for kind in ("Role", "RoleBinding"):
-        meta = {"name": "theirs", "namespace": TENANT, "labels": installation.labels(NODE)}
+        meta = {"name": "theirs", "namespace": TENANT, "labels": names.labels(NODE)}
         api = "rbac.authorization.k8s.io/v1"
         two.home.put({"apiVersion": api, "kind": kind, "metadata": meta, "roleRef": {}})
     lines: list[str] = []

@@ -14,9 +14,9 @@ import aiohttp
 import pytest
 import uvloop
 
-from bridge.kubelet.active import MAX_STREAMS
-from bridge.kubelet.certificate import from_files
+from bridge.certificates.serving_certificate import from_files
 from bridge.kubelet.server import KubeletServer
+from bridge.net.active_streams import MAX_STREAMS
 from sync.kube.client import KubeClient
 from tests.bridge.kubelet.fakes import Directory, FakeHome, FakeRemote, access_for
 from tests.bridge.kubelet.pki import Pki

@@ -19,8 +19,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from aiohttp import web
 
-from bridge.kubelet.directory import Placed, RemotePod
-from sync.kube.access import Access, KubeconfigRef
+from bridge.kubelet.pod_directory import Placed, RemotePod
+from sync.kube.credentials import Access, KubeconfigRef
 from sync.kube.errors import Side
 from sync.kube.resources import Object
 

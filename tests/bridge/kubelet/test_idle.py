@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from bridge.kubelet.tunnel import IDLE
+from bridge.net.tunnel import IDLE
 from tests.bridge.kubelet.conftest import World, running
 from tests.bridge.kubelet.fakes import EXEC, Asked, echo, until
 from tests.bridge.kubelet.pki import Pki

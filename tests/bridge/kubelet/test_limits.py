@@ -7,7 +7,7 @@ import resource
 
 import pytest
 
-from bridge.kubelet.active import MAX_STREAMS, descriptors, streams_for
+from bridge.net.active_streams import MAX_STREAMS, descriptors, streams_for
 from tests.bridge.kubelet.conftest import running
 from tests.bridge.kubelet.fakes import EXEC, echo, until
 from tests.bridge.kubelet.pki import Pki

@@ -7,7 +7,7 @@ import asyncio
 import aiohttp
 import pytest
 
-from sync.kube.tls import READ_SIZE
+from sync.kube.tls_layer import READ_SIZE
 from tests.bridge.kubelet.conftest import World
 from tests.bridge.kubelet.fakes import Asked, answer, until
 

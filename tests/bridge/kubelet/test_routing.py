@@ -7,8 +7,8 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.kubelet.refusals import Refusal
 from bridge.kubelet.routing import Call, Route, Router, split_target, subresources
+from bridge.net.error_responses import Refusal
 from sync.kube.resources import PODS
 
 GET = frozenset({"GET"})

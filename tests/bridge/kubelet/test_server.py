@@ -13,11 +13,11 @@ import pytest
 from aiohttp import web
 from cryptography import x509
 
-from bridge.kubelet.certificate import CertificateError, from_files, server_context
-from bridge.kubelet.making import self_signed
-from bridge.kubelet.refusals import Refusal
+from bridge.certificates.serving_certificate import CertificateError, from_files, server_context
+from bridge.certificates.x509 import self_signed
 from bridge.kubelet.routing import Call, Route
 from bridge.kubelet.server import MAX_LINE, KubeletServer, ListenError
+from bridge.net.error_responses import Refusal
 from sync.kube.client import KubeClient
 from sync.kube.resources import Object
 from tests.bridge.kubelet.conftest import World

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from bridge.kubelet import tunnel
+from bridge.net import tunnel
 from sync.kube import sockets
-from sync.kube.tls import TlsLayer
+from sync.kube.tls_layer import TlsLayer
 from tests.bridge.kubelet.conftest import World, running
 from tests.bridge.kubelet.fakes import EXEC, Asked, deafen, echo, until
 from tests.bridge.kubelet.pki import Pki

@@ -13,26 +13,26 @@ import pytest
 
 from bridge.node import controller as controller_module
 from bridge.node import lease as lease_module
-from bridge.node import model
+from bridge.node import node_object
 from bridge.node.controller import NodeController, NodeTaken
+from bridge.node.field_ownership import Marks
 from bridge.node.lease import LEASE_NAMESPACE
-from bridge.node.marks import Marks
-from bridge.node.model import NodeFacts
-from bridge.node.note import Note
-from sync import informer as informer_module
-from sync import workqueue
-from sync.events import EventRecorder
-from sync.informer import Informer
+from bridge.node.lease_annotation import Note
+from bridge.node.node_object import NodeFacts
+from sync.cache import informer as informer_module
+from sync.cache.informer import Informer
+from sync.capacity.aggregator import Offer
+from sync.capacity.unschedulable_pods import Unplaced
 from sync.kube.client import KubeClient
-from sync.kube.limiter import FLOW
+from sync.kube.request_limiter import FLOW
 from sync.kube.resources import LEASES, NODES, PODS, Object
-from sync.offer import Offer
-from sync.unplaced import Unplaced
+from sync.runtime import workqueue
+from sync.runtime.event_recorder import EventRecorder
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault
 from tests.sync.watched import Waits, watching
 from tests.sync.world import IDENTITY
-from translators.capacity import NO_LIMITS
+from translators.capacity.node_capacity import NO_LIMITS
 
 NAME = "virtual"
 TAINT = {"key": "cluster-bridge.io/virtual-node", "value": "true", "effect": "NoSchedule"}
@@ -43,7 +43,7 @@ FACTS = NodeFacts(
     port=10250,
     version="1.2.3",
     asked=Marks(taints=(TAINT,)),
-    annotations={model.ANNOTATION_HOME_NAME: "h"},
+    annotations={node_object.ANNOTATION_HOME_NAME: "h"},
 )
 #: Stand in for the constants of the module, so that no test waits for half a minute.
 SETTLE, SPACING, OUTAGE, RENEW = 0.01, 0.05, 0.15, 0.02
@@ -182,7 +182,7 @@ async def test_a_node_is_made_that_says_what_the_remote_is(
 ) -> None:
     await node.register()
     made = home_api.get(NODES, NAME)
-    assert made["metadata"]["labels"][model.LABEL_REMOTE] == "remote-1"
+    assert made["metadata"]["labels"][node_object.LABEL_REMOTE] == "remote-1"
     assert made["metadata"]["labels"]["kubernetes.io/arch"] == "arm64"
     assert TAINT in made["spec"]["taints"]
     assert made["status"]["capacity"]["cpu"] == "4"
@@ -234,7 +234,10 @@ async def test_the_node_of_an_earlier_join_is_taken_up_with_all_that_others_put_
 
 @pytest.mark.parametrize(
     ("labels", "whose"),
-    [({}, "is not a bridge's"), ({model.LABEL_REMOTE: "remote-2"}, "stands for another remote")],
+    [
+        ({}, "is not a bridge's"),
+        ({node_object.LABEL_REMOTE: "remote-2"}, "stands for another remote"),
+    ],
     ids=["of a machine", "of another remote"],
 )
 async def test_a_node_of_somebody_else_is_not_taken(
@@ -315,7 +318,9 @@ async def test_the_largest_pod_is_told_when_the_node_is_made_and_then_seldom(
     home_api: FakeApi, home: KubeClient, nodes: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def said() -> str:
-        found: str = home_api.get(NODES, NAME)["metadata"]["annotations"][model.ANNOTATION_LARGEST]
+        found: str = home_api.get(NODES, NAME)["metadata"]["annotations"][
+            node_object.ANNOTATION_LARGEST
+        ]
         return found
 
     monkeypatch.setattr(controller_module, "LARGEST_SECONDS", 0.4)
@@ -692,7 +697,7 @@ async def test_defect_of_one_reconcile_is_logged_and_the_node_is_kept(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    status, stumbles = model.status, [True]
+    status, stumbles = node_object.status, [True]
 
     def broken(*args: object, **options: object) -> Object:
         if stumbles:
@@ -701,7 +706,7 @@ async def test_defect_of_one_reconcile_is_logged_and_the_node_is_kept(
         return status(*args, **options)  # type: ignore[arg-type]
 
     async with running(node):
-        monkeypatch.setattr(model, "status", broken)
+        monkeypatch.setattr(node_object, "status", broken)
         joined(remote_api, worker("w2", cpu="8"))
         await home_api.until(lambda: not stumbles)
         await home_api.until(lambda: home_api.get(NODES, NAME)["status"]["capacity"]["cpu"] == "12")

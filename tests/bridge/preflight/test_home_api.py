@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from bridge.errors import PreflightError
+from bridge.base.errors import PreflightError
 from bridge.preflight.home_api import HomeApi, home_api_of
-from sync.kube.access import Access
 from sync.kube.client import KubeClient
+from sync.kube.credentials import Access
 from sync.kube.resources import ENDPOINT_SLICES
 from tests.bridge.clusters import API_SLICE
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, access_to
-from translators.policy import HostPort
+from translators.translation_policy import HostPort
 
 Change = Callable[[Access], None]
 Asked = Callable[[Change], KubeClient]

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from urllib.parse import parse_qsl, urlsplit
 
-from bridge.relay.listeners import RelayListeners
-from bridge.relay.measures import Measures
-from sync.relay import Limited
+from bridge.relay.forward.listeners import RelayListeners
+from bridge.relay.forward_metrics import Measures
+from sync.relay.forward import Limited
 from tests.bridge.kubelet.fakes import Asked, FakeRemote, answer
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"

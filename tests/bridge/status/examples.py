@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from bridge.status import view
+from bridge.status import node_view
 from tests import objects
-from translators.podstatus import CONDITION_ACCEPTED
+from translators.pods.status import CONDITION_ACCEPTED
 
 
 def node(*, ready: bool = True, message: str = "usable nodes: 1 of 1") -> dict[str, Any]:
@@ -51,10 +51,10 @@ def refused(name: str, *, message: str = "take it away") -> dict[str, Any]:
 
 def status(*pods: dict[str, Any], **changes: Any) -> dict[str, Any]:
     """The whole status, with a bridge that is well."""
-    counted = view.Pods()
+    counted = node_view.Pods()
     for it in pods:
         counted.add(it)
-    return {**view.node(node(), counted), "bridge": bridge(), **changes}
+    return {**node_view.node(node(), counted), "bridge": bridge(), **changes}
 
 
 def bridge(**changes: Any) -> dict[str, Any]:

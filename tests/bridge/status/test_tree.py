@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from bridge.status import tree, view
+from bridge.status import node_view, tree
 from tests.bridge.status import examples
 from tests.bridge.status.examples import pod, refused, status
-from translators import requests
+from translators.capacity import pod_requests
 
 READY = [{"type": "Ready", "status": "True"}]
 
@@ -96,11 +96,11 @@ def test_one_line(changes: dict[str, Any], said: str) -> None:
 
 
 def test_pods_that_ended_use_nothing_and_the_refused_are_counted() -> None:
-    pods = view.Pods()
+    pods = node_view.Pods()
     for it in (pod("a", "Succeeded"), pod("b", "Strange"), *(refused(str(n)) for n in range(30))):
         pods.add(it)
     told = pods.told()
-    assert (told["refused"], len(told["refusedPods"])) == (30, view.NAMED)
+    assert (told["refused"], len(told["refusedPods"])) == (30, node_view.NAMED)
     assert (told["byPhase"]["Unknown"], told["byPhase"]["Succeeded"]) == (1, 1)
     assert pods.requested == {"cpu": 31 * 500, "pods": 31}
 
@@ -144,15 +144,15 @@ def test_amounts_of_a_line_have_one_unit(
     used, offered, has = quantities
     node = examples.node()
     node["status"] |= {"allocatable": {resource: offered}, "capacity": {resource: has}}
-    counted = view.Pods()
-    counted.requested[resource] = requests.amount(resource, used)
-    text = tree.text(tree.of({**view.node(node, counted), "bridge": None}))
+    counted = node_view.Pods()
+    counted.requested[resource] = pod_requests.amount(resource, used)
+    text = tree.text(tree.of({**node_view.node(node, counted), "bridge": None}))
     assert f"    {resource}: {said}\n" in text
 
 
 @pytest.mark.parametrize("missing", ["cluster-bridge.io/virtual-node", "cluster-bridge.io/remote"])
 def test_whose_a_node_is(missing: str) -> None:
     node = examples.node()
-    assert view.is_ours(node)
+    assert node_view.is_ours(node)
     del node["metadata"]["labels"][missing]
-    assert not view.is_ours(node)
+    assert not node_view.is_ours(node)

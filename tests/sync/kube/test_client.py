@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import tenacity
 
-from sync.kube import access as access_module
+from sync.kube import credentials as access_module
 from sync.kube import errors
-from sync.kube.access import KubeconfigRef, load
 from sync.kube.client import KubeClient
+from sync.kube.credentials import KubeconfigRef, load
 from sync.kube.resources import CONFIG_MAPS, NODES, PODS
 from sync.kube.transport import THROTTLE_ATTEMPTS
 from tests.fakeapi import FakeApi, Fault, access_to

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from sync.kube import access as access_module
-from sync.kube.access import Access, KubeconfigRef, load
+from sync.kube import credentials as access_module
 from sync.kube.client import KubeClient
+from sync.kube.credentials import Access, KubeconfigRef, load
 from sync.kube.errors import ApiError, KubeError
+from sync.kube.http_upgrade import open_upgrade
 from sync.kube.resources import CONFIG_MAPS
-from sync.kube.upgrade import open_upgrade
 from tests.fakeapi import FakeApi, Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.objects import config_map

@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 
 from sync.kube import errors, transport
-from sync.kube.access import KubeconfigRef, load
 from sync.kube.client import KubeClient
+from sync.kube.credentials import KubeconfigRef, load
 from sync.kube.resources import CONFIG_MAPS, NODES, PODS, SECRETS, SERVICES
 from tests.conftest import ClientFor
 from tests.fakeapi import Authority, FakeApi, Fault

@@ -16,9 +16,9 @@ import pytest
 import yaml
 from aiohttp import web
 
-from sync.kube import access as access_module
+from sync.kube import credentials as access_module
 from sync.kube import oidc
-from sync.kube.access import Access, KubeconfigRef, load
+from sync.kube.credentials import Access, KubeconfigRef, load
 from sync.kube.errors import AccessError
 from tests.fakeapi.kubeconfig import kubeconfig, write
 

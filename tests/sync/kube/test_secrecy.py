@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sync.kube.access import Access, KubeconfigRef
 from sync.kube.client import KubeClient
+from sync.kube.credentials import Access, KubeconfigRef
 from sync.kube.errors import KubeError
 from sync.kube.resources import SECRETS
 from tests.objects import secret

@@ -12,10 +12,10 @@ import orjson
 import pytest
 from aiohttp import web
 
-from sync.kube import access as access_module
+from sync.kube import credentials as access_module
 from sync.kube import errors, transport
-from sync.kube.access import Access, KubeconfigRef, load
 from sync.kube.client import KubeClient
+from sync.kube.credentials import Access, KubeconfigRef, load
 from sync.kube.resources import CONFIG_MAPS, NODES
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault

@@ -14,20 +14,12 @@ from typing import NamedTuple
 
 import yaml
 
-from translators import (
-    configmap,
-    diff,
-    endpointslice,
-    event,
-    naming,
-    pod,
-    podstatus,
-    secret,
-    service,
-)
-from translators.naming import Identity
-from translators.policy import HostPort, Policy
-from translators.types import Object
+from translators import identity, merge_patch
+from translators.identity import Identity
+from translators.mirror import configmap, endpointslice, event, secret, service
+from translators.objects import Object
+from translators.pods import remote_pod, status
+from translators.translation_policy import HostPort, Policy
 
 #: Whose objects these are.
 IDENTITY = Identity(home_id="0123456789abcdef", home_name="berlin", node="burst")
@@ -76,7 +68,7 @@ def homes(translate: str) -> list[Object]:
 def _pod(given: Object) -> Object:
     mode = given.get("service_accounts", POLICY.service_accounts)
     policy = replace(POLICY, service_accounts=mode, home_api=HOME_API)
-    translated = pod.to_remote(given["home"], policy)
+    translated = remote_pod.to_remote(given["home"], policy)
     return {
         "remote": translated.pod,
         "dropped": [{"field": item.field, "why": item.why} for item in translated.dropped],
@@ -85,12 +77,12 @@ def _pod(given: Object) -> Object:
 
 def _status(given: Object) -> Object:
     policy = replace(POLICY, network=given.get("network", POLICY.network))
-    wanted = podstatus.to_home(given["home"], given["remote"], policy, now=NOW)
-    return {"patch": diff.status_patch(given["home"].get("status") or {}, wanted)}
+    wanted = status.to_home(given["home"], given["remote"], policy, now=NOW)
+    return {"patch": merge_patch.status_patch(given["home"].get("status") or {}, wanted)}
 
 
 def _event(given: Object) -> Object:
-    origin = naming.origin(given["pod"])
+    origin = identity.origin(given["pod"])
     assert origin is not None
     return {"home": event.to_home(event.slim(given["remote"]), origin, IDENTITY)}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import yaml
 
 from tests.translators.golden import cases
-from translators.types import Object
+from translators.objects import Object
 
 
 class _Dumper(yaml.SafeDumper):

@@ -1,0 +1,286 @@
+"""A join, from the first question to the last line: wires the parts and runs them in order.
+
+1. Checks (`bridge.preflight`); nothing has been made when one fails. With a health port, probes are
+   answered from here on, and clusters that are away are waited for.
+2. The kubelet API listens, so that the Node never names a port that nobody serves.
+3. The engine's caches fill; when the node's lease is this bridge's, the Node is registered and pods
+   are worked, and until then it stands by (`bridge.app.replica`).
+4. Until SIGINT or SIGTERM (`stop`), or until a part fails, which ends all.
+5. The parts are cancelled, the Leases are given back, streams are ended within the bound of
+   `bridge.app.kubelet_api`. Workloads in the remote go on.
+
+`stop` ends it at whatever step, checks that wait for a cluster among them, within the bounds of
+`bridge.app.replica` and that. (`bridge.cli.runner` bounds what cannot be ended so.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from bridge.app import memory, replica
+from bridge.app.kubelet_api import KubeletApi, cert_dir, prepared
+from bridge.app.probe_server import Health, listening
+from bridge.app.replica import Life
+from bridge.base.settings import JoinSettings
+from bridge.base.version import version
+from bridge.election.election_record import Candidate
+from bridge.election.elector import Election
+from bridge.election.reachability import Watched
+from bridge.node import join_record, node_object
+from bridge.node.controller import NodeController
+from bridge.node.field_ownership import Marks
+from bridge.node.namespace_record import NamespaceRecord
+from bridge.node.node_object import NodeFacts
+from bridge.observability.recent_errors import Recent
+from bridge.preflight.cluster_facts import Found
+from bridge.preflight.retry import checked
+from bridge.relay.forward_metrics import Measures
+from bridge.remote_claim.claim_holder import RemoteClaim
+from sync.base.callbacks import expire_now
+from sync.engine.engine import Engine, utc_now
+from sync.kube import in_cluster
+from sync.kube.client import KubeClient
+from sync.kube.write_fence import Fence
+from sync.runtime.log_fields import NODE
+from translators.translation_policy import Policy
+
+
+async def join(settings: JoinSettings, *, told: Callable[[str], None], stop: asyncio.Event) -> None:
+    """Serves the virtual node, or stands by for it, until ``stop``.
+
+    ``told`` gets a line for each step. Raises PreflightError, NodeTaken, NodeLeft, ClaimRefused,
+    KubeError and what the kubelet API raises when it cannot listen; all are for the person who
+    asked.
+    """
+    async with until(stop), giving_back():
+        await serve(settings, told)
+
+
+@asynccontextmanager
+async def giving_back() -> AsyncIterator[None]:
+    """Gives memory back that is not needed, while the block runs."""
+    giving = asyncio.create_task(memory.give_back(), name="memory")
+    try:
+        yield
+    finally:
+        giving.cancel()
+
+
+@asynccontextmanager
+async def until(stop: asyncio.Event) -> AsyncIterator[None]:
+    """Ends its block when ``stop`` is set: what waits in there is cancelled."""
+
+    async def end(limit: asyncio.Timeout) -> None:
+        await stop.wait()
+        expire_now(limit)
+
+    limit = asyncio.timeout(None)
+    try:
+        async with limit:
+            watching = asyncio.create_task(end(limit), name="stop")
+            try:
+                yield
+            finally:
+                watching.cancel()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+
+
+async def serve(settings: JoinSettings, told: Callable[[str], None]) -> NoReturn:
+    """`join` until it is cancelled."""
+    recent = Recent()
+    with recent.collects():
+        await _serve_node(settings, told, recent)
+    raise AssertionError("it serves until it is cancelled")
+
+
+async def _serve_node(settings: JoinSettings, told: Callable[[str], None], recent: Recent) -> None:
+    health = Health()
+    async with (
+        listening(health, settings.address, settings.health_port),
+        checked(
+            settings, told=told, waits=None if settings.health_port is None else health.waits
+        ) as both,
+    ):
+        home, remote, found = both.home, both.remote, both.found
+        NODE.set(found.identity.node)
+        me = Candidate.here(found.address)
+        carried = Measures()
+        election = Election(home, found.identity.node, me=me, told=told)
+
+        def claimed() -> RemoteClaim:
+            """The claim of one life, with its two fences."""
+            return RemoteClaim(
+                remote,
+                found.identity,
+                election,
+                me=me,
+                home_fence=Fence(),
+                take_over=settings.take_over_claim or "",
+                told=told,
+            )
+
+        claim = claimed()
+        record = NamespaceRecord(home.fenced(claim.home_fence), found.identity.node)
+        engine = _engine(settings, found, claim, carried, record, home=home, remote=remote)
+        api = await prepared(
+            settings,
+            found,
+            engine,
+            home=home,
+            remote=remote,
+            election=election,
+            recent=recent,
+            carried=carried,
+            told=told,
+        )
+
+        health.show(engine)
+
+        def life(engine: Engine, claim: RemoteClaim) -> Life:
+            way, fence = Watched(remote, engine.informers), claim.home_fence
+            node = _node(settings, found, engine, api)
+            tidy = functools.partial(_tidy, found, home.fenced(fence))
+            return Life(engine, node, fence, claim, way, tidy=tidy)
+
+        def another() -> Life:
+            claim = claimed()
+            record = NamespaceRecord(home.fenced(claim.home_fence), found.identity.node)
+            engine = _engine(settings, found, claim, carried, record, home=home, remote=remote)
+            health.show(engine)
+            return life(engine, claim)
+
+        await api.start()
+        try:
+            first = life(engine, claim)
+            api.show(engine, first.node.node)
+            record.fresh = await first.node.vacant()
+            await election.look(served=not record.fresh)
+            serving = replica.serve(first, another, api=api, election=election, told=told)
+            await _serve(serving, api)
+        finally:
+            await api.stop()
+
+
+def _policy(settings: JoinSettings, found: Found) -> Policy:
+    return Policy(
+        found.identity,
+        found.address,
+        network=found.network,
+        relay_address=found.relay_address,
+        relay_cidr=found.relay_cidr,
+        relay_image=settings.relay.image if found.network == "relay" else "",
+        daemonsets=settings.daemonsets,
+        service_accounts=settings.service_accounts,
+        home_api=found.home_api,
+        node_selector=settings.node_selector,
+        unschedulable_timeout=settings.unschedulable_timeout,
+    )
+
+
+def _engine(
+    settings: JoinSettings,
+    found: Found,
+    claim: RemoteClaim,
+    carried: Measures,
+    record: NamespaceRecord,
+    *,
+    home: KubeClient,
+    remote: KubeClient,
+) -> Engine:
+    listeners = carriers = None
+    policy = _policy(settings, found)
+    if found.network == "relay":
+        from bridge.net.descriptor_limits import within
+        from bridge.relay.forward.listeners import RelayListeners
+
+        listeners = RelayListeners(
+            remote.access,
+            address=found.relay_address,
+            asked=within(settings.relay),
+            measures=carried,
+        )
+    if policy.relay_image:
+        from bridge.relay.reverse.forwarder import BackCarriers
+
+        carriers = BackCarriers(
+            remote.access,
+            asked=settings.relay,
+            measures=carried.back,
+            leads=lambda: claim.fence.is_open,
+        )
+    return Engine(
+        home.fenced(claim.home_fence),
+        remote.fenced(claim.fence),
+        policy=policy,
+        record=record,
+        namespace_linger=settings.namespace_linger,
+        copy_linger=settings.namespace_linger,
+        limits=settings.limits,
+        listeners=listeners,
+        carriers=carriers,
+    )
+
+
+async def _tidy(found: Found, home: KubeClient) -> None:
+    if found.network != "relay":
+        from bridge.relay.forward import stale_slices
+
+        await stale_slices.remove(home, found.identity)
+
+
+def _node(settings: JoinSettings, found: Found, engine: Engine, api: KubeletApi) -> NodeController:
+    controller = NodeController(
+        engine.home_pods.client,
+        _facts(settings, found, engine, api.port),
+        offer=engine.offer,
+        remote_nodes=engine.remote_nodes,
+        watched=[engine.remote_pods, engine.remote_nodes],
+        unplaced=engine.unplaced,
+        events=engine.events,
+        now=utc_now,
+        note=api.note,
+    )
+    engine.pods.admission.cached_node = controller.current
+    return controller
+
+
+def _facts(settings: JoinSettings, found: Found, engine: Engine, port: int) -> NodeFacts:
+    access = engine.remote_nodes.client.access
+    files = access.ref.files().split(os.pathsep)
+    is_installed = engine.home_pods.client.access.in_cluster
+    # `bridge leave` may be run in another folder.
+    remembered = os.pathsep.join(str(Path(file).expanduser().absolute()) for file in files if file)
+    annotations = {
+        node_object.ANNOTATION_KUBECONFIG: remembered,
+        node_object.ANNOTATION_CONTEXT: access.context,
+        node_object.ANNOTATION_HOME_NAME: found.identity.home_name,
+        join_record.ANNOTATION_OPTIONS: join_record.told_of(settings, _policy(settings, found)),
+        # "" replaces what an installed bridge recorded.
+        node_object.ANNOTATION_INSTALLATION: in_cluster.namespace() if is_installed else "",
+    }
+    if settings.serving == "csr":
+        annotations[node_object.ANNOTATION_CERT_DIR] = str(cert_dir(settings, found))
+    return NodeFacts(
+        name=found.identity.node,
+        remote_id=found.remote_id,
+        address=found.address,
+        port=port,
+        version=version(),
+        asked=Marks(settings.labels, settings.annotations, settings.taints),
+        annotations=annotations,
+    )
+
+
+async def _serve(serving: Coroutine[Any, Any, NoReturn], api: KubeletApi) -> None:
+    """Until cancelled, or until a part fails."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(serving, name="replica")
+        group.create_task(api.run(), name="kubelet-api")

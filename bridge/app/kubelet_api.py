@@ -1,0 +1,228 @@
+"""The kubelet API of a join: the server with all that it needs, put together and kept fresh.
+
+`prepared` makes it, `start` listens, `run` follows what may change while it serves (its
+certificate, home's client CA) until cancelled, `stop` ends what is open within `STREAMS_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TypedDict, Unpack
+
+from bridge.app.readiness import Readiness
+from bridge.base.settings import JoinSettings
+from bridge.base.version import version
+from bridge.certificates.certificate_store import CertDir, state_folder
+from bridge.certificates.client_ca import ClientCa
+from bridge.certificates.serving_certificate import ServingCertificate
+from bridge.certificates.sources import Files, SelfSigned, ServingSource
+from bridge.election.elector import Election
+from bridge.kubelet.pod_directory import Placed, RemotePod
+from bridge.kubelet.server import KubeletServer
+from bridge.net.active_streams import descriptors, streams_for
+from bridge.node import node_object
+from bridge.node.lease_annotation import Note
+from bridge.observability.metrics import Exporter, Parts
+from bridge.observability.recent_errors import Recent
+from bridge.pod_metrics.endpoints import Metrics
+from bridge.preflight.cluster_facts import Found
+from bridge.relay.forward_metrics import Measures
+from bridge.status.bridge_status import OwnStatus
+from sync.cache.informer import Informer
+from sync.cache.store import Key
+from sync.engine.engine import Engine
+from sync.kube.client import KubeClient
+from translators import identity
+from translators.objects import Object, condition_of, metadata, name_of, namespace_of, uid_of
+from translators.pods import references
+
+#: Seconds for open exec, log and port-forward streams to end after the stop.
+STREAMS_SECONDS = 3.0
+
+
+class Directory:
+    """Finds the remote pod of a home pod for the kubelet API: only pods of this node."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def show(self, engine: Engine) -> None:
+        """Looks in the caches of this one from now on."""
+        self._engine = engine
+
+    def find(self, namespace: str, name: str, uid: str | None) -> RemotePod | None:
+        """The remote pod, or None where no such pod is on this node or it is not made yet."""
+        home = self._engine.home_pods.store.get(Key(namespace, name))
+        if home is None or (uid and uid_of(home) != uid):
+            return None
+        remote = self._engine.pods.remote_of(home)
+        if remote is None:
+            return None
+        containers = references.containers(remote.get("spec") or {})
+        names = frozenset(str(container["name"]) for container in containers)
+        return RemotePod(namespace=namespace_of(remote), name=name_of(remote), containers=names)
+
+    def pods(self) -> list[Object]:
+        """The home pods on this node."""
+        return list(self._engine.home_pods.store)
+
+    def placed(self) -> list[Placed]:
+        """Where the remote pods of this node are."""
+        found = []
+        for home in self._engine.home_pods.store:
+            remote = self._engine.pods.remote_of(home) or {}
+            origin = identity.origin(remote)
+            node = str((remote.get("spec") or {}).get("nodeName") or "")
+            if origin is not None and node:
+                name = namespace_of(remote), name_of(remote)
+                found.append(Placed(origin, *name, node, _placed_at(remote)))
+        return found
+
+
+def _placed_at(remote: Object) -> int:
+    """When the remote's scheduler bound the pod, in milliseconds; 0 where that is not known."""
+    scheduled = condition_of(remote, "PodScheduled").get("lastTransitionTime")
+    try:
+        moment = datetime.fromisoformat(scheduled or metadata(remote)["creationTimestamp"])
+    except (KeyError, TypeError, ValueError):
+        return 0
+    return round(moment.timestamp() * 1000)
+
+
+class Around(TypedDict):
+    """What of the join it asks, and tells."""
+
+    home: KubeClient
+    remote: KubeClient
+    election: Election
+    recent: Recent
+    carried: Measures
+    told: Callable[[str], None]
+
+
+class KubeletApi:
+    """What home's API server asks on port 10250; see the module."""
+
+    def __init__(
+        self,
+        settings: JoinSettings,
+        found: Found,
+        engine: Engine,
+        *,
+        source: ServingSource,
+        certificate: ServingCertificate,
+        **around: Unpack[Around],
+    ) -> None:
+        home, remote, election = around["home"], around["remote"], around["election"]
+        self._address, self._wanted_port = found.address, settings.port
+        self._told = around["told"]
+        self._source = source
+        self._authorities = ClientCa(home, found.client_ca)
+        self._election = election
+        self._carried = around["carried"]
+        directory = self._directory = Directory(engine)
+        self._metrics = Metrics(remote, directory, found.identity, found.metrics)
+        self._exporter = Exporter()
+        self._status = OwnStatus(
+            found.identity.node,
+            home=home,
+            remote=remote,
+            election=election,
+            streams=lambda: self._server.streams,
+            recent=around["recent"],
+        )
+        self._readiness = Readiness(engine)
+        self._server = KubeletServer(
+            home=home,
+            remote=remote,
+            directory=directory,
+            node_name=found.identity.node,
+            client_ca=found.client_ca,
+            certificate=certificate,
+            anonymous=settings.anonymous_auth,
+            routes=[*self._metrics.routes, self._exporter.route, *self._status.routes],
+            standby=lambda: election.standby,
+            ready=self._readiness.checks,
+            max_streams=streams_for(descriptors()),
+        )
+        self.show(engine, None)
+
+    def show(self, engine: Engine, node: Informer | None) -> None:
+        """Answers by what these know from now on: ``node`` has the Node, where there is one yet.
+        Streams that are open go on."""
+        self._status.show(engine, node)
+        self._directory.show(engine)
+        self._readiness.show(engine)
+        self._exporter.show(
+            Parts(
+                version(),
+                engine=engine,
+                server=self._server,
+                metrics=self._metrics,
+                election=self._election,
+                carried=self._carried,
+            )
+        )
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._server.port
+
+    @property
+    def note(self) -> Note:
+        """What is to outlive a restart: the node's processor time."""
+        usage = self._metrics.usage
+        return Note(node_object.ANNOTATION_CPU_SECONDS, usage.note, usage.go_on)
+
+    async def start(self) -> None:
+        """Listens. Raises ListenError."""
+        await self._server.start(self._address, self._wanted_port)
+        self._told(f"home: kubelet API listens on {self._address}:{self.port}")
+        self._told(f"home: the kubelet API's certificate is {self._source.origin}")
+
+    async def run(self) -> None:
+        """Has it use the certificate and the client CA of now, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            renewing = self._source.run(lambda pair: self._server.renew(certificate=pair))
+            group.create_task(renewing, name="serving-certificate")
+            following = self._authorities.run(lambda ca: self._server.renew(client_ca=ca))
+            group.create_task(following, name="client-ca")
+
+    async def stop(self) -> None:
+        """Ends what is open, and the port with it."""
+        await self._server.stop(STREAMS_SECONDS)
+        await self._metrics.close()
+        await self._status.close()
+
+
+async def prepared(
+    settings: JoinSettings, found: Found, engine: Engine, **around: Unpack[Around]
+) -> KubeletApi:
+    """It, with a certificate to begin with. Raises CertificateError."""
+    source = _source(settings, found, around["home"], around["told"])
+    certificate = await source.first()
+    return KubeletApi(settings, found, engine, source=source, certificate=certificate, **around)
+
+
+def cert_dir(settings: JoinSettings, found: Found) -> Path:
+    """Where a certificate of home's is kept. Raises CertificateError."""
+    folder = settings.cert_dir or state_folder(found.identity.home_id, found.identity.node)
+    return folder.expanduser().absolute()
+
+
+def _source(
+    settings: JoinSettings, found: Found, home: KubeClient, told: Callable[[str], None]
+) -> ServingSource:
+    node, addresses = found.identity.node, [found.address]
+    if settings.certificate is not None and settings.key is not None:
+        return Files(settings.certificate, settings.key)
+    if settings.serving == "csr":
+        from bridge.certificates.csr_source import Requested
+
+        folder = CertDir(cert_dir(settings, found))
+        return Requested(home, node, addresses, folder, told=told)
+    return SelfSigned(node, addresses)

@@ -1,0 +1,36 @@
+"""The base of the errors that a command prints as one sentence, and their selection from groups.
+
+Every other exception is a defect: a command reports it with a place in the code to look at.
+"""
+
+from __future__ import annotations
+
+
+class BridgeError(Exception):
+    """The bridge cannot go on; the message is one sentence for a person: what failed, on which
+    side, and what to do next."""
+
+
+class PreflightError(BridgeError):
+    """A join, or another command, cannot work with the two clusters as they are."""
+
+
+def for_people() -> tuple[type[Exception], ...]:
+    """The classes of errors whose message is written for people."""
+    from sync.engine.engine import MappingChanged
+    from sync.kube.errors import KubeError
+
+    return (BridgeError, MappingChanged, KubeError)
+
+
+def expected(error: BaseException) -> BaseException | None:
+    """The first error for people in ``error``; None where ``error`` holds any defect."""
+    if isinstance(error, BaseExceptionGroup):
+        ours, rest = error.split(for_people())
+        return None if ours is None or rest is not None else _first(ours)
+    return error if isinstance(error, for_people()) else None
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first

@@ -1,0 +1,52 @@
+"""Writes a report: a compressed archive that only its owner may read, and never over another."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+import time
+from pathlib import Path
+
+from bridge.base.errors import PreflightError
+from bridge.bug_report.collect import Collected
+from translators.objects import Object
+
+#: What is in the archive before anything else, for who unpacks it.
+_HEAD = """A report of a cluster bridge. Not in it: what Secrets and ConfigMaps hold, values of
+environment variables, commands, arguments, labels and annotations, logs, credentials.
+
+"""
+
+
+def default_name(now: time.struct_time) -> Path:
+    """Where a report goes unless it is said."""
+    return Path(time.strftime("bridge-bugreport-%Y%m%d-%H%M%S.tar.gz", now))
+
+
+def write(path: Path, found: Collected) -> list[Object]:
+    """Writes the archive. What is in it: file, bytes, and what that is. Raises PreflightError."""
+    files = found.files()
+    folder = path.name.removesuffix(".gz").removesuffix(".tar")
+    listed = [
+        {"file": name, "bytes": len(content), "what": found.what[name]}
+        for name, content in files.items()
+    ]
+    lines = [f"{it['file']}: {it['what']}\n" for it in listed]
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as tar:
+            _add(tar, f"{folder}/CONTENTS.txt", (_HEAD + "".join(lines)).encode())
+            for name, content in files.items():
+                _add(tar, f"{folder}/{name}", content)
+    except FileExistsError:
+        raise PreflightError(f"{path} exists; name another file with -f") from None
+    except OSError as error:
+        raise PreflightError(f"{path} cannot be written: {error.strerror}") from error
+    return listed
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode, entry.mtime = len(content), 0o600, int(time.time())
+    tar.addfile(entry, io.BytesIO(content))

@@ -1,0 +1,304 @@
+"""Reads both clusters for a report: of each what the person's own rights allow.
+
+A part that cannot be read is a line in ``problems`` and hides no other; each ends within `PART`
+seconds, and no list has more than `MOST` objects. What Secrets and ConfigMaps hold is read with
+the objects, learned as what must not be told (`bridge.bug_report.redaction`), and dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bridge.bug_report.redaction import WITHHELD, Redactor
+from bridge.checks import runner, virtual_node
+from bridge.checks.connectivity import reached
+from bridge.checks.runner import HealthSettings
+from bridge.election import election_record
+from bridge.install.remote_kubeconfig import remote_of
+from bridge.node import node_object
+from bridge.node.lease import LEASE_NAMESPACE
+from bridge.preflight.cluster_facts import cluster_uid
+from bridge.status import version_report
+from bridge.status.version_report import VersionSettings
+from sync.cleanup import inventory
+from sync.kube.client import KubeClient
+from sync.kube.errors import KubeError, NotFound, Side
+from sync.kube.kubeconfig_ref import KubeconfigRef
+from sync.kube.resources import EVENTS, LEASES, NODES, PODS, RESOURCE_QUOTAS, Resource
+from translators.identity import home_id
+from translators.objects import Object, name_of, namespace_of
+
+#: Seconds for one part.
+PART = 20.0
+#: Objects of one list.
+MOST = 2000
+
+Told = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSettings:
+    """What `bridge bugreport` is asked for."""
+
+    home: KubeconfigRef
+    name: str = ""
+    """The virtual node; "" for all that home has."""
+    remote: KubeconfigRef | None = None
+    """The remote's kubeconfig; the one that each node remembers unless given."""
+    addresses: bool = False
+    """Whether the addresses of the API servers are told."""
+
+
+@dataclass(slots=True)
+class Collected:
+    """What a report is made of. Nothing is told before all has been learned: see `files`."""
+
+    redactor: Redactor = field(default_factory=Redactor)
+    parts: dict[str, Callable[[], Any]] = field(default_factory=dict)
+    """File → what makes its content, once everything is known."""
+    what: dict[str, str] = field(default_factory=dict)
+    """File → what it is, in words."""
+    problems: list[str] = field(default_factory=list)
+    hidden: dict[str, str] = field(default_factory=dict)
+    """What is replaced in the whole text, and by what."""
+
+    def add(self, file: str, what: str, content: Callable[[], Any]) -> None:
+        """One file more."""
+        self.parts[file], self.what[file] = content, what
+
+    def files(self) -> dict[str, bytes]:
+        """The text of every file, by its name."""
+        found = {file: self._text(content()) for file, content in self.parts.items()}
+        found["problems.json"] = self._text([self.redactor.words(it) for it in self.problems])
+        self.what["problems.json"] = "what could not be read, and why"
+        return {file: text.encode() for file, text in sorted(found.items())}
+
+    def _text(self, content: Any) -> str:
+        text = content if isinstance(content, str) else json.dumps(content, indent=2)
+        # The longest first: one may be part of another.
+        for secret in sorted(self.hidden, key=len, reverse=True):
+            text = text.replace(secret, self.hidden[secret])
+        return text
+
+
+async def collect(settings: ReportSettings, *, told: Told) -> Collected:
+    """All that can be had. Raises nothing but for defects."""
+    found = Collected()
+    home = str(Path.home())
+    if len(home) > 1:
+        found.hidden[home] = "~"
+    told("versions and health are looked at")
+    await _words(settings, found)
+    async with AsyncExitStack() as stack:
+        its = await reached(stack, settings.home, "home")
+        if its.client is None:
+            found.problems += [it.found for it in its.findings if it.severity == "error"]
+            return found
+        _hide(found, its.client, show=settings.addresses)
+        for known in await _nodes(its.client, settings, found):
+            told(f"node {name_of(known)} is looked at")
+            await _of_node(stack, settings, its.client, known, found)
+    return found
+
+
+async def _words(settings: ReportSettings, found: Collected) -> None:
+    """Versions and findings: plain data, whose words may quote what is learned later."""
+    said = await version_report.versions(VersionSettings(settings.home, settings.remote))
+    found.add("versions.json", "versions of both clusters and of the bridges", lambda: said)
+    health = HealthSettings(settings.home, settings.name, settings.remote)
+    report = await runner.health(health)
+
+    def findings() -> Object:
+        data = report.as_data()
+        for it in data["findings"]:
+            it["found"] = found.redactor.words(it["found"])
+        return data
+
+    found.add("check.json", "what bridge check finds", findings)
+
+
+async def _nodes(home: KubeClient, settings: ReportSettings, found: Collected) -> list[Object]:
+    async def ask() -> list[Object]:
+        if not settings.name:
+            return (await home.list(NODES, labels=node_object.LABEL_REMOTE)).items
+        known = await home.get(NODES, settings.name)
+        return [known] if virtual_node.is_virtual(known) else []
+
+    nodes = await _part(found, "home: nodes", ask) or []
+    if not nodes:
+        found.problems.append("home: there is no such virtual node")
+    return nodes
+
+
+async def _of_node(
+    stack: AsyncExitStack,
+    settings: ReportSettings,
+    home: KubeClient,
+    known: Object,
+    found: Collected,
+) -> None:
+    name, tell = name_of(known), found.redactor
+    folder = f"nodes/{name}"
+    found.add(f"{folder}/node.json", "the virtual node", lambda: tell.node(known))
+    pods = await _listed(home, PODS, found, fields=f"spec.nodeName={name}")
+    for pod in pods:
+        tell.learn_pod(pod)
+    found.add(f"{folder}/pods.json", "home's pods on it: status", lambda: [*map(tell.pod, pods)])
+    leases = await _leases(home, name, found)
+    found.add(f"{folder}/leases.json", "its Leases", lambda: [*map(tell.lease, leases)])
+    events = await _events(home, name, pods, found)
+    found.add(f"{folder}/events.json", "Events of both", lambda: [*map(tell.event, events)])
+    await _metrics(home, name, folder, found)
+    there = await remote_of(stack, home, known, settings.remote, warn=found.problems.append)
+    if there is None:
+        found.problems.append(f"remote of {name}: its kubeconfig is not on this machine")
+        return
+    its = await reached(stack, there.ref, "remote", named=there.named)
+    if its.client is None:
+        found.problems += [it.found for it in its.findings if it.severity == "error"]
+        return
+    _hide(found, its.client, show=settings.addresses)
+    await _of_remote(home, its.client, folder, found)
+
+
+async def _of_remote(home: KubeClient, remote: KubeClient, folder: str, found: Collected) -> None:
+    tell = found.redactor
+
+    async def ours() -> list[inventory.Belongings]:
+        return await inventory.belongings(remote, home_id(await cluster_uid(home)))
+
+    theirs = await _part(found, "remote: what is ours", ours) or []
+    pods = [pod for its in theirs for pod in its.pods][:MOST]
+    copies = [(resource, copy) for its in theirs for resource, copy in its.copies][:MOST]
+    namespaces = [it for its in theirs for it in its.namespaces]
+    for pod in pods:
+        tell.learn_pod(pod)
+    for resource, copy in copies:
+        tell.learn_data({**copy, "kind": resource.kind})
+        for key in ("data", "binaryData", "stringData"):
+            copy.pop(key, None)
+    found.add(
+        f"{folder}/remote-pods.json",
+        "the remote's pods for them: status",
+        lambda: [*map(tell.pod, pods)],
+    )
+    found.add(
+        f"{folder}/remote-objects.json",
+        "what the bridge has made there: names and owners, no contents",
+        lambda: [*map(tell.told, [*(copy for _, copy in copies), *namespaces])],
+    )
+    nodes = await _listed(remote, NODES, found)
+    found.add(f"{folder}/remote-nodes.json", "the remote's nodes", lambda: [*map(tell.node, nodes)])
+    mapped = {name_of(it) for it in namespaces}
+    quotas = [
+        it for it in await _listed(remote, RESOURCE_QUOTAS, found) if namespace_of(it) in mapped
+    ]
+    found.add(f"{folder}/remote-quotas.json", "its quotas", lambda: [*map(tell.quota, quotas)])
+
+
+async def _leases(home: KubeClient, name: str, found: Collected) -> list[Object]:
+    leases: list[Object] = []
+    for each in (name, election_record.lease_name(name)):
+
+        async def ask(each: str = each) -> list[Object]:
+            try:
+                return [await home.get(LEASES, each, namespace=LEASE_NAMESPACE)]
+            except NotFound:
+                return []
+
+        leases += await _part(found, f"home: Lease {each}", ask) or []
+    return leases
+
+
+async def _events(
+    home: KubeClient, name: str, pods: Iterable[Object], found: Collected
+) -> list[Object]:
+    of_node = f"involvedObject.kind=Node,involvedObject.name={name}"
+    events = await _listed(home, EVENTS, found, fields=of_node)
+    known = {(namespace_of(pod), name_of(pod)) for pod in pods}
+    for namespace in sorted({namespace for namespace, _ in known}):
+        selected = "involvedObject.kind=Pod"
+        for event in await _listed(home, EVENTS, found, namespace=namespace, fields=selected):
+            if (namespace, str((event.get("involvedObject") or {}).get("name"))) in known:
+                events.append(event)
+    return events[:MOST]
+
+
+async def _metrics(home: KubeClient, name: str, folder: str, found: Collected) -> None:
+    """The bridge's own numbers, whose labels name nobody's objects (docs/metrics.md)."""
+
+    async def ask() -> str:
+        path = NODES.path(name, subresource="proxy/metrics")
+        return (await home.read(path, timeout=PART)).decode(errors="replace")
+
+    said = await _part(found, f"home: /metrics of {name}", ask)
+    if said is not None:
+        found.add(f"{folder}/metrics.txt", "the bridge's own metrics", lambda: said)
+
+
+# -- how -----------------------------------------------------------------------------------
+
+
+async def _listed(
+    client: KubeClient,
+    resource: Resource,
+    found: Collected,
+    *,
+    namespace: str | None = None,
+    fields: str = "",
+) -> list[Object]:
+    async def ask() -> list[Object]:
+        return (await client.list(resource, namespace=namespace, fields=fields)).items
+
+    objects = await _part(found, f"{client.side}: {resource}", ask) or []
+    if len(objects) > MOST:
+        found.problems.append(f"{client.side}: {len(objects)} {resource}, of which {MOST} are told")
+    return objects[:MOST]
+
+
+async def _part(found: Collected, what: str, ask: Callable[[], Awaitable[Any]]) -> Any:
+    """What is asked for; None where that cannot be had, which is noted."""
+    try:
+        async with asyncio.timeout(PART):
+            return await ask()
+    except KubeError as problem:
+        found.problems.append(f"{what}: {problem}")
+    except TimeoutError:
+        found.problems.append(f"{what}: no answer in {PART:.0f} s")
+    return None
+
+
+def _hide(found: Collected, client: KubeClient, *, show: bool) -> None:
+    """What is replaced wherever it stands: the credential, and where the server is."""
+    access = client.access
+    for header in access.authorization().values():
+        found.hidden[header.partition(" ")[2] or header] = WITHHELD
+    for file in access.ref.files().split(os.pathsep):
+        for value in _credentials(Path(file).expanduser()):
+            found.hidden[value] = WITHHELD
+    if not show:
+        found.hidden[access.host] = f"<{_named(client.side)}>"
+
+
+def _credentials(file: Path) -> Iterable[str]:
+    """The long values of a kubeconfig's users."""
+    import yaml
+
+    try:
+        config = yaml.safe_load(file.read_text(encoding="utf-8"))
+        users = [it.get("user") or {} for it in config.get("users") or ()]
+    except (OSError, ValueError, AttributeError, yaml.YAMLError):
+        return []
+    keys = ("token", "password", "client-key-data", "client-certificate-data")
+    return [str(it[key]) for it in users for key in keys if it.get(key)]
+
+
+def _named(side: Side) -> str:
+    return f"{side}-api-server"

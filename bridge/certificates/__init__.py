@@ -1,0 +1,1 @@
+"""Serving certificates: issued, requested from home, stored, renewed; and home's client CA."""

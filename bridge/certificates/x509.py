@@ -1,0 +1,116 @@
+"""Certificates and keys, made and read.
+
+One that is made and signed here is accepted by home's API server unless that was started with
+``--kubelet-certificate-authority``.
+
+What this needs is 10 MB resident, for something that is done once a year: `bridge.certificates.sources`
+has it done in a process of its own (``python -m bridge.certificates.x509 NOW NODE ADDRESS...``), which
+prints the certificate and the key. Nothing that every bridge imports may import this.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from ipaddress import ip_address
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from bridge.certificates.serving_certificate import (
+    CLOCK_SKEW,
+    LIFETIME,
+    CertificateError,
+    ServingCertificate,
+)
+
+#: The longest common name that X.509 has.
+_COMMON_NAME = 64
+
+
+def self_signed(
+    node_name: str, addresses: Sequence[str], *, now: datetime | None = None
+) -> ServingCertificate:
+    """A new certificate for the node, good for its name and its addresses (or host names)."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = subject(node_name)
+    now = now or datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(now + LIFETIME)
+        .add_extension(alternatives(node_name, addresses), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return ServingCertificate(certificate.public_bytes(serialization.Encoding.PEM), key_pem(key))
+
+
+def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """The key as it is kept and given to OpenSSL."""
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def subject(node_name: str) -> x509.Name:
+    """Who a kubelet's serving certificate is of (k8s.io/kubernetes/pkg/apis/certificates)."""
+    common = f"system:node:{node_name}"
+    return x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
+            x509.NameAttribute(NameOID.COMMON_NAME, common[:_COMMON_NAME]),
+        ]
+    )
+
+
+def alternatives(node_name: str, addresses: Sequence[str]) -> x509.SubjectAlternativeName:
+    """What it is good for: the node's name and its addresses (or host names)."""
+    return x509.SubjectAlternativeName(
+        dict.fromkeys([*map(_alternative, addresses), x509.DNSName(node_name)])
+    )
+
+
+def lifetime(pair: ServingCertificate) -> tuple[datetime, datetime]:
+    """From when to when the certificate is good. Raises CertificateError."""
+    leaf = _leaf(pair)
+    return leaf.not_valid_before_utc, leaf.not_valid_after_utc
+
+
+def lacking(pair: ServingCertificate, node_name: str, addresses: Sequence[str]) -> list[str]:
+    """The names and addresses of the node for which the certificate is not good."""
+    try:
+        found = _leaf(pair).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        known = set(found)
+    except x509.ExtensionNotFound:
+        known = set()
+    return [str(name.value) for name in alternatives(node_name, addresses) if name not in known]
+
+
+def _leaf(pair: ServingCertificate) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(pair.certificate)
+    except ValueError as error:
+        raise CertificateError("the certificate is not valid PEM") from error
+
+
+def _alternative(address: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(address))
+    except ValueError:
+        return x509.DNSName(address)
+
+
+if __name__ == "__main__":
+    made = self_signed(sys.argv[2], sys.argv[3:], now=datetime.fromisoformat(sys.argv[1]))
+    sys.stdout.buffer.write(made.pem)

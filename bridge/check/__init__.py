@@ -1,8 +1,0 @@
-"""What is the matter with two clusters and the node between them, as data.
-
-`bridge.check.table` has every check with its id and what it means; the modules beside it look; and
-`bridge.check.conduct` runs them, before a join or of a node that exists, each by itself: what one
-cannot find out hides nothing that another finds. Nothing here writes.
-
-No running bridge imports this.
-"""

@@ -1,0 +1,20 @@
+"""`bridge relay-pod`: what runs in the relay pods that `--relay-image` has the bridge make."""
+
+from __future__ import annotations
+
+
+def relay_pod() -> None:
+    """Hand connections of the remote's pods to a bridge.
+
+    A bridge that joins with --relay-image makes pods that run this in the remote. There is no use
+    for it elsewhere.
+    """
+    from bridge.cli.runner import run, step
+    from bridge.net.active_streams import descriptors
+    from bridge.observability.logging import to_terminal
+    from bridge.relay.reverse.agent import serve
+    from translators.relay.agent_pod import GRACE
+
+    to_terminal(verbose=False)
+    descriptors()
+    run(lambda stop: serve(stop, told=step), end_by=GRACE - 2.0)

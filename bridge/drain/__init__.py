@@ -1,0 +1,1 @@
+"""`bridge cordon`, `bridge uncordon` and `bridge drain`."""

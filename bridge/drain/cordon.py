@@ -1,0 +1,126 @@
+"""`bridge cordon`, `uncordon` and `drain`: as kubectl's, for virtual nodes of ours alone.
+
+- A node that is as it should be already is not written.
+- `drain` cordons, and then evicts what is on the node as `bridge.drain.drain` does. It needs the bridge
+  that serves the node, since nobody else ends its pods in the remote. The node stays cordoned;
+  where pods take an option that is not set, it is not cordoned.
+- With ``dry_run`` nothing is written; home is asked whether it would take the change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bridge.base.errors import PreflightError
+from bridge.drain import drain as draining
+from bridge.drain.drain import DrainOptions, DrainPlan, is_daemon
+from bridge.election import takeover
+from bridge.status import node_status
+from sync.kube.client import KubeClient
+from sync.kube.errors import Forbidden, NotFound
+from sync.kube.request import MERGE_PATCH
+from sync.kube.resources import DAEMON_SETS, NODES, PODS
+from translators.objects import Object, metadata, name_of, namespace_of, uid_of
+
+Told = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """What a drain did, or would do."""
+
+    changed: bool
+    """Whether the node was not cordoned before."""
+    evicted: list[Object]
+    """Pods that are off the node."""
+    stay: list[Object]
+    """Pods of DaemonSets, and mirror pods."""
+
+
+async def cordon(home: KubeClient, name: str, *, wanted: bool, dry_run: bool) -> bool:
+    """Has the node take no new pods, or take them again; whether that was a change. Raises
+    PreflightError where the node is none of ours, and KubeError."""
+    return await _cordon(home, await node_status.node(home, name), wanted=wanted, dry_run=dry_run)
+
+
+async def _cordon(home: KubeClient, node: Object, *, wanted: bool, dry_run: bool) -> bool:
+    if bool((node.get("spec") or {}).get("unschedulable")) == wanted:
+        return False
+    patch: Object = {
+        "metadata": {"uid": uid_of(node)},
+        # The field is left out where it is false.
+        "spec": {"unschedulable": True if wanted else None},
+    }
+    await home.request(
+        "PATCH",
+        NODES.path(name_of(node)),
+        query={"dryRun": "All"} if dry_run else None,
+        body=patch,
+        content_type=MERGE_PATCH,
+    )
+    return True
+
+
+async def drain(
+    home: KubeClient,
+    name: str,
+    *,
+    options: DrainOptions,
+    timeout: float,
+    dry_run: bool,
+    told: Told,
+) -> Drained:
+    """Evicts the pods that ``options`` allow. Raises PreflightError, where it cannot or time is up,
+    and KubeError. Nothing is changed where pods are in the way."""
+    node = await node_status.node(home, name)
+    if not await takeover.served_by(home, name):
+        raise PreflightError(
+            f"home: no bridge serves node {name}, so nobody would end its pods in the remote; "
+            "start the bridge, or leave with `bridge leave --drain`, which ends them itself"
+        )
+    plan = await _plan(home, name, options)
+    changed = await _cordon(home, node, wanted=True, dry_run=dry_run)
+    if dry_run:
+        return Drained(changed, plan.evict, plan.stay)
+    if changed:
+        told(f"home: node {name} takes no new pods")
+    # Those that came before the node was cordoned.
+    plan = await _plan(home, name, options)
+    await draining.drain(
+        home,
+        plan.evict,
+        end=None,
+        timeout=timeout,
+        told=told,
+        grace_period=options.grace_period,
+        instead="`bridge uncordon` takes the node back into use",
+    )
+    return Drained(changed, plan.evict, plan.stay)
+
+
+async def _plan(home: KubeClient, name: str, options: DrainOptions) -> DrainPlan:
+    """Raises PreflightError where pods are in the way."""
+    pods = (await home.list(PODS, fields=f"spec.nodeName={name}")).items
+    plan = draining.plan(pods, options, orphans=await _orphans(home, pods))
+    plan.check(name)
+    return plan
+
+
+async def _orphans(home: KubeClient, pods: list[Object]) -> set[str]:
+    """The UIDs of pods whose DaemonSet is no more. One that may not be read counts as there."""
+    found = set()
+    for pod in filter(is_daemon, pods):
+        owner = next(it for it in metadata(pod)["ownerReferences"] if it.get("controller"))
+        try:
+            await home.get(DAEMON_SETS, owner["name"], namespace=namespace_of(pod))
+        except NotFound:
+            found.add(uid_of(pod))
+        except Forbidden:
+            continue
+    return found
+
+
+def named(pods: list[Object]) -> list[Object]:
+    """The pods, as they are told."""
+    return [{"namespace": namespace_of(it), "name": name_of(it)} for it in pods]

@@ -1,0 +1,231 @@
+"""What the Lease of an election says, and what follows from it: pure functions.
+
+The Lease is `cluster-bridge-NODE`, beside that of the Node itself. Whoever is its
+``holderIdentity`` serves the node, for as long as it renews it. Nobody's wall clock counts: a
+candidate takes the Lease from another when it has not seen it change for as long as the Lease is to
+last, by its own clock, and writes on condition that it still has not changed (its version).
+
+The Lease outlives the Node: it holds records of what bridges have done in the remote, which the
+next bridge needs after somebody has deleted the Node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from sync.kube.resources import LEASES
+from translators.identity import DOMAIN
+from translators.objects import Object, metadata, uid_of
+
+#: Seconds that the Lease lasts, until which its holder must have renewed it or writes no more, and
+#: between its renewals. As in client-go each is greater than the next: what lies between the first
+#: two is for what the holder had sent by then.
+LEASE_SECONDS, RENEW_DEADLINE, RENEW_SECONDS = 4, 3.0, 1.3
+#: On the Lease, for people: who holds it.
+ANNOTATION_HOLDER = f"{DOMAIN}/holder"
+#: On a Lease that `bridge leave` holds: the node goes, and its bridges are to end.
+ANNOTATION_LEAVING = f"{DOMAIN}/leaving"
+#: On the Lease: its holder does not reach the remote; and the candidate that does, and asks for it.
+ANNOTATION_LOST, ANNOTATION_ASKED = f"{DOMAIN}/remote-lost", f"{DOMAIN}/asked-by"
+
+#: All of them: what else of ours is on the Lease are records.
+_ELECTION = frozenset({ANNOTATION_HOLDER, ANNOTATION_LEAVING, ANNOTATION_LOST, ANNOTATION_ASKED})
+
+_PREFIX = "cluster-bridge-"
+#: A name of an object (RFC 1123), and the digits of a hash where it is cut to that.
+_LONGEST, _DIGITS = 253, 16
+#: Characters of a holder that are shown.
+_SHOWN = 200
+
+
+def lease_name(node: str) -> str:
+    """The Lease by which the bridges of this virtual node elect one of them."""
+    return object_name(_PREFIX + node, whole=node)
+
+
+def object_name(name: str, *, whole: str) -> str:
+    """``name``, cut and with a hash of ``whole`` where it is longer than an object's may be."""
+    if len(name) <= _LONGEST:
+        return name
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:_DIGITS]
+    return f"{name[: _LONGEST - _DIGITS - 1].rstrip('-.')}-{digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One process that may hold the Lease."""
+
+    identity: str
+    """Of this process alone."""
+    who: str
+    """For people."""
+
+    @staticmethod
+    def here(address: str = "") -> Candidate:
+        """This process, and the address that people find it by."""
+        host = socket.gethostname()
+        at = f" at {address}" if address else ""
+        return Candidate(f"{host}_{uuid.uuid4()}", f"{host} (pid {os.getpid()}){at}")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What the Lease says."""
+
+    uid: str
+    version: str
+    holder: str
+    """"" where nobody holds it."""
+    who: str
+    seconds: float
+    transitions: int
+    leaving: bool
+    owned: bool
+    """Whether it goes with another object, as an earlier release had it go with the Node."""
+    lost: bool = False
+    """Whether its holder does not reach the remote."""
+    asked: str = ""
+    """The candidate that does, and asks for the Lease; "" where there is none."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """Its other annotations of ours: the records (`bridge.election.lease_records`)."""
+
+
+def read(lease: Object) -> Record:
+    """What it says, whatever somebody has written there."""
+    spec, meta = lease.get("spec") or {}, metadata(lease)
+    annotations = meta.get("annotations") or {}
+    holder = str(spec.get("holderIdentity") or "")
+    said = str(annotations.get(ANNOTATION_HOLDER) or "") or holder.partition("_")[0]
+    return Record(
+        uid=uid_of(lease),
+        version=str(meta.get("resourceVersion") or ""),
+        holder=holder,
+        who="".join(letter for letter in said if letter.isprintable())[:_SHOWN],
+        seconds=float(spec.get("leaseDurationSeconds") or 0),
+        transitions=int(spec.get("leaseTransitions") or 0),
+        leaving=ANNOTATION_LEAVING in annotations,
+        owned=bool(meta.get("ownerReferences")),
+        lost=ANNOTATION_LOST in annotations,
+        asked=str(annotations.get(ANNOTATION_ASKED) or ""),
+        notes={
+            name: str(value)
+            for name, value in annotations.items()
+            if name.startswith(f"{DOMAIN}/") and name not in _ELECTION
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a candidate knows of the Lease."""
+
+    record: Record | None
+    """None: it does not exist."""
+    free_at: float
+    """When it may be taken, by the candidate's clock."""
+    alive: bool = False
+    """Whether its holder was seen to renew it."""
+
+
+def look(before: Seen | None, record: Record | None, *, me: str, now: float, served: bool) -> Seen:
+    """What is known after the Lease was seen so. ``served``: there is a Node of the name, so that a
+    Lease that is missing at the first look may have been deleted under another bridge."""
+    if record is None:
+        if before is None:
+            return Seen(None, now + LEASE_SECONDS if served else now)
+        return Seen(None, before.free_at)  # Its holder may not know yet.
+    if record.holder in ("", me):
+        return Seen(record, now)
+    known = before.record if before is not None else None
+    if before is not None and known is not None and _same(known, record):
+        return before
+    alive = known is not None and known.holder == record.holder
+    return Seen(record, now + max(record.seconds, LEASE_SECONDS), alive)
+
+
+def _same(one: Record, other: Record) -> bool:
+    return (one.uid, one.version) == (other.uid, other.version)
+
+
+def held(
+    before: Record | None,
+    candidate: Candidate,
+    *,
+    lost: bool = False,
+    notes: Mapping[str, str] | None = None,
+) -> Object:
+    """The patch, or without a Lease the object, that makes it the candidate's, or renews it. With
+    its UID and version, it meets no other state. ``lost``: the candidate does not reach the remote.
+    ``notes``: the records that it is to have, by annotation."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    spec: Object = {
+        "holderIdentity": candidate.identity,
+        "leaseDurationSeconds": LEASE_SECONDS,
+        "renewTime": now,
+    }
+    meta: Object = {}
+    there = before.notes if before is not None else {}
+    marks: Object = {
+        name: value for name, value in (notes or {}).items() if there.get(name) != value
+    }
+    if before is None or before.holder != candidate.identity:
+        spec["acquireTime"] = now
+        spec["leaseTransitions"] = before.transitions + 1 if before is not None else 0
+        marks[ANNOTATION_HOLDER] = candidate.who
+        if before is not None and before.leaving:
+            marks[ANNOTATION_LEAVING] = None
+    if lost != (before is not None and before.lost):
+        marks[ANNOTATION_LOST] = "true" if lost else None
+    if before is not None and before.asked and not lost:
+        marks[ANNOTATION_ASKED] = None
+    if marks:
+        meta["annotations"] = marks
+    if before is not None and before.owned:
+        meta["ownerReferences"] = None
+    return _patch(before, meta, spec)
+
+
+def given_back(before: Record) -> Object:
+    """The patch that makes it nobody's."""
+    gone: Object = {ANNOTATION_HOLDER: None}
+    for there, name in (
+        (before.leaving, ANNOTATION_LEAVING),
+        (before.lost, ANNOTATION_LOST),
+        (before.asked, ANNOTATION_ASKED),
+    ):
+        if there:
+            gone[name] = None
+    return _patch(before, {"annotations": gone}, {"holderIdentity": None})
+
+
+def asked(before: Record, candidate: Candidate) -> Object:
+    """The patch by which a candidate asks the holder for it."""
+    return _patch(before, {"annotations": {ANNOTATION_ASKED: candidate.identity}}, {})
+
+
+def leaving(before: Record, candidate: Candidate) -> Object:
+    """As `held`, by a `bridge leave`, of which all bridges of the node are to know."""
+    patch = held(before, candidate)
+    annotations = {ANNOTATION_HOLDER: candidate.who, ANNOTATION_LEAVING: "true"}
+    patch["metadata"]["annotations"] = annotations
+    return patch
+
+
+def _patch(before: Record | None, meta: Object, spec: Object) -> Object:
+    if before is not None:
+        return {
+            "metadata": {**meta, "uid": before.uid, "resourceVersion": before.version},
+            "spec": spec,
+        }
+    return {
+        "apiVersion": LEASES.api_version,
+        "kind": LEASES.kind,
+        "metadata": meta,
+        "spec": spec,
+    }

@@ -1,0 +1,1 @@
+"""`bridge explain`: why a pod is, or would be, where it is."""

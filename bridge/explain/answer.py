@@ -1,0 +1,325 @@
+"""What was found of a pod, as an answer in plain data. Pure.
+
+`report` is the whole answer; field names that were shown stay. `bridge.explain.text` says the same to
+people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from bridge.explain import dependencies
+from bridge.explain.candidate_nodes import Candidate
+from bridge.explain.lookup import Facts, There
+from bridge.node.join_record import options
+from sync.pods import plan
+from translators import identity as naming
+from translators.explain import differences, persistent_volume_claims
+from translators.explain.differences import Difference
+from translators.objects import Object, is_deleting, is_ready, metadata, name_of, namespace_of
+from translators.pods import kubelet_admission, remote_pod, scheduling_predicates
+from translators.pods import status as podstatus
+from translators.pods.remote_pod import Translated
+from translators.translation_policy import Policy
+
+#: Events that are shown, the latest.
+EVENTS = 8
+
+
+def translated(facts: Facts) -> Translated | None:
+    """The pod as it would be made in the remote; None where there is no node."""
+    if facts.policy is None:
+        return None
+    known = facts.there.priority_classes if facts.there is not None else _trusted(facts)
+    return remote_pod.to_remote(facts.pod, facts.policy, priority_classes=known)
+
+
+def _trusted(facts: Facts) -> frozenset[str]:
+    """Where the remote cannot be asked, its classes are taken to be as at home (it is noted)."""
+    name = (facts.pod.get("spec") or {}).get("priorityClassName")
+    return frozenset({name}) if name else frozenset()
+
+
+def report(facts: Facts) -> Object:
+    """The answer."""
+    made = translated(facts)
+    policy, node = facts.policy, facts.node
+    answer: Object = {
+        "pod": {
+            "namespace": namespace_of(facts.pod),
+            "name": name_of(facts.pod),
+            "stored": facts.stored,
+            "node": _bound_to(facts) or None,
+            "phase": podstatus.phase(facts.pod) if facts.stored else None,
+        },
+        "node": None,
+        "remote": None,
+    }
+    if policy is not None and node is not None and made is not None:
+        answer["node"] = {
+            "name": name_of(node),
+            "others": [it.name for it in facts.candidates if it is not facts.chosen],
+            "tellsOptions": facts.chosen is not None and facts.chosen.told,
+            "options": options(policy),
+        }
+        answer["remote"] = _remote(facts, made)
+    placement = _placement(facts)
+    refusals, wanted = _refusals(facts), [dependencies.reference(it, facts) for it in facts.wanted]
+    answer |= {
+        "placement": placement,
+        "nodes": [_candidate(it) for it in facts.candidates],
+        "refusals": refusals,
+        "differences": [_difference(it) for it in _differences(facts, made)],
+        "notCarried": [{"field": it.field, "why": it.why} for it in made.dropped] if made else [],
+        "references": wanted,
+        "services": dependencies.services(facts),
+        "waiting": list(_waiting(facts, wanted)),
+        "conditions": [*_conditions("home", facts.pod), *_conditions("remote", _remote_pod(facts))],
+        "events": _events(facts),
+        "notLookedAt": _unseen(facts),
+    }
+    state, summary = _summary(facts, answer)
+    return {"state": state, "summary": summary, **answer}
+
+
+def _bound_to(facts: Facts) -> str:
+    return str((facts.pod.get("spec") or {}).get("nodeName") or "")
+
+
+def _remote_pod(facts: Facts) -> Object:
+    return (facts.there.pod if facts.there is not None else None) or {}
+
+
+def _remote(facts: Facts, made: Translated) -> Object:
+    there = facts.there
+    answer: Object = {"namespace": namespace_of(made.pod), "name": name_of(made.pod)}
+    if there is not None:
+        remote = there.pod
+        answer |= {
+            "server": there.server,
+            "namespaceExists": there.namespace is not None,
+            "podExists": remote is not None,
+            "phase": podstatus.phase(remote) if remote is not None else None,
+            "node": (remote.get("spec") or {}).get("nodeName") if remote is not None else None,
+        }
+    return answer
+
+
+def _unseen(facts: Facts) -> list[str]:
+    notes = list(dict.fromkeys(facts.unseen))
+    if facts.chosen is not None and not facts.chosen.told:
+        notes.append(
+            f"what the join of node {facts.chosen.name} was asked for: the Node does not tell "
+            "(an older bridge registered it); join's defaults are assumed"
+        )
+    if facts.there is None and facts.node is not None:
+        notes.append("whether the remote has the priority class; it is taken to have it")
+    return notes
+
+
+# -- where it would run --------------------------------------------------------------------
+
+
+def _placement(facts: Facts) -> Object:
+    """Whether home's scheduler would bind the pod to the node, or what keeps it off."""
+    bound, chosen = _bound_to(facts), facts.chosen
+    if chosen is None:
+        return {"possible": False, "bound": False, "obstacles": []}
+    if bound == chosen.name:
+        return {"possible": True, "bound": True, "obstacles": []}
+    found = [_item(it) for it in chosen.obstacles]
+    if bound:
+        found.insert(0, {"field": "spec.nodeName", "why": f"the pod is on {bound}, a node of home"})
+    return {"possible": not found, "bound": False, "obstacles": found}
+
+
+def _candidate(it: Candidate) -> Object:
+    return {
+        "name": it.name,
+        "possible": not it.obstacles and not it.skipped,
+        "obstacles": [_item(each) for each in it.obstacles],
+    }
+
+
+def _item(it: scheduling_predicates.Obstacle) -> Object:
+    return {"field": it.field, "why": it.why}
+
+
+def _refusals(facts: Facts) -> list[Object]:
+    """Why the bridge, or the remote, would not have it."""
+    policy, there = facts.policy, facts.there
+    found = [
+        {"by": "bridge", "field": it.field, "why": it.why} for it in remote_pod.unfit(facts.pod)
+    ]
+    if policy is None:
+        return found
+    if skipped := plan.skipped(facts.pod, policy):
+        why = f"{skipped}; its DaemonSet counts it as available"
+        found.append({"by": "bridge", "field": "metadata.ownerReferences", "why": why})
+    if there is not None:
+        found += [{"by": "bridge", **it} for it in _clashes(policy, there)]
+        # Of a pod that no scheduler has bound, `_placement` says that it asks for too much.
+        is_bound = _bound_to(facts) == name_of(facts.node or {})
+        rejected = (
+            kubelet_admission.rejection(facts.pod, kubelet_admission.offered(there.nodes or ()))
+            if is_bound
+            else None
+        )
+        if rejected:
+            found.append({"by": "bridge", "field": "resources.requests", "why": rejected[1]})
+        if there.refusal:
+            found.append({"by": "remote", "field": "", "why": there.refusal})
+    return found
+
+
+def _clashes(policy: Policy, there: There) -> Iterator[Object]:
+    identity = policy.identity
+    if there.namespace is not None and not naming.accepts(there.namespace, identity):
+        yield {
+            "field": "metadata.namespace",
+            "why": naming.refusal(there.namespace, identity),
+        }
+    if there.pod is not None and not naming.is_nodes_own(there.pod, identity):
+        yield {
+            "field": "metadata.name",
+            "why": f"the remote has a pod {namespace_of(there.pod)}/{name_of(there.pod)} of "
+            "somebody else's; it is left alone, and this one waits until it is gone",
+        }
+
+
+# -- what is different ---------------------------------------------------------------------
+
+
+def _differences(facts: Facts, made: Translated | None) -> list[Difference]:
+    if made is None:
+        return []
+    return list(differences.differences(facts.pod, made.pod, made.dropped))
+
+
+def _difference(it: Difference) -> Object:
+    return {
+        "path": it.at,
+        "change": it.change,
+        "before": it.before,
+        "after": it.after,
+        "rule": it.rule,
+        "why": it.why,
+        "notCarried": it.lost,
+    }
+
+
+# -- how it is -----------------------------------------------------------------------------
+
+
+def _waiting(facts: Facts, wanted: Iterable[Object]) -> Iterator[Object]:
+    """Why it does not run, as far as somebody knows; the nearest cause first."""
+    for it in wanted:
+        if lacking := dependencies.lacks(it):
+            yield {"side": "home" if it["neededIn"] == "home" else "remote", "why": lacking}
+    if not _bound_to(facts):
+        yield from (
+            {"side": "home", "why": it}
+            for it in persistent_volume_claims.waiting(facts.pod, facts.storage)
+        )
+    if not facts.stored:
+        return
+    for side, obj in (("home", facts.pod), ("remote", _remote_pod(facts))):
+        for condition in (obj.get("status") or {}).get("conditions") or ():
+            kind, reason = condition.get("type"), condition.get("reason")
+            told = kind in (
+                "PodScheduled",
+                podstatus.CONDITION_ACCEPTED,
+                podstatus.CONDITION_REMOTE_SCHEDULED,
+            )
+            if told and condition.get("status") == "False":
+                yield {
+                    "side": side,
+                    "why": f"{reason}: {condition.get('message') or ''}".strip(": "),
+                }
+        yield from _containers(side, obj)
+    # Home's copy of a status repeats the remote's words.
+    there, bound = facts.there, _bound_to(facts) == name_of(facts.node or {})
+    unmade = there is not None and there.pod is None and not podstatus.is_terminal(facts.pod)
+    if bound and unmade:
+        yield {"side": "remote", "why": "the bridge has not made the pod there"}
+
+
+def _containers(side: str, obj: Object) -> Iterator[Object]:
+    status = obj.get("status") or {}
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(kind) or ():
+            waiting = (container.get("state") or {}).get("waiting")
+            if waiting:
+                said = f"{waiting.get('reason')}: {waiting.get('message') or ''}".strip(": ")
+                yield {"side": side, "why": f"container {container.get('name')}: {said}"}
+
+
+def _conditions(side: str, obj: Object) -> list[Object]:
+    """All conditions of one side."""
+    return [
+        {
+            "side": side,
+            "type": it.get("type"),
+            "status": it.get("status"),
+            "reason": it.get("reason"),
+            "message": it.get("message"),
+        }
+        for it in (obj.get("status") or {}).get("conditions") or ()
+    ]
+
+
+def _events(facts: Facts) -> list[Object]:
+    """The latest of both sides; what the bridge tells of the remote's at home is told once."""
+    found, seen = [], set()
+    there = facts.there.events if facts.there is not None else []
+    for side, events in (("remote", there), ("home", facts.events)):
+        for event in events:
+            said = (event.get("reason"), event.get("message"))
+            if said in seen:
+                continue
+            seen.add(said)
+            found.append(
+                {
+                    "side": side,
+                    "type": event.get("type"),
+                    "reason": event.get("reason"),
+                    "message": str(event.get("message") or "").strip(),
+                    "last": event.get("lastTimestamp")
+                    or event.get("eventTime")
+                    or metadata(event).get("creationTimestamp"),
+                    "count": event.get("count") or 1,
+                }
+            )
+    return sorted(found, key=lambda it: str(it["last"]))[-EVENTS:]
+
+
+def _summary(facts: Facts, answer: Object) -> tuple[str, str]:
+    """One word and one sentence."""
+    what, node = f"pod {facts.ref}", name_of(facts.node or {})
+    placement, waiting = answer["placement"], answer["waiting"]
+    if facts.node is None:
+        return "NoNode", f"{what}: home has no virtual node"
+    if facts.stored and podstatus.is_terminal(facts.pod):
+        return "Ended", f"{what} has ended: {podstatus.phase(facts.pod)}"
+    as_what = f"as {answer['remote']['namespace']}/{answer['remote']['name']}"
+    bound = _bound_to(facts)
+    if bound and bound != node:
+        return "Elsewhere", f"{what} is on {bound}, a node of home, and not on {node}"
+    if answer["refusals"]:
+        first = answer["refusals"][0]
+        why = f"{first['field']}: {first['why']}" if first["field"] else first["why"]
+        return "Refused", f"{what} does not run on node {node}: {why}"
+    if not placement["possible"]:
+        first = placement["obstacles"][0]
+        return "NotPlaced", f"{what} does not come to node {node}: {first['field']}: {first['why']}"
+    if is_deleting(facts.pod):
+        return "Ending", f"{what} is being deleted"
+    if is_ready(facts.pod):
+        return "Running", f"{what} runs on node {node}, in the remote {as_what}"
+    if bound:
+        why = f": {waiting[0]['why']}" if waiting else ""
+        return "Waiting", f"{what} is on node {node}, in the remote {as_what}, and not Ready{why}"
+    if waiting:
+        first = waiting[0]["why"]
+        return "WouldWait", f"{what} would come to node {node} {as_what}, and wait: {first}"
+    return "WouldRun", f"{what} can run on node {node}, in the remote {as_what}"

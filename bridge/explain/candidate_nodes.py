@@ -1,0 +1,111 @@
+"""Home's virtual nodes as places for one pod: what keeps it off each, the best first.
+
+A node is better where nothing keeps the pod off it; then where the pod's own node selector and node
+affinity select it, since that names the node that is meant; then where fewer things keep it off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bridge.base import partial_reads
+from bridge.node import join_record, node_object
+from sync.kube.client import KubeClient
+from sync.kube.resources import (
+    NODES,
+    PERSISTENT_VOLUMES,
+    PODS,
+    STORAGE_CLASSES,
+)
+from sync.pods import plan
+from translators import identity
+from translators.explain import persistent_volume_claims
+from translators.explain.persistent_volume_claims import Storage
+from translators.objects import Object, metadata, name_of
+from translators.pods import scheduling_predicates
+from translators.pods.scheduling_predicates import Obstacle
+from translators.translation_policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One virtual node, and whether the pod could run on it."""
+
+    node: Object
+    policy: Policy
+    told: bool
+    """Whether the Node records the options of its join."""
+    obstacles: list[Obstacle]
+    skipped: bool
+    """Whether its bridge leaves the pod out, as one of a DaemonSet."""
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return name_of(self.node)
+
+    @property
+    def rank(self) -> tuple[bool, bool, int, str]:
+        """Sorts the best first."""
+        fits = not self.obstacles and not self.skipped
+        selected = not any(
+            it.field.startswith(scheduling_predicates.SELECTION) for it in self.obstacles
+        )
+        return not fits, not selected, len(self.obstacles), self.name
+
+
+async def candidates(
+    home: KubeClient, pod: Object, *, home_id: str, storage: Storage, unseen: list[str]
+) -> list[Candidate]:
+    """All virtual nodes of home, the best first. What could not be read is noted in ``unseen``."""
+    nodes = [
+        it for it in (await home.list(NODES, labels=identity.LABEL_VIRTUAL)).items if is_ours(it)
+    ]
+    bound = await asyncio.gather(
+        *(
+            partial_reads.listed(home, PODS, unseen, fields=f"spec.nodeName={name_of(it)}")
+            for it in nodes
+        )
+    )
+    found = []
+    for node, pods in zip(nodes, bound, strict=True):
+        policy, told = join_record.policy_of(node, home_id)
+        obstacles = [
+            *scheduling_predicates.obstacles(pod, node, pods),
+            *persistent_volume_claims.obstacles(pod, node, storage),
+        ]
+        skipped = bool(plan.skipped(pod, policy))
+        found.append(Candidate(node, policy, told, obstacles, skipped))
+    return sorted(found, key=lambda it: it.rank)
+
+
+async def storage_of(
+    home: KubeClient, found: Mapping[str, Object | None], unseen: list[str]
+) -> Storage:
+    """Home's claims, by name, with their volumes and classes."""
+    specs = [it.get("spec") or {} for it in found.values() if it is not None]
+    behind = await partial_reads.objects(
+        home,
+        [
+            *((PERSISTENT_VOLUMES, it["volumeName"]) for it in specs if it.get("volumeName")),
+            *((STORAGE_CLASSES, it["storageClassName"]) for it in specs if _is_unbound(it)),
+        ],
+        "",
+        unseen,
+    )
+    return Storage(
+        claims=found,
+        volumes={name: it for (kind, name), it in behind.items() if kind == "PersistentVolume"},
+        classes={name: it for (kind, name), it in behind.items() if kind == "StorageClass"},
+    )
+
+
+def _is_unbound(spec: Object) -> bool:
+    return bool(spec.get("storageClassName")) and not spec.get("volumeName")
+
+
+def is_ours(node: Object) -> bool:
+    """Whether a bridge has registered the node."""
+    return node_object.LABEL_REMOTE in (metadata(node).get("labels") or {})

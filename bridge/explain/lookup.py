@@ -1,0 +1,327 @@
+"""What is to be known of a pod to explain it: looked up in both clusters. Nothing is written.
+
+1. The pod: home's own, or one of a file, which home's API server is asked to admit without keeping
+   it (a dry run), so that what admission adds is in it.
+2. What the pod names at home, and home's virtual nodes, ranked (`bridge.explain.candidate_nodes`). The pod is
+   explained for the one it is bound to, or the one that was named, or the best.
+3. The remote's side of all that, where the remote can be reached:
+   by the kubeconfig that was given, or the one that the Node remembers.
+
+A question that cannot be asked, or is forbidden, is noted (`Facts.unseen`) and changes nothing
+else (`bridge.base.partial_reads`). What it all means is `bridge.explain.answer`'s.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+
+from bridge.base import partial_reads
+from bridge.base.errors import PreflightError
+from bridge.explain.candidate_nodes import Candidate, candidates, storage_of
+from bridge.install.remote_kubeconfig import remote_of
+from bridge.node import node_object
+from bridge.preflight.cluster_facts import connected, explained
+from sync.kube.client import KubeClient
+from sync.kube.errors import AlreadyExists, ApiError, NotFound
+from sync.kube.kubeconfig_ref import KubeconfigRef
+from sync.kube.resources import (
+    CONFIG_MAPS,
+    NAMESPACES,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PODS,
+    PRIORITY_CLASSES,
+    RUNTIME_CLASSES,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    Resource,
+)
+from translators import identity
+from translators.explain import dependencies
+from translators.explain.dependencies import Wanted
+from translators.explain.persistent_volume_claims import Storage
+from translators.identity import home_id
+from translators.objects import HomeNamespace, Object, metadata, name_of, namespace_of, uid_of
+from translators.pods import remote_pod
+from translators.translation_policy import Policy
+
+_RESOURCES = {
+    it.kind: it
+    for it in (
+        CONFIG_MAPS,
+        SECRETS,
+        SERVICE_ACCOUNTS,
+        PERSISTENT_VOLUME_CLAIMS,
+        PRIORITY_CLASSES,
+        RUNTIME_CLASSES,
+    )
+}
+#: Stands for a UID that home has not given yet.
+_NO_UID = "00000000-0000-0000-0000-000000000000"
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainSettings:
+    """What `bridge explain pod` was asked for."""
+
+    home: KubeconfigRef
+    remote: KubeconfigRef | None
+    """None: the one that the Node remembers of its join."""
+    namespace: str = ""
+    """Where the pod or the file names none; "" is the namespace of home's context."""
+    name: str = ""
+    """Of home's pod; "" where ``given`` is one."""
+    given: Object | None = None
+    """A pod, or an object with a template of one."""
+    node: str = ""
+    """The virtual node; "" finds it."""
+
+
+@dataclass(slots=True)
+class There:
+    """What the remote has of it."""
+
+    server: str
+    namespace: Object | None = None
+    services: frozenset[str] = frozenset()
+    """Names of this home's Services in that namespace."""
+    pod: Object | None = None
+    events: list[Object] = field(default_factory=list)
+    objects: dict[tuple[str, str], Object | None] = field(default_factory=dict)
+    """By kind and name; None is missing, and what could not be read is not here."""
+    nodes: list[Object] | None = None
+    priority_classes: frozenset[str] = frozenset()
+    refusal: str = ""
+    """What the remote's API server says to the pod, asked without keeping it."""
+
+
+@dataclass(slots=True)
+class Facts:
+    """All that was found."""
+
+    pod: Object
+    stored: bool
+    """Whether home has the pod."""
+    candidates: list[Candidate] = field(default_factory=list)
+    """Home's virtual nodes, the best first."""
+    chosen: Candidate | None = None
+    """The one that it is explained for; None where home has none."""
+    storage: Storage = field(default_factory=Storage)
+    wanted: list[Wanted] = field(default_factory=list)
+    objects: dict[tuple[str, str], Object | None] = field(default_factory=dict)
+    """Home's, as `There.objects`."""
+    services: list[Object] = field(default_factory=list)
+    """Of the pod's namespace at home."""
+    events: list[Object] = field(default_factory=list)
+    there: There | None = None
+    unseen: list[str] = field(default_factory=list)
+    """What could not be looked at, and why."""
+
+    @property
+    def node(self) -> Object | None:
+        """The virtual node that it is explained for."""
+        return self.chosen.node if self.chosen else None
+
+    @property
+    def policy(self) -> Policy | None:
+        """What that node's join was asked for."""
+        return self.chosen.policy if self.chosen else None
+
+    @property
+    def ref(self) -> str:
+        """The pod as people name it."""
+        return f"{namespace_of(self.pod)}/{name_of(self.pod)}"
+
+
+async def explain(settings: ExplainSettings) -> Facts:
+    """Looks it all up. Raises PreflightError, for the person who asked."""
+    async with AsyncExitStack() as stack:
+        home = await stack.enter_async_context(
+            connected(settings.home, side="home", told=lambda _: None)
+        )
+        with explained("home"):
+            # kubectl's rule.
+            namespace = settings.namespace or home.access.namespace or "default"
+            facts = await _at_home(home, replace(settings, namespace=namespace))
+        if facts.policy is not None:
+            await _there(stack, settings, home, facts, facts.policy)
+    return facts
+
+
+# -- home ----------------------------------------------------------------------------------
+
+
+async def _at_home(home: KubeClient, settings: ExplainSettings) -> Facts:
+    if settings.given is not None:
+        facts = await _given(home, settings.given, settings.namespace)
+    else:
+        try:
+            found = await home.get(PODS, settings.name, namespace=settings.namespace)
+        except NotFound as error:
+            raise PreflightError(
+                f"home: there is no pod {settings.namespace}/{settings.name}; `kubectl get pods -n "
+                f"{settings.namespace}` lists those that are, and -f FILE explains one that is not"
+            ) from error
+        facts = Facts(found, stored=True)
+    metadata(facts.pod).pop("managedFields", None)
+    namespace = namespace_of(facts.pod)
+    facts.wanted = dependencies.wanted(facts.pod)
+    here = [it for it in facts.wanted if it.kind not in ("PriorityClass", "RuntimeClass")]
+    facts.objects = await partial_reads.objects(home, map(_named, here), namespace, facts.unseen)
+    facts.services = await partial_reads.listed(home, SERVICES, facts.unseen, namespace=namespace)
+    if facts.stored:
+        facts.events = await partial_reads.events(home, facts.pod, facts.unseen)
+    await _find_node(home, settings, facts)
+    return facts
+
+
+async def _find_node(home: KubeClient, settings: ExplainSettings, facts: Facts) -> None:
+    claims = {
+        name: it for (kind, name), it in facts.objects.items() if kind == "PersistentVolumeClaim"
+    }
+    facts.storage = await storage_of(home, claims, facts.unseen)
+    facts.candidates = await candidates(
+        home,
+        facts.pod,
+        home_id=home_id(uid_of(await home.get(NAMESPACES, "kube-system"))),
+        storage=facts.storage,
+        unseen=facts.unseen,
+    )
+    known = {it.name: it for it in facts.candidates}
+    if settings.node and settings.node not in known:
+        names = ", ".join(known) or "there is none"
+        raise PreflightError(
+            f"home: {settings.node} is no virtual node of a bridge; those are: {names}"
+        )
+    bound = (facts.pod.get("spec") or {}).get("nodeName") or ""
+    facts.chosen = known.get(settings.node or bound) or next(iter(facts.candidates), None)
+    if facts.chosen is None:
+        facts.unseen.append("a virtual node: home has none; `bridge join` makes one")
+
+
+def _named(it: Wanted) -> tuple[Resource, str]:
+    return _RESOURCES[it.kind], it.name
+
+
+async def _given(home: KubeClient, given: Object, namespace: str) -> Facts:
+    """The pod as home would admit it, as far as home tells."""
+    meta = {"namespace": namespace, **metadata(given)}
+    body: Object = {**given, "metadata": meta}
+    try:
+        found = await home.create(PODS, body, namespace=meta["namespace"], dry_run=True)
+    except AlreadyExists:
+        name = meta.pop("name")
+        body["metadata"] = {**meta, "generateName": f"{name}-"}
+        found = await home.create(PODS, body, namespace=meta["namespace"], dry_run=True)
+        found["metadata"]["name"] = name
+        return Facts(found, stored=False)
+    except ApiError as error:
+        found = {**body, "metadata": {"name": meta.get("generateName", "") + "x", **meta}}
+        found["metadata"].setdefault("uid", _NO_UID)
+        why = f"home: what admission adds to the pod, or whether it refuses it: {error.message}"
+        return Facts(found, stored=False, unseen=[why])
+    return Facts(found, stored=False)
+
+
+# -- the remote ----------------------------------------------------------------------------
+
+
+async def _there(
+    stack: AsyncExitStack,
+    settings: ExplainSettings,
+    home: KubeClient,
+    facts: Facts,
+    policy: Policy,
+) -> None:
+    with explained("home"):
+        found = await remote_of(
+            stack, home, facts.node or {}, settings.remote, warn=facts.unseen.append
+        )
+    if found is None:
+        named = (metadata(facts.node or {}).get("annotations") or {}).get(
+            node_object.ANNOTATION_KUBECONFIG, "its kubeconfig"
+        )
+        facts.unseen.append(f"the remote: {named} is not on this machine; give --kubeconfig")
+        return
+    try:
+        remote = await stack.enter_async_context(
+            connected(found.ref, side="remote", told=lambda _: None)
+        )
+        with explained("remote"):
+            await _check_is(remote, facts)
+    except PreflightError as error:
+        if settings.remote is not None:
+            raise
+        facts.unseen.append(f"{error}; --kubeconfig names another file")
+        return
+    with explained("remote"):
+        facts.there = await _in_remote(remote, facts, policy)
+
+
+async def _check_is(remote: KubeClient, facts: Facts) -> None:
+    theirs = home_id(uid_of(await remote.get(NAMESPACES, "kube-system")))
+    node = facts.node or {}
+    if theirs != (metadata(node).get("labels") or {}).get(node_object.LABEL_REMOTE):
+        raise PreflightError(
+            f"remote: {remote.access.server} is not the cluster that node {name_of(node)} stands "
+            "for; name that one's kubeconfig with --kubeconfig"
+        )
+
+
+async def _in_remote(remote: KubeClient, facts: Facts, policy: Policy) -> There:
+    namespace = policy.identity.remote_namespace(HomeNamespace(namespace_of(facts.pod)))
+    found, unseen = There(remote.access.server), facts.unseen
+    found.namespace = await partial_reads.one(remote, NAMESPACES, namespace, unseen)
+    found.nodes = await partial_reads.listed(remote, NODES, unseen, labels=policy.node_selection)
+    classes = await partial_reads.listed(remote, PRIORITY_CLASSES, unseen)
+    found.priority_classes = frozenset(map(name_of, classes))
+    skipped = {"PriorityClass"}
+    if policy.service_accounts != "remote":
+        skipped.add("ServiceAccount")
+    asked_for = [it for it in facts.wanted if it.kind not in skipped]
+    if found.namespace is not None:
+        found.pod = await partial_reads.one(
+            remote, PODS, name_of(facts.pod), unseen, namespace=namespace
+        )
+        services = await partial_reads.listed(remote, SERVICES, unseen, namespace=namespace)
+        ours = (it for it in services if identity.is_owned(it, policy.identity))
+        found.services = frozenset(map(name_of, ours))
+    if found.pod is not None:
+        found.events = await partial_reads.events(remote, found.pod, unseen)
+    found.objects = await partial_reads.objects(remote, map(_named, asked_for), namespace, unseen)
+    if found.namespace is not None and found.pod is None and not remote_pod.refused(facts.pod):
+        found.refusal = await _refusal(remote, facts.pod, policy, found.priority_classes)
+    return found
+
+
+async def _refusal(
+    remote: KubeClient, home: Object, policy: Policy, classes: frozenset[str]
+) -> str:
+    """What the remote's API server has against the pod; asked by a dry run."""
+    body = remote_pod.to_remote(home, policy, priority_classes=classes).pod
+    try:
+        await remote.create(PODS, body, namespace=namespace_of(body), dry_run=True)
+    except ApiError as error:
+        return error.message
+    return ""
+
+
+def template_of(obj: Object) -> Object | None:
+    """The pod that an object of a file is, or is a template of; None where it has none."""
+    if obj.get("kind") == "Pod":
+        return obj
+    spec = obj.get("spec") or {}
+    inner = (spec.get("jobTemplate") or {}).get("spec") or spec
+    template = inner.get("template")
+    if not isinstance(template, dict) or "spec" not in template:
+        return None
+    meta = metadata(obj)
+    ours = {"generateName": f"{meta.get('name', 'pod')}-", **metadata(template)}
+    if meta.get("namespace"):
+        ours["namespace"] = meta["namespace"]
+    if obj.get("kind") == "DaemonSet":
+        owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": meta.get("name", "x")}
+        ours["ownerReferences"] = [{**owner, "uid": _NO_UID, "controller": True}]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": ours, "spec": template["spec"]}

@@ -1,0 +1,143 @@
+"""An answer of `bridge.explain.answer` as lines for people. Pure.
+
+The most important comes first: one sentence, what keeps the pod off the node or has it refused,
+what it does not get, what it lacks, how it is; and then every difference with its reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from bridge.base.output import columns
+from translators.objects import Object
+
+#: Places that stand in one line.
+PLACES = 4
+#: Characters of a value that are shown.
+_VALUE = 40
+
+
+def lines(answer: Object) -> str:
+    """The answer as text."""
+    parts = [answer["summary"]]
+    node, remote = answer["node"], answer["remote"]
+    if node is not None:
+        where = f"node {node['name']}"
+        if remote.get("server"):
+            where += f", remote {remote['server']}"
+        if node["others"]:
+            where += f" (--node for another: {', '.join(node['others'])})"
+        parts.append(_section("where", [where]))
+        others = [it for it in answer["nodes"] if it["name"] != node["name"]]
+        parts.append(_section("other virtual nodes, the best first", list(map(_candidate, others))))
+    why = [f"{it['field']}: {it['why']}" for it in answer["placement"]["obstacles"]]
+    if answer["placement"]["possible"]:
+        why = [
+            "home's scheduler has bound it to the node"
+            if answer["placement"]["bound"]
+            else "nothing keeps it off the node; home's scheduler may prefer another"
+        ]
+    parts.append(_section("placement", why))
+    for title, told in (
+        ("refused", [f"by the {it['by']}: {_joined(it)}" for it in answer["refusals"]]),
+        ("asked for and not carried", [_joined(it) for it in answer["notCarried"]]),
+        (
+            "not running because" if answer["pod"]["stored"] else "would wait because",
+            [f"{it['side']}: {it['why']}" for it in answer["waiting"]],
+        ),
+    ):
+        parts.append(_section(title, told))
+    parts.append(
+        _table("what it names", ("kind", "name", "home", "remote", "becomes"), _names(answer))
+    )
+    parts.append(_table("conditions", ("side", "type", "status", "reason"), _states(answer)))
+    parts.append(
+        _table(
+            "events",
+            ("last", "side", "type", "reason", "message"),
+            [
+                [str(it[k] or "") for k in ("last", "side", "type", "reason", "message")]
+                for it in answer["events"]
+            ],
+        )
+    )
+    parts.append(_section("different in the remote", list(_grouped(answer["differences"]))))
+    parts.append(_section("not looked at", answer["notLookedAt"]))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _section(title: str, told: list[str]) -> str:
+    return "\n".join([f"{title}:", *(f"  {line}" for line in told)]) if told else ""
+
+
+def _table(title: str, heads: tuple[str, ...], rows: list[list[str]]) -> str:
+    if not rows:
+        return ""
+    return _section(title, columns(heads, rows).splitlines())
+
+
+def _joined(it: Object) -> str:
+    return f"{it['field']}: {it['why']}" if it["field"] else str(it["why"])
+
+
+def _candidate(it: Object) -> str:
+    if it["possible"]:
+        return f"{it['name']}: nothing keeps it off"
+    if not it["obstacles"]:
+        return f"{it['name']}: leaves out pods of DaemonSets"
+    first, more = it["obstacles"][0], len(it["obstacles"]) - 1
+    return f"{it['name']}: {_joined(first)}" + (f" (and {more} more)" if more else "")
+
+
+def _names(answer: Object) -> list[list[str]]:
+    rows = [
+        [
+            it["kind"],
+            it["name"],
+            it["home"] + ("" if it["required"] else " (optional)"),
+            it["remote"],
+            it["becomes"],
+        ]
+        for it in answer["references"]
+    ]
+    copied = [it["name"] for it in answer["services"] if it["copied"]]
+    if copied:
+        shown = ", ".join(copied[:PLACES]) + (
+            f" and {len(copied) - PLACES} more" if len(copied) > PLACES else ""
+        )
+        there = sum(it["copied"] and it["remote"] == "found" for it in answer["services"])
+        found = {0: "-", len(copied): "found"}.get(there, f"{there} of {len(copied)}")
+        rows.append(["Service", shown, "found", found, "the same names, for pods there"])
+    return rows
+
+
+def _states(answer: Object) -> list[list[str]]:
+    return [
+        [it["side"], str(it["type"]), str(it["status"]), str(it["reason"] or "")]
+        for it in answer["conditions"]
+    ]
+
+
+def _grouped(found: Iterable[Object]) -> Iterator[str]:
+    """Differences of one kind and one reason stand together."""
+    groups: dict[tuple[bool, str, str], list[Object]] = {}
+    for it in found:
+        groups.setdefault((not it["notCarried"], it["change"], it["why"]), []).append(it)
+    for (_, change, why), several in sorted(groups.items(), key=lambda group: group[0][0]):
+        places = [_place(it) for it in several[:PLACES]]
+        more = f" and {len(several) - PLACES} more" if len(several) > PLACES else ""
+        yield f"{change:8} {', '.join(places)}{more}"
+        yield f"{'':8} {why}"
+
+
+def _place(it: Object) -> str:
+    if it["change"] != "changed":
+        return str(it["path"])
+    return f"{it['path']}: {_short(it['before'])} → {_short(it['after'])}"
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= _VALUE else f"{text[: _VALUE - 1]}…"

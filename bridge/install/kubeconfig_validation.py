@@ -1,0 +1,222 @@
+"""Validates a kubeconfig that was read from a cluster. Pure.
+
+A kubeconfig read from a cluster is untrusted input: whoever may write the Secret chose its content,
+and client libraries run programs (``exec``, ``auth-provider``) and send the contents of local files
+(``tokenFile``) that a kubeconfig names. So only what `bridge.install.self_contained_kubeconfig` writes is
+accepted: one cluster over https, one user whose credential is in the kubeconfig itself, one
+context. Everything else is rejected, including fields that this version does not know. A field
+without a value counts as absent.
+
+`validated` serializes what it accepted again: the reader of kubeconfigs never parses the bytes that
+came from the cluster.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+from translators.objects import Object
+
+#: Of the content. A kubeconfig with two certificates and a CA bundle has some 10 KiB; parsing YAML
+#: takes about a second for each 256 KiB.
+MAX_BYTES = 256 * 1024
+#: Of a list or a map in it: YAML aliases can make a small text stand for a large structure.
+MAX_ENTRIES = 100
+#: What proxies client-go and aiohttp can use.
+_PROXIES = ("http", "https", "socks5")
+
+
+class RejectedKubeconfig(ValueError):
+    """The kubeconfig holds something that the installer never writes. The message names the field,
+    never its value."""
+
+
+def validated(content: bytes) -> bytes:
+    """The accepted kubeconfig, serialized again. Raises RejectedKubeconfig."""
+    if len(content) > MAX_BYTES:
+        raise RejectedKubeconfig(f"it is larger than {MAX_BYTES // 1024} KiB")
+    try:
+        parsed = yaml.safe_load(content.decode())
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError):
+        # Such an error quotes the content.
+        raise RejectedKubeconfig("it is not YAML") from None
+    top = _fields(parsed, _TOP, "")
+    _require(top, "contexts", "clusters", "users", "current-context")
+    context = top["contexts"][0]
+    _require(top["clusters"][0]["cluster"], "server", at="clusters[0].cluster")
+    names = {
+        "current-context": (top["current-context"], context["name"]),
+        "contexts[0].context.cluster": (context["context"].get("cluster"), _name(top, "clusters")),
+        "contexts[0].context.user": (context["context"].get("user"), _name(top, "users")),
+    }
+    for field, (referred, name) in names.items():
+        if referred != name:
+            raise RejectedKubeconfig(f"{field} names no entry of it")
+    return yaml.safe_dump(top, sort_keys=False).encode()
+
+
+def known_cluster_fields(cluster: Object) -> Object:
+    """The cluster entry without the fields that `validated` rejects, such as ``extensions``."""
+    return {key: value for key, value in cluster.items() if key in CLUSTER}
+
+
+def known_user_fields(user: Object) -> Object:
+    """The user entry, likewise."""
+    return {key: value for key, value in user.items() if key in USER}
+
+
+# -- fields --------------------------------------------------------------------------------
+
+Check = Callable[[Any, str], Any]
+
+
+def _fields(value: Any, known: Mapping[str, Check], at: str) -> Object:
+    if not isinstance(value, dict):
+        raise RejectedKubeconfig(f"{at or 'it'} is not a map of fields")
+    found: Object = {}
+    for key, content in value.items():
+        if content is None or content in ("", [], {}):
+            continue
+        path = f"{at}.{key}" if at else str(key)
+        if not isinstance(key, str) or (check := known.get(key)) is None:
+            raise RejectedKubeconfig(f"{_shown(path)} is a field that the installer does not write")
+        found[key] = check(content, path)
+    return found
+
+
+def _shown(path: str) -> str:
+    """The path of an unknown field, for a terminal: whoever wrote the Secret chose its name."""
+    kept = "".join(it if it.isascii() and it.isprintable() else "?" for it in path)
+    return kept if len(kept) <= 80 else f"{kept[:77]}..."
+
+
+def _require(found: Object, *fields: str, at: str = "") -> None:
+    for field in fields:
+        if field not in found:
+            raise RejectedKubeconfig(f"{at}.{field} is missing" if at else f"{field} is missing")
+
+
+def _name(top: Object, entries: str) -> str:
+    return str(top[entries][0]["name"])
+
+
+def _text(value: Any, at: str) -> str:
+    if not isinstance(value, str) or not value.isprintable():
+        raise RejectedKubeconfig(f"{at} is not printable text")
+    return value
+
+
+def _flag(value: Any, at: str) -> bool:
+    if not isinstance(value, bool):
+        raise RejectedKubeconfig(f"{at} is not true or false")
+    return value
+
+
+def _base64(value: Any, at: str) -> str:
+    try:
+        base64.b64decode("".join(_plain(value).split()), validate=True)
+    except (binascii.Error, ValueError, TypeError):
+        raise RejectedKubeconfig(f"{at} is not base64") from None
+    return "".join(_plain(value).split())
+
+
+def _plain(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _texts(value: Any, at: str) -> list[str]:
+    if not isinstance(value, list) or len(value) > MAX_ENTRIES:
+        raise RejectedKubeconfig(f"{at} is not a list, or has over {MAX_ENTRIES} entries")
+    return [_text(it, f"{at}[{place}]") for place, it in enumerate(value)]
+
+
+def _extra(value: Any, at: str) -> dict[str, list[str]]:
+    if not isinstance(value, dict) or len(value) > MAX_ENTRIES:
+        raise RejectedKubeconfig(f"{at} is not a map, or has over {MAX_ENTRIES} entries")
+    return {_text(key, at): _texts(its, f"{at}.{_shown(str(key))}") for key, its in value.items()}
+
+
+def _url(*schemes: str) -> Check:
+    def check(value: Any, at: str) -> str:
+        text = _text(value, at)
+        try:
+            parts = urlsplit(text)
+            valid = parts.port != 0 and bool(parts.hostname)
+        except ValueError:
+            valid = False
+        if not valid or parts.scheme not in schemes or " " in text or parts.query or parts.fragment:
+            raise RejectedKubeconfig(f"{at} is not a URL of {' or '.join(schemes)}")
+        return text
+
+    return check
+
+
+def _server(value: Any, at: str) -> str:
+    server: str = _url("https")(value, at)
+    if "@" in urlsplit(server).netloc:
+        raise RejectedKubeconfig(f"{at} has a password in it")
+    return server
+
+
+def _constant(expected: str) -> Check:
+    def check(value: Any, at: str) -> str:
+        if value != expected:
+            raise RejectedKubeconfig(f"{at} is not {expected}")
+        return expected
+
+    return check
+
+
+def _only_one(key: str, known: Mapping[str, Check]) -> Check:
+    """A list with one entry: its name, and its fields under ``key``."""
+
+    def inner(value: Any, at: str) -> Object:
+        return _fields(value, known, at)
+
+    def check(value: Any, at: str) -> list[Object]:
+        if not isinstance(value, list) or len(value) != 1:
+            raise RejectedKubeconfig(f"{at} has not exactly one entry")
+        entry = _fields(value[0], {"name": _text, key: inner}, f"{at}[0]")
+        _require(entry, "name", key, at=f"{at}[0]")
+        return [entry]
+
+    return check
+
+
+#: The fields of a cluster that the installer writes. None of them names a file.
+CLUSTER: Mapping[str, Check] = {
+    "server": _server,
+    "certificate-authority-data": _base64,
+    "insecure-skip-tls-verify": _flag,
+    "tls-server-name": _text,
+    "proxy-url": _url(*_PROXIES),
+    "disable-compression": _flag,
+}
+#: Those of a user. None of them names a file or a program.
+USER: Mapping[str, Check] = {
+    "token": _text,
+    "client-certificate-data": _base64,
+    "client-key-data": _base64,
+    "as": _text,
+    "as-uid": _text,
+    "as-groups": _texts,
+    "as-user-extra": _extra,
+}
+#: ``namespace`` is what `kubectl config set-context` leaves; commands here do not use it.
+_CONTEXT: Mapping[str, Check] = {"cluster": _text, "user": _text, "namespace": _text}
+_TOP: Mapping[str, Check] = {
+    "apiVersion": _constant("v1"),
+    "kind": _constant("Config"),
+    "current-context": _text,
+    "contexts": _only_one("context", _CONTEXT),
+    "clusters": _only_one("cluster", CLUSTER),
+    "users": _only_one("user", USER),
+}

@@ -1,0 +1,179 @@
+"""A kubeconfig that works in a pod: one context, with all files' contents in it.
+
+Which file and entry count is kubectl's rule: of a list of files the first that has an entry. What
+only works on the machine where it was written is an `AccessError` that says what to do instead: a
+plugin that gives the credential (the image has none), a server on loopback. So is a server without
+TLS.
+
+What is written here is what `bridge.install.kubeconfig_validation` accepts when it is read back from
+the cluster; other fields of the kubeconfig are left out.
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+from bridge.install import kubeconfig_validation
+from sync.kube import http_proxy
+from sync.kube.errors import AccessError
+from sync.kube.kubeconfig_ref import KubeconfigRef
+from translators.objects import Object
+
+#: Fields that name a file, and those that hold what is in it.
+_CLUSTER_FILES = {"certificate-authority": "certificate-authority-data"}
+_USER_FILES = {
+    "client-certificate": "client-certificate-data",
+    "client-key": "client-key-data",
+}
+_ACCOUNT = (
+    "give the bridge an account of the remote's: `bridge rbac remote | kubectl apply -f -` there, "
+    "and a kubeconfig with its token (docs/install.md tells how)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SelfContained:
+    """The text of the file, its context, and what the person should know of it."""
+
+    text: str
+    context: str
+    notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"SelfContained(context={self.context!r})"
+
+
+def read(ref: KubeconfigRef) -> SelfContained:
+    """The context that is meant, made self-contained. Raises AccessError; talks to nobody."""
+    files = [(path, _parsed(ref, path)) for path in _present(ref)]
+    name = ref.context or next(
+        (str(it["current-context"]) for _, it in files if it.get("current-context")), ""
+    )
+    if not name:
+        raise _error(ref, "no current-context is set; name one with --context")
+    context, _ = _entry(ref, files, "context", name)
+    cluster, at = _entry(ref, files, "cluster", str(context.get("cluster") or ""))
+    user, by = _entry(ref, files, "user", str(context.get("user") or ""))
+    notes = list(_checked(ref, cluster, user))
+    cluster = kubeconfig_validation.known_cluster_fields(_inlined(ref, cluster, at, _CLUSTER_FILES))
+    user = _token(ref, _inlined(ref, user, by, _USER_FILES), by)
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": name,
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        "clusters": [{"name": name, "cluster": cluster}],
+        "users": [{"name": name, "user": kubeconfig_validation.known_user_fields(user)}],
+    }
+    return SelfContained(yaml.safe_dump(config, sort_keys=False), name, tuple(notes))
+
+
+def _present(ref: KubeconfigRef) -> list[Path]:
+    files = [Path(it).expanduser() for it in ref.files().split(os.pathsep) if it]
+    if not (present := [it for it in files if it.exists()]):
+        raise _error(ref, "no such file; name another with --kubeconfig")
+    return present
+
+
+def _parsed(ref: KubeconfigRef, path: Path) -> Object:
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise _error(ref, f"it cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError):
+        # NB: such an error quotes the file with its keys.
+        raise _error(ref, "it is not a kubeconfig; see `kubectl config view`") from None
+    if not isinstance(found, dict):
+        raise _error(ref, "it is not a kubeconfig; see `kubectl config view`")
+    return found
+
+
+def _entry(
+    ref: KubeconfigRef, files: list[tuple[Path, Object]], kind: str, name: str
+) -> tuple[Object, Path]:
+    """The first entry of that name, and the folder that its files are named from."""
+    for path, config in files:
+        for item in config.get(f"{kind}s") or ():
+            if isinstance(item, dict) and item.get("name") == name:
+                return dict(item.get(kind) or {}), path.absolute().parent
+    raise _error(ref, f"it has no {kind} named {name!r}; see `kubectl config view`")
+
+
+def _checked(ref: KubeconfigRef, cluster: Object, user: Object) -> Iterator[str]:
+    """What the person should know. Raises AccessError for what cannot work in a pod."""
+    for field, what in (("exec", "runs a credential plugin"), ("auth-provider", "logs in anew")):
+        if user.get(field):
+            raise _error(
+                ref, f"it {what} (users[].user.{field}), which a pod has not got; {_ACCOUNT}"
+            )
+    server = urlsplit(str(cluster.get("server") or ""))
+    if server.scheme != "https":
+        raise _error(ref, "its server is not an https URL: a credential is stored for TLS alone")
+    host = server.hostname or ""
+    if _is_loopback(host):
+        raise _error(
+            ref,
+            f"its server is at {host}, which is another machine for a pod; name the remote's API "
+            "server by an address that home's pods reach (kind: `kind get kubeconfig --internal`)",
+        )
+    proxy = str(cluster.get("proxy-url") or "")
+    if proxy and _is_loopback(urlsplit(proxy).hostname or ""):
+        raise _error(
+            ref,
+            f"its proxy-url is at {urlsplit(proxy).hostname}, which is another machine for a pod; "
+            "name a proxy that home's pods reach",
+        )
+    if not proxy and http_proxy.from_environment(str(cluster.get("server") or "")):
+        yield (
+            "remote: the pods do not get the proxy of your environment; set proxy-url in the "
+            "kubeconfig if they need one"
+        )
+    if user.get("tokenFile") and not user.get("token"):
+        yield (
+            "remote: the token is copied from its file, which is not followed; join again when it "
+            "ends"
+        )
+
+
+def _inlined(ref: KubeconfigRef, entry: Object, folder: Path, files: Mapping[str, str]) -> Object:
+    """The entry with its files' contents. Data that is there already wins, as in kubectl."""
+    made = dict(entry)
+    for field, data in files.items():
+        path = made.pop(field, None)
+        if path and not made.get(data):
+            made[data] = base64.b64encode(_content(ref, folder / str(path))).decode()
+    return made
+
+
+def _token(ref: KubeconfigRef, user: Object, folder: Path) -> Object:
+    path: Any = user.pop("tokenFile", None)
+    if path and not user.get("token"):
+        user["token"] = _content(ref, folder / str(path)).decode().strip()
+    return user
+
+
+def _content(ref: KubeconfigRef, path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise _error(ref, f"it names {path}, which cannot be read: {error.strerror}") from error
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _error(ref: KubeconfigRef, message: str) -> AccessError:
+    return AccessError(message, side="remote", what=f"kubeconfig {ref}")

@@ -1,0 +1,1 @@
+"""`bridge leave`: what belongs to a virtual node on both sides, and its removal."""

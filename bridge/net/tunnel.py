@@ -1,0 +1,300 @@
+"""Two connections made one: bytes go through both ways, as they are and as fast as both can.
+
+Guarantees:
+
+- Order and content are kept, to the last byte before an end.
+- Back-pressure: an end that does not take its bytes stops the reading of the other. What is held
+  for one direction stays under `HELD`, one read, and the buffers of the operating system.
+- When one end says that no more comes from it, the other is told after the last byte, and its own
+  direction stays open; but not longer than ``half_open`` seconds without a byte. Where the last
+  bytes were not its own, it has been answered, and may just be gone: then ``answered`` is asked for
+  the seconds, where it is given.
+- When one end is lost, what it sent is still handed over, and then the other is closed too.
+- Both are closed after `idle` seconds without a byte either way; where ``idle`` is None, that is
+  left to who asks `end_if_silent` (thousands of tunnels need no timer each).
+- An end that is gone without a word is noticed in 20 to 30 seconds: by TCP's own probes when
+  nothing was sent to it, and else because it acknowledges nothing. A caller that does not read
+  hears of it when it reads on, after what was received.
+- Closing is bounded: an end that does not take its last bytes in `CLOSE_GRACE` is cut.
+
+There is no task: the tunnel is driven by the event loop's callbacks. `run` only waits; who has
+thousands of tunnels is told by ``over`` instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from typing import cast
+
+from bridge.net.active_streams import Direction
+from sync.kube.sockets import Peer, peer_of
+
+#: A kubelet's streaming-connection-idle-timeout: 4 hours.
+IDLE = 4 * 3600.0
+#: Bytes held for an end that is slower than the other; asyncio's own default for one connection.
+HELD = 64 * 1024
+#: Seconds that one direction may be silent when the other has ended. API servers hang up at once.
+HALF_OPEN = 10.0
+#: Seconds for an end to take its last bytes: half a megabyte over a slow line of 40 kbit/s.
+CLOSE_GRACE = 120.0
+#: Seconds between looks at whether the ends acknowledge, while one of them owes that.
+CHECK = 10.0
+
+log = logging.getLogger(__name__)
+
+
+class Tunnel:
+    """Joins the connections whose protocols `client` and `remote` become. ``moved`` counts the
+    bytes, *in* from the client and *out* to it; ``over`` is called once, when both have ended."""
+
+    __slots__ = (
+        "_answered",
+        "_check",
+        "_cut",
+        "_grace",
+        "_half_open",
+        "_idle",
+        "_last",
+        "_loop",
+        "_moved",
+        "_over",
+        "_settled",
+        "_silence",
+        "_touched",
+        "client",
+        "remote",
+    )
+
+    def __init__(
+        self,
+        moved: Callable[[Direction, int], None] = lambda _, __: None,
+        *,
+        idle: float | None = IDLE,
+        half_open: float = HALF_OPEN,
+        answered: Callable[[], float] | None = None,
+        close_grace: float = CLOSE_GRACE,
+        over: Callable[[], None] | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._idle = idle
+        self._half_open = half_open
+        self._answered = answered
+        self._last: End | None = None
+        self._grace = close_grace
+        self._moved = moved
+        self.client = End(self)
+        self.remote = End(self)
+        self.client.peer, self.remote.peer = self.remote, self.client
+        self._over = over
+        self._settled = False
+        self._touched = self._loop.time()
+        self._silence: asyncio.TimerHandle | None = None
+        if idle is not None:
+            self._silence = self._loop.call_later(idle, self._check_silence)
+        self._cut: asyncio.TimerHandle | None = None
+        self._check: asyncio.TimerHandle | None = None
+
+    async def run(self) -> None:
+        """Returns when both connections have ended. Cancelled: cuts both. Not with ``over``."""
+        ended: asyncio.Future[None] = self._loop.create_future()
+
+        def over() -> None:
+            if not ended.done():
+                ended.set_result(None)
+
+        self._over = over
+        if self._settled:
+            over()
+        try:
+            await ended
+        except asyncio.CancelledError:
+            self.abort()
+            raise
+        finally:
+            self._stop_timers()
+
+    def end(self) -> None:
+        """Closes both after what was received is handed over, within the bound."""
+        for end in (self.client, self.remote):
+            end.finish()
+        if self._cut is None:
+            self._cut = self._loop.call_later(self._grace, self.abort)
+        self._settle()
+
+    def end_if_silent(self, seconds: float) -> None:
+        """Ends it where there was no byte either way for so long."""
+        if self._loop.time() - self._touched >= seconds:
+            self.end()
+
+    def abort(self) -> None:
+        """Cuts both now."""
+        self._stop_timers()
+        for end in (self.client, self.remote):
+            end.abort()
+        self._settle()
+
+    # -- told by the ends --------------------------------------------------------------------
+
+    def received(self, end: End, count: int) -> None:
+        """Bytes have come from this end, and go to the other."""
+        self._last = end
+        self._moved("in" if end is self.client else "out", count)
+        self._touched = self._loop.time()
+        if self._check is None:
+            self._check = self._loop.call_later(CHECK, self._check_ends)
+
+    def half_closed(self, end: End) -> None:
+        """No more comes from this end."""
+        if end.peer.received_eof or not end.peer.write_eof():
+            self.end()
+            return
+        self._touched = self._loop.time()
+        silent = self._half_open
+        if self._answered is not None and self._last is not end:
+            silent = self._answered()
+        self._idle = silent if self._idle is None else min(self._idle, silent)
+        if self._silence is not None:
+            self._silence.cancel()
+        self._silence = self._loop.call_later(self._idle, self._check_silence)
+
+    def lost(self) -> None:
+        """A connection is gone."""
+        self.end()
+
+    def _check_silence(self) -> None:
+        left = self._touched + (self._idle or 0.0) - self._loop.time()
+        if left <= 0:
+            self.end()
+        else:
+            self._silence = self._loop.call_later(left, self._check_silence)
+
+    def _check_ends(self) -> None:
+        self._check = None
+        for name, end in (("caller", self.client), ("remote", self.remote)):
+            if (peer := end.state()) is Peer.GONE:
+                log.warning("a stream ends: its %s does not answer any more", name)
+                end.abort()
+            elif peer is Peer.OWING and self._check is None:
+                self._check = self._loop.call_later(CHECK, self._check_ends)
+
+    def _stop_timers(self) -> None:
+        for timer in (self._silence, self._cut, self._check):
+            if timer is not None:
+                timer.cancel()
+
+    def _settle(self) -> None:
+        if self.client.gone and self.remote.gone and not self._settled:
+            self._settled = True
+            self._stop_timers()
+            if self._over is not None:
+                self._over()
+
+
+class End(asyncio.Protocol):
+    """One of the two connections: what it reads, the other writes."""
+
+    __slots__ = ("_finishing", "_full", "_lost", "_transport", "_tunnel", "peer", "received_eof")
+
+    peer: End
+
+    def __init__(self, tunnel: Tunnel) -> None:
+        self._tunnel = tunnel
+        self.received_eof = False
+        self._transport: asyncio.Transport | None = None
+        self._full = False
+        self._finishing = False
+        self._lost = False
+
+    # -- from the event loop -----------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(HELD)
+
+    def data_received(self, data: bytes) -> None:
+        self._tunnel.received(self, len(data))
+        self.peer.write(data)
+
+    def eof_received(self) -> bool:
+        self.received_eof = True
+        self._tunnel.half_closed(self)
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # how is all the same
+        self._lost = True
+        self._tunnel.lost()
+
+    def pause_writing(self) -> None:
+        self._full = True
+        self.peer.read(False)
+
+    def resume_writing(self) -> None:
+        self._full = False
+        if self._finishing:
+            self._close()
+        else:
+            self.peer.read(True)
+
+    # -- from the tunnel and the other end ---------------------------------------------------
+
+    @property
+    def gone(self) -> bool:
+        """There is no connection, or none any more."""
+        return self._lost or self._transport is None
+
+    def state(self) -> Peer:
+        """What TCP knows of this end."""
+        if self.gone or self._transport is None:
+            return Peer.QUIET
+        sock: socket.socket = self._transport.get_extra_info("socket")
+        try:
+            return peer_of(sock)
+        except OSError:  # no TCP, or no connection any more
+            return Peer.QUIET
+
+    def write(self, data: bytes) -> None:
+        """Sends the bytes; what comes for an end that is finishing has nowhere to go."""
+        if self._transport is not None and not (self._finishing or self._lost):
+            self._transport.write(data)
+
+    def write_eof(self) -> bool:
+        """Says that no more comes; whether this can be said without closing."""
+        if self._transport is None or self._finishing or self._lost:
+            return False
+        if not self._transport.can_write_eof():
+            return False
+        self._transport.write_eof()
+        return True
+
+    def read(self, on: bool) -> None:
+        """Goes on or stops reading."""
+        if self._transport is None or self._lost or self._transport.is_closing():
+            return
+        if on:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def finish(self) -> None:
+        """Closes after the bytes that are held; meanwhile what still comes is dropped, so that an
+        end that only sends is no reason to cut what it is sent."""
+        if self._finishing or self.gone:
+            return
+        self._finishing = True
+        if not self._full:
+            self._close()
+        else:
+            self.read(True)
+
+    def _close(self) -> None:
+        if self._transport is not None and not self._lost:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Cuts the connection."""
+        self._finishing = True
+        if self._transport is not None and not self._lost:
+            self._transport.abort()

@@ -1,0 +1,118 @@
+"""Whether the virtual node is Ready, and under pressure: in words that help a person.
+
+Ready means that pods which are here run and can be managed. So a remote whose nodes are all
+cordoned or tainted is Ready: it takes no new pods, since its capacity counts none of these nodes,
+and what runs there goes on; home must not evict it. Each other state has a reason of its own, and
+the message says what to do. Since when is the condition's ``lastTransitionTime``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sync.kube.errors import AccessError, CertificateError, Forbidden, KubeError, Unauthorized
+from translators.capacity.node_capacity import NO_SCHEDULABLE_NODES, counts
+from translators.identity import LABEL_VIRTUAL
+from translators.objects import Object, metadata
+
+#: Conditions of kubelets that are the virtual node's where all Ready nodes of the remote have them.
+PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure")
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """One condition of the virtual node: its status, and why, for a person."""
+
+    status: bool
+    reason: str
+    message: str
+
+
+def of_nodes(nodes: Iterable[Object]) -> Health:
+    """The health of a remote that answers. ``nodes``: those that --node-selector selects."""
+    found = Counter(map(_state, nodes))
+    every, usable = found.total(), found.pop("", 0)
+    rest = ", ".join(f"{count} {state}" for state, count in sorted(found.items()))
+    if usable:
+        said = f"usable nodes of the remote cluster: {usable} of {every}"
+        return Health(True, "RemoteReady", f"{said} ({rest})" if rest else said)
+    if every == 0:
+        return Health(
+            False,
+            "NoUsableNodes",
+            "the remote cluster has no nodes, or none that --node-selector selects",
+        )
+    if every == found["NotReady"]:
+        return Health(False, "NoUsableNodes", f"no node of the remote cluster is Ready ({rest})")
+    said = f"no node of the remote cluster takes new pods ({rest}); those that run there go on"
+    return Health(True, NO_SCHEDULABLE_NODES, said)
+
+
+def of_error(error: KubeError) -> Health:
+    """The health of a remote that cannot be watched."""
+    if isinstance(error, Unauthorized):
+        return Health(
+            False,
+            "RemoteCredentialRefused",
+            f"the remote cluster does not accept the credential (401: {error.message}): it has "
+            "expired or was revoked; a new one in the kubeconfig is taken up by itself",
+        )
+    if isinstance(error, Forbidden):
+        return Health(
+            False,
+            "RemoteForbidden",
+            "the remote cluster knows the credential, but does not allow what the bridge does "
+            f"(403: {error.message}); give it its rights back",
+        )
+    if isinstance(error, AccessError):
+        return Health(
+            False,
+            "RemoteKubeconfigUnusable",
+            f"the remote's kubeconfig cannot be used: {error.message}",
+        )
+    if isinstance(error, CertificateError):
+        return Health(
+            False,
+            "RemoteNotTrusted",
+            f"the remote cluster is not the one that the kubeconfig trusts: {error.message}",
+        )
+    return Health(
+        False,
+        "RemoteUnreachable",
+        f"the remote cluster cannot be reached: {error.message}; pods there go on, and what is "
+        "asked of them waits",
+    )
+
+
+def pressure(kind: str, nodes: Iterable[Object]) -> Health:
+    """A condition of `PRESSURES`. Part of the nodes is no pressure: the remote's scheduler passes
+    them over."""
+    running = [node for node in nodes if _is_true(node, "Ready")]
+    pressed = sum(_is_true(node, kind) for node in running)
+    if not pressed:
+        return Health(False, "RemoteHasNone", "no Ready node of the remote cluster reports it")
+    said = f"{pressed} of {len(running)} Ready nodes of the remote cluster report it"
+    return Health(pressed == len(running), "RemoteNodesReport", said)
+
+
+def seen(node: Object) -> object:
+    """What the health is computed from: two nodes that are equal in it count alike."""
+    return _state(node), [_is_true(node, kind) for kind in ("Ready", *PRESSURES)]
+
+
+def _state(node: Object) -> str:
+    """Why no pods of ours can be placed on the node; "" where they can."""
+    if counts(node):
+        return ""
+    if not _is_true(node, "Ready"):
+        return "NotReady"
+    if LABEL_VIRTUAL in (metadata(node).get("labels") or {}):
+        return "virtual"
+    return "cordoned" if (node.get("spec") or {}).get("unschedulable") else "tainted"
+
+
+def _is_true(node: Object, kind: str) -> bool:
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    return any(c.get("type") == kind and c.get("status") == "True" for c in conditions)

@@ -1,0 +1,187 @@
+"""What the join of a node was asked for, as the Node tells it.
+
+`bridge explain` translates pods as the bridge does, on another machine maybe, and so has to know by
+which policy; `bridge check NODE` checks with the settings of that join. The annotation has what
+decides both, and no secret: names, labels and addresses. Whoever may write the Node can write it:
+a value that no join writes counts as absent.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
+
+from bridge.base.settings import (
+    DEFAULT_TEMPLATE,
+    JoinSettings,
+    MetricsChoice,
+    NetworkChoice,
+    RelaySettings,
+)
+from bridge.node import node_object
+from sync.kube.kubeconfig_ref import KubeconfigRef
+from translators.identity import DOMAIN, Identity
+from translators.objects import Object, metadata, name_of
+from translators.translation_policy import DaemonSets, HostPort, Network, Policy, ServiceAccounts
+
+T = TypeVar("T")
+#: Where the serving certificate comes from.
+CertificateSource: TypeAlias = Literal["self-signed", "csr", "files"]
+
+_CERTIFICATES: tuple[CertificateSource, ...] = get_args(CertificateSource)
+_DAEMONSETS: tuple[DaemonSets, ...] = get_args(DaemonSets)
+_METRICS: tuple[MetricsChoice, ...] = get_args(MetricsChoice)
+_NETWORKS: tuple[Network, ...] = get_args(Network)
+_SERVICE_ACCOUNTS: tuple[ServiceAccounts, ...] = get_args(ServiceAccounts)
+
+#: The policy as JSON, but for what the Node says elsewhere (its name and address, home's name).
+ANNOTATION_OPTIONS = f"{DOMAIN}/options"
+
+
+def told(
+    policy: Policy,
+    *,
+    metrics: MetricsChoice = "auto",
+    certificate: CertificateSource = "self-signed",
+) -> str:
+    """The annotation's text."""
+    record = options(policy) | {"metrics": metrics, "servingCertificate": certificate}
+    return json.dumps(record, separators=(",", ":"), sort_keys=True)
+
+
+def told_of(settings: JoinSettings, policy: Policy) -> str:
+    """The annotation's text, for a join with these settings that has found this policy."""
+    certificate: CertificateSource = "files" if settings.certificate else settings.serving
+    return told(policy, metrics=settings.metrics, certificate=certificate)
+
+
+def options(policy: Policy) -> Object:
+    """What was asked for, under the names of `join`'s options."""
+    api = policy.home_api
+    return {
+        "namespaceTemplate": policy.identity.template,
+        "acceptNamespaces": list(policy.identity.accepted),
+        "network": policy.network,
+        "relayCidr": policy.relay_cidr or None,
+        "daemonsets": policy.daemonsets,
+        "serviceAccounts": policy.service_accounts,
+        "homeApiAddress": list(api) if api is not None else None,
+        "nodeSelector": dict(policy.node_selector),
+        "unschedulableTimeout": policy.unschedulable_timeout,
+    }
+
+
+def policy_of(node: Object, home_id: str) -> tuple[Policy, bool]:
+    """The policy of the bridge that registered the Node, and whether the Node tells it: one that an
+    older bridge registered has the defaults."""
+    said = _said(node)
+    annotations = metadata(node).get("annotations") or {}
+    identity = Identity(
+        home_id=home_id,
+        home_name=str(annotations.get(node_object.ANNOTATION_HOME_NAME) or home_id[:8]),
+        node=name_of(node),
+        template=_text(said.get("namespaceTemplate")) or DEFAULT_TEMPLATE,
+        accepted=_texts(said.get("acceptNamespaces")),
+    )
+    policy = Policy(
+        identity,
+        _address(node),
+        network=network_told(node) or "flat",
+        relay_cidr=relay_cidr_told(node),
+        daemonsets=_one_of(_DAEMONSETS, said.get("daemonsets")) or "skip",
+        service_accounts=_one_of(_SERVICE_ACCOUNTS, said.get("serviceAccounts")) or "home",
+        home_api=_host_port(said.get("homeApiAddress")),
+        node_selector=_labels(said.get("nodeSelector")),
+        unschedulable_timeout=_seconds(said.get("unschedulableTimeout")),
+    )
+    return policy, bool(said)
+
+
+def settings_of(
+    node: Object, *, home: KubeconfigRef, remote: KubeconfigRef, network: NetworkChoice
+) -> JoinSettings:
+    """The settings of the join that registered the Node, as far as the Node tells them. ``network``
+    is for a Node of an older bridge, which does not."""
+    said = _said(node)
+    policy, _ = policy_of(node, "")
+    return JoinSettings(
+        remote=remote,
+        home=home,
+        name=name_of(node),
+        home_name=policy.identity.home_name or None,
+        address=policy.node_address or None,
+        template=policy.identity.template,
+        accept_namespaces=policy.identity.accepted,
+        network=network_told(node) or network,
+        relay=RelaySettings(cidr=policy.relay_cidr or None),
+        daemonsets=policy.daemonsets,
+        serving="csr" if certificate_told(node) == "csr" else "self-signed",
+        service_accounts=policy.service_accounts,
+        metrics=_one_of(_METRICS, said.get("metrics")) or "auto",
+        home_api=policy.home_api,
+        node_selector=policy.node_selector,
+        unschedulable_timeout=policy.unschedulable_timeout,
+    )
+
+
+def certificate_told(node: Object) -> CertificateSource | None:
+    """Where the serving certificate comes from, by what the Node tells; None where it does not."""
+    return _one_of(_CERTIFICATES, _said(node).get("servingCertificate"))
+
+
+def network_told(node: Object) -> Network | None:
+    """How pods reach each other, by what the Node tells; None where it does not."""
+    return _one_of(_NETWORKS, _said(node).get("network"))
+
+
+def relay_cidr_told(node: Object | None) -> str:
+    """Where pods behind headless Services have addresses, by what the Node tells; "" where it
+    tells none."""
+    return _text(_said(node or {}).get("relayCidr"))
+
+
+def _said(node: Object) -> Object:
+    """The annotation's content; empty where there is none, or something else."""
+    annotations = metadata(node).get("annotations") or {}
+    try:
+        found: Any = json.loads(annotations.get(ANNOTATION_OPTIONS) or "{}")
+    except ValueError:
+        found = None  # Somebody wrote something else there.
+    return found if isinstance(found, dict) else {}
+
+
+def _one_of(choices: tuple[T, ...], found: Any) -> T | None:
+    """What was found, where a join writes such a value."""
+    return next((it for it in choices if it == found), None)
+
+
+def _text(found: Any) -> str:
+    return found if isinstance(found, str) else ""
+
+
+def _texts(found: Any) -> tuple[str, ...]:
+    return tuple(it for it in found if isinstance(it, str)) if isinstance(found, list) else ()
+
+
+def _labels(found: Any) -> dict[str, str]:
+    pairs = found.items() if isinstance(found, dict) else ()
+    return {key: value for key, value in pairs if isinstance(value, str)}
+
+
+def _seconds(found: Any) -> float | None:
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    return float(found) if is_number else None
+
+
+def _host_port(found: Any) -> HostPort | None:
+    match found:
+        case [str(host), int(port)]:
+            return HostPort(host, port)
+    return None
+
+
+def _address(node: Object) -> str:
+    for address in (node.get("status") or {}).get("addresses") or ():
+        if address.get("type") == "InternalIP":
+            return str(address.get("address"))
+    return ""

@@ -1,0 +1,99 @@
+"""The certificate that the replicas of a webhook share: which is shown, when comes the next. Pure.
+
+A Secret holds the newest certificate with its key, and the one before. Each replica decides by the
+same rule, from that and the clock, so that none has to lead: a new one is made when the newest has
+lived `RENEW` of its life; both are trusted from then on; and it is shown when it is `SETTLED` old
+and home's API server was told of it. What is good for another name, or is no pair, is not there.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from bridge.certificates import x509
+from bridge.certificates.serving_certificate import (
+    CLOCK_SKEW,
+    CertificateError,
+    ServingCertificate,
+    server_context,
+)
+from translators.objects import Object
+
+#: The part of its life after which a certificate gets a successor.
+RENEW = 0.8
+#: How old one is when every API server has had the time to trust it.
+SETTLED = timedelta(minutes=10)
+#: Of the newest and the one before: the Secret's keys.
+_KEYS = (("tls.crt", "tls.key"), ("previous.crt", "previous.key"))
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """One that the replicas share."""
+
+    pair: ServingCertificate
+    made: datetime
+    end: datetime
+
+    def due(self) -> datetime:
+        """When its successor is to be made."""
+        return self.made + (self.end - self.made) * RENEW
+
+
+def read(secret: Object, host: str) -> list[Shared]:
+    """What the Secret has for this name, the newest first."""
+    data = secret.get("data") or {}
+    found = []
+    for certificate, key in _KEYS:
+        with suppress(CertificateError, ValueError):
+            pair = ServingCertificate(
+                b64decode(data.get(certificate) or ""), b64decode(data.get(key) or "")
+            )
+            server_context(pair, client_ca="")
+            if not x509.lacking(pair, host, ()):
+                begin, end = x509.lifetime(pair)
+                found.append(Shared(pair, begin + CLOCK_SKEW, end))
+    return found
+
+
+def is_due(known: Sequence[Shared], now: datetime) -> bool:
+    """Whether another one is to be made now."""
+    return not known or now >= known[0].due()
+
+
+def written(fresh: ServingCertificate, known: Sequence[Shared], now: datetime) -> Object:
+    """The Secret's data with a new certificate. One that has ended is kept no longer."""
+    kept = [fresh, *(it.pair for it in known if it.end > now)]
+    data: Object = {}
+    for place, (certificate, key) in enumerate(_KEYS):
+        pair = kept[place] if place < len(kept) else None
+        data[certificate] = b64encode(pair.certificate).decode() if pair else None
+        data[key] = b64encode(pair.key).decode() if pair else None
+    return data
+
+
+def authority(known: Sequence[Shared]) -> bytes:
+    """What is to be trusted."""
+    return b"".join(it.pair.certificate for it in known)
+
+
+def shown(known: Sequence[Shared], trusted: bytes, now: datetime) -> ServingCertificate | None:
+    """The one to show; None where there is none. ``trusted``: what home's API server was told."""
+    if not known:
+        return None
+    newest, *before = known
+    ready = now >= newest.made + SETTLED and newest.pair.certificate in trusted
+    old = next((it for it in before if it.end > now), None)
+    return newest.pair if ready or old is None else old.pair
+
+
+def next_look(known: Sequence[Shared], now: datetime) -> float:
+    """Seconds until any of this is another."""
+    if not known:
+        return 0.0
+    moments = [known[0].due(), known[0].made + SETTLED, *(it.end for it in known)]
+    return min(((it - now).total_seconds() for it in moments if it > now), default=0.0)

@@ -1,0 +1,1 @@
+"""`bridge prune`: leftovers of bridges in a remote, listed and removed."""

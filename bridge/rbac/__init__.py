@@ -1,0 +1,1 @@
+"""The permissions of the bridge: one table, the RBAC objects, and their verification."""

@@ -1,0 +1,1 @@
+"""Connections from home to pods in the remote."""

@@ -1,0 +1,1 @@
+"""Connections from pods in the remote to home, through the relay agent."""

@@ -1,0 +1,194 @@
+"""The claim of a home on one virtual node's objects in the remote: pure functions.
+
+The election (`bridge.election.elector`) makes one bridge write, but its Lease is an object of home.
+Two clusters with the identity of one home (a home that was restored from a backup, or cloned) have
+two such Leases, and each elects a bridge that takes the other's pods for orphans. The claim is a
+Lease in the remote, which both reach:
+
+- Each acquisition of the claim has an id of its own, and each renewal the next sequence number.
+  Both are recorded at home, on the Lease of the election, *before* they are written in the remote.
+- So home's record is never behind the claim, unless home was restored or cloned since: then the
+  claim has an id that home does not know, or a number that home has not reached. `objection` says
+  so.
+- A claim that is behind home's record is no reason to stop: the remote was restored, or the last
+  renewal was not sent.
+- An objection stands whether or not the other bridge still runs. Only a person overrules it, by the
+  id of the claim that is to be taken (``--take-over-claim``), which is another one afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+
+from bridge.election.election_record import ANNOTATION_HOLDER, Candidate, object_name
+from sync.kube.resources import LEASES
+from translators.identity import DOMAIN, Identity, owner_labels
+from translators.objects import Object, metadata, uid_of
+
+#: On home's Lease of the election: the record, as ``SEQUENCE ID…``, the newest id first.
+ANNOTATION_RECORD = f"{DOMAIN}/remote-claim"
+#: On the claim: ``SEQUENCE ID``. It stays when the claim is released.
+ANNOTATION_CLAIM = f"{DOMAIN}/claim"
+#: Ids that home remembers. One is enough for a takeover; with the older ones a remote that was
+#: restored from a backup is known again.
+REMEMBERED = 8
+
+#: No Lease of an election begins so (`bridge.election.election_record.lease_name`), where the remote is a home
+#: too.
+_PREFIX = "cluster-bridge."
+#: What `new_id` makes.
+_ID = re.compile(r"[0-9a-f]{16}")
+#: Characters of a holder or a time that are shown.
+_SHOWN = 200
+
+
+def lease_name(identity: Identity) -> str:
+    """The name of the claim's Lease in the remote."""
+    name = f"{_PREFIX}{identity.home_id}.{identity.node}"
+    return object_name(name, whole=name)
+
+
+def new_id() -> str:
+    """The id of one acquisition: short enough for a command line, and never used before."""
+    return uuid.uuid4().hex[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What home knows of the claim."""
+
+    sequence: int = 0
+    ids: tuple[str, ...] = ()
+    """The newest first; empty where home may succeed nobody."""
+
+    def __str__(self) -> str:
+        return " ".join((str(self.sequence), *self.ids))
+
+    def after(self, claim: Claim | None, new: str) -> Record:
+        """The record of an acquisition of ``claim`` under a new id."""
+        known = (claim.id,) if claim is not None else ()
+        ids = dict.fromkeys((new, *known, *self.ids))
+        sequence = max(self.sequence, claim.sequence if claim is not None else 0) + 1
+        return Record(sequence, tuple(ids)[:REMEMBERED])
+
+    def following(self) -> Record:
+        """The record of the next renewal."""
+        return Record(self.sequence + 1, self.ids)
+
+    def refused(self) -> Record:
+        """The record of a home that was refused: it succeeds nobody, until a person decides."""
+        return Record(self.sequence)
+
+
+def read_record(text: str | None) -> Record:
+    """What the annotation says; an empty record where it is missing or cannot be read."""
+    sequence, *ids = (text or "").split() or [""]
+    if not (sequence.isascii() and sequence.isdecimal()):
+        return Record()
+    return Record(int(sequence), tuple(ids))
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What the claim's Lease says."""
+
+    uid: str
+    version: str
+    id: str
+    """Of its last acquisition. Of a Lease that names none, its UID, which no home knows."""
+    sequence: int
+    holder: str
+    """The candidate that holds it (`bridge.election.election_record.Candidate`); "" after a clean stop."""
+    who: str
+    """The last holder, for people."""
+    renewed: str
+
+
+def read(lease: Object) -> Claim:
+    """What it says, whatever somebody has written there."""
+    spec, meta = lease.get("spec") or {}, metadata(lease)
+    annotations = meta.get("annotations") or {}
+    known = read_record(str(annotations.get(ANNOTATION_CLAIM) or ""))
+    holder = str(spec.get("holderIdentity") or "")
+    who = str(annotations.get(ANNOTATION_HOLDER) or "") or holder.partition("_")[0]
+    return Claim(
+        uid=uid_of(lease),
+        version=str(meta.get("resourceVersion") or ""),
+        id=known.ids[0] if known.ids and _ID.fullmatch(known.ids[0]) else uid_of(lease),
+        sequence=known.sequence,
+        holder=holder,
+        who=_printable(who) or "an unknown bridge",
+        renewed=_printable(str(spec.get("renewTime") or "")) or "an unknown time",
+    )
+
+
+def _printable(text: str) -> str:
+    return "".join(letter for letter in text if letter.isprintable())[:_SHOWN]
+
+
+def objection(claim: Claim, record: Record, *, take_over: str = "") -> str:
+    """Why a home with this record must not take the claim or go on with it; "" where it may."""
+    if take_over and take_over == claim.id:
+        return ""
+    if claim.id not in record.ids:
+        return "this home has no record of the bridge that holds it"
+    if claim.sequence > record.sequence:
+        return "it was renewed after the state that this home is in"
+    return ""
+
+
+def advice(claim: Claim, identity: Identity) -> str:
+    """What may have happened, and what to do, for the person whose bridge is refused."""
+    labels = ",".join(f"{name}={value}" for name, value in owner_labels(identity).items())
+    return (
+        f"another bridge serves node {identity.node}, or did so last: {claim.who}, at "
+        f"{claim.renewed}. This happens where home was restored from a backup or cloned, or its "
+        "record was deleted. Nothing more is written. To keep the other bridge, do not join here. "
+        f"To take over on purpose, stop it and join with --take-over-claim {claim.id}: pods in the "
+        f"remote that this home does not know are then deleted (`kubectl get pods -A -l {labels}` "
+        "lists all of them there)"
+    )
+
+
+def written(
+    before: Claim | None,
+    identity: Identity,
+    candidate: Candidate,
+    record: Record,
+    *,
+    renewed: str,
+    seconds: int,
+) -> Object:
+    """The patch, or without a Lease the object, that acquires or renews the claim. With its UID and
+    version, it meets no other state."""
+    spec: Object = {
+        "holderIdentity": candidate.identity,
+        "leaseDurationSeconds": seconds,
+        "renewTime": renewed,
+    }
+    marks = {ANNOTATION_CLAIM: f"{record.sequence} {record.ids[0]}"}
+    if before is None or (before.id, before.holder) != (record.ids[0], candidate.identity):
+        spec["acquireTime"] = renewed
+        marks[ANNOTATION_HOLDER] = candidate.who
+    meta: Object = {"annotations": marks}
+    if before is not None:
+        return {"metadata": {**meta, **condition(before)}, "spec": spec}
+    meta |= {"name": lease_name(identity), "labels": owner_labels(identity)}
+    return {
+        "apiVersion": LEASES.api_version,
+        "kind": LEASES.kind,
+        "metadata": meta,
+        "spec": spec,
+    }
+
+
+def released(before: Claim) -> Object:
+    """The patch after which nobody holds the claim. Its id stays, and with it every objection."""
+    return {"metadata": condition(before), "spec": {"holderIdentity": None}}
+
+
+def condition(claim: Claim) -> Object:
+    """The metadata by which a patch meets this state of the claim alone."""
+    return {"uid": claim.uid, "resourceVersion": claim.version}

@@ -1,0 +1,219 @@
+"""``/bridge/v1/status``: what the running bridge knows of its node and of itself, as JSON.
+
+It is put together when somebody asks, from what the parts have anyhow, and remembered for
+`REMEMBERED` seconds, so that many who look cost what one does. Nothing is asked of a cluster but
+its version, once in `VERSION_SECONDS` while somebody looks and the cluster answers. Nothing of a
+credential is in it: of an address only scheme, host, port and path are told.
+
+A bridge that stands by answers too, of itself; of the node it then knows nothing. Guarded as
+``/metrics``. docs/status.md has the fields.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import orjson
+from aiohttp import web
+
+from bridge.base.version import version
+from bridge.election.elector import Election
+from bridge.kubelet.routing import Call, Route
+from bridge.net.active_streams import ActiveStreams
+from bridge.net.single_flight import Remembered
+from bridge.observability.recent_errors import Recent
+from bridge.status import node_view
+from sync.cache.informer import Informer
+from sync.engine.engine import Engine
+from sync.kube.client import KubeClient
+from sync.kube.errors import KubeError
+from sync.runtime.workqueue import WorkQueue
+from translators.objects import Object
+
+#: Where it is served; the page is at the folder before it.
+PATH = "/bridge/v1/status"
+#: Seconds for which an answer is given again.
+REMEMBERED = 1.0
+#: Seconds for which a cluster's version is believed, and for the question.
+VERSION_SECONDS, VERSION_TIMEOUT = 60.0, 1.0
+#: Pods that are counted before other tasks get a turn: about 2 ms of work.
+BATCH = 100
+#: Characters of an error that are told.
+LENGTH = 500
+
+
+class OwnStatus:
+    """Tells what `show` names. Call `close` at the end."""
+
+    def __init__(
+        self,
+        node_name: str,
+        *,
+        home: KubeClient,
+        remote: KubeClient,
+        election: Election,
+        streams: Callable[[], ActiveStreams],
+        recent: Recent,
+    ) -> None:
+        self._node_name = node_name
+        self._clients = (home, remote)
+        self._election = election
+        self._streams = streams
+        self._recent = recent
+        self._engine: Engine | None = None
+        self._node: Informer | None = None
+        self._since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._started = time.monotonic()
+        self._answers: Remembered[str, Object] = Remembered(lambda _: REMEMBERED)
+        self._versions: Remembered[str, str] = Remembered(lambda _: VERSION_SECONDS)
+        # The last that is known, for when a cluster is away.
+        self._known: dict[str, str] = {}
+
+    @property
+    def routes(self) -> list[Route]:
+        """What the kubelet API is to serve."""
+        get = frozenset({"GET"})
+        return [
+            Route(PATH, get, self._serve, of_itself=True),
+            Route("/bridge", get, self._page, of_itself=True),
+        ]
+
+    def show(self, engine: Engine, node: Informer | None) -> None:
+        """Tells what these know from now on. ``node`` has the Node, where there is one yet."""
+        self._engine, self._node = engine, node
+
+    async def close(self) -> None:
+        """Ends the questions that are under way."""
+        await self._answers.close()
+        await self._versions.close()
+
+    async def status(self) -> Object:
+        """The node, with the bridge as its field ``bridge``."""
+        return await self._answers.get("status", self._told)
+
+    async def _serve(self, _: Call) -> web.StreamResponse:
+        return web.Response(
+            body=orjson.dumps(await self.status()),
+            content_type="application/json",
+            headers={"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"},
+        )
+
+    async def _page(self, call: Call) -> web.StreamResponse:
+        # Elements and their parser, which most bridges are never asked for.
+        from bridge.status import html_page
+
+        if not call.request.path.endswith("/"):
+            return html_page.elsewhere()
+        return html_page.answer(await self.status())
+
+    # -- what is told ----------------------------------------------------------------------
+
+    async def _told(self) -> Object:
+        return {**await self._of_node(), "bridge": await self._of_bridge()}
+
+    async def _of_node(self) -> Object:
+        nodes = [] if self._node is None else list(self._node.store)
+        if self._engine is None or not nodes:
+            return {"name": self._node_name, "ready": None}
+        pods = node_view.Pods()
+        for count, pod in enumerate(list(self._engine.home_pods.store), start=1):
+            pods.add(pod)
+            if count % BATCH == 0:
+                await asyncio.sleep(0)
+        return node_view.node(nodes[0], pods)
+
+    async def _of_bridge(self) -> Object:
+        engine = self._engine
+        queues = [] if engine is None else [_queue(it.name, it.queue) for it in engine.controllers]
+        informers = [] if engine is None else engine.watches
+        watches = [*informers, *([self._node] if self._node is not None else [])]
+        failing = {it.client.side: str(it.error) for it in watches if it.error is not None}
+        versions = await asyncio.gather(
+            *(self._version(it, away=it.side in failing) for it in self._clients)
+        )
+        return {
+            "version": version(),
+            "role": "leader" if self._election.leads else "standby",
+            "standby": self._election.standby,
+            "started": self._since,
+            "uptimeSeconds": round(time.monotonic() - self._started),
+            "lagSeconds": max((it["oldestSeconds"] for it in queues), default=0.0),
+            "clusters": {
+                client.side: {
+                    "server": address(client.access.server),
+                    "version": its,
+                    "watched": client.side not in failing,
+                    "error": failing.get(client.side, "")[:LENGTH],
+                }
+                for client, its in zip(self._clients, versions, strict=True)
+            },
+            "queues": queues,
+            "watches": _watches(watches),
+            "streams": dict(self._streams().counts),
+            "errors": self._recent.told(),
+        }
+
+    async def _version(self, client: KubeClient, *, away: bool) -> str:
+        """The cluster's version, the last one known where it does not answer; "" for none."""
+
+        async def ask() -> str:
+            answer = await client.request("GET", "/version", timeout=VERSION_TIMEOUT, patient=False)
+            return str(answer.get("gitVersion") or "")
+
+        if not away:
+            with contextlib.suppress(KubeError):  # The watches tell what is the matter.
+                self._known[client.side] = await self._versions.get(client.side, ask)
+        return self._known.get(client.side, "")
+
+
+def _queue(name: str, queue: WorkQueue[Any]) -> Object:
+    return {
+        "name": name,
+        "depth": len(queue),
+        "working": len(queue.working),
+        "later": queue.later,
+        "failing": queue.failing,
+        "retries": queue.retries,
+        "oldestSeconds": round(queue.oldest, 3),
+    }
+
+
+def _watches(informers: Iterable[Informer]) -> list[Object]:
+    """By cluster and kind; of several of a kind, such as one for each namespace, the sums, and the
+    one that has been silent for longest."""
+    now = asyncio.get_running_loop().time()
+    found: dict[tuple[str, str], Object] = {}
+    for informer in informers:
+        side, kind = informer.client.side, str(informer.resource)
+        told = found.setdefault(
+            (side, kind),
+            {
+                "cluster": side,
+                "resource": kind,
+                "watches": 0,
+                "objects": 0,
+                "failing": 0,
+                "silentSeconds": None,
+                "error": "",
+            },
+        )
+        told["watches"] += 1
+        told["objects"] += len(informer.store)
+        if informer.heard is not None:
+            told["silentSeconds"] = max(told["silentSeconds"] or 0, round(now - informer.heard))
+        if informer.error is not None:
+            told["failing"] += 1
+            told["error"] = str(informer.error)[:LENGTH]
+    return list(found.values())
+
+
+def address(server: str) -> str:
+    """The URL without what could be a credential."""
+    parts = urlsplit(server)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

@@ -1,0 +1,1 @@
+"""Lists, watches and stores: a local copy of the objects of one resource."""

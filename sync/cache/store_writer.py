@@ -1,0 +1,125 @@
+"""Puts what an API server says of one kind into a store, and tells of each change.
+
+- The newer of two states of an object stays, whatever the order in which they come.
+- What is kept of an object shares its parts with what was kept before (`sync.cache.interning`).
+- Handlers are called in the order in which they were added, once for each change, when the store
+  has it.
+- An object that ``slim``, an indexer or a handler stumbles over is logged by its name and counted;
+  what these make of it is lost until it changes, and nothing else is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from sync.base import exception_summary
+from sync.base.resource_version import newer, version_of
+from sync.cache.interning import Pool, itself, keep_old, pool_pod
+from sync.cache.store import Key, Store, key_of
+from sync.kube.client import KubeClient
+from sync.kube.resources import Resource
+from sync.runtime.log_fields import about
+from translators.objects import Object, metadata, uid_of
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Object | None, Object | None], None]
+
+
+class Keeper:
+    """Writes ``store``, and is the only one that does while an informer runs.
+
+    ``slim`` and ``pool``: see `sync.cache.informer.Informer`.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        resource: Resource,
+        store: Store,
+        *,
+        slim: Callable[[Object], Object] | None = None,
+        pool: Pool | None = None,
+    ) -> None:
+        self._client = client
+        self._resource = resource
+        self._store = store
+        self._slim = slim or _without_managed_fields
+        self._pool = pool
+        self._handlers: list[Handler] = []
+
+    def on_change(self, handler: Handler) -> None:
+        """Calls ``handler(old, new)`` for each change from now on."""
+        self._handlers.append(handler)
+
+    def put(self, obj: Object, *, back_too: bool = False) -> None:
+        """Takes a state of an object, which is the keeper's from now on; ``back_too``: also one
+        that is older than what is known."""
+        key = key_of(obj)
+        old = self._store.get(key)
+        if old is not None:
+            version, known = version_of(obj), version_of(old)
+            same = uid_of(old) == uid_of(obj)
+            if (same and version == known) or not (back_too or newer(version, known)):
+                return
+            if not same:
+                # One object took the name of another, and the deletion was not seen: tell both.
+                self.remove(key, old)
+                old = None
+        try:
+            obj = self._kept(obj, old)
+            self._store.put(obj)
+        except Exception as error:  # noqa: BLE001  # one object must not end the watch of all
+            self._defect(key, error)
+        else:
+            self._tell(old, obj)
+
+    def end(self, obj: Object, known: Object) -> None:
+        """Removes an object; ``obj`` is its last state."""
+        key = key_of(obj)
+        try:
+            last = self._kept(obj, known)
+        except Exception as error:  # noqa: BLE001  # one object must not end the watch of all
+            self._defect(key, error)
+            last = known
+        self.remove(key, last)
+
+    def remove(self, key: Key, last: Object) -> None:
+        """Removes an object, and tells ``last`` as its last state."""
+        self._store.remove(key)
+        self._tell(last, None)
+
+    def _kept(self, obj: Object, old: Object | None) -> Object:
+        """What is kept of an object that has just come, and is nobody else's."""
+        obj = self._slim(obj)
+        if old is not None:
+            keep_old(obj, old, self._pool or itself)
+        elif self._pool is not None:
+            pool_pod(obj, self._pool)
+        return obj
+
+    def _tell(self, old: Object | None, new: Object | None) -> None:
+        for handler in self._handlers:
+            try:
+                handler(old, new)
+            except Exception as error:  # noqa: BLE001  # others need theirs
+                self._defect(key_of(new or old or {}), error)
+
+    def _defect(self, key: Key, error: Exception) -> None:
+        side, kind = self._client.side, self._resource.kind
+        self._client.measures.defects[str(self._resource)] += 1
+        log.error(
+            "%s: %s %s: a defect in the bridge; please report it: %s",
+            side,
+            self._resource,
+            key,
+            exception_summary.trace(error),
+            extra=about(kind, key.name, namespace=key.namespace, cluster=side),
+        )
+
+
+def _without_managed_fields(obj: Object) -> Object:
+    """The object without what is often a third of its size and read by nobody here."""
+    metadata(obj).pop("managedFields", None)
+    return obj

@@ -1,0 +1,1 @@
+"""What the remote offers now, aggregated from its nodes, pods and ResourceQuotas."""

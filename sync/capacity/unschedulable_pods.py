@@ -1,0 +1,72 @@
+"""Whether pods wait for a node of the remote, so that others may better go elsewhere.
+
+It begins when a pod has waited for `GRACE` seconds (one that waits already when we start has), and
+ends `LINGER` seconds after the last such pod was placed or went: one that was given up is followed
+by its replacement, which must not come straight back. Each change of a pod costs one look at that
+pod, and nothing is asked on a timer alone: `look` tells when its answer may change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from sync.base.callbacks import Callbacks
+from sync.cache.informer import Informer
+from sync.cache.store import Key, key_of
+from translators import identity as naming
+from translators.identity import Identity
+from translators.objects import Object
+from translators.pods import unschedulable
+
+#: Seconds that a scheduler may need to make room (preemption), which is no shortage.
+GRACE = 5.0
+#: Seconds in which a controller and home's scheduler have surely dealt with a pod that was given up
+#: (the first back-off of a Job is 10, of a DaemonSet 1).
+LINGER = 30.0
+
+
+class Unplaced:
+    """Follows the remote pods of one virtual node."""
+
+    def __init__(self, remote_pods: Informer, identity: Identity) -> None:
+        self._identity = identity
+        self._remote_pods = remote_pods
+        # The loop's time since when each waits, the longest first.
+        self._since: dict[Key, float] = {}
+        self._lingers_until = 0.0
+        self._handlers: Callbacks[[]] = Callbacks("unschedulable pods")
+        remote_pods.on_change(self._changed)
+
+    def on_change(self, handler: Callable[[], None]) -> None:
+        """Calls ``handler`` when the first pod begins to wait and when none waits any more."""
+        self._handlers.add(handler)
+
+    def look(self) -> tuple[bool, float | None]:
+        """Whether it is so now; and in how many seconds that may change, None where only another
+        change of a pod can."""
+        now = asyncio.get_running_loop().time()
+        oldest = next(iter(self._since.values()), None)
+        if oldest is not None and now - oldest >= GRACE:
+            return True, None
+        waits = [self._lingers_until - now] if now < self._lingers_until else []
+        if oldest is not None:
+            waits.append(GRACE - (now - oldest))
+        return now < self._lingers_until, min(waits, default=None)
+
+    def _changed(self, old: Object | None, new: Object | None) -> None:
+        key = key_of(new or old or {})
+        waits = new is not None and unschedulable.waits(new)
+        pod = new or old or {}
+        own = naming.is_nodes_own(pod, self._identity) and naming.is_in_place(pod, self._identity)
+        if waits == (key in self._since) or not own:
+            return
+        now = asyncio.get_running_loop().time()
+        if waits:
+            # What the first full list shows has waited since before we started.
+            known = self._remote_pods.synced.is_set()
+            self._since[key] = now if known else now - GRACE
+        elif now - self._since.pop(key) >= GRACE:
+            self._lingers_until = now + LINGER
+        if len(self._since) == int(waits):
+            self._handlers()

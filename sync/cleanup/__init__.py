@@ -1,0 +1,1 @@
+"""Finding and deleting what the bridge created in the remote."""

@@ -1,0 +1,154 @@
+"""Remote namespaces that are empty again go, if we made them.
+
+A namespace is looked at ``linger`` seconds after the last home pod of this node in it went, then
+when the last object of ours in it goes, and at start. Nothing of this home (of any virtual node)
+may be in the caches. Then, in this order: the node withdraws its claim (`sync.namespaces.mapping`), no
+other virtual node may claim the namespace, and no object may be in it, of whatever resource the
+remote serves (`cleanup.contents`; what cannot be listed counts as something). The deletion has the
+UID and the resource version that the namespace had without our claim: a claim that came meanwhile
+makes it fail. What is kept is looked at again after its next pod, or at the next start.
+
+A foreign namespace, also one that was handed over, is never removed. A pod that comes while the
+namespace is going waits (`Namespaces.ensure`) and is made when the namespace's end is seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from sync.cache.informer import Informer
+from sync.cleanup import inventory
+from sync.kube.client import KubeClient
+from sync.namespaces.mapping import Namespaces
+from sync.runtime.controller import Controller
+from sync.runtime.log_fields import about_object
+from translators import identity as naming
+from translators.identity import Identity
+from translators.objects import HomeNamespace, Object, is_deleting, metadata, name_of, namespace_of
+from translators.pods import service_accounts
+from translators.relay import reverse
+
+log = logging.getLogger(__name__)
+changes = logging.getLogger("cluster-bridge.changes")
+
+#: Looks at once: each asks for some sixty lists.
+WORKERS = 1
+
+
+class Unused:
+    """``owned`` are the informers of all kinds that this home has in the remote but namespaces."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        identity: Identity,
+        namespaces: Namespaces,
+        home_pods: Informer,
+        owned: Iterable[Informer],
+        linger: float,
+    ) -> None:
+        self._client = client
+        self._identity = identity
+        self._namespaces = namespaces
+        self._home_pods = home_pods
+        self._owned = list(owned)
+        self._linger = linger
+        # When the last pod of each was seen to go, in the loop's time.
+        self._since: dict[HomeNamespace, float] = {}
+        self.controller: Controller[HomeNamespace] = Controller(
+            "namespaces", self._reconcile, workers=WORKERS, kind="Namespace"
+        )
+
+    # -- what changed ----------------------------------------------------------------------
+
+    def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
+        """A home pod went, perhaps the last of its namespace."""
+        if old is not None and new is None:
+            self._since.pop(HomeNamespace(namespace_of(old)), None)
+            self._went(HomeNamespace(namespace_of(old)))
+
+    def owned_changed(self, old: Object | None, new: Object | None) -> None:
+        """An object of ours in the remote went, perhaps the last one."""
+        if old is None or new is not None:
+            return
+        origin = naming.origin(old) or service_accounts.pod_of(old)
+        home = origin.namespace if origin is not None else reverse.home_of(old)
+        if home is not None:
+            self._went(home)
+
+    def namespace_changed(self, old: Object | None, new: Object | None) -> None:
+        """A namespace of ours is seen for the first time: nobody may need it."""
+        home = naming.home_namespace(new) if old is None and new is not None else None
+        if home is not None:
+            self._went(home)
+
+    def _went(self, namespace: HomeNamespace) -> None:
+        if not (self.controller.queue.is_held or self._is_wanted(namespace)):
+            now = asyncio.get_running_loop().time()
+            left = self._since.setdefault(namespace, now) + self._linger - now
+            self.controller.queue.add_after(namespace, max(left, 0))
+
+    def _is_wanted(self, namespace: HomeNamespace) -> bool:
+        return self._home_pods.store.has("namespace", namespace)
+
+    # -- reconcile -------------------------------------------------------------------------
+
+    async def _reconcile(self, namespace: HomeNamespace) -> None:
+        since = self._since.get(namespace)
+        if since is None or self._is_wanted(namespace):
+            self._since.pop(namespace, None)
+            return  # It comes again after the last pod.
+        left = since + self._linger - asyncio.get_running_loop().time()
+        if left > 0:
+            self.controller.queue.add_after(namespace, left)
+            return
+        known = self._namespaces.known(namespace)
+        if known is None or not self._may_go(known):
+            self._since.pop(namespace, None)
+            return
+        if self._holds_ours(name_of(known)):
+            return  # Its end brings the key back.
+        await self._remove_empty(namespace, known, since)
+
+    async def _remove_empty(self, namespace: HomeNamespace, known: Object, since: float) -> None:
+        """Deletes the namespace unless somebody uses it, with the claims of other virtual nodes
+        and all that the decision rests on read after our own claim is withdrawn."""
+
+        def is_unused() -> bool:
+            wanted = self._since.get(namespace) != since or self._is_wanted(namespace)
+            return not wanted and not self._holds_ours(name_of(known))
+
+        released = await self._namespaces.release(known, unused=is_unused)
+        if released is None:
+            return  # Something came meanwhile, or it is gone; an end of either brings the key back.
+        kept = await self._reason_to_keep(released)
+        if not is_unused():
+            return
+        if kept:
+            log.debug("namespace %s is kept in the remote: %s", name_of(known), kept)
+        else:
+            await self._namespaces.remove(released)
+            fields = about_object("Namespace", known, cluster="remote")
+            changes.info(
+                "namespace %s: empty, removed from the remote", name_of(known), extra=fields
+            )
+        self._since.pop(namespace, None)
+
+    async def _reason_to_keep(self, remote: Object) -> str:
+        if not self._may_go(remote):
+            return "it is not this home's to delete"
+        if users := naming.claimants(remote):
+            return f"virtual node(s) {', '.join(sorted(users))} use it"
+        return await inventory.contents(self._client, name_of(remote))
+
+    def _may_go(self, remote: Object) -> bool:
+        handed_over = naming.ANNOTATION_ACCEPTS in (metadata(remote).get("annotations") or {})
+        return (
+            naming.is_owned(remote, self._identity) and not handed_over and not is_deleting(remote)
+        )
+
+    def _holds_ours(self, name: str) -> bool:
+        return any(namespace_of(obj) == name for it in self._owned for obj in it.store)

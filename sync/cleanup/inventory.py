@@ -1,0 +1,377 @@
+"""What is ours in the remote, and its removal when the virtual node leaves.
+
+`inventory` and `belongings` only read. `remove_…` deletes what they name, each by its UID, pods
+first and with their own grace, so that what they use outlives them; each can be done again after
+it failed. A namespace that we made is deleted only if it contains no unmanaged object: every
+resource that the remote serves in any version is listed (`sync.kube.discovery`). A resource that cannot
+be listed, and a group version whose discovery fails, count as "something is there".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from sync.kube import discovery
+from sync.kube.client import KubeClient
+from sync.kube.discovery import Served
+from sync.kube.errors import ApiError, Conflict, KubeError, NotFound, Replaced, Unreachable
+from sync.kube.resources import NAMESPACES, PODS, SERVICES, Resource
+from sync.mirror.copies import RESOURCES, MirrorKey, copies_selector, reference_keys
+from translators import identity as naming
+from translators.identity import Identity
+from translators.objects import Object, is_deleting, metadata, name_of, namespace_of, uid_of
+from translators.pods import service_accounts
+from translators.relay import reverse
+
+#: Resources whose objects the cluster itself makes for other objects of a namespace, as
+#: (group, plural): another group can have a resource of the same name, which holds user data.
+_DERIVED = frozenset(
+    {
+        ("", "endpoints"),
+        ("", "events"),
+        ("discovery.k8s.io", "endpointslices"),
+        ("events.k8s.io", "events"),
+    }
+)
+#: Groups that store nothing: their lists are computed from the pods that are there.
+_COMPUTED = frozenset({"metrics.k8s.io"})
+#: Objects that the cluster makes in every namespace: (group, plural, name).
+_AUTOMATIC = frozenset({("", "configmaps", "kube-root-ca.crt"), ("", "serviceaccounts", "default")})
+#: Seconds between looks at pods that are still ending.
+POLL = 0.5
+#: Questions about one namespace's contents, and deletions, that are asked at once.
+AT_ONCE = 16
+#: Attempts to delete a namespace that changes while it is looked at.
+ATTEMPTS = 3
+#: What API servers call us in ``metadata.managedFields``, from our user agent.
+_MANAGER = "cluster-bridge"
+
+
+@dataclass(slots=True)
+class Inventory:
+    """What is ours in the remote, for one virtual node."""
+
+    pods: list[Object] = field(default_factory=list)
+    copies: list[tuple[Resource, Object]] = field(default_factory=list)
+    namespaces: list[Object] = field(default_factory=list)
+    shared: list[Shared] = field(default_factory=list)
+    """Copies that this virtual node made, and that stay since another one uses them."""
+
+    def __bool__(self) -> bool:
+        return bool(self.pods or self.copies or self.namespaces)
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A copy that pods of another virtual node of the same home use."""
+
+    resource: Resource
+    copy: Object
+    user: str
+    """That virtual node, as a label's value."""
+
+
+class Users:
+    """Which copies the pods of a home's other virtual nodes use, as far as the remote tells."""
+
+    def __init__(self, pods: Iterable[Object]) -> None:
+        self._of_copies: dict[MirrorKey, str] = {}
+        self._of_namespaces: dict[str, str] = {}
+        for pod in pods:
+            origin = naming.origin(pod)
+            if origin is not None:
+                self._of_namespaces[origin.namespace] = _node_label(pod)
+                for key in reference_keys(pod, origin.namespace):
+                    self._of_copies[key] = _node_label(pod)
+
+    def of(self, resource: Resource, copy: Object) -> str:
+        """The virtual node whose pods use the copy, or the Services of whose namespace it belongs
+        to; "" where there is none."""
+        origin = naming.origin(copy)
+        if origin is None:
+            return ""
+        if resource is SERVICES:
+            return self._of_namespaces.get(origin.namespace, "")
+        return self._of_copies.get(MirrorKey(resource, origin.namespace, origin.name), "")
+
+
+async def inventory(
+    remote: KubeClient, identity: Identity, *, others: Collection[str] | None = ()
+) -> Inventory:
+    """All objects with this home's and this node's labels. ``others`` are the labels of the home's
+    other virtual nodes that stand for this remote; None where that is not known: then all of which
+    there are objects are taken for such.
+
+    Copies that a pod of another virtual node of this home uses are that node's by now, and so are
+    the Services of its namespace. What another one made that is no more, neither as a Node nor by
+    its pods, is this node's: it was left because this node used it. A namespace is one of each
+    virtual node that made or claims it.
+    """
+    found = Inventory()
+    foreign: list[Object] = []
+    for pod in (await remote.list(PODS, labels=identity.owned_by_home)).items:
+        (found.pods if naming.is_nodes_own(pod, identity) else foreign).append(pod)
+    alive = {*(others or ()), *map(_node_label, foreign)}
+
+    def is_left(obj: Object) -> bool:
+        node = _node_label(obj)
+        return node == identity.node_label or (others is not None and node not in alive)
+
+    users = Users(foreign)
+    for resource in RESOURCES:
+        labels = copies_selector(resource, identity.owned_by_home)
+        for copy in filter(is_left, (await remote.list(resource, labels=labels)).items):
+            if user := users.of(resource, copy):
+                found.shared.append(Shared(resource, copy, user))
+            else:
+                found.copies.append((resource, copy))
+    namespaces = (await remote.list(NAMESPACES, labels=identity.owned_by_home)).items
+    found.namespaces = [
+        it for it in namespaces if is_left(it) or identity.node_label in naming.claimants(it)
+    ]
+    return found
+
+
+@dataclass(slots=True)
+class Belongings(Inventory):
+    """What one virtual node of one home has in the remote, as far as the remote tells."""
+
+    home: str = ""
+    """The home's identity."""
+    node: str = ""
+    """The virtual node's name, as a label's value."""
+    last_written: str = ""
+    """When a bridge last wrote one of these objects, in RFC 3339."""
+
+    def _note(self, obj: Object) -> None:
+        self.last_written = max(self.last_written, _last_written(obj))
+
+
+async def belongings(remote: KubeClient, home: str = "", node: str = "") -> list[Belongings]:
+    """What bridges have in the remote, of every home and node or of those that are named.
+
+    Only objects with the annotations of ours count beside the labels: labels are copied by people
+    and by controllers. With ``node``, copies that pods of the home's other virtual nodes use are
+    `Inventory.shared`.
+    """
+    whole = f"{naming.LABEL_HOME}={home}" if home else naming.LABEL_HOME
+    labels = f"{whole},{naming.LABEL_NODE}={node}" if node else whole
+    users = Users(await _pods_of_others(remote, whole, node) if node else ())
+    found: dict[tuple[str, str], Belongings] = {}
+
+    def of(obj: Object) -> Belongings:
+        home_label = str((metadata(obj).get("labels") or {}).get(naming.LABEL_HOME) or "")
+        whose = home_label, node or _node_label(obj)
+        owner = found.setdefault(whose, Belongings(home=whose[0], node=whose[1]))
+        owner._note(obj)
+        return owner
+
+    for pod in (await remote.list(PODS, labels=labels)).items:
+        if naming.origin(pod) is not None or reverse.home_of(pod) is not None:
+            of(pod).pods.append(pod)
+    for resource in RESOURCES:
+        for copy in (await remote.list(resource, labels=copies_selector(resource, labels))).items:
+            if not _is_a_bridges(copy):
+                continue
+            if user := users.of(resource, copy):
+                of(copy).shared.append(Shared(resource, copy, user))
+            else:
+                of(copy).copies.append((resource, copy))
+    for namespace in (await remote.list(NAMESPACES, labels=whole)).items:
+        is_its = not node or _node_label(namespace) == node or node in naming.claimants(namespace)
+        if is_its and naming.home_namespace(namespace) is not None:
+            of(namespace).namespaces.append(namespace)
+    return [found[whose] for whose in sorted(found)]
+
+
+async def _pods_of_others(remote: KubeClient, labels: str, node: str) -> list[Object]:
+    of_others = f"{labels},{naming.LABEL_NODE}!={node}"
+    return (await remote.list(PODS, labels=of_others)).items
+
+
+def _is_a_bridges(copy: Object) -> bool:
+    """Whether it has annotations of a bridge's."""
+    known = (naming.origin(copy), service_accounts.pod_of(copy), reverse.home_of(copy))
+    return any(it is not None for it in known)
+
+
+def _node_label(obj: Object) -> str:
+    return str((metadata(obj).get("labels") or {}).get(naming.LABEL_NODE) or "")
+
+
+def _last_written(obj: Object) -> str:
+    """When a bridge last wrote the object, as far as it tells."""
+    meta = metadata(obj)
+    entries = meta.get("managedFields") or ()
+    times = [str(it.get("time") or "") for it in entries if it.get("manager") == _MANAGER]
+    return max([str(meta.get("creationTimestamp") or ""), *times])
+
+
+async def remove_pods(
+    remote: KubeClient, pods: list[Object], *, waiting: Callable[[int], None]
+) -> None:
+    """Deletes the pods and waits until they are gone. ``waiting`` gets the number that is left,
+    each time it changes."""
+    await _delete(remote, ((PODS, pod) for pod in pods))
+    left, told = pods, len(pods) + 1
+    while left:
+        if len(left) != told:
+            told = len(left)
+            waiting(told)
+        still = [pod for pod in left if await _is_there(remote, pod)]
+        if still:
+            await asyncio.sleep(POLL)
+        left = still
+
+
+async def remove_copies(remote: KubeClient, copies: list[tuple[Resource, Object]]) -> None:
+    """Deletes ConfigMaps, Secrets, Services and EndpointSlices of ours."""
+    await _delete(remote, copies)
+
+
+async def hand_over(remote: KubeClient, shared: Iterable[Shared]) -> None:
+    """Makes shared copies objects of the virtual node whose pods use them, which keeps them up to
+    date and removes them when it needs them no more. Raises KubeError."""
+    for it in shared:
+        labels = {naming.LABEL_NODE: it.user}
+        patch: Object = {"metadata": {"uid": uid_of(it.copy), "labels": labels}}
+        with suppress(NotFound, Replaced):  # Gone, or another one of that name.
+            await remote.patch(
+                it.resource, name_of(it.copy), patch, namespace=namespace_of(it.copy)
+            )
+
+
+async def remove_namespaces(
+    remote: KubeClient,
+    namespaces: list[Object],
+    *,
+    has_ended: Callable[[str], bool] = lambda _: False,
+) -> list[tuple[str, str]]:
+    """Deletes the namespaces that hold nothing more and that no virtual node claims but those that
+    ``has_ended`` (a label's value). Returns (name, why it was kept) of the others."""
+    served = await _served(remote) if namespaces else Served((), "")
+    kept = [
+        (name_of(it), await _remove_namespace(remote, it, served, has_ended)) for it in namespaces
+    ]
+    return [(name, why) for name, why in kept if why]
+
+
+async def _remove_namespace(
+    remote: KubeClient, namespace: Object, served: Served, has_ended: Callable[[str], bool]
+) -> str:
+    """Returns why the namespace was kept, or "". The condition of the deletion is the state in
+    which it held nothing and nobody claimed it (`sync.namespaces.mapping`)."""
+    now: Object | None = namespace
+    for _ in range(ATTEMPTS):
+        try:
+            now = await _withdraw(remote, now or await _current(remote, namespace), has_ended)
+            if why := await _reason_to_keep(remote, now, served):
+                return why
+            if not is_deleting(now):
+                await remote.delete_unchanged(NAMESPACES, now)
+        except NotFound:
+            return ""
+        except Conflict as error:  # Changed meanwhile, or admission's: what it is now decides.
+            now, why = None, error.message
+        else:
+            return ""
+    return f"it could not be deleted: {why}"
+
+
+async def _reason_to_keep(remote: KubeClient, namespace: Object, served: Served) -> str:
+    if is_deleting(namespace):
+        return ""
+    if naming.ANNOTATION_ACCEPTS in (metadata(namespace).get("annotations") or {}):
+        return "it was handed over"
+    if users := naming.claimants(namespace):
+        return f"virtual node(s) {', '.join(sorted(users))} use it"
+    return await _foreign(remote, name_of(namespace), served)
+
+
+async def _current(remote: KubeClient, namespace: Object) -> Object:
+    """Raises NotFound where it is gone, also where another one has its name."""
+    now = await remote.get(NAMESPACES, name_of(namespace))
+    if uid_of(now) == uid_of(namespace):
+        return now
+    raise NotFound("it is another one by now", side=remote.side, code=404)
+
+
+async def _withdraw(
+    remote: KubeClient, namespace: Object, has_ended: Callable[[str], bool]
+) -> Object:
+    """Withdraws the claims of virtual nodes that have ended; the namespace as it is then."""
+    ended = [it for it in naming.claimants(namespace) if has_ended(it)]
+    if not ended:
+        return namespace
+    annotations = dict.fromkeys(map(naming.claim_of, ended))
+    patch: Object = {"metadata": {"uid": uid_of(namespace), "annotations": annotations}}
+    return await remote.patch(NAMESPACES, name_of(namespace), patch)
+
+
+async def contents(remote: KubeClient, namespace: str) -> str:
+    """What is in the namespace that the cluster did not put there itself, or why that cannot be
+    known, as half a sentence; "" for nothing. Lists every resource that the remote serves, in
+    whatever version, once."""
+    return await _foreign(remote, namespace, await _served(remote))
+
+
+async def _delete(remote: KubeClient, objects: Iterable[tuple[Resource, Object]]) -> None:
+    """Deletes them, several at once. Raises the first failure, after all were tried: what the
+    webhook of one refuses keeps no other. Nothing more is asked of a remote that is away."""
+    gate = asyncio.Semaphore(AT_ONCE)
+    failed: list[KubeError] = []
+
+    async def delete(resource: Resource, obj: Object) -> None:
+        async with gate:
+            if any(isinstance(error, Unreachable) for error in failed):
+                return
+            try:
+                await remote.delete(
+                    resource, name_of(obj), namespace=namespace_of(obj), uid=uid_of(obj)
+                )
+            except KubeError as error:
+                failed.append(error)
+
+    await asyncio.gather(*(delete(resource, obj) for resource, obj in objects))
+    if failed:
+        raise failed[0]
+
+
+async def _is_there(remote: KubeClient, pod: Object) -> bool:
+    try:
+        now = await remote.get(PODS, name_of(pod), namespace=namespace_of(pod))
+    except NotFound:
+        return False
+    return uid_of(now) == uid_of(pod)
+
+
+async def _served(remote: KubeClient) -> Served:
+    return await discovery.namespaced_resources(remote, without=_COMPUTED)
+
+
+async def _foreign(remote: KubeClient, namespace: str, served: Served) -> str:
+    """What keeps a namespace, given the resources that the remote serves; "" for nothing."""
+    if served.unknown:
+        return served.unknown
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def look(resource: Resource) -> str:
+        async with gate:
+            try:
+                # Two objects of a resource can be automatic; a third shows up in any case.
+                page, _ = await remote.list_page(
+                    resource, namespace=namespace, query={"limit": "3"}
+                )
+            except ApiError as error:
+                return "" if isinstance(error, NotFound) else f"{resource} cannot be listed"
+        for item in page.items:
+            if (resource.group, resource.plural, name_of(item)) not in _AUTOMATIC:
+                return f"it holds {resource.kind} {name_of(item)}"
+        return ""
+
+    people_make = [it for it in served.resources if (it.group, it.plural) not in _DERIVED]
+    answers = await asyncio.gather(*map(look, people_make))
+    return next((answer for answer in answers if answer), "")

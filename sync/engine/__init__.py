@@ -1,0 +1,1 @@
+"""The assembly of informers and controllers for one virtual node."""

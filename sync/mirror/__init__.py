@@ -1,0 +1,1 @@
+"""Copies of ConfigMaps, Secrets, Services and EndpointSlices, and of Events."""

@@ -1,0 +1,62 @@
+"""The resources that `sync.mirror.copies` copies to the remote, and what becomes of an object of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sync.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, SECRETS, SERVICES, Resource
+from translators import identity as naming
+from translators.identity import Identity
+from translators.merge_patch import merge_patch
+from translators.mirror import configmap, endpointslice, secret, service
+from translators.objects import Object, metadata
+
+#: Maps that are to be the same on both sides, keys that were removed included.
+_EXACT = frozenset({"annotations", "labels", "data", "binaryData", "selector"})
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How objects of one resource are copied."""
+
+    to_remote: Callable[[Object, Identity], Object]
+    may_leave: Callable[[Object, Identity], bool]
+    """Whether the home object may be copied at all."""
+    remote_name: Callable[[str, Identity], str] = lambda name, _: name
+    selector: str = ""
+    """What tells copies from other objects that have our labels too."""
+
+
+KINDS: dict[Resource, Kind] = {
+    CONFIG_MAPS: Kind(configmap.to_remote, lambda *_: True),
+    SECRETS: Kind(secret.to_remote, lambda home, _: secret.is_copied(home)),
+    SERVICES: Kind(service.to_remote, lambda home, _: service.is_copied(home)),
+    ENDPOINT_SLICES: Kind(
+        endpointslice.to_remote,
+        endpointslice.has_endpoints,
+        remote_name=endpointslice.remote_name,
+        selector=endpointslice.SELECTOR,
+    ),
+}
+
+
+def patch(resource: Resource, home: Object, copy: Object, identity: Identity) -> Object:
+    """The merge patch that makes the copy what its original is; empty where it is.
+
+    Several virtual nodes of one home can share it; the node's label stays that of the one that made
+    it, or they would take it from each other for ever.
+    """
+    desired = KINDS[resource].to_remote(home, identity)
+    if resource is SERVICES:
+        desired["spec"] = {**dict.fromkeys(service.OPTIONAL), **desired["spec"]}
+    labels = desired["metadata"]["labels"]
+    labels[naming.LABEL_NODE] = (metadata(copy).get("labels") or {}).get(
+        naming.LABEL_NODE, labels[naming.LABEL_NODE]
+    )
+    for field in ("labels", "annotations"):
+        present = metadata(copy).get(field) or {}
+        theirs = {k: v for k, v in present.items() if naming.set_by_remote(k)}
+        desired["metadata"][field] = {**theirs, **desired["metadata"][field]}
+    found: Object = merge_patch(copy, desired, exact=_EXACT)
+    return found

@@ -1,0 +1,82 @@
+"""References of a home pod to ConfigMaps and Secrets that home does not have.
+
+The remote resolves a reference by its name, so that an unmanaged object of the remote would be read
+by a pod whose owner has no access to it. `Unresolved.omitted` decides, before the pod is created:
+
+- In a namespace that the bridge made, one GET for each such reference. An unmanaged object of the
+  name makes the pod wait with `RemoteClash`; an optional reference to it is dropped instead.
+- In a namespace that was handed over, the remote's tenants may create the object at any later time:
+  the pod waits with `ReferenceMissing` until home has the object, and optional references are
+  dropped without a look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sync.kube.client import KubeClient
+from sync.kube.errors import NotFound
+from sync.kube.resources import CONFIG_MAPS, SECRETS, Resource
+from sync.namespaces.mapping import Namespaces
+from sync.runtime.controller import Waiting
+from translators import identity as naming
+from translators.identity import Identity
+from translators.objects import HomeNamespace, Object, namespace_of
+from translators.pods import unresolved_references
+from translators.pods.references import Kind, Reference
+
+_RESOURCES: dict[Kind, Resource] = {"ConfigMap": CONFIG_MAPS, "Secret": SECRETS}
+
+
+class Unresolved:
+    """Asks the remote about references for which home has no original."""
+
+    def __init__(self, client: KubeClient, *, identity: Identity, namespaces: Namespaces) -> None:
+        self._client = client
+        self._identity = identity
+        self._namespaces = namespaces
+
+    async def omitted(self, pod: Object, missing: Collection[Reference]) -> frozenset[Reference]:
+        """The optional references of the home pod, among those ``missing`` at home, that must be
+        dropped. Raises Waiting where a required one keeps the pod from being created."""
+        if not missing:
+            return frozenset()
+        namespace = HomeNamespace(namespace_of(pod))
+        required = unresolved_references.required(pod)
+        found = set()
+        for ref in sorted(missing):
+            if self._namespaces.is_made(namespace):
+                if not await self._is_unmanaged(namespace, ref):
+                    continue
+                if ref in required:
+                    raise self._clash(namespace, ref)
+            elif ref in required:
+                raise self._missing(namespace, ref)
+            found.add(ref)
+        return frozenset(found)
+
+    async def _is_unmanaged(self, namespace: HomeNamespace, ref: Reference) -> bool:
+        """Whether the remote has an object of that name that is not one of our copies."""
+        remote = self._identity.remote_namespace(namespace)
+        try:
+            there = await self._client.get(_RESOURCES[ref.kind], ref.name, namespace=remote)
+        except NotFound:
+            return False
+        return not naming.is_owned(there, self._identity)
+
+    def _clash(self, namespace: HomeNamespace, ref: Reference) -> Waiting:
+        remote = self._identity.remote_namespace(namespace)
+        return Waiting(
+            "RemoteClash",
+            f"home has no {ref.kind} {namespace}/{ref.name}, and {ref.kind} {remote}/{ref.name} of "
+            "the remote cluster is not this bridge's: the pod must not read it; create the "
+            f"{ref.kind} at home under another name, or remove that one",
+        )
+
+    def _missing(self, namespace: HomeNamespace, ref: Reference) -> Waiting:
+        remote = self._identity.remote_namespace(namespace)
+        return Waiting(
+            "ReferenceMissing",
+            f"home has no {ref.kind} {namespace}/{ref.name}; namespace {remote} of the remote "
+            "cluster is shared with others, so that the pod is created there only once home has it",
+        )

@@ -1,0 +1,1 @@
+"""The remote namespaces: their mapping, ownership, and the watches for each."""

@@ -1,0 +1,262 @@
+"""The remote namespaces that stand for home's: made when first needed, never taken from others.
+
+`Namespaces.ensure` answers from its cache where it can. A namespace of that name that this home did
+not make, by what home has recorded (`sync.namespaces.ownership`), is refused (`Waiting`), unless its owners handed
+it over with an annotation (`naming.ANNOTATION_ACCEPTS`) and home accepts that. Nor do two home
+namespaces share one, whose names became one, or whose bridges were joined with different templates:
+the second waits. One that `Namespaces.remove` deletes is not given out from the moment of the
+request on.
+
+Several virtual nodes of one home share a remote namespace, and any of them may delete it when it is
+empty. Each claims it, by an annotation, before the first object that it creates there. To delete it
+a node withdraws its own claim (`Namespaces.release`), which says who else claims it, looks what is
+in it, and deletes it on condition that it has not changed since then. So a claim is either seen, or
+it is a change and the deletion fails, or it meets a namespace that is already being deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from weakref import WeakValueDictionary
+
+import cachetools
+
+from sync.cache.informer import Informer
+from sync.cache.store import Key
+from sync.kube.client import KubeClient
+from sync.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
+from sync.kube.resources import NAMESPACES
+from sync.namespaces.ownership import Owned
+from sync.runtime.controller import Waiting
+from translators import identity as naming
+from translators.identity import Identity
+from translators.objects import (
+    HomeNamespace,
+    Object,
+    RemoteNamespace,
+    is_deleting,
+    metadata,
+    name_of,
+    namespace_of,
+    uid_of,
+)
+
+
+class Namespaces:
+    """``informer`` watches all namespaces of the remote. ``has_pods`` tells whether a home
+    namespace has pods on this node; those of the remote are reported to `pod_changed`."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        informer: Informer,
+        identity: Identity,
+        owned: Owned,
+        *,
+        has_pods: Callable[[HomeNamespace], bool] = lambda _: False,
+    ) -> None:
+        self._client = client
+        self._informer = informer
+        self._identity = identity
+        self._owned = owned
+        self._has_pods = has_pods
+        # UIDs of those that we delete: the cache shows it only a moment later.
+        self._removed: cachetools.LRUCache[str, bool] = cachetools.LRUCache(1024)
+        # A burst of pods comes to a namespace that is not there yet: one of them makes it.
+        self._making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        # Of namespaces that were handed over: whose pods are there, and who began to use it.
+        self._tenants: defaultdict[str, Counter[HomeNamespace]] = defaultdict(Counter)
+        self._first: cachetools.LRUCache[str, HomeNamespace] = cachetools.LRUCache(1024)
+
+    async def ensure(self, namespace: HomeNamespace) -> RemoteNamespace:
+        """The remote namespace for ``namespace``, which exists and may be used.
+
+        Raises Waiting where it is foreign, stands for another home namespace or is being deleted,
+        and what the API server raises.
+        """
+        name = self._identity.remote_namespace(namespace)
+        async with self._lock(name):
+            found = self._informer.store.get(Key("", name))
+            if found is None:
+                found = await self._create(namespace, name)
+            await self._check(found, namespace)
+            if not self._is_going(found) and self._lacks_claim(found):
+                found = await self._claim(found)
+        if self._is_going(found):
+            raise _going(name)
+        return name
+
+    def known(self, namespace: HomeNamespace) -> Object | None:
+        """The namespace of ours that stands for ``namespace``, if it is there."""
+        name = self._identity.remote_namespace(namespace)
+        found = self._informer.store.get(Key("", name))
+        if found is None or not self._owned.has(found):
+            return None
+        return found if naming.is_of_namespace(found, namespace) else None
+
+    def usable(self, remote: Object) -> bool:
+        """Whether this home made the namespace, or it was handed over and is accepted."""
+        return self._owned.has(remote) or self._is_shared(remote)
+
+    def is_usable(self, namespace: HomeNamespace) -> bool:
+        """Whether the namespace that stands for ``namespace`` is there, and `usable` for it."""
+        found = self._informer.store.get(Key("", self._identity.remote_namespace(namespace)))
+        if found is None or not self.usable(found):
+            return False
+        return self._is_shared(found) or naming.is_of_namespace(found, namespace)
+
+    def _is_shared(self, remote: Object) -> bool:
+        """Whether it was handed over, and accepted. Labels of ours that home has no record of count
+        as handed over: then home's word is enough."""
+        handed_over = naming.is_handed_over(remote, self._identity) or naming.is_owned(
+            remote, self._identity
+        )
+        return handed_over and naming.is_accepted(remote, self._identity)
+
+    def is_made(self, namespace: HomeNamespace) -> bool:
+        """Whether the bridge made the namespace that stands for ``namespace``. Nobody but the
+        remote's administrators is expected to write there; into one that was handed over, the
+        remote's tenants may write too."""
+        return self.known(namespace) is not None
+
+    def pod_changed(self, old: Object | None, new: Object | None) -> None:
+        """A pod of this home in the remote came, changed or went."""
+        if old is not None and new is not None and _notes(old) == _notes(new):
+            return
+        for pod, sign in ((old, -1), (new, 1)):
+            origin = naming.origin(pod) if pod is not None else None
+            if pod is not None and origin is not None:
+                place = namespace_of(pod)
+                self._tenants[place][origin.namespace] += sign
+                if not self._tenants[place][origin.namespace]:
+                    del self._tenants[place][origin.namespace]
+                if not self._tenants[place]:
+                    del self._tenants[place]
+
+    # -- an end ----------------------------------------------------------------------------
+
+    async def release(self, remote: Object, *, unused: Callable[[], bool]) -> Object | None:
+        """Withdraws this node's claim of a namespace of ours. Returns the namespace as it is then;
+        None where it is gone, or where ``unused`` no longer holds. Raises Waiting and KubeError."""
+        async with self._lock(name_of(remote)):
+            if not unused():
+                return None
+            try:
+                return await self._annotate(remote, None)
+            except NotFound:
+                return None
+
+    async def remove(self, remote: Object) -> None:
+        """Deletes a namespace of ours as `release` returned it. Raises Waiting where it has changed
+        since, and KubeError."""
+        self._removed[uid_of(remote)] = True
+        try:
+            await self._client.delete_unchanged(NAMESPACES, remote)
+        except KubeError as error:
+            # Where it was deleted all the same, the informer tells.
+            self._removed.pop(uid_of(remote), None)
+            if isinstance(error, Conflict):
+                raise Waiting("RemoteNamespaceChanged", error.message) from error
+            raise
+
+    def _is_going(self, remote: Object) -> bool:
+        return is_deleting(remote) or uid_of(remote) in self._removed
+
+    # -- requests --------------------------------------------------------------------------
+
+    def _lock(self, name: str) -> asyncio.Lock:
+        return self._making.setdefault(name, asyncio.Lock())
+
+    def _lacks_claim(self, remote: Object) -> bool:
+        claimed = self._identity.node_label in naming.claimants(remote)
+        return self._owned.has(remote) and not claimed
+
+    async def _claim(self, remote: Object) -> Object:
+        """Raises Waiting where the namespace is gone, and KubeError."""
+        try:
+            return await self._annotate(remote, "true")
+        except NotFound as error:
+            raise _going(name_of(remote)) from error
+
+    async def _annotate(self, remote: Object, claim: str | None) -> Object:
+        annotations = {naming.claim_of(self._identity.node_label): claim}
+        patch: Object = {"metadata": {"uid": uid_of(remote), "annotations": annotations}}
+        try:
+            changed = await self._client.patch(NAMESPACES, name_of(remote), patch)
+        except Conflict as error:  # Another one has the name by now, or it is admission's.
+            raise Waiting("RemoteNamespaceChanged", error.message) from error
+        self._informer.observe(changed)
+        return changed
+
+    async def _create(self, namespace: HomeNamespace, name: RemoteNamespace) -> Object:
+        nonce = await self._owned.intend(name)
+        body: Object = {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {
+                "name": name,
+                "labels": naming.owner_labels(self._identity),
+                "annotations": {
+                    naming.ANNOTATION_HOME_NAMESPACE: namespace,
+                    naming.ANNOTATION_NONCE: nonce,
+                    naming.claim_of(self._identity.node_label): "true",
+                },
+            },
+        }
+        try:
+            made = await self._client.create(NAMESPACES, body)
+        except AlreadyExists:
+            made = await self._client.get(NAMESPACES, name)
+        if self._owned.has(made):
+            await self._owned.created(made)
+        self._informer.observe(made)
+        return made
+
+    # -- whether it may be used ------------------------------------------------------------
+
+    async def _check(self, found: Object, namespace: HomeNamespace) -> None:
+        """Raises Waiting where the namespace may not be used for ``namespace``."""
+        name = name_of(found)
+        if await self._owned.recognizes(found):
+            if not naming.is_of_namespace(found, namespace):
+                raise _meet(name, namespace, naming.home_namespace(found))
+        elif self._is_shared(found):
+            if (other := self._other_tenant(name, namespace)) is not None:
+                raise _meet(name, namespace, other)
+            self._first[name] = namespace
+        else:
+            raise Waiting("RemoteClash", naming.refusal(found, self._identity))
+
+    def _other_tenant(self, name: str, namespace: HomeNamespace) -> HomeNamespace | None:
+        """Another home namespace that uses a namespace which was handed over: nothing on it tells
+        for which it stands."""
+        there = self._tenants.get(name) or Counter()
+        other = next((it for it in there if it != namespace), None)
+        first = self._first.get(name)
+        if other is not None and (first != namespace or namespace not in there):
+            return other
+        if first is None or first == namespace or not self._has_pods(first):
+            return None
+        return first
+
+
+def _notes(obj: Object) -> object:
+    return metadata(obj).get("annotations")
+
+
+def _going(name: str) -> Waiting:
+    return Waiting(
+        "RemoteNamespaceTerminating",
+        f"namespace {name} is being deleted in the remote cluster; "
+        "it is made again when it is gone",
+    )
+
+
+def _meet(name: str, namespace: HomeNamespace, other: HomeNamespace | None) -> Waiting:
+    return Waiting(
+        "RemoteClash",
+        f"namespace {name} of the remote cluster stands for home's namespace {other}, and would "
+        f"for {namespace} too: join one of them with another --namespace-template",
+    )

@@ -1,0 +1,305 @@
+"""What the bridge watches of home's namespaces: only those that have pods on the virtual node.
+
+For each such namespace there is a `Scope`: informers of its ConfigMaps, Secrets and Services, and
+of its EndpointSlices where home's addresses mean something in the remote, or the bridge connects to
+them; and ``beside`` them what
+else goes on as long, for which nobody waits. Nothing of any other namespace is read. A scope ends
+`LINGER` seconds after its last pod, so that a rollout or a job that comes every few seconds does
+not list the namespace each time.
+
+The right to read is home's to give, namespace by namespace. A scope to which home refuses a kind is
+not complete: `Scopes.get` does not give it, `Scopes.waiting` says what is missing. ``on_refused``
+is called when that changes, and one line is logged; ``on_synced`` when the scope is complete
+(again). Other namespaces do not notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import re
+import shlex
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
+
+from sync.base.callbacks import Callbacks
+from sync.cache.informer import Informer
+from sync.cache.store import Indexer
+from sync.kube.client import KubeClient
+from sync.kube.errors import Forbidden
+from sync.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, SECRETS, SERVICES, Resource
+from sync.runtime.controller import Waiting
+from sync.runtime.log_fields import about
+from translators.mirror import endpointslice
+from translators.objects import HomeNamespace, Object
+from translators.translation_policy import Network
+
+log = logging.getLogger(__name__)
+
+#: Seconds that a namespace is watched after its last pod.
+LINGER = 60.0
+#: Seconds after which what home refuses is told, and after which that it refuses less, but some:
+#: kinds are refused, and allowed, one by one, and each telling is a write for each pod.
+SETTLE, SHRINK = 0.5, 5.0
+#: What is watched for each kind of network: what pods refer to, and what refers to pods.
+SCOPED: Mapping[Network, tuple[Resource, ...]] = {
+    "flat": (CONFIG_MAPS, SECRETS, SERVICES, ENDPOINT_SLICES),
+    "relay": (CONFIG_MAPS, SECRETS, SERVICES),
+    "none": (CONFIG_MAPS, SECRETS, SERVICES),
+}
+#: How the objects of a kind are looked up, other than by name.
+_INDEXERS: Mapping[Resource, Mapping[str, Indexer]] = {
+    ENDPOINT_SLICES: {"service": lambda slice_: (endpointslice.service_name(slice_),)}
+}
+
+#: How an API server names who it refuses, and who that is unless somebody chose another account.
+_USER = re.compile(r'\bUser "([^"]+)"')
+_OF_ACCOUNT = "system:serviceaccount:"
+_ACCOUNT = f"{_OF_ACCOUNT}cluster-bridge:cluster-bridge"
+
+#: Runs until cancelled, and raises nothing else.
+Beside = Callable[[HomeNamespace], Coroutine[Any, Any, None]]
+
+
+class Scope:
+    """The informers of one home namespace. ``on_told`` is called with the scope in the loop, each
+    time that `told` has changed, and when all kinds have been listed."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        namespace: HomeNamespace,
+        kinds: Iterable[Resource],
+        on_told: Callable[[Scope], None],
+    ) -> None:
+        self.namespace = namespace
+        self.informers: Mapping[Resource, Informer] = {
+            kind: Informer(
+                client,
+                kind,
+                namespace=namespace,
+                indexers=_INDEXERS.get(kind),
+                warns_forbidden=False,  # One line for all kinds: `Scopes`.
+            )
+            for kind in kinds
+        }
+        self.told: tuple[Resource, ...] = ()
+        """What home refuses, as far as that was told."""
+        self._on_told = on_told
+        self._settling: asyncio.TimerHandle | None = None
+        for informer in self.informers.values():
+            informer.on_state(self._state_changed)
+
+    @property
+    def synced(self) -> bool:
+        """Whether each informer has had its first full list."""
+        return all(informer.synced.is_set() for informer in self.informers.values())
+
+    @property
+    def refused(self) -> tuple[Resource, ...]:
+        """The kinds that home refuses now."""
+        return tuple(kind for kind, it in self.informers.items() if isinstance(it.error, Forbidden))
+
+    async def run(self, beside: Beside | None) -> None:
+        """Watches until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                if beside is not None:
+                    group.create_task(beside(self.namespace), name=f"beside-{self.namespace}")
+                for resource, informer in self.informers.items():
+                    group.create_task(informer.run(), name=f"watch-{resource}-{self.namespace}")
+                for informer in self.informers.values():
+                    await informer.synced.wait()
+                self.told = self.refused
+                self._on_told(self)
+        finally:
+            if self._settling is not None:
+                self._settling.cancel()
+
+    def _state_changed(self, informer: Informer) -> None:
+        if informer.error is None:
+            # A binding grants all kinds at once.
+            for other in self.informers.values():
+                if isinstance(other.error, Forbidden):
+                    other.hurry()
+        if self._settling is not None and not self.refused:
+            self._settling.cancel()
+            self._settle()
+        elif self._settling is None:
+            self._settle_after(SETTLE)
+
+    def _settle_after(self, seconds: float, *, shrunk: bool = False) -> None:
+        loop = asyncio.get_running_loop()
+        self._settling = loop.call_later(seconds, functools.partial(self._settle, shrunk=shrunk))
+
+    def _settle(self, *, shrunk: bool = False) -> None:
+        self._settling = None
+        refused = self.refused
+        unknown = any(it.error is None and not it.synced.is_set() for it in self.informers.values())
+        if refused == self.told:
+            return
+        if refused and unknown:
+            self._settle_after(SETTLE)
+        elif refused and set(refused) < set(self.told) and not shrunk:
+            self._settle_after(SHRINK, shrunk=True)
+        else:
+            self.told = refused
+            self._on_told(self)
+
+
+class Scopes:
+    """Scopes come and go with `want` and `release`; they live in the task of `run`. ``endpoints``:
+    home's EndpointSlices are wanted whatever the network."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        on_change: Callable[[Resource, Object | None, Object | None], None],
+        on_synced: Callable[[HomeNamespace], None],
+        on_refused: Callable[[HomeNamespace], None],
+        network: Network = "flat",
+        endpoints: bool = False,
+        beside: Beside | None = None,
+        linger: float = LINGER,
+    ) -> None:
+        self._client = client
+        self._kinds = SCOPED["flat" if endpoints else network]
+        self._on_change = on_change
+        self._on_synced: Callbacks[HomeNamespace] = Callbacks("scope synced")
+        self._on_refused: Callbacks[HomeNamespace] = Callbacks("scope refused")
+        self._on_synced.add(on_synced)
+        self._on_refused.add(on_refused)
+        self._beside = beside
+        self._linger = linger
+        self._scopes: dict[HomeNamespace, Scope] = {}
+        self._tasks: dict[HomeNamespace, asyncio.Task[None]] = {}
+        self._ending: dict[HomeNamespace, asyncio.TimerHandle] = {}
+        self._group: asyncio.TaskGroup | None = None
+
+    def get(self, namespace: HomeNamespace) -> Scope | None:
+        """The scope if it is there and complete: what it lacks does not exist at home."""
+        scope = self.last(namespace)
+        return scope if scope is not None and not scope.refused else None
+
+    def last(self, namespace: HomeNamespace) -> Scope | None:
+        """The scope as it was last seen whole: of a kind that home refuses by now, it may be old.
+        Enough for what is kept going."""
+        scope = self._scopes.get(namespace)
+        return scope if scope is not None and scope.synced else None
+
+    def require(self, namespace: HomeNamespace, kinds: Iterable[Resource]) -> None:
+        """Raises Waiting unless the scope is complete and these kinds are being watched: in a cache
+        whose watch is away an edit may be missing. A watch that waits after a failure is tried
+        again now."""
+        scope = self.get(namespace)
+        if scope is None:
+            raise self.waiting(namespace) or _unread(namespace, "its objects")
+        away = [kind for kind in kinds if kind in scope.informers and scope.informers[kind].error]
+        for kind in away:
+            scope.informers[kind].hurry()
+        if away:
+            raise _unread(namespace, " and ".join(sorted(map(str, away))))
+
+    @property
+    def informers(self) -> list[Informer]:
+        """Those of all namespaces."""
+        return [it for scope in self._scopes.values() for it in scope.informers.values()]
+
+    def waiting(self, namespace: HomeNamespace) -> Waiting | None:
+        """What pods of the namespace wait for; None where home refuses nothing, or that is not
+        known yet."""
+        scope = self._scopes.get(namespace)
+        if scope is None or not scope.told:
+            return None
+        errors = [scope.informers[kind].error for kind in scope.told]
+        said = next((str(error) for error in errors if error is not None), "")
+        what = f"list and watch {', '.join(map(str, scope.told))}"
+        return home_forbids(what, namespace, said=said)
+
+    def want(self, namespace: HomeNamespace) -> None:
+        """The namespace has a pod on the node."""
+        timer = self._ending.pop(namespace, None)
+        if timer is not None:
+            timer.cancel()
+        if namespace in self._scopes:
+            return
+        scope = Scope(self._client, namespace, self._kinds, self._told)
+        for resource, informer in scope.informers.items():
+            informer.on_change(functools.partial(self._on_change, resource))
+        self._scopes[namespace] = scope
+        if self._group is not None:
+            self._start(self._group, scope)
+
+    def release(self, namespace: HomeNamespace) -> None:
+        """The namespace's last pod is gone."""
+        if namespace in self._scopes and namespace not in self._ending:
+            loop = asyncio.get_running_loop()
+            self._ending[namespace] = loop.call_later(self._linger, self._end, namespace)
+
+    async def run(self) -> None:
+        """Runs the scopes until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                for scope in self._scopes.values():
+                    self._start(group, scope)
+                await asyncio.get_running_loop().create_future()
+        finally:
+            self._group = None
+            for timer in self._ending.values():
+                timer.cancel()
+
+    def _start(self, group: asyncio.TaskGroup, scope: Scope) -> None:
+        work = scope.run(self._beside)
+        self._tasks[scope.namespace] = group.create_task(work, name=f"scope-{scope.namespace}")
+
+    def _end(self, namespace: HomeNamespace) -> None:
+        self._ending.pop(namespace, None)
+        self._scopes.pop(namespace, None)
+        task = self._tasks.pop(namespace, None)
+        if task is not None:
+            task.cancel()
+
+    def _told(self, scope: Scope) -> None:
+        if self._scopes.get(scope.namespace) is not scope:
+            return  # It has ended.
+        if scope.told:
+            log.warning("%s", self.waiting(scope.namespace), extra=_about(scope.namespace))
+            self._on_refused(scope.namespace)
+        elif scope.synced:
+            self._on_synced(scope.namespace)
+
+
+def _unread(namespace: HomeNamespace, what: str) -> Waiting:
+    return Waiting(
+        "HomeUnread",
+        f"the bridge cannot watch {what} of home's namespace {namespace} just now, and the pod "
+        "could start with an old state; it starts when the watch is back",
+    )
+
+
+def _about(namespace: HomeNamespace) -> Mapping[str, Mapping[str, str]]:
+    return about("Namespace", name=namespace, cluster="home")
+
+
+def home_forbids(what: str, namespace: HomeNamespace, *, said: str) -> Waiting:
+    """That home refuses this in the namespace, and what grants it. ``said`` are the words of its
+    API server, which name the user."""
+    found = _USER.search(said)
+    user = found[1] if found is not None else _ACCOUNT
+    if user.startswith(_OF_ACCOUNT):
+        account = user.removeprefix(_OF_ACCOUNT).replace(":", "/")
+        option = "" if user == _ACCOUNT else f" --account {account}"
+        command = f"bridge rbac namespace {namespace}{option} | kubectl apply -f -"
+    else:
+        command = (
+            f"kubectl create rolebinding cluster-bridge -n {namespace} --user={shlex.quote(user)} "
+            "--clusterrole=cluster-bridge:home-namespace"
+        )
+    return Waiting(
+        "HomeForbidden",
+        f"home does not let the bridge {what} in namespace {namespace}; an administrator of home "
+        f"grants it: {command}",
+    )

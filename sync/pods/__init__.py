@@ -1,0 +1,1 @@
+"""The lifecycle of the pods on the virtual node."""

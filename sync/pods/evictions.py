@@ -1,0 +1,80 @@
+"""Decides when a home pod is deleted because its remote node cannot confirm the remote pod's end.
+
+A remote pod that is being deleted (by the remote's taint-eviction controller, a drain, a person)
+is re-created in place once it is gone. On a node that is not Ready nobody confirms that: the pod
+stays Terminating until the kubelet is back, or the Node is deleted. On one cluster the pod itself
+carries the deletionTimestamp, and its controller replaces it at once. So the bridge deletes the
+home pod too, `WAIT` seconds after it saw the deletion. The home pod stays Terminating as long as
+the remote pod exists, so that a StatefulSet never runs two.
+
+`WAIT` counts in this process and starts again in the next: the remote's clock may be wrong.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from sync.cache.store import Key, Store
+from translators import identity
+from translators.objects import Object, is_deleting, is_ready, metadata, name_of, uid_of
+
+#: Seconds for a node to come back and to confirm the end: the default grace of a pod
+#: (DefaultTerminationGracePeriodSeconds in k8s.io/api/core/v1), whatever the pod's own is. One
+#: cluster does not wait for that either.
+WAIT = 30.0
+
+
+class _Deletion(NamedTuple):
+    """A deletion of a remote pod, as this process saw it first."""
+
+    key: Key
+    """The home pod's."""
+    node: str
+    since: float
+    """By the monotonic clock."""
+
+
+class Evictions:
+    """``nodes`` is the cache of the remote's nodes."""
+
+    def __init__(self, nodes: Store) -> None:
+        self._nodes = nodes
+        # By the UID of each remote pod that is being deleted on a node.
+        self._deleting: dict[str, _Deletion] = {}
+
+    def pod_changed(self, old: Object | None, new: Object | None) -> None:
+        """A remote pod was added, updated or deleted."""
+        if new is None:
+            self._deleting.pop(uid_of(old or {}), None)
+        elif is_deleting(new) and (node := (new.get("spec") or {}).get("nodeName")):
+            origin = identity.origin(new)
+            if origin is not None and uid_of(new) not in self._deleting:
+                key = Key(origin.namespace, origin.name)
+                self._deleting[uid_of(new)] = _Deletion(key, node, time.monotonic())
+
+    def affected(self, old: Object | None, new: Object | None) -> list[Key]:
+        """The home pods whose remote pods are being deleted on a node whose readiness changes."""
+        if _is_ready(old) == _is_ready(new):
+            return []
+        name = name_of(new or old or {})
+        return [it.key for it in self._deleting.values() if it.node == name]
+
+    def seconds_left(self, remote: Object) -> float | None:
+        """Seconds until the pod's home pod is to be deleted; 0 when it is time, None while the
+        remote's kubelet is expected to confirm the end."""
+        known = self._deleting.get(uid_of(remote))
+        if known is None:
+            return None
+        node = self._nodes.get(Key("", known.node))
+        if _is_ready(node):
+            return None
+        wait = WAIT
+        if node is None:
+            # Deleted, or no node of the selection any more: that one may well run.
+            wait = max(wait, float(metadata(remote).get("deletionGracePeriodSeconds") or 0))
+        return max(0.0, known.since + wait - time.monotonic())
+
+
+def _is_ready(node: Object | None) -> bool:
+    return node is not None and is_ready(node)

@@ -1,0 +1,369 @@
+"""Tokens of home's service accounts for the pods on the node, each pod's in one Secret.
+
+- The Secret is there before the remote pod is made (`Tokens.ensure`), and goes when the remote
+  pod is gone and the home pod is gone or ended. Every delete has the Secret's UID.
+- A token is bound to the home pod, so that home takes it back with the pod. Each distinct audience
+  and life is requested once. At `RENEW_AT` of its life (with jitter) a new one is requested and the
+  Secret patched; the Secret's annotations say when, so that a restart with nothing due writes
+  nothing, and one that comes too late renews at once. All these times are those of home's clock:
+  one of the bridge's that is wrong by hours costs nothing. A token is requested at most once in
+  `FLOOR` seconds.
+- Home's CA, where it is read beside a token, follows home's ``kube-root-ca.crt``.
+- What home refuses is `Waiting`: told at the pod that waits for it, and as an Event at a pod that
+  runs; a right that is missing as `HomeForbidden`, with what grants it. It is tried again with
+  growing waits.
+- A pod that asks for no token costs nothing; under another policy than ``home`` none does, and
+  what an earlier join made goes with its pod.
+- No token is in an error, a log or a repr.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import cachetools
+
+from sync.base import exception_summary
+from sync.cache.informer import Informer
+from sync.cache.store import Key
+from sync.kube.client import KubeClient
+from sync.kube.errors import AlreadyExists, ApiError, BadRequest, Forbidden, Invalid, NotFound
+from sync.kube.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, Resource
+from sync.namespaces.mapping import Namespaces
+from sync.namespaces.watches import Scopes, home_forbids
+from sync.pods import plan
+from sync.runtime.controller import Controller, Waiting
+from sync.runtime.event_recorder import EventRecorder
+from sync.runtime.log_fields import about_key
+from translators import identity
+from translators.objects import HomeNamespace, Object, is_deleting, name_of, namespace_of, uid_of
+from translators.pods import references, service_accounts
+from translators.pods import status as podstatus
+from translators.pods.service_accounts import CA_KEY, Needs, PodRef, Times, Wanted
+from translators.translation_policy import Policy
+
+log = logging.getLogger(__name__)
+changes = logging.getLogger("cluster-bridge.changes")
+
+#: Pods whose tokens are requested at once.
+WORKERS = 16
+#: The part of a token's life after which it is renewed, as a kubelet does (pkg/kubelet/token).
+RENEW_AT = 0.8
+#: The part of a token's life by which a renewal comes earlier at most, so that the tokens of pods
+#: that were made together are not renewed together. A kubelet's jitter is 10 s.
+JITTER = 0.1
+
+#: Seconds between two requests of the same token, whatever clocks say.
+FLOOR = 60.0
+#: Tokens whose last request is remembered for as long.
+RECENT_MAX = 20_000
+
+_NOTHING = Needs(frozenset(), ca=False)
+_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
+
+
+class Tokens:
+    """``secrets`` is the informer of this home's Secrets in the remote."""
+
+    def __init__(
+        self,
+        *,
+        home: KubeClient,
+        remote: KubeClient,
+        policy: Policy,
+        home_pods: Informer,
+        remote_pods: Informer,
+        secrets: Informer,
+        scopes: Scopes,
+        namespaces: Namespaces,
+        events: EventRecorder,
+        now: Callable[[], str],
+    ) -> None:
+        self._home = home
+        self._remote = remote
+        self._policy = policy
+        self._identity = policy.identity
+        self._home_pods = home_pods
+        self._remote_pods = remote_pods
+        self._secrets = secrets
+        self._scopes = scopes
+        self._namespaces = namespaces
+        self._events = events
+        self._now = now
+        self._rng = random.Random()  # noqa: S311  # jitter, not a secret
+        # By pod's UID and the token's key: those that were requested a moment ago.
+        self._recent: cachetools.TTLCache[tuple[str, str], Times]
+        self._recent = cachetools.TTLCache(RECENT_MAX, FLOOR)
+        # UIDs of Secrets that were deleted: the cache shows it only a moment later.
+        self._deleted: set[str] = set()
+        self.controller: Controller[PodRef] = Controller(
+            "tokens", self._reconcile, workers=WORKERS, kind="Pod"
+        )
+
+    # -- what others ask -------------------------------------------------------------------
+
+    async def ensure(self, home: Object) -> None:
+        """The tokens that the home pod mounts are in the remote.
+
+        Raises Waiting where home does not issue them or a foreign Secret is in the way, and what
+        the API servers raise.
+        """
+        ref = service_accounts.pod_ref(home)
+        needs = self._needs(home)
+        if needs.tokens and not self._is_current(ref, needs):
+            await self.controller.settled(ref)
+
+    # -- what changed ----------------------------------------------------------------------
+
+    def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
+        """A pod came, ended or went: what its volumes ask for never changes."""
+        for pod, other in ((old, new), (new, old)):
+            if pod is None:
+                continue
+            same = other is not None and uid_of(other) == uid_of(pod)
+            if same and other and podstatus.is_terminal(pod) == podstatus.is_terminal(other):
+                continue
+            ref = service_accounts.pod_ref(pod)
+            if self._needs(pod).tokens or self._secret(ref) is not None:
+                self.controller.queue.add(ref)
+
+    def remote_pod_changed(self, old: Object | None, new: Object | None) -> None:
+        """A remote pod that is gone needs its tokens no more."""
+        origin = identity.origin(old) if old is not None and new is None else None
+        if origin is not None:
+            ref = PodRef(origin.namespace, origin.name, origin.uid)
+            if self._secret(ref) is not None:
+                self.controller.queue.add(ref)
+
+    def secret_changed(self, old: Object | None, new: Object | None) -> None:
+        """A Secret with tokens changed, by us or by somebody else."""
+        if new is None and old is not None:
+            self._deleted.discard(uid_of(old))
+        ref = service_accounts.pod_of(new or old or {})
+        if ref is not None:
+            self.controller.queue.add(ref)
+
+    def home_changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
+        """Home's CA of a namespace may have changed."""
+        obj = new or old or {}
+        if resource is CONFIG_MAPS and name_of(obj) == references.ROOT_CA:
+            self.namespace_synced(HomeNamespace(namespace_of(obj)))
+
+    def namespace_synced(self, namespace: HomeNamespace) -> None:
+        """The namespace's CA is known: its pods' tokens can be written."""
+        for pod in self._home_pods.store.by_index("namespace", namespace):
+            with exception_summary.passed_over(f"pod {namespace}/{name_of(pod)}"):
+                if self._needs(pod).tokens:
+                    self.controller.queue.add(service_accounts.pod_ref(pod))
+
+    # -- reconcile -------------------------------------------------------------------------
+
+    async def _reconcile(self, ref: PodRef) -> None:
+        home, secret = self._home_pod(ref), self._secret(ref)
+        needs = self._needs(home) if home is not None else _NOTHING
+        if secret is not None and is_deleting(secret):
+            return  # A deletion's end is an event that brings the key back.
+        if home is None or not needs.tokens:
+            if secret is not None and not self._runs(ref):
+                await self._delete(ref, secret)
+            return
+        if self._scopes.last(ref.namespace) is None:
+            return  # `namespace_synced` brings the key back.
+        if secret is None and is_deleting(home) and not self._runs(ref):
+            return
+        try:
+            times = await self._write(home, needs, secret)
+        except Waiting as waiting:
+            if self._runs(ref):
+                self._events.warn(home, waiting.reason, waiting.message)
+            raise
+        if times:
+            soonest = min(_seconds(self._home_now(), it.renew) for it in times.values())
+            self.controller.queue.add_after(ref, max(soonest, FLOOR))
+
+    async def _write(self, home: Object, needs: Needs, secret: Object | None) -> dict[str, Times]:
+        """Makes the Secret, or patches what is due in it; when each token is to be renewed."""
+        ref = service_accounts.pod_ref(home)
+        # Also where there is a Secret: somebody else can have made the namespace, and the Secret.
+        await self._namespaces.ensure(ref.namespace)
+        ca = self._ca(ref.namespace) if needs.ca else None
+        times = self._valid(secret, needs)
+        data = {}
+        for wanted in sorted(needs.tokens):
+            if wanted.key not in times:
+                data[wanted.key], times[wanted.key] = await self._request(home, wanted)
+        if ca is not None and _held(secret, CA_KEY) != service_accounts.encoded(ca):
+            data[CA_KEY] = ca
+        if secret is None:
+            await self._create(home, data, times)
+        elif data:
+            await self._patch(ref, secret, data, times)
+        return times
+
+    async def _request(self, home: Object, wanted: Wanted) -> tuple[str, Times]:
+        name, ref = service_accounts.account(home), service_accounts.pod_ref(home)
+        bound = {"apiVersion": "v1", "kind": "Pod", "name": ref.name, "uid": ref.uid}
+        spec: Object = {"expirationSeconds": wanted.seconds, "boundObjectRef": bound}
+        spec["audiences"] = [wanted.audience] if wanted.audience else []
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        path = SERVICE_ACCOUNTS.path(name, namespace=ref.namespace, subresource="token")
+        try:
+            answer = await self._home.request("POST", path, body=body)
+        except (BadRequest, Forbidden, Invalid, NotFound) as error:
+            if _is_a_right(error):
+                asked_for = f"create serviceaccounts/token of {name}"
+                raise home_forbids(asked_for, ref.namespace, said=error.message) from error
+            what = f"ServiceAccount {ref.namespace}/{name}"
+            raise Waiting(
+                "TokenRefused", f"home issues no token of {what}: {error.message}"
+            ) from error
+        status = answer.get("status") or {}
+        expires = str(status.get("expirationTimestamp") or "")
+        if not (status.get("token") and expires):
+            raise Waiting("TokenRefused", "home's answer to a TokenRequest holds no token")
+        # By home's own word: what was asked for may have been shortened, and when the token was
+        # issued is told by no other clock.
+        life = float((answer.get("spec") or {}).get("expirationSeconds") or wanted.seconds)
+        left = life * (1 - RENEW_AT + self._rng.uniform(0, JITTER))
+        renew = _moment(expires) - timedelta(seconds=left)
+        times = self._recent[ref.uid, wanted.key] = Times(renew.strftime(_FORMAT), expires)
+        return str(status["token"]), times
+
+    async def _create(self, home: Object, data: dict[str, str], times: dict[str, Times]) -> None:
+        ref = service_accounts.pod_ref(home)
+        desired = service_accounts.secret(home, self._identity, data, times)
+        namespace = await self._namespaces.ensure(ref.namespace)
+        try:
+            made = await self._remote.create(SECRETS, desired, namespace=namespace)
+        except AlreadyExists:
+            name = name_of(desired)
+            made = await self._remote.get(SECRETS, name, namespace=namespace)
+            if not identity.is_nodes_own(made, self._identity):
+                raise Waiting(
+                    "RemoteClash",
+                    f"Secret {namespace}/{name} exists in the remote cluster and is not this "
+                    "bridge's; remove that one",
+                ) from None
+            self.controller.queue.add(ref)  # The cache lagged: what differs is put right then.
+        else:
+            written = about_key("Pod", ref)
+            changes.info("tokens of pod %s: written to %s", ref, namespace, extra=written)
+        self._secrets.observe(made)
+
+    async def _patch(
+        self, ref: PodRef, secret: Object, data: dict[str, str], times: dict[str, Times]
+    ) -> None:
+        annotations = {service_accounts.ANNOTATION_TIMES: service_accounts.times_text(times)}
+        encoded = {key: service_accounts.encoded(text) for key, text in data.items()}
+        meta = {"uid": uid_of(secret), "annotations": annotations}
+        patch: Object = {"metadata": meta, "data": encoded}
+        changed = await self._remote.patch(
+            SECRETS, name_of(secret), patch, namespace=namespace_of(secret)
+        )
+        self._secrets.observe(changed)
+        log.debug("tokens of pod %s: renewed", ref)
+
+    async def _delete(self, ref: PodRef, secret: Object) -> None:
+        uid = uid_of(secret)
+        if uid in self._deleted:
+            return
+        await self._remote.delete(SECRETS, name_of(secret), namespace=namespace_of(secret), uid=uid)
+        if self._secret(ref) is not None:
+            self._deleted.add(uid)
+        changes.info("tokens of pod %s: removed from the remote", ref, extra=about_key("Pod", ref))
+
+    # -- what is known ---------------------------------------------------------------------
+
+    def _needs(self, home: Object) -> Needs:
+        """What of tokens the pod is to have now: nothing where it ended or is not to run."""
+        if self._policy.service_accounts != "home":
+            return _NOTHING
+        found = service_accounts.needs(home)
+        live = plan.may_run(home, self._policy) and not podstatus.is_terminal(home)
+        return found if found.tokens and live else _NOTHING
+
+    def _home_pod(self, ref: PodRef) -> Object | None:
+        home = self._home_pods.store.get(Key(ref.namespace, ref.name))
+        return home if home is not None and uid_of(home) == ref.uid else None
+
+    def _secret(self, ref: PodRef) -> Object | None:
+        namespace = self._identity.remote_namespace(ref.namespace)
+        secret = self._secrets.store.get(Key(namespace, service_accounts.secret_name(ref.uid)))
+        own = secret is not None and identity.is_nodes_own(secret, self._identity)
+        return secret if own else None
+
+    def _runs(self, ref: PodRef) -> bool:
+        """Whether there is a remote pod of this home pod."""
+        namespace = self._identity.remote_namespace(ref.namespace)
+        remote = self._remote_pods.store.get(Key(namespace, ref.name))
+        return remote is not None and identity.stands_for(remote, ref.uid)
+
+    def _valid(self, secret: Object | None, needs: Needs) -> dict[str, Times]:
+        """The tokens of the Secret that are not due to be renewed."""
+        known, now = service_accounts.times(secret or {}), self._home_now()
+        uid = pod.uid if (pod := service_accounts.pod_of(secret or {})) is not None else ""
+        keys = {wanted.key for wanted in needs.tokens}
+        return {
+            key: it
+            for key, it in known.items()
+            if key in keys and (_is_later(it.renew, now) or self._recent.get((uid, key)) == it)
+        }
+
+    def _home_now(self) -> str:
+        """The time of home's clock; of the bridge's, before home has answered anything."""
+        now = self._home.access.server_time.now()
+        return self._now() if now is None else now.strftime(_FORMAT)
+
+    def _is_current(self, ref: PodRef, needs: Needs) -> bool:
+        """Whether the Secret has all that is needed."""
+        secret = self._secret(ref)
+        if secret is None or is_deleting(secret) or self._scopes.last(ref.namespace) is None:
+            return False
+        valid = self._valid(secret, needs)
+        if any(wanted.key not in valid for wanted in needs.tokens):
+            return False
+        return not needs.ca or _held(secret, CA_KEY) is not None
+
+    def _ca(self, namespace: HomeNamespace) -> str:
+        """Home's CA, as it publishes it in the namespace. Raises Waiting where it does not."""
+        scope = self._scopes.last(namespace)
+        key = Key(namespace, references.ROOT_CA)
+        found = scope.informers[CONFIG_MAPS].store.get(key) if scope else None
+        text = ((found or {}).get("data") or {}).get(CA_KEY)
+        if not text:
+            raise Waiting(
+                "HomeCAMissing",
+                f"home has no ConfigMap {namespace}/{references.ROOT_CA}, which its "
+                "controller-manager publishes, with the certificate that pods trust",
+            )
+        return str(text)
+
+
+def _held(secret: Object | None, key: str) -> str | None:
+    found = ((secret or {}).get("data") or {}).get(key)
+    return None if found is None else str(found)
+
+
+def _is_a_right(error: ApiError) -> bool:
+    """Whether a right is missing; admission refuses too, and says so in other words."""
+    return isinstance(error, Forbidden) and 'cannot create resource "' in error.message
+
+
+def _moment(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _seconds(start: str, end: str) -> float:
+    return (_moment(end) - _moment(start)).total_seconds()
+
+
+def _is_later(text: str, now: str) -> bool:
+    """Whether the time is to come; one that cannot be read, which somebody wrote, is not."""
+    try:
+        return _seconds(now, text) > 0
+    except ValueError:
+        return False

@@ -1,0 +1,311 @@
+"""Has home's Services lead to pods of the virtual node where no network does.
+
+For each Service of home that selects ready pods of the node, the bridge listens (`Listeners`), and
+slices of ours at home say where (`translators.relay.forward`). A key is a Service's.
+
+- Nothing is published before the bridge listens there. What is published no more is still listened
+  on for a while, since kube-proxy has to learn that.
+- A restarted bridge, or one that takes over, first asks for the ports that the slices tell.
+- While the remote cannot be watched nothing is published: connections could not get there either.
+  `PATIENCE` lets a watch be broken for a moment, as when one of several API servers restarts.
+- A bridge that stops takes back all that is published, also what it was writing; of pods with an
+  address of their own, that they are ready. One that is killed leaves it, and the next one takes it
+  up.
+- Slices of Services that are gone, or of namespaces without pods here, are removed.
+- Headless Services have an address for each pod where the policy has a range (`sync.relay.headless`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from sync.cache.informer import Informer
+from sync.cache.store import Key, key_of
+from sync.kube.client import KubeClient
+from sync.kube.resources import ENDPOINT_SLICES, SERVICES, Resource
+from sync.namespaces.watches import Scopes
+from sync.pods.controller import Pods
+from sync.relay.headless import Doors, RelayNames, pods_of
+from sync.relay.service_events import ServiceNews
+from sync.relay.slice_writer import SliceWriter
+from sync.runtime.controller import Controller, Waiting
+from sync.runtime.event_recorder import EventRecorder
+from sync.runtime.log_fields import about
+from translators import identity
+from translators.mirror import endpointslice
+from translators.mirror import service as services
+from translators.objects import HomeNamespace, Object, is_deleting, name_of, namespace_of
+from translators.relay import forward, headless
+from translators.relay.forward import Place, Plan
+from translators.relay.headless import Endpoint
+from translators.translation_policy import Policy
+
+changes = logging.getLogger("cluster-bridge.changes")
+
+#: Services worked at once.
+WORKERS = 8
+#: Seconds for which the remote may be unwatchable before its pods are taken out of Services. With
+#: the time in which the loss is noticed (`sync.kube.sockets.LOST_SOON`) under ten.
+PATIENCE = 2.0
+#: Seconds after that in which connections are still taken and carried: kube-proxy has to learn of
+#: it, and gathers changes for a second unless it is told otherwise (iptables.minSyncPeriod). Both
+#: together are over before the Lease is (`bridge.election.election_record`).
+AFTERGLOW = 1.5
+
+#: Seconds until a Service whose connections are refused is told so again.
+LIMITED_AGAIN = 300.0
+
+#: Is told of a Service whose connections are refused, and why in half a sentence.
+Limited = Callable[[Key, str], None]
+
+
+class NoPort(Exception):
+    """Nothing more can be listened on; the message says why, and what to do."""
+
+
+class Listeners(Protocol):
+    """What listens at home and carries connections; its maker has its sockets."""
+
+    @property
+    def doors(self) -> Doors | None:
+        """What listens at addresses of pods; None where none can be had."""
+
+    async def serve(self, key: Key, plan: Plan, known: Mapping[Place, int]) -> dict[Place, int]:
+        """Listens for the Service at the plan's places, and at no other, and says on which port at
+        each; on those of ``known`` where they are free. Raises NoPort."""
+
+    async def run(self, limited: Limited) -> None:
+        """Carries connections until cancelled, and ends all that is open then. ``limited`` is
+        called for each that is refused because there are too many, or they come too fast."""
+
+
+class Relay:
+    """The reconciler. `run` is a task of the caller's group."""
+
+    def __init__(
+        self,
+        home: KubeClient,
+        listeners: Listeners,
+        *,
+        policy: Policy,
+        scopes: Scopes,
+        pods: Pods,
+        home_pods: Informer,
+        remote_pods: Informer,
+        events: EventRecorder,
+    ) -> None:
+        self._client = home
+        self._listeners = listeners
+        self._identity = policy.identity
+        self._address = policy.relay_address
+        self._scopes = scopes
+        self._pods = pods
+        self._home_pods = home_pods
+        self._remote_pods = remote_pods
+        self._news = ServiceNews(events)
+        self.slices = Informer(
+            home,
+            ENDPOINT_SLICES,
+            labels=forward.selector(policy.identity),
+            indexers={"service": _service_keys, "pod": pods_of},
+        )
+        self._writer = SliceWriter(home, self.slices)
+        self._away = False
+        self._patience: asyncio.TimerHandle | None = None
+        # When it was said of a Service that its connections are refused (the loop's time).
+        self._limited_at: dict[Key, float] = {}
+        self.controller: Controller[Key] = Controller(
+            "relay", self._reconcile, workers=WORKERS, kind="Service"
+        )
+        self._names: RelayNames | None = None
+        if policy.relay_cidr and (doors := listeners.doors) is not None:
+            again = self.controller.queue.add
+            self._names = RelayNames(policy.relay_cidr, doors, self.slices, again)
+
+    # -- what changed ----------------------------------------------------------------------
+
+    def home_changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
+        """A Service changed, among other kinds."""
+        if resource is SERVICES:
+            self.controller.queue.add(key_of(new or old or {}))
+
+    def slice_changed(self, old: Object | None, new: Object | None) -> None:
+        """A slice of ours changed, by us or by somebody else."""
+        if self._names is not None:
+            self._names.slice_changed(old, new)
+        for key in _service_keys(new or old or {}):
+            self.controller.queue.add(key)
+
+    def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
+        """A pod of the node came, went, or changed in what is looked at."""
+        if forward.seen(old) != forward.seen(new):
+            for pod in (old, new):
+                if pod is not None:
+                    self._add_services_of(pod)
+
+    def remote_pod_changed(self, old: Object | None, new: Object | None) -> None:
+        """So did one that stands for one of these."""
+        if forward.seen(old) != forward.seen(new):
+            origin = identity.origin(new or old or {})
+            if origin is not None:
+                home = self._home_pods.store.get(Key(origin.namespace, origin.name))
+                if home is not None:
+                    self._add_services_of(home)
+
+    def namespace_synced(self, namespace: HomeNamespace) -> None:
+        """What Services home has in the namespace is known."""
+        for service in self._services(namespace):
+            self.controller.queue.add(key_of(service))
+        for slice_ in self.slices.store:
+            if namespace_of(slice_) == namespace:
+                self.slice_changed(None, slice_)
+
+    def remote_state_changed(self, informer: Informer) -> None:
+        """The remote's pods cannot be watched, or can be again."""
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        if informer.error is None:
+            self._remote_is(away=False)
+        else:
+            loop = asyncio.get_running_loop()
+            self._patience = loop.call_later(PATIENCE, self._out_of_patience)
+
+    def _out_of_patience(self) -> None:
+        self._patience = None
+        self._remote_is(away=self._remote_pods.error is not None)
+
+    def _remote_is(self, *, away: bool) -> None:
+        if away == self._away:
+            return
+        self._away = away
+        said = (
+            "the remote cannot be reached: its pods are taken out of home's Services"
+            if away
+            else "the remote can be reached again: its pods are behind home's Services again"
+        )
+        changes.info("relay: %s", said, extra=about("Service", "", cluster="home"))
+        for slice_ in self.slices.store:
+            self.slice_changed(None, slice_)
+        for namespace in {HomeNamespace(namespace_of(pod)) for pod in self._home_pods.store}:
+            for service in self._services(namespace):
+                self.controller.queue.add(key_of(service))
+
+    def _add_services_of(self, pod: Object) -> None:
+        for service in self._services(HomeNamespace(namespace_of(pod))):
+            if forward.selects(service, pod):
+                self.controller.queue.add(key_of(service))
+
+    # -- run -------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Listens until cancelled, and takes back what is published before it stops to."""
+        if self._names is not None:
+            self._names.take_up()
+        async with asyncio.TaskGroup() as group:
+            carrying = self._listeners.run(self._limited)
+            listening = group.create_task(carrying, name="relay-listeners")
+            try:
+                await self.controller.run()
+            finally:
+                if self._patience is not None:
+                    self._patience.cancel()
+                if await self._writer.withdraw(left=headless.silenced):
+                    await asyncio.sleep(AFTERGLOW)
+                listening.cancel()
+
+    # -- reconcile -------------------------------------------------------------------------
+
+    async def _reconcile(self, key: Key) -> None:
+        namespace = HomeNamespace(key.namespace)
+        scope = self._scopes.get(namespace)
+        if scope is None and self._home_pods.store.has("namespace", namespace):
+            return  # NB: the namespace is being listed; its keys come again when that is done.
+        service = scope.informers[SERVICES].store.get(key) if scope is not None else None
+        if service is None:
+            self._news.forget(key)
+            self._limited_at.pop(key, None)
+        plan, placed = forward.NOTHING, dict[str, Endpoint]()
+        if service is not None and not is_deleting(service):
+            plan, placed, left_out = self._plan(key, service)
+            if left_out:
+                said = "pods in the remote are not reached through this Service: "
+                self._news.once(service, "RelayLeftOut", said + "; ".join(left_out))
+        if self._away:
+            plan = forward.NOTHING
+        present = self.slices.store.by_index("service", key)
+        known = forward.known_ports(present, key.name, self._identity)
+        try:
+            ports = await self._listeners.serve(key, plan, known)
+            if self._names is not None:
+                await self._names.serve(key, placed, reached=not self._away)
+        except NoPort as error:
+            if service is not None:
+                self._news.once(service, "RelayNoPort", str(error))
+            raise Waiting("RelayNoPort", str(error)) from error
+        wanted: dict[str, Object] = {}
+        if service is not None and ports:
+            made = forward.to_slices(service, ports, self._identity, address=self._address)
+            wanted = {name_of(it): it for it in made}
+        if service is not None and self._names is not None:
+            wanted |= self._names.slices_of(service, placed, self._identity, reached=not self._away)
+        await self._write(key, wanted, present)
+
+    def _plan(self, key: Key, service: Object) -> tuple[Plan, dict[str, Endpoint], tuple[str, ...]]:
+        """What to relay at the bridge's address, or at addresses of pods, and what is left out."""
+        behind = self._behind(service)
+        if self._names is None or not services.is_headless(service):
+            plan = forward.plan(service, behind, address=self._address)
+            return plan, {}, plan.left_out
+        named = headless.plan(service, behind, family=self._names.family)
+        placed, lacking = self._names.place(key, named)
+        return forward.NOTHING, placed, (*named.left_out, *lacking)
+
+    def _behind(self, service: Object) -> Iterator[tuple[Object, Object | None]]:
+        for home in self._home_pods.store.by_index("namespace", namespace_of(service)):
+            if forward.selects(service, home):
+                yield home, self._pods.remote_of(home)
+
+    async def _write(
+        self, key: Key, wanted: Mapping[str, Object], present: Sequence[Object]
+    ) -> None:
+        """Has home's slices be these, and no others."""
+        await self._writer.write(wanted, present)
+        if len(wanted) != len({name_of(it) for it in present}):
+            said = "Service %s: %d endpoint(s) for pods in the remote"
+            changes.info(
+                said,
+                key,
+                len(wanted),
+                extra=about("Service", key.name, namespace=key.namespace, cluster="home"),
+            )
+
+    # -- what cannot be done ---------------------------------------------------------------
+
+    def _limited(self, key: Key, why: str) -> None:
+        """Connections are refused. Thousands may be in a second: an Event is for the first."""
+        now = asyncio.get_running_loop().time()
+        if now - self._limited_at.get(key, -LIMITED_AGAIN) < LIMITED_AGAIN:
+            return
+        scope = self._scopes.get(HomeNamespace(key.namespace))
+        service = scope.informers[SERVICES].store.get(key) if scope is not None else None
+        if service is None:
+            return
+        self._limited_at[key] = now
+        message = f"connections to pods in the remote are refused: {why}"
+        self._news.tell(service, "RelayLimited", message)
+
+    # -- what is known ---------------------------------------------------------------------
+
+    def _services(self, namespace: HomeNamespace) -> Iterable[Object]:
+        scope = self._scopes.get(namespace)
+        return scope.informers[SERVICES].store if scope is not None else ()
+
+
+def _service_keys(slice_: Object) -> Iterator[Key]:
+    name = endpointslice.service_name(slice_)
+    if name:
+        yield Key(namespace_of(slice_), name)

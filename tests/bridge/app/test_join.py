@@ -1,0 +1,454 @@
+"""A join from its first line to its last, between two fake clusters."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from bridge.app import kubelet_api, replica
+from bridge.base.errors import PreflightError
+from bridge.certificates import client_ca
+from bridge.certificates.serving_certificate import CertificateError
+from bridge.kubelet.server import ListenError
+from bridge.node import node_object
+from bridge.node.controller import NodeController, NodeTaken
+from bridge.node.lease import LEASE_NAMESPACE
+from sync.engine.engine import Engine, MappingChanged
+from sync.kube import in_cluster
+from sync.kube.credentials import KubeconfigRef
+from sync.kube.resources import LEASES, NODES, PODS, Object
+from tests.bridge.clusters import CANARY, Clusters, put_worker
+from tests.bridge.joined import SOON, Joined, begin, caller, joined
+from tests.bridge.kubelet.pki import Pki
+from tests.fakeapi import Authority, FakeApi
+from tests.fakeapi.signer import Signer
+from tests.objects import config_map, node, pod
+from tests.sync.world import NODE, THERE, World
+from translators import identity
+from translators.capacity.node_capacity import Limits
+
+pytestmark = pytest.mark.usefixtures("soon")
+
+
+def holder(api: FakeApi) -> str | None:
+    """Who holds the node's Lease."""
+    found: str | None = api.get(LEASES, NODE, LEASE_NAMESPACE)["spec"].get("holderIdentity")
+    return found
+
+
+def sockets() -> set[str]:
+    """The sockets that this process has open."""
+    found = set()
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(link.readlink())
+        except OSError:  # the folder's own, for one
+            continue
+        if target.startswith("socket:"):
+            found.add(target)
+    return found
+
+
+def cause(group: BaseException) -> BaseException:
+    """The one error behind an end, out of all groups."""
+    while isinstance(group, BaseExceptionGroup):
+        group = group.exceptions[0]
+    return group
+
+
+async def ended(two: Clusters, **changes: Any) -> BaseException:
+    """What a join that does not come about raises."""
+    run = begin(two.but(**changes))
+    with pytest.raises((Exception, ExceptionGroup)) as caught:
+        async with asyncio.timeout(SOON):
+            await run.task
+    return cause(caught.value)
+
+
+# -- while it runs -------------------------------------------------------------------------
+
+
+async def test_a_join_registers_a_node_runs_its_pods_and_serves_them(two: Clusters) -> None:
+    world = World(two.home, two.remote)
+    async with joined(two) as run:
+        made = two.home.get(NODES, NODE)
+        assert made["status"]["capacity"]["cpu"] == "4"
+        assert made["status"]["addresses"][0] == {"type": "InternalIP", "address": "127.0.0.1"}
+        assert made["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] == run.port
+        assert holder(two.home) == NODE
+        world.pod("web")
+        await two.remote.until(lambda: world.there("web"))
+        world.runs("web")
+        await two.home.until(lambda: world.status("web").get("phase") == "Running")
+        async with caller(run) as session, session.get("/pods") as answer:
+            (listed,) = (await answer.json())["items"]
+        assert listed["metadata"]["name"] == "web"
+        assert run.told[-1].startswith(f"home: node {NODE} is registered")
+    assert CANARY not in str(run.told)
+
+
+async def test_the_kubelet_api_listens_before_the_node_names_its_port(two: Clusters) -> None:
+    async with joined(two) as run:
+        pass
+    steps = [line.partition(" ")[2].split(" ")[0] for line in run.told]
+    assert steps == [
+        two.remote.url,
+        two.home.url,
+        "the",
+        "its",
+        "pods",
+        "its",
+        "kubelet",
+        "the",
+        "node",
+    ]
+
+
+async def test_the_node_remembers_how_its_remote_is_reached_from_any_folder(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = two.settings.remote.path
+    assert path is not None
+    monkeypatch.chdir(path.parent)
+    async with joined(two, two.but(remote=KubeconfigRef(Path(path.name)))):
+        pass
+    remembered = two.home.get(NODES, NODE)["metadata"]["annotations"]
+    assert remembered[node_object.ANNOTATION_KUBECONFIG] == str(path)
+    assert remembered[node_object.ANNOTATION_CONTEXT] == "remote-context"
+
+
+async def test_the_node_records_the_namespace_of_an_installation(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "serviceaccount"
+    folder.mkdir()
+    (folder / "token").write_text(CANARY)
+    (folder / "namespace").write_text("bridges\n")
+    Authority(folder, "ca")
+    monkeypatch.setattr(in_cluster, "FOLDER", folder)
+    monkeypatch.setattr(in_cluster, "server", lambda: two.home.url)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
+    async with joined(two, two.but(home=KubeconfigRef())):
+        pass
+    recorded = two.home.get(NODES, NODE)["metadata"]["annotations"]
+    assert recorded[node_object.ANNOTATION_INSTALLATION] == "bridges"
+    async with joined(two):
+        pass
+    recorded = two.home.get(NODES, NODE)["metadata"]["annotations"]
+    assert recorded[node_object.ANNOTATION_INSTALLATION] == "", "the bridge runs elsewhere now"
+
+
+async def test_two_nodes_stand_for_two_pools_of_one_remote(two: Clusters) -> None:
+    for name, cpu in (("worker", "4"), ("other", "8"), ("no-pool", "16")):
+        put_worker(two.remote, name, cpu=cpu)
+    two.remote.update(NODES, "worker", {"metadata": {"labels": {"pool": "a"}}})
+    two.remote.update(NODES, "other", {"metadata": {"labels": {"pool": "b"}}})
+    settings = [two.but(name=f"node-{pool}", node_selector={"pool": pool}) for pool in ("a", "b")]
+    async with joined(two, settings[0]), joined(two, settings[1]):
+        for node_name, cpu in (("node-a", "4"), ("node-b", "8")):
+            assert two.home.get(NODES, node_name)["status"]["capacity"]["cpu"] == cpu
+            two.home.put(pod(f"on-{node_name}", node=node_name))
+        for pool in ("a", "b"):
+            name = f"on-node-{pool}"
+            await two.remote.until(lambda name=name: two.remote.find(PODS, name, THERE))  # type: ignore[misc]
+            spec = two.remote.get(PODS, name, THERE)["spec"]
+            assert spec["nodeSelector"] == {"pool": pool}
+        two.remote.update(NODES, "other", {"metadata": {"labels": {"pool": "a"}}})
+        await two.home.until(
+            lambda: two.home.get(NODES, "node-a")["status"]["capacity"]["cpu"] == "12"
+        )
+        await two.home.until(lambda: not two.home.get(NODES, "node-b")["status"].get("capacity"))
+
+
+async def test_what_others_use_and_what_quotas_leave_is_on_the_node(two: Clusters) -> None:
+    theirs = pod("theirs", node="worker")
+    theirs["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
+    two.remote.put(theirs)
+    two.remote.put(pod("ended", node="worker"))
+    two.remote.update(PODS, "ended", {"status": {"phase": "Failed"}}, "default")
+    async with joined(two, two.but(limits=Limits(share=Fraction(1, 2)), accept_namespaces=("x",))):
+        status = two.home.get(NODES, NODE)["status"]
+        assert (status["capacity"]["cpu"], status["allocatable"]["cpu"]) == ("4", "1500m")
+        assert status["allocatable"]["pods"] == "54"
+        two.remote.remove(PODS, "theirs", "default")
+        await two.home.until(
+            lambda: two.home.get(NODES, NODE)["status"]["allocatable"]["cpu"] == "2"
+        )
+        accepts = {"name": "x", "annotations": {identity.ANNOTATION_ACCEPTS: "*"}}
+        two.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": accepts})
+        quota = {"name": "q", "namespace": "x"}
+        two.remote.put(
+            {
+                "apiVersion": "v1",
+                "kind": "ResourceQuota",
+                "metadata": quota,
+                "spec": {"hard": {"pods": "3"}},
+            }
+        )
+        await two.home.until(
+            lambda: two.home.get(NODES, NODE)["status"]["allocatable"]["pods"] == "3"
+        )
+        kinds = [it["type"] for it in two.home.get(NODES, NODE)["status"]["conditions"]]
+        assert node_object.CONDITION_QUOTA in kinds
+
+
+async def test_kubeconfigs_that_a_variable_lists_are_all_remembered(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = two.settings.remote.path
+    assert path is not None
+    monkeypatch.chdir(path.parent)
+    monkeypatch.setenv("KUBECONFIG", os.pathsep.join([path.name, "absent.yaml"]))
+    async with joined(two, two.but(remote=KubeconfigRef())):
+        pass
+    remembered = two.home.get(NODES, NODE)["metadata"]["annotations"]
+    files = [str(path), str(path.with_name("absent.yaml"))]
+    assert remembered[node_object.ANNOTATION_KUBECONFIG] == os.pathsep.join(files)
+
+
+# -- the end -------------------------------------------------------------------------------
+
+
+async def test_a_stop_leaves_no_task_no_socket_and_no_held_lease(two: Clusters) -> None:
+    world = World(two.home, two.remote)
+    tasks, open_before = asyncio.all_tasks(), sockets()
+    async with joined(two) as run:
+        world.pod("web")
+        await two.remote.until(lambda: world.there("web"))
+        port = run.port
+    # What is left are the fake servers' own, of connections that were closed just now.
+    await two.home.until(lambda: asyncio.all_tasks() <= tasks | {asyncio.current_task()})
+    await two.home.until(lambda: sockets() <= open_before)
+    assert holder(two.home) is None
+    assert world.there("web")
+    with pytest.raises(OSError, match=r"refused|failed"):
+        await asyncio.open_connection("127.0.0.1", port)
+
+
+async def test_a_home_that_is_away_does_not_hold_up_the_stop(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica, "RELEASE_SECONDS", 0.1)
+    async with joined(two):
+        two.home.pause()
+    two.home.resume()
+
+
+async def test_a_stream_that_is_open_does_not_hold_up_the_stop(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubelet_api, "STREAMS_SECONDS", 0.1)
+    world = World(two.home, two.remote)
+    following = asyncio.Event()
+
+    async def log(request: Any) -> Any:
+        following.set()
+        await asyncio.sleep(60)
+
+    two.remote.route("GET", "*/pods/web/log", log)
+    async with joined(two) as run:
+        world.pod("web")
+        await two.remote.until(lambda: world.there("web"))
+        async with caller(run) as session:
+            path = "/containerLogs/default/web/main?follow=true"
+            request = asyncio.ensure_future(session.get(path))
+            async with asyncio.timeout(SOON):
+                await following.wait()
+            await run.end()
+            await asyncio.gather(request, return_exceptions=True)
+
+
+async def test_a_stop_before_the_node_is_made_makes_none(two: Clusters) -> None:
+    run = begin(two.settings)
+    await run.end()
+    assert two.writes() == []
+
+
+async def test_joining_again_takes_up_what_runs(two: Clusters) -> None:
+    world = World(two.home, two.remote)
+    async with joined(two):
+        world.pod("web")
+        await two.remote.until(lambda: world.there("web"))
+        world.runs("web")
+        await two.home.until(lambda: world.status("web").get("phase") == "Running")
+    before = world.there("web")
+    world.forget()
+    async with joined(two):
+        assert holder(two.home) == NODE
+        await asyncio.sleep(0.05)
+    assert world.there("web") == before
+    assert [it for it in two.remote.writes() if "/leases" not in it.path] == []
+
+
+async def test_home_signs_the_serving_certificate_while_the_join_runs(
+    two: Clusters, tmp_path: Path
+) -> None:
+    signer = Signer(two.home)
+    settings = two.but(serving="csr", cert_dir=tmp_path / "serving")
+    async with joined(two, settings) as run:
+        assert any("self-signed until home has signed one" in line for line in run.told)
+        signer.approve(await signer.asked())
+        await run.says("certificate is one of home's")
+        context = ssl.create_default_context(cadata=signer.ca)
+        context.verify_flags &= ~ssl.VerifyFlags.VERIFY_X509_STRICT
+        for name in ("127.0.0.1", NODE):
+            _, writer = await asyncio.open_connection(
+                "127.0.0.1", run.port, ssl=context, server_hostname=name
+            )
+            writer.close()
+    async with joined(two, settings) as run:
+        assert any("certificate is one of home's" in line for line in run.told)
+
+
+async def test_a_change_of_homes_client_ca_is_taken_up(two: Clusters, tmp_path: Path) -> None:
+    pki = Pki(tmp_path)
+    context = pki.client_context("apiserver")
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+
+    async def status(run: Joined) -> int:
+        url = f"https://127.0.0.1:{run.port}/healthz/ping"
+        async with aiohttp.ClientSession() as session, session.get(url, ssl=context) as answer:
+            return answer.status
+
+    async with joined(two) as run:
+        assert await status(run) == 401
+        two.home.put(
+            config_map(client_ca.NAME, "kube-system", data={"client-ca-file": pki.ca_text})
+        )
+        async with asyncio.timeout(SOON):
+            while await status(run) != 200:  # noqa: ASYNC110  # nothing tells when it is taken up
+                await asyncio.sleep(0.01)
+
+
+# -- what goes wrong -----------------------------------------------------------------------
+
+
+async def test_a_failed_check_ends_it_before_anything_is_made(two: Clusters) -> None:
+    two.remote.api.authorize = lambda _: False
+    assert isinstance(await ended(two), PreflightError)
+    assert two.writes() == []
+
+
+async def test_a_port_that_is_taken_is_said_before_anything_is_made(two: Clusters) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        error = await ended(two, port=taken.getsockname()[1])
+    assert isinstance(error, ListenError)
+    assert "--port" in str(error)
+    assert two.writes() == []
+
+
+async def test_a_certificate_that_cannot_be_read_is_named(two: Clusters, tmp_path: Path) -> None:
+    error = await ended(two, certificate=tmp_path / "absent.crt", key=tmp_path / "absent.key")
+    assert isinstance(error, CertificateError)
+    assert "absent.crt" in str(error)
+    assert two.writes() == []
+
+
+async def test_a_strangers_node_of_the_name_is_left_alone(two: Clusters) -> None:
+    before = two.home.put(node(NODE))
+    assert isinstance(await ended(two), NodeTaken)
+    assert two.home.get(NODES, NODE) == before
+    assert two.remote.writes() == []
+
+
+async def test_another_mapping_of_namespaces_is_refused_before_the_node_is_taken_up(
+    two: Clusters,
+) -> None:
+    world = World(two.home, two.remote)
+    async with joined(two):
+        world.pod("web")
+        await two.remote.until(lambda: world.there("web"))
+    world.forget()
+    error = await ended(two, home_name="other")
+    assert isinstance(error, MappingChanged)
+    assert f"{THERE}" in str(error)
+    assert two.writes() == []
+
+
+async def _fails(self: object) -> None:
+    raise ZeroDivisionError("a defect")
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [(Engine, "watch"), (Engine, "work"), (NodeController, "run")],
+    ids=["the caches", "the controllers", "the node"],
+)
+async def test_a_part_that_fails_ends_the_join_with_its_error(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch, part: type, name: str
+) -> None:
+    monkeypatch.setattr(part, name, _fails)
+    monkeypatch.setattr(Engine, "synced", _at_once)
+    assert isinstance(await ended(two), ZeroDivisionError)
+
+
+async def _at_once(self: object) -> None:
+    return None
+
+
+async def test_a_part_that_fails_gives_the_lease_back(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the next `bridge leave` would believe for a while that the node is served."""
+    monkeypatch.setattr(NodeController, "run", _fails)
+    assert isinstance(await ended(two), ZeroDivisionError)
+    assert holder(two.home) is None
+
+
+async def test_a_node_that_became_anothers_keeps_its_lease(two: Clusters) -> None:
+    run = begin(two.settings)
+    await run.says("is registered")
+    await two.home.until(lambda: two.home.open_watches(NODES))
+    two.home.remove(NODES, NODE)
+    two.home.put(node(NODE))
+    with pytest.raises(ExceptionGroup) as caught:
+        async with asyncio.timeout(SOON):
+            await run.task
+    assert isinstance(cause(caught.value), NodeTaken)
+    assert holder(two.home) == NODE
+
+
+# -- what the kubelet API asks -------------------------------------------------------------
+
+
+def _engine(home: list[Object], remote: Object | None) -> Any:
+    class Store:
+        def get(self, key: Any) -> Object | None:
+            return next((it for it in home if it["metadata"]["name"] == key.name), None)
+
+    class Fake:
+        def __init__(self) -> None:
+            self.store = Store()
+            self.home_pods = self
+            self.pods = self
+
+        def remote_of(self, _: Object) -> Object | None:
+            return remote
+
+    return Fake()
+
+
+def test_the_directory_finds_the_remote_pod_of_a_pod_of_this_node_alone() -> None:
+    home = pod("web")
+    home["metadata"]["uid"] = "1"
+    there = pod("web", THERE)
+    there["spec"]["initContainers"] = [{"name": "init"}]
+    there["spec"]["ephemeralContainers"] = [{"name": "debug"}]
+    found = kubelet_api.Directory(_engine([home], there)).find("default", "web", "1")
+    assert found is not None
+    assert (found.namespace, found.name) == (THERE, "web")
+    assert found.containers == {"main", "init", "debug"}
+    assert kubelet_api.Directory(_engine([home], there)).find("default", "web", None) == found
+    assert kubelet_api.Directory(_engine([home], there)).find("default", "web", "2") is None
+    assert kubelet_api.Directory(_engine([home], there)).find("default", "db", None) is None
+    assert kubelet_api.Directory(_engine([home], None)).find("default", "web", None) is None

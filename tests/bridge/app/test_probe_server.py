@@ -1,0 +1,165 @@
+"""What a kubelet's probes are answered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+
+import aiohttp
+import pytest
+
+from bridge.app import probe_server
+from bridge.base.errors import PreflightError
+from bridge.kubelet.server import ListenError
+from bridge.preflight import retry
+from tests.bridge.clusters import Clusters
+from tests.bridge.joined import SOON, begin, joined
+from tests.fakeapi import Fault
+
+pytestmark = pytest.mark.usefixtures("soon")
+
+
+def free_port() -> int:
+    """One that nobody listens on."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+async def ask(port: int, path: str, method: str = "GET") -> tuple[int, str]:
+    """Without TLS and without a credential."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, f"http://127.0.0.1:{port}{path}") as answer,
+    ):
+        return answer.status, await answer.text()
+
+
+async def listens(port: int) -> tuple[int, str]:
+    """Asks until it listens."""
+    async with asyncio.timeout(SOON):
+        while True:
+            with contextlib.suppress(aiohttp.ClientConnectorError):
+                return await ask(port, "/livez")
+            await asyncio.sleep(0.004)
+
+
+async def test_a_bridge_that_serves_lives_and_is_ready(two: Clusters) -> None:
+    port = free_port()
+    async with joined(two, two.but(health_port=port)):
+        assert await ask(port, "/livez") == (200, "ok\n")
+        assert await ask(port, "/readyz") == (200, "ok\n")
+        assert (await ask(port, "/pods"))[0] == 404
+        assert (await ask(port, "/readyz", "POST"))[0] == 405
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await ask(port, "/livez")
+
+
+async def test_without_filled_caches_it_lives_and_is_not_ready(two: Clusters) -> None:
+    port = free_port()
+    two.remote.fail(Fault("GET", "/api/v1/secrets", code=500, times=None))
+    run = begin(two.but(health_port=port))
+    await run.says("certificate is")
+    assert await listens(port) == (200, "ok\n")
+    code, why = await ask(port, "/readyz")
+    assert code == 503
+    assert "not read yet" in why
+    await run.end()
+
+
+async def test_one_that_stands_by_is_ready(two: Clusters) -> None:
+    port = free_port()
+    async with joined(two):
+        run = begin(two.but(health_port=port))
+        await run.says("standing by")
+        assert (await listens(port))[0] == 200
+        while (await ask(port, "/readyz"))[0] != 200:  # noqa: ASYNC110  # of a socket
+            await asyncio.sleep(0.004)
+        await run.end()
+
+
+@pytest.mark.parametrize("side", ["home", "remote"])
+async def test_a_cluster_that_is_away_at_the_start_is_waited_for(
+    two: Clusters, side: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(retry, "WAIT_FIRST", 0.01)
+    port = free_port()
+    api = two.home if side == "home" else two.remote
+    await api.stop()
+    run = begin(two.but(health_port=port))
+    assert await listens(port) == (200, "ok\n")
+    async with asyncio.timeout(SOON):
+        while f"{side}: " not in (await ask(port, "/readyz"))[1]:  # noqa: ASYNC110  # of a socket
+            await asyncio.sleep(0.004)
+    assert (await ask(port, "/readyz"))[0] == 503
+    busy = api.fail(Fault("GET", "/version", code=503))
+    early = api.fail(Fault("GET", "/version", code=403))
+    await api.start()
+    await run.says("is registered")
+    assert busy.hits == 1, "a server that is busy is waited for, too"
+    assert early.hits == 1, "and so is one that has not read its rules"
+    assert (await ask(port, "/readyz"))[0] == 200
+    await run.end()
+    assert len(run.told) == len(set(run.told)), "each once"
+    said = [it for it in caplog.messages if it.endswith(retry.WAITED)]
+    assert len(said) == 3
+    assert all(it.startswith(f"{side}: ") for it in said)
+
+
+async def test_what_does_not_pass_by_itself_is_not_waited_for(two: Clusters) -> None:
+    port = free_port()
+    two.remote.token = "another"
+    run = begin(two.but(health_port=port))
+    with pytest.raises(PreflightError, match="does not accept the kubeconfig's credential"):
+        await run.says("is registered")
+
+
+async def test_without_probes_a_cluster_that_is_away_is_an_error(two: Clusters) -> None:
+    await two.remote.stop()
+    run = begin(two.settings)
+    with pytest.raises(PreflightError, match=r"remote: .*can be reached from here"):
+        await run.says("is registered")
+
+
+async def test_a_port_that_is_taken_is_told(two: Clusters) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        run = begin(two.but(health_port=int(taken.getsockname()[1])))
+        with pytest.raises(ListenError, match="--health-port"):
+            await run.says("is registered")
+
+
+async def test_idle_connections_keep_no_probe_out_and_are_bounded(two: Clusters) -> None:
+    port = free_port()
+    async with joined(two, two.but(health_port=port)):
+        opened = [
+            await asyncio.open_connection("127.0.0.1", port) for _ in range(probe_server.MOST + 20)
+        ]
+        assert await ask(port, "/livez") == (200, "ok\n")
+        async with asyncio.timeout(SOON):
+            for reader, _ in opened[:20]:
+                with contextlib.suppress(ConnectionResetError):
+                    assert await reader.read() == b"", "one more ends the oldest"
+        assert not opened[-1][0].at_eof()
+        for _, writer in opened:
+            writer.transport.abort()
+
+
+async def test_a_connection_ends_whatever_it_sends(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe_server, "LIFE", 0.3)
+    port = free_port()
+    async with joined(two, two.but(health_port=port)):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        async with asyncio.timeout(SOON):
+            with contextlib.suppress(ConnectionError):
+                for byte in b"GET /livez HTTP/1.1\r\nX-Slow: " + b"a" * 10_000:
+                    writer.write(bytes([byte]))
+                    await writer.drain()
+                    await asyncio.sleep(0.01)
+                pytest.fail("a head that comes byte by byte is not ended")
+        writer.transport.abort()
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        assert await ask(port, "/livez") == (200, "ok\n")

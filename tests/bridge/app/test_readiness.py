@@ -1,0 +1,86 @@
+"""`/livez` and `/readyz` of the kubelet API: whether the bridge serves, or would."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+import pytest
+
+from bridge.app import readiness
+from tests.bridge.clusters import Clusters
+from tests.bridge.joined import SOON, begin, caller, joined
+from tests.fakeapi import Fault
+
+pytestmark = pytest.mark.usefixtures("soon")
+
+READY = "[+]ping ok\n[+]caches ok\n[+]home ok\n[+]remote ok\nreadyz check passed\n"
+
+
+async def ask(session: aiohttp.ClientSession, path: str) -> tuple[int, str]:
+    async with session.get(path) as answer:
+        return answer.status, await answer.text()
+
+
+async def until(session: aiohttp.ClientSession, code: int) -> None:
+    """Asks until that is the answer."""
+    async with asyncio.timeout(SOON):
+        while (await ask(session, "/readyz"))[0] != code:  # noqa: ASYNC110  # it is asked
+            await asyncio.sleep(0.004)
+
+
+async def test_a_bridge_that_serves_is_ready_as_api_servers_say_it(two: Clusters) -> None:
+    async with joined(two) as run, caller(run) as session:
+        assert await ask(session, "/readyz") == (200, "ok")
+        assert await ask(session, "/readyz?verbose") == (200, READY)
+        assert await ask(session, "/livez?verbose=1") == (200, "[+]ping ok\nlivez check passed\n")
+        assert await ask(session, "/livez") == (200, "ok")
+        assert await ask(session, "/readyz/remote") == (200, "ok")
+        assert (await ask(session, "/readyz/nonsense"))[0] == 404
+
+
+async def test_one_whose_caches_are_not_filled_lives_and_is_not_ready(two: Clusters) -> None:
+    two.remote.fail(Fault("GET", "/api/v1/secrets", code=500, times=None))
+    run = begin(two.settings)
+    await run.says("certificate is")
+    async with caller(run) as session:
+        assert await ask(session, "/livez") == (200, "ok")
+        code, said = await ask(session, "/readyz")
+        assert code == 500
+        assert "[-]caches failed: reason withheld\n" in said
+        assert said.endswith("\nreadyz check failed\n")
+        assert (await ask(session, "/readyz/caches"))[0] == 500
+    await run.end()
+
+
+async def test_one_that_stands_by_is_ready(two: Clusters) -> None:
+    async with joined(two):
+        second = begin(two.settings)
+        await second.says("standing by")
+        async with caller(second) as session:
+            await until(session, 200)
+            assert await ask(session, "/readyz?verbose") == (200, READY)
+        await second.end()
+
+
+async def test_a_remote_that_stays_away_is_told_and_can_be_passed_over(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readiness, "OUTAGE_SECONDS", 0.05)
+    async with joined(two) as run, caller(run) as session:
+        await two.remote.stop()
+        await until(session, 500)
+        code, said = await ask(session, "/readyz")
+        failed = READY.replace("[+]remote ok", "[-]remote failed: reason withheld")
+        assert (code, said) == (500, failed.replace("passed", "failed"))
+        code, said = await ask(session, "/readyz?exclude=remote&exclude=moon&verbose")
+        assert code == 200
+        assert "[+]remote excluded: ok\n" in said
+        assert 'warn: some health checks cannot be excluded: no matches for "moon"\n' in said
+        assert (await ask(session, "/livez"))[0] == 200
+
+
+async def test_a_short_trouble_changes_nothing(two: Clusters) -> None:
+    async with joined(two) as run, caller(run) as session:
+        two.remote.break_watches()
+        assert await ask(session, "/readyz") == (200, "ok")

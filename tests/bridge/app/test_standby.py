@@ -1,0 +1,290 @@
+"""Several bridges of one node: one serves it, the others stand by and take over; fake clusters."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+import pytest
+
+from bridge.app import replica
+from bridge.base.errors import PreflightError
+from bridge.election import election_record, elector
+from bridge.election.elector import NodeLeft
+from bridge.leave.procedure import leave
+from bridge.leave.summary import LeaveSettings
+from bridge.node.lease import LEASE_NAMESPACE
+from sync.kube.resources import CONFIG_MAPS, LEASES, NODES, PODS
+from tests.bridge.clusters import Clusters
+from tests.bridge.joined import SOON, Joined, begin, caller, joined
+from tests.fakeapi import Fault
+from tests.objects import config_map
+from tests.sync.world import NODE, THERE, World
+
+LEASE = election_record.lease_name(NODE)
+
+pytestmark = pytest.mark.usefixtures("soon", "elects")
+
+
+@pytest.fixture
+def elects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases last no longer than a test can wait."""
+    monkeypatch.setattr(election_record, "LEASE_SECONDS", 1.0)
+    monkeypatch.setattr(election_record, "RENEW_DEADLINE", 0.7)
+    monkeypatch.setattr(election_record, "RENEW_SECONDS", 0.05)
+    monkeypatch.setattr(elector, "REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(elector, "PATIENT_SECONDS", 0.5)
+    monkeypatch.setattr(elector, "RETRY_SECONDS", 0.02)
+
+
+@pytest.fixture
+def world(two: Clusters) -> World:
+    """Who makes pods, and runs them."""
+    return World(two.home, two.remote)
+
+
+def holder(two: Clusters) -> str:
+    return election_record.read(two.home.get(LEASES, LEASE, LEASE_NAMESPACE)).holder
+
+
+def port(two: Clusters) -> int:
+    """Where home's API server looks for the kubelet API."""
+    found: int = two.home.get(NODES, NODE)["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+    return found
+
+
+def written(two: Clusters) -> list[str]:
+    """All that was written since the log was cleared, but for Leases and the Node."""
+    return [
+        f"{it.method} {it.path}"
+        for it in two.writes()
+        if "/leases" not in it.path and not it.path.startswith("/api/v1/nodes")
+    ]
+
+
+async def answer(session: aiohttp.ClientSession, path: str) -> tuple[int, str]:
+    async with session.get(path) as said:
+        return said.status, await said.text()
+
+
+async def standby(two: Clusters) -> Joined:
+    """A second join, which stands by."""
+    run = begin(two.settings)
+    await run.says("standing by")
+    return run
+
+
+# -- standing by ---------------------------------------------------------------------------
+
+
+async def test_the_second_says_whom_it_waits_for_and_writes_nothing(
+    two: Clusters, world: World
+) -> None:
+    async with joined(two) as first:
+        second = await standby(two)
+        line = next(line for line in second.told if "standing by" in line)
+        assert "(pid " in line
+        assert " at 127.0.0.1; standing by" in line
+        world.pod("web")
+        await two.remote.until(lambda: world.there("web"))
+        two.home.clear_log()
+        two.remote.clear_log()
+        world.runs("web")
+        await two.home.until(lambda: world.status("web").get("phase") == "Running")
+        await asyncio.sleep(0.1)
+        path = PODS.path("web", namespace="default", subresource="status")
+        assert written(two) == [f"PATCH {path}"]
+        assert port(two) == first.port
+        await second.end()
+        # It had nothing to give back.
+        assert holder(two)
+
+
+async def test_a_standby_is_healthy_and_has_nothing_to_say_of_pods(two: Clusters) -> None:
+    async with joined(two):
+        second = await standby(two)
+        async with caller(second) as session:
+            assert (await answer(session, "/healthz"))[0] == 200
+            assert f'bridge_leader{{node="{NODE}"}} 0.0' in (await answer(session, "/metrics"))[1]
+            for path in ("/pods", "/containerLogs/default/web/main", "/stats/summary"):
+                code, said = await answer(session, path)
+                assert code == 503, path
+                assert f"stands by for node {NODE}; it is served by" in said
+        await second.end()
+
+
+async def test_nobody_else_of_the_node_is_disturbed_by_one_that_fails(two: Clusters) -> None:
+    async with joined(two):
+        second = await standby(two)
+        second.task.cancel()
+        await asyncio.gather(second.task, return_exceptions=True)
+        before = holder(two)
+        await asyncio.sleep(0.1)
+        assert holder(two) == before
+
+
+# -- taking over ---------------------------------------------------------------------------
+
+
+async def test_the_next_takes_over_at_once_and_writes_only_what_is_new(
+    two: Clusters, world: World
+) -> None:
+    async with joined(two) as first:
+        world.pod("web")
+        await two.remote.until(lambda: world.there("web"))
+        world.runs("web")
+        await two.home.until(lambda: world.status("web").get("phase") == "Running")
+        second = await standby(two)
+        await asyncio.sleep(0.1)
+        two.home.clear_log()
+        two.remote.clear_log()
+        await first.end()
+    async with asyncio.timeout(0.5):
+        await second.says("is registered")
+    await two.home.until(lambda: port(two) == second.port)
+    async with caller(second) as session:
+        code, said = await answer(session, "/pods")
+        assert (code, '"web"' in said) == (200, True)
+        text = (await answer(session, "/metrics"))[1]
+        assert f'bridge_leader{{node="{NODE}"}} 1.0' in text
+        assert f'bridge_leader_transitions_total{{node="{NODE}"}} 1.0' in text
+    await asyncio.sleep(0.1)
+    assert written(two) == []
+    world.pod("db")
+    await two.remote.until(lambda: world.there("db"))
+    await second.end()
+    assert holder(two) == ""
+
+
+async def test_one_that_takes_over_knows_what_the_other_did_last(
+    two: Clusters, world: World
+) -> None:
+    """Though its own watches have said nothing of it: what has run and ended does not run again."""
+    async with joined(two) as first:
+        others = {*two.home.open_watches(PODS), *two.remote.open_watches(PODS)}
+        second = await standby(two)
+        slow = two.remote.fail(Fault("POST", "*/pods", delay=0.3))
+        world.pod("web", restartPolicy="Never")
+        await two.remote.until(lambda: slow.hits)
+        await asyncio.sleep(0.1)
+        for watch in {*two.home.open_watches(PODS), *two.remote.open_watches(PODS)} - others:
+            watch.passes = lambda _: False
+        await two.remote.until(lambda: (world.there("web") or {}).get("spec"))
+        await two.remote.until(lambda: not world.there("web")["spec"].get("schedulingGates"))  # type: ignore[index]
+        world.ends("Succeeded", "web")
+        await two.home.until(lambda: world.status("web").get("phase") == "Succeeded")
+        two.remote.remove(PODS, "web", THERE)
+        await asyncio.sleep(0.1)
+        two.remote.clear_log()
+        await first.end()
+        await second.says("is registered")
+        await asyncio.sleep(0.3)
+        assert two.remote.writes(PODS.path(namespace=THERE)) == []
+        assert world.status("web")["phase"] == "Succeeded"
+        await second.end()
+
+
+async def test_a_home_that_fails_for_a_moment_does_not_end_the_one_that_takes_over(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica, "REGISTER_SECONDS", 0.01)
+    async with joined(two) as first:
+        second = await standby(two)
+        refused = two.home.fail(Fault("*", "/api/v1/nodes*", code=500, times=3, watch=False))
+        await first.end()
+        await second.says("is registered")
+        assert refused.hits == 3
+        await second.end()
+
+
+# -- losing it -----------------------------------------------------------------------------
+
+
+async def test_one_that_loses_the_lease_writes_no_more_until_it_is_its_own_again(
+    two: Clusters, world: World
+) -> None:
+    async with joined(two) as run:
+        theirs = {"holderIdentity": "third_1", "leaseDurationSeconds": 60}
+        two.home.update(LEASES, LEASE, {"spec": theirs}, LEASE_NAMESPACE)
+        await run.says("is held by")
+        two.home.clear_log()
+        two.remote.clear_log()
+        world.pod("web")
+        await asyncio.sleep(0.2)
+        assert two.writes() == []
+        async with caller(run) as session:
+            assert (await answer(session, "/pods"))[0] == 503
+        two.home.update(LEASES, LEASE, {"spec": {"holderIdentity": None}}, LEASE_NAMESPACE)
+        await two.remote.until(lambda: world.there("web"))
+        assert sum("is registered" in line for line in run.told) == 2
+        async with caller(run) as session:
+            assert (await answer(session, "/pods"))[0] == 200
+
+
+async def test_a_cut_to_home_stops_writes_to_the_remote_and_ends_with_nothing_begun_anew(
+    two: Clusters, world: World
+) -> None:
+    two.home.put(config_map("conf", data={"k": "v"}))
+    async with joined(two) as run:
+        world.pod("web", uses=["cm/conf"])
+        await two.remote.until(lambda: world.there("web"))
+        two.home.pause()
+        await asyncio.sleep(election_record.RENEW_DEADLINE + 0.3)
+        two.remote.clear_log()
+        two.remote.remove(CONFIG_MAPS, "conf", THERE)
+        await asyncio.sleep(0.2)
+        assert two.remote.writes() == []
+        two.home.resume()
+        await two.remote.until(lambda: world.config_map("conf"))
+        assert sum("is registered" in line for line in run.told) == 1
+
+
+# -- leaving -------------------------------------------------------------------------------
+
+
+def leaving(two: Clusters, *, force: bool) -> LeaveSettings:
+    return LeaveSettings(NODE, two.settings.home, None, force=force)
+
+
+async def test_a_node_that_is_served_is_not_left_and_its_bridge_is_named(two: Clusters) -> None:
+    async with joined(two):
+        with pytest.raises(PreflightError, match=r"serves node .* \(pid \d+\) at 127") as caught:
+            await leave(leaving(two, force=False), told=lambda _: None, agree=lambda _: True)
+        assert "--force" in str(caught.value)
+
+
+async def test_all_bridges_of_a_node_that_is_left_by_force_end_and_leave_it_gone(
+    two: Clusters, world: World
+) -> None:
+    told: list[str] = []
+    first = begin(two.settings)
+    await first.says("is registered")
+    second = await standby(two)
+    world.pod("web")
+    await two.remote.until(lambda: world.there("web"))
+    async with asyncio.timeout(2 * SOON):
+        assert await leave(leaving(two, force=True), told=told.append, agree=lambda _: True)
+    for run in (first, second):
+        with pytest.raises((ExceptionGroup, NodeLeft)) as caught:
+            await asyncio.wait_for(run.task, SOON)
+        assert "bridge leave" in str(_cause(caught.value))
+    assert any("has lost the lease" in line for line in told)
+    for kind, name, namespace in ((NODES, NODE, ""), (LEASES, LEASE, LEASE_NAMESPACE)):
+        assert two.home.find(kind, name, namespace) is None
+    assert world.there("web") is None
+
+
+async def test_a_leave_that_fails_gives_the_lease_back(two: Clusters) -> None:
+    async with joined(two):
+        pass
+    two.home.fail(Fault("DELETE", "/api/v1/nodes/*", code=500, times=None))
+    with pytest.raises(PreflightError):
+        await leave(leaving(two, force=False), told=lambda _: None, agree=lambda _: True)
+    record = election_record.read(two.home.get(LEASES, LEASE, LEASE_NAMESPACE))
+    assert (record.holder, record.leaving) == ("", False)
+
+
+def _cause(group: BaseException) -> BaseException:
+    while isinstance(group, BaseExceptionGroup):
+        group = group.exceptions[0]
+    return group

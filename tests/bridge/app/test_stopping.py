@@ -1,0 +1,173 @@
+"""A bridge that is told to stop has stopped a moment later, whatever hangs: as a process.
+
+Its bounds are made short here; `e2e/test_failure_modes.py` has them as they are. What they add up
+to is `test_the_bounds_are_within_ten_seconds`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from bridge.app import kubelet_api, replica
+from bridge.cli import runner
+from bridge.kubelet import server
+from sync.kube import exec_plugins
+from tests.bridge.clusters import CANARY, Clusters
+from tests.bridge.process import START, STOP, bridge
+from tests.fakeapi.kubeconfig import credential, kubeconfig, plugin, write
+from tests.sync.world import World
+
+#: A process is started: on a busy machine that takes its time.
+pytestmark = pytest.mark.timeout(90)
+
+#: What the bounds of the process and a busy machine may take in all, in seconds.
+IN_ALL = 10.0
+#: A name server that does not answer, as the thread that asks it sees that.
+DEAF = "import socket, time; socket.getaddrinfo = lambda *_, **__: time.sleep(60)"
+
+
+def test_the_bounds_are_within_ten_seconds() -> None:
+    """Of a stop: the Lease, the streams with their cleanup, a plugin. Then the process is ended."""
+    streams = kubelet_api.STREAMS_SECONDS + 2 * server.CLEANUP
+    longest = exec_plugins.REAPED + replica.RELEASE_SECONDS + streams
+    assert longest < runner.STOP_SECONDS
+    assert runner.STOP_SECONDS + 0.5 < 10
+
+
+@pytest.mark.parametrize("away", ["home", "remote", "both"])
+async def test_clusters_that_are_away_do_not_hold_up_the_stop(two: Clusters, away: str) -> None:
+    async with bridge(two) as process:
+        await process.says("is registered")
+        for name in ("home", "remote"):
+            if away in (name, "both"):
+                getattr(two, name).pause()
+        code, seconds = await process.stop()
+        two.home.resume()
+        two.remote.resume()
+    assert code == 0
+    assert seconds < IN_ALL
+    assert "stopped; workloads in the remote go on" in process.said
+
+
+@pytest.mark.parametrize("away", ["home", "remote"])
+async def test_checks_that_wait_for_a_cluster_do_not_hold_up_the_stop(
+    two: Clusters, away: str
+) -> None:
+    api = getattr(two, away)
+    api.pause()
+    async with bridge(two) as process:
+        await api.until(lambda: api.log, timeout=START)
+        code, seconds = await process.stop()
+        api.resume()
+    assert code == 0
+    assert seconds < IN_ALL
+    assert two.writes() == []
+
+
+async def test_open_streams_do_not_hold_up_the_stop(two: Clusters) -> None:
+    world, following = World(two.home, two.remote), asyncio.Event()
+
+    async def log(request: Any) -> Any:
+        following.set()
+        await asyncio.sleep(60)
+
+    two.remote.route("GET", "*/pods/web/log", log)
+    async with bridge(two) as process:
+        await process.says("is registered")
+        world.pod("web")
+        await two.remote.until(lambda: world.there("web"))
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False)) as session:
+            url = f"https://127.0.0.1:{process.port}/containerLogs/default/web/main?follow=true"
+            asked = asyncio.ensure_future(
+                session.get(url, headers={"Authorization": "Bearer someone's"})
+            )
+            async with asyncio.timeout(5):
+                await following.wait()
+            two.home.pause()
+            code, seconds = await process.stop()
+            two.home.resume()
+            await asyncio.gather(asked, return_exceptions=True)
+    assert code == 0
+    assert seconds < IN_ALL
+
+
+def with_plugin(two: Clusters, script: str) -> None:
+    """The remote's kubeconfig has this credential plugin."""
+    path = two.settings.remote.path
+    assert path is not None
+    user = plugin(path.with_name("plugin"), script)
+    write(path, kubeconfig(two.remote.url, user=user, context="remote-context"))
+
+
+def hanging(folder: Path) -> str:
+    """A script that notes its id and that of what it has started, and hangs."""
+    return f"echo $$ >{folder}/pids; sleep 60 & echo $! >>{folder}/pids; wait\n"
+
+
+async def noted(two: Clusters, folder: Path) -> list[int]:
+    """The ids of the plugin that hangs and of what it has started."""
+
+    def ids() -> list[int]:
+        path = folder / "pids"
+        return [int(it) for it in path.read_text().split()] if path.exists() else []
+
+    await two.remote.until(lambda: len(ids()) == 2, timeout=START)
+    return ids()
+
+
+def are_gone(pids: list[int]) -> Callable[[], bool]:
+    """Whether the processes have ended; somebody else may have to reap them."""
+
+    def gone(pid: int) -> bool:
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        except OSError:
+            return True
+
+    return lambda: all(map(gone, pids))
+
+
+async def test_a_plugin_that_hangs_at_the_start_is_ended_with_the_bridge(
+    two: Clusters, tmp_path: Path
+) -> None:
+    with_plugin(two, hanging(tmp_path))
+    async with bridge(two) as process:
+        pids = await noted(two, tmp_path)
+        code, seconds = await process.stop()
+    assert (code, seconds < IN_ALL) == (0, True)
+    await two.remote.until(are_gone(pids))
+
+
+async def test_a_plugin_that_hangs_later_is_ended_with_the_bridge(
+    two: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a credential is refused and another is asked for."""
+    good = credential({"token": CANARY})
+    with_plugin(two, f"if [ -e {tmp_path}/hangs ]; then {hanging(tmp_path)} fi\n{good}")
+    extra = "from sync.kube import credentials; credentials.RENEW_INTERVAL = 0.1"
+    async with bridge(two, extra=extra) as process:
+        await process.says("is registered")
+        (tmp_path / "hangs").touch()
+        two.remote.token = "another"
+        two.remote.break_watches()
+        pids = await noted(two, tmp_path)
+        code, seconds = await process.stop()
+    assert (code, seconds < IN_ALL) == (0, True)
+    await two.remote.until(are_gone(pids))
+
+
+async def test_a_thread_that_hangs_does_not_hold_up_the_end_of_the_process(two: Clusters) -> None:
+    """Nothing can end it but the end of the process; that says so, and is an error."""
+    async with bridge(two, extra=DEAF, address="") as process:
+        await two.remote.until(lambda: two.home.requests("GET", "*/kube-system"), timeout=START)
+        await asyncio.sleep(0.5)
+        code, seconds = await process.stop()
+    assert code == 1
+    assert seconds < IN_ALL
+    assert f"something hangs {STOP:.0f} s after the stop" in process.said

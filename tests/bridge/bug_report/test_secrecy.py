@@ -1,0 +1,188 @@
+"""A secret that is planted everywhere is nowhere in a report; what helps is."""
+
+from __future__ import annotations
+
+import base64
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from bridge.base.errors import PreflightError
+from bridge.bug_report import archive
+from bridge.bug_report.collect import ReportSettings, collect
+from bridge.bug_report.redaction import MOST, WITHHELD, Redactor
+from sync.kube.resources import NODES, PODS, Object
+from tests.bridge.clusters import CANARY, Clusters
+from tests.bridge.joined import joined
+from tests.objects import config_map, secret
+from tests.sync.world import NODE, THERE, World
+
+pytestmark = pytest.mark.usefixtures("soon")
+
+ENCODED = base64.b64encode(CANARY.encode()).decode()
+
+
+def planted(world: World) -> None:
+    """Wherever a person can put it, and wherever a cluster could quote it."""
+    world.home.put(secret("key", data={"password": ENCODED}))
+    world.home.put(config_map("conf", data={"password": CANARY}))
+    container: Object = {
+        "name": "main",
+        "image": "busybox:1",
+        "command": ["sh", "-c", f"login {CANARY}"],
+        "args": [CANARY],
+        "env": [{"name": "PASSWORD", "value": CANARY}],
+        "envFrom": [{"secretRef": {"name": "key"}}, {"configMapRef": {"name": "conf"}}],
+        "livenessProbe": {"httpGet": {"port": 1, "httpHeaders": [{"name": "a", "value": CANARY}]}},
+    }
+    world.pod("a", containers=[container], labels={"app": CANARY})
+    annotations = {"kubectl.kubernetes.io/last-applied-configuration": f'{{"a":"{CANARY}"}}'}
+    world.home.update(PODS, "a", {"metadata": {"annotations": annotations}}, "default")
+    world.home.update(NODES, NODE, {"metadata": {"annotations": {"note": CANARY}}})
+
+
+def quoted(world: World) -> None:
+    """Statuses and Events that quote it."""
+    said = f'exec: "login {CANARY}": not found'
+    ended = {"exitCode": 1, "reason": "Error", "message": f"my log: {CANARY}"}
+    status = {
+        "phase": "Running",
+        "message": said,
+        "containerStatuses": [
+            {
+                "name": "main",
+                "restartCount": 3,
+                "state": {"waiting": {"reason": "RunContainerError", "message": said}},
+                "lastState": {"terminated": ended},
+            }
+        ],
+    }
+    for api, where in ((world.home, "default"), (world.remote, THERE)):
+        api.update(PODS, "a", {"status": status}, where)
+    world.home.put(
+        {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": "a.1", "namespace": "default"},
+            "involvedObject": {"kind": "Pod", "namespace": "default", "name": "a"},
+            "reason": "Failed",
+            "message": f"{said}; {ENCODED}",
+        }
+    )
+
+
+def contents(path: Path) -> dict[str, str]:
+    """The text of each file, by its name."""
+    found = {}
+    with tarfile.open(path) as tar:
+        for member in tar:
+            file = tar.extractfile(member)
+            assert file is not None
+            found[member.name.partition("/")[2]] = file.read().decode()
+    return found
+
+
+async def report(two: Clusters, path: Path, *, addresses: bool = False) -> dict[str, str]:
+    """A report of the node, as it is read back."""
+    settings = ReportSettings(two.settings.home, NODE, addresses=addresses)
+    told: list[str] = []
+    listed = archive.write(path, await collect(settings, told=told.append))
+    files = contents(path)
+    assert set(files) == {"CONTENTS.txt", *(str(it["file"]) for it in listed)}
+    assert CANARY not in str(told) + str(listed)
+    return files
+
+
+async def test_what_is_planted_everywhere_is_not_in_a_report(two: Clusters, tmp_path: Path) -> None:
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(text="cluster_bridge_leader 1\n")
+
+    two.home.route("GET", f"*/nodes/{NODE}/proxy/metrics", metrics)
+    world = World(two.home, two.remote)
+    async with joined(two):
+        planted(world)
+        await two.remote.until(lambda: world.there("a"))
+        world.runs("a")
+        quoted(world)
+        files = await report(two, tmp_path / "report.tar.gz")
+    for name, text in files.items():
+        assert CANARY not in text, name
+        assert ENCODED not in text, name
+        # Where the API servers are is not told unless that is wanted.
+        assert "http://127.0.0.1" not in text, name
+    # What helps is there.
+    [pod] = parsed(files, f"nodes/{NODE}/pods.json")
+    [its] = pod["status"]["containerStatuses"]
+    assert its["state"]["waiting"]["reason"] == "RunContainerError"
+    assert its["state"]["waiting"]["message"] == f'exec: "{WITHHELD}": not found'
+    assert its["lastState"]["terminated"] == {
+        "exitCode": 1,
+        "reason": "Error",
+        "message": WITHHELD,
+    }
+    assert pod["metadata"]["labels"] == {"app": WITHHELD}
+    [there] = parsed(files, f"nodes/{NODE}/remote-pods.json")
+    assert there["metadata"]["labels"]["cluster-bridge.io/node"] == NODE
+    kinds = {it["kind"] for it in parsed(files, f"nodes/{NODE}/remote-objects.json")}
+    assert kinds == {"Secret", "ConfigMap", "Namespace"}
+    assert any(it["reason"] == "Failed" for it in parsed(files, f"nodes/{NODE}/events.json"))
+    assert {it["id"] for it in parsed(files, "check.json")["findings"]} > {"BRG302", "BRG506"}
+    assert parsed(files, "versions.json")["nodes"][0]["name"] == NODE
+    assert "cluster_bridge_leader" in files[f"nodes/{NODE}/metrics.txt"]
+    assert len(parsed(files, f"nodes/{NODE}/leases.json")) == 2
+    assert two.remote.url not in str(files)
+
+
+def parsed(files: dict[str, str], name: str) -> Any:
+    """A file of JSON."""
+    return json.loads(files[name])
+
+
+async def test_addresses_are_told_where_that_is_wanted(two: Clusters, tmp_path: Path) -> None:
+    async with joined(two):
+        files = await report(two, tmp_path / "report.tar.gz", addresses=True)
+    assert two.home.url in files["check.json"]
+    # Nobody proxies to a kubelet in a fake cluster.
+    assert "/metrics of virtual" in files["problems.json"]
+
+
+async def test_a_home_that_is_away_is_a_report_too(two: Clusters, tmp_path: Path) -> None:
+    await two.home.stop()
+    settings = ReportSettings(two.settings.home)
+    found = await collect(settings, told=lambda _: None)
+    path = tmp_path / "report.tar.gz"
+    archive.write(path, found)
+    files = contents(path)
+    assert set(files) == {"CONTENTS.txt", "check.json", "problems.json", "versions.json"}
+    assert len(parsed(files, "problems.json")) == 1
+
+
+async def test_a_report_is_its_owner_s_and_goes_over_nothing(two: Clusters, tmp_path: Path) -> None:
+    path = tmp_path / "report.tar.gz"
+    found = await collect(ReportSettings(two.settings.home), told=lambda _: None)
+    archive.write(path, found)
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(PreflightError, match="exists; name another file with -f"):
+        archive.write(path, found)
+    with pytest.raises(PreflightError, match="cannot be written"):
+        archive.write(tmp_path / "no" / "report.tar.gz", found)
+
+
+def test_a_cluster_with_too_much_to_learn_tells_no_free_words() -> None:
+    redactor = Redactor()
+    for number in range(MOST + 1):
+        redactor.learn(f"secret-{number}")
+    assert redactor.words("anything") == WITHHELD
+    assert redactor.words(None) == ""
+
+
+def test_short_words_are_no_secrets() -> None:
+    redactor = Redactor()
+    redactor.learn("a b true")
+    redactor.learn("true")
+    assert redactor.words("it is true") == "it is true"
+    assert redactor.words("so a b true it is") == f"so {WITHHELD} it is"

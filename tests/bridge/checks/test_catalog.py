@@ -1,0 +1,76 @@
+"""The table of checks, its document, and what reports make of findings."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from bridge.checks import reference_page
+from bridge.checks.catalog import CHECKS
+from bridge.checks.report import Finding, Severity, error, info, ok, report, warning
+from bridge.checks.runner import PROBES
+
+ROOT = Path(__file__).parents[3]
+SOURCES = [it for it in (ROOT / "bridge" / "checks").glob("*.py") if it.name != "catalog.py"]
+
+
+def test_the_document_is_made_of_the_table() -> None:
+    said = (ROOT / "docs" / "checks.md").read_text(encoding="utf-8")
+    assert said == reference_page.document(), (
+        "python -m bridge.checks.reference_page > docs/checks.md"
+    )
+    for check in CHECKS.values():
+        assert f'<a id="{check.docs.partition("#")[2]}">' in said
+
+
+def test_each_id_is_found_by_some_check_and_none_is_without_a_line() -> None:
+    used = {word for path in SOURCES for word in re.findall(r'"(BRG\d+)"', path.read_text("utf-8"))}
+    assert used - {"BRG300"} == set(CHECKS)
+    assert {probe.id for probe in PROBES} <= set(CHECKS)
+
+
+def test_each_line_says_what_it_means_and_what_to_do() -> None:
+    for check in CHECKS.values():
+        assert re.fullmatch(r"BRG\d{3}", check.id)
+        assert check.title[0].isupper()
+        assert check.means.endswith(".")
+        assert check.hint
+        assert not check.hint.endswith(".")
+
+
+def test_a_report_is_in_the_order_of_the_table_with_advice_for_what_is_bad() -> None:
+    found = report(
+        "health",
+        [
+            Finding("BRG302", Severity.ERROR, "home", "NotReady", node="remote"),
+            warning("BRG104", "remote", "soon"),
+            info("BRG405", "both", "not checked"),
+            ok("BRG101", "home", "answers"),
+        ],
+    )
+    assert [it.id for it in found.findings] == ["BRG101", "BRG104", "BRG405", "BRG302"]
+    assert found.failed
+    assert found.errors == ["BRG302"]
+    assert found.rows()[-1] == ["error", "BRG302", "home/remote", "NotReady"]
+    assert [line[:6] for line in found.advice()] == ["BRG302", "BRG104"]
+    assert found.summary() == "1 ok, 1 info, 1 warning, 1 error"
+
+
+def test_data_has_every_field_by_a_name_that_stays() -> None:
+    data = report("preflight", [error("BRG101", "home", "no answer", "try again")]).as_data()
+    assert data == {
+        "kind": "preflight",
+        "summary": {"ok": 0, "info": 0, "warning": 0, "error": 1},
+        "findings": [
+            {
+                "id": "BRG101",
+                "title": "The API server answers",
+                "severity": "error",
+                "side": "home",
+                "node": "",
+                "found": "no answer",
+                "hint": "try again",
+                "docs": "docs/checks.md#brg101",
+            }
+        ],
+    }

@@ -1,0 +1,289 @@
+"""How a virtual node does that exists."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from aiohttp import web
+
+from bridge.certificates import csr
+from bridge.checks import runner
+from bridge.checks.report import Report, Severity
+from bridge.checks.runner import HealthSettings
+from sync.kube.resources import LEASES, NODES, PODS, Object
+from tests.bridge.checks.looks import of, one, worse
+from tests.bridge.clusters import CANARY, Clusters
+from tests.bridge.joined import joined
+from tests.fakeapi import Fault
+from tests.fakeapi.kubeconfig import kubeconfig, write
+from tests.objects import node
+from tests.sync.world import NODE, World
+
+pytestmark = pytest.mark.usefixtures("soon")
+
+
+async def health(two: Clusters, name: str = "") -> Report:
+    """Of all nodes, or one; nothing that it says has the credential."""
+    found = await runner.health(HealthSettings(two.settings.home, name))
+    assert CANARY not in str(found.as_data())
+    return found
+
+
+def proxied(two: Clusters, code: int = 200, why: str = "dial") -> None:
+    """Home's API server reaches kubelets, or does not."""
+
+    async def answer(_: web.Request) -> web.Response:
+        if code == 200:
+            return web.Response(text="ok")
+        said = {"kind": "Status", "code": code, "message": f"error trying to reach service: {why}"}
+        said["reason"] = "Forbidden" if code == 403 else "ServiceUnavailable"
+        return web.json_response(said, status=code)
+
+    two.home.route("GET", f"*/nodes/{NODE}/proxy/healthz", answer)
+
+
+async def test_a_node_that_is_well(two: Clusters) -> None:
+    proxied(two)
+    async with joined(two) as run:
+        await two.home.until(lambda: ready(two))
+        found = await health(two)
+    assert worse(found) == {"BRG105"}, found.rows()
+    assert one(found, "BRG302").severity is Severity.OK
+    assert one(found, "BRG303").found.startswith("served by ")
+    assert one(found, "BRG304").severity is Severity.OK
+    assert one(found, "BRG305").severity is Severity.OK
+    assert one(found, "BRG401").found.endswith(f"127.0.0.1:{run.port}")
+    assert one(found, "BRG402").severity is Severity.OK
+    assert one(found, "BRG403").severity is Severity.OK
+    assert one(found, "BRG506").found == "0 of 0 pod(s) are accepted"
+    assert {it.node for it in of(found, "BRG302")} == {NODE}
+
+
+def ready(two: Clusters) -> bool:
+    status = (two.home.find(NODES, NODE) or {}).get("status") or {}
+    conditions = status.get("conditions") or ()
+    return any(it["type"] == "Ready" and it["status"] == "True" for it in conditions)
+
+
+async def test_health_checks_with_the_settings_that_the_node_records(two: Clusters) -> None:
+    """A credential that may all, a remote without a node of the selector."""
+    proxied(two)
+    settings = two.but(node_selector={"pool": "burst"}, metrics="none", service_accounts="none")
+    async with joined(two, settings):
+        found = await health(two)
+    nodes = one(found, "BRG501")
+    assert (nodes.severity, "--node-selector selects" in nodes.found) == (Severity.ERROR, True)
+    assert one(found, "BRG505").found == "--metrics none: nobody is asked what pods use"
+    assert "no identity at home" in one(found, "BRG407").found
+
+
+async def test_health_asks_for_the_permissions_of_the_recorded_certificate_source(
+    two: Clusters,
+) -> None:
+    put_node(two, record={"servingCertificate": "csr", "network": "relay"})
+    two.home.api.authorize = lambda spec: (
+        spec["resourceAttributes"]["resource"] != "certificatesigningrequests"
+    )
+    its = one(await health(two), "BRG201")
+    assert "create certificatesigningrequests" in its.found
+    assert "bridge rbac home --serving-certificate csr --network relay" in its.advice
+
+
+@pytest.mark.parametrize("value", ["nonsense", 7, None, ["a"], {"a": {"b": "c"}}])
+@pytest.mark.parametrize(
+    "key", ["network", "metrics", "servingCertificate", "nodeSelector", "homeApiAddress"]
+)
+async def test_a_record_that_no_join_writes_counts_as_absent(
+    two: Clusters, key: str, value: object
+) -> None:
+    put_node(two, record={key: value})
+    found = await health(two)
+    assert one(found, "BRG407").found == "pods find home's API server at 192.0.2.1:6443"
+    assert one(found, "BRG501").severity is Severity.OK
+
+
+def put_node(
+    two: Clusters,
+    *,
+    remote: str = "another",
+    image: str = "",
+    path: str = "",
+    record: Object | None = None,
+) -> None:
+    its = node(NODE)
+    its["metadata"]["labels"] = {"cluster-bridge.io/remote": remote}
+    its["metadata"]["annotations"] = {
+        "cluster-bridge.io/kubeconfig": path or str(two.settings.remote.path),
+        "cluster-bridge.io/context": "remote-context",
+        "cluster-bridge.io/home-name": "h",
+        "cluster-bridge.io/options": json.dumps(record or {}),
+    }
+    its["status"] = {
+        "conditions": [
+            {"type": "Ready", "status": "False", "reason": "RemoteUnreachable", "message": "gone"}
+        ],
+        "nodeInfo": {"osImage": image},
+        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": 1}},
+    }
+    two.home.put(its)
+
+
+async def test_a_node_that_nobody_serves(two: Clusters) -> None:
+    put_node(two, image="cluster-bridge 0.0.1")
+    proxied(two, 503)
+    found = await health(two)
+    assert one(found, "BRG302").found == "NotReady, RemoteUnreachable: gone"
+    assert one(found, "BRG303").found == "no bridge has a lease to serve it"
+    assert "the bridge is 0.0.1" in one(found, "BRG304").found
+    assert "another cluster than the node's" in one(found, "BRG305").found
+    assert "error trying to reach service" in one(found, "BRG401").found
+    assert "cannot be reached from here" in one(found, "BRG402").found
+    assert found.errors == ["BRG302", "BRG303", "BRG305", "BRG401"]
+
+
+UNTRUSTED = "tls: failed to verify certificate: x509: certificate signed by unknown authority"
+
+
+async def test_a_self_signed_certificate_that_home_rejects_is_named_with_the_remedy(
+    two: Clusters,
+) -> None:
+    """BRG404 agrees with BRG401: home's API server does verify."""
+    proxied(two, 503, UNTRUSTED)
+    async with joined(two):
+        found = await health(two)
+    its = one(found, "BRG401")
+    assert its.severity is Severity.ERROR
+    assert "verifies the certificate" in its.found
+    assert "signed by unknown authority" in its.found
+    assert "--serving-certificate csr" in its.advice
+    assert "kubectl certificate approve" in its.advice
+    assert "firewall" not in its.advice
+    its = one(found, "BRG404")
+    assert (its.severity, its.found) == (
+        Severity.ERROR,
+        "it is self-signed, and home's API server verifies it",
+    )
+
+
+async def test_a_self_signed_certificate_that_home_accepts_is_known_not_to_be_verified(
+    two: Clusters,
+) -> None:
+    proxied(two)
+    async with joined(two):
+        found = await health(two)
+    assert one(found, "BRG404").found.endswith("home's API server does not verify it")
+
+
+@pytest.mark.parametrize("may_list", [True, False])
+async def test_a_certificate_that_waits_for_approval_is_approved_by_the_named_command(
+    two: Clusters, may_list: bool
+) -> None:
+    put_node(two, record={"servingCertificate": "csr"})
+    proxied(two, 503, UNTRUSTED)
+    two.home.put(csr.signing_request(csr.new_key(), NODE, ["127.0.0.1"]))
+    two.home.put(csr.signing_request(csr.new_key(), "another", ["127.0.0.1"]))
+    if not may_list:
+        two.home.fail(Fault("GET", "*/certificatesigningrequests", code=403, times=None))
+    advice = one(await health(two), "BRG401").advice
+    expected = f"kubectl certificate approve kubelet-serving-{NODE}-" if may_list else "get csr"
+    assert expected in advice
+    assert "another" not in advice
+
+
+async def test_certificate_files_that_home_rejects_are_to_be_replaced(two: Clusters) -> None:
+    put_node(two, record={"servingCertificate": "files"})
+    proxied(two, 503, UNTRUSTED)
+    assert "replace --tls-cert-file" in one(await health(two), "BRG401").advice
+
+
+async def test_a_person_who_may_not_go_through_home_is_told_so(two: Clusters) -> None:
+    put_node(two)
+    proxied(two, 403)
+    its = one(await health(two), "BRG401")
+    assert (its.severity, "may not get nodes/proxy" in its.found) == (Severity.INFO, True)
+
+
+async def test_a_kubeconfig_that_is_elsewhere_leaves_home_to_be_checked(two: Clusters) -> None:
+    put_node(two, path="/nowhere/remote.yaml")
+    found = await health(two)
+    [its] = [it for it in of(found, "BRG102") if it.side == "remote"]
+    assert its.severity is Severity.INFO
+    assert its.advice == "name it with --kubeconfig"
+    assert one(found, "BRG501").found == "not checked: remote was not reached"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("", "home has no virtual node"), ("other", "home has no node other")],
+    ids=["none", "not this one"],
+)
+async def test_a_home_without_the_node(two: Clusters, name: str, said: str) -> None:
+    its = one(await health(two, name), "BRG301")
+    assert (its.severity, its.found) == (Severity.ERROR, said)
+
+
+async def test_a_real_node_is_none_of_ours(two: Clusters) -> None:
+    two.home.put(node("machine"))
+    assert "is not a bridge's" in one(await health(two, "machine"), "BRG301").found
+
+
+async def test_a_home_that_does_not_answer_is_all_that_is_told(two: Clusters) -> None:
+    path = two.settings.home.path
+    assert path is not None
+    write(path, kubeconfig("http://127.0.0.1:1", user={"token": CANARY}))
+    found = await health(two)
+    assert found.errors == ["BRG101"]
+
+
+async def test_pods_that_wait_are_told_by_their_reason(two: Clusters) -> None:
+    put_node(two)
+    world = World(two.home, two.remote)
+    waiting = {"a": "FieldRefused", "b": "RemoteClash", "c": "", "proxy": "DaemonSetSkipped"}
+    for name, reason in waiting.items():
+        world.pod(name)
+        if reason:
+            two.home.update(PODS, name, {"status": _waits(reason)}, "default")
+    two.home.put(_event("FieldDropped", "c"))
+    two.home.put(_event("Scheduled", "a"))
+    found = await health(two)
+    told = {(it.severity, it.found) for it in of(found, "BRG506")}
+    assert told == {
+        (Severity.WARNING, "1 pod(s) wait, FieldRefused: default/a: do this"),
+        (Severity.INFO, "FieldDropped: default/c; see kubectl describe pod"),
+        (Severity.INFO, "1 pod(s) of DaemonSets are skipped, see BRG507: default/proxy"),
+        (Severity.OK, "1 of 4 pod(s) are accepted"),
+    }
+    clash = one(found, "BRG503")
+    assert (clash.severity, "default/b" in clash.found) == (Severity.ERROR, True)
+
+
+def _waits(reason: str) -> Object:
+    accepted = {"type": "cluster-bridge.io/Accepted", "status": "False"}
+    return {"reason": reason, "message": "do this", "conditions": [accepted]}
+
+
+def _event(reason: str, name: str) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{name}.{reason.lower()}", "namespace": "default"},
+        "involvedObject": {"kind": "Pod", "namespace": "default", "name": name},
+        "reason": reason,
+        "source": {"component": "cluster-bridge", "host": NODE},
+    }
+
+
+async def test_a_bridge_whose_clock_is_ahead_is_told(two: Clusters) -> None:
+    put_node(two)
+    two.home.put(
+        {
+            "apiVersion": LEASES.api_version,
+            "kind": "Lease",
+            "metadata": {"name": NODE, "namespace": "kube-node-lease"},
+            "spec": {"renewTime": "2099-01-01T00:00:00.000000Z"},
+        }
+    )
+    bad = [it for it in of(await health(two), "BRG108") if it.severity is Severity.WARNING]
+    assert "the clock of the bridge's machine is" in bad[0].found

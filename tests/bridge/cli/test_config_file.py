@@ -1,0 +1,234 @@
+"""`bridge run`: the file is checked whole before anything begins, and what is wrong is told."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from bridge.app import supervisor
+from bridge.base.settings import Part
+from bridge.cli.config_file import ConfigError, read, schema
+from bridge.cli.config_keys import options
+from bridge.cli.join import join
+from bridge.cli.passed_options import FOR_INSTALL, flag
+from sync.kube.credentials import KubeconfigRef
+from tests.bridge.cli.conftest import Invoke
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "config.md"
+#: Options of `join` that are no part of a join: keys of the file itself, and of an installation.
+TOP = {"verbose", "log-format", "traces", "in-cluster", *(flag(it)[2:] for it in FOR_INSTALL)}
+
+
+def written(folder: Path, content: object) -> Path:
+    """A file with this content, YAML unless it is a text."""
+    path = folder / "bridge.yaml"
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    return path
+
+
+def example() -> Any:
+    """The document's."""
+    (text,) = re.findall(r"```yaml\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    return yaml.safe_load(text)
+
+
+def test_the_documents_example_is_what_it_says(tmp_path: Path) -> None:
+    (frankfurt, osaka), shown = read(written(tmp_path, example()))
+    assert shown.log_format == "json"
+    assert (frankfurt.label, osaka.label) == ("frankfurt", "osaka")
+    assert frankfurt.settings.remote == KubeconfigRef(tmp_path / "frankfurt.yaml")
+    assert frankfurt.settings.home == KubeconfigRef(tmp_path / "home.yaml")
+    assert frankfurt.settings.node_selector == {"pool": "burst"}
+    assert frankfurt.settings.labels == osaka.settings.labels == {"team": "orders"}
+    assert (frankfurt.settings.port, osaka.settings.port) == (10250, 10260)
+    assert (frankfurt.settings.network, osaka.settings.network) == ("flat", "none")
+
+
+def test_every_option_of_a_join_is_a_key(tmp_path: Path) -> None:
+    names = {name.replace("_", "-") for name in inspect.signature(join).parameters} - {"ctx"}
+    assert names - TOP == options().keys()
+    (part,), _ = read(written(tmp_path, {"remotes": [{"kubeconfig": "r"}]}))
+    assert part.label == "remotes[0]"
+    assert part.settings.port == 10250
+
+
+def test_the_schema_is_one_and_takes_what_is_taken(tmp_path: Path) -> None:
+    jsonschema.Draft202012Validator.check_schema(schema())
+    jsonschema.validate(example(), schema())
+    assert schema()["properties"]["remotes"]["items"]["properties"].keys() == options().keys()
+    several_wrong: list[Any] = [
+        {},
+        {"remotes": []},
+        {"remotes": [{"kubeconfig": "r", "prot": 1}]},
+        {"remotes": [{"kubeconfig": "r", "port": "x"}]},
+        {"remotes": [{"kubeconfig": "r", "port": 70000}]},
+        {"remotes": [{"kubeconfig": "r", "network": "round"}]},
+        {"remotes": [{"kubeconfig": "r"}], "defaults": {"name": "a"}},
+    ]
+    for wrong in several_wrong:
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, schema())
+        with pytest.raises(ConfigError):
+            read(written(tmp_path, wrong))
+
+
+NEEDS = "it needs kubeconfig: Kubeconfig of the remote cluster."
+NUMBER = "it takes a whole number from 0 to 65535"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("remote: []", "there is no key 'remote'; did you mean 'remotes'?"),
+        ("remotes: {a: 1}", "remotes: it takes a list of joins, at least one"),
+        ("[]", "it takes keys with values"),
+        ("remotes: [canary", "line 2: "),
+        ("remotes: [a]", "remotes[0]: it takes keys with values"),
+        ("remotes: [{name: a}]", f"remotes[0]: {NEEDS}"),
+        ("remotes: [{zzz: 1}]", "remotes[0]: there is no key 'zzz'; there are kubeconfig, "),
+        ("{remotes: [{kubeconfig: r}], log-format: xml}", "log-format: it takes one of console, "),
+        ("{remotes: [{kubeconfig: r}], traces: collector}", "traces: it takes a URL such as "),
+        ("{remotes: [{kubeconfig: r}], verbose: 1}", "verbose: it takes true or false"),
+        (
+            "{remotes: [{kubeconfig: r}], defaults: {port: 1}}",
+            "defaults.port: each join has its own; write it in remotes",
+        ),
+        (
+            "remotes: [{kubeconfig: r, port: 1}, {kubeconfig: s, port: 1}]",
+            "remotes[1].port: remotes[0] has 1 too; each needs its own",
+        ),
+        (
+            "remotes: [{kubeconfig: r, name: a}, {kubeconfig: s, name: a}]",
+            "remotes[1].name: remotes[0] has a too; each needs its own",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_with_the_file(
+    tmp_path: Path, content: str, said: str, invoke: Invoke
+) -> None:
+    refused(tmp_path, f"{content}\n", said, invoke)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("node_selector: a=b", ": there is no key 'node_selector'; did you mean 'node-selector'?"),
+        ("port: 65536", f".port: {NUMBER}"),
+        ("port: true", f".port: {NUMBER}"),
+        ("port: 1.5", f".port: {NUMBER}"),
+        ("namespace-linger: -1", ".namespace-linger: it takes a number from 0"),
+        ("metrics: no-thanks", ".metrics: it takes one of auto, kubelets, api, none"),
+        ("anonymous-auth: yes please", ".anonymous-auth: it takes true or false"),
+        ("labels: [a]", ".labels: it takes a map of names to values, or a text KEY=VALUE[,"),
+        ("taints: {a: b}", ".taints: it takes a list of texts, or one text"),
+        ("context:", ".context: it takes a text"),
+        ("name: Big", ": name 'Big': a node's name has lower case"),
+        ("cert-dir: d", ": cert-dir is of use with serving-certificate csr only"),
+    ],
+)
+def test_what_is_wrong_with_an_option_is_told_with_its_key(
+    tmp_path: Path, option: str, said: str, invoke: Invoke
+) -> None:
+    content = f"remotes:\n  - kubeconfig: r\n    {option}\n"
+    refused(tmp_path, content, f"remotes[0]{said}", invoke)
+
+
+def refused(folder: Path, content: str, said: str, invoke: Invoke) -> None:
+    """The command tells this of the file, and quotes nothing else of it."""
+    path = written(folder, content)
+    done = invoke("run", "--config", str(path))
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"error: {path}: {said}"), done.stderr
+    assert "canary" not in done.stderr
+
+
+def test_a_map_and_a_text_are_the_same(tmp_path: Path) -> None:
+    join_of: list[dict[str, object]] = [
+        {"labels": {"a": "b", "n": 1, "t": True}, "taints": ["x:NoExecute"], "share": 0.5},
+        {"labels": "a=b,n=1,t=true", "taints": "x:NoExecute", "share": "0.5"},
+    ]
+    found = []
+    for more in join_of:
+        (part,), _ = read(written(tmp_path, {"remotes": [{"kubeconfig": "r", **more}]}))
+        found.append(part.settings)
+    assert found[0] == found[1]
+    assert found[0].labels == {"a": "b", "n": "1", "t": "true"}
+
+
+def test_ports_that_are_not_named_are_given_beside_those_that_are(tmp_path: Path) -> None:
+    remotes: list[dict[str, object]] = [{"kubeconfig": "r"} for _ in range(4)]
+    remotes[1]["port"] = 10250
+    remotes[3]["port"] = 0
+    parts, _ = read(written(tmp_path, {"remotes": remotes}))
+    assert [part.settings.port for part in parts] == [10251, 10250, 10252, 0]
+
+
+def test_paths_are_found_from_the_file(tmp_path: Path) -> None:
+    remotes = [{"kubeconfig": "sub/r"}, {"kubeconfig": "/etc/r"}, {"kubeconfig": "~/r"}]
+    parts, _ = read(written(tmp_path, {"remotes": remotes}))
+    found = [part.settings.remote.path for part in parts]
+    assert found == [tmp_path / "sub/r", Path("/etc/r"), Path("~/r").expanduser()]
+
+
+# -- the command ---------------------------------------------------------------------------
+
+
+def test_the_joins_are_run_as_the_file_says(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[Part] = []
+
+    async def run(parts: tuple[Part, ...], **_: object) -> None:
+        ran.extend(parts)
+
+    monkeypatch.setattr(supervisor, "run", run)
+    path = written(tmp_path, {"remotes": [{"kubeconfig": "r", "name": "a"}]})
+    done = invoke("run", "--config", str(path))
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert [part.label for part in ran] == ["a"]
+    ran.clear()
+    done = invoke("run", "--config", str(path), "--check")
+    assert done.exit_code == 0
+    assert "1 join: a" in done.stderr
+    assert ran == []
+
+
+def test_the_schema_is_printed(invoke: Invoke) -> None:
+    done = invoke("run", "--schema")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout) == json.loads(json.dumps(schema()))
+
+
+def test_without_a_file_it_says_what_to_give(invoke: Invoke, tmp_path: Path) -> None:
+    assert "give --config FILE" in invoke("run").stderr
+    done = invoke("run", "--config", str(tmp_path / "absent"))
+    assert done.exit_code == 2
+    assert (
+        done.stderr == f"error: {tmp_path / 'absent'}: cannot be read: No such file or directory\n"
+    )
+
+
+# -- the environment -----------------------------------------------------------------------
+
+
+def test_an_option_can_come_from_the_environment(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLUSTER_BRIDGE_RUN_CONFIG", str(tmp_path / "absent"))
+    assert str(tmp_path / "absent") in invoke("run").stderr
+    assert str(tmp_path / "other") in invoke("run", "--config", str(tmp_path / "other")).stderr
+    monkeypatch.setenv("CLUSTER_BRIDGE_RUN_CONFIG", "")
+    assert "give --config FILE" in invoke("run").stderr
+
+
+def test_help_names_the_variables(invoke: Invoke) -> None:
+    shown = re.sub(r"\s|│", "", invoke("join", "--help").stdout)
+    for key in options():
+        assert f"CLUSTER_BRIDGE_JOIN_{key.upper().replace('-', '_')}]" in shown, key

@@ -1,0 +1,104 @@
+"""`bridge garbage`: lists on standard output, and removes what is named after a question."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from bridge.prune import leftovers as garbage_module
+from bridge.prune.leftovers import GarbageSettings
+from sync.kube.kubeconfig_ref import KubeconfigRef
+from tests.bridge.cli.conftest import Invoke
+
+LIST = ("garbage", "--kubeconfig", "remote.yaml")
+HOME = "0123456789abcdef"
+REMOVE = (*LIST, "--remove", HOME)
+
+
+@dataclass
+class Asked:
+    """What the two functions were called with."""
+
+    settings: list[GarbageSettings] = field(default_factory=list)
+    table: list[str] = field(default_factory=lambda: ["HOME  NODE", f"{HOME}  burst"])
+
+    async def listed(self, settings: GarbageSettings, *, told: Callable[[str], None]) -> list[str]:
+        self.settings.append(settings)
+        told("remote: it answers")
+        return self.table
+
+    async def remove(
+        self,
+        settings: GarbageSettings,
+        *,
+        told: Callable[[str], None],
+        agree: Callable[[list[str]], bool],
+    ) -> bool:
+        self.settings.append(settings)
+        if not agree(["remote: Pod a/b"]):
+            return False
+        told("gone")
+        return True
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Noted, not done."""
+    noted = Asked()
+    monkeypatch.setattr(garbage_module, "listed", noted.listed)
+    monkeypatch.setattr(garbage_module, "remove", noted.remove)
+    return noted
+
+
+def test_a_list_is_on_standard_output(invoke: Invoke, asked: Asked) -> None:
+    done = invoke(*LIST, "--context", "r")
+    assert done.exit_code == 0
+    assert done.stdout.splitlines() == asked.table
+    assert asked.settings == [GarbageSettings(KubeconfigRef(Path("remote.yaml"), "r"))]
+
+
+def test_an_empty_list_says_so(invoke: Invoke, asked: Asked) -> None:
+    asked.table = []
+    assert invoke(*LIST).stdout == "no bridge has anything in this cluster\n"
+
+
+def test_a_removal_is_of_one_home(invoke: Invoke, asked: Asked) -> None:
+    done = invoke(*REMOVE, "--node", "burst", "--timeout", "5", "--yes")
+    assert done.exit_code == 0
+    assert done.stderr.splitlines() == ["To be removed:", "  remote: Pod a/b", "✓ gone"]
+    assert asked.settings == [
+        GarbageSettings(KubeconfigRef(Path("remote.yaml")), HOME, "burst", 5.0)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        ((*LIST, "--remove", "", "--yes"), "--remove"),
+        ((*LIST, "--remove", "a,b", "--yes"), "--remove"),
+        ((*REMOVE, "--node", "Not Good", "--yes"), "--node"),
+        ((*REMOVE, "--node", "", "--yes"), "--node"),
+        ((*LIST, "--node", "burst"), "--remove"),
+        ((*LIST, "--yes"), "--remove"),
+        (REMOVE, "--yes"),
+    ],
+    ids=[
+        "an empty home",
+        "a selector",
+        "no node's name",
+        "an empty node",
+        "a node alone",
+        "yes alone",
+        "nobody",
+    ],
+)
+def test_wrong_options_are_told_and_nothing_is_asked(
+    invoke: Invoke, asked: Asked, args: tuple[str, ...], named: str
+) -> None:
+    done = invoke(*args)
+    assert done.exit_code == 2
+    assert named in done.stderr
+    assert asked.settings == []

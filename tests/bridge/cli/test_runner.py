@@ -1,0 +1,365 @@
+"""How a command's end becomes words and an exit code; and the command line as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import importlib
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from bridge import cli
+from bridge.base.errors import PreflightError
+from bridge.certificates.serving_certificate import CertificateError
+from bridge.cli import runner
+from bridge.cli.command_group import app
+from bridge.election.elector import NodeLeft
+from bridge.kubelet.server import ListenError
+from bridge.node.controller import NodeTaken
+from sync.engine.engine import MappingChanged
+from sync.kube.errors import Forbidden, KubeError, Unreachable
+from tests.bridge.cli.conftest import Invoke
+
+PROJECT = Path(__file__).parents[3] / "pyproject.toml"
+
+FOR_PEOPLE: list[Exception] = [
+    CertificateError("what, where, what next"),
+    ListenError("what, where, what next"),
+    MappingChanged("what, where, what next"),
+    NodeLeft("what, where, what next"),
+    NodeTaken("what, where, what next"),
+    PreflightError("what, where, what next"),
+    Unreachable("what, where, what next", side="home"),
+    Forbidden("what, where, what next", side="remote", what="GET /x", code=403),
+]
+
+
+def raising(error: BaseException) -> None:
+    """Runs a command that ends so."""
+
+    async def command(_: asyncio.Event) -> None:
+        raise error
+
+    runner.run(command)
+
+
+# -- errors --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", FOR_PEOPLE, ids=lambda error: type(error).__name__)
+def test_an_error_for_people_is_one_line_and_exit_code_1(
+    error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        raising(error)
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == f"error: {error}\n"
+
+
+@pytest.mark.parametrize("error", FOR_PEOPLE, ids=lambda error: type(error).__name__)
+def test_an_error_for_people_is_found_in_groups(
+    error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        raising(ExceptionGroup("outer", [ExceptionGroup("inner", [error]), error]))
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == f"error: {error}\n"
+
+
+def test_words_of_several_lines_become_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """As a webhook's, which an API server passes on as they are."""
+    with pytest.raises(SystemExit):
+        raising(KubeError("denied:\n  no pods here\r\n", side="remote"))
+    assert capsys.readouterr().err == "error: remote: denied: no pods here\n"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ZeroDivisionError("a defect"),
+        ExceptionGroup("parts", [ZeroDivisionError("a defect")]),
+        ExceptionGroup("parts", [ZeroDivisionError("a defect"), ListenError("for people")]),
+    ],
+    ids=["alone", "in a group", "beside an error for people"],
+)
+def test_a_defect_keeps_its_traceback(error: Exception) -> None:
+    with pytest.raises(type(error)) as caught:
+        raising(error)
+    assert caught.value is error
+
+
+# -- hangup --------------------------------------------------------------------------------
+
+#: A command that cleans up for a moment, in a process of its own.
+_CLEANS_UP = """
+import asyncio, sys
+from bridge.cli import runner
+
+async def command(stop):
+    print("started", flush=True)
+    try:
+        await asyncio.wait_for(stop.wait(), 1.0)
+    except TimeoutError:
+        print("not stopped", flush=True)
+        return
+    print("stopping", flush=True)
+    await asyncio.sleep(0.3)
+    print("cleaned up", flush=True)
+
+runner.run(command, end_by=5.0)
+"""
+
+
+def hung_up(*, ignored: bool) -> tuple[int, str]:
+    """Exit code and output of the command after two hangups, as a shell and its terminal send."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _CLEANS_UP], stdout=subprocess.PIPE, text=True
+        )
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        process.send_signal(signal.SIGHUP)
+        if not ignored:
+            assert process.stdout.readline() == "stopping\n"
+        process.send_signal(signal.SIGHUP)
+        output = process.stdout.read()
+        return process.wait(), output
+
+
+def test_a_hangup_lets_the_command_clean_up() -> None:
+    assert hung_up(ignored=False) == (0, "cleaned up\n")
+
+
+def test_a_hangup_is_ignored_under_nohup() -> None:
+    assert hung_up(ignored=True) == (0, "not stopped\n")
+
+
+class Full(io.StringIO):
+    """A file on a full disk."""
+
+    def flush(self) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_is_no_reason_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line of progress is lost, and what it tells of goes on."""
+    monkeypatch.setattr(sys, "stderr", Full())
+
+    async def command(_: asyncio.Event) -> int:
+        runner.step("home: node remote is registered")
+        return 7
+
+    assert runner.run(command) == 7
+    with pytest.raises(SystemExit) as ended:
+        raising(KubeError("denied", side="remote"))
+    assert ended.value.code == 1
+
+
+def test_what_a_command_gives_comes_back() -> None:
+    async def command(stop: asyncio.Event) -> str:
+        assert not stop.is_set()
+        return "done"
+
+    assert runner.run(command) == "done"
+
+
+# -- signals -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda it: it.name)
+def test_a_first_signal_asks_the_command_to_stop(number: signal.Signals) -> None:
+    async def command(stop: asyncio.Event) -> str:
+        os.kill(os.getpid(), number)
+        await stop.wait()
+        return "stopped"
+
+    assert runner.run(command) == "stopped"
+
+
+def test_a_second_signal_ends_what_does_not_stop(capsys: pytest.CaptureFixture[str]) -> None:
+    async def command(stop: asyncio.Event) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        await stop.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(60)
+
+    with pytest.raises(SystemExit) as ended:
+        runner.run(command)
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == "error: interrupted before it was done\n"
+
+
+def test_a_command_that_has_no_end_of_its_own_is_ended_by_the_first_signal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def command(_: asyncio.Event) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(60)
+
+    with pytest.raises(SystemExit) as ended:
+        runner.run(command, stops=False)
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == "error: interrupted before it was done\n"
+
+
+def test_a_question_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the loop, which stands still meanwhile, has the signals."""
+
+    def confirm(*_: object, **__: object) -> bool:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise typer.Abort from None
+        return True
+
+    async def command(_: asyncio.Event) -> bool:
+        return runner.ask("Really?")
+
+    monkeypatch.setattr(typer, "confirm", confirm)
+    with pytest.raises(typer.Abort):
+        runner.run(command, stops=False)
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_after_a_question_the_loop_has_the_signals_again(
+    monkeypatch: pytest.MonkeyPatch, answer: bool
+) -> None:
+    monkeypatch.setattr(typer, "confirm", lambda *_, **__: answer)
+
+    async def command(stop: asyncio.Event) -> bool:
+        said = runner.ask("Really?")
+        os.kill(os.getpid(), signal.SIGINT)
+        await stop.wait()
+        return said
+
+    assert runner.run(command) is answer
+
+
+def test_the_standard_loop_serves_where_there_is_no_uvloop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+
+    async def command(_: asyncio.Event) -> str:
+        return type(asyncio.get_running_loop()).__module__
+
+    assert runner.run(command).startswith("asyncio")
+
+
+# -- the command line ----------------------------------------------------------------------
+
+COMMANDS = {
+    *("join", "render", "run", "leave", "garbage", "rbac"),
+    *("check", "status", "events", "explain", "version", "bugreport"),
+    *("offload", "unoffload", "webhook", "cordon", "uncordon", "drain"),
+}
+#: What nobody types: documented where it is used.
+HIDDEN = {"relay-pod"}
+
+
+def commands() -> dict[str, Any]:
+    """The commands as typer's own kind of click has them."""
+    group: Any = typer.main.get_command(app)
+    return dict(group.commands)
+
+
+def test_each_command_is_listed_with_a_sentence(invoke: Invoke) -> None:
+    assert set(commands()) == COMMANDS | HIDDEN
+    for option in ("--help", "-h"):
+        done = invoke(option)
+        assert done.exit_code == 0
+        for name in COMMANDS:
+            assert re.search(rf"\b{name}\s+[A-Z]\w+ ", done.stdout), name
+        assert not any(name in done.stdout for name in HIDDEN)
+
+
+def described(group: Any) -> dict[str, str]:
+    """What each command says of itself, those of groups too."""
+    found: dict[str, str] = {}
+    for name, command in group.commands.items():
+        inner = described(command) if hasattr(command, "commands") else {}
+        found |= {name: command.help or ""} | {f"{name} {it}": inner[it] for it in inner}
+    return found
+
+
+def test_help_is_wrapped_by_the_terminal_alone() -> None:
+    found = described(typer.main.get_command(app))
+    assert "explain pod" in found
+    for name, said in found.items():
+        assert said, name
+        assert "\n" not in said.replace("\n\n", " "), name
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_help_names_each_option_and_says_what_it_is_for(invoke: Invoke, name: str) -> None:
+    done = invoke(name, "--help")
+    assert done.exit_code == 0
+    said = " ".join(re.sub(r"[│╭╮╰╯─]", " ", done.stdout).split())
+    for parameter in commands()[name].params:
+        assert parameter.help, parameter.name
+        assert parameter.help.endswith("."), parameter.name
+        for option in parameter.opts:
+            assert option in said
+        assert parameter.help.split(";")[0].split(".")[0] in said
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        (["join"], "--kubeconfig"),
+        (["leave"], "--name"),
+        (["garbage"], "--kubeconfig"),
+        (["join", "--kubeconfig", "x", "--port", "65536"], "--port"),
+        (["join", "--nonsense"], "--nonsense"),
+        (["nonsense"], "nonsense"),
+    ],
+    ids=[
+        "join needs a remote",
+        "leave needs a node",
+        "garbage needs a remote",
+        "no such port",
+        "no option",
+        "no command",
+    ],
+)
+def test_wrong_options_are_exit_code_2(invoke: Invoke, args: list[str], named: str) -> None:
+    done = invoke(*args)
+    assert done.exit_code == 2
+    assert named in done.stderr
+
+
+def test_version(invoke: Invoke) -> None:
+    declared = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["version"]
+    done = invoke("version", "--client")
+    assert (done.exit_code, done.stdout) == (0, f"{declared}\n")
+
+
+def test_the_command_has_the_names_for_the_shell_and_for_kubectl() -> None:
+    scripts = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["scripts"]
+    assert set(scripts) == {"bridge", "kubectl-bridge"}
+    for target in scripts.values():
+        module, _, name = target.partition(":")
+        assert getattr(importlib.import_module(module), name) is cli.main
+
+
+def test_the_command_line_answers_without_what_only_commands_need() -> None:
+    heavy = ["aiohttp", "kubernetes", "yaml", "cryptography", "orjson", "uvloop"]
+    script = f"import sys, bridge.cli; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=15
+    )
+    assert done.stdout == "[]\n"

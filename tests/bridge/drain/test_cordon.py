@@ -1,0 +1,346 @@
+"""`bridge cordon`, `uncordon` and `drain`: our nodes alone, and nothing where nothing is to do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from bridge.base.errors import PreflightError
+from bridge.drain import cordon, drain
+from bridge.drain.drain import ALL, DrainOptions
+from bridge.election import takeover
+from sync.kube.client import KubeClient
+from sync.kube.resources import NODES, PODS, Object
+from tests import objects
+from tests.bridge.clusters import Clusters
+from tests.bridge.joined import SOON
+from tests.bridge.status import examples
+from tests.fakeapi import Fault
+from tests.fakeapi.credentials import access_to
+
+
+@pytest.fixture
+async def home(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KubeClient]:
+    """Home, for a person, with one virtual node that is served, and another."""
+
+    async def served(_: KubeClient, node: str) -> str:
+        return "host (pid 1)" if node == "remote" else ""
+
+    monkeypatch.setattr(takeover, "served_by", served)
+    monkeypatch.setattr(drain, "RETRY", 0.01)
+    monkeypatch.setattr(drain, "POLL", 0.01)
+    two.home.put(examples.node())
+    two.home.put(objects.node("real"))
+    async with KubeClient(access_to(two.home, "home")) as client:
+        two.home.clear_log()
+        yield client
+
+
+def daemon_set(name: str, namespace: str) -> Object:
+    meta = {"name": name, "namespace": namespace}
+    return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta, "spec": {}}
+
+
+def unschedulable(two: Clusters, name: str = "remote") -> object:
+    return two.home.get(NODES, name)["spec"].get("unschedulable")
+
+
+async def test_there_and_back_each_once(two: Clusters, home: KubeClient) -> None:
+    for wanted in (True, False):
+        assert await cordon.cordon(home, "remote", wanted=wanted, dry_run=False)
+        assert bool(unschedulable(two)) == wanted
+        assert not await cordon.cordon(home, "remote", wanted=wanted, dry_run=False)
+    assert len(two.home.writes()) == 2
+
+
+async def test_a_dry_run_changes_nothing(two: Clusters, home: KubeClient) -> None:
+    two.home.put(objects.pod("web", "shop", node="remote"))
+    before = two.home.store.history.revision
+    assert await cordon.cordon(home, "remote", wanted=True, dry_run=True)
+    done = await cordon.drain(
+        home, "remote", options=ALL, timeout=1, dry_run=True, told=pytest.fail
+    )
+    assert cordon.named(done.evicted) == [{"namespace": "shop", "name": "web"}]
+    assert two.home.store.history.revision == before
+    assert {it.query.get("dryRun") for it in two.home.writes()} == {"All"}
+
+
+async def test_nodes_of_others_are_left_alone(two: Clusters, home: KubeClient) -> None:
+    for name, why in (("real", "is not a bridge's virtual node"), ("other", "there is no node")):
+        with pytest.raises(PreflightError, match=why):
+            await cordon.cordon(home, name, wanted=True, dry_run=False)
+        with pytest.raises(PreflightError, match=why):
+            await cordon.drain(home, name, options=ALL, timeout=1, dry_run=False, told=pytest.fail)
+    assert not two.home.writes()
+
+
+async def test_a_drain_evicts_all_but_daemons(two: Clusters, home: KubeClient) -> None:
+    told: list[str] = []
+    two.home.put(objects.pod("web", "shop", node="remote"))
+    two.home.put(objects.pod("other", "shop", node="real"))
+    daemon = objects.pod("agent", "shop", node="remote")
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "a", "uid": "u"}
+    daemon["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
+    two.home.put(daemon)
+    two.home.put(daemon_set("a", "shop"))
+
+    async def ends() -> None:
+        """As the bridge does when it sees that the pod is to go."""
+        await two.home.until(lambda: two.home.requests("POST", "*/web/eviction"))
+        await two.home.until(
+            lambda: (
+                not (pod := two.home.find(PODS, "web", "shop"))
+                or "deletionTimestamp" in pod["metadata"]
+            )
+        )
+        if two.home.find(PODS, "web", "shop"):
+            two.home.remove(PODS, "web", "shop")
+
+    async with asyncio.timeout(SOON), asyncio.TaskGroup() as group:
+        group.create_task(ends())
+        done = await cordon.drain(
+            home, "remote", options=ALL, timeout=SOON, dry_run=False, told=told.append
+        )
+    assert done.changed
+    assert cordon.named(done.evicted) == [{"namespace": "shop", "name": "web"}]
+    assert cordon.named(done.stay) == [{"namespace": "shop", "name": "agent"}]
+    assert unschedulable(two)
+    assert two.home.find(PODS, "agent", "shop")
+    assert two.home.find(PODS, "other", "shop")
+    assert told == [
+        "home: node remote takes no new pods",
+        "home: 1 of 1 pod(s) are off the node",
+    ]
+
+
+async def test_a_drain_that_a_budget_holds_up_says_what_one_can_do(
+    two: Clusters, home: KubeClient
+) -> None:
+    two.home.put(objects.pod("web", "shop", node="remote"))
+    two.home.api.budget = lambda _: "the budget says no"
+    with pytest.raises(PreflightError) as raised:
+        await cordon.drain(
+            home, "remote", options=ALL, timeout=0.2, dry_run=False, told=lambda _: None
+        )
+    assert "shop/web: the budget says no" in str(raised.value)
+    assert "`bridge uncordon` takes the node back into use" in str(raised.value)
+    assert unschedulable(two)
+
+
+async def test_a_drain_needs_the_bridge(
+    two: Clusters, home: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nobody(_: KubeClient, __: str) -> str | None:
+        return ""
+
+    monkeypatch.setattr(takeover, "served_by", nobody)
+    with pytest.raises(PreflightError, match="no bridge serves node remote"):
+        await cordon.drain(home, "remote", options=ALL, timeout=1, dry_run=False, told=pytest.fail)
+    assert not two.home.writes()
+
+
+# -- pods that take an option -------------------------------------------------------------------
+
+
+def owned_by(kind: str, owner_name: str = "a", *, name: str = "web") -> Object:
+    """A pod of the virtual node that a controller made."""
+    made = objects.pod(name, "shop", node="remote")
+    owner: Object = {"apiVersion": "apps/v1", "kind": kind, "name": owner_name, "uid": "u"}
+    owner["controller"] = True
+    made["metadata"]["ownerReferences"] = [owner]
+    return made
+
+
+def with_empty_dir(pod: Object) -> Object:
+    pod["spec"]["volumes"] = [{"name": "scratch", "emptyDir": {}}]
+    return pod
+
+
+def finished(pod: Object) -> Object:
+    return pod | {"status": {"phase": "Succeeded"}}
+
+
+@pytest.mark.parametrize(
+    ("pod", "options", "flag"),
+    [
+        (objects.pod("web", "shop", node="remote"), DrainOptions(), "--force evicts them"),
+        (with_empty_dir(owned_by("ReplicaSet")), DrainOptions(), "--delete-emptydir-data evicts"),
+        (owned_by("DaemonSet"), DrainOptions(ignore_daemonsets=False), "--ignore-daemonsets"),
+        (owned_by("DaemonSet", "gone"), DrainOptions(), "is no more (--force evicts them)"),
+    ],
+    ids=["no controller", "emptyDir", "DaemonSet", "DaemonSet that is gone"],
+)
+async def test_a_pod_that_takes_an_option_refuses_the_drain_before_anything_is_changed(
+    two: Clusters, home: KubeClient, pod: Object, options: DrainOptions, flag: str
+) -> None:
+    two.home.put(pod)
+    two.home.put(owned_by("ReplicaSet", name="may-go"))
+    two.home.put(daemon_set("a", "shop"))
+    with pytest.raises(PreflightError) as raised:
+        await cordon.drain(
+            home, "remote", options=options, timeout=1, dry_run=False, told=pytest.fail
+        )
+    assert "no pod was evicted" in str(raised.value)
+    assert flag in str(raised.value)
+    assert "shop/web" in str(raised.value)
+    assert "may-go" not in str(raised.value)
+    assert not two.home.writes()
+
+
+async def test_finished_pods_and_allowed_pods_are_evicted_and_mirror_pods_stay() -> None:
+    mirror = objects.pod("static", "shop", node="remote")
+    mirror["metadata"]["annotations"] = {drain.MIRROR: "x"}
+    orphan = owned_by("DaemonSet", "gone", name="orphan")
+    orphan["metadata"]["uid"] = "orphan"
+    pods = [
+        finished(objects.pod("done", "shop")),
+        finished(with_empty_dir(owned_by("DaemonSet", name="done-daemon"))),
+        owned_by("ReplicaSet", name="controlled"),
+    ]
+    found = drain.plan([*pods, mirror], DrainOptions())
+    assert (found.evict, found.stay, found.refused) == (pods, [mirror], {})
+    all_pods = [*pods, orphan, with_empty_dir(objects.pod("bare", "shop"))]
+    found = drain.plan(all_pods, ALL, orphans={"orphan"})
+    assert (found.evict, found.refused) == (all_pods, {})
+
+
+# -- evictions that fail --------------------------------------------------------------------------
+
+
+class Draining:
+    """A drain of two pods; the bridge ends what is evicted."""
+
+    def __init__(self, two: Clusters, home: KubeClient) -> None:
+        self.two = two
+        self._home = home
+        self.told: list[str] = []
+        for name in ("bad", "good"):
+            two.home.put(objects.pod(name, "shop", node="remote"))
+
+    async def run(self, *, timeout: float = SOON, grace: int | None = None) -> str:
+        """The error it ends with; "" for none."""
+        serving = asyncio.create_task(self._serve())
+        options = DrainOptions(force=True, grace_period=grace)
+        try:
+            await cordon.drain(
+                self._home,
+                "remote",
+                options=options,
+                timeout=timeout,
+                dry_run=False,
+                told=self.told.append,
+            )
+        except PreflightError as error:
+            return str(error)
+        finally:
+            serving.cancel()
+        return ""
+
+    async def _serve(self) -> None:
+        while True:
+            for pod in self.two.home.objects(PODS):
+                if "deletionTimestamp" in pod["metadata"]:
+                    self.two.home.remove(PODS, pod["metadata"]["name"], "shop")
+            await asyncio.sleep(0.005)
+
+    @property
+    def left(self) -> list[str]:
+        return [pod["metadata"]["name"] for pod in self.two.home.objects(PODS)]
+
+
+@pytest.fixture
+def draining(two: Clusters, home: KubeClient) -> Draining:
+    """A virtual node with two pods."""
+    return Draining(two, home)
+
+
+def eviction(
+    code: int, *, times: int | None = None, message: str = "", raw: Object | None = None
+) -> Fault:
+    """What is answered to an eviction of the pod ``bad``."""
+    body = None if raw is None else json.dumps(raw).encode()
+    return Fault("POST", "*/bad/eviction", code=code, message=message, times=times, raw=body)
+
+
+@pytest.mark.parametrize("code", [429, 500, 502, 503, 504])
+async def test_an_eviction_that_fails_for_now_is_tried_again(draining: Draining, code: int) -> None:
+    fault = draining.two.home.fail(eviction(code, times=3))
+    assert await draining.run() == ""
+    assert fault.hits == 3
+    assert draining.left == []
+
+
+@pytest.mark.parametrize("code", [403, 422, 500])
+async def test_a_pod_that_cannot_be_evicted_is_reported_and_the_others_go(
+    draining: Draining, code: int
+) -> None:
+    """500 is also the answer where two PodDisruptionBudgets select the pod."""
+    draining.two.home.fail(eviction(code, message="two budgets"))
+    error = await draining.run()
+    assert "1 pod(s) could not be evicted (shop/bad: two budgets)" in error
+    assert "the node stays cordoned" in error
+    assert draining.left == ["bad"]
+
+
+@pytest.mark.parametrize("code", [404, 409])
+async def test_a_refusal_of_admission_does_not_count_as_the_pods_end(
+    draining: Draining, code: int
+) -> None:
+    fault = draining.two.home.fail(eviction(code, times=2, message="says a webhook"))
+    assert await draining.run() == ""
+    assert fault.hits == 2
+    assert len(draining.two.home.requests("POST", "*/bad/eviction")) == 3
+    assert draining.left == []
+
+
+async def test_a_conflict_of_a_pod_that_is_another_one_by_now_is_its_end(
+    draining: Draining,
+) -> None:
+    home = draining.two.home
+    home.fail(Fault("POST", "*/bad/eviction", delay=0.1))
+    running = asyncio.create_task(draining.run())
+    await home.until(lambda: home.requests("POST", "*/good/eviction"))
+    home.remove(PODS, "bad", "shop")
+    new = home.put(objects.pod("bad", "shop", node="remote"))
+    assert await running == ""
+    assert home.get(PODS, "bad", "shop") == new
+
+
+TERMINATING = {
+    "kind": "Status",
+    "apiVersion": "v1",
+    "status": "Failure",
+    "code": 403,
+    "reason": "Forbidden",
+    "message": "namespace shop is being terminated",
+    "details": {"causes": [{"reason": "NamespaceTerminating", "field": "metadata.namespace"}]},
+}
+
+
+async def test_a_pod_in_a_namespace_that_is_being_deleted_goes_with_it(draining: Draining) -> None:
+    home = draining.two.home
+    home.fail(eviction(403, raw=TERMINATING))
+    running = asyncio.create_task(draining.run())
+    await home.until(lambda: len(home.requests("POST", "*/bad/eviction")) > 2)
+    home.delete(PODS, "bad", "shop")
+    assert await running == ""
+    assert draining.left == []
+
+
+async def test_time_that_is_up_names_what_is_kept_and_what_failed(draining: Draining) -> None:
+    draining.two.home.put(objects.pod("worse", "shop", node="remote"))
+    draining.two.home.fail(eviction(429, message="the budget says no"))
+    draining.two.home.fail(Fault("POST", "*/worse/eviction", code=422, message="invalid"))
+    error = await draining.run(timeout=0.3)
+    assert "1 pod(s) could not be evicted (shop/worse: invalid)" in error
+    assert "1 pod(s) are kept (shop/bad: the budget says no) after" in error
+    assert draining.left == ["bad", "worse"]
+
+
+async def test_a_grace_period_goes_with_the_eviction(draining: Draining) -> None:
+    assert await draining.run(grace=7) == ""
+    (asked,) = draining.two.home.requests("POST", "*/bad/eviction")
+    assert asked.body["deleteOptions"]["gracePeriodSeconds"] == 7

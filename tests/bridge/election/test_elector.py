@@ -1,0 +1,636 @@
+"""Several bridges of one node, with clocks of their own, at one home that can be slow or away.
+
+Time is virtual. Home is one Lease, and each candidate reaches it over a link of its own. One that
+watches sees each change at once, which is the worst case; others see what they ask for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, cast
+
+import pytest
+
+from bridge.election import election_record
+from bridge.election.election_record import LEASE_SECONDS, RENEW_DEADLINE, RENEW_SECONDS, Candidate
+from bridge.election.elector import ASK_SECONDS, Election, Lost, NodeLeft
+from sync.kube.client import KubeClient
+from sync.kube.errors import AlreadyExists, Conflict, NotFound, Unreachable
+from sync.kube.write_fence import Fence
+from tests.fakeapi.patching import merge
+from tests.sync.virtual import VirtualLoop, run_virtual
+from translators.objects import Object
+
+#: An annotation of a record.
+RECORD = "cluster-bridge.io/some-record"
+#: Seconds within which the next has it, once one has vanished without a word.
+TAKEOVER = LEASE_SECONDS + 0.5
+
+
+class Home:
+    """The Lease, as an API server keeps it."""
+
+    def __init__(self) -> None:
+        self.lease: Object | None = None
+        self.watching: list[Bridge] = []
+        self._version = 0
+
+    @property
+    def holder(self) -> str:
+        return election_record.read(self.lease).holder if self.lease is not None else ""
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        return election_record.read(self.lease).notes if self.lease is not None else {}
+
+    def change(self, patch: Object) -> None:
+        """Somebody changes it."""
+        assert self.lease is not None
+        self._keep(merge(self.lease, patch))
+
+    def request(self, method: str, body: Object | None) -> Object:
+        what = {"side": "home", "what": method}
+        if method == "POST":
+            if self.lease is not None:
+                raise AlreadyExists("there", code=409, **what)  # type: ignore[arg-type]
+            body = copy.deepcopy(body) or {}
+            body["metadata"]["uid"] = f"uid-{self._version + 1}"
+            return self._keep(body)
+        if self.lease is None:
+            raise NotFound("gone", code=404, **what)  # type: ignore[arg-type]
+        if method == "GET":
+            return copy.deepcopy(self.lease)
+        assert body is not None
+        for field in ("uid", "resourceVersion"):
+            if body["metadata"][field] != self.lease["metadata"][field]:
+                raise Conflict("another", code=409, **what)  # type: ignore[arg-type]
+        return self._keep(merge(self.lease, body))
+
+    def _keep(self, lease: Object) -> Object:
+        self._version += 1
+        lease["metadata"]["resourceVersion"] = str(self._version)
+        self.lease = lease
+        for bridge in self.watching:
+            bridge.saw(copy.deepcopy(lease))
+        return copy.deepcopy(lease)
+
+
+class Link:
+    """One bridge's way to home, in the place of a `KubeClient`."""
+
+    side = "home"
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self.cut = False
+        self.slow = 0.005
+        self.late = 0.0
+        """Seconds that answers take beside that."""
+        self.answers = True
+        """Whether answers come; what is asked for happens all the same."""
+        self.measures = _Measures()
+
+    async def request(self, method: str, path: str, *, body: Object | None, **_: Any) -> Object:
+        assert path.startswith("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases")
+        if self.cut:
+            await asyncio.sleep(3600)
+        await asyncio.sleep(self.slow / 2)
+        try:
+            return self._home.request(method, body)
+        finally:
+            await asyncio.sleep(self.slow / 2 + self.late if self.answers else 3600)
+
+    async def list_page(self, *_: object, **__: object) -> None:
+        raise Unreachable("no watch here", side="home")
+
+
+class _Measures:
+    def __init__(self) -> None:
+        self.lists: Counter[str] = Counter()
+        self.watch_failures: Counter[str] = Counter()
+
+
+class FakeWay:
+    """One bridge's way to the remote."""
+
+    def __init__(self) -> None:
+        self.lost = False
+        self.answers = True
+        self.asked = 0
+
+    def is_lost(self) -> bool:
+        return self.lost
+
+    async def is_there(self) -> bool:
+        self.asked += 1
+        await asyncio.sleep(0.01)
+        return self.answers and not self.lost
+
+
+class Bridge:
+    """One candidate: it stands by, serves, and stands by again. Its clock is ``ahead`` of the
+    others', and its process can stand still."""
+
+    def __init__(self, home: Home, name: str, *, ahead: float = 0.0) -> None:
+        self._home = home
+        self.link = Link(home)
+        self.way = FakeWay()
+        self.told: list[str] = []
+        self.fence = Fence(clock=self.clock)
+        self.lives = 0
+        self.lost: list[str] = []
+        self._ahead = ahead
+        self.election = Election(
+            cast("KubeClient", self.link),
+            "virtual",
+            me=Candidate(f"{name}_id", name),
+            told=self.told.append,
+            clock=self.clock,
+        )
+        self.task: asyncio.Task[None] | None = None
+
+    def clock(self) -> float:
+        return asyncio.get_running_loop().time() + self._ahead
+
+    def saw(self, lease: Object) -> None:
+        """What its watch says."""
+        if not self.link.cut and not self.election.leads:
+            self.election._observe(election_record.read(lease))
+
+    def start(self, *, watches: bool = False) -> Bridge:
+        if watches:
+            self._home.watching.append(self)
+        self.task = asyncio.create_task(self._run())
+        return self
+
+    async def _run(self) -> None:
+        while True:
+            self.lives += 1
+            self.fence = Fence(clock=self.clock)
+            while self.way.lost:  # noqa: ASYNC110  # its caches do not fill
+                await asyncio.sleep(0.1)
+            try:
+                await self.election.win(self.fence, way=self.way)
+                await self.election.keep(self.fence, way=self.way)
+            except Lost as lost:
+                self.lost.append(str(lost))
+                self.fence.close()
+                await self.election.release()
+
+    def kill(self) -> None:
+        """As `kill -9`: nothing more is done or given back."""
+        assert self.task is not None
+        self.task.cancel()
+        self.fence.close()
+
+    async def stop(self) -> None:
+        """As Ctrl-C."""
+        self.kill()
+        await self.election.release()
+
+
+def on_virtual_time(test: Callable[[Home], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    def run() -> None:
+        async def main() -> None:
+            try:
+                await test(Home())
+            finally:
+                rest = asyncio.all_tasks() - {asyncio.current_task()}
+                for task in rest:
+                    task.cancel()
+                ended = await asyncio.gather(*rest, return_exceptions=True)
+            for error in ended:
+                if not isinstance(error, asyncio.CancelledError | NodeLeft | None):
+                    raise error
+
+        run_virtual(main)
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+async def until(true: Callable[[], bool], *, within: float) -> float:
+    """Waits until it is true, and says for how long."""
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    async with asyncio.timeout(within):
+        while not true():  # noqa: ASYNC110  # time is virtual
+            await asyncio.sleep(0.01)
+    return loop.time() - started
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+# -- one -----------------------------------------------------------------------------------
+
+
+@on_virtual_time
+async def test_one_that_is_alone_leads_at_once_and_stays(home: Home) -> None:
+    alone = Bridge(home, "alone")
+    await alone.election.look(served=False)
+    alone.start()
+    await until(lambda: alone.fence.is_open, within=0.1)
+    for _ in range(600):
+        await asyncio.sleep(0.1)
+        assert alone.fence.is_open
+    assert (alone.election.leads, alone.election.transitions, alone.told) == (True, 1, [])
+    assert alone.election.standby == ""
+
+
+@on_virtual_time
+async def test_it_renews_every_so_often_and_no_more(home: Home) -> None:
+    bridge = Bridge(home, "alone").start()
+    await until(lambda: bridge.fence.is_open, within=TAKEOVER)
+    before = home._version
+    await asyncio.sleep(100 * RENEW_SECONDS)
+    assert 99 <= home._version - before <= 101
+
+
+@on_virtual_time
+async def test_a_renewal_notes_how_late_the_loop_is(home: Home) -> None:
+    bridge = Bridge(home, "alone").start()
+    await until(lambda: bridge.fence.is_open, within=TAKEOVER)
+    await asyncio.sleep(10 * RENEW_SECONDS)
+    lag = bridge.election.lag
+    assert 9 <= sum(lag.counts) <= 11
+    assert lag.total == pytest.approx(0, abs=0.001)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    loop.hold(RENEW_SECONDS + 0.5)
+    await asyncio.sleep(0.01)
+    assert 0.5 <= lag.total <= RENEW_SECONDS + 0.5
+
+
+@on_virtual_time
+async def test_a_record_outlives_its_bridge_and_the_deletion_of_the_lease(home: Home) -> None:
+    one = Bridge(home, "one").start()
+    await until(lambda: one.fence.is_open, within=TAKEOVER)
+    before = asyncio.get_running_loop().time()
+    await one.election.records.write(RECORD, "first", now=True)
+    assert asyncio.get_running_loop().time() - before < 0.1
+    await one.election.records.write(RECORD, "second")
+    assert asyncio.get_running_loop().time() - before < 2 * RENEW_SECONDS
+    home.lease = None
+    await until(lambda: home.holder == "one_id", within=2 * RENEW_SECONDS)
+    assert home.notes == {RECORD: "second"}
+    other = Bridge(home, "other").start()
+    await asyncio.sleep(2 * RENEW_SECONDS)
+    one.kill()
+    await until(lambda: other.fence.is_open, within=2 * TAKEOVER)
+    assert other.election.records.all == {RECORD: "second"}
+
+
+@on_virtual_time
+async def test_a_lease_that_went_back_in_time_can_end_its_holder(home: Home) -> None:
+    bridge = Bridge(home, "alone").start()
+    await until(lambda: bridge.fence.is_open, within=TAKEOVER)
+    seen = []
+
+    def changed(notes: Mapping[str, str]) -> None:
+        seen.append(dict(notes))
+        raise Lost("restored")
+
+    bridge.election.on_changed = changed
+    saved = copy.deepcopy(home.lease)
+    await bridge.election.records.write(RECORD, "later")
+    fence = bridge.fence
+    assert saved is not None
+    home._keep(saved)
+    await until(lambda: bool(bridge.lost), within=2 * RENEW_SECONDS)
+    assert (seen, fence.is_open, bridge.lost) == ([{}], False, ["restored"])
+
+
+@on_virtual_time
+async def test_a_lease_that_is_deleted_under_its_holder_is_made_again(home: Home) -> None:
+    bridge = Bridge(home, "alone").start()
+    await until(lambda: bridge.fence.is_open, within=TAKEOVER)
+    home.lease = None
+    await until(lambda: home.holder == "alone_id", within=2 * RENEW_SECONDS)
+    assert (bridge.fence.is_open, bridge.lives) == (True, 1)
+
+
+# -- two -----------------------------------------------------------------------------------
+
+
+async def _two(home: Home, *, ahead: float = 0.0) -> tuple[Bridge, Bridge]:
+    """One that leads, and one that stands by."""
+    one = Bridge(home, "one").start()
+    await until(lambda: one.fence.is_open, within=TAKEOVER)
+    other = Bridge(home, "other", ahead=ahead).start()
+    await until(lambda: any("standing by" in line for line in other.told), within=2 * LEASE_SECONDS)
+    return one, other
+
+
+@on_virtual_time
+async def test_the_second_stands_by_and_says_for_whom(home: Home) -> None:
+    _, other = await _two(home)
+    await asyncio.sleep(60)
+    assert other.told == [
+        "home: node virtual: waiting for the lease of one, which ends in 4 s unless it is renewed",
+        "home: node virtual is served by one; standing by",
+    ]
+    assert not other.fence.is_open
+    assert "served by one" in other.election.standby
+
+
+@pytest.mark.parametrize("ahead", [-3600.0, 0.0, 3600.0], ids=["behind", "same", "ahead"])
+def test_one_that_vanished_is_followed_whatever_the_clocks_say(ahead: float) -> None:
+    async def test(home: Home) -> None:
+        one, other = await _two(home, ahead=ahead)
+        one.kill()
+        took = await until(lambda: other.fence.is_open, within=TAKEOVER)
+        assert took > LEASE_SECONDS - RENEW_SECONDS - 0.5
+        assert other.election.transitions == 1
+        assert home.lease is not None
+        assert home.lease["spec"]["leaseTransitions"] == 1
+
+    on_virtual_time(test)()
+
+
+@on_virtual_time
+async def test_one_that_gives_it_back_is_followed_soon(home: Home) -> None:
+    """At once where the watch says so."""
+    one, other = await _two(home)
+    await one.stop()
+    assert home.holder == ""
+    await until(lambda: other.fence.is_open, within=TAKEOVER)
+
+
+@on_virtual_time
+async def test_it_is_given_back_though_the_last_renewal_is_not_known(home: Home) -> None:
+    """Cancelled between the server's doing it and its answer."""
+    one = Bridge(home, "one").start()
+    await until(lambda: one.fence.is_open, within=TAKEOVER)
+    one.link.slow = 0.4
+    version = home._version
+    await until(lambda: home._version > version, within=2 * RENEW_SECONDS)
+    await one.stop()
+    assert home.holder == ""
+
+
+@on_virtual_time
+async def test_of_several_one_gets_it(home: Home) -> None:
+    several = [Bridge(home, f"b{number}").start() for number in range(5)]
+    for _ in range(3):
+        await until(lambda: any(it.fence.is_open for it in several), within=2 * TAKEOVER)
+        assert [it.fence.is_open for it in several].count(True) == 1
+        leader = next(it for it in several if it.fence.is_open)
+        leader.kill()
+        several.remove(leader)
+
+
+# -- away ----------------------------------------------------------------------------------
+
+
+@on_virtual_time
+async def test_one_that_is_cut_off_writes_no_more_before_another_does(home: Home) -> None:
+    one, other = await _two(home)
+    fence = one.fence
+    one.link.cut = True
+    await until(lambda: not one.fence.is_open, within=RENEW_DEADLINE + 0.1)
+    shut = now()
+    await until(lambda: other.fence.is_open, within=TAKEOVER)
+    assert now() - shut > 0.5
+    one.link.cut = False
+    await until(lambda: bool(one.lost), within=15)
+    assert "held by other" in one.lost[0]
+    assert not fence.is_open
+    await asyncio.sleep(30)
+    assert (one.lives, one.election.leads, one.fence.is_open) == (2, False, False)
+    assert other.fence.is_open
+
+
+@on_virtual_time
+async def test_nobody_elses_lease_is_renewed_after_a_cut_and_nothing_begins_anew(
+    home: Home,
+) -> None:
+    one = Bridge(home, "one").start()
+    await until(lambda: one.fence.is_open, within=TAKEOVER)
+    fence, told = one.fence, list[bool]()
+    fence.on_change(told.append)
+    one.link.cut = True
+    await asyncio.sleep(60)
+    assert told == [False]
+    one.link.cut = False
+    await until(lambda: fence.is_open, within=15)
+    assert (one.lives, one.lost, told) == (1, [], [False, True])
+
+
+@on_virtual_time
+async def test_a_renewal_whose_answer_is_lost_is_ones_own(home: Home) -> None:
+    one, other = await _two(home)
+    one.link.answers = False
+    version = home._version
+    await until(lambda: home._version > version, within=2 * RENEW_SECONDS)
+    one.link.answers = True
+    await asyncio.sleep(20)
+    assert (one.lives, one.fence.is_open, other.fence.is_open) == (1, True, False)
+
+
+@on_virtual_time
+async def test_slow_answers_do_not_cost_the_lease(home: Home) -> None:
+    one, other = await _two(home)
+    one.link.slow = 0.9
+    for _ in range(300):
+        await asyncio.sleep(0.1)
+        assert one.fence.is_open
+    assert not other.fence.is_open
+
+
+@on_virtual_time
+async def test_an_answer_that_comes_late_does_not_make_the_time_longer(home: Home) -> None:
+    """What counts is when the renewal was asked for: the other has seen it since then."""
+    one = Bridge(home, "one").start()
+    await until(lambda: one.fence.is_open, within=TAKEOVER)
+    other = Bridge(home, "other").start(watches=True)
+    for one.link.late in (0.9, 1.7):
+        await asyncio.sleep(20)
+    assert not other.fence.is_open
+    version = home._version
+    await until(lambda: home._version > version, within=5)
+    renewed = now()
+    await until(lambda: one.fence.is_open, within=3)
+    one.link.answers = False
+    home.watching.clear()
+    await until(lambda: not one.fence.is_open, within=2 * LEASE_SECONDS)
+    assert now() - renewed < RENEW_DEADLINE + 0.1
+
+
+@on_virtual_time
+async def test_a_home_that_is_slow_is_enough(home: Home) -> None:
+    one = Bridge(home, "one").start()
+    await until(lambda: one.fence.is_open, within=TAKEOVER)
+    one.link.slow = 2.5
+    opened = 0
+    for _ in range(600):
+        await asyncio.sleep(0.1)
+        opened += one.fence.is_open
+    assert opened > 60
+    assert one.lives == 1
+
+
+@on_virtual_time
+async def test_a_lease_that_somebody_took_by_hand_is_lost(home: Home) -> None:
+    one = Bridge(home, "one").start()
+    await until(lambda: one.fence.is_open, within=TAKEOVER)
+    fence = one.fence
+    home.change({"spec": {"holderIdentity": "third_1"}, "metadata": {"annotations": None}})
+    await until(lambda: bool(one.lost), within=2 * RENEW_SECONDS)
+    assert "held by third" in one.lost[0]
+    assert not fence.is_open
+    # Nobody renews it.
+    await until(lambda: one.fence.is_open, within=2 * TAKEOVER)
+    assert one.election.transitions == 2
+
+
+@on_virtual_time
+async def test_a_lease_that_is_deleted_while_its_holder_is_away_is_lost(home: Home) -> None:
+    one = Bridge(home, "one").start()
+    await until(lambda: one.fence.is_open, within=TAKEOVER)
+    one.link.cut = True
+    await until(lambda: not one.fence.is_open, within=RENEW_DEADLINE + 0.1)
+    home.lease, one.link.cut = None, False
+    await until(lambda: bool(one.lost), within=15)
+    assert "deleted" in one.lost[0]
+    await until(lambda: one.fence.is_open, within=2 * TAKEOVER)
+
+
+# -- a leave -------------------------------------------------------------------------------
+
+
+@on_virtual_time
+async def test_a_leave_ends_the_one_that_leads_and_those_that_stand_by(home: Home) -> None:
+    one, other = await _two(home)
+    assert home.lease is not None
+    patch = election_record.leaving(
+        election_record.read(home.lease), Candidate("leave_1", "there (pid 9)")
+    )
+    home.request("PATCH", patch)
+    for bridge in (one, other):
+        assert bridge.task is not None
+        with pytest.raises(NodeLeft, match=r"bridge leave` on there \(pid 9\)"):
+            await asyncio.wait_for(bridge.task, 2 * TAKEOVER)
+        assert not bridge.fence.is_open
+        assert not bridge.election.leads
+
+
+@on_virtual_time
+async def test_one_that_begins_beside_a_leave_that_was_killed_waits_and_leads(home: Home) -> None:
+    first = Bridge(home, "first").start()
+    await until(lambda: first.fence.is_open, within=TAKEOVER)
+    await first.stop()
+    assert home.lease is not None
+    home.request(
+        "PATCH", election_record.leaving(election_record.read(home.lease), Candidate("l_1", "l"))
+    )
+    later = Bridge(home, "later").start()
+    await until(lambda: later.fence.is_open, within=TAKEOVER)
+    assert not election_record.read(home.lease or {}).leaving
+
+
+# -- the way to the remote -------------------------------------------------------------------
+
+
+@on_virtual_time
+async def test_one_that_does_not_reach_the_remote_gives_way_to_one_that_does(home: Home) -> None:
+    first = Bridge(home, "first").start()
+    await until(lambda: first.fence.is_open, within=TAKEOVER)
+    second = Bridge(home, "second").start(watches=True)
+    await asyncio.sleep(20)
+    assert second.way.asked == 0, "nobody asks while all is well"
+    first.way.lost = True
+    await until(lambda: second.fence.is_open, within=3 * TAKEOVER)
+    assert not first.fence.is_open
+    assert "gives node virtual to that one" in first.lost[0]
+    assert "it asks for the lease" in second.told[-1]
+    record = election_record.read(home.lease or {})
+    assert (record.lost, record.asked, record.holder) == (False, "", "second_id")
+    await asyncio.sleep(20)
+    assert second.fence.is_open, "and stays there"
+    second.way.lost, first.way.lost = True, False
+    await until(lambda: first.fence.is_open, within=3 * TAKEOVER)
+
+
+@on_virtual_time
+async def test_where_nobody_reaches_the_remote_the_lease_stays(home: Home) -> None:
+    first = Bridge(home, "first").start()
+    await until(lambda: first.fence.is_open, within=TAKEOVER)
+    second = Bridge(home, "second").start(watches=True)
+    first.way.lost, second.way.answers = True, False
+    for _ in range(300):
+        await asyncio.sleep(0.1)
+        assert first.fence.is_open
+    assert second.way.asked <= 30 / ASK_SECONDS + 1, "every so often"
+    assert not first.lost
+    first.way.lost = False
+    await asyncio.sleep(RENEW_SECONDS + 1)
+    assert not election_record.read(home.lease or {}).lost, "it says when all is well again"
+
+
+@on_virtual_time
+async def test_one_that_was_asked_and_reaches_the_remote_again_keeps_it(home: Home) -> None:
+    first = Bridge(home, "first").start()
+    await until(lambda: first.fence.is_open, within=TAKEOVER)
+    home.change({"metadata": {"annotations": {election_record.ANNOTATION_ASKED: "another"}}})
+    await asyncio.sleep(2 * RENEW_SECONDS)
+    assert first.fence.is_open
+    assert not election_record.read(home.lease or {}).asked
+
+
+# -- whatever happens ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_two_never_write_at_once(seed: int) -> None:
+    """Through cuts, answers that are lost or late, deaths, stops and deletions at random."""
+
+    async def test(home: Home) -> None:
+        rng = random.Random(seed)
+        bridges = [
+            Bridge(home, f"b{number}", ahead=rng.uniform(-1e6, 1e6)).start(watches=number > 0)
+            for number in range(3)
+        ]
+        led: Counter[str] = Counter()
+        for step in range(3000):
+            await asyncio.sleep(0.1)
+            leaders = [it for it in bridges if it.fence.is_open]
+            assert len(leaders) <= 1, f"step {step}"
+            led.update(str(it.election._me.who) for it in leaders)
+            if step % 20 == 0:
+                await _something(home, bridges, rng)
+        assert led.total() > 600
+        assert len(led) > 1
+
+    on_virtual_time(test)()
+
+
+async def _something(home: Home, bridges: list[Bridge], rng: random.Random) -> None:
+    bridge = rng.choice(bridges)
+    link = bridge.link
+    link.cut, link.slow, link.late, link.answers = False, 0.005, 0.0, True
+    bridge.way.lost = False
+    match rng.randrange(11):
+        case 0 | 1:
+            link.cut = True
+        case 2:
+            link.slow = rng.uniform(0.1, 3)
+        case 3:
+            link.answers = False
+        case 7 | 8:
+            bridge.way.lost = True
+        case 6:
+            link.late = rng.uniform(0.1, 3)
+        case 4:
+            bridge.kill()
+            bridges[bridges.index(bridge)] = Bridge(home, f"n{rng.random()}").start(watches=True)
+        case 5:
+            await asyncio.wait([asyncio.ensure_future(bridge.stop())], timeout=3)
+            bridges[bridges.index(bridge)] = Bridge(home, f"n{rng.random()}").start(watches=True)
+        case _:
+            pass

@@ -1,0 +1,64 @@
+"""A bridge's way to its remote."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from bridge.election import reachability
+from bridge.election.reachability import Watched
+from sync.cache.informer import Informer
+from sync.kube.client import KubeClient
+from sync.kube.credentials import load
+from tests.bridge.clusters import Clusters
+
+
+class Side:
+    """A client, as an informer has it."""
+
+    def __init__(self, side: str) -> None:
+        self.side = side
+
+
+class Failing:
+    """What an informer tells of itself."""
+
+    def __init__(self, side: str, *, seconds: float | None) -> None:
+        self.client = Side(side)
+        self.failing_since = None
+        if seconds is not None:
+            self.failing_since = asyncio.get_running_loop().time() - seconds
+
+
+def watched(remote: KubeClient, *informers: Failing) -> Watched:
+    return Watched(remote, [cast("Informer", it) for it in informers])
+
+
+@pytest.mark.parametrize(
+    ("side", "seconds", "lost"),
+    [
+        ("remote", None, False),
+        ("remote", reachability.LOST_SECONDS - 5, False),
+        ("remote", reachability.LOST_SECONDS + 5, True),
+        ("home", reachability.LOST_SECONDS + 5, False),
+    ],
+)
+async def test_it_is_lost_when_the_remote_cannot_be_watched_for_a_while(
+    two: Clusters, side: str, seconds: float | None, lost: bool
+) -> None:
+    async with KubeClient(await load(two.settings.remote, side="remote")) as remote:
+        found = watched(remote, Failing("remote", seconds=None), Failing(side, seconds=seconds))
+        assert found.is_lost() is lost
+        assert await found.is_there() is not lost, "what is lost is not there, though it answers"
+
+
+async def test_it_is_there_while_the_remote_answers(two: Clusters) -> None:
+    async with KubeClient(await load(two.settings.remote, side="remote")) as remote:
+        found = watched(remote)
+        assert await found.is_there()
+        two.remote.token = "another"
+        assert not await found.is_there()
+        await two.remote.stop()
+        assert not await found.is_there()

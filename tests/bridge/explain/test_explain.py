@@ -1,0 +1,533 @@
+"""A pod explained: what was found in two clusters, and what the answer says of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.base.errors import PreflightError
+from bridge.explain import answer as explaining
+from bridge.explain import text as explained
+from bridge.explain.lookup import ExplainSettings, Facts, explain, template_of
+from bridge.node import join_record, node_object
+from sync.kube.resources import NAMESPACES, NODES, PERSISTENT_VOLUMES, PODS, Object
+from tests import objects
+from tests.bridge.clusters import Clusters
+from tests.bridge.joined import joined
+from tests.fakeapi import FakeApi
+from tests.fakeapi.faults import Fault
+from tests.fakeapi.kubeconfig import kubeconfig, write
+from tests.sync.world import NODE
+from translators import identity as naming
+from translators.identity import Identity, home_id
+from translators.objects import uid_of
+from translators.translation_policy import HostPort, Policy
+
+pytestmark = pytest.mark.usefixtures("soon")
+
+#: What is in a Secret, and is to be seen nowhere.
+HIDDEN = "Y29ycmVjdC1ob3JzZQ=="
+THERE = "default-h"
+
+
+class Looked:
+    """Two clusters with a virtual node between them, and what is asked of them."""
+
+    def __init__(self, two: Clusters) -> None:
+        self.two = two
+        self.settings = ExplainSettings(two.settings.home, None, "default")
+
+    def node(
+        self, name: str = NODE, /, *, cpu: str = "4", tier: str = "burst", **annotations: str
+    ) -> None:
+        """A Node as the bridge registers it, and its remote."""
+        policy = Policy(self.identity(), "10.0.0.1", node_selector={"pool": "a"})
+        remote = self.two.settings.remote
+        node = objects.node(name) | {"spec": {}}
+        node["metadata"] |= {
+            "labels": {
+                node_object.LABEL_REMOTE: home_id(_uid(self.two.remote)),
+                naming.LABEL_VIRTUAL: "true",
+                "tier": tier,
+            },
+            "annotations": {
+                node_object.ANNOTATION_KUBECONFIG: str(remote.path),
+                node_object.ANNOTATION_HOME_NAME: "h",
+                join_record.ANNOTATION_OPTIONS: join_record.told(policy),
+                **annotations,
+            },
+        }
+        amounts = {"cpu": cpu, "memory": "8Gi", "pods": "110"}
+        ready = {"type": "Ready", "status": "True"}
+        node["status"] = {"allocatable": amounts, "conditions": [ready]}
+        self.two.home.put(node)
+        self.two.home.update(NODES, name, {"spec": {"taints": None}})
+
+    def identity(self) -> Identity:
+        return Identity(home_id=home_id(_uid(self.two.home)), home_name="h", node=NODE)
+
+    def namespace(self, *, owned: bool = True) -> None:
+        labels = naming.owner_labels(self.identity()) if owned else {}
+        meta = {"name": THERE, "labels": labels}
+        self.two.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+        self.two.remote.put(objects.service_account("default", THERE))
+
+    async def look(self, name: str = "web", **changes: Any) -> Facts:
+        settings = replace(self.settings, name=name, **changes)
+        return await explain(settings)
+
+    async def answer(self, name: str = "web", **changes: Any) -> Object:
+        return explaining.report(await self.look(name, **changes))
+
+
+def _uid(api: FakeApi) -> str:
+    return uid_of(api.get(NAMESPACES, "kube-system"))
+
+
+@pytest.fixture
+def looked(two: Clusters) -> Looked:
+    """Two clusters, and nothing asked yet."""
+    found = Looked(two)
+    found.node()
+    return found
+
+
+def _using(name: str = "web", /, **spec: object) -> Object:
+    """A pod that names what a pod can."""
+    pod = objects.pod(name)
+    pod["spec"]["containers"][0]["env"] = [
+        {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "conf", "key": "one"}}},
+        {"name": "B", "valueFrom": {"secretKeyRef": {"name": "key", "key": "k"}}},
+    ]
+    pod["spec"] |= spec
+    return pod
+
+
+def _asking(cpu: str, **spec: object) -> Object:
+    pod = _using(**spec)
+    pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
+    return pod
+
+
+def _service(namespace: str) -> Object:
+    meta = {"name": "front", "namespace": namespace}
+    spec = {"ports": [{"port": 80}], "selector": {"app": "front"}}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}
+
+
+def _named(answer: Object, kind: str) -> Object:
+    found: Object = next(it for it in answer["references"] if it["kind"] == kind)
+    return found
+
+
+# -- what is found -------------------------------------------------------------------------
+
+
+async def test_a_pod_that_can_run_is_said_to(looked: Looked) -> None:
+    looked.two.home.put(_using())
+    looked.two.home.put(objects.config_map("conf", data={"one": "1"}))
+    looked.two.home.put(objects.secret("key", data={"k": HIDDEN}))
+    answer = await looked.answer()
+    assert answer["state"] == "WouldRun"
+    assert answer["remote"]["namespace"] == THERE
+    assert answer["node"]["options"]["nodeSelector"] == {"pool": "a"}
+    assert {(it["kind"], it["home"]) for it in answer["references"]} == {
+        ("ConfigMap", "found"),
+        ("Secret", "found"),
+        ("ServiceAccount", "found"),
+    }
+    assert answer["notLookedAt"] == []
+    assert looked.two.writes() == []
+
+
+async def test_a_secrets_value_is_in_no_answer(looked: Looked) -> None:
+    looked.two.home.put(_using())
+    looked.two.home.put(objects.secret("key", data={"k": HIDDEN}))
+    facts = await looked.look()
+    answer = explaining.report(facts)
+    made = explaining.translated(facts)
+    assert _named(answer, "Secret")["missingKeys"] == []
+    for said in (repr(facts), json.dumps(answer), explained.lines(answer), repr(made)):
+        assert HIDDEN not in said
+        assert "correct-horse" not in said
+
+
+async def test_what_is_missing_is_named_with_its_keys(looked: Looked) -> None:
+    looked.two.home.put(_using())
+    looked.two.home.put(objects.config_map("conf", data={"two": "2"}))
+    answer = await looked.answer()
+    assert _named(answer, "ConfigMap")["missingKeys"] == ["one"]
+    assert [it["why"] for it in answer["waiting"]] == [
+        "ConfigMap conf lacks the key one",
+        "Secret key is missing at home",
+    ]
+
+
+async def test_what_keeps_a_pod_off_the_node_is_said_first(looked: Looked) -> None:
+    looked.two.home.put(_using(nodeSelector={"tier": "other"}))
+    answer = await looked.answer()
+    assert answer["state"] == "NotPlaced"
+    assert answer["placement"]["obstacles"] == [
+        {"field": "spec.nodeSelector[tier]", "why": "wants 'other'; it is 'burst' there"}
+    ]
+    assert explained.lines(answer).startswith(answer["summary"])
+
+
+async def test_what_the_bridge_refuses_is_said(looked: Looked) -> None:
+    looked.two.home.put(_using(hostNetwork=True))
+    answer = await looked.answer()
+    assert answer["state"] == "Refused"
+    assert [(it["by"], it["field"]) for it in answer["refusals"]] == [
+        ("bridge", "spec.hostNetwork")
+    ]
+
+
+async def test_a_namespace_of_somebody_elses_is_a_refusal(looked: Looked) -> None:
+    looked.two.home.put(_using())
+    looked.namespace(owned=False)
+    answer = await looked.answer()
+    assert answer["state"] == "Refused"
+    assert "kubectl annotate namespace default-h" in answer["refusals"][0]["why"]
+
+
+async def test_what_the_remote_refuses_is_asked_without_making_it(looked: Looked) -> None:
+    looked.two.home.put(_using())
+    looked.namespace()
+    said = "violates PodSecurity restricted"
+    looked.two.remote.fail(Fault("POST", f"*/namespaces/{THERE}/pods", code=403, message=said))
+    answer = await looked.answer()
+    assert answer["state"] == "Refused"
+    assert [(it["by"], it["why"]) for it in answer["refusals"]] == [("remote", said)]
+    assert [it.query.get("dryRun") for it in looked.two.writes()] == ["All"]
+
+
+async def test_the_nodes_policy_decides_what_a_pod_becomes(looked: Looked) -> None:
+    looked.two.home.put(_using())
+    made = explaining.translated(await looked.look())
+    assert made is not None
+    assert made.pod["spec"]["nodeSelector"] == {"pool": "a"}
+    assert made.pod["metadata"]["namespace"] == THERE
+
+
+async def test_a_node_of_an_older_bridge_is_said_to_tell_nothing(two: Clusters) -> None:
+    looked = Looked(two)
+    looked.node(**{join_record.ANNOTATION_OPTIONS: "nonsense"})
+    two.home.put(_using())
+    answer = await looked.answer()
+    assert answer["node"]["tellsOptions"] is False
+    assert any("older bridge" in note for note in answer["notLookedAt"])
+
+
+async def test_it_works_without_the_remote_and_says_so(two: Clusters, tmp_path: Path) -> None:
+    looked = Looked(two)
+    looked.node(**{node_object.ANNOTATION_KUBECONFIG: str(tmp_path / "elsewhere.yaml")})
+    two.home.put(_using(priorityClassName="high"))
+    answer = await looked.answer()
+    assert any(
+        "elsewhere.yaml" in note and "--kubeconfig" in note for note in answer["notLookedAt"]
+    )
+    assert "server" not in answer["remote"]
+    assert _named(answer, "Secret")["remote"] == "-"
+
+
+async def test_another_cluster_than_the_nodes_is_refused(looked: Looked) -> None:
+    looked.two.home.put(_using())
+    with pytest.raises(PreflightError, match="is not the cluster that node"):
+        await looked.look(remote=looked.two.settings.home)
+
+
+async def test_an_unknown_pod_or_node_is_an_error_with_a_next_step(looked: Looked) -> None:
+    with pytest.raises(PreflightError, match="kubectl get pods"):
+        await looked.look("nobody")
+    looked.two.home.put(_using())
+    with pytest.raises(PreflightError, match=f"those are: {NODE}"):
+        await looked.look(node="other")
+
+
+async def test_a_home_without_a_virtual_node_is_said(two: Clusters) -> None:
+    looked = Looked(two)
+    two.home.put(_using())
+    facts = await looked.look()
+    assert explaining.report(facts)["state"] == "NoNode"
+    assert explaining.translated(facts) is None
+    assert "bridge join" in explained.lines(explaining.report(facts))
+
+
+async def test_a_pod_on_a_node_of_homes_is_elsewhere(looked: Looked) -> None:
+    looked.two.home.put(objects.pod("web", node="worker"))
+    answer = await looked.answer()
+    assert (answer["state"], answer["pod"]["node"]) == ("Elsewhere", "worker")
+
+
+async def test_a_template_of_a_file_is_admitted_without_being_made(looked: Looked) -> None:
+    template = template_of(
+        {
+            "kind": "CronJob",
+            "metadata": {"name": "tick", "namespace": "default"},
+            "spec": {"jobTemplate": {"spec": {"template": {"spec": objects.pod("x")["spec"]}}}},
+        }
+    )
+    answer = await looked.answer("", given=template)
+    assert answer["pod"]["stored"] is False
+    assert answer["pod"]["name"].startswith("tick-")
+    assert answer["state"] == "WouldRun"
+    assert [it.query.get("dryRun") for it in looked.two.writes()] == ["All"]
+
+
+async def test_a_daemonsets_template_is_refused_as_the_bridge_does(looked: Looked) -> None:
+    template = template_of(
+        {
+            "kind": "DaemonSet",
+            "metadata": {"name": "log"},
+            "spec": {"template": {"spec": objects.pod("x")["spec"]}},
+        }
+    )
+    answer = await looked.answer("", given=template)
+    assert answer["state"] == "Refused"
+    assert "--daemonsets=run" in answer["refusals"][0]["why"]
+
+
+# -- claims of home --------------------------------------------------------------------------
+
+
+def _claim(phase: str = "Pending", **spec: object) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "data", "namespace": "default"},
+        "spec": spec,
+        "status": {"phase": phase},
+    }
+
+
+def _storing() -> Object:
+    pod = objects.pod("web")
+    claim = {"claimName": "data"}
+    pod["spec"]["volumes"] = [{"name": "files", "persistentVolumeClaim": claim}]
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("claim", "why"),
+    [(None, "data is missing at home"), (_claim(), "data is not bound at home")],
+    ids=["missing", "unbound"],
+)
+async def test_a_claim_that_is_missing_or_unbound_at_home_is_an_obstacle_that_names_it(
+    looked: Looked, claim: Object | None, why: str
+) -> None:
+    if claim is not None:
+        looked.two.home.put(claim)
+    for changes in ({"name": "", "given": _storing()}, {"name": "web"}):
+        answer = await looked.answer(**changes)
+        assert answer["state"] == "NotPlaced"
+        [obstacle] = answer["placement"]["obstacles"]
+        assert obstacle["field"] == "spec.volumes[files]"
+        assert why in obstacle["why"]
+        assert why in answer["summary"]
+        if not changes["name"]:
+            looked.two.home.put(_storing())
+
+
+async def test_a_claim_of_a_class_that_waits_for_a_node_is_waited_for(looked: Looked) -> None:
+    looked.two.home.put(_storing())
+    looked.two.home.put(_claim(storageClassName="later"))
+    looked.two.home.put(
+        {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {"name": "later"},
+            "provisioner": "example.com/disks",
+            "volumeBindingMode": "WaitForFirstConsumer",
+        }
+    )
+    answer = await looked.answer()
+    assert answer["state"] == "WouldWait"
+    assert any("PersistentVolumeClaim data is not bound" in it["why"] for it in answer["waiting"])
+
+
+async def test_a_claim_bound_to_a_volume_of_other_nodes_is_an_obstacle(looked: Looked) -> None:
+    looked.two.home.put(_storing())
+    looked.two.home.put(_claim("Bound", volumeName="disk"))
+    term = {"matchExpressions": [{"key": "tier", "operator": "In", "values": ["home"]}]}
+    affinity = {"required": {"nodeSelectorTerms": [term]}}
+    volume: Object = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": "disk"},
+        "spec": {"nodeAffinity": affinity},
+    }
+    looked.two.home.put(volume)
+    assert "only other nodes can use" in (await looked.answer())["summary"]
+    term["matchExpressions"][0]["values"] = ["burst"]
+    looked.two.home.update(PERSISTENT_VOLUMES, "disk", {"spec": {"nodeAffinity": affinity}})
+    assert (await looked.answer())["state"] != "NotPlaced"
+
+
+# -- which of several virtual nodes ----------------------------------------------------------
+
+
+async def test_of_several_virtual_nodes_the_one_that_fits_is_explained(looked: Looked) -> None:
+    """The first by name is too small."""
+    looked.node("also", cpu="100m")
+    looked.two.home.put(_asking("1"))
+    answer = await looked.answer()
+    assert answer["node"]["name"] == NODE
+    assert [(it["name"], it["possible"]) for it in answer["nodes"]] == [
+        (NODE, True),
+        ("also", False),
+    ]
+    assert "also: resources.requests[cpu]" in explained.lines(answer)
+
+
+async def test_the_virtual_node_that_the_selector_names_is_explained_before_others(
+    looked: Looked,
+) -> None:
+    """More keeps the pod off the named node than off the other."""
+    looked.node("also", cpu="0", tier="named")
+    looked.two.home.update(NODES, "also", {"spec": {"unschedulable": True}})
+    looked.two.home.put(_asking("1", nodeSelector={"tier": "named"}))
+    answer = await looked.answer()
+    assert answer["node"]["name"] == "also"
+    fields = [it["field"] for it in answer["placement"]["obstacles"]]
+    assert fields == ["node.spec.unschedulable", "resources.requests[cpu]"]
+    assert answer["nodes"][1]["obstacles"][0]["field"] == "spec.nodeSelector[tier]"
+
+
+async def test_a_cordoned_remote_is_named_as_the_cause(looked: Looked) -> None:
+    message = (
+        "no node of the remote cluster takes new pods (1 cordoned); those that run there go on"
+    )
+    ready = {"type": "Ready", "status": "True", "reason": "NoSchedulableNodes", "message": message}
+    nothing = {"cpu": "0", "memory": "0", "pods": "0"}
+    status = {"conditions": [ready], "allocatable": nothing}
+    looked.two.home.update(NODES, NODE, {"status": status})
+    looked.two.home.put(_using())
+    answer = await looked.answer()
+    assert answer["state"] == "NotPlaced"
+    assert answer["placement"]["obstacles"][0] == {"field": "node.status", "why": message}
+    assert "1 cordoned" in answer["summary"]
+
+
+# -- what is shown -----------------------------------------------------------------------------
+
+
+async def test_copies_that_exist_in_the_remote_are_shown_as_found(looked: Looked) -> None:
+    looked.two.home.put(_using())
+    looked.two.home.put(objects.config_map("conf", data={"one": "1"}))
+    looked.two.home.put(objects.secret("key", data={"k": HIDDEN}))
+    looked.two.home.put(_service("default"))
+    looked.namespace()
+    answer = await looked.answer()
+    assert (_named(answer, "ConfigMap")["remote"], _named(answer, "Secret")["remote"]) == ("-", "-")
+    for there in (
+        objects.config_map("conf", THERE, data={"one": "1"}),
+        _service(THERE),
+    ):
+        there["metadata"]["labels"] = naming.owner_labels(looked.identity())
+        looked.two.remote.put(there)
+    looked.two.remote.put(objects.secret("key", THERE))  # unmanaged
+    answer = await looked.answer()
+    assert (_named(answer, "ConfigMap")["remote"], _named(answer, "Secret")["remote"]) == (
+        "found",
+        "-",
+    )
+    assert [(it["name"], it["remote"]) for it in answer["services"]] == [("front", "found")]
+
+
+async def test_the_headline_of_a_refusal_names_the_field(looked: Looked) -> None:
+    looked.two.home.put(_using(hostNetwork=True))
+    assert "spec.hostNetwork: " in (await looked.answer())["summary"]
+
+
+async def test_a_pod_that_no_scheduler_bound_is_not_rejected_for_its_size(looked: Looked) -> None:
+    looked.two.home.put(_asking("4k"))
+    looked.two.remote.update(NODES, "worker", {"metadata": {"labels": {"pool": "a"}}})
+    answer = await looked.answer()
+    assert answer["state"] == "NotPlaced"
+    assert answer["refusals"] == []
+    assert "rejected" not in answer["summary"]
+    looked.two.home.update(PODS, "web", {"spec": {"nodeName": NODE}}, "default")
+    assert (await looked.answer())["state"] == "Refused"
+
+
+async def test_the_namespace_is_that_of_homes_context_unless_given(looked: Looked) -> None:
+    path = looked.two.settings.home.path
+    assert path is not None
+    write(path, kubeconfig(looked.two.home.url, namespace="shop", context="home-context"))
+    looked.two.home.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
+    looked.two.home.put(objects.pod("web", "shop"))
+    assert (await looked.answer(namespace=""))["pod"]["namespace"] == "shop"
+    with pytest.raises(PreflightError, match="there is no pod default/web"):
+        await looked.answer(namespace="default")
+
+
+def test_objects_without_a_pod_have_no_template() -> None:
+    assert template_of({"kind": "Service", "spec": {}}) is None
+    assert template_of({"kind": "Deployment", "spec": {"template": {}}}) is None
+
+
+# -- with a bridge that runs ---------------------------------------------------------------
+
+
+async def test_what_is_said_beforehand_is_what_the_bridge_makes(two: Clusters) -> None:
+    """The pod that the bridge makes is the one that was told, field by field."""
+    two.home.put(objects.config_map("conf", data={"one": "1"}))
+    two.home.put(objects.secret("key", data={"k": HIDDEN}))
+    settings = ExplainSettings(two.settings.home, None, "default", "web")
+    async with joined(two):
+        two.home.put(_using(nodeName=NODE))
+        await two.remote.until(lambda: two.remote.find(PODS, "web", THERE) is not None)
+        facts = await explain(settings)
+        made = explaining.translated(facts)
+        answer = explaining.report(facts)
+        there = two.remote.get(PODS, "web", THERE)
+    assert made is not None
+    assert made.pod["metadata"]["annotations"] == there["metadata"]["annotations"]
+    assert made.pod["metadata"]["labels"] == there["metadata"]["labels"]
+    for field, value in made.pod["spec"].items():
+        assert there["spec"][field] == value, field
+    assert answer["remote"]["podExists"] is True
+    assert answer["state"] == "Waiting"
+    assert [it["path"] for it in answer["differences"] if not it["rule"]] == []
+
+
+# -- the Node's own words ------------------------------------------------------------------
+
+
+def test_the_policy_is_read_back_as_it_was_told() -> None:
+    identity = Identity(home_id="0" * 16, home_name="h", node="burst", template="{namespace}")
+    policy = Policy(
+        identity,
+        "10.0.0.1",
+        network="none",
+        daemonsets="run",
+        service_accounts="remote",
+        home_api=HostPort("10.0.0.9", 6443),
+        node_selector={"a": "b"},
+        unschedulable_timeout=7.5,
+    )
+    node: Object = {
+        "metadata": {
+            "name": "burst",
+            "annotations": {
+                node_object.ANNOTATION_HOME_NAME: "h",
+                join_record.ANNOTATION_OPTIONS: join_record.told(policy),
+            },
+        },
+        "status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]},
+    }
+    assert join_record.policy_of(node, "0" * 16) == (policy, True)
+
+
+@pytest.mark.parametrize("text", ["", "no json", "[]", "null"])
+def test_what_is_no_policy_is_the_defaults(text: str) -> None:
+    node: Object = {
+        "metadata": {"name": "burst", "annotations": {join_record.ANNOTATION_OPTIONS: text}}
+    }
+    policy, known = join_record.policy_of(node, "f" * 16)
+    assert not known
+    assert policy == Policy(Identity("f" * 16, "ffffffff", "burst"), "")

@@ -1,0 +1,431 @@
+"""An installation at home: applied once, the same again changes nothing, and leaving removes it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from bridge.base.app_labels import APP, NAME_LABEL
+from bridge.base.errors import PreflightError
+from bridge.install import apply, manifests, names, rollout
+from bridge.install.apply_order import KINDS
+from bridge.install.names import Installation
+from bridge.leave.procedure import leave
+from bridge.leave.summary import LeaveSettings
+from bridge.preflight.retry import WAITED
+from bridge.rbac.manifests import HomeRights
+from sync.kube.client import KubeClient
+from sync.kube.credentials import load
+from sync.kube.resources import (
+    DEPLOYMENTS,
+    NAMESPACES,
+    NETWORK_POLICIES,
+    NODES,
+    PODS,
+    ROLE_BINDINGS,
+    SECRETS,
+    Object,
+)
+from tests.bridge.clusters import CANARY, Clusters, tls_api
+from tests.fakeapi import FakeApi
+from tests.objects import node
+from tests.sync.world import NODE
+from translators import offload_patch
+
+pytestmark = pytest.mark.usefixtures("soon")
+
+WANTED = Installation(NODE, "image:1", HomeRights(nodes=[NODE]))
+WITH_WEBHOOK = replace(WANTED, webhook=True)
+WHERE = WANTED.namespace
+
+
+@dataclass
+class Home:
+    """Home, its administrator, and what was told."""
+
+    two: Clusters
+    client: KubeClient
+    told: list[str] = field(default_factory=list)
+
+    async def apply(self, wanted: Installation = WANTED, *, dry: bool = False) -> list[str]:
+        """The kinds of changes, without those that are none."""
+        path = self.two.settings.remote.path
+        assert path is not None
+        made = manifests.objects(wanted, path.read_text())
+        self.told.clear()
+        done = await apply.apply(
+            self.client, made, node=wanted.node, dry=dry, told=self.told.append
+        )
+        assert CANARY not in "".join(self.told)
+        return [change for change, _ in done if change != "unchanged"]
+
+    def there(self) -> list[str]:
+        """All that is of the kinds of an installation."""
+        return [
+            f"{it['kind']} {it['metadata']['name']}"
+            for kind in KINDS
+            for it in self.two.home.objects(kind)
+            if (it["metadata"].get("labels") or {}).get(NAME_LABEL) == APP
+        ]
+
+    def runs(self, name: str = WANTED.name, *, ready: bool = True, **pod_status: object) -> None:
+        """Home's controllers have made the pods."""
+        deployment = self.two.home.get(DEPLOYMENTS, name, WHERE)
+        count = deployment["spec"]["replicas"] if ready else 0
+        status: Object = {
+            "observedGeneration": deployment["metadata"]["generation"],
+            "replicas": count,
+            "updatedReplicas": count,
+            "availableReplicas": count,
+        }
+        self.two.home.update(DEPLOYMENTS, name, {"status": status}, namespace=WHERE)
+        template = deployment["spec"]["template"]
+        meta = {"name": f"{name}-1", "namespace": WHERE, **template["metadata"]}
+        pod: Object = {"apiVersion": "v1", "kind": "Pod", **template, "metadata": meta}
+        self.two.home.put({**pod, "status": pod_status})
+
+    def node_is(self, status: str) -> None:
+        """The Node's condition."""
+        made = node(NODE)
+        made["status"] = {"conditions": [{"type": "Ready", "status": status, "message": "why"}]}
+        self.two.home.put(made)
+
+    async def waits(self, seconds: float = 1.0, wanted: Installation = WANTED) -> None:
+        self.told.clear()
+        await rollout.ready(self.client, wanted, timeout=seconds, told=self.told.append)
+
+
+@pytest.fixture
+async def remote_api(tmp_path: Path) -> AsyncIterator[FakeApi]:
+    """A remote whose kubeconfig can be stored in home's cluster."""
+    async with tls_api(tmp_path) as api:
+        yield api
+
+
+@pytest.fixture
+async def home(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> object:
+    monkeypatch.setattr(rollout, "LOOK_SECONDS", 0.005)
+    async with KubeClient(await load(two.settings.home, side="home")) as client:
+        yield Home(two, client)
+
+
+async def test_the_same_again_changes_nothing(home: Home) -> None:
+    assert set(await home.apply()) == {"created"}
+    versions = {kind.plural: home.two.home.objects(kind) for kind in KINDS}
+    assert await home.apply() == []
+    assert home.told == []
+    assert {kind.plural: home.two.home.objects(kind) for kind in KINDS} == versions
+
+
+async def test_a_dry_run_tells_and_keeps_nothing(home: Home) -> None:
+    assert set(await home.apply(dry=True)) == {"created"}
+    assert "would be created" in home.told[0]
+    assert home.there() == []
+    await home.apply()
+    before = home.there()
+    assert await home.apply(replace(WANTED, replicas=5), dry=True) == ["changed"]
+    assert home.told[0].endswith("would be changed: spec.replicas")
+    assert home.two.home.get(DEPLOYMENTS, WANTED.name, WHERE)["spec"]["replicas"] == 2
+    assert home.there() == before
+
+
+async def test_a_right_that_is_asked_for_no_more_ends(home: Home) -> None:
+    await home.apply(replace(WANTED, everywhere=True))
+    assert await home.apply() == ["removed"]
+    assert "ClusterRoleBinding" in home.told[0]
+
+
+async def test_a_webhook_that_is_asked_for_no_more_goes_as_a_whole(home: Home) -> None:
+    await home.apply()
+    before = home.there()
+    assert set(await home.apply(WITH_WEBHOOK)) == {"created"}
+    assert await home.apply(WITH_WEBHOOK) == []
+    assert set(await home.apply(dry=True)) == {"removed"}
+    assert len(home.there()) > len(before)
+    assert set(await home.apply()) == {"removed"}
+    assert home.told[0].startswith("home: MutatingWebhookConfiguration ")
+    assert home.there() == before
+
+
+@pytest.mark.parametrize("left", ["all", "the credential"])
+async def test_a_join_into_another_namespace_than_the_installation_is_refused(
+    home: Home, left: str
+) -> None:
+    await home.apply()
+    if left == "the credential":
+        home.two.home.remove(DEPLOYMENTS, WANTED.name, WHERE)
+    before = {kind.plural: home.two.home.objects(kind) for kind in KINDS}
+    for dry in (True, False):
+        with pytest.raises(PreflightError) as caught:
+            await home.apply(replace(WANTED, namespace="elsewhere"), dry=dry)
+    assert f"is installed in namespace {WHERE} (" in str(caught.value)
+    assert f"bridge leave --name {NODE}" in str(caught.value)
+    assert {kind.plural: home.two.home.objects(kind) for kind in KINDS} == before
+    assert home.told == []
+
+
+async def test_an_installation_whose_deployment_and_secret_were_deleted_can_be_moved(
+    home: Home,
+) -> None:
+    await home.apply()
+    home.two.home.remove(DEPLOYMENTS, WANTED.name, WHERE)
+    home.two.home.remove(SECRETS, WANTED.name, WHERE)
+    await home.apply(replace(WANTED, namespace="elsewhere"))
+    assert home.two.home.get(DEPLOYMENTS, WANTED.name, "elsewhere")
+
+
+async def test_objects_of_a_tenant_with_the_installations_labels_do_not_refuse_a_join(
+    home: Home,
+) -> None:
+    meta = {"name": WANTED.name, "namespace": "default", "labels": names.labels(NODE)}
+    home.two.home.put({"apiVersion": "v1", "kind": "Secret", "metadata": meta})
+    await home.apply()
+    assert home.two.home.get(DEPLOYMENTS, WANTED.name, WHERE)
+
+
+async def test_a_namespace_that_is_there_stays_as_it_is(home: Home) -> None:
+    theirs: Object = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": WHERE}}
+    home.two.home.put(theirs)
+    await home.apply()
+    labels = home.two.home.get(NAMESPACES, WHERE)["metadata"].get("labels") or {}
+    assert NAME_LABEL not in labels
+
+
+async def test_a_new_credential_rolls_the_pods(home: Home) -> None:
+    await home.apply()
+    path = home.two.settings.remote.path
+    assert path is not None
+    path.write_text(path.read_text().replace(CANARY, f"{CANARY}-new"))
+    assert await home.apply() == ["changed", "changed"]
+    assert home.told[0] == f"home: Secret {WHERE}/{WANTED.name} changed: data.kubeconfig"
+    assert "annotations" in home.told[1]
+
+
+# -- waiting -------------------------------------------------------------------------------
+
+
+async def test_it_is_done_when_the_pods_are_new_and_the_node_is_ready(home: Home) -> None:
+    await home.apply()
+    home.runs()
+    home.node_is("True")
+    await home.waits()
+    assert home.told == []
+
+
+async def test_its_webhook_is_waited_for_too(home: Home) -> None:
+    await home.apply(WITH_WEBHOOK)
+    home.runs()
+    home.node_is("True")
+    name = names.webhook_name(NODE)
+    with pytest.raises(PreflightError, match="home has not begun to make the pods"):
+        await home.waits(wanted=WITH_WEBHOOK)
+    home.runs(name, ready=False)
+    with pytest.raises(PreflightError, match=f"0 of 2 pods of {name} are ready"):
+        await home.waits(wanted=WITH_WEBHOOK)
+    home.runs(name)
+    await home.waits(wanted=WITH_WEBHOOK)
+
+
+async def test_a_node_that_is_not_ready_is_waited_for(home: Home) -> None:
+    await home.apply()
+    home.runs()
+    with pytest.raises(PreflightError, match=r"node \S+ is not registered yet"):
+        await home.waits()
+    home.node_is("False")
+    with pytest.raises(PreflightError, match="is not Ready: why"):
+        await home.waits()
+    assert len(home.told) == 1, "each trouble is told once"
+
+
+def container(**status: object) -> list[Object]:
+    return [{"name": "bridge", "ready": False, "restartCount": 0, **status}]
+
+
+async def test_an_image_that_cannot_be_pulled_is_told(home: Home) -> None:
+    await home.apply()
+    waits = {"waiting": {"reason": "ErrImagePull", "message": "no such host"}}
+    home.runs(ready=False, containerStatuses=container(state=waits))
+    with pytest.raises(PreflightError, match="not Ready after") as caught:
+        await home.waits()
+    assert "ErrImagePull: no such host" in str(caught.value)
+    assert "--image names another" in home.told[0]
+
+
+async def test_an_image_that_cannot_be_pulled_is_told_once(home: Home) -> None:
+    """Though each pod tries, and says it in other words each time."""
+    await home.apply()
+    states = [
+        {"waiting": {"reason": reason, "message": f"no such host {number}"}}
+        for number, reason in enumerate(("ErrImagePull", "ImagePullBackOff"))
+    ]
+    both = [container(state=state, image="bridge:1")[0] for state in states]
+    home.runs(ready=False, containerStatuses=both)
+    with pytest.raises(PreflightError):
+        await home.waits()
+    assert len([line for line in home.told if "bridge:1" in line]) == 1
+
+
+async def test_what_has_no_machine_is_told(home: Home) -> None:
+    await home.apply()
+    condition = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes"}
+    home.runs(ready=False, conditions=[condition])
+    with pytest.raises(PreflightError, match="has no machine: 0/1 nodes"):
+        await home.waits()
+
+
+async def test_a_cluster_that_its_pods_wait_for_is_told_once(home: Home) -> None:
+    async def log(request: web.Request) -> web.Response:
+        assert request.query["tailLines"] == "1"
+        return web.Response(text=f"12:00:00 warning: remote: GET /version: refused{WAITED}\n")
+
+    await home.apply()
+    home.runs(ready=False, containerStatuses=container(state={"running": {}}))
+    pod = f"{WANTED.name}-1"
+    home.two.home.route("GET", f"/api/v1/namespaces/{WHERE}/pods/{pod}/log", log)
+    with pytest.raises(PreflightError, match="remote: GET /version: refused; see"):
+        await home.waits()
+    assert home.told == [f"home: pod {pod} waits: remote: GET /version: refused"]
+
+
+async def test_one_that_crashes_again_and_again_ends_the_wait(home: Home) -> None:
+    await home.apply()
+    ended = {"terminated": {"exitCode": 1, "message": "✓ a step\nerror: may not list nodes\n"}}
+    crashed = container(state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState=ended)
+    crashed[0]["restartCount"] = 1
+    home.runs(ready=False)
+    home.two.home.clear_log()
+    waiting_for_it = asyncio.create_task(home.waits(60))
+    pods = f"/api/v1/namespaces/{WHERE}/pods"
+    await home.two.home.until(lambda: len(home.two.home.requests("GET", pods)) > 1)
+    home.runs(ready=False, containerStatuses=crashed)
+    with pytest.raises(PreflightError, match=r"again and again.*error: may not list nodes"):
+        await waiting_for_it
+    assert any("has ended: ✓ a step | error: may not list nodes" in line for line in home.told)
+
+
+async def test_joined_again_what_crashed_before_is_made_anew(home: Home) -> None:
+    """What kept it was put right meanwhile; home would try the same pod in minutes only."""
+    await home.apply()
+    crashed = container(state={"waiting": {"reason": "CrashLoopBackOff"}})
+    crashed[0]["restartCount"] = 5
+    home.runs(ready=False, containerStatuses=crashed)
+    await home.apply()
+    with pytest.raises(PreflightError, match="is not Ready after"):
+        await home.waits()
+    assert home.two.home.objects(PODS) == []
+    assert home.told[0] == f"home: pod {WANTED.name}-1 had ended again and again; made anew"
+
+
+async def test_a_crash_of_before_does_not_end_the_wait_for_what_puts_it_right(home: Home) -> None:
+    await home.apply()
+    crashed = container(state={"waiting": {"reason": "CrashLoopBackOff"}})
+    crashed[0]["restartCount"] = 5
+    home.runs(ready=False, containerStatuses=crashed)
+    await home.apply(replace(WANTED, image="image:2"))
+    with pytest.raises(PreflightError, match="is not Ready after"):
+        await home.waits()
+
+
+# -- leaving -------------------------------------------------------------------------------
+
+
+async def left(home: Home, *, force: bool = False) -> list[str]:
+    asked: list[str] = []
+    settings = LeaveSettings(NODE, home.two.settings.home, None, force=force)
+    home.told.clear()
+
+    def agree(lines: list[str]) -> bool:
+        asked.extend(lines)
+        return True
+
+    assert await leave(settings, told=home.told.append, agree=agree)
+    assert CANARY not in "".join([*asked, *home.told])
+    return asked
+
+
+async def test_leaving_finds_the_remote_in_the_secret_and_removes_all(home: Home) -> None:
+    await home.apply(replace(WANTED, bound=["default"]))
+    asked = await left(home)
+    assert f"home:   Deployment {WHERE}/{WANTED.name}" in asked
+    assert f"home:   Namespace {WHERE}, if nothing else is in it" in asked
+    assert home.there() == []
+
+
+async def test_leaving_takes_the_webhook_along_when_its_pods_have_ended(home: Home) -> None:
+    await home.apply(WITH_WEBHOOK)
+    name = names.webhook_name(NODE)
+    home.runs(name)
+    label = {"metadata": {"labels": {offload_patch.LABEL: "burst"}}}
+    home.two.home.update(NAMESPACES, "default", label)
+    home.two.home.clear_log()
+    leaving = asyncio.create_task(left(home))
+    deployment = f"/apis/apps/v1/namespaces/{WHERE}/deployments/{name}"
+    await home.two.home.until(lambda: home.two.home.requests("PATCH", deployment))
+    assert not leaving.done()
+    home.two.home.remove(PODS, f"{name}-1", WHERE)
+    assert f"home:   MutatingWebhookConfiguration {name}" in await leaving
+    assert home.there() == []
+    deleted = [it.path for it in home.two.home.writes() if it.method == "DELETE"]
+    assert "mutatingwebhookconfigurations" in deleted[0], "no pod waits for a webhook that is gone"
+    assert any("namespace(s) default are offloaded" in line for line in home.told)
+
+
+async def test_a_policy_ends_with_the_relay_that_it_is_for(home: Home) -> None:
+    await home.apply(replace(WANTED, rights=replace(WANTED.rights, network="relay")))
+    assert len(home.two.home.objects(NETWORK_POLICIES)) == 1
+    await home.apply()
+    assert home.two.home.objects(NETWORK_POLICIES) == []
+
+
+async def test_bindings_that_were_made_by_hand_go_too_and_others_stay(home: Home) -> None:
+    from bridge.rbac import manifests
+
+    await home.apply()
+    for account in (WANTED.account, manifests.Account(WHERE, "another")):
+        for made in manifests.namespaces(account, ["default"]):
+            home.two.home.put(made)
+    await left(home)
+    assert [it["subjects"][0]["name"] for it in home.two.home.objects(ROLE_BINDINGS)] == ["another"]
+
+
+async def test_the_bridges_are_stopped_before_anything_is_removed(home: Home) -> None:
+    await home.apply()
+    home.two.home.clear_log()
+    await left(home)
+    deployment = f"/apis/apps/v1/namespaces/{WHERE}/deployments/{WANTED.name}"
+    writes = [(it.method, it.path) for it in home.two.home.writes()]
+    stopped = writes.index(("PATCH", deployment))
+    assert all(method != "DELETE" for method, _ in writes[:stopped])
+    assert ("DELETE", deployment) in writes[stopped:]
+
+
+async def test_a_namespace_with_something_of_others_stays(home: Home) -> None:
+    await home.apply()
+    theirs: Object = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "theirs", "namespace": WHERE},
+    }
+    home.two.home.put(theirs)
+    await left(home)
+    assert f"home: namespace {WHERE} stays: it holds ConfigMap theirs" in home.told
+    assert home.there() == [f"Namespace {WHERE}"]
+
+
+async def test_who_may_not_look_leaves_as_ever(home: Home) -> None:
+    """A foreground bridge's node, by an account that sees no Deployment: nothing is tried."""
+    home.two.home.api.authorize = lambda spec: (
+        spec["resourceAttributes"]["resource"] != "deployments"
+    )
+    home.node_is("False")
+    with pytest.raises(PreflightError):
+        await left(home)
+    assert not any("deployments" in it.path for it in home.two.home.log)
+    assert home.two.home.objects(SECRETS) == []
+    assert home.two.home.objects(PODS) == []
+    assert home.two.home.objects(NODES) != []

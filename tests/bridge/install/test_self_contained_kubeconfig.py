@@ -1,0 +1,143 @@
+"""A kubeconfig for a pod: all that it needs in one file, or a sentence that says what to do."""
+
+from __future__ import annotations
+
+import base64
+import os
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bridge.install import self_contained_kubeconfig
+from sync.kube.errors import AccessError
+from sync.kube.kubeconfig_ref import KubeconfigRef
+from tests.bridge.install.kubeconfigs import CANARY, SERVER, config, write
+
+
+def read(path: Path, content: dict[str, Any], context: str | None = None) -> dict[str, Any]:
+    found = self_contained_kubeconfig.read(KubeconfigRef(write(path, content), context))
+    assert CANARY not in repr(found)
+    parsed: dict[str, Any] = yaml.safe_load(found.text)
+    assert parsed["current-context"] == found.context
+    return parsed
+
+
+def refused(path: Path, content: dict[str, Any]) -> str:
+    with pytest.raises(AccessError) as caught:
+        self_contained_kubeconfig.read(KubeconfigRef(write(path, content)))
+    assert CANARY not in "".join(traceback.format_exception(caught.value))
+    return str(caught.value)
+
+
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "config"
+
+
+def test_files_are_put_in_from_where_the_kubeconfig_is(path: Path) -> None:
+    for name in ("ca", "cert", "key"):
+        (path.parent / name).write_bytes(name.encode())
+    user = {"client-certificate": "cert", "client-key": str(path.parent / "key")}
+    made = read(path, config(user=user, cluster={"certificate-authority": "ca"}))
+    assert made["clusters"][0]["cluster"] == {
+        "server": SERVER,
+        "certificate-authority-data": encoded(b"ca"),
+    }
+    assert made["users"][0]["user"] == {
+        "client-certificate-data": encoded(b"cert"),
+        "client-key-data": encoded(b"key"),
+    }
+
+
+def test_a_token_file_is_copied_and_that_is_said(path: Path) -> None:
+    (path.parent / "token").write_text(f"{CANARY}\n")
+    found = self_contained_kubeconfig.read(
+        KubeconfigRef(write(path, config(user={"tokenFile": "token"})))
+    )
+    assert yaml.safe_load(found.text)["users"][0]["user"] == {"token": CANARY}
+    assert "not followed" in "".join(found.notes)
+
+
+def test_only_the_context_that_is_meant_goes_along(path: Path) -> None:
+    content = config()
+    content["users"].append({"name": "admin", "user": {"token": "another's"}})
+    content["contexts"].append({"name": "other", "context": {"cluster": "c", "user": "admin"}})
+    assert "another's" not in yaml.safe_dump(read(path, content))
+    assert "another's" in yaml.safe_dump(read(path, content, "other"))
+
+
+def test_of_several_files_the_first_that_has_an_entry_counts(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = write(path, {"current-context": "far", "users": config()["users"]})
+    second = write(path.with_name("second"), config(user={"token": "second"}))
+    monkeypatch.setenv("KUBECONFIG", os.pathsep.join(map(str, (first, "/absent", second))))
+    found = self_contained_kubeconfig.read(KubeconfigRef())
+    assert yaml.safe_load(found.text)["users"][0]["user"] == {"token": CANARY}
+
+
+def test_impersonation_stays_in_the_kubeconfig(path: Path) -> None:
+    """Without it the pods would have all permissions of the credential."""
+    user = {
+        "token": CANARY,
+        "as": "jane",
+        "as-uid": "u",
+        "as-groups": ["dev"],
+        "as-user-extra": {"a": ["b"]},
+    }
+    assert read(path, config(user=user))["users"][0]["user"] == user
+
+
+def test_proxy_stays_in_the_kubeconfig(path: Path) -> None:
+    made = read(path, config(cluster={"proxy-url": "http://proxy.test:3128"}))
+    assert made["clusters"][0]["cluster"]["proxy-url"] == "http://proxy.test:3128"
+
+
+def test_proxy_of_the_environment_is_noted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.test:3128")
+    found = self_contained_kubeconfig.read(KubeconfigRef(write(path, config())))
+    assert "set proxy-url" in "".join(found.notes)
+
+
+@pytest.mark.parametrize(
+    ("user", "cluster", "words"),
+    [
+        ({"exec": {"command": "aws"}}, {}, "credential plugin"),
+        ({"auth-provider": {"name": "oidc"}}, {}, "logs in anew"),
+        ({"client-key": "/absent/key"}, {}, "/absent/key, which cannot be read"),
+        (None, {"server": "https://127.0.0.1:6443"}, "another machine for a pod"),
+        (None, {"server": "https://localhost:6443"}, "another machine for a pod"),
+        (None, {"proxy-url": "http://127.0.0.1:3128"}, "another machine for a pod"),
+    ],
+)
+def test_what_works_on_this_machine_alone_is_refused(
+    path: Path, user: dict[str, Any] | None, cluster: dict[str, Any], words: str
+) -> None:
+    assert words in refused(path, config(user=user, cluster=cluster))
+
+
+def test_a_plugin_is_refused_with_what_to_do(path: Path) -> None:
+    assert "bridge rbac remote" in refused(path, config(user={"exec": {"command": "aws"}}))
+
+
+@pytest.mark.parametrize("missing", ["contexts", "clusters", "users", "current-context"])
+def test_what_is_missing_is_named(path: Path, missing: str) -> None:
+    content = config()
+    del content[missing]
+    assert missing.rstrip("s") in refused(path, content)
+
+
+def test_no_kubeconfig_at_all(path: Path) -> None:
+    path.write_text(f"{{ {CANARY}: [")
+    with pytest.raises(AccessError, match="not a kubeconfig") as caught:
+        self_contained_kubeconfig.read(KubeconfigRef(path))
+    assert CANARY not in "".join(traceback.format_exception(caught.value))
+    with pytest.raises(AccessError, match="no such file"):
+        self_contained_kubeconfig.read(KubeconfigRef(path.with_name("absent")))

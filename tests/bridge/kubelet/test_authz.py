@@ -1,0 +1,387 @@
+"""Who calls, and whether they may."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from base64 import urlsafe_b64encode
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+
+from bridge.kubelet.authn import AUTHENTICATED, TOKEN_PROTOCOL, BadCredential, User
+from bridge.kubelet.authz import ALLOWED_LIFETIME, DENIED_LIFETIME, REVIEWS, TOKEN_LIFETIME, Gate
+from bridge.net import single_flight
+from bridge.net.error_responses import Refusal
+from sync.kube.client import KubeClient
+from tests.bridge.kubelet.conftest import World
+from tests.bridge.kubelet.fakes import EXEC, FakeHome, access_for, echo, until
+
+
+async def test_a_client_certificate_names_user_and_groups(world: World) -> None:
+    session = world.session(token=None, cert="apiserver")
+    async with session, session.get("/healthz/ping") as response:
+        assert response.status == 200
+        assert await response.text() == "ok"
+    assert not world.home.token_reviews
+    (review,) = world.home.access_reviews
+    assert review["spec"]["user"] == "kube-apiserver"
+    assert review["spec"]["groups"] == ["masters", "watchers", AUTHENTICATED]
+    assert review["spec"]["resourceAttributes"] == {
+        "verb": "get",
+        "version": "v1",
+        "resource": "nodes",
+        "subresource": "healthz",
+        "name": "virtual",
+    }
+
+
+async def test_a_token_is_reviewed_once(world: World) -> None:
+    async with world.session() as session:
+        for _ in range(3):
+            async with session.get("/pods") as response:
+                assert response.status == 200
+    (review,) = world.home.token_reviews
+    assert review["spec"] == {"token": "good"}
+    (access,) = world.home.access_reviews
+    assert access["spec"]["user"] == "alice"
+    assert access["spec"]["groups"] == ["people", AUTHENTICATED]
+    assert access["spec"]["uid"] == "7"
+    assert access["spec"]["extra"] == {"x": ["1", "2"]}
+
+
+async def test_a_certificate_comes_before_a_token(world: World) -> None:
+    session = world.session(token="bad", cert="apiserver")
+    async with session, session.get("/healthz") as response:
+        assert response.status == 200
+    assert not world.home.token_reviews
+
+
+@pytest.mark.parametrize("target", ["/healthz", "/exec/default/web/app?output=1", "/none"])
+@pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS", "TRACE"])
+async def test_anonymous_callers_learn_nothing(world: World, target: str, method: str) -> None:
+    session = world.session(token=None)
+    async with session, session.request(method, target) as response:
+        assert response.status == 401
+        assert "Allow" not in response.headers
+    assert not world.home.access_reviews
+    assert not world.remote.asked
+
+
+async def test_a_certificate_without_a_name_is_nobodys(world: World) -> None:
+    session = world.session(token=None, cert="nameless")
+    async with session, session.get("/healthz") as response:
+        assert response.status == 401
+
+
+async def test_a_certificate_of_another_authority_is_not_let_in(world: World) -> None:
+    async with world.session(token=None, cert="stranger") as session:
+        with pytest.raises(aiohttp.ClientError):
+            await session.get("/healthz")
+    assert not world.home.access_reviews
+
+
+async def test_a_bad_token_is_401_and_in_no_log(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with world.session(token="s3cret-and-bad") as session:
+        for _ in range(2):
+            async with session.get("/pods") as response:
+                assert response.status == 401
+                assert "s3cret" not in await response.text()
+    assert len(world.home.token_reviews) == 1
+    assert "s3cret" not in caplog.text
+
+
+async def test_a_request_that_cannot_be_read_is_in_no_log(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", world.server.port, ssl=world.pki.client_context(None)
+    )
+    writer.write(b"GET /pods HTTP/1.1\r\nAuthorization: Bearer s3cret\x00\r\n\r\n")
+    assert (await reader.read(100)).startswith(b"HTTP/1.0 400 ")
+    assert "s3cret" not in caplog.text
+    writer.close()
+
+
+async def test_denied_is_403_and_says_what_is_missing(world: World) -> None:
+    world.home.denied = {("alice", "get", "pods"), ("alice", "get", "proxy")}
+    async with world.session() as session, session.get("/pods") as response:
+        assert response.status == 403
+        text = await response.text()
+    assert "'alice' may not get nodes/pods or nodes/proxy of node 'virtual'" in text
+    subresources = [
+        review["spec"]["resourceAttributes"]["subresource"] for review in world.home.access_reviews
+    ]
+    assert subresources == ["pods", "proxy"]
+
+
+async def test_proxy_is_enough_for_the_finer_ones(world: World) -> None:
+    world.home.denied = {("alice", "get", "pods")}
+    async with world.session() as session, session.get("/pods") as response:
+        assert response.status == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["exec/shop/web/main", "attach/shop/web/main", "portForward/shop/web", "run/shop/web/main"],
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_connecting_takes_create_whatever_the_method(
+    world: World, path: str, method: str
+) -> None:
+    """A WebSocket begins with a GET: who may only read must not run commands by it."""
+    world.home.denied = {("alice", "create", "proxy")}
+    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    async with world.session() as session:
+        async with session.request(method, f"/{path}?command=id", headers=upgrade) as response:
+            assert response.status == 403
+            assert "create" in await response.text()
+        async with session.get("/containerLogs/shop/absent/main") as response:
+            assert response.status == 404, "reading takes get alone"
+
+
+@pytest.mark.parametrize("kind", ["TokenReview", "SubjectAccessReview"])
+async def test_a_failing_review_is_500_and_not_remembered(world: World, kind: str) -> None:
+    world.home.failing = {kind}
+    async with world.session() as session:
+        async with session.get("/pods") as response:
+            assert response.status == 500
+            assert kind in await response.text()
+        world.home.failing = set()
+        async with session.get("/pods") as response:
+            assert response.status == 200
+
+
+async def test_methods_that_are_no_verb_are_405_for_who_is_known(world: World) -> None:
+    async with world.session() as session:
+        for method in ("HEAD", "OPTIONS", "TRACE"):
+            async with session.request(method, "/healthz") as response:
+                assert response.status == 405
+                assert response.headers["Allow"] == "GET, POST"
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+async def home() -> AsyncIterator[FakeHome]:
+    """A home alone."""
+    async with FakeHome() as fake:
+        yield fake
+
+
+ALICE = User("alice", ("people",))
+
+
+async def test_accesses_are_remembered_for_their_time(home: FakeHome) -> None:
+    clock = Clock()
+    async with KubeClient(access_for(home.url, "home")) as client:
+        gate = Gate(client, "virtual", clock=clock)
+        home.denied = {("alice", "get", "proxy")}
+
+        async def ask(subresource: str) -> int:
+            try:
+                await gate.authorize(ALICE, "get", (subresource,))
+            except Refusal as refusal:
+                assert refusal.status == 403  # noqa: PT017
+            return len(home.access_reviews)
+
+        assert [await ask("pods"), await ask("proxy")] == [1, 2]
+        clock.now += DENIED_LIFETIME - 1
+        assert [await ask("pods"), await ask("proxy")] == [2, 2]
+        clock.now += 2
+        assert [await ask("pods"), await ask("proxy")] == [2, 3]
+        clock.now += ALLOWED_LIFETIME
+        assert await ask("pods") == 4
+        await gate.close()
+
+
+async def test_tokens_are_remembered_for_their_time(world: World) -> None:
+    clock = Clock()
+    gate = world.server._gate
+    gate._tokens._known = type(gate._tokens._known)(
+        maxsize=9, ttu=lambda _, __, now: now + TOKEN_LIFETIME, timer=clock
+    )
+    async with world.session() as session:
+        for later, reviews in ((0, 1), (TOKEN_LIFETIME - 1, 1), (2, 2)):
+            clock.now += later
+            async with session.get("/pods") as response:
+                assert response.status == 200
+            assert len(world.home.token_reviews) == reviews
+
+
+async def test_the_same_question_is_asked_once_at_a_time(home: FakeHome) -> None:
+    home.delay = 0.05
+    async with KubeClient(access_for(home.url, "home")) as client:
+        gate = Gate(client, "virtual")
+        impatient = asyncio.create_task(gate.authorize(ALICE, "get", ("pods",)))
+        await asyncio.sleep(0.01)
+        others = [asyncio.create_task(gate.authorize(ALICE, "get", ("pods",))) for _ in range(9)]
+        await asyncio.sleep(0)
+        impatient.cancel()
+        await asyncio.gather(*others)
+        assert len(home.access_reviews) == 1
+        await gate.close()
+
+
+async def test_closing_ends_what_is_asked(home: FakeHome) -> None:
+    home.delay = 0.5
+    async with KubeClient(access_for(home.url, "home")) as client:
+        gate = Gate(client, "virtual")
+        asking = asyncio.create_task(gate.authorize(ALICE, "get", ("pods",)))
+        await asyncio.sleep(0.05)
+        await gate.close()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        home.delay = 0
+
+
+# -- anonymous callers -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def anybody(world: World) -> None:
+    """The server takes anonymous callers."""
+    world.server._gate._anonymous = True
+
+
+async def test_anonymous_callers_are_asked_about_where_that_is_wanted(
+    world: World, anybody: None
+) -> None:
+    world.home.denied = {("system:anonymous", "get", "proxy")}
+    async with world.session(token=None) as session:
+        async with session.get("/healthz") as response:
+            assert response.status == 200
+        async with session.get("/containerLogs/default/web/app") as response:
+            assert response.status == 403
+    spec = world.home.access_reviews[0]["spec"]
+    assert (spec["user"], spec["groups"]) == ("system:anonymous", ["system:unauthenticated"])
+    assert not world.remote.asked
+
+
+@pytest.mark.parametrize("token", ["bad", "ä"])
+async def test_a_bad_credential_does_not_become_an_anonymous_caller(
+    world: World, anybody: None, token: str
+) -> None:
+    async with world.session(token=token) as session, session.get("/healthz") as response:
+        assert response.status == 401
+    assert not world.home.access_reviews
+
+
+@pytest.mark.parametrize(("anonymous", "status"), [(True, 200), (False, 401)])
+async def test_another_scheme_is_no_credential(world: World, anonymous: bool, status: int) -> None:
+    world.server._gate._anonymous = anonymous
+    headers = {"Authorization": "Basic YTpi"}
+    session = world.session(token=None)
+    async with session, session.get("/healthz", headers=headers) as response:
+        assert response.status == status
+
+
+# -- certificates and tokens on the wire ----------------------------------------------------------
+
+
+async def test_a_certificate_that_is_no_clients_is_not_let_in(world: World) -> None:
+    """As x509.VerifyOptions with ExtKeyUsageClientAuth has it."""
+    async with world.session(token=None, cert="server-only") as session:
+        with pytest.raises(aiohttp.ClientError):
+            await session.get("/healthz")
+    session = world.session(token=None, cert="client-only")
+    async with session, session.get("/healthz") as response:
+        assert response.status == 200
+    (review,) = world.home.access_reviews
+    assert review["spec"]["user"] == "client-only"
+    (identity,) = review["spec"]["extra"]["authentication.kubernetes.io/credential-id"]
+    certificate = x509.load_pem_x509_certificate(world.pki.files("client-only")[0].read_bytes())
+    assert identity == "X509SHA256=" + certificate.fingerprint(hashes.SHA256()).hex()
+
+
+async def test_a_token_among_the_subprotocols_lets_in_and_stays_here(world: World) -> None:
+    world.remote.play = echo
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", world.server.port, ssl=world.pki.client_context(None)
+    )
+    token = TOKEN_PROTOCOL + urlsafe_b64encode(b"good").decode().rstrip("=")
+    lines = [
+        f"GET {EXEC} HTTP/1.1",
+        "Host: x",
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        f"Sec-WebSocket-Protocol: v4.channel.k8s.io, {token}",
+    ]
+    writer.write("\r\n".join([*lines, "", ""]).encode())
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+    (asked,) = world.remote.asked
+    assert asked.values("Sec-WebSocket-Protocol") == ["v4.channel.k8s.io"]
+    (review,) = world.home.token_reviews
+    assert review["spec"] == {"token": "good"}
+    writer.close()
+
+
+# -- what callers can cost ---------------------------------------------------------------------
+
+
+async def test_many_tokens_are_asked_about_a_few_at_a_time(home: FakeHome) -> None:
+    home.held["TokenReview"] = asyncio.Event()
+    async with KubeClient(access_for(home.url, "home")) as client:
+        gate = Gate(client, "virtual")
+        asking = [
+            asyncio.create_task(gate._by_token(f"unknown-{number}"))
+            for number in range(3 * REVIEWS)
+        ]
+        await until(lambda: len(home.token_reviews) == REVIEWS)
+        await asyncio.sleep(0.05)
+        assert len(home.token_reviews) == REVIEWS
+        # Who is known does not stand in line behind them.
+        await gate.authorize(ALICE, "get", ("pods",))
+        assert len(home.token_reviews) == REVIEWS
+        home.held["TokenReview"].set()
+        outcomes = await asyncio.gather(*asking, return_exceptions=True)
+        assert all(isinstance(outcome, BadCredential) for outcome in outcomes)
+        assert len(home.token_reviews) == 3 * REVIEWS
+        await gate.close()
+
+
+async def test_what_is_remembered_is_bounded(
+    home: FakeHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(single_flight, "SIZE", 8)
+    async with KubeClient(access_for(home.url, "home")) as client:
+        gate = Gate(client, "virtual")
+        for number in range(20):
+            with pytest.raises(BadCredential):
+                await gate._by_token(f"unknown-{number}")
+        assert len(gate._tokens._known) == 8
+        assert not gate._tokens._asking
+        await gate.close()
+
+
+async def test_a_right_that_is_taken_away_is_refused_when_the_answer_is_forgotten(
+    home: FakeHome,
+) -> None:
+    clock = Clock()
+    async with KubeClient(access_for(home.url, "home")) as client:
+        gate = Gate(client, "virtual", clock=clock)
+        await gate.authorize(ALICE, "get", ("proxy",))
+        home.denied = {("alice", "get", "proxy")}
+        clock.now += ALLOWED_LIFETIME - 1
+        await gate.authorize(ALICE, "get", ("proxy",))
+        clock.now += 2
+        with pytest.raises(Refusal) as refused:
+            await gate.authorize(ALICE, "get", ("proxy",))
+        assert refused.value.status == 403
+        home.denied = set()
+        clock.now += DENIED_LIFETIME + 1
+        await gate.authorize(ALICE, "get", ("proxy",))
+        await gate.close()

@@ -1,0 +1,319 @@
+"""exec, attach and port-forward, from a caller over TLS to a remote over TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Callable
+
+import pytest
+
+from bridge.net.tunnel import HELD
+from sync.kube.tls_layer import READ_SIZE
+from tests.bridge.kubelet.conftest import World, running
+from tests.bridge.kubelet.fakes import EXEC, Asked, answer, echo, until
+from tests.bridge.kubelet.pki import Pki
+
+
+async def settled(amount: Callable[[], int]) -> None:
+    """Waits until an amount does not change any more."""
+    before = -1
+    while before != amount():
+        before = amount()
+        await asyncio.sleep(0.3)
+
+
+async def test_an_exec_is_asked_of_the_remote_with_its_own_names(world: World) -> None:
+    world.remote.play = echo
+    head, _, writer = await world.upgrade(
+        EXEC,
+        "X-Stream-Protocol-Version: v5.channel.k8s.io",
+        "X-Stream-Protocol-Version: v4.channel.k8s.io",
+        "Authorization: Bearer good",
+        "Cookie: session=1",
+        "Impersonate-User: root",
+        "X-Remote-User: root",
+        "X-Forwarded-For: 10.0.0.1",
+    )
+    assert head.startswith(b"HTTP/1.1 101 ")
+    assert b"\r\nUpgrade: SPDY/3.1\r\n" in head
+    asked = world.remote.asked[0]
+    assert asked.method == "POST"
+    assert asked.path == "/api/v1/namespaces/default-home/pods/web/exec"
+    assert asked.query == [
+        ("container", "app"),
+        ("stdin", "true"),
+        ("stdout", "true"),
+        ("stderr", "true"),
+        ("command", "sh"),
+        ("command", "-c"),
+        ("command", "a b&c"),
+    ]
+    assert asked.values("X-Stream-Protocol-Version") == ["v5.channel.k8s.io", "v4.channel.k8s.io"]
+    assert asked.values("Authorization") == ["Bearer remote-credential"]
+    names = {name.lower() for name, _ in asked.headers}
+    assert names == {
+        "host",
+        "user-agent",
+        "connection",
+        "upgrade",
+        "x-stream-protocol-version",
+        "authorization",
+    }
+    writer.close()
+    await until(lambda: world.remote.ended == 1)
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "query"),
+    [
+        ("/attach/default/web/app?output=1", "attach", [("container", "app"), ("stdout", "true")]),
+        (
+            "/exec/default/web/uid-1/app?command=%ff&tty=1&input=1&output=1&error=1",
+            "exec",
+            [("container", "app"), ("stdin", "true"), ("stdout", "true"), ("tty", "true")],
+        ),
+        ("/portForward/default/web", "portforward", []),
+        ("/portForward/default/web/uid-1?port=80", "portforward", [("ports", "80")]),
+    ],
+)
+async def test_targets(world: World, target: str, path: str, query: list[tuple[str, str]]) -> None:
+    world.remote.play = echo
+    head, _, writer = await world.upgrade(target)
+    assert head.startswith(b"HTTP/1.1 101 ")
+    asked = world.remote.asked[0]
+    assert asked.path == f"/api/v1/namespaces/default-home/pods/web/{path}"
+    assert [pair for pair in asked.query if pair[0] != "command"] == query
+    if "command" in target:
+        assert asked.target.endswith("&command=%FF")
+    writer.close()
+
+
+async def test_a_websocket_is_passed_on_with_its_head_but_not_with_its_token(world: World) -> None:
+    async def play(asked: Asked) -> None:
+        await asked.send(
+            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Accept: abc=\r\nSec-WebSocket-Protocol: v4.channel.k8s.io\r\n"
+            b"Set-Cookie: pinned=1\r\n\r\n"
+        )
+        await asked.gone()
+
+    world.remote.play = play
+    head, _, writer = await world.upgrade(
+        "/portForward/default/web?port=80&port=443",
+        "Sec-WebSocket-Key: key==",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Protocol: base64url.bearer.authorization.k8s.io.c2VjcmV0, v4.channel.k8s.io",
+        method="GET",
+        protocol="websocket",
+    )
+    assert b"Sec-WebSocket-Accept: abc=\r\n" in head
+    assert b"Sec-WebSocket-Protocol: v4.channel.k8s.io\r\n" in head
+    assert b"Cookie" not in head
+    asked = world.remote.asked[0]
+    assert asked.method == "GET"
+    assert asked.values("Sec-WebSocket-Key") == ["key=="]
+    assert asked.values("Sec-WebSocket-Version") == ["13"]
+    assert asked.values("Sec-WebSocket-Protocol") == ["v4.channel.k8s.io"]
+    assert asked.query == [("ports", "80"), ("ports", "443")]
+    writer.close()
+
+
+async def test_a_websocket_that_carries_spdy_names_no_ports(world: World) -> None:
+    world.remote.play = echo
+    head, _, writer = await world.upgrade(
+        "/portForward/default/web",
+        "Sec-WebSocket-Protocol: SPDY/3.1+portforward.k8s.io",
+        method="GET",
+        protocol="websocket",
+    )
+    assert head.startswith(b"HTTP/1.1 101 ")
+    assert world.remote.asked[0].query == []
+    writer.close()
+
+
+@pytest.mark.parametrize("tls", [True, False])
+async def test_megabytes_arrive_exact_both_ways_at_once(pki: Pki, tls: bool) -> None:
+    up, down = os.urandom(3_000_001), os.urandom(4_000_003)
+    got = hashlib.sha256()
+
+    async def play(asked: Asked) -> None:
+        await asked.switch()
+        asked.writer.write(down)
+        left = len(up)
+        while left:
+            data = await asked.reader.read(50_000)
+            got.update(data)
+            left -= len(data)
+        await asked.send(got.digest())
+
+    async with running(pki, tls=tls) as world:
+        world.remote.play = play
+        _, reader, writer = await world.upgrade(EXEC)
+        writer.write(up)
+        assert await reader.readexactly(len(down)) == down
+        assert await reader.read() == hashlib.sha256(up).digest()
+        writer.close()
+
+
+async def test_what_comes_with_the_head_is_passed_on(world: World) -> None:
+    async def play(asked: Asked) -> None:
+        await asked.switch(more=b"early ")
+        await asyncio.sleep(0.02)
+        await asked.send(b"late")
+
+    world.remote.play = play
+    _, reader, writer = await world.upgrade(EXEC)
+    assert await reader.read() == b"early late"
+    writer.close()
+
+
+async def test_a_slow_reader_slows_the_remote_down(world: World) -> None:
+    sent = 0
+
+    async def play(asked: Asked) -> None:
+        nonlocal sent
+        asked.writer.transport.set_write_buffer_limits(high=1024)
+        await asked.switch()
+        chunk = bytes(64 * 1024)
+        for _ in range(640):
+            await asked.send(chunk)
+            sent += len(chunk)
+
+    world.remote.play = play
+    _, reader, writer = await world.upgrade(EXEC)
+    await settled(lambda: sent)
+    assert sent < 40_000_000, "the remote could send all, so somebody holds it"
+    assert world.held <= HELD + 4 * READ_SIZE + 256 * 1024
+    received = 0
+    while data := await reader.read(1 << 20):
+        received += len(data)
+    assert received == 640 * 64 * 1024
+    writer.close()
+
+
+async def test_a_remote_that_does_not_read_slows_the_caller_down(world: World) -> None:
+    read_on = asyncio.Event()
+    received = 0
+
+    async def play(asked: Asked) -> None:
+        nonlocal received
+        await asked.switch()
+        await read_on.wait()
+        while data := await asked.reader.read(1 << 20):
+            received += len(data)
+            if received == 30_000_000:
+                await asked.send(b"all")
+
+    world.remote.play = play
+    _, reader, writer = await world.upgrade(EXEC)
+    sent = 0
+
+    async def pour() -> None:
+        nonlocal sent
+        while sent < 30_000_000:
+            writer.write(bytes(50_000))
+            await writer.drain()
+            sent += 50_000
+
+    pouring = asyncio.create_task(pour())
+    await settled(lambda: sent)
+    assert sent < 20_000_000, "the caller could send all, so somebody holds it"
+    read_on.set()
+    await pouring
+    assert await reader.readexactly(3) == b"all"
+    writer.close()
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 500])
+async def test_a_refusal_comes_back_with_its_body_as_it_is(world: World, status: int) -> None:
+    body = b'{"kind":"Status","message":"as it is: \xc3\xa4"}'
+
+    async def play(asked: Asked) -> None:
+        await answer(asked, status, body)
+
+    world.remote.play = play
+    head, reader, writer = await world.upgrade(EXEC)
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    assert b"Content-Type: application/json" in head
+    assert b"Cookie" not in head
+    assert await reader.read() == body
+    writer.close()
+
+
+async def test_html_of_the_remote_is_not_served_as_html(world: World) -> None:
+    page = b"<script>alert(1)</script>"
+
+    async def play(asked: Asked) -> None:
+        head = b"HTTP/1.1 403 Forbidden\r\nContent-Type: text/html\r\nContent-Length: %d\r\n\r\n"
+        await asked.send(head % len(page) + page)
+
+    world.remote.play = play
+    head, _, writer = await world.upgrade(EXEC)
+    assert b"Content-Type: text/plain" in head
+    assert b"X-Content-Type-Options: nosniff" in head
+    writer.close()
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 204])
+async def test_a_redirect_of_the_remote_is_an_error_and_not_passed_on(
+    world: World, status: int
+) -> None:
+    async def play(asked: Asked) -> None:
+        head = (
+            b"HTTP/1.1 %d Found\r\nLocation: http://elsewhere/?s3cret\r\nContent-Length: 0\r\n\r\n"
+        )
+        await asked.send(head % status)
+
+    world.remote.play = play
+    head, reader, writer = await world.upgrade(EXEC)
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert b"s3cret" not in head + await reader.read(1000)
+    writer.close()
+
+
+async def test_a_remote_that_does_not_know_the_bridge_is_the_bridges_fault(world: World) -> None:
+    async def play(asked: Asked) -> None:
+        await answer(asked, 401, b"{}")
+
+    world.remote.play = play
+    head, reader, writer = await world.upgrade(EXEC)
+    assert head.startswith(b"HTTP/1.1 502 ")
+    assert b"the bridge's credential" in await reader.read(4096)
+    writer.close()
+
+
+async def test_a_remote_that_is_not_there_is_503_and_named(world: World) -> None:
+    await world.remote.__aexit__()
+    head, reader, writer = await world.upgrade(EXEC)
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert b"the remote cluster does not answer" in await reader.read(4096)
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("headers", "protocol"),
+    [
+        ((), "h2c"),
+        (("Content-Length: 3",), "SPDY/3.1"),
+        (("Upgrade: websocket",), "SPDY/3.1"),
+    ],
+)
+async def test_other_upgrades_are_refused(
+    world: World, headers: tuple[str, ...], protocol: str
+) -> None:
+    head, _, writer = await world.upgrade(EXEC, *headers, protocol=protocol)
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert not world.remote.asked
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    "target", [EXEC, "/attach/default/web/app?output=1", "/portForward/default/web"]
+)
+async def test_a_plain_request_is_told_to_upgrade(world: World, target: str) -> None:
+    async with world.session() as session, session.post(target) as response:
+        assert response.status == 400
+        assert "you must upgrade" in await response.text()
+    assert not world.remote.asked

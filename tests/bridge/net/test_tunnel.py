@@ -1,0 +1,115 @@
+"""The tunnel alone: how it ends, between two pairs of sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+
+from bridge.net import tunnel as module
+from bridge.net.tunnel import End, Tunnel
+
+
+@dataclass
+class Far:
+    """The far end of one of the two connections."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+
+def _same(protocol: End) -> End:
+    return protocol
+
+
+@asynccontextmanager
+async def joined(tunnel: Tunnel) -> AsyncIterator[tuple[Far, Far]]:
+    """Caller and remote, with the tunnel between them."""
+    loop = asyncio.get_running_loop()
+    ends = []
+    for protocol in (tunnel.client, tunnel.remote):
+        near, far = socket.socketpair()
+        near.setblocking(False)
+        await loop.create_connection(partial(_same, protocol), sock=near)
+        ends.append(Far(*await asyncio.open_connection(sock=far)))
+    try:
+        yield ends[0], ends[1]
+    finally:
+        tunnel.abort()
+        for end in ends:
+            end.writer.close()
+
+
+async def test_silence_ends_it() -> None:
+    tunnel = Tunnel(idle=0.2)
+    async with joined(tunnel) as (caller, remote):
+        running = asyncio.create_task(tunnel.run())
+        for _ in range(4):
+            await asyncio.sleep(0.1)
+            caller.writer.write(b"x")
+            assert await remote.reader.readexactly(1) == b"x"
+        assert not running.done()
+        assert await caller.reader.read() == b""
+        assert await remote.reader.read() == b""
+        await asyncio.wait_for(running, 2)
+
+
+async def test_half_of_it_stays_open_while_bytes_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HALF_OPEN", 0.2)
+    moved: Counter[str] = Counter()
+    tunnel = Tunnel(lambda direction, count: moved.update({direction: count}))
+    async with joined(tunnel) as (caller, remote):
+        running = asyncio.create_task(tunnel.run())
+        caller.writer.write(b"last")
+        caller.writer.write_eof()
+        assert await remote.reader.read() == b"last"
+        assert moved == {"in": 4}
+        for _ in range(4):
+            await asyncio.sleep(0.1)
+            remote.writer.write(b"x")
+            assert await caller.reader.readexactly(1) == b"x"
+        assert not running.done()
+        assert await caller.reader.read() == b""
+        await asyncio.wait_for(running, 2)
+
+
+async def test_it_ends_when_both_have_ended() -> None:
+    tunnel = Tunnel()
+    async with joined(tunnel) as (caller, remote):
+        running = asyncio.create_task(tunnel.run())
+        remote.writer.write(b"a")
+        remote.writer.write_eof()
+        assert await caller.reader.read() == b"a"
+        caller.writer.write(b"b")
+        caller.writer.write_eof()
+        assert await remote.reader.read() == b"b"
+        await asyncio.wait_for(running, 2)
+
+
+async def test_who_does_not_take_the_last_bytes_is_cut() -> None:
+    tunnel = Tunnel(close_grace=0.2)
+    async with joined(tunnel) as (_, remote):
+        running = asyncio.create_task(tunnel.run())
+        remote.writer.write(bytes(3_000_000))
+        await asyncio.sleep(0.2)
+        tunnel.end()
+        assert not running.done()
+        await asyncio.wait_for(running, 2)
+
+
+async def test_being_cancelled_cuts_both() -> None:
+    tunnel = Tunnel()
+    async with joined(tunnel) as (caller, remote):
+        running = asyncio.create_task(tunnel.run())
+        await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert await caller.reader.read() == b""
+        assert await remote.reader.read() == b""

@@ -1,0 +1,105 @@
+"""What the conditions of the virtual node say, in which words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bridge.node import conditions as health
+from bridge.node.conditions import Health
+from sync.kube.errors import (
+    AccessError,
+    CertificateError,
+    Forbidden,
+    KubeError,
+    ServerError,
+    Unauthorized,
+    Unreachable,
+)
+from translators.objects import Object
+
+_CORDONED: Object = {"unschedulable": True, "taints": [{"key": "c", "effect": "NoSchedule"}]}
+_TAINTED: Object = {"taints": [{"key": "t", "effect": "NoExecute"}]}
+
+
+def _worker(spec: Object | None = None, *, ready: str = "True", **conditions: str) -> Object:
+    found = {"Ready": ready, **conditions}
+    told = [{"type": kind, "status": status} for kind, status in found.items()]
+    return {"spec": spec or {}, "status": {"conditions": told}}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        (
+            [_worker(), _worker()],
+            Health(True, "RemoteReady", "usable nodes of the remote cluster: 2 of 2"),
+        ),
+        (
+            [_worker(), _worker(_CORDONED), _worker(_CORDONED), _worker(_TAINTED, ready="Unknown")],
+            Health(
+                True,
+                "RemoteReady",
+                "usable nodes of the remote cluster: 1 of 4 (1 NotReady, 2 cordoned)",
+            ),
+        ),
+        (
+            [_worker(_CORDONED), _worker(_TAINTED), _worker(ready="False")],
+            Health(
+                True,
+                "NoSchedulableNodes",
+                "no node of the remote cluster takes new pods (1 NotReady, 1 cordoned, "
+                "1 tainted); those that run there go on",
+            ),
+        ),
+        (
+            [_worker(ready="False"), _worker(_CORDONED, ready="Unknown")],
+            Health(False, "NoUsableNodes", "no node of the remote cluster is Ready (2 NotReady)"),
+        ),
+        (
+            [],
+            Health(
+                False,
+                "NoUsableNodes",
+                "the remote cluster has no nodes, or none that --node-selector selects",
+            ),
+        ),
+    ],
+    ids=["all", "some", "none takes pods", "none is Ready", "none"],
+)
+def test_of_nodes(nodes: list[Object], expected: Health) -> None:
+    assert health.of_nodes(nodes) == expected
+
+
+_ANSWER: dict[str, Any] = {"side": "remote", "what": "GET /x"}
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Unauthorized("why", code=401, **_ANSWER), "RemoteCredentialRefused"),
+        (Forbidden("why", code=403, **_ANSWER), "RemoteForbidden"),
+        (AccessError("why", **_ANSWER), "RemoteKubeconfigUnusable"),
+        (CertificateError("why", **_ANSWER), "RemoteNotTrusted"),
+        (Unreachable("why", **_ANSWER), "RemoteUnreachable"),
+        (ServerError("why", code=500, **_ANSWER), "RemoteUnreachable"),
+    ],
+    ids=lambda it: type(it).__name__,
+)
+def test_each_kind_of_outage_has_a_reason(error: KubeError, reason: str) -> None:
+    found = health.of_error(error)
+    assert (found.status, found.reason) == (False, reason)
+    assert "why" in found.message
+
+
+def test_a_pressure_is_the_nodes_where_all_that_are_ready_have_it() -> None:
+    kind = "MemoryPressure"
+    pressed = _worker(MemoryPressure="True")
+    away = _worker(ready="Unknown", MemoryPressure="Unknown")
+    assert not health.pressure(kind, [_worker(), away]).status
+    some = health.pressure(kind, [_worker(), pressed])
+    assert (some.status, some.message[:6]) == (False, "1 of 2")
+    assert health.pressure(kind, [pressed, away]).status
+    assert not health.pressure("DiskPressure", [pressed]).status
+    assert not health.pressure(kind, []).status

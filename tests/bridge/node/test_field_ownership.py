@@ -1,0 +1,113 @@
+"""Three things are known of a label (set last, there, wanted), and what follows from them."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.node import field_ownership
+from bridge.node.field_ownership import ANNOTATION_APPLIED, Marks
+from tests.fakeapi.patching import merge
+from translators.objects import Object
+
+
+def _node(
+    there: dict[str, str], applied: Marks | None, taints: tuple[Object, ...] | None = None
+) -> Object:
+    meta: Object = {"labels": there, "resourceVersion": "7"}
+    if applied is not None:
+        meta["annotations"] = field_ownership.applied(applied)
+    return {"metadata": meta, "spec": {"taints": list(taints)} if taints else {}}
+
+
+def _labels(key: str, last: str | None, there: str | None, wanted: str | None) -> str | None:
+    """What the label is afterwards."""
+    last_set = Marks({key: last} if last is not None else {})
+    node = _node({key: there} if there is not None else {}, last_set)
+    wishes = Marks({key: wanted} if wanted is not None else {})
+    after = merge(node, field_ownership.patch(node, wishes))
+    assert field_ownership.patch(after, wishes) == {}, "once is enough"
+    found: str | None = after["metadata"]["labels"].get(key)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("last", "there", "wanted", "then"),
+    [
+        (None, None, "a", "a"),
+        ("a", "a", "b", "b"),
+        ("a", "a", None, None),
+        ("a", "a", "a", "a"),
+        ("a", "x", "a", "x"),
+        ("a", "x", "b", "x"),
+        ("a", "x", None, "x"),
+        ("a", None, "a", None),
+        ("a", None, "b", "b"),
+        ("a", None, None, None),
+        (None, "x", "a", "x"),
+        (None, "x", None, "x"),
+        (None, "a", "a", "a"),
+        ("a", "b", "b", "b"),
+        (None, None, "", ""),
+    ],
+)
+def test_a_label(last: str | None, there: str | None, wanted: str | None, then: str | None) -> None:
+    assert _labels("team", last, there, wanted) == then
+    assert _labels("topology.kubernetes.io/zone", last, there, wanted) == then
+
+
+@pytest.mark.parametrize(
+    "key", ["kubernetes.io/hostname", "type", "cluster-bridge.io/remote", "kubernetes.io/arch"]
+)
+@pytest.mark.parametrize("there", ["x", None])
+def test_what_the_node_is_is_put_right(key: str, there: str | None) -> None:
+    assert _labels(key, "a", there, "a") == "a"
+
+
+def test_an_architecture_that_is_no_longer_the_only_one_goes() -> None:
+    assert _labels("kubernetes.io/arch", "arm64", "arm64", None) is None
+    assert _labels("kubernetes.io/arch", "arm64", "amd64", None) == "amd64"
+
+
+def test_taints_are_told_apart_by_key_and_effect_and_those_of_others_are_left_as_they_are() -> None:
+    ours = {"key": "a", "value": "1", "effect": "NoSchedule"}
+    theirs = {"key": "a", "effect": "NoExecute", "timeAdded": "2030-01-01T00:00:00Z"}
+    node = _node({}, Marks(taints=(ours,)), (theirs, ours))
+    changed = field_ownership.patch(node, Marks(taints=({**ours, "value": "2"},)))
+
+    assert changed["spec"] == {"taints": [theirs, {**ours, "value": "2"}]}
+    assert changed["metadata"]["resourceVersion"] == "7"
+    assert field_ownership.patch(node, Marks())["spec"] == {"taints": [theirs]}
+    assert field_ownership.patch(node, Marks(taints=(ours,))) == {}
+
+
+def test_a_patch_without_taints_does_not_mind_other_writers() -> None:
+    patch = field_ownership.patch(_node({}, Marks()), Marks({"a": "b"}))
+    assert "resourceVersion" not in patch["metadata"]
+    assert "spec" not in patch
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "[]", '{"labels":["a"]}', None])
+def test_where_it_is_not_known_what_was_set_nothing_of_others_is_overwritten(
+    text: str | None,
+) -> None:
+    node = _node({"a": "x"}, None)
+    if text is not None:
+        node["metadata"]["annotations"] = {ANNOTATION_APPLIED: text}
+    after = merge(node, field_ownership.patch(node, Marks({"a": "1", "b": "2"})))
+    assert after["metadata"]["labels"] == {"a": "x", "b": "2"}
+
+
+@pytest.mark.parametrize(
+    ("key", "fixed"),
+    [
+        ("cluster-bridge.io/x", True),
+        ("sub.cluster-bridge.io/x", True),
+        ("type", True),
+        ("kubernetes.io/hostname", True),
+        ("kubernetes.io/arch", False),
+        ("mycluster-bridge.io/x", False),
+        ("team", False),
+    ],
+)
+def test_what_nobody_else_sets(key: str, fixed: bool) -> None:
+    assert field_ownership.is_fixed(key) is fixed

@@ -1,0 +1,66 @@
+"""The record of remote namespaces in a Lease at home."""
+
+from __future__ import annotations
+
+from bridge.node import namespace_record
+from bridge.node.lease import LEASE_NAMESPACE
+from bridge.node.namespace_record import NAME, NamespaceRecord
+from sync.kube.client import KubeClient
+from sync.kube.resources import LEASES
+from sync.namespaces import ownership
+from tests.fakeapi import FakeApi
+
+
+async def test_each_node_reads_its_own_entries_and_those_of_others(
+    api: FakeApi, client: KubeClient
+) -> None:
+    first, second = NamespaceRecord(client, "a"), NamespaceRecord(client, "b." + "c" * 80)
+    assert (await first.read()).own is None
+    await first.write(["1", "2"])
+    await second.write([])
+    assert (await first.read()).own == frozenset({"1", "2"})
+    assert (await first.read()).others == frozenset()
+    found = await second.read()
+    assert (found.own, found.others) == (frozenset(), frozenset({"1", "2"}))
+    assert len(api.objects(LEASES)) == 1
+
+
+async def test_a_lease_that_was_deleted_is_made_again(api: FakeApi, client: KubeClient) -> None:
+    record = NamespaceRecord(client, "a")
+    await record.write(["1"])
+    api.remove(LEASES, NAME, LEASE_NAMESPACE)
+    await record.write(["1", "2"])
+    assert (await record.read()).own == frozenset({"1", "2"})
+
+
+async def test_a_write_is_one_request_where_there_is_a_lease(
+    api: FakeApi, client: KubeClient
+) -> None:
+    record = NamespaceRecord(client, "a")
+    await record.write(["1"])
+    api.clear_log()
+    await record.write(["2"])
+    assert [entry.method for entry in api.writes()] == ["PATCH"]
+
+
+async def test_the_lease_goes_with_the_last_node(api: FakeApi, client: KubeClient) -> None:
+    for node in ("a", "b"):
+        await NamespaceRecord(client, node).write(["1"])
+    await namespace_record.leave(client, "a", [])
+    assert (await NamespaceRecord(client, "a").read()).own is None
+    assert await namespace_record.recorded(client, "b") == {"1"}
+    await namespace_record.leave(client, "b", [])
+    assert api.objects(LEASES) == []
+    await namespace_record.leave(client, "b", [])
+
+
+async def test_entries_of_namespaces_that_stay_in_the_remote_are_kept(
+    api: FakeApi, client: KubeClient
+) -> None:
+    stays = {"metadata": {"name": "stays", "uid": "1"}}
+    goes = {"metadata": {"name": "goes", "uid": "2", "deletionTimestamp": "2030-01-01T00:00:00Z"}}
+    own = ownership.staying(ownership.entries([stays, goes]), [stays, goes])
+    assert own == ownership.entries([stays])
+    await NamespaceRecord(client, "a").write([*own, "other"])
+    await namespace_record.leave(client, "a", own)
+    assert await namespace_record.recorded(client, "a") == set(own)

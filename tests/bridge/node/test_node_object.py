@@ -1,0 +1,306 @@
+"""What the virtual node's Node says, and what of it is left to others."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bridge.node import field_ownership, node_object
+from bridge.node.conditions import Health
+from bridge.node.field_ownership import Marks
+from bridge.node.node_object import NodeFacts
+from sync.capacity.aggregator import Offered
+from tests.fakeapi.patching import merge, strategic
+from translators.capacity.node_capacity import Capacity
+from translators.objects import Object
+
+_TAINT = {"key": "cluster-bridge.io/virtual-node", "value": "true", "effect": "NoSchedule"}
+_FACTS = NodeFacts(
+    name="burst",
+    remote_id="fedcba9876543210",
+    address="10.20.0.5",
+    port=10250,
+    version="0.1.0",
+    asked=Marks(taints=(_TAINT,)),
+    annotations={"cluster-bridge.io/context": "remote"},
+)
+_HEALTHY = Health(True, "RemoteReady", "all is well")
+_CAPACITY = Capacity({"cpu": "8"}, {"cpu": "7840m", "memory": "14Gi", "pods": "220"}, nodes=2)
+_OFFERED = Offered(_CAPACITY, "cpu=1,memory=2Gi", None)
+_NOW, _LATER = "2025-11-03T09:00:00Z", "2025-11-03T09:05:00Z"
+
+
+def _worker(*, ready: str = "True", **info: str) -> Object:
+    told = {
+        "architecture": "arm64",
+        "bootID": "b",
+        "kernelVersion": "6.1.0",
+        "kubeletVersion": "v1.34.4",
+        "machineID": "m",
+        "operatingSystem": "linux",
+        "osImage": "Debian",
+        "systemUUID": "s",
+        **info,
+    }
+    return {
+        "metadata": {"name": "worker"},
+        "status": {"nodeInfo": told, "conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+
+def _status(current: Object, **more: Any) -> Object:
+    given: dict[str, Any] = {
+        "offered": _OFFERED,
+        "nodes": [_worker()],
+        "ready": _HEALTHY,
+        "now": _NOW,
+        **more,
+    }
+    return node_object.status(current, _FACTS, **given)
+
+
+def _new_node(nodes: list[Object]) -> Object:
+    return node_object.new_node(_FACTS.name, node_object.wanted(_FACTS, nodes, largest="cpu=1"))
+
+
+def _written(current: Object, desired: Object) -> Object:
+    """The Node after its status was patched, as the API server does it."""
+    patched = strategic(current.get("status") or {}, node_object.status_patch(current, desired))
+    return {**current, "status": patched}
+
+
+def test_a_new_node_has_labels_annotations_and_its_taint() -> None:
+    node = _new_node([_worker()])
+
+    assert node["metadata"] == {
+        "name": "burst",
+        "labels": {
+            "kubernetes.io/hostname": "burst",
+            "kubernetes.io/arch": "arm64",
+            "kubernetes.io/os": "linux",
+            "beta.kubernetes.io/arch": "arm64",
+            "beta.kubernetes.io/os": "linux",
+            "type": "virtual-kubelet",
+            "node.kubernetes.io/exclude-from-external-load-balancers": "true",
+            "cluster-bridge.io/virtual-node": "true",
+            "cluster-bridge.io/remote": "fedcba9876543210",
+        },
+        "annotations": {
+            "cluster-bridge.io/context": "remote",
+            "cluster-bridge.io/largest-pod": "cpu=1",
+            "cluster-bridge.io/applied": '{"labels":{"beta.kubernetes.io/arch":"arm64",'
+            '"beta.kubernetes.io/os":"linux","kubernetes.io/arch":"arm64",'
+            '"kubernetes.io/os":"linux"},'
+            '"taints":{"cluster-bridge.io/virtual-node:NoSchedule":"true"}}',
+        },
+    }
+    assert node["spec"] == {"taints": [_TAINT]}
+
+
+def test_a_node_can_be_made_without_a_taint_and_before_the_remote_has_nodes() -> None:
+    facts = NodeFacts(
+        name="a." * 40 + "a",
+        remote_id="f",
+        address="10.20.0.5",
+        port=1,
+        version="0",
+        asked=Marks(),
+        annotations={},
+    )
+    node = node_object.new_node(facts.name, node_object.wanted(facts, [], largest=""))
+
+    assert node["spec"] == {}
+    assert "kubernetes.io/arch" not in node["metadata"]["labels"]
+    assert len(node["metadata"]["labels"]["kubernetes.io/hostname"]) <= 63
+
+
+def test_only_labels_and_annotations_of_ours_are_put_right() -> None:
+    node = _new_node([_worker()])
+    node["metadata"]["labels"] |= {"team": "orders", "kubernetes.io/arch": "amd64"}
+    del node["metadata"]["annotations"]["cluster-bridge.io/context"]
+    node["metadata"]["annotations"]["note"] = "x"
+    before = copy.deepcopy(node)
+    patch = field_ownership.patch(node, node_object.wanted(_FACTS, [_worker()], largest="cpu=2"))
+
+    assert patch == {
+        "metadata": {
+            "labels": {"kubernetes.io/arch": "arm64"},
+            "annotations": {
+                "cluster-bridge.io/context": "remote",
+                "cluster-bridge.io/largest-pod": "cpu=2",
+            },
+        }
+    }
+    assert node == before
+    assert (
+        field_ownership.patch(
+            merge(node, patch), node_object.wanted(_FACTS, [_worker()], largest="cpu=2")
+        )
+        == {}
+    )
+
+
+def test_a_status_that_was_written_is_not_written_again() -> None:
+    node = _written({}, _status({}))
+
+    assert node_object.status_patch(node, _status(node, now=_LATER)) == {}
+    assert node["status"]["addresses"] == [
+        {"type": "InternalIP", "address": "10.20.0.5"},
+        {"type": "Hostname", "address": "burst"},
+    ]
+    assert node["status"]["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 10250}}
+
+
+def test_every_condition_that_a_kubelet_has_is_there() -> None:
+    conditions = {item["type"]: item["status"] for item in _status({})["conditions"]}
+
+    assert conditions == {
+        "Ready": "True",
+        "MemoryPressure": "False",
+        "DiskPressure": "False",
+        "PIDPressure": "False",
+        "NetworkUnavailable": "False",
+    }
+
+
+def test_a_condition_keeps_its_time_while_it_stays_the_same() -> None:
+    node = _written({}, _status({}))
+    sick = Health(False, "RemoteUnreachable", "no route")
+    changed = _status(node, ready=sick, now=_LATER)
+    found = {item["type"]: item for item in changed["conditions"]}
+
+    assert found["Ready"]["lastTransitionTime"] == _LATER
+    assert found["DiskPressure"]["lastTransitionTime"] == _NOW
+    assert node_object.status_patch(node, changed)["conditions"] == [found["Ready"]]
+
+
+def test_a_new_reason_does_not_move_the_time() -> None:
+    node = _written({}, _status({}))
+    told = _status(node, ready=Health(True, "RemoteReady", "3 nodes"), now=_LATER)
+
+    assert told["conditions"][0]["message"] == "3 nodes"
+    assert told["conditions"][0]["lastTransitionTime"] == _NOW
+
+
+def test_conditions_and_fields_of_others_stay() -> None:
+    other = {"type": "example.com/Checked", "status": "True"}
+    node = {"status": {"conditions": [other], "volumesInUse": ["v"], "features": {"x": True}}}
+    written = _written(node, _status(node))["status"]
+
+    assert other in written["conditions"]
+    assert (written["volumesInUse"], written["features"]) == (["v"], {"x": True})
+
+
+def test_a_condition_has_the_heartbeat_of_when_it_was_last_said_otherwise() -> None:
+    node = _written({}, _status({}))
+    assert {item["lastHeartbeatTime"] for item in node["status"]["conditions"]} == {_NOW}
+    sick = Health(False, "RemoteUnreachable", "no route")
+    found = {c["type"]: c for c in _status(node, ready=sick, now=_LATER)["conditions"]}
+
+    assert found["Ready"]["lastHeartbeatTime"] == _LATER
+    assert found["DiskPressure"]["lastHeartbeatTime"] == _NOW
+
+
+def test_a_resource_that_the_remote_has_no_more_goes() -> None:
+    node = _written({}, _status({}))
+    node["status"]["capacity"]["nvidia.com/gpu"] = "1"
+    patch = node_object.status_patch(node, _status(node))
+
+    assert patch == {"capacity": {"nvidia.com/gpu": None}}
+
+
+def test_an_address_that_is_no_more_goes() -> None:
+    node = _written({}, _status({}))
+    node["status"]["addresses"].append({"type": "ExternalIP", "address": "203.0.113.7"})
+    written = _written(node, _status(node))
+
+    assert [item["type"] for item in written["status"]["addresses"]] == ["InternalIP", "Hostname"]
+
+
+def test_the_node_is_what_all_nodes_are_and_no_machine() -> None:
+    nodes = [_worker(), _worker(kernelVersion="6.6.0", bootID="c")]
+
+    assert _status({}, nodes=nodes)["nodeInfo"] == {
+        "architecture": "arm64",
+        "bootID": "",
+        "containerRuntimeVersion": "",
+        "kernelVersion": "",
+        "kubeProxyVersion": "",
+        "kubeletVersion": "v1.34.4",
+        "machineID": "",
+        "operatingSystem": "linux",
+        "osImage": "cluster-bridge 0.1.0",
+        "systemUUID": "fedcba9876543210",
+    }
+
+
+@pytest.mark.parametrize(
+    ("versions", "oldest"),
+    [
+        (["v1.34.4", "v1.34.4"], "v1.34.4"),
+        (["v1.34.10", "v1.34.9"], "v1.34.9"),
+        (["v1.9.0", "v1.10.0+k3s1"], "v1.9.0"),
+        ([], ""),
+    ],
+    ids=["the one that all have", "numbers are not text", "nor with a suffix", "none"],
+)
+def test_the_oldest_kubelet_says_what_the_node_can_do(versions: list[str], oldest: str) -> None:
+    nodes = [_worker(kubeletVersion=version) for version in versions]
+
+    assert _status({}, nodes=nodes)["nodeInfo"]["kubeletVersion"] == oldest
+
+
+def test_capacity_is_one_line_with_the_most_important_first() -> None:
+    assert node_object.describe(_CAPACITY) == "2 nodes: cpu 7840m, memory 14Gi, pods 220"
+    gpu = Capacity({}, {"nvidia.com/gpu": "1", "cpu": "2"}, nodes=1)
+    assert node_object.describe(gpu) == "1 node: cpu 2, nvidia.com/gpu 1"
+    assert node_object.describe(Capacity({}, {}, nodes=0)) == "0 nodes: nothing"
+
+
+def test_quotas_are_told_of_from_when_there_are_any() -> None:
+    kind = "cluster-bridge.io/QuotaExhausted"
+
+    def told(node: Object, exhausted: tuple[str, ...] | None) -> Object:
+        return _written(node, _status(node, offered=replace(_OFFERED, exhausted=exhausted)))
+
+    def condition(node: Object) -> Object | None:
+        found = [it for it in node["status"]["conditions"] if it["type"] == kind]
+        return found[0] if found else None
+
+    none = told({}, None)
+    assert condition(none) is None
+    reached = told(none, ("namespace a, quota q: pods", "namespace b, quota q: cpu"))
+    said = condition(reached) or {}
+    assert (said["status"], said["reason"]) == ("True", "RemoteQuotaReached")
+    assert said["message"] == "namespace a, quota q: pods; namespace b, quota q: cpu"
+    assert (condition(told(reached, ())) or {})["status"] == "False"
+    assert (condition(told(reached, None)) or {})["status"] == "False", "the quota was removed"
+
+
+def test_a_change_of_a_node_that_nothing_here_reads_is_none() -> None:
+    node = _worker()
+    beat = {"type": "Ready", "status": "True", "lastHeartbeatTime": "later"}
+    again = {**node, "status": {**node["status"], "conditions": [beat]}}
+    zone = {"labels": {"topology.kubernetes.io/zone": "a", "team": "x"}}
+
+    assert node_object.seen_of(again) == node_object.seen_of(node) == node_object.seen_of(_worker())
+    assert node_object.seen_of({**node, "metadata": zone}) != node_object.seen_of(node)
+    assert node_object.seen_of({**node, "spec": {"unschedulable": True}}) != node_object.seen_of(
+        node
+    )
+    assert node_object.seen_of(None) != node_object.seen_of(node)
+
+
+def test_others_are_kept_away_while_pods_wait_for_a_node() -> None:
+    soft = {"key": "cluster-bridge.io/unschedulable", "effect": "PreferNoSchedule"}
+    assert node_object.wanted(_FACTS, [], largest="", crowded=True).taints == (_TAINT, soft)
+
+
+def test_what_the_remotes_nodes_differ_in_is_not_said() -> None:
+    nodes = [_worker(), _worker(architecture="amd64")]
+
+    assert "kubernetes.io/arch" not in node_object.wanted(_FACTS, nodes, largest="").labels
+    assert _status({}, nodes=nodes)["nodeInfo"]["architecture"] == ""

@@ -1,0 +1,51 @@
+"""What all nodes of the remote are, the virtual node is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bridge.node import shared_labels
+from translators.objects import Object
+
+_ARCH, _OS = "kubernetes.io/arch", "kubernetes.io/os"
+_ZONE, _GPU = "topology.kubernetes.io/zone", "nvidia.com/gpu.product"
+
+
+def _worker(arch: str = "arm64", *, ready: bool = True, **more: Any) -> Object:
+    told = {"zone": _ZONE, "gpu": _GPU, "hostname": "kubernetes.io/hostname"}
+    return {
+        "metadata": {"labels": {told.get(key, key): value for key, value in more.items()}},
+        "status": {
+            "nodeInfo": {"architecture": arch, "operatingSystem": "linux"},
+            "conditions": [{"type": "Ready", "status": str(ready)}],
+        },
+    }
+
+
+def _common(nodes: list[Object]) -> dict[str, str]:
+    """Without the former names of what is there too."""
+    found = shared_labels.common(nodes)
+    for key in (_ARCH, _OS):
+        assert found.pop(f"beta.{key}", None) == found.get(key)
+    return found
+
+
+def test_one_value_on_all_is_the_nodes() -> None:
+    nodes = [_worker(zone="a", gpu="H100", team="x"), _worker(zone="a", gpu="H100", team="x")]
+    assert _common(nodes) == {_ARCH: "arm64", _OS: "linux", _ZONE: "a", _GPU: "H100"}
+
+
+def test_another_value_or_none_on_one_of_them_is_no_label() -> None:
+    nodes = [_worker(zone="a", gpu="H100"), _worker("amd64", zone="b")]
+    assert _common(nodes) == {_OS: "linux"}
+
+
+def test_nodes_that_take_no_pods_do_not_count_unless_all_are_such() -> None:
+    away = _worker("amd64", ready=False, zone="b")
+    assert _common([_worker(zone="a"), away])[_ZONE] == "a"
+    assert _common([away])[_ARCH] == "amd64"
+
+
+def test_names_of_machines_and_empty_values_are_not_carried() -> None:
+    assert _common([_worker("", hostname="w", zone="")]) == {_OS: "linux"}
+    assert _common([]) == {}

@@ -1,0 +1,169 @@
+"""The bridge's own metrics: that they are what the document says, and true."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.bridge.clusters import CANARY, Clusters
+from tests.bridge.joined import SOON, Joined, caller, joined
+from tests.sync.world import World
+
+pytestmark = pytest.mark.usefixtures("soon")
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
+_ROW = re.compile(r"\| `(\w+)` \| (\w+) \| (.*?) \| (.*?) \|")
+#: What Prometheus' parser takes off a counter's name.
+_TOTAL = "_total"
+
+
+async def metrics(session: aiohttp.ClientSession) -> dict[str, Metric]:
+    async with session.get("/metrics") as answer:
+        assert answer.status == 200, await answer.text()
+        text = await answer.text()
+    assert CANARY not in text
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def value(found: dict[str, Metric], sample: str, /, **labels: str) -> float:
+    """The sum of the samples of this name with these labels."""
+    samples = found[sample.removesuffix(_TOTAL).removesuffix("_count")].samples
+    return sum(
+        it.value for it in samples if it.name == sample and labels.items() <= it.labels.items()
+    )
+
+
+async def used(two: Clusters, run: Joined) -> dict[str, Metric]:
+    """The metrics of a join in which everything has happened once."""
+    world = World(two.home, two.remote)
+
+    async def line(_: web.Request) -> web.Response:
+        return web.Response(text="a line\n")
+
+    async def nothing(_: web.Request) -> web.Response:
+        return web.Response(text="")
+
+    two.remote.route("GET", "*/pods/web/log", line)
+    two.remote.route("GET", "/api/v1/nodes/worker/proxy/*", nothing)
+    world.pod("web")
+    await two.remote.until(lambda: world.there("web"))
+    world.runs("web")
+    await two.home.until(lambda: world.status("web").get("phase") == "Running")
+    two.remote.break_watches()
+    await two.remote.until(two.remote.open_watches)
+    async with caller(run) as session:
+        for path in ("/containerLogs/default/web/main", "/metrics/resource"):
+            async with session.get(path) as answer:
+                assert answer.status == 200
+                await answer.read()
+        return await metrics(session)
+
+
+def kind(family: Metric) -> str:
+    """Its type, as the document calls it."""
+    return "gauge" if family.name == "bridge_build_info" else str(family.type)
+
+
+async def test_the_document_names_every_metric_with_its_type_and_its_labels(two: Clusters) -> None:
+    documented = {
+        name: (kind, set(re.findall(r"`(\w+)`", labels)))
+        for name, kind, labels, _ in _ROW.findall(DOCUMENT.read_text())
+    }
+    async with joined(two) as run:
+        found = await used(two, run)
+    exported = {}
+    for name, family in found.items():
+        if name.startswith(("bridge_", "workqueue_")):
+            full = name + _TOTAL if family.type == "counter" else name
+            labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+            exported[full] = (kind(family), labels)
+    assert exported == documented
+    assert {"process_cpu_seconds", "process_open_fds"} <= found.keys()
+
+
+async def test_what_they_say_is_what_happened(two: Clusters) -> None:
+    async with joined(two) as run:
+        found = await used(two, run)
+    assert value(found, "bridge_pods", phase="Running") == 1
+    assert value(found, "bridge_pods") == 1
+    assert value(found, "bridge_up", side="home") == 1
+    creates = len(two.remote.requests("POST", "*/pods"))
+    api = "bridge_api_requests_total"
+    assert value(found, api, side="remote", method="POST", code="201") >= creates >= 1
+    assert value(found, api, method="STREAM", code="200") >= 2
+    took = "bridge_api_request_duration_seconds_count"
+    assert value(found, took, side="remote", method="POST") >= creates
+    assert value(found, took, side="remote", method="POST", code="201") >= creates
+    assert value(found, "bridge_pod_status_lag_seconds_count") >= 1
+    assert value(found, "bridge_pod_start_duration_seconds_count") == 1
+    assert value(found, "bridge_node_capacity", resource="cpu") == 4
+    assert value(found, "bridge_node_allocatable", resource="memory") == 8 * 2**30
+    assert value(found, "bridge_node_remote_nodes") == 1
+    stale = [it.labels for it in found["bridge_watch_staleness_seconds"].samples]
+    for side, resource in (("home", "pods"), ("remote", "nodes"), ("home", "configmaps")):
+        assert {"side": side, "resource": resource} in stale
+    assert 0 <= value(found, "bridge_watch_staleness_seconds", side="home", resource="pods") < SOON
+    assert value(found, "workqueue_unfinished_work_seconds", name="pods") == 0
+    assert value(found, "bridge_watches_total", side="remote", resource="pods") >= 1
+    assert value(found, "bridge_watch_lists_total", side="home", resource="pods") == 1
+    assert value(found, "workqueue_adds_total", name="pods") >= 2
+    assert value(found, "workqueue_depth", name="pods") == 0
+    assert value(found, "bridge_reconciles_total", name="pods", result="success") >= 2
+    assert value(found, "bridge_reconciles_total", result="defect") == 0
+    assert value(found, "bridge_reviews_total", kind="TokenReview", answer="asked") == 1
+    remembered = "bridge_reviews_total"
+    assert value(found, remembered, kind="TokenReview", answer="remembered") >= 1
+    carried = "bridge_stream_bytes_total"
+    assert value(found, carried, kind="logs", direction="out") == len("a line\n")
+    scrapes = "bridge_scrapes_total"
+    assert value(found, scrapes, path="/metrics/resource", result="complete") == 1
+
+
+async def test_a_remote_that_is_away_is_not_up(two: Clusters) -> None:
+    async with joined(two) as run, caller(run) as session:
+        await two.remote.stop()
+        async with asyncio.timeout(SOON):
+            found = await metrics(session)
+            while value(found, "bridge_up", side="remote"):
+                found = await metrics(session)
+        assert value(found, "bridge_up", side="home") == 1
+        assert value(found, "bridge_watch_failures_total", side="remote") > 0
+
+
+async def test_series_that_alerts_count_are_there_before_anything_happens(two: Clusters) -> None:
+    """To Prometheus a series that first appears with the value 1 is no increase."""
+    async with joined(two) as run, caller(run) as session:
+        found = await metrics(session)
+    reconciles = {
+        (it.labels["name"], it.labels["result"]) for it in found["bridge_reconciles"].samples
+    }
+    names = {name for name, _ in reconciles}
+    assert {"pods", "mirror", "tokens", "events"} <= names
+    assert reconciles == {
+        (name, result) for name in names for result in ("success", "waiting", "failure", "defect")
+    }
+    for name, label in _counted():
+        series = found[name.removesuffix(_TOTAL)].samples
+        for key, values in label.items():
+            assert values <= {it.labels[key] for it in series}, f"{name} {key}"
+
+
+def _counted() -> list[tuple[str, dict[str, set[str]]]]:
+    """The counters that alerts select by label, and the values that they name."""
+    rules = (DOCUMENT.parents[1] / "manifests" / "monitoring" / "rules.yaml").read_text()
+    return [
+        (name, {key: set(values.split("|"))})
+        for name, key, values in re.findall(r'(bridge_\w+_total)\{(\w+)=~?"([^"]+)"\}', rules)
+    ]
+
+
+async def test_the_limit_of_streams_is_served(two: Clusters) -> None:
+    async with joined(two) as run, caller(run) as session:
+        assert value(await metrics(session), "bridge_kubelet_streams_limit") == 1000

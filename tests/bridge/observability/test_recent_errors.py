@@ -1,0 +1,79 @@
+"""The last warnings and errors: whose, how many, and nothing more than their lines."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from bridge.observability import recent_errors
+from bridge.observability.recent_errors import Recent
+
+log = logging.getLogger("bridge.test")
+
+
+def messages(of: Recent) -> list[str]:
+    return [it["message"] for it in of.told()]
+
+
+async def test_each_join_has_its_own() -> None:
+    both = Recent(), Recent()
+
+    async def work(of: Recent, name: str) -> None:
+        with of.collects():
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fails(name))
+            asyncio.get_running_loop().call_soon(log.error, "%s calls back", name)
+            await asyncio.sleep(0)
+
+    async def fails(name: str) -> None:
+        log.warning("%s fails", name)
+        log.info("%s goes on", name)
+
+    log.error("nobody's")
+    await asyncio.gather(work(both[0], "one"), work(both[1], "two"))
+    assert messages(both[0]) == ["one calls back", "one fails"]
+    assert messages(both[1]) == ["two calls back", "two fails"]
+    collectors = [
+        it for it in logging.getLogger().handlers if isinstance(it, recent_errors._Collector)
+    ]
+    assert len(collectors) == 1
+
+
+def test_what_is_said_again_counts() -> None:
+    said = Recent()
+    said.add("warning", "a", 0)
+    said.add("error", "b", 1)
+    said.add("warning", "a", 2)
+    assert said.told() == [
+        {
+            "level": "warning",
+            "message": "a",
+            "count": 2,
+            "first": "1970-01-01T00:00:00Z",
+            "last": "1970-01-01T00:00:02Z",
+        },
+        {
+            "level": "error",
+            "message": "b",
+            "count": 1,
+            "first": "1970-01-01T00:00:01Z",
+            "last": "1970-01-01T00:00:01Z",
+        },
+    ]
+
+
+def test_it_is_bounded() -> None:
+    said = Recent()
+    for number in range(1000):
+        said.add("error", f"{number} " + "x" * 10_000, number)
+    told = messages(said)
+    assert len(told) == recent_errors.KEPT
+    assert told[0].startswith("999 ")
+    assert max(map(len, told)) == recent_errors.LENGTH
+
+
+def test_a_traceback_is_not_kept() -> None:
+    said = Recent()
+    with said.collects():
+        log.error("it failed", exc_info=ValueError("what an object holds"))
+    assert messages(said) == ["it failed"]

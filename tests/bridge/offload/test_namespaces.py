@@ -1,0 +1,522 @@
+"""Offloading a namespace: what is written, what is taken back, and a webhook that answers."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from bridge.base.errors import PreflightError
+from bridge.install import names
+from bridge.net import server_connections
+from bridge.offload import admission_policy, listing, namespaces, webhook_process
+from bridge.offload.namespaces import OffloadSettings, offload_namespace, unoffload_namespace
+from bridge.offload.webhook_process import WebhookSettings
+from bridge.preflight.cluster_facts import connected
+from sync.kube.resources import NAMESPACES, PODS, Object, Resource
+from tests.bridge.clusters import Clusters
+from tests.fakeapi import FakeApi
+from tests.fakeapi.faults import Fault
+from tests.translators.test_offload_patch import applied
+from translators import offload_patch
+
+pytestmark = pytest.mark.usefixtures("soon")
+
+BETA = admission_policy.policies("v1beta1"), admission_policy.bindings("v1beta1")
+#: More than any of this takes on a machine that is busy.
+SOON = 15.0
+
+
+class World:
+    """A home with one namespace, ``shop``, whose API server obeys policies or does not."""
+
+    def __init__(self, two: Clusters) -> None:
+        self.home = two.home
+        self.settings = OffloadSettings(two.settings.home, "shop", way="auto")
+        self.told: list[str] = []
+        self.namespace("shop")
+        two.home.register(admission_policy.WEBHOOKS, status=False)
+
+    def namespace(self, name: str) -> None:
+        self.home.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+
+    def serves_policies(self, *, obeys: bool = True) -> None:
+        for resource in BETA:
+            self.home.register(resource, status=False)
+        if obeys:
+            self.admits()
+
+    def admits(self) -> None:
+        """Its API server changes pods by what is registered."""
+        self.home.route("POST", "/api/v1/namespaces/shop/pods", self._admit)
+
+    async def _admit(self, request: web.Request) -> web.Response:
+        """As an API server with the policy: by what the namespace says."""
+        assert request.query["dryRun"] == "All"
+        pod: Object = await request.json()
+        said = offload_patch.policy_of(self.shop)
+        served = _served(self.home, BETA[1]) and self.home.find(BETA[1], admission_policy.NAME)
+        if said is not None and (served or self.home.objects(admission_policy.WEBHOOKS)):
+            pod = applied(pod, offload_patch.patch(pod, said, offload_patch.selector_of(self.shop)))
+        return web.json_response(pod, status=201)
+
+    @property
+    def shop(self) -> Object:
+        return self.home.get(NAMESPACES, "shop")
+
+    def ours(self) -> list[str]:
+        """The kinds of our objects that are there."""
+        kinds = (*BETA, admission_policy.WEBHOOKS)
+        known = [it for it in kinds if it.api_version in self.home.store.registry.groups()]
+        return [it.kind for it in known if _served(self.home, it) and self.home.objects(it)]
+
+    async def offload(self, **changes: Any) -> Object:
+        settings = replace(self.settings, **changes)
+        async with asyncio.timeout(SOON):
+            return await offload_namespace(settings, told=self.told.append)
+
+    async def unoffload(self, namespace: str = "shop", **changes: Any) -> Object:
+        settings = replace(self.settings, namespace=namespace, **changes)
+        async with asyncio.timeout(SOON):
+            return await unoffload_namespace(settings, told=self.told.append)
+
+
+def _served(api: FakeApi, resource: Resource) -> bool:
+    try:
+        api.objects(resource)
+    except KeyError:
+        return False
+    return True
+
+
+@pytest.fixture
+def world(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Home, and short waits."""
+    monkeypatch.setattr(namespaces, "ASK", 0.01)
+    monkeypatch.setattr(namespaces, "OBEYED_SECONDS", 0.3)
+    monkeypatch.setattr(webhook_process, "RETRY", 0.01)
+    monkeypatch.setattr(webhook_process, "PAUSE", 0.01)
+    return World(two)
+
+
+async def test_offloading_writes_once_and_undoing_leaves_nothing(world: World) -> None:
+    world.serves_policies()
+    before = world.shop
+    answer = await world.offload(selector={"tier": "burst", "a": "b"})
+    assert (answer["by"], len(answer["written"])) == ("policy", 3)
+    meta = world.shop["metadata"]
+    assert meta["labels"][offload_patch.LABEL] == "burst"
+    assert meta["annotations"] == {offload_patch.ANNOTATION_SELECTOR: "a=b,tier=burst"}
+    again = await world.offload(selector={"tier": "burst", "a": "b"})
+    assert again["written"] == []
+    await world.unoffload()
+    assert world.ours() == []
+    after = world.shop["metadata"]
+    assert after.get("labels") or before["metadata"].get("labels") == {} or {}
+    assert not after.get("annotations")
+    assert (await world.unoffload())["written"] == []
+
+
+async def test_another_policy_replaces_the_first(world: World) -> None:
+    world.serves_policies()
+    await world.offload(selector={"a": "b"})
+    answer = await world.offload(policy="remote-only")
+    assert len(answer["written"]) == 1
+    assert offload_patch.policy_of(world.shop) == "remote-only"
+    assert offload_patch.selector_of(world.shop) == {}
+
+
+async def test_what_obeys_stays_while_another_namespace_needs_it(world: World) -> None:
+    world.serves_policies()
+    world.namespace("blog")
+    world.home.update(NAMESPACES, "blog", {"metadata": {"labels": {offload_patch.LABEL: "burst"}}})
+    await world.offload()
+    assert (await world.unoffload())["others"] == ["blog"]
+    assert len(world.ours()) == 2
+    assert (await world.unoffload("blog"))["others"] == []
+    assert world.ours() == []
+
+
+async def test_a_namespace_that_is_gone_still_takes_the_rest_along(world: World) -> None:
+    world.serves_policies()
+    await world.offload()
+    world.home.remove(NAMESPACES, "shop")
+    await world.unoffload()
+    assert world.ours() == []
+    assert any("there is no namespace shop" in line for line in world.told)
+
+
+async def test_a_dry_run_writes_nothing(world: World) -> None:
+    world.serves_policies()
+    answer = await world.offload(dry_run=True)
+    assert len(answer["written"]) == 3
+    assert world.home.writes() == []
+
+
+async def test_a_policy_that_is_not_obeyed_is_an_error_with_the_other_way(world: World) -> None:
+    world.serves_policies(obeys=False)
+    with pytest.raises(PreflightError, match=r"feature gate .*--by webhook"):
+        await world.offload()
+
+
+async def test_without_a_webhook_it_says_what_has_to_run(world: World) -> None:
+    with pytest.raises(PreflightError, match="start `bridge webhook`"):
+        await world.offload()
+    assert offload_patch.policy_of(world.shop) == "burst"
+
+
+async def test_a_webhook_in_home_is_found_where_there_are_no_policies(world: World) -> None:
+    world.admits()
+    world.home.put(admission_policy.webhook_of({"name": "w", "labels": {}}, "cluster-bridge", "w"))
+    assert (await world.offload())["by"] == "webhook"
+    await world.unoffload()
+    assert world.home.find(admission_policy.WEBHOOKS, "w"), "it is its installation's"
+
+
+async def test_a_webhook_that_does_not_answer_is_named(world: World) -> None:
+    meta = {"name": "w", "labels": {}}
+    world.home.put(admission_policy.webhook_of(meta, "cluster-bridge", "w"))
+    with pytest.raises(PreflightError, match="webhook w does not change its pods"):
+        await world.offload()
+
+
+async def test_what_is_offloaded_is_listed_with_what_obeys_it(world: World) -> None:
+    assert await listing.listed(world.settings.home) == []
+    world.serves_policies()
+    await world.offload(selector={"a": "b"})
+    world.namespace("blog")
+    labels = {"metadata": {"labels": {offload_patch.LABEL: "remote-only"}}}
+    world.home.update(NAMESPACES, "blog", labels)
+    shop = {"namespace": "shop", "policy": "burst", "nodeSelector": {"a": "b"}}
+    blog = {"namespace": "blog", "policy": "remote-only", "nodeSelector": {}}
+    for by in ("policy", "", "webhook"):
+        found = [{**blog, "by": by}, {**shop, "by": by}]
+        assert await listing.listed(world.settings.home) == found
+        if by == "policy":
+            world.home.remove(BETA[1], admission_policy.NAME)
+        else:
+            world.home.put(admission_policy.webhook_of({"name": "w", "labels": {}}, "ns", "w"))
+
+
+async def test_a_policy_that_is_not_served_cannot_be_demanded(world: World) -> None:
+    with pytest.raises(PreflightError, match="--by webhook"):
+        await world.offload(way="policy")
+    assert world.home.writes() == []
+
+
+async def test_an_object_of_that_name_of_somebody_elses_is_left_alone(world: World) -> None:
+    world.serves_policies()
+    foreign = {**admission_policy.policy("v1beta1"), "metadata": {"name": admission_policy.NAME}}
+    world.home.put(foreign)
+    with pytest.raises(PreflightError, match="is not the bridge's"):
+        await world.offload()
+    with pytest.raises(PreflightError, match="is not the bridge's"):
+        await world.unoffload()
+    assert world.home.get(BETA[0], admission_policy.NAME)["spec"] == foreign["spec"]
+
+
+async def test_the_namespace_of_a_bridge_is_not_offloaded(world: World) -> None:
+    world.serves_policies()
+    meta = {"name": "b", "namespace": "shop", "labels": names.labels("b")}
+    world.home.put({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": {}})
+    with pytest.raises(PreflightError, match="namespace shop has a bridge, b"):
+        await world.offload()
+    assert world.home.writes() == []
+    world.home.fail(Fault("GET", "*/deployments", code=403, times=None))
+    await world.offload()
+
+
+async def test_an_unknown_namespace_is_an_error(world: World) -> None:
+    with pytest.raises(PreflightError, match="kubectl create namespace"):
+        await world.offload(namespace="nowhere")
+
+
+def test_what_is_registered_cannot_lock_a_cluster_out() -> None:
+    """Pods alone, when they are made, of labelled namespaces; a failure lets them pass."""
+    selector = {
+        "matchExpressions": [
+            {"key": offload_patch.LABEL, "operator": "In", "values": list(offload_patch.POLICIES)}
+        ]
+    }
+    hook = admission_policy.webhook("https://192.0.2.1:1", b"pem")["webhooks"][0]
+    spec = admission_policy.policy("v1")["spec"]
+    for it, where in ((hook, hook), (spec, spec["matchConstraints"])):
+        rules = where.get("rules") or where["resourceRules"]
+        assert it["failurePolicy"] == "Ignore"
+        assert where["namespaceSelector"] == selector
+        assert [(r["operations"], r["resources"]) for r in rules] == [(["CREATE"], ["pods"])]
+    assert hook["timeoutSeconds"] <= 2
+    assert hook["sideEffects"] == "None"
+
+
+# -- the webhook ---------------------------------------------------------------------------
+
+
+class Running:
+    """A webhook that runs."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.stop = asyncio.Event()
+        settings = WebhookSettings(world.settings.home, "127.0.0.1", 0)
+        self.task = asyncio.create_task(
+            webhook_process.serve(settings, told=world.told.append, stop=self.stop)
+        )
+
+    async def registered(self) -> Object:
+        home = self.world.home
+        await home.until(
+            lambda: home.find(admission_policy.WEBHOOKS, admission_policy.NAME), timeout=SOON
+        )
+        found: Object = home.get(admission_policy.WEBHOOKS, admission_policy.NAME)["webhooks"][0][
+            "clientConfig"
+        ]
+        return found
+
+    async def gone(self) -> None:
+        home = self.world.home
+        await home.until(
+            lambda: not home.find(admission_policy.WEBHOOKS, admission_policy.NAME), timeout=SOON
+        )
+
+
+@asynccontextmanager
+async def running(world: World) -> AsyncIterator[Running]:
+    run = Running(world)
+    try:
+        yield run
+        run.stop.set()
+        async with asyncio.timeout(SOON):
+            await run.task
+    finally:
+        run.task.cancel()
+        await asyncio.gather(run.task, return_exceptions=True)
+
+
+def _review(pod: Object, namespace: str = "shop") -> Object:
+    return {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {"uid": "7", "namespace": namespace, "object": pod},
+    }
+
+
+async def _asked(config: Object, body: object) -> tuple[int, Object]:
+    """As an API server asks, with the trust that was registered."""
+    trust = ssl.create_default_context(cadata=base64.b64decode(config["caBundle"]).decode())
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(config["url"], json=body, ssl=trust) as answer,
+    ):
+        text = await answer.text()
+        found: Object = json.loads(text)["response"] if answer.status == 200 else {"text": text}
+        return answer.status, found
+
+
+async def test_it_is_registered_while_a_namespace_is_offloaded(world: World) -> None:
+    async with running(world) as run:
+        world.home.update(
+            NAMESPACES, "shop", {"metadata": {"labels": {offload_patch.LABEL: "burst"}}}
+        )
+        await run.registered()
+        await world.unoffload()
+        await run.gone()
+        world.home.update(
+            NAMESPACES, "shop", {"metadata": {"labels": {offload_patch.LABEL: "burst"}}}
+        )
+        await run.registered()
+    assert world.ours() == [], "a clean stop takes it back"
+
+
+OTHER = "https://192.0.2.1:9443"
+
+
+def register_another(world: World) -> None:
+    """Another `bridge webhook` takes the registration over."""
+    theirs = admission_policy.webhook(OTHER, b"theirs", "another-process")
+    world.home.update(admission_policy.WEBHOOKS, admission_policy.NAME, theirs)
+
+
+def registered_url(world: World) -> str:
+    found = world.home.find(admission_policy.WEBHOOKS, admission_policy.NAME) or {
+        "webhooks": [{"clientConfig": {}}]
+    }
+    return str(found["webhooks"][0]["clientConfig"].get("url", ""))
+
+
+def offload_shop(world: World) -> None:
+    world.home.update(NAMESPACES, "shop", {"metadata": {"labels": {offload_patch.LABEL: "burst"}}})
+
+
+async def test_stopping_leaves_the_registration_of_another(world: World) -> None:
+    offload_shop(world)
+    async with running(world) as run:
+        await run.registered()
+        register_another(world)
+    assert registered_url(world) == f"{OTHER}/mutate"
+
+
+async def test_another_registration_is_not_fought_over_and_replaced_once_it_is_gone(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    offload_shop(world)
+    async with running(world) as run:
+        own = (await run.registered())["url"]
+        register_another(world)
+        await until(lambda: "another bridge webhook" in caplog.text)
+        assert registered_url(world) == f"{OTHER}/mutate"
+        world.home.remove(admission_policy.WEBHOOKS, admission_policy.NAME)
+        await world.home.until(lambda: registered_url(world) == own, timeout=SOON)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SOON):
+        while not condition():  # noqa: ASYNC110  # of a log
+            await asyncio.sleep(0.01)
+
+
+async def test_a_registration_that_was_left_behind_is_taken_over(world: World) -> None:
+    offload_shop(world)
+    world.home.put(admission_policy.webhook(OTHER, b"theirs", "killed"))
+    async with running(world):
+        await world.home.until(
+            lambda: registered_url(world) not in ("", f"{OTHER}/mutate"), timeout=SOON
+        )
+
+
+@pytest.mark.parametrize("what", ["removed", "url", "caBundle"])
+async def test_a_registration_that_is_removed_or_changed_is_put_right(
+    world: World, what: str
+) -> None:
+    offload_shop(world)
+    async with running(world) as run:
+        before = await run.registered()
+        if what == "removed":
+            world.home.remove(admission_policy.WEBHOOKS, admission_policy.NAME)
+        else:
+            found = world.home.get(admission_policy.WEBHOOKS, admission_policy.NAME)["webhooks"]
+            found[0]["clientConfig"][what] = {"url": f"{OTHER}/x", "caBundle": "eA=="}[what]
+            world.home.update(admission_policy.WEBHOOKS, admission_policy.NAME, {"webhooks": found})
+
+        def is_right() -> bool:
+            there = world.home.find(admission_policy.WEBHOOKS, admission_policy.NAME)
+            return there is not None and there["webhooks"][0]["clientConfig"] == before
+
+        await world.home.until(is_right, timeout=SOON)
+
+
+def test_defaults_of_the_api_server_are_no_change() -> None:
+    wanted = admission_policy.webhook("https://192.0.2.1:1", b"pem", "p")
+    current = json.loads(json.dumps(wanted))
+    current["webhooks"][0] |= {"matchPolicy": "Equivalent", "objectSelector": {}}
+    assert admission_policy.is_registered(current, wanted)
+    current["webhooks"][0]["failurePolicy"] = "Fail"
+    assert not admission_policy.is_registered(current, wanted)
+
+
+async def test_its_answer_is_the_patch_of_the_namespaces_policy(world: World) -> None:
+    labels = {"labels": {offload_patch.LABEL: "remote-only"}}
+    world.home.update(NAMESPACES, "shop", {"metadata": labels})
+    pod: Object = {"metadata": {}, "spec": {"containers": []}}
+    async with running(world) as run:
+        config = await run.registered()
+        code, answer = await _asked(config, _review(pod))
+        assert (code, answer["uid"], answer["allowed"]) == (200, "7", True)
+        patch = json.loads(base64.b64decode(answer["patch"]))
+        assert patch == offload_patch.patch(pod, "remote-only", {})
+        for body in (_review(pod, "other"), _review({"spec": {"nodeName": "a"}})):
+            assert await _asked(config, body) == (200, {"uid": "7", "allowed": True})
+        bad: list[object] = [{}, [], {"request": {"uid": "1", "namespace": "shop"}}, "x"]
+        for nonsense in bad:
+            assert (await _asked(config, nonsense))[0] == 400
+
+
+async def test_idle_connections_to_the_webhook_are_bounded_and_keep_no_review_out(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_connections, "MAX_WAITING", 8)
+    offload_shop(world)
+    async with running(world) as run:
+        config = await run.registered()
+        port = int(config["url"].rpartition(":")[2].removesuffix("/mutate"))
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+        assert (await _asked(config, _review({"spec": {}})))[0] == 200
+        async with asyncio.timeout(SOON):
+            for reader, _ in opened[:12]:
+                with suppress(ConnectionResetError):
+                    assert await reader.read() == b"", "one more ends the oldest"
+        for _, writer in opened:
+            writer.transport.abort()
+
+
+async def test_a_review_whose_body_does_not_come_is_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_connections, "WAITING", 0.5)
+    offload_shop(world)
+    async with running(world) as run:
+        config = await run.registered()
+        port = int(config["url"].rpartition(":")[2].removesuffix("/mutate"))
+        trust = ssl.create_default_context(cadata=base64.b64decode(config["caBundle"]).decode())
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", port, ssl=trust, server_hostname="127.0.0.1"
+        )
+        writer.write(b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        async with asyncio.timeout(SOON):
+            with suppress(ConnectionResetError):
+                assert await reader.read() == b""
+        writer.transport.abort()
+
+
+async def test_a_new_certificate_is_trusted_before_it_is_shown(world: World) -> None:
+    world.home.update(NAMESPACES, "shop", {"metadata": {"labels": {offload_patch.LABEL: "burst"}}})
+    async with (
+        connected(world.settings.home, side="home", told=world.told.append) as home,
+        asyncio.TaskGroup() as group,
+    ):
+        hook = webhook_process.Webhook(home, "127.0.0.1", world.told.append)
+        await hook.start(0)
+        watching = group.create_task(hook.namespaces.run())
+        await hook.namespaces.synced.wait()
+        try:
+            fault = world.home.fail(Fault("POST", "*webhookconf*", code=500, times=None))
+            renewing = group.create_task(hook.renew())
+            await world.home.until(lambda: fault.hits > 1, timeout=SOON)
+            assert not renewing.done(), "what home does not trust is not shown"
+            world.home.heal(fault)
+            await renewing
+            config = world.home.get(admission_policy.WEBHOOKS, admission_policy.NAME)["webhooks"][
+                0
+            ]["clientConfig"]
+            assert base64.b64decode(config["caBundle"]).count(b"BEGIN CERTIFICATE") == 2
+            assert (await _asked(config, _review({"spec": {}})))[0] == 200
+        finally:
+            watching.cancel()
+            await hook.end()
+    assert world.ours() == []
+
+
+async def test_a_port_that_is_taken_is_a_sentence(world: World) -> None:
+    async with running(world) as run:
+        await world.home.until(lambda: any("listens" in it for it in world.told), timeout=SOON)
+        port = int(
+            next(it for it in world.told if "listens" in it).split(";")[0].rpartition(":")[2]
+        )
+        settings = WebhookSettings(world.settings.home, "127.0.0.1", port)
+        with pytest.raises(PreflightError, match="--address or --port"):
+            await webhook_process.serve(settings, told=world.told.append, stop=run.stop)
+
+
+async def test_pods_are_not_made_by_asking(world: World) -> None:
+    world.serves_policies()
+    await world.offload()
+    assert world.home.objects(PODS) == []

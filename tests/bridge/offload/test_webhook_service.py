@@ -1,0 +1,270 @@
+"""Replicas of a webhook behind a Service: one certificate, which home trusts before it is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from base64 import b64decode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import aiohttp
+import pytest
+
+from bridge.certificates import x509
+from bridge.certificates.serving_certificate import LIFETIME
+from bridge.install import manifests
+from bridge.install.names import Installation, webhook_name
+from bridge.offload import admission_policy, webhook_certificate, webhook_service
+from bridge.offload.webhook_certificate import Shared
+from bridge.offload.webhook_service import Keeper, SharedSettings
+from bridge.preflight.cluster_facts import connected
+from bridge.rbac.manifests import HomeRights
+from sync.kube.client import KubeClient
+from sync.kube.resources import MUTATING_WEBHOOKS, NAMESPACES, SECRETS, Object
+from tests.bridge.clusters import Clusters
+from tests.fakeapi import Fault
+from translators import offload_patch
+
+pytestmark = pytest.mark.usefixtures("soon")
+
+NODE = "far"
+NAME = webhook_name(NODE)
+WHERE = "cluster-bridge"
+HOST = f"{NAME}.{WHERE}.svc"
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+# -- the rule ------------------------------------------------------------------------------
+
+
+def _made(at: datetime, host: str = HOST) -> Shared:
+    pair = x509.self_signed(f"a-{at:%s}", [host], now=at)
+    return Shared(pair, at, at + LIFETIME)
+
+
+def _read(data: Object) -> list[Shared]:
+    return webhook_certificate.read({"data": data}, HOST)
+
+
+def test_what_is_written_is_read() -> None:
+    first, second = _made(NOW), _made(NOW + timedelta(days=300))
+    assert _read({}) == []
+    assert _read(webhook_certificate.written(first.pair, [], NOW)) == [first]
+    assert _read(webhook_certificate.written(second.pair, [first], NOW)) == [second, first]
+    data = webhook_certificate.written(second.pair, [first], NOW + timedelta(days=370))
+    assert _read(data) == [second], "what has ended is kept no longer"
+    assert data["previous.crt"] is None
+
+
+def test_what_is_no_pair_or_anothers_is_not_there() -> None:
+    good = webhook_certificate.written(_made(NOW).pair, [], NOW)
+    other = webhook_certificate.written(_made(NOW).pair, [], NOW)
+    assert _read({**good, "tls.key": other["tls.key"]}) == []
+    assert _read({**good, "tls.crt": "%"}) == []
+    assert _read(webhook_certificate.written(_made(NOW, "other.svc").pair, [], NOW)) == []
+
+
+def test_a_successor_is_trusted_before_it_is_shown() -> None:
+    old = _made(NOW)
+    due = old.due()
+    assert not webhook_certificate.is_due([old], due - timedelta(seconds=1))
+    assert webhook_certificate.is_due([old], due)
+    new = _made(due)
+    known = [new, old]
+    both = webhook_certificate.authority(known)
+    assert webhook_certificate.shown([old], b"", NOW) == old.pair, "the only one there is"
+    assert webhook_certificate.shown(known, both, due) == old.pair
+    later = due + webhook_certificate.SETTLED
+    assert webhook_certificate.shown(known, old.pair.certificate, later) == old.pair, (
+        "home was not told of it"
+    )
+    assert webhook_certificate.shown(known, both, later) == new.pair
+    assert webhook_certificate.shown(known, b"", old.end) == new.pair, "the old one is of no use"
+    assert webhook_certificate.shown([], both, NOW) is None
+
+
+def test_it_is_looked_at_when_something_is_to_be_done() -> None:
+    old = _made(NOW)
+    due = old.due()
+    assert webhook_certificate.next_look([old], NOW) == webhook_certificate.SETTLED.total_seconds()
+    assert webhook_certificate.next_look([old], NOW + timedelta(days=1)) == pytest.approx(
+        (due - NOW - timedelta(days=1)).total_seconds()
+    )
+    assert (
+        webhook_certificate.next_look([_made(due), old], due)
+        == webhook_certificate.SETTLED.total_seconds()
+    )
+
+
+# -- the replicas --------------------------------------------------------------------------
+
+
+class World:
+    """Home with what is installed, and a clock."""
+
+    def __init__(self, two: Clusters) -> None:
+        self.home = two.home
+        self.access = two.settings.home
+        self.now = datetime.now(UTC)
+        wanted = Installation(NODE, "i", HomeRights(nodes=[NODE]), webhook=True)
+        for it in manifests.objects(wanted, ""):
+            self.home.put(it)
+
+    def settings(self, port: int = 0) -> SharedSettings:
+        return SharedSettings(self.access, WHERE, NAME, "127.0.0.1", port)
+
+    def data(self) -> Object:
+        found: Object = self.home.get(SECRETS, NAME, WHERE).get("data") or {}
+        return found
+
+    def bundle(self) -> bytes:
+        return admission_policy.trusted(self.home.get(MUTATING_WEBHOOKS, NAME))
+
+    def certificates(self) -> list[bytes]:
+        return [b64decode(text) for key, text in self.data().items() if key.endswith(".crt")]
+
+    def agrees(self) -> bool:
+        """Home trusts what the Secret has, and nothing else."""
+        return bool(self.data()) and self.bundle() == b"".join(self.certificates())
+
+    @asynccontextmanager
+    async def keeping(self, home: KubeClient) -> AsyncIterator[Keeper]:
+        keeper = Keeper(home, self.settings(), now=lambda: self.now)
+        task = asyncio.create_task(keeper.run())
+        try:
+            yield keeper
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+def world(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(webhook_service, "RETRY", 0.01)
+    monkeypatch.setattr(webhook_service, "LOOK", 0.02)
+    return World(two)
+
+
+@pytest.fixture
+async def home(world: World) -> AsyncIterator[KubeClient]:
+    async with connected(world.access, side="home", told=lambda _: None) as client:
+        yield client
+
+
+async def test_replicas_share_one_certificate(world: World, home: KubeClient) -> None:
+    async with world.keeping(home) as one, world.keeping(home) as other:
+        await asyncio.gather(one.context(), other.context())
+        await world.home.until(world.agrees)
+        await world.home.until(lambda: not one.untrusted() and not other.untrusted())
+        assert len(world.certificates()) == 1
+    before = world.data()
+    async with world.keeping(home) as third:
+        await third.context()
+        await world.home.until(lambda: not third.untrusted())
+    assert world.data() == before
+
+
+async def test_a_bundle_that_somebody_changes_is_put_right(world: World, home: KubeClient) -> None:
+    async with world.keeping(home):
+        await world.home.until(world.agrees)
+        patch = admission_policy.trusting(b"other")
+        await home.patch(MUTATING_WEBHOOKS, NAME, patch, kind="strategic")
+        await world.home.until(world.agrees)
+
+
+async def test_a_secret_that_somebody_empties_is_filled_again(
+    world: World, home: KubeClient
+) -> None:
+    async with world.keeping(home) as keeper:
+        await world.home.until(world.agrees)
+        await home.patch(SECRETS, NAME, {"data": None}, namespace=WHERE)
+        await world.home.until(lambda: world.agrees() and not keeper.untrusted())
+
+
+async def test_it_is_renewed_in_good_time(world: World, home: KubeClient) -> None:
+    async with world.keeping(home) as one, world.keeping(home) as other:
+        await world.home.until(world.agrees)
+        [first] = world.certificates()
+        world.now += LIFETIME * webhook_certificate.RENEW
+        await world.home.until(lambda: len(world.certificates()) == 2 and world.agrees())
+        assert one._shown is not None
+        assert one._shown.certificate == first, "every API server is given the time to know it"
+        world.now += webhook_certificate.SETTLED
+        [new] = [it for it in world.certificates() if it != first]
+        await world.home.until(
+            lambda: all(it._shown and it._shown.certificate == new for it in (one, other))
+        )
+
+
+async def test_what_home_refuses_is_told_once_and_tried_again(
+    world: World, home: KubeClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    fault = world.home.fail(Fault("PATCH", f"*/secrets/{NAME}", code=403, times=None))
+    async with world.keeping(home):
+        await world.home.until(lambda: fault.hits > 2)
+        assert sum("cannot be kept" in it.message for it in caplog.records) == 1
+        world.home.heal()
+        await world.home.until(world.agrees)
+
+
+@pytest.mark.parametrize("kind", [SECRETS, MUTATING_WEBHOOKS], ids=str)
+async def test_what_is_not_installed_is_told(
+    world: World, home: KubeClient, caplog: pytest.LogCaptureFixture, kind: object
+) -> None:
+    if kind is SECRETS:
+        world.home.remove(SECRETS, NAME, WHERE)
+    else:
+        world.home.remove(MUTATING_WEBHOOKS, NAME)
+    async with world.keeping(home):
+        await world.home.until(lambda: any("join again" in it.message for it in caplog.records))
+
+
+async def test_it_answers_through_the_service_and_says_goodbye(
+    world: World, unused_tcp_port: int
+) -> None:
+    labels = {offload_patch.LABEL: "remote-only"}
+    namespace: Object = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}
+    world.home.put({**namespace, "metadata": {"name": "shop", "labels": labels}})
+    assert world.home.get(NAMESPACES, "shop")
+    stop = asyncio.Event()
+    told: list[str] = []
+    serving = asyncio.create_task(
+        webhook_service.serve(world.settings(unused_tcp_port), told=told.append, stop=stop)
+    )
+    await world.home.until(lambda: any("listens" in it for it in told))
+    await world.home.until(world.agrees)
+    trust = ssl.create_default_context(cadata=world.bundle().decode())
+    url = f"https://127.0.0.1:{unused_tcp_port}"
+    pod: Object = {"metadata": {}, "spec": {"containers": []}}
+    review = {"request": {"uid": "7", "namespace": "shop", "object": pod}}
+    async with aiohttp.ClientSession() as session:
+
+        async def asked(path: str) -> tuple[int, aiohttp.ClientResponse]:
+            async with session.get(url + path, ssl=trust, server_hostname=HOST) as answer:
+                return answer.status, answer
+
+        async with asyncio.timeout(5):
+            while (await asked("/readyz"))[0] != 200:  # noqa: ASYNC110  # of another task
+                await asyncio.sleep(0.01)
+        assert (await asked("/livez"))[0] == 200
+        async with session.post(
+            url + admission_policy.PATH, json=review, ssl=trust, server_hostname=HOST
+        ) as answer:
+            said = json.loads(b64decode((await answer.json())["response"]["patch"]))
+        assert said == offload_patch.patch(pod, "remote-only", {})
+        stop.set()
+        async with asyncio.timeout(5):
+            while (await asked("/readyz"))[0] != 503:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        async with session.post(
+            url + admission_policy.PATH, json=review, ssl=trust, server_hostname=HOST
+        ) as answer:
+            assert answer.headers["Connection"] == "close", "the next one is asked elsewhere"
+            assert "patch" in (await answer.json())["response"]
+        assert not serving.done()
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+    assert world.agrees(), "nothing is taken back: the others go on"

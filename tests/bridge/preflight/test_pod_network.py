@@ -1,0 +1,83 @@
+"""How pods reach each other, where a join is to find that out, and where a relay listens."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+
+import pytest
+
+from bridge.base.errors import PreflightError
+from bridge.base.settings import NetworkChoice, RelaySettings
+from bridge.preflight import pod_network
+from bridge.preflight.cluster_facts import relay_address
+from bridge.preflight.pod_network import network_of
+from sync.kube.client import KubeClient
+from tests import objects
+from tests.bridge.clusters import Clusters
+from tests.fakeapi import FakeApi
+from tests.fakeapi.credentials import access_to
+
+
+def runs(api: FakeApi, name: str, address: str, port: int = 80) -> None:
+    """A pod that is ready."""
+    its = objects.pod(name, node="worker")
+    its["spec"]["containers"][0]["ports"] = [{"containerPort": port}]
+    ready = {"type": "Ready", "status": "True"}
+    its["status"] = {"phase": "Running", "podIP": address, "conditions": [ready]}
+    api.put(its)
+
+
+async def found(two: Clusters, choice: NetworkChoice = "auto") -> tuple[str, str]:
+    """The network, and the line that told it."""
+    told: list[str] = []
+    async with (
+        KubeClient(access_to(two.home, "home")) as home,
+        KubeClient(access_to(two.remote, "remote")) as remote,
+    ):
+        network = await network_of(choice, home=home, remote=remote, told=told.append)
+    return network, "".join(told)
+
+
+@pytest.mark.parametrize("choice", ["flat", "relay", "none"])
+async def test_what_is_asked_for_is_not_looked_for(two: Clusters, choice: NetworkChoice) -> None:
+    assert await found(two, choice) == (choice, "")
+    assert not two.remote.requests("GET", "*/pods")
+
+
+async def test_a_remote_whose_pods_answer_is_flat(two: Clusters) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        runs(two.remote, "near", "127.0.0.1", sock.getsockname()[1])
+        network, told = await found(two)
+    assert (network, "1 pod(s) of the remote answer from here" in told) == ("flat", True)
+
+
+async def test_the_same_address_at_home_is_no_way_to_the_remote(two: Clusters) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        runs(two.remote, "near", "127.0.0.1", sock.getsockname()[1])
+        runs(two.home, "other", "127.0.0.1")
+        network, told = await found(two)
+    assert network == "relay"
+    assert "home has pods with the addresses of default/near at 127.0.0.1" in told
+
+
+async def test_anything_else_is_a_relay(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_network, "CONNECT", 0.2)
+    network, told = await found(two)
+    assert (network, "no pod of the remote is ready" in told) == ("relay", True)
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        closed = sock.getsockname()[1]
+    runs(two.remote, "closed", "127.0.0.1", closed)
+    network, told = await found(two)
+    assert (network, "default/closed at 127.0.0.1 refuse" in told) == ("relay", True)
+    runs(two.remote, "far", "224.0.0.1")
+    network, told = await found(two)
+    assert (network, "no way to default/far at 224.0.0.1" in told) == ("relay", True)
+
+
+def test_a_relay_listens_where_the_node_is_or_where_it_is_told(two: Clusters) -> None:
+    assert relay_address(two.settings, "192.0.2.1") == "192.0.2.1"
+    own = replace(two.settings, relay=RelaySettings(address="192.0.2.2"))
+    assert relay_address(own, "127.0.0.1") == "192.0.2.2"
+    with pytest.raises(PreflightError, match=r"loopback.*--relay-address"):
+        relay_address(two.settings, "127.0.0.1")

@@ -1,0 +1,397 @@
+"""The rights that are asked for at join, and that they are those that the bridge uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from bridge.rbac import permissions
+from bridge.rbac.permissions import (
+    HOME_CLIENT_CA,
+    NAMED,
+    REMOTE,
+    REMOTE_METRICS,
+    Right,
+    at_home,
+    in_namespaces,
+)
+from sync.kube.resources import (
+    CERTIFICATE_SIGNING_REQUESTS,
+    CONFIG_MAPS,
+    ENDPOINT_SLICES,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    SECRETS,
+    SELF_SUBJECT_ACCESS_REVIEWS,
+    SERVICES,
+    SUBJECT_ACCESS_REVIEWS,
+    TOKEN_REVIEWS,
+    Object,
+    Resource,
+)
+from tests.bridge.clusters import Clusters, put_worker
+from tests.bridge.joined import Joined, begin, caller, joined
+from tests.conftest import ClientFor
+from tests.fakeapi import Entry, FakeApi
+from tests.objects import config_map, pod, secret
+from tests.sync.world import IDENTITY, NODE, THERE, World
+from translators import identity
+from translators.mirror import endpointslice
+
+#: Side, resource, subresource, verb.
+Use = tuple[str, Resource, str, str]
+
+
+# -- what is asked -------------------------------------------------------------------------
+
+
+async def lacking(two: Clusters, client_for: ClientFor) -> str:
+    return await permissions.lacking(
+        home=await client_for(two.home, "home"),
+        remote=await client_for(two.remote, "remote"),
+        settings=two.settings,
+        node=NODE,
+    )
+
+
+def only(**denied: str) -> Any:
+    """Allows all but the one verb, resource or subresource that is named."""
+
+    def authorize(spec: Object) -> bool:
+        asked: Object = spec["resourceAttributes"]
+        return not all(asked.get(key) == value for key, value in denied.items())
+
+    return authorize
+
+
+async def test_nothing_is_lacking_where_all_is_allowed(
+    two: Clusters, client_for: ClientFor
+) -> None:
+    assert await lacking(two, client_for) == ""
+    assert two.writes() == []
+
+
+async def test_each_right_is_asked_for_once_with_its_place(
+    two: Clusters, client_for: ClientFor
+) -> None:
+    await lacking(two, client_for)
+    for api, table in ((two.home, at_home(two.settings)), (two.remote, REMOTE)):
+        asked = [entry.body["spec"]["resourceAttributes"] for entry in api.log]
+        assert len(asked) == sum(len(right.verbs) for right in table)
+        for right in table:
+            place: Object = {"group": right.resource.group, "resource": right.resource.plural}
+            if right.subresource:
+                place["subresource"] = right.subresource
+            if right.namespace:
+                place["namespace"] = right.namespace
+            if right.names:
+                (place["name"],) = right.of_nodes([NODE]).names
+            for verb in right.verbs:
+                assert asked.count({**place, "verb": verb}) == 1
+
+
+async def test_a_right_to_several_objects_is_asked_for_each_and_named_once(
+    two: Clusters, client_for: ClientFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = (permissions.NODE, f"of-{permissions.NODE}")
+    monkeypatch.setattr(permissions, "HOME", (Right(NODES, ("get",), names=names),))
+    two.home.api.authorize = only(resource="nodes")
+    said = await lacking(two, client_for)
+    assert said.startswith("home: the credential may not get nodes (`bridge rbac home`")
+    asked = [entry.body["spec"]["resourceAttributes"].get("name") for entry in two.home.log]
+    assert asked[:2] == [NODE, f"of-{NODE}"]
+
+
+async def test_what_is_bound_by_namespace_is_asked_for_nowhere(
+    two: Clusters, client_for: ClientFor
+) -> None:
+    per_namespace = {
+        (right.resource.plural, right.subresource, verb)
+        for right in in_namespaces()
+        for verb in right.verbs
+    }
+
+    def authorize(spec: Object) -> bool:
+        asked: Object = spec["resourceAttributes"]
+        place = (asked["resource"], asked.get("subresource", ""), asked["verb"])
+        return place not in per_namespace
+
+    two.home.api.authorize = authorize
+    assert await lacking(two, client_for) == ""
+
+
+async def test_homes_address_is_a_right_only_where_pods_have_tokens(
+    two: Clusters, client_for: ClientFor
+) -> None:
+    two.home.api.authorize = only(resource="endpointslices", namespace="default")
+    assert "may not get endpointslices.discovery.k8s.io" in await lacking(two, client_for)
+    settings = two.but(service_accounts="none")
+    assert await lacking(replace(two, settings=settings), client_for) == ""
+
+
+async def test_signing_requests_are_a_right_only_where_one_is_made(
+    two: Clusters, client_for: ClientFor
+) -> None:
+    two.home.api.authorize = only(resource="certificatesigningrequests", verb="create")
+    assert await lacking(two, client_for) == ""
+    settings = two.but(serving="csr")
+    said = await lacking(replace(two, settings=settings), client_for)
+    assert "may not create certificatesigningrequests.certificates.k8s.io" in said
+    assert "(`bridge rbac home --serving-certificate csr` prints what to apply there)" in said
+
+
+async def test_what_one_side_lacks_is_named(two: Clusters, client_for: ClientFor) -> None:
+    two.remote.api.authorize = only(resource="pods", subresource="exec", verb="create")
+    assert await lacking(two, client_for) == (
+        "remote: the credential may not create pods/exec "
+        "(`bridge rbac remote` prints what to apply there); "
+        "grant these rights or use another credential"
+    )
+
+
+async def test_what_both_sides_lack_is_named(two: Clusters, client_for: ClientFor) -> None:
+    two.home.api.authorize = only(resource="leases", namespace="kube-node-lease", verb="patch")
+    two.remote.api.authorize = only(resource="secrets", verb="watch")
+    assert await lacking(two, client_for) == (
+        "home: the credential may not patch leases.coordination.k8s.io "
+        "(`bridge rbac home` prints what to apply there); "
+        "remote: the credential may not watch secrets "
+        "(`bridge rbac remote` prints what to apply there); "
+        "grant these rights or use another credential"
+    )
+
+
+async def test_of_many_rights_the_first_are_named_and_the_rest_counted(
+    two: Clusters, client_for: ClientFor
+) -> None:
+    two.remote.api.authorize = lambda _: False
+    said = await lacking(two, client_for)
+    more = sum(len(right.verbs) for right in REMOTE) - NAMED
+    assert said.count(", ") == NAMED - 1
+    assert f"watch namespaces and {more} more (`bridge rbac remote`" in said
+
+
+# -- what is used --------------------------------------------------------------------------
+
+
+def uses(side: str, api: FakeApi) -> Iterator[tuple[Use, Entry, str, str]]:
+    """What was asked of the server, as its authorizer sees it; in which namespace, and by which
+    name."""
+    reviews = {it.path(): it for it in (TOKEN_REVIEWS, SUBJECT_ACCESS_REVIEWS)}
+    # Everybody may, and what a namespace holds is listed as far as that is allowed.
+    free = {"/version", "/apis", "/api/v1", SELF_SUBJECT_ACCESS_REVIEWS.path()}
+    for entry in api.log:
+        if entry.path in free:
+            continue
+        if entry.path in reviews:
+            yield (side, reviews[entry.path], "", "create"), entry, "", ""
+            continue
+        target = api.store.registry.resolve(entry.path)
+        verb = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}.get(
+            entry.method, "get" if target.name else "watch" if entry.watch else "list"
+        )
+        resource = target.kind.resource
+        namespace = (target.namespace if resource.namespaced else target.name) or ""
+        # What stands behind a node's proxy is the kubelet's to allow.
+        subresource = target.subresource.partition("/")[0]
+        field, _, value = entry.query.get("fieldSelector", "").partition("=")
+        name = target.name or (value if field == "metadata.name" else "")
+        yield (side, resource, subresource, verb), entry, namespace, name
+
+
+def covers(right: Right, use: Use, namespace: str, name: str) -> bool:
+    """Whether the right allows this."""
+    _, resource, subresource, verb = use
+    names = right.of_nodes([NODE]).names
+    return (
+        right.resource == resource
+        and right.subresource == subresource
+        and verb in right.verbs
+        and right.namespace in ("", namespace)
+        and (not names or name in names)
+    )
+
+
+def service(name: str) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"selector": {"app": name}, "ports": [{"port": 80}]},
+    }
+
+
+def slice_of(service_name: str, name: str, address: str = "10.0.0.1") -> Object:
+    return {
+        "apiVersion": ENDPOINT_SLICES.api_version,
+        "kind": ENDPOINT_SLICES.kind,
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "labels": {endpointslice.LABEL_SERVICE: service_name},
+        },
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": [address]}],
+        "ports": [],
+    }
+
+
+async def clashes(world: World) -> None:
+    """Things are in the way in the remote, in a namespace that was handed over."""
+    accepts = {identity.ANNOTATION_ACCEPTS: "h"}
+    meta = {"name": THERE, "annotations": accepts}
+    world.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+    slice_name = endpointslice.remote_name("web-taken", IDENTITY)
+    in_the_way = slice_of("web", slice_name)
+    for made in (config_map("taken"), secret("taken"), service("taken"), pod("taken"), in_the_way):
+        world.remote.put({**made, "metadata": {**made["metadata"], "namespace": THERE}})
+    world.home.put(config_map("taken"))
+    world.home.put(secret("taken"))
+    world.home.put(service("taken"))
+    world.pod("taken", labels={"app": "taken"})
+    world.pod("waits", uses=["cm/taken", "secret/taken"])
+    await world.told("RemoteClash")
+
+
+async def lives(world: World) -> None:
+    """A pod with all that it uses comes, changes and goes; another one is lost at home."""
+    world.home.put(config_map("conf", data={"a": "1"}))
+    world.home.put(secret("key", data={"a": "MQ=="}))
+    world.home.put(service("web"))
+    world.home.put(slice_of("web", "web-taken"))
+    world.home.put(slice_of("web", "web-1"))
+    world.pod("a", uses=["cm/conf", "secret/key"], labels={"app": "web"})
+    world.pod("lost")
+    world.pod("brief", "empty")
+    await world.remote.until(lambda: world.there("a") and world.there("lost"))
+    world.runs("a")
+    await world.home.until(lambda: world.status("a").get("phase") == "Running")
+    world.home.update(CONFIG_MAPS, "conf", {"data": {"a": "2"}}, "default")
+    world.home.update(SECRETS, "key", {"data": {"a": "Mg=="}}, "default")
+    world.home.update(SERVICES, "web", {"metadata": {"labels": {"new": "1"}}}, "default")
+    slice_name = endpointslice.remote_name("web-1", IDENTITY)
+    await world.remote.until(lambda: world.remote.find(ENDPOINT_SLICES, slice_name, THERE))
+    world.home.put(slice_of("web", "web-1", "10.0.0.2"))
+    change = {
+        "containers": [
+            {**world.at_home()["spec"]["containers"][0], "resources": {"requests": {"cpu": "1"}}}
+        ],
+        "ephemeralContainers": [{"name": "debugger", "image": "busybox:1"}],
+    }
+    world.home.update(PODS, "a", {"metadata": {"labels": {"new": "1"}}, "spec": change}, "default")
+    pods = ("pods/a", "pods/a/ephemeralcontainers", "pods/a/resize")
+    slices = f"endpointslices/{slice_name}"
+    for kind in ("configmaps/conf", "secrets/key", "services/web", slices, *pods):
+        await world.remote.until(lambda kind=kind: world.remote.writes(f"*/{kind}"))  # type: ignore[misc]
+
+
+async def ends(world: World) -> None:
+    """What `lives` made goes again."""
+    world.home.remove(SERVICES, "web", "default")
+    world.home.remove(PODS, "lost", "default")
+    await world.remote.until(lambda: world.remote.find(NAMESPACES, "empty-h"))
+    world.home.remove(PODS, "brief", "empty")
+    await world.remote.until(lambda: world.there("lost") is None)
+    world.home.delete(PODS, "a", "default")
+    await world.remote.until(lambda: "deletionTimestamp" in (world.there("a") or {})["metadata"])
+    world.remote.remove(PODS, "a", THERE)
+    await world.home.until(lambda: world.home.find(PODS, "a", "default") is None)
+    for kind in (CONFIG_MAPS, SECRETS, SERVICES, ENDPOINT_SLICES):
+        await world.remote.until(lambda kind=kind: not _copies(world, kind))  # type: ignore[misc]
+
+
+def names_no_kinds(remote: FakeApi) -> None:
+    """A remote in which a namespace that nobody needs holds nothing."""
+
+    async def nothing(_: web.Request) -> web.Response:
+        return web.json_response({})
+
+    for path in ("/apis", "/api/v1"):
+        remote.route("GET", path, nothing)
+
+
+def _copies(world: World, kind: Resource) -> list[Object]:
+    """Those of home's objects; the tokens of pods that wait are none."""
+    return [it for it in world.remote.objects(kind, THERE) if identity.origin(it)]
+
+
+async def is_looked_into(run: Joined, remote: FakeApi) -> None:
+    """Somebody reads the pod's log, asks what it uses, and opens every kind of stream, by either
+    protocol."""
+
+    async def refuse(_: web.Request) -> web.Response:
+        return web.Response(status=403, text="not today")
+
+    for subresource in ("log", "exec", "attach", "portforward"):
+        remote.route("*", f"*/pods/a/{subresource}", refuse)
+    upgrade = {"Connection": "Upgrade", "Upgrade": "SPDY/3.1"}
+    async with caller(run) as session:
+        for path in ("/containerLogs/default/a/main", "/metrics/resource"):
+            async with session.get(path) as answer:
+                await answer.read()
+        for path in ("/exec/default/a/main", "/attach/default/a/main", "/portForward/default/a"):
+            for method in ("GET", "POST"):
+                query = "command=true&output=1" if path.startswith("/exec") else "output=1"
+                async with session.request(method, f"{path}?{query}", headers=upgrade) as answer:
+                    await answer.read()
+
+
+async def test_the_tables_are_what_the_bridge_asks_of_the_api_servers(
+    two: Clusters, soon: None, tmp_path: Path
+) -> None:
+    """Every request of a join is covered by a right, and every right is used by a request."""
+    world = World(two.home, two.remote)
+    names_no_kinds(two.remote)
+    await clashes_and_life(two, world)
+    two.home.update(NODES, NODE, {"metadata": {"labels": {"type": None}}})
+    settings = two.but(
+        namespace_linger=0.0,
+        accept_namespaces=("*",),
+        serving="csr",
+        cert_dir=tmp_path / "serving",
+    )
+    async with joined(two, settings):  # meets its own Node, and tells once more what is in the way
+        await two.home.until(lambda: two.home.requests("PATCH", "*/events/*"))
+        await two.remote.until(lambda: not two.remote.find(NAMESPACES, "empty-h"))
+        await two.home.until(lambda: two.home.open_watches(CERTIFICATE_SIGNING_REQUESTS))
+        standby = begin(two.settings)
+        await two.home.until(lambda: two.home.open_watches(LEASES))
+        await standby.end()
+
+    used: set[Use] = set()
+    tables = {
+        "home": (*at_home(settings), *in_namespaces(), *HOME_CLIENT_CA),
+        "remote": (*REMOTE, *REMOTE_METRICS["kubelets"]),
+    }
+    for side, api in (("home", two.home), ("remote", two.remote)):
+        table = tables[side]
+        for use, entry, namespace, name in uses(side, api):
+            used.add(use)
+            assert any(covers(right, use, namespace, name) for right in table), entry
+    rights = {
+        (side, right.resource, right.subresource, verb)
+        for side, table in tables.items()
+        for right in table
+        for verb in right.verbs
+    }
+    unused = rights - used
+    assert not unused
+
+
+async def clashes_and_life(two: Clusters, world: World) -> None:
+    """A first join, with everything that can happen in one."""
+    # Copies go with their pods.
+    async with joined(two, two.but(namespace_linger=0.0, accept_namespaces=("*",))) as run:
+        await clashes(world)
+        await lives(world)
+        await is_looked_into(run, two.remote)
+        put_worker(two.remote, "another")
+        await two.home.until(lambda: two.home.get(NODES, NODE)["status"]["capacity"]["cpu"] == "8")
+        await ends(world)

@@ -1,0 +1,211 @@
+"""A range of addresses on the bridge's machine: who has it, what is left of it, what is in its way.
+
+The machine's routes are stood in for; that they do what they are to do is shown on real clusters
+(`e2e/test_relay_names.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import uuid
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.relay.forward import local_route as cidr_module
+from bridge.relay.forward import netlink
+from bridge.relay.forward.local_route import Range, RangeError, check, clear, is_left
+from bridge.relay.forward.netlink import Route
+from tests.bridge.kubelet.fakes import until
+from translators.relay.ipam import Network
+
+
+class Machine:
+    """Its routes."""
+
+    def __init__(self) -> None:
+        self.routes: list[Route] = []
+        self.allows = True
+
+    def has(self, to: str, *, ours: bool = False, gateway: bool = False) -> None:
+        network = ipaddress.ip_network(to)
+        self.routes.append(Route(network, local=ours, ours=ours, gateway=gateway))
+
+    def ours(self) -> list[str]:
+        return [str(it.to) for it in self.routes if it.ours]
+
+    def _list(self, version: int) -> list[Route]:
+        return [it for it in self.routes if it.to.version == version]
+
+    def _add(self, to: Network) -> None:
+        if not self.allows:
+            raise PermissionError(errno.EPERM, "no")
+        if any(it.local and it.to == to for it in self.routes):
+            raise OSError(errno.EEXIST, "it is there")
+        self.has(str(to), ours=True)
+
+    def _remove(self, to: Network) -> None:
+        if not self.allows:
+            raise PermissionError(errno.EPERM, "no")
+        left = [it for it in self.routes if not (it.ours and it.to == to)]
+        if len(left) == len(self.routes):
+            raise OSError(errno.ESRCH, "there is none")
+        self.routes = left
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    found = Machine()
+    monkeypatch.setattr(netlink, "routes", found._list)
+    monkeypatch.setattr(netlink, "add", found._add)
+    monkeypatch.setattr(netlink, "remove", found._remove)
+    monkeypatch.setattr(netlink, "may_change", lambda _: found.allows)
+    monkeypatch.setattr(cidr_module, "AGAIN", 0.01)
+    return found
+
+
+@pytest.fixture
+def cidr() -> str:
+    """Another for each test: who has one is told to the whole machine."""
+    number = uuid.uuid4().int
+    return f"10.{number % 256}.{number // 256 % 256}.0/24"
+
+
+class Holding:
+    """A bridge that wants the range, while the block runs."""
+
+    def __init__(self, cidr: str) -> None:
+        self.range = Range(cidr)
+
+    async def __aenter__(self) -> Range:
+        self._task = asyncio.create_task(self.range.hold())
+        await asyncio.sleep(0)
+        return self.range
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        (ended,) = await asyncio.gather(self._task, return_exceptions=True)
+        assert isinstance(ended, asyncio.CancelledError), ended
+
+
+async def test_a_bridge_has_the_range_while_it_serves(machine: Machine, cidr: str) -> None:
+    async with Holding(cidr) as held:
+        assert held.why == ""
+        assert machine.ours() == [cidr]
+        assert not is_left(cidr), "it is somebody's"
+        clear(cidr)
+        assert machine.ours() == [cidr], "a bridge that runs keeps it"
+    assert held.why
+    assert machine.ours() == []
+
+
+async def test_another_bridge_waits_for_its_turn(machine: Machine, cidr: str) -> None:
+    async with Holding(cidr):
+        async with Holding(cidr) as waiting:
+            assert "another bridge of this machine has" in waiting.why
+        assert machine.ours() == [cidr], "who only waited takes nothing away"
+        last = Holding(cidr)
+        held = await last.__aenter__()
+    await until(lambda: held.why == "")
+    assert machine.ours() == [cidr]
+    await last.__aexit__()
+
+
+async def test_what_a_crash_has_left_is_taken_up(machine: Machine, cidr: str) -> None:
+    machine.has(cidr, ours=True)
+    assert is_left(cidr)
+    check(cidr)
+    async with Holding(cidr) as held:
+        assert held.why == ""
+        assert machine.ours() == [cidr]
+    assert machine.ours() == []
+
+
+async def test_or_removed(machine: Machine, cidr: str) -> None:
+    machine.has("10.0.0.0/8", gateway=True)
+    machine.has(cidr, ours=True)
+    clear(cidr)
+    assert [str(it.to) for it in machine.routes] == ["10.0.0.0/8"]
+    clear(cidr)
+    machine.has(cidr, ours=True)
+    machine.allows = False
+    with pytest.raises(RangeError, match="CAP_NET_ADMIN"):
+        clear(cidr)
+
+
+async def test_a_range_that_is_anothers_is_not_touched(machine: Machine, cidr: str) -> None:
+    machine.routes.append(Route(ipaddress.ip_network(cidr), local=True, ours=False, gateway=False))
+    async with Holding(cidr) as held:
+        assert "by another's route" in held.why
+        machine.routes.clear()
+        await until(lambda: held.why == "")
+    assert machine.ours() == []
+
+
+async def test_somebody_may_remove_the_route_meanwhile(machine: Machine, cidr: str) -> None:
+    async with Holding(cidr):
+        machine.routes.clear()
+
+
+# -- before a join -------------------------------------------------------------------------
+
+
+def test_a_free_range_can_be_had(machine: Machine) -> None:
+    machine.has("0.0.0.0/0", gateway=True)
+    machine.has("10.78.0.0/24")
+    machine.has("fd00::/8")
+    machine.has("10.77.0.0/24", gateway=True)  # As home's machines lead it to the bridge.
+    check("10.77.0.0/24")
+
+
+@pytest.mark.parametrize(
+    "taken", ["10.77.0.0/16", "10.77.0.5/32", "10.0.0.0/8", "10.77.0.128/25", "10.77.0.0/24"]
+)
+def test_a_range_in_use_on_the_machine_is_refused(machine: Machine, taken: str) -> None:
+    machine.has(taken)
+    with pytest.raises(RangeError, match=f"in use on this machine.*{taken}"):
+        check("10.77.0.0/24")
+
+
+def test_what_is_left_of_another_range_is_in_nobodys_way(machine: Machine) -> None:
+    machine.has("10.77.0.0/16", ours=True)
+    check("10.77.0.0/24")
+
+
+def test_without_the_right_to_change_routes_it_is_refused(machine: Machine) -> None:
+    machine.allows = False
+    with pytest.raises(RangeError, match="CAP_NET_ADMIN"):
+        check("10.77.0.0/24")
+
+
+# -- the kernel's protocol -----------------------------------------------------------------
+
+
+@given(
+    st.ip_addresses().flatmap(lambda it: st.tuples(st.just(it), st.integers(0, it.max_prefixlen)))
+)
+def test_a_message_says_what_was_meant(
+    given: tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int],
+) -> None:
+    network = ipaddress.ip_network(given, strict=False)
+    assert netlink._read(netlink._ours(network)) == Route(
+        network, local=True, ours=True, gateway=False
+    )
+
+
+def test_this_machine_has_a_route_to_itself() -> None:
+    assert any(it.local and it.to.is_loopback and not it.ours for it in netlink.routes(4))
+
+
+def test_whether_routes_may_be_changed_is_the_capability() -> None:
+    status = Path("/proc/self/status").read_text()
+    capabilities = int(status.partition("CapEff:")[2].split()[0], 16)
+    has_it = bool(capabilities >> 12 & 1)  # CAP_NET_ADMIN (linux/capability.h)
+    assert netlink.may_change(ipaddress.ip_network("198.51.100.0/24")) is has_it
+    if not has_it:
+        with pytest.raises(PermissionError):
+            netlink.remove(ipaddress.ip_network("198.51.100.0/24"))

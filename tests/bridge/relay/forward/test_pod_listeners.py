@@ -1,0 +1,163 @@
+"""Connections to addresses of pods, each carried to its own pod.
+
+All addresses of 127.0.0.0/8 are this machine's own, so no range has to be made one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from bridge.base.settings import RelaySettings
+from bridge.relay.forward import netlink
+from bridge.relay.forward.listeners import RelayListeners
+from bridge.relay.forward_metrics import Measures
+from sync.cache.store import Key
+from sync.kube.credentials import Access
+from sync.relay.forward import NoPort
+from tests.bridge.kubelet.fakes import FakeRemote, access_for, until
+from tests.bridge.relay import pods
+from tests.bridge.relay.pods import Pod, answer_at, at_work, playing
+from translators.objects import RemoteUid
+from translators.relay.forward import Backend
+from translators.relay.headless import At
+from translators.relay.ipam import Network
+
+CIDR = "127.77.0.0/24"
+A, B = "127.77.0.1", "127.77.0.2"
+WEB, ADMIN = Key("shop", "web"), Key("shop", "admin")
+
+
+class Routes:
+    """Stands in for the machine's."""
+
+    def __init__(self) -> None:
+        self.ours: list[str] = []
+        self.refuses: int = 0
+
+    def add(self, to: Network) -> None:
+        if self.refuses:
+            raise OSError(self.refuses, "no")
+        self.ours.append(str(to))
+
+    def remove(self, to: Network) -> None:
+        self.ours.remove(str(to))
+
+
+@pytest.fixture
+def routes(monkeypatch: pytest.MonkeyPatch) -> Routes:
+    found = Routes()
+    monkeypatch.setattr(netlink, "add", found.add)
+    monkeypatch.setattr(netlink, "remove", found.remove)
+    return found
+
+
+class Relay:
+    """Doors at work, before a remote."""
+
+    def __init__(self, access: Access, asked: RelaySettings) -> None:
+        self.measures = Measures()
+        self.told: list[tuple[Key, str]] = []
+        self.listeners = RelayListeners(
+            access, address="127.0.0.1", asked=asked, measures=self.measures
+        )
+        with socket.create_server(("127.0.0.1", 0)) as sock:
+            self.port = sock.getsockname()[1]
+
+    def limited(self, key: Key, why: str) -> None:
+        self.told.append((key, why))
+
+    def to(self, address: str, name: str) -> dict[At, Backend]:
+        """A pod's one port, at its address."""
+        uid = RemoteUid(f"uid-{name}")
+        return {At(address, self.port): Backend("shop-h", name, uid, self.port)}
+
+    async def open(self, doors: dict[At, Backend], key: Key = WEB) -> None:
+        assert self.listeners.doors is not None
+        await self.listeners.doors.open(key, doors)
+
+    async def ask(self, address: str) -> bytes:
+        return await answer_at(address, self.port, b"who?")
+
+
+@asynccontextmanager
+async def relaying(asked: RelaySettings | None = None, **played: Pod) -> AsyncIterator[Relay]:
+    """A relay to these pods, which has the range."""
+    async with FakeRemote() as remote:
+        playing(remote, played)
+        made = Relay(access_for(remote.url, "remote"), asked or RelaySettings(cidr=CIDR))
+        async with at_work(made.listeners, made.limited, made.measures):
+            yield made
+
+
+async def test_each_address_leads_to_its_own_pod(routes: Routes) -> None:
+    named = pods.says_its_name
+    async with relaying(a=named, b=named) as made:
+        assert routes.ours == [CIDR]
+        await made.open(made.to(A, "a") | made.to(B, "b"))
+        assert [await made.ask(it) for it in (A, B, A, B)] == [b"a", b"b", b"a", b"b"]
+        assert (made.measures.listening, made.measures.addresses) == (2, 2)
+        await until(lambda: made.measures.ended["done"] == 4)
+
+        await made.open(made.to(B, "b"))
+        with pytest.raises(ConnectionRefusedError):
+            await made.ask(A)
+        assert await made.ask(B) == b"b"
+        assert (made.measures.listening, made.measures.addresses) == (1, 1)
+    assert routes.ours == [], "the range goes with the bridge"
+
+
+async def test_a_pod_that_was_made_anew_is_reached_where_it_was(routes: Routes) -> None:
+    async with relaying(new=pods.says_its_name) as made:
+        await made.open(made.to(A, "old"))
+        with pytest.raises(ConnectionResetError):
+            await made.ask(A)
+        await made.open(made.to(A, "new"))
+        assert await made.ask(A) == b"new"
+
+
+async def test_two_services_may_lead_to_one_port_of_a_pod(routes: Routes) -> None:
+    async with relaying(a=pods.says_its_name) as made:
+        await asyncio.gather(made.open(made.to(A, "a")), made.open(made.to(A, "a"), ADMIN))
+        assert made.measures.listening == 1
+        await made.open({})
+        assert await made.ask(A) == b"a", "the other still has it"
+        await made.open({}, ADMIN)
+        with pytest.raises(ConnectionRefusedError):
+            await made.ask(A)
+
+
+async def test_connections_count_as_their_services(routes: Routes) -> None:
+    asked = RelaySettings(cidr=CIDR, per_service=1)
+    async with relaying(asked, a=pods.waits, b=pods.waits) as made:
+        await made.open(made.to(A, "a") | made.to(B, "b"))
+        _, writer = await asyncio.open_connection(A, made.port)
+        await until(lambda: made.measures.dials["ok"] == 1)
+        with pytest.raises(ConnectionResetError):
+            await made.ask(B)
+        assert made.measures.ended == {"service-limit": 1}
+        assert [key for key, _ in made.told] == [WEB]
+        writer.close()
+
+
+async def test_a_port_that_the_machine_has_taken_is_told(routes: Routes) -> None:
+    async with relaying() as made:
+        with socket.create_server(("0.0.0.0", made.port)), pytest.raises(NoPort) as refused:
+            await made.open(made.to(A, "a"))
+        assert f"port {made.port} of {A}" in str(refused.value)
+        assert "at all addresses" in str(refused.value)
+        await made.open(made.to(A, "a"))
+        assert made.measures.listening == 1
+
+
+async def test_without_the_range_nothing_is_listened_for(routes: Routes) -> None:
+    routes.refuses = errno.EPERM
+    async with relaying() as made:
+        with pytest.raises(NoPort, match="CAP_NET_ADMIN"):
+            await made.open(made.to(A, "a"))
+        await made.open({})

@@ -1,0 +1,133 @@
+"""How many a second, how many at once, and whose turn it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from bridge.relay.forward.rate_limit import Bucket, Turns
+from sync.cache.store import Key
+from tests.sync.virtual import run_virtual
+
+ONE, OTHER = Key("shop", "one"), Key("shop", "other")
+
+
+def on_virtual_time(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """What counts is the rate, not how busy the machine is."""
+
+    def run() -> None:
+        run_virtual(test)
+
+    run.__name__ = test.__name__
+    return run
+
+
+def test_a_second_s_worth_is_there_at_once_and_then_the_rate_counts() -> None:
+    bucket = Bucket(10.0)
+    assert [bucket.take(0.0) for _ in range(11)] == [0.0] * 10 + [None]
+    assert bucket.wait(0.0) == pytest.approx(0.1)
+    assert bucket.take(0.1) == pytest.approx(0.0)
+    assert bucket.take(0.1) is None
+    assert bucket.take(100.0) == 0.0
+
+
+def test_who_is_patient_is_told_how_long_and_later_ones_come_later() -> None:
+    bucket = Bucket(2.0)
+    found = [bucket.take(0.0, patience=1.0) for _ in range(5)]
+    assert found == [0.0, 0.0, 0.5, 1.0, None]
+
+
+async def test_no_more_than_the_places_are_at_once() -> None:
+    turns = Turns(4, 1e6)
+    inside, most = 0, 0
+
+    async def one() -> None:
+        nonlocal inside, most
+        async with turns.turn(ONE, 5.0):
+            inside += 1
+            most = max(most, inside)
+            await asyncio.sleep(0.001)
+            inside -= 1
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(20):
+            group.create_task(one())
+    # A Service alone leaves room for others.
+    assert most == 3
+
+
+@on_virtual_time
+async def test_services_take_turns_however_many_come_for_one() -> None:
+    turns = Turns(1, 100.0)
+    order: list[Key] = []
+
+    async def one(key: Key) -> None:
+        async with turns.turn(key, 5.0):
+            order.append(key)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(100):  # What the rate gives at once is gone then.
+            group.create_task(one(Key("shop", "first")))
+        for _ in range(20):
+            group.create_task(one(ONE))
+        await asyncio.sleep(0)
+        for _ in range(3):
+            group.create_task(one(OTHER))
+    late = order[100:]
+    assert Counter(late) == {ONE: 20, OTHER: 3}
+    assert late.index(OTHER) <= 2
+    assert OTHER not in late[6:]
+
+
+@on_virtual_time
+async def test_the_rate_holds() -> None:
+    turns = Turns(100, 50.0)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    async def one() -> None:
+        async with turns.turn(ONE, 5.0):
+            pass
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(60):
+            group.create_task(one())
+    assert loop.time() - began == pytest.approx(10 / 50.0, abs=1e-3)
+
+
+@on_virtual_time
+async def test_whose_turn_does_not_come_gives_up_and_takes_nobody_s() -> None:
+    turns = Turns(10, 1.0)
+    async with turns.turn(ONE, 1.0):
+        pass
+    with pytest.raises(TimeoutError):
+        async with turns.turn(ONE, 0.05):
+            raise AssertionError("there is no token")
+    assert turns.rate_is_spent
+    async with turns.turn(OTHER, 2.0):
+        pass
+    turns.close()
+
+
+async def test_one_that_is_cancelled_leaves_its_place() -> None:
+    turns = Turns(1, 1e6)
+    held = asyncio.Event()
+
+    async def one() -> None:
+        async with turns.turn(ONE, 5.0):
+            held.set()
+            await asyncio.get_running_loop().create_future()
+
+    task = asyncio.create_task(one())
+    await held.wait()
+    waiting = asyncio.create_task(one())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    task.cancel()
+    await asyncio.gather(task, waiting, return_exceptions=True)
+    async with turns.turn(ONE, 1.0):
+        pass

@@ -1,0 +1,636 @@
+"""Connections of the remote's pods, through a relay pod and a bridge, to pods at home."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+
+from bridge.base.settings import RelaySettings
+from bridge.base.version import version
+from bridge.relay.reverse import control
+from bridge.relay.reverse import protocol as words
+from bridge.relay.reverse.agent import RelayPod
+from bridge.relay.reverse.forwarder import BackCarriers
+from bridge.relay.reverse_metrics import BackMeasures
+from tests.bridge.kubelet.fakes import FakeRemote, access_for, until
+from tests.bridge.relay.pods import Forward, Pod, answer_at, playing
+from translators.objects import HomeNamespace, Object
+from translators.relay.agent_pod import CONTROL_PORT
+from translators.relay.reverse import Target, Way
+
+HERE = "127.0.0.1"
+SHOP = HomeNamespace("shop")
+POD: Object = {"metadata": {"name": "relay", "namespace": "shop-h", "uid": "uid-relay"}}
+Serving = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind((HERE, 0))
+        return int(sock.getsockname()[1])
+
+
+class Back:
+    """A relay pod in a remote, a bridge that speaks to it, and pods at home."""
+
+    def __init__(self, remote: FakeRemote, relay: RelayPod, asked: RelaySettings) -> None:
+        self.remote = remote
+        self.relay = relay
+        self.measures = BackMeasures()
+        self.leads = True
+        self.port = free_port()
+        self.carriers = BackCarriers(
+            access_for(remote.url, "remote"),
+            asked=asked,
+            measures=self.measures,
+            leads=lambda: self.leads,
+        )
+        playing(remote, {"relay": self._forwarded})
+        self.forwards = 0
+
+    async def _forwarded(self, forward: Forward) -> None:
+        """As a kubelet does it: what comes goes to a port of the pod's loopback, and back."""
+        assert forward.port == CONTROL_PORT, "no other port of the pod is asked for"
+        self.forwards += 1
+        reader, writer = await asyncio.open_connection(HERE, self.relay.control_port)
+
+        async def out() -> None:
+            with contextlib.suppress(OSError):
+                while data := await reader.read(1 << 16):
+                    await forward.send(data)
+            await forward.close()
+
+        back = asyncio.create_task(out())
+        try:
+            while data := await forward.receive():
+                writer.write(data)
+                await writer.drain()
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+            await asyncio.gather(back, return_exceptions=True)
+
+    def show(self, *targets: Target, sticky: bool = False) -> None:
+        ways = {self.port: Way("web", targets, sticky)}
+        self.carriers.show(SHOP, [POD], ways)
+
+    def has(self, count: int) -> bool:
+        """Whether so many connections are open."""
+        return self.measures.open == count
+
+    async def ready(self) -> None:
+        await until(lambda: self.carriers.heard(POD).listening == {self.port})
+
+    async def ask(self, data: bytes = b"who?") -> bytes:
+        """What a client in the remote gets. Raises ConnectionResetError."""
+        return await answer_at(HERE, self.port, data)
+
+
+@asynccontextmanager
+async def at_home(serve: Serving) -> AsyncIterator[Target]:
+    """A pod at home."""
+    tasks: set[asyncio.Task[Any]] = set()
+
+    async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            with contextlib.suppress(OSError):
+                await serve(reader, writer)
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(client, HERE, 0)
+    try:
+        yield Target(HERE, server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def says(name: bytes) -> Serving:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.write(name)
+        await writer.drain()
+
+    return serve
+
+
+async def echoes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+
+
+async def after_the_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answers when its client has ended its direction."""
+    got = await reader.read()
+    writer.write(b"got " + got)
+    await writer.drain()
+
+
+async def breaks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Breaks off in the middle of an answer."""
+    await reader.read(100)
+    writer.write(b"half of ")
+    await writer.drain()
+    await asyncio.sleep(0.1)
+    sock = writer.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+@asynccontextmanager
+async def relayed(
+    asked: RelaySettings | None = None, *, pickup: float = 5.0
+) -> AsyncIterator[Back]:
+    """All of it at work."""
+    relay = RelayPod(host=HERE, control_port=0, pickup=pickup)
+    stop = asyncio.Event()
+    running = asyncio.create_task(relay.run(stop))
+    await until(lambda: relay.control_port > 0)
+    async with FakeRemote() as remote:
+        back = Back(remote, relay, asked or RelaySettings())
+        carrying = asyncio.create_task(back.carriers.run())
+        await asyncio.sleep(0)
+        try:
+            yield back
+        finally:
+            carrying.cancel()
+            await asyncio.gather(carrying, return_exceptions=True)
+            assert back.measures.open == 0
+            assert back.measures.pods == 0
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_pod_of_the_remote_is_answered_by_pods_at_home_in_turn() -> None:
+    async with relayed() as back, at_home(says(b"a")) as one, at_home(says(b"b")) as other:
+        back.show(one, other)
+        await back.ready()
+        answers = [await back.ask() for _ in range(6)]
+        assert Counter(answers) == {b"a": 3, b"b": 3}
+        await until(lambda: back.measures.ended["done"] == 6)
+        assert back.measures.bytes == {"in": 6 * 4, "out": 6}
+        assert back.measures.pods == 1
+        assert back.forwards == 1 + 6
+
+
+async def test_large_bodies_go_through_both_ways_unchanged() -> None:
+    body = bytes(range(256)) * 20_000
+    async with relayed() as back, at_home(echoes) as pod:
+        back.show(pod)
+        await back.ready()
+        reader, writer = await asyncio.open_connection(HERE, back.port)
+        got = b""
+        async with asyncio.timeout(30):
+            writer.write(body)
+            while len(got) < len(body):
+                got += await reader.read(1 << 20)
+        assert got == body
+        writer.close()
+        await until(lambda: back.measures.open == 0)
+        assert back.measures.ended == {"done": 1}
+
+
+async def test_the_end_of_one_direction_arrives_and_the_other_goes_on() -> None:
+    async with relayed() as back, at_home(after_the_end) as pod:
+        back.show(pod)
+        await back.ready()
+        reader, writer = await asyncio.open_connection(HERE, back.port)
+        writer.write(b"all of it")
+        writer.write_eof()
+        async with asyncio.timeout(5):
+            assert await reader.read() == b"got all of it"
+        writer.close()
+
+
+async def test_a_server_that_speaks_first_is_heard() -> None:
+    async def greets(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"welcome")
+        await writer.drain()
+
+    async with relayed() as back, at_home(greets) as pod:
+        back.show(pod)
+        await back.ready()
+        assert await back.ask(b"") == b"welcome"
+
+
+async def test_what_is_broken_off_at_home_is_no_end_for_the_client() -> None:
+    async with relayed() as back, at_home(breaks) as pod:
+        back.show(pod)
+        await back.ready()
+        with pytest.raises(ConnectionResetError):
+            await back.ask()
+
+
+async def test_a_client_that_is_gone_is_gone_for_the_pod_at_home() -> None:
+    ended = asyncio.Event()
+
+    async def waits(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            await reader.read()
+        ended.set()
+
+    async with relayed() as back, at_home(waits) as pod:
+        back.show(pod)
+        await back.ready()
+        _, writer = await asyncio.open_connection(HERE, back.port)
+        await until(lambda: back.measures.open == 1)
+        writer.transport.abort()
+        async with asyncio.timeout(5):
+            await ended.wait()
+
+
+async def test_who_comes_while_no_bridge_is_there_is_answered_by_the_next_one() -> None:
+    async with relayed() as back, at_home(says(b"a")) as pod:
+        back.show(pod)
+        await back.ready()
+        back.carriers.show(SHOP, [], {})
+        await until(lambda: back.measures.pods == 0)
+        asking = asyncio.create_task(back.ask())
+        await asyncio.sleep(0.2)
+        assert not asking.done()
+        back.show(pod)
+        assert await asking == b"a"
+
+
+async def test_without_a_bridge_for_long_nobody_is_held() -> None:
+    async with relayed(pickup=0.3) as back, at_home(says(b"a")) as pod:
+        back.show(pod)
+        await back.ready()
+        back.carriers.show(SHOP, [], {})
+        with pytest.raises(ConnectionResetError):
+            await back.ask()
+
+        async def refused() -> bool:
+            try:
+                await back.ask()
+            except ConnectionRefusedError:
+                return True
+            except ConnectionResetError:
+                return False
+            return False
+
+        async with asyncio.timeout(5):
+            while not await refused():  # noqa: ASYNC110  # it tells nobody
+                await asyncio.sleep(0.05)
+
+
+async def test_a_second_bridge_takes_the_place_of_the_first() -> None:
+    async with relayed() as back, at_home(says(b"a")) as pod, at_home(says(b"b")) as other:
+        back.show(pod)
+        await back.ready()
+        back.leads = False  # so that it does not come back
+        another = BackCarriers(
+            access_for(back.remote.url, "remote"),
+            asked=RelaySettings(),
+            measures=BackMeasures(),
+            leads=lambda: True,
+        )
+        carrying = asyncio.create_task(another.run())
+        await asyncio.sleep(0)
+        another.show(SHOP, [POD], {back.port: Way("web", (other,))})
+        await until(lambda: bool(another.heard(POD).listening))
+        await until(lambda: back.measures.pods == 0)
+        assert await back.ask() == b"b"
+        carrying.cancel()
+        await asyncio.gather(carrying, return_exceptions=True)
+
+
+async def test_a_bridge_that_stops_lets_requests_end_and_leaves_new_ones_to_the_next() -> None:
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        await asyncio.sleep(0.3)
+        writer.write(b"late")
+        await writer.drain()
+
+    async with relayed() as back, at_home(slow) as pod:
+        back.show(pod)
+        await back.ready()
+        first = asyncio.create_task(back.ask())
+        await until(lambda: back.measures.open == 1)
+        finishing = asyncio.create_task(back.carriers.finish())
+        await until(lambda: back.measures.pods == 0)
+        second = asyncio.create_task(back.ask())
+        assert await first == b"late"
+        await finishing
+        assert not second.done()
+        back.carriers.show(SHOP, [], {})
+        back.show(pod)
+        assert await second == b"late"
+
+
+async def test_who_stands_by_speaks_to_nobody() -> None:
+    async with relayed() as back, at_home(says(b"a")) as pod:
+        back.leads = False
+        back.show(pod)
+        await asyncio.sleep(0.3)
+        assert back.forwards == 0
+        back.leads = True
+        await back.ready()
+
+
+async def test_a_client_for_whom_there_is_nobody_is_reset(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with relayed() as back:
+        back.show()
+        await back.ready()
+        with pytest.raises(ConnectionResetError):
+            await back.ask()
+        assert back.measures.ended == {"no-pod": 1}
+        back.show(Target(HERE, free_port()))
+        with pytest.raises(ConnectionResetError):
+            await back.ask()
+        await until(lambda: back.measures.ended["no-way"] == 1)
+        with pytest.raises(ConnectionResetError):
+            await back.ask()
+        await until(lambda: back.measures.ended["no-way"] == 2)
+    told = [it.getMessage() for it in caplog.records if it.levelname == "WARNING"]
+    [line] = [it for it in told if "none of its pods that were tried at home" in it]
+    assert "bridge join --in-cluster" in line, "what to do"
+
+
+async def test_a_pod_at_home_that_does_not_answer_is_passed_over() -> None:
+    async with relayed() as back, at_home(says(b"a")) as pod:
+        back.show(Target(HERE, free_port()), pod)
+        await back.ready()
+        assert [await back.ask() for _ in range(4)] == [b"a"] * 4
+
+
+async def test_affinity_keeps_a_client_with_its_pod() -> None:
+    async with relayed() as back, at_home(says(b"a")) as one, at_home(says(b"b")) as other:
+        back.show(one, other, sticky=True)
+        await back.ready()
+        assert len({await back.ask() for _ in range(6)}) == 1
+
+
+async def test_limits_in_all_and_of_a_service_are_kept() -> None:
+    for asked, why in (
+        (RelaySettings(connections=1), "limit"),
+        (RelaySettings(connections=2), "namespace-limit"),
+        (RelaySettings(per_service=1), "service-limit"),
+    ):
+        async with relayed(asked) as back, at_home(echoes) as pod:
+            back.show(pod)
+            await back.ready()
+            _, writer = await asyncio.open_connection(HERE, back.port)
+            await until(partial(back.has, 1))
+            with pytest.raises(ConnectionResetError):
+                await back.ask()
+            assert back.measures.ended[why] == 1
+            writer.close()
+            await until(partial(back.has, 0))
+            assert await _first(back) == b"x"
+
+
+async def _first(back: Back) -> bytes:
+    reader, writer = await asyncio.open_connection(HERE, back.port)
+    writer.write(b"x")
+    got = await reader.read(1)
+    writer.close()
+    return got
+
+
+async def test_an_idle_connection_is_closed() -> None:
+    async with relayed(RelaySettings(idle=0.2)) as back, at_home(echoes) as pod:
+        back.show(pod)
+        await back.ready()
+        reader, writer = await asyncio.open_connection(HERE, back.port)
+        async with asyncio.timeout(5):
+            assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_relay_pod_that_is_told_to_end_does_when_nothing_is_open() -> None:
+    relay = RelayPod(host=HERE, control_port=0)
+    stop = asyncio.Event()
+    running = asyncio.create_task(relay.run(stop))
+    await until(lambda: relay.control_port > 0)
+    reader, writer = await asyncio.open_connection(HERE, relay.control_port)
+    writer.write(words.line(control=words.VERSION))
+    await reader.readline()
+    stop.set()
+    await asyncio.sleep(0.1)
+    assert not running.done(), "a bridge still speaks to it"
+    writer.close()
+    async with asyncio.timeout(5):
+        await running
+
+
+# -- who lies --------------------------------------------------------------------------------
+
+
+class Liar:
+    """A relay pod that somebody has taken over: says what it is told to."""
+
+    def __init__(self, *lines: bytes) -> None:
+        self._lines = lines
+        self.heard: list[bytes] = []
+        self.begun = 0
+
+    async def __call__(self, forward: Forward) -> None:
+        self.begun += 1
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            self.heard.append(await forward.receive())
+            for line in self._lines:
+                await forward.send(line)
+            while data := await forward.receive():
+                self.heard.append(data)
+
+
+@asynccontextmanager
+async def lied_to(
+    liar: Pod, ways: Mapping[int, Way]
+) -> AsyncIterator[tuple[BackCarriers, BackMeasures]]:
+    """A bridge that speaks to it."""
+    measures = BackMeasures()
+    async with FakeRemote() as remote:
+        playing(remote, {"relay": liar})
+        carriers = BackCarriers(
+            access_for(remote.url, "remote"),
+            asked=RelaySettings(),
+            measures=measures,
+            leads=lambda: True,
+        )
+        carrying = asyncio.create_task(carriers.run())
+        await asyncio.sleep(0)
+        carriers.show(SHOP, [POD], ways)
+        try:
+            yield carriers, measures
+        finally:
+            carrying.cancel()
+            await asyncio.gather(carrying, return_exceptions=True)
+            assert measures.open == 0
+
+
+async def test_a_relay_pod_reaches_no_port_that_no_service_has() -> None:
+    """It names ports of its own alone: which pod of home that is, the bridge decides."""
+    asked: list[bytes] = []
+
+    async def notes(_: asyncio.StreamReader, __: asyncio.StreamWriter) -> None:
+        asked.append(b"somebody came")
+
+    async with at_home(notes) as secret:
+        liar = Liar(
+            words.line(version=words.VERSION),
+            words.line(arrived="a", port=secret.port),
+            words.line(arrived="b", port=22, address=HERE, target=[HERE, secret.port]),
+        )
+        async with lied_to(liar, {20000: Way("web", ())}) as (_, measures):
+            await until(lambda: measures.ended["no-pod"] == 2)
+            await until(lambda: b"".join(liar.heard).count(b"refuse") == 2)
+    assert not asked
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"not json\n",
+        b"[]\n",
+        b'{"arrived": 7, "port": 20000}\n',
+        b'{"arrived": "' + b"x" * 200 + b'", "port": 20000}\n',
+        b'{"listening": [0, 70000, "x"]}\n',
+        b"x" * (words.LINE + 1),
+    ],
+)
+async def test_a_line_that_is_none_ends_the_control_and_nothing_else(
+    line: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "AGAIN", 30.0)
+    async with lied_to(Liar(words.line(version=words.VERSION), line), {}) as (_, measures):
+        await asyncio.sleep(0.2)
+        await until(lambda: measures.pods == 0)
+
+
+async def test_one_that_speaks_another_protocol_is_not_used_and_that_is_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    liar = Liar(
+        words.line(version=99, release="9.0 \n\x1b[31m"),
+        words.line(listening=[20000]),
+        words.line(arrived="a", port=20000),
+    )
+    async with lied_to(liar, {}) as (carriers, measures):
+        await until(lambda: "version 99" in caplog.text)
+        assert "version 99" in carriers.heard(POD).unlike
+        assert not carriers.heard(POD).listening
+        assert measures.pods == 0
+        await asyncio.sleep(0.3)
+        assert liar.begun == 1, "it is not asked again and again"
+
+
+async def test_one_of_another_release_is_used_and_that_is_said() -> None:
+    lines = words.line(release="0.0.1 \n\x1b", version=words.VERSION), words.line(listening=[20000])
+    async with lied_to(Liar(*lines), {}) as (carriers, _):
+        await until(lambda: bool(carriers.heard(POD).listening))
+        assert f"0.0.1???, and this bridge of {version()}" in carriers.heard(POD).unlike
+    async with relayed() as back, at_home(says(b"a")) as pod:
+        back.show(pod)
+        await back.ready()
+        assert not back.carriers.heard(POD).unlike
+
+
+class Sleeper:
+    """A relay pod that answers so many controls with a first line, and hangs from then on."""
+
+    def __init__(self, greets: int) -> None:
+        self.greets = greets
+        self.begun = 0
+
+    async def __call__(self, forward: Forward) -> None:
+        self.begun += 1
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            await forward.receive()
+            if self.begun <= self.greets:
+                await forward.send(words.line(version=words.VERSION, release=version()))
+            while await forward.receive():
+                pass
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence is noticed soon."""
+    monkeypatch.setattr(words, "PING", 0.05)
+    monkeypatch.setattr(words, "HELLO", 0.1)
+
+
+@pytest.mark.parametrize("greets", [0, 1])
+@pytest.mark.usefixtures("hasty")
+async def test_one_that_hangs_is_known_to(greets: int) -> None:
+    """Whether it has ever answered or not; over one control alone that is not said."""
+    sleeper = Sleeper(greets)
+    async with lied_to(sleeper, {}) as (carriers, measures):
+        await until(lambda: carriers.heard(POD).silent)
+        assert sleeper.begun == 2
+        assert measures.pods == 0
+        sleeper.greets = 100
+        await until(lambda: not carriers.heard(POD).silent)
+
+
+@pytest.mark.parametrize("complains", [False, True])
+@pytest.mark.usefixtures("hasty")
+async def test_one_that_cannot_be_spoken_to_does_not_hang(*, complains: bool) -> None:
+    """Nothing listens in it yet; the kubelet may hang up, or only say so."""
+    begun = 0
+
+    async def refuses(forward: Forward) -> None:
+        nonlocal begun
+        begun += 1
+        await forward.fail("failed to connect to localhost:19999 inside namespace")
+        await (forward.gone() if complains else forward.close())
+
+    async with lied_to(refuses, {}) as (carriers, _):
+        await until(lambda: begun > 3)
+        assert not carriers.heard(POD).silent
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_control_that_is_lost_on_its_way_is_no_sign_of_a_pod_that_hangs() -> None:
+    """It is asked anew, and answers."""
+    sleeper = Sleeper(greets=100)
+    told: list[bool] = []
+    async with lied_to(sleeper, {}) as (carriers, _):
+        carriers.on_change(lambda _: told.append(carriers.heard(POD).silent))
+        await until(lambda: sleeper.begun == 4)
+    assert not any(told)
+
+
+async def test_what_is_not_known_in_a_line_is_passed_over() -> None:
+    liar = Liar(words.line(version=words.VERSION), words.line(news="of a later version"))
+    async with lied_to(liar, {}) as (_, measures):
+        await until(lambda: measures.pods == 1)
+        await asyncio.sleep(0.1)
+        assert measures.pods == 1
+
+
+async def test_a_word_that_nobody_was_told_takes_nothing() -> None:
+    async with relayed() as back:
+        reader, writer = await asyncio.open_connection(HERE, back.relay.control_port)
+        writer.write(words.line(take="guessed", idle=10))
+        async with asyncio.timeout(5):
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+        writer.close()
+        reader, writer = await asyncio.open_connection(HERE, back.relay.control_port)
+        writer.write(b"x" * (words.FIRST_LINE + 1))
+        async with asyncio.timeout(5):
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+        writer.close()

@@ -1,0 +1,358 @@
+"""Two homes of one identity at one remote: one was restored from a backup, or cloned."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bridge.base.errors import PreflightError
+from bridge.election import election_record, elector
+from bridge.leave.procedure import leave
+from bridge.leave.summary import LeaveSettings
+from bridge.node.lease import LEASE_NAMESPACE
+from bridge.prune.leftovers import GarbageSettings
+from bridge.prune.leftovers import remove as remove_garbage
+from bridge.remote_claim import claim_holder, claim_record
+from bridge.remote_claim.claim_holder import ClaimRefused
+from bridge.remote_claim.claim_record import Claim
+from sync.kube.resources import LEASES, NAMESPACES, PODS
+from tests.bridge.clusters import Clusters
+from tests.bridge.joined import Joined, begin, joined
+from tests.fakeapi import FakeApi, Fault
+from tests.fakeapi.kubeconfig import kubeconfig, write
+from tests.sync.world import NODE, THERE, World
+from translators.identity import Identity, home_id
+
+pytestmark = pytest.mark.usefixtures("soon", "quick")
+
+ELECTION = election_record.lease_name(NODE)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases last no longer than a test can wait."""
+    monkeypatch.setattr(election_record, "LEASE_SECONDS", 0.5)
+    monkeypatch.setattr(election_record, "RENEW_DEADLINE", 0.4)
+    monkeypatch.setattr(election_record, "RENEW_SECONDS", 0.03)
+    monkeypatch.setattr(elector, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(claim_holder, "RENEW_SECONDS", 0.1)
+    monkeypatch.setattr(claim_holder, "CLAIM_SECONDS", 1)
+    monkeypatch.setattr(claim_holder, "OBSERVE_SECONDS", 0.6)
+    monkeypatch.setattr(claim_holder, "RETRY_SECONDS", 0.05)
+
+
+def lease_of(two: Clusters) -> str:
+    """The claim's name."""
+    uid = str(two.home.get(NAMESPACES, "kube-system")["metadata"]["uid"])
+    return claim_record.lease_name(Identity(home_id(uid), "h", NODE))
+
+
+def claim_of(two: Clusters) -> Claim:
+    return claim_record.read(two.remote.get(LEASES, lease_of(two), LEASE_NAMESPACE))
+
+
+async def renewed(two: Clusters, times: int = 2) -> None:
+    """Waits until the claim was renewed so often."""
+    before = claim_of(two).sequence
+    await two.remote.until(lambda: claim_of(two).sequence >= before + times)
+
+
+@asynccontextmanager
+async def cloned(two: Clusters, folder: Path) -> AsyncIterator[Clusters]:
+    """Another home with all that this one has now, and the same remote."""
+    async with FakeApi() as api:
+        source = two.home.store
+        api.store.registry = source.registry
+        api.store._objects = {kind: dict(found) for kind, found in source._objects.items()}
+        api.store.history.revision = source.history.revision
+        content = kubeconfig(api.url, user={"token": "t"}, context="home-context")
+        file = write(folder / "clone.yaml", content)
+        settings = replace(two.settings, home=replace(two.settings.home, path=file))
+        yield Clusters(api, two.remote, settings)
+
+
+async def refused(run: Joined) -> str:
+    """What ends the join."""
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with asyncio.timeout(10):
+            await run.task
+    found = caught.value.split(ClaimRefused)[0]
+    assert found is not None
+    return str(_first(found))
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+async def running(two: Clusters, *names: str) -> dict[str, str]:
+    """Makes pods that run in the remote; their UIDs there."""
+    world = World(two.home, two.remote)
+    for name in names:
+        world.pod(name)
+        await two.remote.until(lambda name=name: world.there(name))  # type: ignore[misc]
+        world.runs(name)
+    return uids(two)
+
+
+def uids(two: Clusters) -> dict[str, str]:
+    return {it["metadata"]["name"]: it["metadata"]["uid"] for it in two.remote.objects(PODS, THERE)}
+
+
+# -- a home that was restored or cloned ------------------------------------------------------
+
+
+async def test_a_restored_home_beside_the_original_touches_no_pod(
+    two: Clusters, tmp_path: Path
+) -> None:
+    async with joined(two):
+        await running(two, "old")
+        async with cloned(two, tmp_path) as other:
+            await renewed(two)
+            before = await running(two, "new")
+            other.home.clear_log()
+            run = begin(other.settings)
+            message = await refused(run)
+            assert "it was renewed after the state that this home is in" in message
+            assert f"--take-over-claim {claim_of(two).id}" in message
+            assert "restored from a backup" in message
+            assert not any("is registered" in line for line in run.told)
+            written = [it.path for it in other.home.writes() if it.method != "POST"]
+            assert [it for it in written if ELECTION not in it] == []
+            await renewed(two)
+        assert uids(two) == before
+        await running(two, "newest")
+
+
+async def test_a_clone_of_a_moment_ago_is_refused_by_the_next_renewal(
+    two: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record of the claim is up to date when it wins its own election."""
+    monkeypatch.setattr(claim_holder, "RENEW_SECONDS", 3.0)
+    monkeypatch.setattr(claim_holder, "CLAIM_SECONDS", 9)
+    monkeypatch.setattr(claim_holder, "OBSERVE_SECONDS", 6.0)
+    async with joined(two):
+        before = await running(two, "old")
+        await renewed(two, 1)
+        async with cloned(two, tmp_path) as other:
+            run = begin(other.settings)
+            await run.says("s to see whether that bridge still serves it")
+            assert "renewed after" in await refused(run)
+        assert uids(two) == before
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["stopped", "restarted and stopped"])
+async def test_a_restored_home_is_refused_when_the_original_has_stopped(
+    two: Clusters, tmp_path: Path, again: bool
+) -> None:
+    """By the number of the claim, or by its id where it was acquired again since."""
+    async with joined(two):
+        before = await running(two, "old")
+        async with cloned(two, tmp_path) as other:
+            await renewed(two)
+    if again:
+        async with joined(two):
+            pass
+    assert claim_of(two).holder == ""
+    async with _serving(other):
+        message = await refused(begin(other.settings))
+    assert ("has no record of the bridge" if again else "renewed after") in message
+    assert uids(two) == before
+
+
+async def test_a_refused_home_does_not_take_the_claim_when_the_original_pauses(
+    two: Clusters, tmp_path: Path
+) -> None:
+    async with joined(two):
+        async with cloned(two, tmp_path) as other:
+            await renewed(two)
+            before = await running(two, "new")
+            await refused(begin(other.settings))
+            # What else would let it in: a claim that is behind its record.
+            mark = {claim_record.ANNOTATION_CLAIM: f"0 {claim_of(two).id}"}
+            patch = {"metadata": {"annotations": mark}, "spec": {"holderIdentity": None}}
+            two.remote.update(LEASES, lease_of(two), patch, LEASE_NAMESPACE)
+            assert "has no record" in await refused(begin(other.settings))
+        assert uids(two) == before
+
+
+async def test_taking_over_on_purpose_ends_the_original_and_works_once(
+    two: Clusters, tmp_path: Path
+) -> None:
+    async with cloned(two, tmp_path) as other:
+        original = begin(two.settings)
+        await original.says("is registered")
+        await running(two, "unknown")
+        first = claim_of(two).id
+        assert f"--take-over-claim {first}" in await refused(begin(other.settings))
+        taking = replace(other.settings, take_over_claim=first)
+        run = begin(taking)
+        await run.says("waiting 1 s until that bridge can write no more")
+        message = await refused(original)
+        assert "has no record of the bridge that holds it" in message
+        await run.says("is registered")
+        await two.remote.until(
+            lambda: two.remote.get(PODS, "unknown", THERE)["metadata"].get("deletionTimestamp")
+        )
+        await run.end()
+        # The option that stays in a Deployment is of no effect on the next claim.
+        async with joined(other, taking):
+            pass
+        second = claim_of(two).id
+        assert second != first
+        assert f"--take-over-claim {second}" in await refused(begin(two.but(take_over_claim=first)))
+
+
+async def test_a_home_that_went_back_under_its_bridge_ends_it(two: Clusters) -> None:
+    """Restored in place: the pods that it does not know any more are not deleted."""
+    run = begin(two.settings)
+    await run.says("is registered")
+    saved = two.home.get(LEASES, ELECTION, LEASE_NAMESPACE)["metadata"]["annotations"]
+    before = await running(two, "new")
+    await renewed(two)
+    two.home.pause()
+    await asyncio.sleep(election_record.RENEW_DEADLINE + 0.1)
+    two.home.update(LEASES, ELECTION, {"metadata": {"annotations": saved}}, LEASE_NAMESPACE)
+    two.home.remove(PODS, "new", "default")
+    two.home.resume()
+    assert "the record of this home went back" in await refused(run)
+    assert uids(two) == before
+
+
+# -- one home --------------------------------------------------------------------------------
+
+
+async def test_a_bridge_that_was_killed_is_followed_by_the_next_start(two: Clusters) -> None:
+    first = begin(two.settings)
+    await first.says("is registered")
+    before = await running(two, "web")
+    kept = two.remote.get(LEASES, lease_of(two), LEASE_NAMESPACE)
+    at_home = two.home.get(LEASES, ELECTION, LEASE_NAMESPACE)
+    await first.end()
+    # As a bridge leaves both Leases that is killed.
+    two.remote.update(LEASES, lease_of(two), {"spec": kept["spec"]}, LEASE_NAMESPACE)
+    two.home.update(LEASES, ELECTION, {"spec": at_home["spec"]}, LEASE_NAMESPACE)
+    async with joined(two) as run:
+        assert any("waiting 1 s to see whether" in line for line in run.told)
+        assert uids(two) == before
+
+
+async def test_a_claim_is_made_when_there_is_none_and_when_it_was_deleted(two: Clusters) -> None:
+    async with joined(two):
+        made = claim_of(two)
+        assert made.holder
+        two.remote.remove(LEASES, lease_of(two), LEASE_NAMESPACE)
+        await two.remote.until(lambda: two.remote.find(LEASES, lease_of(two), LEASE_NAMESPACE))
+        assert claim_of(two).id == made.id
+        await running(two, "web")
+    assert claim_of(two).holder == ""
+
+
+async def test_labels_that_somebody_sets_on_the_claim_end_nothing(two: Clusters) -> None:
+    async with joined(two):
+        for number in range(3):
+            labels = {"labels": {"example.com/seen": str(number)}}
+            two.remote.update(LEASES, lease_of(two), {"metadata": labels}, LEASE_NAMESPACE)
+            await renewed(two)
+
+
+async def test_a_remote_that_was_restored_from_a_backup_is_served_on(two: Clusters) -> None:
+    async with joined(two):
+        saved = two.remote.get(LEASES, lease_of(two), LEASE_NAMESPACE)
+    old = {"metadata": {"annotations": saved["metadata"]["annotations"]}, "spec": saved["spec"]}
+    async with joined(two):
+        await renewed(two)
+        two.remote.update(LEASES, lease_of(two), old, LEASE_NAMESPACE)
+        await renewed(two)
+    two.remote.update(LEASES, lease_of(two), old, LEASE_NAMESPACE)
+    async with joined(two):
+        await running(two, "web")
+
+
+async def test_renewals_whose_answers_are_lost_count(two: Clusters) -> None:
+    async with joined(two):
+        path = LEASES.path(lease_of(two), namespace=LEASE_NAMESPACE)
+        two.remote.fail(Fault("PATCH", path, drop="after", times=5))
+        await renewed(two, 7)
+        await running(two, "web")
+
+
+async def test_a_remote_that_was_cut_off_is_not_written_to_before_the_claim_is_renewed(
+    two: Clusters,
+) -> None:
+    async with joined(two):
+        path = LEASES.path(lease_of(two), namespace=LEASE_NAMESPACE)
+        away = two.remote.fail(Fault("*", path, code=503, times=None))
+        await asyncio.sleep(claim_holder.CLAIM_SECONDS + 0.3)
+        two.remote.clear_log()
+        World(two.home, two.remote).pod("late")
+        await asyncio.sleep(0.3)
+        assert not [it for it in two.remote.writes() if "/leases" not in it.path]
+        two.remote.heal(away)
+        await two.remote.until(lambda: "late" in uids(two))
+
+
+# -- to leave --------------------------------------------------------------------------------
+
+
+def leaving(two: Clusters, *, keep_workloads: bool = False) -> LeaveSettings:
+    settings = two.settings
+    return LeaveSettings(
+        NODE, settings.home, settings.remote, force=True, keep_workloads=keep_workloads
+    )
+
+
+@pytest.mark.parametrize("keep_workloads", [False, True])
+async def test_a_leave_removes_the_claim(two: Clusters, keep_workloads: bool) -> None:
+    async with joined(two):
+        pass
+    settings = leaving(two, keep_workloads=keep_workloads)
+    assert await leave(settings, told=_quiet, agree=lambda _: True)
+    assert not two.remote.find(LEASES, lease_of(two), LEASE_NAMESPACE)
+    async with joined(two):
+        pass
+
+
+async def test_a_restored_home_cannot_leave_with_the_originals_pods(
+    two: Clusters, tmp_path: Path
+) -> None:
+    async with joined(two):
+        async with cloned(two, tmp_path) as other:
+            await renewed(two)
+            before = await running(two, "new")
+            with pytest.raises(PreflightError, match="renewed after the state that this home"):
+                await leave(leaving(other), told=_quiet, agree=lambda _: True)
+            kept = leaving(other, keep_workloads=True)
+            assert await leave(kept, told=_quiet, agree=lambda _: True)
+        await renewed(two)
+        assert uids(two) == before
+
+
+async def test_garbage_of_a_home_that_is_gone_has_its_claim(two: Clusters) -> None:
+    async with joined(two):
+        await running(two, "web")
+    uid = str(two.home.get(NAMESPACES, "kube-system")["metadata"]["uid"])
+    settings = GarbageSettings(two.settings.remote, home=home_id(uid))
+    two.remote.remove(PODS, "web", THERE)
+    assert await remove_garbage(settings, told=_quiet, agree=lambda _: True)
+    assert not two.remote.find(LEASES, lease_of(two), LEASE_NAMESPACE)
+
+
+def _quiet(_: str) -> None:
+    pass
+
+
+@asynccontextmanager
+async def _serving(two: Clusters) -> AsyncIterator[None]:
+    """A clone that has stopped serves again."""
+    await two.home.start()
+    try:
+        yield
+    finally:
+        await two.home.stop()

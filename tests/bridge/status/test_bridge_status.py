@@ -1,0 +1,153 @@
+"""What a running bridge tells of itself, over the kubelet API."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from bridge.status import bridge_status
+from tests.bridge.clusters import CANARY, Clusters
+from tests.bridge.joined import SOON, begin, caller, joined
+from tests.fakeapi import Fault
+from tests.sync.world import NODE, World
+
+pytestmark = pytest.mark.usefixtures("soon")
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "status.md"
+_ROW = re.compile(r"^\| `([\w.\[\]*]+)` \|", re.MULTILINE)
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer is given twice."""
+    monkeypatch.setattr(bridge_status, "REMEMBERED", 0.0)
+
+
+async def told(session: aiohttp.ClientSession) -> dict[str, Any]:
+    async with session.get(bridge_status.PATH) as answer:
+        text = await answer.text()
+        assert answer.status == 200, text
+    assert CANARY not in text
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+async def once(
+    session: aiohttp.ClientSession, condition: Callable[[dict[str, Any]], object]
+) -> dict[str, Any]:
+    """What it tells when the condition has come true."""
+    async with asyncio.timeout(SOON):
+        while True:
+            found = await told(session)
+            if condition(found):
+                return found
+            await asyncio.sleep(0.01)
+
+
+def fields(value: Any, path: str = "") -> set[str]:
+    """The names of all fields, as the document has them: ``queues[].depth``; ``resources.*``."""
+    found = set()
+    if isinstance(value, list):
+        for it in value:
+            found |= fields(it, f"{path}[]")
+    elif isinstance(value, dict):
+        for key, it in value.items():
+            anyone = path in ("resources", "bridge.streams", "bridge.clusters", "pods.byPhase")
+            name = f"{path}.{'*' if anyone else key}".lstrip(".")
+            found |= {name} | fields(it, name)
+    return found
+
+
+async def test_a_bridge_that_serves_tells_of_its_node_and_of_itself(two: Clusters) -> None:
+    world = World(two.home, two.remote)
+    async with joined(two) as run:
+        world.pod("web")
+        await two.remote.until(lambda: world.there("web"))
+        world.runs("web")
+        await two.home.until(lambda: world.status("web").get("phase") == "Running")
+        async with caller(run) as session:
+            found = await told(session)
+    assert found["name"] == NODE
+    assert found["ready"] is True
+    assert found["cordoned"] is False
+    assert found["pods"]["byPhase"]["Running"] == found["pods"]["total"] == 1
+    assert found["resources"]["cpu"]["capacity"] == "4"
+    assert found["resources"]["pods"]["requested"] == "1"
+    bridge = found["bridge"]
+    assert (bridge["role"], bridge["standby"]) == ("leader", "")
+    assert {it["name"] for it in bridge["queues"]} >= {"pods", "mirror"}
+    assert bridge["lagSeconds"] == 0
+    watched = {(it["cluster"], it["resource"]): it for it in bridge["watches"]}
+    assert watched["home", "pods"]["objects"] == 1
+    assert all(it["silentSeconds"] is not None for it in watched.values())
+    assert all(it["failing"] == 0 for it in watched.values())
+    for side in ("home", "remote"):
+        assert bridge["clusters"][side]["version"].startswith("v1.")
+        assert bridge["clusters"][side]["watched"]
+
+
+async def test_the_document_has_every_field(two: Clusters) -> None:
+    documented = set(_ROW.findall(DOCUMENT.read_text()))
+    world = World(two.home, two.remote)
+    two.remote.fail(Fault("POST", "*/pods", code=403, times=None))
+    async with joined(two) as run, caller(run) as session:
+        world.pod("web")
+        await two.home.until(lambda: world.status("web").get("conditions"))
+        two.remote.fail(Fault(path="*/nodes", code=403))
+        two.remote.break_watches()
+        found = await once(session, lambda it: it["bridge"]["errors"] and it["pods"]["refusedPods"])
+    found["bridge"]["streams"]["logs"] = 1
+    assert fields(found) == documented - {"podsUnknown", "bridgeUnknown"}
+
+
+async def test_an_outage_is_told_with_its_cause_and_the_last_version(two: Clusters) -> None:
+    async with joined(two) as run, caller(run) as session:
+        await told(session)
+        two.remote.fail(Fault(code=503, times=None))
+        two.remote.break_watches()
+        found = await once(session, lambda it: not it["bridge"]["clusters"]["remote"]["watched"])
+    remote = found["bridge"]["clusters"]["remote"]
+    assert remote["error"]
+    assert remote["version"].startswith("v1.")
+    assert any("cannot watch" in it["message"] for it in found["bridge"]["errors"])
+    assert found["bridge"]["clusters"]["home"]["watched"]
+
+
+async def test_one_that_stands_by_tells_so(two: Clusters) -> None:
+    async with joined(two):
+        other = begin(two.settings)
+        try:
+            await other.says("standing by")
+            async with caller(other) as session:
+                found = await told(session)
+        finally:
+            await other.end()
+    assert found["ready"] is None
+    assert found["bridge"]["role"] == "standby"
+    assert "is served by" in found["bridge"]["standby"]
+
+
+async def test_who_may_not_read_metrics_gets_neither_state_nor_page(two: Clusters) -> None:
+    def allowed(review: dict[str, Any]) -> bool:
+        return bool(review["resourceAttributes"].get("subresource") != "metrics")
+
+    async with joined(two) as run, caller(run) as session:
+        two.home.api.authorize = allowed
+        for path in (bridge_status.PATH, "/bridge/", "/bridge"):
+            async with session.get(path) as answer:
+                assert answer.status == 403, path
+        two.home.api.authenticate = lambda token: None
+        async with caller(run, "nobody's") as other, other.get("/bridge/") as answer:
+            assert answer.status == 401
+
+
+@pytest.mark.parametrize("server", ["https://me:secret@host:6443/a?token=b#c"])
+def test_an_address_is_told_without_what_could_be_a_credential(server: str) -> None:
+    assert bridge_status.address(server) == "https://host:6443/a"

@@ -1,0 +1,165 @@
+"""`bridge events`: which Events, in which order, and those that come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from bridge.base.errors import PreflightError
+from bridge.status import event_list
+from sync.kube.client import KubeClient
+from tests import objects
+from tests.bridge.clusters import Clusters
+from tests.bridge.joined import SOON
+from tests.bridge.status import examples
+from tests.fakeapi.credentials import access_to
+from translators.objects import Object
+
+MIRRORED = {"cluster-bridge.io/node": "remote"}
+
+
+@pytest.fixture
+async def home(two: Clusters) -> AsyncIterator[KubeClient]:
+    """Home, for a person, with one virtual node and another."""
+    two.home.put(examples.node())
+    two.home.put(objects.node("real"))
+    async with KubeClient(access_to(two.home, "home")) as client:
+        yield client
+
+
+def said(name: str, about: Object, second: int, **changes: Any) -> Object:
+    """An Event about an object."""
+    meta = about["metadata"]
+    where = meta.get("namespace") or "default"
+    moment = f"2030-01-01T00:00:{second:02}Z"
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": where, "labels": changes.pop("labels", {})},
+        "involvedObject": {
+            "kind": about["kind"],
+            "name": meta["name"],
+            "namespace": meta.get("namespace", ""),
+            "uid": meta.get("uid", ""),
+        },
+        "type": "Normal",
+        "reason": name.capitalize(),
+        "message": f"{name} was said",
+        "source": {"component": "kubelet"},
+        "firstTimestamp": moment,
+        "lastTimestamp": moment,
+        "count": 1,
+        **changes,
+    }
+
+
+def reasons(found: list[Object]) -> list[str]:
+    return [it["reason"] for it in found]
+
+
+async def test_events_of_nodes_and_pods_of_ours_in_order(two: Clusters, home: KubeClient) -> None:
+    ours = two.home.put(objects.pod("web", "shop", node="remote"))
+    other = two.home.put(objects.pod("db", "shop", node="real"))
+    gone = {"kind": "Pod", "metadata": {"name": "was", "namespace": "shop", "uid": "gone"}}
+    two.home.put(said("late", ours, 9, count=3, source={"component": "default-scheduler"}))
+    two.home.put(said("early", ours, 1, labels=MIRRORED))
+    two.home.put(said("theirs", other, 2))
+    two.home.put(said("node", examples.node(), 5))
+    two.home.put(said("elsewhere", objects.node("real"), 5))
+    two.home.put(said("last", gone, 3, labels=MIRRORED))
+    two.home.put(said("dropped", gone, 4, source={"component": "cluster-bridge", "host": "remote"}))
+    new: Object = {
+        "lastTimestamp": None,
+        "eventTime": "2030-01-01T00:00:07.000000Z",
+        "source": {},
+        "reportingComponent": "controller",
+        "reportingInstance": "controller-0",
+        "action": "Doing",
+    }
+    two.home.put(said("new", ours, 0, **new))
+    found = await event_list.listed(home, node=None, namespace=None)
+    assert reasons(found) == ["Early", "Last", "Dropped", "Node", "New", "Late"]
+    assert found == await event_list.listed(home, node="remote", namespace=None)
+    assert reasons(await event_list.listed(home, node=None, namespace="shop")) == [
+        "Early",
+        "Last",
+        "Dropped",
+        "New",
+        "Late",
+    ]
+    assert await event_list.listed(home, node=None, namespace="empty") == []
+    assert found[0] == {
+        "node": "remote",
+        "namespace": "shop",
+        "kind": "Pod",
+        "name": "web",
+        "type": "Normal",
+        "reason": "Early",
+        "message": "early was said",
+        "count": 1,
+        "first": "2030-01-01T00:00:01Z",
+        "last": "2030-01-01T00:00:01Z",
+        "component": "kubelet",
+        "cluster": "remote",
+    }
+    row = event_list.row(found[-1], datetime(2030, 1, 1, 0, 0, 19, tzinfo=UTC))
+    assert row[:4] == ["10s (x3)", "Normal", "Late", "remote"]
+    assert row[4:6] == ["pod shop/web", "home default-scheduler"]
+
+
+async def test_what_strangers_wrote_does_not_reach_the_terminal(
+    two: Clusters, home: KubeClient
+) -> None:
+    ours = two.home.put(objects.pod("web", "shop", node="remote"))
+    two.home.put(said("bad", ours, 1, message="\x1b[2J\nall is well", lastTimestamp="no time"))
+    (found,) = await event_list.listed(home, node=None, namespace=None)
+    shown = [*event_list.row(found, datetime.now(UTC)), event_list.line(found)]
+    assert all(cell.isprintable() for cell in shown)
+    assert found["message"] == "\x1b[2J\nall is well"
+
+
+async def test_they_are_followed(two: Clusters, home: KubeClient) -> None:
+    web = two.home.put(objects.pod("web", "shop", node="remote"))
+    two.home.put(said("second", web, 2))
+    two.home.put(said("first", web, 1))
+    shown: list[str] = []
+    came, stop = asyncio.Event(), asyncio.Event()
+
+    def show(found: list[Object]) -> None:
+        shown.extend(reasons(found))
+        came.set()
+
+    async def until(count: int) -> None:
+        while len(shown) < count:
+            came.clear()
+            await came.wait()
+
+    task = asyncio.create_task(
+        event_list.follow(home, node=None, namespace=None, stop=stop, show=show)
+    )
+    async with asyncio.timeout(SOON):
+        await until(2)
+        later = two.home.put(objects.pod("later", "shop"))
+        # Said before the pod is known to be ours.
+        two.home.put(said("third", later, 3))
+        two.home.put(said("node", examples.node(), 4))
+        await until(3)
+        two.home.bind("later", "remote", "shop")
+        await until(4)
+        stop.set()
+        await task
+    assert shown == ["First", "Second", "Node", "Third"]
+
+
+async def test_nobody_waits_for_nodes_that_are_not_there(two: Clusters, home: KubeClient) -> None:
+    with pytest.raises(PreflightError, match="node real is not"):
+        await event_list.listed(home, node="real", namespace=None)
+    two.home.clear_log()
+    with pytest.raises(PreflightError, match="no node other"):
+        await event_list.follow(
+            home, node="other", namespace=None, stop=asyncio.Event(), show=lambda _: None
+        )

@@ -1,0 +1,106 @@
+"""The page at this machine: for who has its address, and for nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+
+from bridge.base.errors import PreflightError
+from bridge.status import html_page, local_page
+from bridge.status.local_page import Local
+from sync.kube.client import KubeClient
+from tests.bridge.clusters import Clusters
+from tests.bridge.joined import SOON, Joined
+from tests.bridge.status import examples
+from tests.fakeapi import Fault
+from tests.sync.world import NODE
+
+
+async def test_the_page_and_its_data(home: KubeClient, bridged: Joined) -> None:
+    server = Local(home, NODE)
+    url = await server.start()
+    try:
+        async with aiohttp.ClientSession() as session:
+            async with session.get(url) as answer:
+                assert answer.status == 200
+                assert html_page.HEADERS.items() <= dict(answer.headers).items()
+                assert f"{NODE} " in await answer.text()
+            async with session.get(f"{url}v1/status") as answer:
+                assert (await answer.json())["name"] == NODE
+    finally:
+        await server.stop()
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await session.get(url)
+
+
+async def test_nothing_else_is_reached(two: Clusters, home: KubeClient, bridged: Joined) -> None:
+    server = Local(home, NODE)
+    url = await server.start()
+    root = url.removesuffix("bridge/")
+    parts = urlsplit(url)
+    try:
+        two.home.clear_log()
+        async with aiohttp.ClientSession() as session:
+            for other in (
+                f"{parts.scheme}://{parts.netloc}/bridge/",
+                f"{parts.scheme}://{parts.netloc}/guess/bridge/",
+                f"{root}pods",
+                f"{root}bridge/../pods",
+                f"{root}bridge/v1/other",
+                f"{root}exec/default/web/main?command=id",
+            ):
+                async with session.get(other) as answer:
+                    assert answer.status == 404, other
+            async with session.get(url, headers={"Host": "evil.example"}) as answer:
+                assert answer.status == 404
+            async with session.post(url) as answer:
+                assert answer.status == 405
+        assert not two.home.requests("*", "*/proxy/*")
+    finally:
+        await server.stop()
+
+
+async def test_a_refusal_is_passed_on_in_words(two: Clusters, home: KubeClient) -> None:
+    two.home.fail(Fault("GET", "*/proxy/*", code=403, message="you may not"))
+    server = Local(home, NODE)
+    url = await server.start()
+    try:
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            assert (answer.status, await answer.text()) == (403, "you may not")
+    finally:
+        await server.stop()
+
+
+async def test_it_says_where_until_it_is_stopped(
+    home: KubeClient, bridged: Joined, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    addresses: list[str] = []
+
+    def opens(url: str) -> None:
+        opened.append(url)
+        loop.call_soon_threadsafe(stop.set)
+
+    monkeypatch.setattr("webbrowser.open", opens)
+    async with asyncio.timeout(SOON):
+        await local_page.serve(home, None, stop=stop, opens=True, announce=addresses.append)
+    assert addresses == [f"node {NODE}: {opened[0]} until Ctrl-C"]
+
+
+async def test_a_page_is_of_one_node_that_answers(two: Clusters, home: KubeClient) -> None:
+    stop = asyncio.Event()
+    with pytest.raises(PreflightError, match="home has no virtual nodes"):
+        await local_page.serve(home, None, stop=stop, opens=False, announce=print)
+    two.home.put(examples.node())
+    with pytest.raises(PreflightError, match="does not show its page"):
+        await local_page.serve(home, None, stop=stop, opens=False, announce=print)
+    other = examples.node()
+    other["metadata"]["name"] = "another"
+    two.home.put(other)
+    with pytest.raises(PreflightError, match="home has another, remote; name one"):
+        await local_page.serve(home, None, stop=stop, opens=False, announce=print)

@@ -1,0 +1,131 @@
+"""How `bridge status` shows what it found: in place, in lines, and as documents."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from bridge.base.output import Output
+from bridge.status import terminal as shown
+from bridge.status.node_status import Watched
+from tests.bridge.status.examples import pod, refused, status
+from translators.objects import Object
+
+
+class Screen(io.StringIO):
+    """A terminal, or a file."""
+
+    def __init__(self, *, terminal: bool) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+
+class Looked(Watched):
+    """Gives one status after the other, and then says stop."""
+
+    def __init__(self, stop: asyncio.Event, *states: list[Object]) -> None:
+        self.changed = asyncio.Event()
+        self._stop, self._states = stop, iter(states)
+        self._next: list[Object] = next(self._states)
+
+    async def look(self) -> list[Object]:
+        now = self._next
+        try:
+            self._next = next(self._states)
+        except StopIteration:
+            self._stop.set()
+        return now
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shown, "LEAST", 0.0)
+    monkeypatch.setattr(shown, "EVERY", 0.001)
+
+
+@pytest.fixture(params=[False, True], ids=["file", "terminal"])
+def screen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Screen:
+    found = Screen(terminal=request.param)
+    monkeypatch.setattr(shown, "sys", SimpleNamespace(stdout=found))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "150")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return found
+
+
+async def followed(output: Output, *states: list[Object]) -> bool:
+    stop = asyncio.Event()
+    return await shown.follow(Looked(stop, *states), stop, output)
+
+
+def test_a_tree_for_people(screen: Screen) -> None:
+    text = shown.people([status(refused("b", message="[red]markup[/red] :smile: \x1b[2J"))])
+    assert "FieldRefused: [red]markup[/red] :smile: \ufffd[2J" in text
+    assert ("├──" in text) == screen.isatty()
+    assert ("\x1b[" in text) == screen.isatty()
+
+
+def test_no_color_is_honoured(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    text = shown.people([status()])
+    assert "\x1b[3" not in text
+    assert "Ready" in text
+
+
+def test_nothing_is_said_so(screen: Screen) -> None:
+    assert shown.people([]) == shown.NONE
+
+
+@pytest.mark.parametrize(
+    ("statuses", "ready"),
+    [
+        ([], True),
+        ([status()], True),
+        ([status(), status(ready=False)], False),
+        ([status(ready=None)], False),
+    ],
+)
+def test_whether_all_are_ready(statuses: list[Object], ready: bool) -> None:
+    assert shown.are_ready(statuses) is ready
+
+
+async def test_what_is_followed(screen: Screen) -> None:
+    away = status(pod("a", "Running"), ready=False)
+    assert not await followed(Output.TABLE, [status()], [status()], [away], [away])
+    text = screen.getvalue()
+    if screen.isatty():
+        assert "├──" in text
+        assert text.index("Ready") < text.index("NotReady")
+        assert "\x1b[?25h" in text, "the cursor is back"
+    else:
+        assert text.splitlines() == [
+            "remote: Ready, 0 pods",
+            "remote: NotReady, 1 pods (1 Running)",
+        ]
+
+
+@pytest.mark.parametrize(("output", "load"), [(Output.JSON, json.loads), (Output.YAML, None)])
+async def test_documents_are_followed_one_a_change(
+    screen: Screen, output: Output, load: Any
+) -> None:
+    before, after = [status()], [status(cordoned=True)]
+    later = {**before[0]["bridge"], "uptimeSeconds": 9999}
+    assert await followed(output, before, [{**before[0], "bridge": later}], after)
+    text = screen.getvalue()
+    found = list(map(load, text.splitlines())) if load else list(yaml.safe_load_all(text))
+    assert found == [{"nodes": before}, {"nodes": after}]
+
+
+async def test_nodes_that_come_are_told_of(screen: Screen) -> None:
+    await followed(Output.TABLE, [], [status()])
+    text = screen.getvalue()
+    assert text.index(shown.NONE) < text.index("Ready")

@@ -1,0 +1,73 @@
+"""Which versions there are, as far as can be known from here."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bridge.base.version import version
+from bridge.install import manifests
+from bridge.install.names import Installation
+from bridge.node import node_object
+from bridge.rbac.manifests import HomeRights
+from bridge.status import version_report
+from bridge.status.version_report import VersionSettings
+from sync.kube.resources import NODES, SECRETS
+from tests.bridge.clusters import CANARY, Clusters, tls_api
+from tests.bridge.joined import joined
+from tests.fakeapi import FakeApi
+from tests.sync.world import NODE
+
+
+@pytest.fixture
+async def remote_api(tmp_path: Path) -> AsyncIterator[FakeApi]:
+    """A remote whose kubeconfig can be stored in home's cluster."""
+    async with tls_api(tmp_path) as api:
+        yield api
+
+
+@pytest.mark.usefixtures("soon")
+async def test_of_a_node_that_is_served(two: Clusters) -> None:
+    two.remote.api.version = "v1.33.1"
+    async with joined(two):
+        found = await version_report.versions(VersionSettings(two.settings.home))
+    assert found["client"]["version"] == version()
+    assert found["home"] == {"version": "v1.34.4", "problem": ""}
+    [its] = found["nodes"]
+    assert (its["name"], its["bridge"]) == (NODE, version())
+    assert its["remote"] == {"version": "v1.33.1", "problem": ""}
+    assert "(pid " in its["servedBy"]
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("may_look", [True, False], ids=["who may look", "who may not"])
+async def test_of_a_node_whose_bridge_is_installed_at_home(two: Clusters, may_look: bool) -> None:
+    """The kubeconfig is in the installation's Secret, and its file nowhere else."""
+    async with joined(two):
+        pass
+    gone = {node_object.ANNOTATION_KUBECONFIG: "/gone.yaml"}
+    two.home.update(NODES, NODE, {"metadata": {"annotations": gone}})
+    assert two.settings.remote.path is not None
+    wanted = Installation(NODE, "image:1", HomeRights(nodes=[NODE]))
+    for it in manifests.objects(wanted, two.settings.remote.path.read_text()):
+        two.home.put(it)
+    if not may_look:
+        two.home.api.authorize = lambda asked: (
+            asked["resourceAttributes"]["resource"] != SECRETS.plural
+        )
+    found = await version_report.versions(VersionSettings(two.settings.home))
+    [its] = found["nodes"]
+    assert its["remote"]["version"] == ("v1.34.4" if may_look else "")
+    assert bool(its["remote"]["problem"]) is not may_look
+    assert CANARY not in str(found)
+
+
+async def test_a_home_that_is_away_is_told(two: Clusters) -> None:
+    await two.home.stop()
+    found = await version_report.versions(VersionSettings(two.settings.home))
+    assert found["nodes"] == []
+    assert found["home"]["version"] == ""
+    assert found["home"]["problem"]
+    assert CANARY not in str(found)

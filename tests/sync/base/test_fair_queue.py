@@ -1,0 +1,140 @@
+"""The contract of the fair queue, by example and against any sequence of calls."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from sync.base.fair_queue import SHARE, FairQueue
+
+MANY = 1000
+
+
+def taken(queue: FairQueue[str], places: int = MANY) -> str:
+    """Everything that comes, in its order."""
+    items = []
+    while (found := queue.take(places)) is not None:
+        items.append(found[1])
+    return " ".join(items)
+
+
+def test_groups_take_turns_and_within_one_the_first_comes_first() -> None:
+    queue: FairQueue[str] = FairQueue()
+    for item in ("a1", "a2", "a3", "b1", "c1", "c2"):
+        queue.add(item[0], item)
+    assert taken(queue) == "a1 b1 c1 a2 c2 a3"
+
+
+def test_one_item_waits_for_one_turn_however_many_another_group_has() -> None:
+    queue: FairQueue[str] = FairQueue()
+    for number in range(5000):
+        queue.add("crowd", f"{number}")
+    assert queue.take(MANY) == ("crowd", "0")
+    queue.add("alone", "me")
+    assert ("alone", "me") in (queue.take(MANY), queue.take(MANY))
+
+
+@pytest.mark.parametrize(("places", "most"), [(1, 1), (2, 2), (4, 3), (16, 12), (64, 48)])
+def test_a_group_alone_has_three_quarters_of_the_places(places: int, most: int) -> None:
+    queue: FairQueue[str] = FairQueue()
+    for number in range(100):
+        queue.add("crowd", f"{number}")
+    assert len(taken(queue, places).split()) == most
+    assert queue.hold("crowd", places) is False
+    assert queue.hold("alone", places) is (most < places)
+
+
+def test_a_new_group_finds_a_place_while_many_hold_theirs_for_long() -> None:
+    queue: FairQueue[str] = FairQueue()
+    for group in range(20):
+        for number in range(100):
+            queue.add(group, f"{number}")
+    taken(queue, 64)
+    assert queue.hold("alone", 64)
+
+
+def test_with_fewer_places_than_are_held_none_is_given() -> None:
+    queue: FairQueue[str] = FairQueue()
+    assert all(queue.hold(group, 16) for group in "abcdefgh")
+    queue.add("new", "n")
+    assert not queue.hold("other", 4)
+    assert queue.take(4) is None
+    for group in "abcde":
+        queue.release(group)
+    assert queue.take(4) == ("new", "n")
+
+
+class Model(RuleBasedStateMachine):
+    """Nothing is lost, doubled or overtaken; turns are kept; nothing is kept for nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue: FairQueue[int] = FairQueue()
+        self.waiting: defaultdict[str, list[int]] = defaultdict(list)
+        self.held: defaultdict[str, int] = defaultdict(int)
+        self.passed: defaultdict[str, int] = defaultdict(int)
+        self.count = 0
+        self.places = 8
+
+    def may(self, group: str) -> bool:
+        free = self.places - sum(self.held.values())
+        return self.held[group] < SHARE * free
+
+    @rule(group=st.sampled_from("abcde"), number=st.integers(1, 6))
+    def add(self, group: str, number: int) -> None:
+        for _ in range(number):
+            self.count += 1
+            self.queue.add(group, self.count)
+            self.waiting[group].append(self.count)
+
+    @rule()
+    def take(self) -> None:
+        able = {group for group, items in self.waiting.items() if items and self.may(group)}
+        assert self.queue.offers(self.places) == bool(able)
+        for group in "abcde":
+            assert self.queue.offers_to(group, self.places) == (group in able)
+        found = self.queue.take(self.places)
+        if found is None:
+            assert not able
+            return
+        group = str(found[0])
+        assert group in able
+        assert found[1] == self.waiting[group].pop(0)
+        self.held[group] += 1
+        self.passed[group] = 0
+        for other in able - {group}:
+            self.passed[other] += 1
+            assert self.passed[other] < 5, "a group that may is passed over a whole round"
+
+    @precondition(lambda self: any(self.held.values()))
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        group = data.draw(st.sampled_from(sorted(g for g, n in self.held.items() if n)))
+        self.queue.release(group)
+        self.held[group] -= 1
+
+    @rule(group=st.sampled_from("abcde"))
+    def hold(self, group: str) -> None:
+        may = self.may(group)
+        assert self.queue.hold(group, self.places) == may
+        self.held[group] += may
+
+    @rule(places=st.integers(1, 16))
+    def change(self, places: int) -> None:
+        self.places = places
+
+    @invariant()
+    def the_numbers_are_right_and_nothing_is_kept_of_groups_that_are_gone(self) -> None:
+        assert self.queue.waiting == sum(map(len, self.waiting.values()))
+        assert self.queue.held == sum(self.held.values())
+        assert len(self.queue._turns) == len(self.queue._waiting)
+        assert set(self.queue._waiting) == {g for g, items in self.waiting.items() if items}
+        assert set(self.queue._held) == {g for g, number in self.held.items() if number}
+
+
+Model.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAnySequence = Model.TestCase

@@ -1,0 +1,56 @@
+"""Numbers on what runs: that they are counted where they should be, and cost little."""
+
+from __future__ import annotations
+
+import pytest
+
+from sync.base.histograms import Histogram
+from sync.kube.errors import NotFound, Unreachable
+from sync.kube.resources import PODS
+from tests.conftest import ClientFor
+from tests.fakeapi import FakeApi, Fault
+
+
+def test_a_bound_holds_what_is_equal_to_it_and_the_last_place_what_is_above_all() -> None:
+    histogram = Histogram()
+    for seconds in (0.0, 0.001, 0.0011, 30.0, 31.0):
+        histogram.observe(seconds)
+    assert histogram.counts == [2, 1, *[0] * 10, 1, 1]
+    assert histogram.total == pytest.approx(61.0021)
+
+
+def test_what_fails_took_time_too() -> None:
+    histogram = Histogram()
+    with pytest.raises(KeyError), histogram.timed():
+        raise KeyError
+    assert sum(histogram.counts) == 1
+
+
+async def test_requests_count_by_method_and_answer_and_streams_by_themselves(
+    home_api: FakeApi, client_for: ClientFor
+) -> None:
+    client = await client_for(home_api, "home")
+    with pytest.raises(NotFound):
+        await client.get(PODS, "none", namespace="default")
+    home_api.fail(Fault("GET", "/api/v1/pods", drop="before", times=None))
+    with pytest.raises(Unreachable):
+        await client.list(PODS)
+    home_api.heal()
+    async with client.stream("/api/v1/pods", query={"watch": "1"}):
+        pass
+    assert client.measures.answered == {
+        ("GET", "404"): 1,
+        ("GET", "none"): 1,
+        ("STREAM", "200"): 1,
+    }
+    assert {key: sum(it.counts) for key, it in client.measures.seconds.items()} == {
+        ("GET", "404"): 1,
+        ("GET", "none"): 1,
+    }
+
+
+def test_bounds_are_those_that_were_given() -> None:
+    histogram = Histogram((1.0, 2.0))
+    for seconds in (0.5, 2.0, 3.0):
+        histogram.observe(seconds)
+    assert histogram.counts == [1, 1, 1]

@@ -1,0 +1,483 @@
+"""A list and watch against an API server that behaves."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sync.cache.informer import Informer
+from sync.cache.interning import Pool
+from sync.cache.store import Key
+from sync.cache.watch_stream import Lines
+from sync.kube.client import KubeClient
+from sync.kube.resources import CONFIG_MAPS, PODS
+from tests.fakeapi import FakeApi, Fault
+from tests.objects import config_map, pod
+from tests.sync.watched import Told, Waits, caught_up, watching
+from translators.objects import Object
+
+
+@pytest.fixture
+def informer(client: KubeClient) -> Informer:
+    """Of ConfigMaps in all namespaces."""
+    return Informer(client, CONFIG_MAPS)
+
+
+@pytest.fixture(autouse=True)
+def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
+    """What informers would have waited after failures; they wait a hundredth of it."""
+    return Waits(monkeypatch)
+
+
+# -- list ----------------------------------------------------------------------------------
+
+
+async def test_synced_comes_after_the_handlers_of_the_first_list(
+    api: FakeApi, informer: Informer
+) -> None:
+    for name in "abc":
+        api.put(config_map(name))
+    seen: list[tuple[int, bool]] = []
+    informer.on_change(lambda *_: seen.append((len(informer.store), informer.synced.is_set())))
+    async with watching(informer):
+        assert seen == [(1, False), (2, False), (3, False)]
+
+
+async def test_an_empty_list_is_synced_too(informer: Informer) -> None:
+    async with watching(informer):
+        assert len(informer.store) == 0
+
+
+async def test_a_list_of_many_pages_is_one_state(
+    api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sync.cache.informer.PAGE", 3)
+    for number in range(8):
+        api.put(config_map(f"c{number}"))
+    told = Told(informer)
+    async with watching(informer):
+        assert told.take() == [f"+c{number}" for number in range(8)]
+        assert len(api.requests("GET", "/api/v1/configmaps")) >= 3
+
+
+async def test_only_what_is_selected_is_kept(api: FakeApi, client: KubeClient) -> None:
+    api.put(pod("mine", node="virtual"))
+    api.put(pod("other", node="real"))
+    api.put(pod("later"))
+    informer = Informer(client, PODS, fields="spec.nodeName=virtual")
+    told = Told(informer)
+    async with watching(informer):
+        api.bind("later", "virtual")
+        api.put(pod("elsewhere", node="real"))
+        await caught_up(api, informer)
+        assert told.take() == ["+mine", "+later"]
+
+
+async def test_managed_fields_are_not_kept_and_all_else_is(
+    api: FakeApi, informer: Informer
+) -> None:
+    made = api.put({**config_map("a"), "future": [1]})
+    api.update(CONFIG_MAPS, "a", {"metadata": {"managedFields": [{"manager": "x"}]}}, "default")
+    async with watching(informer):
+        kept = informer.store.get(Key("default", "a"))
+        assert kept is not None
+        assert "managedFields" not in kept["metadata"]
+        assert kept["metadata"]["uid"] == made["metadata"]["uid"]
+        assert kept["future"] == [1]
+
+
+async def test_a_refresh_waits_for_what_is_there_now_whatever_the_watch_says(
+    api: FakeApi, informer: Informer
+) -> None:
+    api.put(config_map("gone"))
+    told = Told(informer)
+    async with watching(informer):
+        told.take()
+        api.mute_watches()
+        api.put(config_map("made"))
+        api.remove(CONFIG_MAPS, "gone", "default")
+        async with asyncio.timeout(5):
+            await asyncio.gather(informer.refresh(), informer.refresh())
+        assert told.take() == ["+made", "-gone"]
+        api.unmute_watches()
+        api.put(config_map("later"))
+        await caught_up(api, informer)
+        assert told.take() == ["+later"]
+
+
+async def test_a_refresh_is_not_done_by_a_list_that_began_before_it_nor_by_one_that_fails(
+    api: FakeApi, informer: Informer
+) -> None:
+    async with watching(informer):
+        await api.until(api.open_watches)
+        api.fail(Fault("GET", "*/configmaps", watch=False, code=500))
+        slow = api.fail(Fault("GET", "*/configmaps", watch=False, delay=0.1))
+        first = asyncio.create_task(informer.refresh())
+        await api.until(lambda: slow.hits)
+        second = asyncio.create_task(informer.refresh())
+        async with asyncio.timeout(5):
+            await first
+            assert not second.done()
+            await second
+        lists = [it for it in api.requests("GET", "/api/v1/configmaps") if not it.watch]
+        assert len(lists) == 4
+
+
+# -- watch ---------------------------------------------------------------------------------
+
+
+async def test_each_change_is_told_with_the_old_and_the_new_object(
+    api: FakeApi, informer: Informer
+) -> None:
+    told = Told(informer)
+    async with watching(informer):
+        first = api.put(config_map("a", data={"k": "1"}))
+        await caught_up(api, informer)
+        second = api.put(config_map("a", data={"k": "2"}))
+        await caught_up(api, informer)
+        api.remove(CONFIG_MAPS, "a", "default")
+        await caught_up(api, informer)
+        (none, added), (old, new), (last, gone) = told.changes
+        assert (none, gone) == (None, None)
+        assert added == old == first
+        assert new == second
+        assert last is not None
+        assert last["data"] == {"k": "2"}
+        assert len(informer.store) == 0
+
+
+async def test_parts_that_did_not_change_are_the_same_objects_as_before(
+    api: FakeApi, client: KubeClient
+) -> None:
+    made = pod("a", labels={"app": "x"})
+    api.put({**made, "status": {"conditions": [{"type": "Ready"}, {"type": "Initialized"}]}})
+    informer = Informer(client, PODS, pool=Pool())
+    told = Told(informer)
+    async with watching(informer):
+        await caught_up(api, informer)
+        change = {
+            "status": {"conditions": [{"type": "Ready", "status": "True"}, {"type": "Initialized"}]}
+        }
+        api.update(PODS, "a", change, "default")
+        await caught_up(api, informer)
+        api.update(PODS, "a", {"metadata": {"labels": {"app": "y"}}}, "default")
+        await caught_up(api, informer)
+        api.remove(PODS, "a", "default")
+        await caught_up(api, informer)
+    (_, first), (old, ready), (_, moved), (gone, _) = told.changes
+    assert first is not None
+    assert ready is not None
+    assert moved is not None
+    assert gone is not None
+    assert old is first
+    assert ready["spec"] is first["spec"]
+    assert ready["metadata"]["labels"] is first["metadata"]["labels"]
+    assert ready["status"]["conditions"][1] is first["status"]["conditions"][1]
+    assert ready["status"]["conditions"][0]["status"] == "True"
+    assert moved["status"] is ready["status"]
+    assert moved["metadata"]["labels"] == {"app": "y"}
+    assert gone["spec"] is first["spec"]
+
+
+async def test_what_leaves_the_selection_is_told_as_deleted(
+    api: FakeApi, client: KubeClient
+) -> None:
+    api.put(config_map("a", labels={"mine": "yes"}))
+    informer = Informer(client, CONFIG_MAPS, labels="mine=yes")
+    told = Told(informer)
+    async with watching(informer):
+        api.update(CONFIG_MAPS, "a", {"metadata": {"labels": {"mine": "no"}}}, "default")
+        await caught_up(api, informer)
+        api.update(CONFIG_MAPS, "a", {"metadata": {"labels": {"mine": "yes"}}}, "default")
+        await caught_up(api, informer)
+        assert told.take() == ["+a", "-a", "+a"]
+
+
+async def test_an_object_of_megabytes_passes(api: FakeApi, informer: Informer) -> None:
+    async with watching(informer):
+        api.put(config_map("big", data={"k": "x" * 3_000_000}))
+        await caught_up(api, informer)
+        kept = informer.store.get(Key("default", "big"))
+        assert kept is not None
+        assert len(kept["data"]["k"]) == 3_000_000
+
+
+async def test_the_server_is_asked_to_end_watches_at_different_times(
+    api: FakeApi, informer: Informer
+) -> None:
+    async with watching(informer):
+        for _ in range(6):
+            await caught_up(api, informer)
+            api.end_watches()
+            await api.until(lambda: not api.open_watches())
+    seconds = {entry.query["timeoutSeconds"] for entry in api.log if entry.watch}
+    assert len(seconds) > 1
+    assert all(300 <= int(value) <= 600 for value in seconds)
+
+
+async def test_a_watch_that_ended_goes_on_without_a_list_and_misses_nothing(
+    api: FakeApi, informer: Informer, waits: Waits
+) -> None:
+    told = Told(informer)
+    async with watching(informer):
+        api.put(config_map("a"))
+        await caught_up(api, informer)
+        api.clear_log()
+        api.end_watches()
+        api.put(config_map("b"))
+        await caught_up(api, informer)
+        assert told.take() == ["+a", "+b"]
+        assert all(entry.watch for entry in api.log)
+        assert waits.taken == []
+        assert told.states == []
+
+
+async def test_bookmarks_move_the_version_from_which_a_watch_goes_on(
+    api: FakeApi, informer: Informer
+) -> None:
+    async with watching(informer):
+        api.put(pod("of-another-kind"))
+        api.compact()
+        await caught_up(api, informer)
+        api.clear_log()
+        api.break_watches()
+        await api.until(lambda: api.log)
+        await caught_up(api, informer)
+        assert [entry.watch for entry in api.log] == [True]
+
+
+async def test_it_knows_when_the_server_said_something(api: FakeApi, informer: Informer) -> None:
+    def heard() -> float:
+        return informer.heard or 0.0
+
+    assert not heard()
+    async with watching(informer):
+        listed = heard()
+        assert listed
+        await api.until(api.open_watches)
+        api.bookmark()
+        await api.until(lambda: heard() > listed)
+
+
+async def test_cancellation_leaves_no_task(api: FakeApi, informer: Informer) -> None:
+    async with watching(informer) as task:
+        await caught_up(api, informer)
+    assert task.cancelled()
+    await api.until(lambda: not api.open_watches())
+    left = [task.get_coro() for task in asyncio.all_tasks()]
+    assert not [coro for coro in left if "Informer" in repr(coro)]
+
+
+# -- what our own writes returned ----------------------------------------------------------
+
+
+async def test_what_was_written_is_seen_at_once_and_told_once(
+    api: FakeApi, informer: Informer
+) -> None:
+    told = Told(informer)
+    async with watching(informer):
+        api.mute_watches()
+        made = await informer.client.create(CONFIG_MAPS, config_map("a"), namespace="default")
+        informer.observe(made)
+        assert informer.store.get(Key("default", "a")) == made
+        api.unmute_watches()
+        await caught_up(api, informer)
+        assert told.take() == ["+a"]
+
+
+async def test_the_event_of_a_write_is_not_read_where_its_answer_was(
+    api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most of what an event costs is to parse it, and a third of a pod's are our own writes."""
+    parsed: list[bytes] = []
+    loads = orjson.loads
+
+    def noted(line: bytes) -> Any:
+        parsed.append(line)
+        return loads(line)
+
+    monkeypatch.setattr("sync.cache.informer.orjson.loads", noted)
+    told = Told(informer)
+    async with watching(informer):
+        made = api.put(config_map("a"))
+        await caught_up(api, informer)
+        again = api.put(config_map("b"))
+        begun = {"kind": "ConfigMap", "apiVersion": "v1"}
+        order = ("name", "namespace", "uid", "resourceVersion")
+
+        def line(obj: Object, **changed: str) -> bytes:
+            meta = {key: obj["metadata"][key] for key in order} | changed
+            event = {"type": "MODIFIED", "object": {**begun, "metadata": meta}}
+            return orjson.dumps(event)
+
+        await caught_up(api, informer)
+        told.take()
+        parsed.clear()
+        informer._event(line(made))
+        assert (parsed, told.take()) == ([], [])
+        assert informer._version == made["metadata"]["resourceVersion"]
+        informer._event(line(again))
+        assert informer._version == again["metadata"]["resourceVersion"]
+        assert parsed == []
+        informer._event(line(again, resourceVersion="999"))
+        informer._event(line(again, uid="another", resourceVersion="1000"))
+        assert len(parsed) == 2
+        assert told.take() == ["~b", "-b", "+b"]
+
+
+async def test_what_was_dealt_with_can_be_kept_as_less_of_it(
+    api: FakeApi, informer: Informer
+) -> None:
+    told = Told(informer)
+    async with watching(informer):
+        api.put(config_map("a", data={"k": "1"}))
+        await caught_up(api, informer)
+        first = informer.store.get(Key("default", "a"))
+        assert first is not None
+        less = {"metadata": first["metadata"]}
+        informer.keep_less(first, less)
+        assert informer.store.get(Key("default", "a")) is less
+        assert told.take() == ["+a"]
+        api.put(config_map("a", data={"k": "2"}))
+        await caught_up(api, informer)
+        informer.keep_less(less, {})
+        second = informer.store.get(Key("default", "a"))
+        assert second is not None
+        assert second["data"] == {"k": "2"}
+
+
+async def test_an_event_older_than_what_was_written_is_passed_over(
+    api: FakeApi, informer: Informer
+) -> None:
+    api.put(config_map("a", data={"k": "0"}))
+    told = Told(informer)
+    async with watching(informer):
+        await caught_up(api, informer)
+        api.mute_watches()
+        api.put(config_map("a", data={"k": "1"}))
+        patch = {"data": {"k": "2"}}
+        informer.observe(await informer.client.patch(CONFIG_MAPS, "a", patch, namespace="default"))
+        api.unmute_watches()
+        await caught_up(api, informer)
+        assert [new and new["data"]["k"] for _, new in told.changes] == ["0", "2"]
+
+
+async def test_the_answer_of_a_write_older_than_the_watch_is_passed_over(
+    api: FakeApi, informer: Informer
+) -> None:
+    async with watching(informer):
+        old = api.put(config_map("a", data={"k": "1"}))
+        api.put(config_map("a", data={"k": "2"}))
+        await caught_up(api, informer)
+        informer.observe(old)
+        kept = informer.store.get(Key("default", "a"))
+        assert kept is not None
+        assert kept["data"] == {"k": "2"}
+
+
+async def test_the_answer_of_a_write_does_not_bring_back_what_is_gone(
+    api: FakeApi, informer: Informer
+) -> None:
+    """The answer can come after the event of a deletion that followed the write."""
+    told = Told(informer)
+    async with watching(informer):
+        written = api.put(config_map("a"))
+        api.remove(CONFIG_MAPS, "a", "default")
+        await caught_up(api, informer)
+        informer.observe(written)
+        assert len(informer.store) == 0
+        assert told.take() == ["+a", "-a"]
+
+
+async def test_an_object_that_came_and_went_while_all_was_listed_does_not_stay(
+    api: FakeApi, informer: Informer
+) -> None:
+    api.fail(Fault(watch=False, method="GET", delay=0.05))
+
+    async def meanwhile() -> None:
+        await api.until(lambda: api.log)
+        informer.observe(api.put(config_map("ghost")))
+        api.remove(CONFIG_MAPS, "ghost", "default")
+        informer.observe(api.put(config_map("real")))
+
+    writing = asyncio.create_task(meanwhile())
+    async with watching(informer):
+        await writing
+        assert informer.store.keys() == {Key("default", "real")}
+
+
+async def test_events_of_a_former_object_do_not_displace_the_one_that_has_its_name(
+    api: FakeApi, informer: Informer
+) -> None:
+    api.put(config_map("a", data={"k": "former"}))
+    told = Told(informer)
+    async with watching(informer):
+        await caught_up(api, informer)
+        api.mute_watches()
+        api.put(config_map("a", data={"k": "changed"}))
+        api.remove(CONFIG_MAPS, "a", "default")
+        informer.observe(
+            await informer.client.create(CONFIG_MAPS, config_map("a"), namespace="default")
+        )
+        assert told.take() == ["+a", "-a", "+a"]
+        api.unmute_watches()
+        await caught_up(api, informer)
+        assert told.take() == []
+        assert len(informer.store) == 1
+
+
+async def test_a_deletion_from_the_selection_that_was_undone_since_is_passed_over(
+    api: FakeApi, client: KubeClient
+) -> None:
+    api.put(config_map("a", labels={"mine": "yes"}))
+    informer = Informer(client, CONFIG_MAPS, labels="mine=yes")
+    told = Told(informer)
+    async with watching(informer):
+        await caught_up(api, informer)
+        api.mute_watches()
+        api.update(CONFIG_MAPS, "a", {"metadata": {"labels": {"mine": "no"}}}, "default")
+        patch = {"metadata": {"labels": {"mine": "yes"}}, "data": {"k": "v"}}
+        informer.observe(await client.patch(CONFIG_MAPS, "a", patch, namespace="default"))
+        api.unmute_watches()
+        await caught_up(api, informer)
+        assert told.take() == ["+a", "~a"]
+
+
+# -- parts ---------------------------------------------------------------------------------
+
+
+@given(
+    lines=st.lists(st.binary(min_size=1, max_size=8).map(lambda b: b.replace(b"\n", b"."))),
+    cuts=st.lists(st.integers(0, 60)),
+)
+def test_lines_come_whole_wherever_the_chunks_are_cut(lines: list[bytes], cuts: list[int]) -> None:
+    data = b"".join(line + b"\n" for line in lines)
+    places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+
+    splitter = Lines()
+    found = [splitter.of(data[begin:end]) for begin, end in itertools.pairwise(places)]
+    assert [line for some in found for line in some] == lines
+
+
+async def test_a_watch_was_heard_when_it_began_and_when_it_said_something(
+    api: FakeApi, informer: Informer
+) -> None:
+    never = informer.heard
+    assert never is None
+    async with watching(informer):
+        await api.until(lambda: api.open_watches(CONFIG_MAPS))
+        api.put(config_map("a"))
+        await api.until(lambda: len(informer.store) == 1)
+        first = informer.heard
+        assert first is not None
+        await asyncio.sleep(0.02)
+        assert informer.heard == first
+        api.end_watches(CONFIG_MAPS)  # and no event afterwards
+        await api.until(lambda: (informer.heard or 0) > first)
+        assert len(informer.store) == 1

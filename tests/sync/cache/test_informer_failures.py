@@ -1,0 +1,564 @@
+"""A list and watch against an API server that fails, forgets, or is not there."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+
+import pytest
+import tenacity
+from aiohttp import web
+
+from sync.cache import informer as informer_module
+from sync.cache.informer import Informer
+from sync.cache.store import Key
+from sync.kube.client import KubeClient
+from sync.kube.errors import Unauthorized, Unreachable
+from sync.kube.resources import CONFIG_MAPS
+from tests.fakeapi import FakeApi, Fault
+from tests.objects import config_map
+from tests.sync.watched import Told, Waits, caught_up, watching
+
+
+@pytest.fixture
+def informer(client: KubeClient, waits: Waits) -> Informer:
+    """Of ConfigMaps in all namespaces."""
+    return Informer(client, CONFIG_MAPS)
+
+
+@pytest.fixture(autouse=True)
+def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
+    """What informers would have waited after failures; they wait a hundredth of it."""
+    return Waits(monkeypatch)
+
+
+@pytest.fixture
+def proven_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watch need not live for a second until it counts as one."""
+    monkeypatch.setattr(informer_module, "SHORT_WATCH", 0.02)
+
+
+# -- connections that break ----------------------------------------------------------------
+
+
+async def test_a_broken_watch_goes_on_without_a_list_and_misses_nothing(
+    api: FakeApi, informer: Informer
+) -> None:
+    api.put(config_map("gone"))
+    told = Told(informer)
+    async with watching(informer):
+        await caught_up(api, informer)
+        api.clear_log()
+        for name in "abc":
+            api.break_watches()
+            api.put(config_map(name))
+            await caught_up(api, informer)
+        api.break_watches()
+        api.remove(CONFIG_MAPS, "gone", "default")
+        await caught_up(api, informer)
+        assert told.take() == ["+gone", "+a", "+b", "+c", "-gone"]
+        assert all(entry.watch for entry in api.log)
+
+
+async def test_a_server_that_restarts_is_watched_on_from_where_it_was(
+    api: FakeApi, informer: Informer
+) -> None:
+    told = Told(informer)
+    async with watching(informer):
+        api.put(config_map("a"))
+        await caught_up(api, informer)
+        api.clear_log()
+        await api.stop()
+        await asyncio.sleep(0.02)
+        api.put(config_map("b"))
+        await api.start()
+        await caught_up(api, informer)
+        assert told.take() == ["+a", "+b"]
+        assert all(entry.watch for entry in api.log)
+
+
+async def test_a_watch_that_is_doubted_goes_on_from_where_it_was_or_is_refused(
+    api: FakeApi, client: KubeClient, informer: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A credential is revoked: the watch stands, and another request is refused."""
+    client.on_refused(informer.doubt)
+    told = Told(informer)
+    async with watching(informer):
+        await caught_up(api, informer)
+        api.clear_log()
+        informer.doubt()
+        await caught_up(api, informer)
+        assert not api.requests("GET"), "it is young"
+
+        monkeypatch.setattr(informer_module, "DOUBT_AGE", 0.0)
+        informer.doubt()
+        api.put(config_map("a"))
+        await caught_up(api, informer)
+        assert told.take() == ["+a"]
+        assert all(entry.watch for entry in api.log)
+        assert informer.error is None
+
+        api.fail(Fault("*", "*", code=401, times=None))
+        with pytest.raises(Unauthorized):
+            await client.get(CONFIG_MAPS, "a", namespace="default")
+        await api.until(lambda: isinstance(informer.error, Unauthorized))
+        api.heal()
+        await caught_up(api, informer)
+        await api.until(lambda: informer.error is None)
+
+
+async def test_a_watch_whose_bookmarks_stay_away_is_asked_for_anew(
+    api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server hangs: its connections stand, and nothing comes."""
+    monkeypatch.setattr(informer_module, "SILENCE", 0.1)
+    monkeypatch.setattr(informer_module, "REQUEST_TIMEOUT", 0.1)
+    async with watching(informer):
+        await api.until(api.open_watches)
+        api.clear_log()
+        await asyncio.sleep(0.3)
+        assert not api.requests("GET"), "it may be a server that sends no bookmarks"
+
+        api.bookmark()
+        await api.until(lambda: api.requests("GET"))
+        assert all(entry.watch for entry in api.log)
+        assert informer.error is None, "the server answers"
+
+        api.fail(Fault(watch=True, delay=60, times=None))
+        await api.until(lambda: isinstance(informer.error, Unreachable))
+        api.heal()
+        api.put(config_map("a"))
+        await caught_up(api, informer)
+        await api.until(lambda: informer.error is None)
+        assert informer.store.get(Key("default", "a"))
+
+
+async def test_a_watch_that_says_something_is_not_asked_for_anew(
+    api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(informer_module, "SILENCE", 1.0)
+    async with watching(informer):
+        await api.until(api.open_watches)
+        api.clear_log()
+        for _ in range(15):
+            api.bookmark()
+            await asyncio.sleep(0.1)
+        assert not api.requests("GET")
+
+
+@pytest.mark.usefixtures("proven_soon")
+async def test_failures_are_told_when_they_begin_and_when_they_end(
+    api: FakeApi, informer: Informer, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = Told(informer)
+    async with watching(informer):
+        await caught_up(api, informer)
+        before = asyncio.get_running_loop().time()
+        await api.stop()
+        await api.until(lambda: informer.error is not None)
+        since = informer.failing_since
+        assert since is not None
+        assert since >= before
+        await asyncio.sleep(0.05)
+        assert [informer.failing_since, *told.states] == [since, False]
+        assert "Unreachable" in repr(informer)
+        await api.start()
+        await api.until(lambda: informer.error is None)
+        assert told.states == [False, True]
+        assert "Unreachable" not in repr(informer)
+    warnings = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 1
+
+
+async def test_a_server_that_was_away_for_long_is_found_soon(
+    api: FakeApi, informer: Informer, waits: Waits
+) -> None:
+    """It is not asked ever more seldom, nor when it then answers that it is not ready yet."""
+    async with watching(informer):
+        await api.stop()
+        await api.until(lambda: len(waits.taken) > 8)
+        assert max(waits.taken) <= informer_module.AWAY_CAP
+        starting = api.fail(Fault(code=500, times=2))
+        await api.start()
+        await api.until(lambda: informer.error is None)
+        assert starting.hits == 2
+        assert max(waits.taken[-2:]) <= 1.6, "the first two waits after a refusal"
+
+
+@pytest.mark.parametrize("code", [403, 500, 503])
+@pytest.mark.parametrize("on_watch", [True, False], ids=["the watch", "the list"])
+async def test_refusals_back_off_and_end(
+    api: FakeApi, informer: Informer, waits: Waits, code: int, on_watch: bool
+) -> None:
+    fault = api.fail(Fault(code=code, watch=on_watch, times=4))
+    api.put(config_map("a"))
+    told = Told(informer)
+    async with watching(informer):
+        await api.until(lambda: fault.hits == 4 and api.open_watches())
+        assert told.take() == ["+a"]
+    assert len(waits.taken) == 4
+    assert waits.taken[3] > waits.taken[0]
+
+
+async def test_a_server_that_asks_to_wait_is_listed_when_it_says(
+    api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+
+    async def note(wait: float) -> None:
+        slept.append(wait)
+
+    monkeypatch.setattr(
+        tenacity, "AsyncRetrying", functools.partial(tenacity.AsyncRetrying, sleep=note)
+    )
+    api.fail(Fault(code=429, retry_after=7, times=2))
+    async with watching(informer):
+        assert slept == [7, 7]
+
+
+async def test_a_slow_list_is_waited_for(api: FakeApi, informer: Informer, waits: Waits) -> None:
+    api.put(config_map("a"))
+    api.fail(Fault(delay=0.05, times=2))
+    async with watching(informer):
+        assert informer.store.keys() == {Key("default", "a")}
+    assert waits.taken == []
+
+
+def answer_watches(api: FakeApi, monkeypatch: pytest.MonkeyPatch, *lines: bytes) -> None:
+    """Each watch is answered with the lines and ends, as by a proxy; lists are as they are."""
+
+    async def answer(request: web.Request, *_: object) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for line in lines:
+            await response.write(line)
+        await response.write_eof()
+        return response
+
+    monkeypatch.setattr(api.watches, "serve", answer)
+
+
+async def test_watches_that_end_at_once_back_off_further_each_time(
+    api: FakeApi, informer: Informer, waits: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer_watches(api, monkeypatch)
+    told = Told(informer)
+    async with watching(informer):
+        await api.until(lambda: len(waits.taken) >= 5)
+        assert waits.taken[4] > 4 * waits.taken[0]
+        assert informer.failing_since is not None
+        assert told.states == [False], "it neither works nor recovers in between"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"<html>login</html>\n",
+        b'"text"\n',
+        b'{"type":"ADDED"}\n',
+        b'{"type":"ADDED","object":null}\n',
+        b'{"type":"ADDED","object":[]}\n',
+    ],
+    ids=["a page", "a string", "no object", "a null object", "a list for an object"],
+)
+async def test_what_is_no_event_is_a_failure_that_is_waited_out(
+    api: FakeApi, informer: Informer, waits: Waits, line: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer_watches(api, monkeypatch, line)
+    async with watching(informer) as task:
+        await api.until(lambda: len(waits.taken) >= 2)
+        assert not task.done()
+        assert informer.error is not None
+        assert "login" not in str(informer.error)
+
+
+async def test_an_error_in_the_stream_that_is_no_410_is_waited_out_without_a_list(
+    api: FakeApi, informer: Informer, waits: Waits
+) -> None:
+    async with watching(informer):
+        await caught_up(api, informer)
+        api.clear_log()
+        status = {"kind": "Status", "code": 500, "reason": "InternalError", "message": "oh"}
+        for watch in api.open_watches():
+            watch.send({"type": "ERROR", "object": status}, last=True)
+        await api.until(lambda: waits.taken and api.log)
+        assert all(entry.watch for entry in api.log)
+
+
+# -- versions that are gone ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "in_stream", [True, False], ids=["as an event of the stream", "as the answer's code"]
+)
+async def test_a_forgotten_version_lists_again_and_tells_only_what_differs(
+    api: FakeApi, informer: Informer, in_stream: bool, waits: Waits
+) -> None:
+    api.watches.gone_in_stream = in_stream
+    for name in ("same", "gone", "changed"):
+        api.put(config_map(name))
+    told = Told(informer)
+    async with watching(informer):
+        await caught_up(api, informer)
+        told.take()
+        await api.stop()
+        api.remove(CONFIG_MAPS, "gone", "default")
+        api.put(config_map("changed", data={"k": "v"}))
+        api.put(config_map("new"))
+        api.compact()
+        await api.start()
+        await caught_up(api, informer)
+        assert sorted(told.take()) == ["+new", "-gone", "~changed"]
+        assert informer.store.keys() == {Key("default", n) for n in ("same", "changed", "new")}
+
+
+async def test_an_expired_watch_is_listed_again_at_once_and_calls_no_handler(
+    api: FakeApi, informer: Informer, waits: Waits
+) -> None:
+    told = Told(informer)
+    async with watching(informer):
+        api.put(config_map("a"))
+        await caught_up(api, informer)
+        told.take()
+        api.clear_log()
+        api.expire_watches()
+        await api.until(lambda: len(api.log) >= 2)
+        assert [entry.watch for entry in api.log] == [False, True]
+        assert told.take() == []
+        assert waits.taken == []
+        assert told.states == []
+
+
+async def test_what_took_the_name_of_another_unseen_is_told_as_both(
+    api: FakeApi, informer: Informer
+) -> None:
+    api.put(config_map("a", data={"k": "1"}))
+    told = Told(informer)
+    async with watching(informer):
+        await caught_up(api, informer)
+        told.take()
+        await api.stop()
+        api.remove(CONFIG_MAPS, "a", "default")
+        api.put(config_map("a", data={"k": "2"}))
+        api.compact()
+        await api.start()
+        await caught_up(api, informer)
+        assert told.take() == ["-a", "+a"]
+
+
+async def test_a_list_that_expires_between_its_pages_is_begun_anew(
+    api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sync.cache.informer.PAGE", 2)
+    for number in range(5):
+        api.put(config_map(f"c{number}"))
+    expired = api.fail(Fault(when=lambda entry: "continue" in entry.query, code=410))
+    async with watching(informer):
+        assert expired.hits == 1
+        assert len(informer.store) == 5
+
+
+async def test_a_server_that_forgets_faster_than_it_is_listed_is_not_listed_in_a_tight_loop(
+    api: FakeApi, informer: Informer, waits: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = b'{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}\n'
+    answer_watches(api, monkeypatch, gone)
+    async with watching(informer):
+        await api.until(lambda: len(api.requests()) >= 10)
+        lists = [entry for entry in api.log if not entry.watch]
+        assert len(waits.taken) >= len(lists) - 2
+        assert waits.taken[3] > 2 * waits.taken[0]
+
+
+async def test_a_server_that_was_restored_from_a_backup_is_listed_again(
+    api: FakeApi, informer: Informer
+) -> None:
+    api.put(config_map("kept", data={"k": "old"}))
+    told = Told(informer)
+    async with watching(informer):
+        api.store.history.revision += 100
+        api.put(config_map("kept", data={"k": "new"}))
+        api.put(config_map("lost"))
+        await caught_up(api, informer)
+        told.take()
+        await api.stop()
+        api.remove(CONFIG_MAPS, "lost", "default")
+        api.store.history.revision -= 50
+        api.compact()
+        api.store.history.compacted = 0
+        api.put(config_map("kept", data={"k": "old"}))
+        await api.start()
+        await api.until(lambda: len(informer.store) == 1 and api.open_watches())
+        assert sorted(told.take()) == ["-lost", "~kept"]
+        kept = informer.store.get(Key("default", "kept"))
+        assert kept is not None
+        assert kept["data"] == {"k": "old"}
+        api.put(config_map("kept", data={"k": "newer"}))
+        await api.until(lambda: told.take() == ["~kept"])
+
+
+# -- callbacks and timeouts that meet ------------------------------------------------------
+
+
+async def test_two_doubts_in_consecutive_loop_turns_rewatch_once(
+    api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two requests are refused with 401 almost at once."""
+    monkeypatch.setattr(informer_module, "DOUBT_AGE", 0.0)
+    async with watching(informer) as task:
+        await caught_up(api, informer)
+        api.clear_log()
+        for _ in range(4):
+            informer.doubt()
+            await asyncio.sleep(0)
+        api.put(config_map("a"))
+        await caught_up(api, informer)
+        assert not task.done()
+        assert informer.error is None
+        assert all(entry.watch for entry in api.log)
+
+
+async def test_two_retries_in_consecutive_loop_turns_end_one_wait(
+    api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with watching(informer) as task:
+        await caught_up(api, informer)
+        api.fail(Fault(code=500, times=None))
+        Waits(monkeypatch, shortened=1)
+        api.break_watches()
+        await api.until(lambda: informer.error is not None)
+        for _ in range(4):
+            informer.hurry()
+            await asyncio.sleep(0)
+        api.heal()
+        informer.hurry()
+        await api.until(lambda: informer.error is None)
+        assert not task.done()
+
+
+async def test_refresh_while_the_watch_is_being_ended_returns(
+    api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(informer_module, "DOUBT_AGE", 0.0)
+    async with watching(informer):
+        await caught_up(api, informer)
+        informer.doubt()
+        await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            await informer.refresh()
+
+
+async def test_state_handler_that_raises_is_logged_once_and_counted(
+    api: FakeApi, informer: Informer, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_: Informer) -> None:
+        raise ValueError("canary-4711")
+
+    informer.on_state(broken)
+    told = Told(informer)
+    async with watching(informer) as task:
+        for _ in range(2):
+            await caught_up(api, informer)
+            await api.stop()
+            await api.until(lambda: informer.error is not None)
+            await api.start()
+            await api.until(lambda: informer.error is None)
+        assert not task.done()
+    assert told.states == [False, True] * 2, "the other handlers hear it all the same"
+    assert informer.client.measures.defects[str(CONFIG_MAPS)] == 4
+    errors = [it.getMessage() for it in caplog.records if it.levelname == "ERROR"]
+    assert len(errors) == 1
+    assert "broken" in errors[0]
+    assert "canary-4711" not in errors[0]
+
+
+async def test_handler_of_refused_requests_that_raises_leaves_the_error_as_it_is(
+    api: FakeApi, client: KubeClient
+) -> None:
+    def broken() -> None:
+        raise ValueError
+
+    client.on_refused(broken)
+    api.fail(Fault("*", "*", code=401, times=None))
+    with pytest.raises(Unauthorized):
+        await client.get(CONFIG_MAPS, "a", namespace="default")
+
+
+async def test_server_that_stops_sending_bookmarks_is_not_rewatched_for_ever(
+    api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of Events, which have no watch cache, behind a server that was replaced."""
+    monkeypatch.setattr(informer_module, "SILENCE", 0.1)
+    async with watching(informer):
+        await api.until(api.open_watches)
+        api.bookmark()
+        await asyncio.sleep(0.02)
+        api.clear_log()
+        await asyncio.sleep(1.0)
+        assert 1 <= len(api.requests("GET")) <= informer_module.SILENT_WATCHES
+        api.put(config_map("a"))
+        await caught_up(api, informer)
+        assert informer.store.get(Key("default", "a"))
+        assert informer.error is None
+
+
+# -- answers of another shape --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"type":"ADDED","object":{"metadata":"canary"}}\n',
+        b'{"type":"ADDED","object":{"metadata":{"name":["canary"],"resourceVersion":7}}}\n',
+        b'{"type":"DELETED","object":{"metadata":[1]}}\n',
+        b'{"type":"BOOKMARK","object":{"metadata":5}}\n',
+        b'{"type":"ERROR","object":{"kind":"Status","code":"x","details":5}}\n',
+        b'{"type":["canary"],"object":{}}\n',
+    ],
+)
+async def test_event_of_another_shape_does_not_end_the_informer(
+    api: FakeApi,
+    informer: Informer,
+    line: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with monkeypatch.context() as hostile:
+        answer_watches(api, hostile, line)
+        async with watching(informer) as task:
+            await asyncio.sleep(0.1)
+            assert not task.done()
+    assert "canary" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"items":[5]}',
+        b'{"items":5}',
+        b'{"items":{"a":1}}',
+        b'{"metadata":5,"items":[]}',
+        b'{"items":[{"metadata":5}]}',
+    ],
+)
+async def test_list_of_another_shape_is_a_failure_that_is_waited_out(
+    api: FakeApi, informer: Informer, waits: Waits, body: bytes
+) -> None:
+    api.put(config_map("a"))
+    fault = api.fail(Fault(raw=body, watch=False, times=2))
+    async with watching(informer):
+        assert fault.hits == 2
+        assert len(waits.taken) == 2
+        assert informer.store.keys() == {Key("default", "a")}
+        assert informer.error is None
+        assert informer.client.measures.defects[str(CONFIG_MAPS)] == 2
+
+
+async def test_handler_of_renewed_credentials_is_forgotten_with_the_informer(
+    client: KubeClient, informer: Informer
+) -> None:
+    """Namespaces come and go, and the client stays."""
+    before = len(client.access.renewed)
+    async with watching(informer):
+        assert len(client.access.renewed) == before + 1
+    assert len(client.access.renewed) == before

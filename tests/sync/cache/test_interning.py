@@ -1,0 +1,97 @@
+"""Equal parts are one object, and nothing else of an object changes."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sync.cache.interning import Pool, itself, keep_old, pool_pod
+from tests.objects import pod
+from translators.objects import Object
+
+#: A field's type never changes between two states of an object: true is not compared with 1 here.
+_LEAVES = st.none() | st.booleans() | st.integers(2, 5) | st.sampled_from(["", "a", "b"])
+_PARTS = st.recursive(
+    _LEAVES,
+    lambda part: (
+        st.lists(part, max_size=3) | st.dictionaries(st.sampled_from("abc"), part, max_size=3)
+    ),
+    max_leaves=12,
+)
+_OBJECTS = st.dictionaries(st.sampled_from("abc"), _PARTS, max_size=3)
+
+
+def unshared(new: Any, old: Any, path: str = "") -> list[str]:
+    """Where the two are equal and not the same object."""
+    if new is old:
+        return []
+    if new == old and new is not None:
+        return [path]
+    if isinstance(new, dict) and isinstance(old, dict):
+        return [it for k in new if k in old for it in unshared(new[k], old[k], f"{path}.{k}")]
+    if isinstance(new, list) and isinstance(old, list):
+        pairs = zip(new, old, strict=False)
+        return [it for at, (n, o) in enumerate(pairs) for it in unshared(n, o, f"{path}[{at}]")]
+    return []
+
+
+@given(_OBJECTS, _OBJECTS, st.booleans())
+def test_parts_that_are_equal_to_those_before_are_those(
+    new: Object, old: Object, pooled: bool
+) -> None:
+    said = copy.deepcopy(new), copy.deepcopy(old)
+    keep_old(new, old, Pool() if pooled else itself)
+    assert (new, old) == said
+    assert [it for key in new for it in unshared(new[key], old.get(key), key)] == []
+
+
+@given(st.lists(_OBJECTS, max_size=8), st.integers(1, 4))
+def test_a_pool_changes_no_object_and_stays_small(objects: list[Object], size: int) -> None:
+    pool = Pool(size)
+    for obj in objects:
+        before = orjson.dumps(obj)
+        assert orjson.dumps(pool(obj)) == before
+        assert len(pool) <= 2 * size
+
+
+@given(st.lists(_OBJECTS, max_size=6))
+def test_what_a_pool_gave_out_is_not_changed_by_what_comes_later(objects: list[Object]) -> None:
+    pool = Pool()
+    kept = [(pool(copy.deepcopy(obj)), orjson.dumps(obj)) for obj in itertools.chain(objects)]
+    for obj, before in kept:
+        assert orjson.dumps(obj) == before
+
+
+def test_pods_of_one_template_have_their_parts_once() -> None:
+    pool, pods = Pool(), [pod("a", node="n"), pod("b", node="n"), pod("c", node="other")]
+    for number, one in enumerate(pods):
+        one["metadata"]["labels"] = {"app": "web"}
+        one["status"] = {"podIP": f"10.0.0.{number}", "hostIPs": [{"ip": "10.0.0.9"}]}
+        pool_pod(one, pool)
+    a, b, c = pods
+    assert a["spec"] is b["spec"]
+    assert a["spec"] is not c["spec"]
+    assert a["spec"]["containers"] is c["spec"]["containers"]
+    assert a["metadata"]["labels"] is b["metadata"]["labels"]
+    assert a["status"]["hostIPs"] is c["status"]["hostIPs"]
+    assert (a["metadata"]["name"], c["status"]["podIP"]) == ("a", "10.0.0.2")
+
+
+def test_parts_with_one_hash_stay_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sync.cache.interning.hash", lambda _: 7, raising=False)
+    pool = Pool()
+    assert [pool({"a": ["1"]}), pool({"a": ["2"]})] == [{"a": ["1"]}, {"a": ["2"]}]
+
+
+def test_a_part_that_is_used_again_outlives_those_that_are_not() -> None:
+    pool = Pool(4)
+    used = pool({"app": "web"})
+    for number in range(20):
+        pool({"uid": str(number)})
+        assert pool({"app": "web"}) is used

@@ -1,0 +1,130 @@
+"""How long it is known that pods wait for a node of the remote; time is virtual."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+
+from sync.cache.informer import Informer
+from sync.capacity.unschedulable_pods import GRACE, LINGER, Unplaced
+from tests.sync.podstates import IDENTITY, remote
+from tests.sync.virtual import run_virtual
+from translators.objects import Object
+
+_Handler = Callable[[Object | None, Object | None], None]
+
+
+class _Pods:
+    """Stands in for the informer of remote pods."""
+
+    def __init__(self) -> None:
+        self.synced = asyncio.Event()
+        self.tell: _Handler = lambda old, new: None
+
+    def on_change(self, handler: _Handler) -> None:
+        self.tell = handler
+
+
+class Following:
+    """An `Unplaced` with all that it told."""
+
+    def __init__(self, *, synced: bool = True) -> None:
+        self.pods = _Pods()
+        if synced:
+            self.pods.synced.set()
+        self.unplaced = Unplaced(cast("Informer", self.pods), IDENTITY)
+        self.told = 0
+        self.unplaced.on_change(self._count)
+
+    def _count(self) -> None:
+        self.told += 1
+
+    def waits(self, name: str = "a") -> None:
+        """No node is found for a pod."""
+        self.pods.tell(None, _named(name, waits=True))
+
+    def placed(self, name: str = "a") -> None:
+        """It has one."""
+        self.pods.tell(_named(name, waits=True), _named(name, waits=False))
+
+    def goes(self, name: str = "a") -> None:
+        """It is deleted."""
+        self.pods.tell(_named(name, waits=True), None)
+
+
+def _named(name: str, *, waits: bool) -> Object:
+    pod = remote(phase="Pending", waits=waits)
+    return {**pod, "metadata": {**pod["metadata"], "name": name}}
+
+
+def test_a_short_wait_is_none() -> None:
+    async def main() -> None:
+        following = Following()
+        assert following.unplaced.look() == (False, None)
+        following.waits()
+        assert following.unplaced.look() == (False, GRACE)
+        await asyncio.sleep(GRACE / 2)
+        following.placed()
+        assert following.unplaced.look() == (False, None)
+        assert following.told == 2
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("end", [Following.placed, Following.goes], ids=["placed", "gone"])
+def test_a_long_wait_is_known_and_lingers(end: Callable[[Following], None]) -> None:
+    async def main() -> None:
+        following = Following()
+        following.waits()
+        await asyncio.sleep(GRACE)
+        assert following.unplaced.look() == (True, None)
+        end(following)
+        assert following.unplaced.look() == (True, LINGER)
+        await asyncio.sleep(LINGER)
+        assert following.unplaced.look() == (False, None)
+
+    run_virtual(main)
+
+
+def test_the_first_that_waits_and_the_last_are_told() -> None:
+    async def main() -> None:
+        following = Following()
+        for name in "abc":
+            following.waits(name)
+            following.waits(name)
+        assert following.told == 1
+        await asyncio.sleep(GRACE)
+        following.placed("a")
+        following.goes("b")
+        assert following.unplaced.look() == (True, None)
+        assert following.told == 1
+        following.placed("c")
+        assert following.told == 2
+
+    run_virtual(main)
+
+
+def test_a_pod_that_waits_at_the_start_has_waited_before() -> None:
+    async def main() -> None:
+        following = Following(synced=False)
+        following.waits()
+        assert following.unplaced.look() == (True, None)
+
+    run_virtual(main)
+
+
+def test_pods_of_other_virtual_nodes_do_not_count() -> None:
+    async def main() -> None:
+        following = Following()
+        other = _named("a", waits=True)
+        other["metadata"]["labels"] = {
+            **other["metadata"]["labels"],
+            "cluster-bridge.io/node": "other",
+        }
+        following.pods.tell(None, other)
+        assert following.unplaced.look() == (False, None)
+
+    run_virtual(main)

@@ -1,0 +1,315 @@
+"""Remote namespaces go when they are empty again, if we made them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from aiohttp import web
+
+from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, Object
+from tests.fakeapi import Fault
+from tests.objects import config_map, pod
+from tests.sync.discovery import WIDGETS, serve_discovery
+from tests.sync.world import IDENTITY, THERE, World
+from translators import identity
+from translators.objects import HomeNamespace
+from translators.relay import agent_pod
+
+#: Long enough for a test to do something in it, short enough to wait for.
+SOON = 0.05
+
+
+@pytest.fixture
+def lived(world: World) -> World:
+    """Looks at namespaces come soon."""
+    serve_discovery(world.remote)
+    world.namespace_linger = SOON
+    return world
+
+
+def _namespace(world: World) -> Object | None:
+    return world.remote.find(NAMESPACES, THERE)
+
+
+async def _pod_comes_and_goes(world: World) -> None:
+    world.pod()
+    await world.settle()
+    world.home.delete(PODS, "a", "default", grace_seconds=0)
+    await world.settle()
+    if world.there():
+        world.remote.remove(PODS, "a", THERE)
+    await world.settle()
+
+
+async def _looked(world: World) -> None:
+    """Until the namespace has been looked at and nothing is planned."""
+    queue = world.engine.unused.controller.queue
+    for _ in range(1000):
+        if not (queue._later or len(queue) or queue.working):
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"still at work: {queue!r}")
+
+
+async def test_a_namespace_goes_after_its_last_pod(lived: World) -> None:
+    lived.home.put(config_map("conf"))
+    await lived.start()
+    lived.pod(uses=["cm/conf"])
+    await lived.settle()
+    await _pod_comes_and_goes(lived)
+    await lived.remote.until(lambda: not _namespace(lived))
+    (entry,) = lived.remote.requests("DELETE", "/api/v1/namespaces/" + THERE)
+    assert entry.body["preconditions"].keys() == {"uid", "resourceVersion"}
+
+
+async def test_a_relay_pod_keeps_its_namespace_until_it_is_gone(lived: World) -> None:
+    await lived.start()
+    lived.pod()
+    await lived.settle()
+    relay = agent_pod.pod("relay", HomeNamespace("default"), IDENTITY, image="i", node_selector={})
+    relay["spec"]["nodeName"] = "worker"
+    lived.remote.put(relay)
+    await _pod_comes_and_goes(lived)
+    await _looked(lived)
+    assert _namespace(lived)
+    # A bridge without --relay-image has no use for it.
+    assert lived.remote.get(PODS, "relay", THERE)["metadata"]["deletionTimestamp"]
+    lived.remote.remove(PODS, "relay", THERE)
+    await lived.remote.until(lambda: not _namespace(lived))
+
+
+async def test_it_stays_while_a_pod_is_there_and_for_a_while(lived: World) -> None:
+    lived.namespace_linger = 60.0
+    await lived.start()
+    await _pod_comes_and_goes(lived)
+    assert _namespace(lived)
+    assert lived.engine.unused.controller.queue._later
+
+
+async def test_a_pod_in_time_keeps_it(lived: World) -> None:
+    await lived.start()
+    await _pod_comes_and_goes(lived)
+    lived.pod("b")
+    await lived.settle()
+    await _looked(lived)
+    assert _namespace(lived)
+    assert lived.there("b")
+
+
+async def test_one_that_was_left_behind_goes_after_a_start(lived: World) -> None:
+    meta = {
+        "name": THERE,
+        "labels": identity.owner_labels(lived.identity),
+        "annotations": {identity.ANNOTATION_HOME_NAMESPACE: "default"},
+    }
+    lived.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+    await lived.start()
+    await lived.remote.until(lambda: not _namespace(lived))
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [
+        {"apiVersion": "v1", "kind": "ConfigMap"},
+        {"apiVersion": WIDGETS.api_version, "kind": WIDGETS.kind},
+    ],
+    ids=["a ConfigMap", "of a kind of theirs"],
+)
+async def test_what_somebody_else_put_there_keeps_it(lived: World, thing: Object) -> None:
+    await lived.start()
+    lived.pod()
+    await lived.settle()
+    lived.remote.put({**thing, "metadata": {"name": "theirs", "namespace": THERE}})
+    await _pod_comes_and_goes(lived)
+    await _looked(lived)
+    assert _namespace(lived)
+    assert not lived.remote.requests("DELETE", "/api/v1/namespaces/" + THERE)
+
+
+async def test_a_pod_of_another_virtual_node_keeps_it(lived: World) -> None:
+    await lived.start()
+    lived.pod()
+    await lived.settle()
+    other = pod("b", THERE)
+    labels = identity.owner_labels(lived.identity)
+    other["metadata"]["labels"] = {**labels, identity.LABEL_NODE: "another"}
+    lived.remote.put(other)
+    await _pod_comes_and_goes(lived)
+    await _looked(lived)
+    assert _namespace(lived)
+
+
+# -- several virtual nodes that share a remote namespace ------------------------------------
+
+
+@pytest.fixture
+async def other(lived: World) -> AsyncIterator[World]:
+    """Another virtual node of the same home in the same remote."""
+    async with World(lived.home, lived.remote) as made:
+        made.identity = replace(IDENTITY, node="other")
+        made.namespace_linger = 60.0
+        made.record.peers, lived.record.peers = [lived.record], [made.record]
+        yield made
+
+
+class HeldLook:
+    """Stops the next look at a namespace's contents in its middle: pods are listed, widgets not."""
+
+    def __init__(self, world: World) -> None:
+        self._looking, self._go_on = asyncio.Event(), asyncio.Event()
+        self._world = world
+        world.remote.route("GET", f"*/namespaces/{THERE}/widgets", self._widgets)
+
+    async def _widgets(self, _: web.Request) -> web.Response:
+        self._looking.set()
+        await self._go_on.wait()
+        return web.json_response({"kind": "WidgetList", "metadata": {}, "items": []})
+
+    async def __aenter__(self) -> None:
+        async with asyncio.timeout(5):
+            await self._looking.wait()
+        pods = f"/api/v1/namespaces/{THERE}/pods"
+        await self._world.remote.until(lambda: self._world.remote.requests("GET", pods))
+
+    async def __aexit__(self, *_: object) -> None:
+        self._go_on.set()
+
+
+async def test_a_first_pod_of_another_virtual_node_during_the_look_keeps_the_namespace(
+    lived: World, other: World
+) -> None:
+    await lived.start()
+    await other.start()
+    look = HeldLook(lived)
+    await _pod_comes_and_goes(lived)
+    before = _namespace(lived)
+    assert before
+    async with look:
+        lived.remote.mute_watches()  # The deleting node's caches do not show the pod yet.
+        lived.home.put(pod("theirs", node="other"))
+        await lived.remote.until(lambda: lived.remote.find(PODS, "theirs", THERE))
+    deletes = f"/api/v1/namespaces/{THERE}"
+    await lived.remote.until(lambda: lived.remote.requests("DELETE", deletes))
+    lived.remote.unmute_watches()
+    await _looked(lived)
+    after = _namespace(lived)
+    assert after
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert "deletionTimestamp" not in after["metadata"]
+    assert lived.remote.find(PODS, "theirs", THERE)
+
+
+async def test_a_namespace_that_another_virtual_node_claims_stays_although_it_is_empty(
+    lived: World, other: World
+) -> None:
+    """Its first pod is about to be created: the request is still on its way."""
+    await lived.start()
+    await other.start()
+    lived.pod()
+    await lived.settle()
+    held = lived.remote.fail(
+        Fault("POST", f"/api/v1/namespaces/{THERE}/pods", code=500, times=None)
+    )
+    lived.home.put(pod("theirs", node="other"))
+    await lived.remote.until(lambda: held.hits)
+    await _pod_comes_and_goes(lived)
+    await _looked(lived)
+    namespace = _namespace(lived)
+    assert namespace
+    assert identity.claimants(namespace) == {"other"}
+    lived.remote.heal(held)
+    await lived.remote.until(lambda: lived.remote.find(PODS, "theirs", THERE))
+
+
+async def test_a_namespace_is_claimed_again_by_its_next_pod(lived: World) -> None:
+    await lived.start()
+    lived.pod()
+    await lived.settle()
+    lived.remote.put(config_map("theirs", THERE))
+    await _pod_comes_and_goes(lived)
+    await _looked(lived)
+    assert identity.claimants(_namespace(lived) or {}) == set()
+    lived.forget()
+    lived.pod("b")
+    lived.pod("c")
+    await lived.settle()
+    assert identity.claimants(_namespace(lived) or {}) == {IDENTITY.node}
+    claims = [it for it in lived.writes() if it.endswith(f"PATCH /api/v1/namespaces/{THERE}")]
+    assert len(claims) == 1
+
+
+async def test_a_pod_that_this_cache_shows_after_the_look_keeps_the_namespace(
+    lived: World,
+) -> None:
+    """The remote's answer was from before the pod, whose node runs a version without claims."""
+    await lived.start()
+    look = HeldLook(lived)
+    await _pod_comes_and_goes(lived)
+    async with look:
+        theirs = pod("theirs", THERE)
+        theirs["metadata"]["labels"] = identity.owner_labels(replace(IDENTITY, node="other"))
+        lived.remote.put(theirs)
+        await lived.caught_up()
+    await _looked(lived)
+    assert _namespace(lived)
+    assert not lived.remote.requests("DELETE", f"/api/v1/namespaces/{THERE}")
+
+
+async def test_what_cannot_be_listed_keeps_it(lived: World) -> None:
+    await lived.start()
+    lived.remote.fail(Fault("GET", "*/leases", code=403, times=None))
+    lived.remote.fail(Fault("GET", "/apis/example.com/*", code=403, times=None))
+    await _pod_comes_and_goes(lived)
+    await _looked(lived)
+    assert _namespace(lived)
+
+
+@pytest.mark.parametrize("owned", [False, True], ids=["foreign", "ours by then"])
+async def test_a_namespace_that_was_handed_over_stays(lived: World, owned: bool) -> None:
+    meta: Object = {"name": THERE, "annotations": {identity.ANNOTATION_ACCEPTS: "*"}}
+    if owned:
+        meta["labels"] = identity.owner_labels(lived.identity)
+        meta["annotations"][identity.ANNOTATION_HOME_NAMESPACE] = "default"
+    lived.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+    await lived.start()
+    await _pod_comes_and_goes(lived)
+    await _looked(lived)
+    assert _namespace(lived)
+
+
+async def test_a_refused_look_is_tried_again(lived: World) -> None:
+    await lived.start()
+    fault = lived.remote.fail(Fault("DELETE", "/api/v1/namespaces/" + THERE, code=500))
+    await _pod_comes_and_goes(lived)
+    await lived.remote.until(lambda: not _namespace(lived))
+    assert fault.hits == 1
+
+
+async def test_a_pod_that_comes_while_it_goes_waits_and_starts_as_soon_as_it_is_gone(
+    lived: World,
+) -> None:
+    lived.namespace_linger = 60.0  # Deleted by the test alone.
+    await lived.start()
+    lived.pod()
+    await lived.settle()
+    held = config_map("held", THERE)
+    held["metadata"]["finalizers"] = ["example.com/hold"]
+    held["metadata"]["labels"] = identity.owner_labels(lived.identity)
+    await _pod_comes_and_goes(lived)
+    lived.remote.put(held)
+    first = _namespace(lived)
+    assert first
+    lived.remote.delete(NAMESPACES, THERE)
+    await lived.settle()
+    lived.pod("b")
+    await lived.told("RemoteNamespaceTerminating")
+    await lived.settle(waiting=True)
+    assert lived.status("b")["reason"] == "RemoteNamespaceTerminating"
+    lived.remote.remove(CONFIG_MAPS, "held", THERE)
+    await lived.settle()
+    assert lived.there("b")
+    conditions = lived.status("b").get("conditions") or []
+    assert "cluster-bridge.io/Accepted" not in {c["type"] for c in conditions}

@@ -1,0 +1,350 @@
+"""What is ours in the remote when the virtual node leaves, and that nothing else is touched."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sync.cleanup import inventory as cleanup
+from sync.cleanup.inventory import inventory, remove_copies, remove_namespaces, remove_pods
+from sync.kube.client import KubeClient
+from sync.kube.errors import Unreachable
+from sync.kube.resources import (
+    CONFIG_MAPS,
+    NAMESPACES,
+    POD_METRICS,
+    PODS,
+    SECRETS,
+    SERVICES,
+    Object,
+    Resource,
+)
+from tests.fakeapi import FakeApi, Fault
+from tests.objects import config_map, pod, secret
+from tests.sync.discovery import serve_discovery, serve_resource
+from tests.sync.world import IDENTITY, THERE
+from translators import identity
+from translators.objects import HomeNamespace
+from translators.relay import agent_pod, reverse
+from translators.relay.reverse import Slot
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks at ending pods come often."""
+    monkeypatch.setattr(cleanup, "POLL", 0.005)
+
+
+@pytest.fixture(autouse=True)
+def discovery(api: FakeApi) -> None:
+    """The server tells what it serves."""
+    serve_discovery(api)
+
+
+def ours(obj: Object, *, node: str = "virtual", home: str = IDENTITY.home_id) -> Object:
+    """The object as one that the bridge made."""
+    meta = obj["metadata"]
+    meta["labels"] = {identity.LABEL_HOME: home, identity.LABEL_NODE: node}
+    meta["annotations"] = {
+        identity.ANNOTATION_HOME_NAMESPACE: "default",
+        identity.ANNOTATION_HOME_NAME: meta["name"],
+        identity.ANNOTATION_HOME_UID: "1",
+    }
+    return obj
+
+
+def using(name: str, config: str) -> Object:
+    """A pod that refers to a ConfigMap."""
+    made = pod(name, THERE, node="worker")
+    made["spec"]["containers"][0]["envFrom"] = [{"configMapRef": {"name": config}}]
+    return made
+
+
+def namespace(name: str = THERE) -> Object:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+# -- inventory -----------------------------------------------------------------------------
+
+
+async def test_an_inventory_names_this_nodes_objects_and_writes_nothing(
+    api: FakeApi, client: KubeClient
+) -> None:
+    api.put(ours(namespace()))
+    api.put(ours(pod("mine", THERE)))
+    api.put(ours(config_map("mine", THERE)))
+    api.put(ours(secret("mine", THERE)))
+    api.put(ours(pod("other-node", THERE), node="other"))
+    api.put(ours(config_map("other-home", THERE), home="ffff"))
+    api.put(pod("foreign", THERE))
+    found = await inventory(client, IDENTITY)
+    assert [p["metadata"]["name"] for p in found.pods] == ["mine"]
+    assert [(kind.kind, copy["metadata"]["name"]) for kind, copy in found.copies] == [
+        ("ConfigMap", "mine"),
+        ("Secret", "mine"),
+    ]
+    assert [n["metadata"]["name"] for n in found.namespaces] == [THERE]
+    assert found
+    assert api.writes() == []
+
+
+async def test_relay_pods_and_the_slices_that_lead_to_them_are_ours(
+    api: FakeApi, client: KubeClient
+) -> None:
+    home = HomeNamespace("default")
+    relay = agent_pod.pod("relay", home, IDENTITY, image="i", node_selector={})
+    relay["status"] = {"podIP": "10.9.0.1"}
+    copy = {"metadata": {"name": "web", "namespace": THERE, "uid": "1"}, "spec": {"ports": [{}]}}
+    slot = Slot("web", "", 0)
+    (slice_,) = reverse.to_slices(copy, {slot: 20000}, api.put(relay), home, IDENTITY)
+    api.put(slice_)
+    found = await inventory(client, IDENTITY)
+    assert [it["metadata"]["name"] for it in found.pods] == ["relay"]
+    assert [kind.kind for kind, _ in found.copies] == ["EndpointSlice"]
+
+
+async def test_an_empty_remote_has_an_empty_inventory(client: KubeClient) -> None:
+    assert not await inventory(client, IDENTITY)
+
+
+async def test_a_copy_that_another_virtual_node_uses_is_left_to_it(
+    api: FakeApi, client: KubeClient
+) -> None:
+    api.put(ours(config_map("shared", THERE)))
+    api.put(ours(config_map("mine", THERE)))
+    api.put(ours(using("theirs", "shared"), node="other"))
+    api.put(ours(using("mine", "mine")))
+    found = await inventory(client, IDENTITY)
+    assert [copy["metadata"]["name"] for _, copy in found.copies] == ["mine"]
+
+
+async def test_shared_copies_name_their_user_and_can_be_handed_over(
+    api: FakeApi, client: KubeClient
+) -> None:
+    service: Object = {"apiVersion": "v1", "kind": "Service", "spec": {"ports": [{"port": 80}]}}
+    api.put(ours({**service, "metadata": {"name": "web", "namespace": THERE}}))
+    api.put(ours(config_map("shared", THERE)))
+    api.put(ours(using("theirs", "shared"), node="other"))
+    found = await inventory(client, IDENTITY)
+    assert [(it.resource, it.copy["metadata"]["name"], it.user) for it in found.shared] == [
+        (CONFIG_MAPS, "shared", "other"),
+        (SERVICES, "web", "other"),
+    ]
+    # One of them is another object by now.
+    api.remove(CONFIG_MAPS, "shared", THERE)
+    foreign = api.put(config_map("shared", THERE))
+    await cleanup.hand_over(client, found.shared)
+    labels = api.get(SERVICES, "web", THERE)["metadata"]["labels"]
+    assert labels[identity.LABEL_NODE] == "other"
+    assert api.get(CONFIG_MAPS, "shared", THERE) == foreign
+
+
+async def test_what_a_node_that_is_no_more_left_to_this_one_is_this_ones(
+    api: FakeApi, client: KubeClient
+) -> None:
+    """Of two nodes that shared a namespace the last one that leaves removes it, and what is in it;
+    but nothing of one that is still there, with pods or without."""
+    for node in ("gone", "empty", "busy"):
+        api.put(ours(namespace(f"of-{node}"), node=node))
+        api.put(ours(config_map(f"of-{node}", THERE), node=node))
+    api.put(ours(pod("theirs", THERE), node="busy"))
+    found = await inventory(client, IDENTITY, others={"empty"})
+    assert found.pods == []
+    assert [copy["metadata"]["name"] for _, copy in found.copies] == ["of-gone"]
+    assert [it["metadata"]["name"] for it in found.namespaces] == ["of-gone"]
+
+
+# -- removal -------------------------------------------------------------------------------
+
+
+async def test_pods_end_with_their_own_grace_and_are_waited_for(
+    api: FakeApi, client: KubeClient
+) -> None:
+    pods = [api.put(ours(using(name, "c"))) for name in "ab"]
+    told: list[int] = []
+    removing = asyncio.create_task(remove_pods(client, pods, waiting=told.append))
+    await api.until(lambda: told)
+    marked = api.get(PODS, "a", THERE)["metadata"]
+    assert marked["deletionGracePeriodSeconds"] == 30
+    api.remove(PODS, "a", THERE)
+    await api.until(lambda: told == [2, 1])
+    assert not removing.done()
+    api.remove(PODS, "b", THERE)
+    await removing
+    assert told == [2, 1]
+
+
+async def test_a_pod_that_took_the_name_since_is_neither_deleted_nor_waited_for(
+    api: FakeApi, client: KubeClient
+) -> None:
+    old = api.put(ours(pod("a", THERE)))
+    api.remove(PODS, "a", THERE)
+    new = api.put(pod("a", THERE))
+    await remove_pods(client, [old], waiting=lambda _: None)
+    assert api.get(PODS, "a", THERE) == new
+
+
+async def test_only_the_very_copies_of_the_inventory_are_deleted(
+    api: FakeApi, client: KubeClient
+) -> None:
+    api.put(ours(config_map("a", THERE)))
+    api.put(ours(secret("b", THERE)))
+    found = await inventory(client, IDENTITY)
+    api.remove(SECRETS, "b", THERE)
+    api.put(secret("b", THERE))
+    await remove_copies(client, found.copies)
+    assert api.find(CONFIG_MAPS, "a", THERE) is None
+    assert api.find(SECRETS, "b", THERE)
+
+
+# -- namespaces ----------------------------------------------------------------------------
+
+
+async def test_a_namespace_with_nothing_but_what_the_cluster_puts_there_goes(
+    api: FakeApi, client: KubeClient
+) -> None:
+    made = api.put(ours(namespace()))
+    api.put(config_map("kube-root-ca.crt", THERE))
+    account: Object = {"apiVersion": "v1", "kind": "ServiceAccount"}
+    api.put({**account, "metadata": {"name": "default", "namespace": THERE}})
+    about = {"kind": "Pod", "namespace": THERE, "name": "gone"}
+    event: Object = {"apiVersion": "v1", "kind": "Event", "involvedObject": about}
+    api.put({**event, "metadata": {"name": "e", "namespace": THERE}})
+    assert await remove_namespaces(client, [made]) == []
+    assert api.find(NAMESPACES, THERE) is None
+
+
+@pytest.mark.parametrize(
+    ("held", "why"),
+    [
+        (config_map("theirs", THERE), "it holds ConfigMap theirs"),
+        (
+            {
+                "apiVersion": "example.com/v1",
+                "kind": "Widget",
+                "metadata": {"name": "w", "namespace": THERE},
+            },
+            "it holds Widget w",
+        ),
+    ],
+    ids=["a ConfigMap", "a custom resource"],
+)
+async def test_a_namespace_that_holds_anything_of_others_is_kept(
+    api: FakeApi, client: KubeClient, held: Object, why: str
+) -> None:
+    made = api.put(ours(namespace()))
+    api.put(held)
+    assert await remove_namespaces(client, [made]) == [(THERE, why)]
+    assert "deletionTimestamp" not in api.get(NAMESPACES, THERE)["metadata"]
+
+
+async def test_a_namespace_with_a_kind_that_cannot_be_listed_is_kept(
+    api: FakeApi, client: KubeClient
+) -> None:
+    made = api.put(ours(namespace()))
+    api.fail(Fault("GET", "*/widgets", code=403, times=None))
+    ((name, why),) = await remove_namespaces(client, [made])
+    assert name == THERE
+    assert why == "widgets.example.com cannot be listed"
+    assert api.writes() == []
+
+
+async def test_a_namespace_is_kept_when_a_group_does_not_tell_its_kinds(
+    api: FakeApi, client: KubeClient
+) -> None:
+    """As for an aggregated API whose server is away: it may hold objects all the same."""
+    made = api.put(ours(namespace()))
+    api.fail(Fault("GET", "/apis/example.com/v1", code=503, times=None))
+    ((name, why),) = await remove_namespaces(client, [made])
+    assert name == THERE
+    assert "example.com/v1" in why
+    assert api.writes() == []
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        Resource("example.com", "v1alpha2", "routes", "Route"),
+        Resource("example.com", "v1", "endpoints", "Endpoint"),
+        Resource("example.com", "v1", "serviceaccounts", "ServiceAccount"),
+    ],
+    ids=[
+        "served in a version that the group does not prefer",
+        "a CRD named endpoints",
+        "named default",
+    ],
+)
+async def test_a_custom_resource_of_any_version_and_name_keeps_its_namespace(
+    api: FakeApi, client: KubeClient, resource: Resource
+) -> None:
+    made = api.put(ours(namespace()))
+    serve_resource(api, resource)
+    meta = {"name": "default", "namespace": THERE}
+    api.put({"apiVersion": resource.api_version, "kind": resource.kind, "metadata": meta})
+    assert await remove_namespaces(client, [made]) == [(THERE, f"it holds {resource.kind} default")]
+    assert "deletionTimestamp" not in api.get(NAMESPACES, THERE)["metadata"]
+
+
+async def test_a_resource_that_several_versions_serve_is_listed_once(
+    api: FakeApi, client: KubeClient
+) -> None:
+    serve_resource(api, Resource("example.com", "v2", "widgets", "Widget"))
+    assert await cleanup.contents(client, THERE) == ""
+    (asked,) = api.requests("GET", "*/widgets")
+    assert asked.path == f"/apis/example.com/v1/namespaces/{THERE}/widgets"
+
+
+@pytest.mark.parametrize("code", [404, 500, 503])
+async def test_a_group_version_whose_discovery_fails_keeps_the_namespace(
+    api: FakeApi, client: KubeClient, code: int
+) -> None:
+    made = api.put(ours(namespace()))
+    serve_resource(api, Resource("example.com", "v1alpha2", "routes", "Route"))
+    api.fail(Fault("GET", "/apis/example.com/v1alpha2", code=code, times=None))
+    ((_, why),) = await remove_namespaces(client, [made])
+    assert "discovery of example.com/v1alpha2 failed" in why
+    assert api.writes() == []
+
+
+async def test_a_kind_that_went_meanwhile_holds_nothing(api: FakeApi, client: KubeClient) -> None:
+    made = api.put(ours(namespace()))
+    api.fail(Fault("GET", "*/widgets", code=404, times=None))
+    assert await remove_namespaces(client, [made]) == []
+
+
+async def test_what_a_metrics_server_says_holds_no_namespace(
+    api: FakeApi, client: KubeClient
+) -> None:
+    """It tells of pods that have just gone; and a credential need not be allowed to ask it."""
+    made = api.put(ours(namespace()))
+    api.register(POD_METRICS)
+    api.fail(Fault("GET", "*/metrics.k8s.io/*", code=403, times=None))
+    assert await remove_namespaces(client, [made]) == []
+    assert api.find(NAMESPACES, THERE) is None
+
+
+@pytest.mark.parametrize("method", ["PATCH", "DELETE"])
+async def test_a_namespace_whose_deletion_admission_refuses_with_409_stays_with_that_reason(
+    api: FakeApi, client: KubeClient, method: str
+) -> None:
+    made = ours(namespace())
+    made["metadata"]["annotations"][identity.claim_of("virtual")] = "true"
+    made = api.put(made)
+    api.fail(Fault(method, f"*/namespaces/{THERE}", code=409, message="says a webhook", times=None))
+    kept = await remove_namespaces(client, [made], has_ended=lambda node: node == "virtual")
+    assert kept == [(THERE, "it could not be deleted: says a webhook")]
+
+
+async def test_without_namespaces_nothing_is_asked(api: FakeApi, client: KubeClient) -> None:
+    assert await remove_namespaces(client, []) == []
+    assert api.log == []
+
+
+async def test_a_remote_that_is_away_is_no_reason_to_keep_but_an_error(
+    api: FakeApi, client: KubeClient
+) -> None:
+    made = api.put(ours(namespace()))
+    api.fail(Fault("GET", "*/widgets", drop="before", times=None))
+    with pytest.raises(Unreachable):
+        await remove_namespaces(client, [made])

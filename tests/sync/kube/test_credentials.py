@@ -1,0 +1,473 @@
+"""Reading kubeconfigs: what works, and the one sentence for what does not."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import errno
+import os
+import tempfile
+import traceback
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+
+from sync.kube import credentials as access_module
+from sync.kube import exec_plugins
+from sync.kube.credentials import Access, KubeconfigRef, load
+from sync.kube.errors import AccessError
+from tests.fakeapi import Authority
+from tests.fakeapi.kubeconfig import credential, kubeconfig, plugin, write
+
+SERVER = "https://127.0.0.1:6443"
+CANARY = "canary-4711"
+
+
+async def refused(ref: KubeconfigRef) -> str:
+    """The message of the AccessError that reading gives, tracebacks searched for secrets."""
+    with pytest.raises(AccessError) as caught:
+        await load(ref, side="remote")
+    assert CANARY not in "".join(traceback.format_exception(caught.value))
+    assert CANARY not in repr(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "config"
+
+
+async def read(path: Path, content: dict[str, Any], **ref: Any) -> Access:
+    return await load(KubeconfigRef(write(path, content), **ref), side="remote")
+
+
+def encoded(file: str) -> str:
+    return base64.b64encode(Path(file).read_bytes()).decode()
+
+
+def overwrite(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+# -- what works ----------------------------------------------------------------------------
+
+
+async def test_address_and_context(path: Path) -> None:
+    access = await read(path, kubeconfig("https://example.test:6443/prefix/", context="prod"))
+    assert access.server == "https://example.test:6443/prefix"
+    assert (access.host, access.port, access.context) == ("example.test", 6443, "prod")
+    assert access.authorization() == {}
+    assert access.ssl is not None
+
+
+async def test_the_contexts_namespace_is_known_and_empty_where_it_names_none(path: Path) -> None:
+    config = kubeconfig(SERVER, namespace="shop")
+    assert (await read(path, config)).namespace == "shop"
+    del config["contexts"][0]["context"]["namespace"]
+    assert (await read(path, config)).namespace == ""
+
+
+async def test_default_ports(path: Path) -> None:
+    assert (await read(path, kubeconfig("https://example.test"))).port == 443
+    assert (await read(path, kubeconfig("http://example.test"))).port == 80
+
+
+async def test_plain_http_has_no_tls(path: Path) -> None:
+    assert (await read(path, kubeconfig("http://127.0.0.1:8001"))).ssl is None
+
+
+async def test_token_is_sent_and_never_shown(path: Path) -> None:
+    access = await read(path, kubeconfig(SERVER, user={"token": CANARY}))
+    assert access.authorization() == {"Authorization": f"Bearer {CANARY}"}
+    assert CANARY not in repr(access)
+
+
+async def test_password(path: Path) -> None:
+    access = await read(path, kubeconfig(SERVER, user={"username": "u", "password": "p"}))
+    expected = base64.b64encode(b"u:p").decode()
+    assert access.authorization() == {"Authorization": f"Basic {expected}"}
+
+
+@pytest.mark.parametrize("absolute", [True, False])
+async def test_token_file_without_its_last_newline(path: Path, *, absolute: bool) -> None:
+    token = path.with_name("token")
+    token.write_text("abc\n")
+    named = str(token) if absolute else "token"
+    access = await read(path, kubeconfig(SERVER, user={"tokenFile": named}))
+    assert access.authorization() == {"Authorization": "Bearer abc"}
+
+
+async def test_another_context(path: Path) -> None:
+    content = kubeconfig("https://one.test")
+    other = kubeconfig("https://two.test", context="other", user={"token": "t"})
+    for part in ("clusters", "users", "contexts"):
+        content[part] += other[part]
+    access = await read(path, content, context="other")
+    assert (access.server, access.context) == ("https://two.test", "other")
+    assert access.authorization() == {"Authorization": "Bearer t"}
+
+
+async def test_kubeconfig_lists_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = kubeconfig("https://one.test", user={"token": "t"})
+    first = write(tmp_path / "first", {**content, "users": []})
+    second = write(tmp_path / "second", {"users": content["users"]})
+    files = [str(first), str(tmp_path / "missing"), str(second)]
+    monkeypatch.setenv("KUBECONFIG", os.pathsep.join(files))
+    access = await load(KubeconfigRef(), side="home")
+    assert access.authorization() == {"Authorization": "Bearer t"}
+
+
+async def test_the_first_current_context_of_a_list_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in kubectl: a second cluster's file behind one's own changes nothing."""
+    files = []
+    for name in ("one", "two"):
+        entry = {"name": name, "cluster": {"server": f"https://{name}.test"}}
+        config = {
+            "clusters": [entry],
+            "users": [{"name": name, "user": {"token": name}}],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+            "current-context": name,
+        }
+        files.append(str(write(tmp_path / name, config)))
+    monkeypatch.setenv("KUBECONFIG", os.pathsep.join(files))
+    access = await load(KubeconfigRef(), side="home")
+    assert (access.context, access.server) == ("one", "https://one.test")
+    other = await load(KubeconfigRef(context="two"), side="home")
+    assert other.server == "https://two.test"
+
+
+async def test_tls_server_name_and_proxy(path: Path) -> None:
+    more = {"tls-server-name": "api.test", "proxy-url": "http://proxy.test:3128"}
+    access = await read(path, kubeconfig(SERVER, cluster=more))
+    assert (access.server_hostname, access.proxy) == ("api.test", "http://proxy.test:3128")
+
+
+async def test_insecure_means_no_check(path: Path) -> None:
+    access = await read(path, kubeconfig(SERVER, cluster={"insecure-skip-tls-verify": True}))
+    assert access.ssl is not None
+    assert not access.ssl.check_hostname
+
+
+async def test_certificates_as_files_and_as_data(path: Path, authority: Authority) -> None:
+    pair = authority.issue("someone")
+    files = {"client-certificate": str(pair.cert), "client-key": str(pair.key)}
+    data = {f"{key}-data": encoded(name) for key, name in files.items()}
+    for user in (files, data):
+        cluster = {"certificate-authority": str(authority.cert)}
+        access = await read(path, kubeconfig(SERVER, user=user, cluster=cluster))
+        assert access.ssl is not None
+        assert len(access.ssl.get_ca_certs()) == 1
+
+
+# -- plugins -------------------------------------------------------------------------------
+
+
+async def test_plugin_gives_a_token(path: Path) -> None:
+    user = plugin(path.with_name("plugin"), credential({"token": "abc"}))
+    access = await read(path, kubeconfig(SERVER, user=user))
+    assert access.authorization() == {"Authorization": "Bearer abc"}
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"echo {CANARY} >&2; exit 3\n",
+        f"echo {CANARY}\n",
+        credential({}),
+        credential({"clientCertificateData": CANARY}),
+        credential({"clientCertificateData": CANARY, "clientKeyData": CANARY}),
+    ],
+)
+async def test_plugin_fails(path: Path, script: str) -> None:
+    user = plugin(path.with_name("plugin"), script)
+    message = await refused(KubeconfigRef(write(path, kubeconfig(SERVER, user=user))))
+    assert "plugin" in message or "PEM" in message
+
+
+#: Scripts that hang: one by itself, one in what it has started, one that ended and left another.
+HANGING = {
+    "itself": "echo $$ >PIDS; exec sleep 60\n",
+    "its child": "echo $$ >PIDS; sleep 60 & echo $! >>PIDS; wait\n",
+    "an orphan": "sleep 60 & echo $! >PIDS\n",
+}
+
+
+def read_pids(pids: Path) -> list[int]:
+    return [int(pid) for pid in pids.read_text().split()] if pids.exists() else []
+
+
+def is_gone(pid: int) -> bool:
+    """Whether the process has ended; where it has, somebody else may have to reap it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+async def written(pids: Path) -> list[int]:
+    """What the script has written, once it has."""
+    for _ in range(500):
+        if found := read_pids(pids):
+            return found
+        await asyncio.sleep(0.01)
+    raise AssertionError("it has not started")
+
+
+async def are_gone(pids: list[int]) -> bool:
+    """Whether the processes end in a moment."""
+    for _ in range(200):
+        if all(map(is_gone, pids)):
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+@pytest.mark.parametrize("script", HANGING.values(), ids=HANGING.keys())
+async def test_plugin_that_never_answers_is_ended_and_is_a_sentence(
+    path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    pids = path.with_name("pids")
+    user = plugin(path.with_name("plugin"), script.replace("PIDS", str(pids)))
+    monkeypatch.setattr("sync.kube.credentials.PLUGIN_SECONDS", 0.5)
+    message = await refused(KubeconfigRef(write(path, kubeconfig(SERVER, user=user))))
+    assert "gave no answer" in message
+    assert await are_gone(await written(pids))
+
+
+async def test_plugin_that_nobody_waits_for_any_more_is_ended(path: Path) -> None:
+    """As where the bridge is stopped while it hangs."""
+    pids = path.with_name("pids")
+    script = HANGING["its child"].replace("PIDS", str(pids))
+    user = plugin(path.with_name("plugin"), script)
+    reading = asyncio.create_task(read(path, kubeconfig(SERVER, user=user)))
+    running = await written(pids)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert await are_gone(running)
+
+
+async def test_plugin_may_be_asked_in_a_terminal(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then it stays in the terminal's group, and is ended by itself."""
+    terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(exec_plugins, "sys", terminal)
+    monkeypatch.setattr("sync.kube.credentials.PLUGIN_SECONDS", 0.5)
+    pids = path.with_name("pids")
+    script = "cut -d' ' -f5 /proc/$$/stat >PGID; echo $$ >PIDS; exec sleep 60\n"
+    script = script.replace("PIDS", str(pids)).replace("PGID", str(path.with_name("pgid")))
+    user = plugin(path.with_name("plugin"), script)
+    await refused(KubeconfigRef(write(path, kubeconfig(SERVER, user=user))))
+    assert await are_gone(await written(pids))
+    assert int(path.with_name("pgid").read_text()) == os.getpgid(0)
+
+
+async def test_plugin_is_missing(path: Path) -> None:
+    user = plugin(path.with_name("plugin"), "")
+    path.with_name("plugin").unlink()
+    message = await refused(KubeconfigRef(write(path, kubeconfig(SERVER, user=user))))
+    assert "plugin" in message
+
+
+async def test_one_sides_plugin_failing_is_not_the_others(tmp_path: Path) -> None:
+    slow = "sleep 0.3\n" + credential({"token": "abc"})
+    good = kubeconfig(SERVER, user=plugin(tmp_path / "slow", slow))
+    bad = kubeconfig(SERVER, user=plugin(tmp_path / "bad", "exit 1"))
+    home, remote = await asyncio.gather(
+        load(KubeconfigRef(write(tmp_path / "good.yaml", good)), side="home"),
+        load(KubeconfigRef(write(tmp_path / "bad.yaml", bad)), side="remote"),
+        return_exceptions=True,
+    )
+    assert isinstance(home, Access)
+    assert isinstance(remote, AccessError)
+
+
+# -- what does not work --------------------------------------------------------------------
+
+
+async def test_missing_file_names_the_option(path: Path) -> None:
+    message = await refused(KubeconfigRef(path))
+    assert str(path) in message
+    assert "--kubeconfig" in message
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", "empty"),
+        (" \n", "empty"),
+        (f"a: [{CANARY}", "not a kubeconfig"),
+        (f"- {CANARY}\n", "not a kubeconfig"),
+        (CANARY, "not a kubeconfig"),
+        ("apiVersion: v1\nkind: Config\n", "current-context"),
+    ],
+)
+async def test_not_a_kubeconfig(path: Path, content: str, expected: str) -> None:
+    overwrite(path, content.encode())
+    assert expected in await refused(KubeconfigRef(path))
+
+
+async def test_binary_file(path: Path) -> None:
+    overwrite(path, b"\xff\xfe" * 8)
+    assert "not a text file" in await refused(KubeconfigRef(path))
+
+
+async def test_folder(tmp_path: Path) -> None:
+    assert "cannot be read" in await refused(KubeconfigRef(tmp_path))
+
+
+async def test_no_room_for_a_temporary_file(
+    path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That error names no file."""
+
+    def full(*_: object, **__: object) -> tuple[int, str]:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "mkstemp", full)
+    pair = authority.issue("someone")
+    user = {
+        "client-certificate-data": encoded(str(pair.cert)),
+        "client-key-data": encoded(str(pair.key)),
+    }
+    write(path, kubeconfig(SERVER, user=user))
+    said = await refused(KubeconfigRef(path))
+    assert "No space left on device: a temporary file; TMPDIR says where" in said
+
+
+async def test_unknown_context_is_named(path: Path) -> None:
+    ref = KubeconfigRef(write(path, kubeconfig(SERVER, user={"token": CANARY})), context="nope")
+    message = await refused(ref)
+    assert "nope" in message
+    assert "kubectl config" in message
+
+
+async def test_context_with_an_unknown_cluster(path: Path) -> None:
+    content = kubeconfig(SERVER, user={"token": CANARY})
+    content["clusters"][0]["name"] = "another"
+    assert "fake" in await refused(KubeconfigRef(write(path, content)))
+
+
+async def test_context_with_an_unknown_user(path: Path) -> None:
+    content = kubeconfig(SERVER, user={"token": CANARY})
+    content["users"][0]["name"] = "another"
+    assert "user" in await refused(KubeconfigRef(write(path, content)))
+
+
+async def test_no_current_context(path: Path) -> None:
+    content = {**kubeconfig(SERVER), "current-context": ""}
+    assert "current-context" in await refused(KubeconfigRef(write(path, content)))
+
+
+async def test_cluster_without_a_server(path: Path) -> None:
+    content = kubeconfig(SERVER)
+    del content["clusters"][0]["cluster"]["server"]
+    assert "server" in await refused(KubeconfigRef(write(path, content)))
+
+
+@pytest.mark.parametrize("server", ["127.0.0.1:6443", "ftp://x", "https://", "https://x:port"])
+async def test_server_that_is_no_url(path: Path, server: str) -> None:
+    assert "not an http(s) URL" in await refused(KubeconfigRef(write(path, kubeconfig(server))))
+
+
+async def test_missing_and_bad_certificates(path: Path) -> None:
+    gone = {"certificate-authority": "gone.crt"}
+    message = await refused(KubeconfigRef(write(path, kubeconfig(SERVER, cluster=gone))))
+    assert "gone.crt" in message
+    for data in (CANARY.encode(), b"-----BEGIN CERTIFICATE-----\n"):
+        bad = {"certificate-authority-data": base64.b64encode(data).decode()}
+        message = await refused(KubeconfigRef(write(path, kubeconfig(SERVER, cluster=bad))))
+        assert "PEM" in message
+
+
+async def test_bad_base64(path: Path) -> None:
+    user = {"client-certificate-data": f"{CANARY}=x", "client-key-data": f"{CANARY}=x"}
+    await refused(KubeconfigRef(write(path, kubeconfig(SERVER, user=user))))
+
+
+async def test_key_of_another_certificate(path: Path, authority: Authority) -> None:
+    one, two = authority.issue("one"), authority.issue("two")
+    user = {"client-certificate": str(one.cert), "client-key": str(two.key)}
+    message = await refused(KubeconfigRef(write(path, kubeconfig(SERVER, user=user))))
+    assert "belong together" in message
+
+
+async def test_encrypted_key_does_not_ask_the_terminal(path: Path, authority: Authority) -> None:
+    pair = authority.issue("locked")
+    key = serialization.load_pem_private_key(pair.key.read_bytes(), None)
+    locked = path.with_name("locked.key")
+    locked.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"secret"),
+        )
+    )
+    user = {"client-certificate": str(pair.cert), "client-key": str(locked)}
+    assert "PEM" in await refused(KubeconfigRef(write(path, kubeconfig(SERVER, user=user))))
+
+
+async def test_incomplete_oidc_does_not_show_its_tokens(path: Path) -> None:
+    config = {"refresh-token": CANARY, "client-secret": CANARY}
+    user = {"auth-provider": {"name": "oidc", "config": config}}
+    assert "client-id" in await refused(KubeconfigRef(write(path, kubeconfig(SERVER, user=user))))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # in how kubernetes uses aiohttp
+async def test_unreachable_oidc_issuer(path: Path, unused_tcp_port: int) -> None:
+    config = {
+        "refresh-token": CANARY,
+        "client-id": "c",
+        "client-secret": CANARY,
+        "idp-issuer-url": f"http://127.0.0.1:{unused_tcp_port}",
+    }
+    user = {"auth-provider": {"name": "oidc", "config": config}}
+    assert "OIDC" in await refused(KubeconfigRef(write(path, kubeconfig(SERVER, user=user))))
+
+
+async def test_token_that_no_header_can_hold(path: Path) -> None:
+    user = {"token": f"{CANARY}\nX-Other: 1"}
+    assert "token" in await refused(KubeconfigRef(write(path, kubeconfig(SERVER, user=user))))
+
+
+# -- again ---------------------------------------------------------------------------------
+
+
+async def test_renew_reads_again_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access_module, "RENEW_INTERVAL", 0.0)
+    access = await read(path, kubeconfig(SERVER, user={"token": "old"}))
+    write(path, kubeconfig(SERVER, user={"token": "new"}))
+    seen = access.generation
+    assert await asyncio.gather(*(access.renew(seen) for _ in range(3))) == [True] * 3
+    assert access.authorization() == {"Authorization": "Bearer new"}
+    assert access.generation == seen + 1
+
+
+async def test_renew_is_not_done_too_often(path: Path) -> None:
+    access = await read(path, kubeconfig(SERVER, user={"token": "old"}))
+    write(path, kubeconfig(SERVER, user={"token": "new"}))
+    assert not await access.renew(access.generation)
+    assert access.authorization() == {"Authorization": "Bearer old"}
+
+
+async def test_a_reading_that_has_begun_goes_on_when_who_asked_gives_up(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plugin may take longer than any one request may."""
+    monkeypatch.setattr(access_module, "RENEW_INTERVAL", 0.0)
+    slow = plugin(path.with_name("plugin"), "sleep 0.2\n" + credential({"token": "abc"}))
+    access = await read(path, kubeconfig(SERVER, user=slow))
+    seen = access.generation
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await access.renew(seen)
+    assert access.generation == seen
+    async with asyncio.timeout(10):
+        assert await access.renew(seen)
+    assert access.generation == seen + 1

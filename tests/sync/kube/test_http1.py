@@ -1,0 +1,133 @@
+"""HTTP/1.1 heads and bodies: what is read, and what is refused."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sync.kube import http1 as http
+
+
+def parsed(*lines: str) -> http.Head:
+    """The head of these lines."""
+    return http.parse("\r\n".join(lines).encode())
+
+
+def test_a_head() -> None:
+    head = parsed("HTTP/1.1 101 Switching Protocols", "X-A: 1", "upgrade:SPDY/3.1 ", "x-a:  2")
+    assert (head.status, head.reason) == (101, "Switching Protocols")
+    assert head.values("X-A") == ["1", "2"]
+    assert head.values("Upgrade") == ["SPDY/3.1"]
+    assert head.values("none") == []
+
+
+@pytest.mark.parametrize("line", ["HTTP/1.0 200 OK", "HTTP/1.1 200", "HTTP/1.1 200 "])
+def test_status_lines(line: str) -> None:
+    assert parsed(line).status == 200
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [""],
+        ["SSH-2.0-OpenSSH"],
+        ["HTTP/2 200"],
+        ["HTTP/1.1 99 Low"],
+        ["HTTP/1.1 600 High"],
+        ["HTTP/1.1 200 OK", "no colon"],
+        ["HTTP/1.1 200 OK", " folded: a"],
+        ["HTTP/1.1 200 OK", "name : a"],
+        ["HTTP/1.1 200 OK", "name: a\nb: c"],
+        ["HTTP/1.1 200 OK", "name: a\x00"],
+        ["HTTP/1.1 200 OK", ": a"],
+    ],
+)
+def test_heads_that_are_none(lines: list[str]) -> None:
+    with pytest.raises(ValueError, match="answer"):
+        parsed(*lines)
+
+
+def test_a_request() -> None:
+    raw = http.request("POST", "/a?b=%20", [("Host", "h"), ("X", "\udcff")])
+    assert raw == b"POST /a?b=%20 HTTP/1.1\r\nHost: h\r\nX: \xff\r\n\r\n"
+
+
+@pytest.mark.parametrize("header", [("A", "b\r\nC: d"), ("A\r\nB", "c"), ("A B", "c"), ("A", "\n")])
+def test_no_header_ends_a_line_early(header: tuple[str, str]) -> None:
+    with pytest.raises(ValueError, match="cannot be sent") as error:
+        http.request("GET", "/", [header])
+    assert "C: d" not in str(error.value)
+
+
+@pytest.mark.parametrize("target", ["/\r\nHost: x", "/\n"])
+def test_no_target_ends_a_line_early(target: str) -> None:
+    with pytest.raises(ValueError, match="cannot be sent"):
+        http.request("GET", target, [])
+
+
+OK = "HTTP/1.1 403 Forbidden"
+
+
+@pytest.mark.parametrize(
+    ("lines", "raw", "ended", "whole"),
+    [
+        (["Content-Length: 3"], b"ab", False, None),
+        (["Content-Length: 3"], b"abc", False, b"abc"),
+        (["Content-Length: 3"], b"abcdef", True, b"abc"),
+        (["Content-Length: 0"], b"", False, b""),
+        (["Content-Length: 3", "Content-Length: 3"], b"abc", False, b"abc"),
+        (["Transfer-Encoding: chunked"], b"3\r\nabc\r\n", False, None),
+        (["Transfer-Encoding: chunked"], b"3\r\nab", False, None),
+        (["Transfer-Encoding: chunked"], b"3", False, None),
+        (
+            ["Transfer-Encoding: Chunked"],
+            b"3\r\nabc\r\nA ;x=y\r\n0123456789\r\n0\r\n\r\n",
+            False,
+            b"abc0123456789",
+        ),
+        ([], b"abc", False, None),
+        ([], b"abc", True, b"abc"),
+    ],
+)
+def test_bodies(lines: list[str], raw: bytes, ended: bool, whole: bytes | None) -> None:
+    assert http.body(parsed(OK, *lines), raw, ended=ended) == whole
+
+
+@pytest.mark.parametrize(
+    ("lines", "raw", "ended"),
+    [
+        (["Content-Length: 3"], b"ab", True),
+        (["Content-Length: -1"], b"", False),
+        (["Content-Length: x"], b"", False),
+        (["Content-Length: " + "9" * 5000], b"", False),
+        (["Content-Length: 3", "Content-Length: 4"], b"abcd", False),
+        (["Content-Length: 3", "Transfer-Encoding: chunked"], b"abc", False),
+        (["Transfer-Encoding: gzip, chunked"], b"", False),
+        (["Transfer-Encoding: chunked"], b"x\r\n", False),
+        (["Transfer-Encoding: chunked"], b"3\r\nabcdef", False),
+        (["Transfer-Encoding: chunked"], b"3\r\nabc\r\n", True),
+        (["Transfer-Encoding: chunked"], b"fffff\r\n" + bytes(http.BODY_LIMIT), False),
+        ([], bytes(http.BODY_LIMIT + 1), False),
+    ],
+)
+def test_bodies_that_are_none(lines: list[str], raw: bytes, ended: bool) -> None:
+    with pytest.raises(ValueError, match=r"body|Content-Length"):
+        http.body(parsed(OK, *lines), raw, ended=ended)
+
+
+@given(st.binary(max_size=200))
+def test_anything_is_a_head_or_refused(raw: bytes) -> None:
+    with suppress(ValueError):
+        http.parse(raw)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=30), max_size=6), st.integers(0, 300))
+def test_chunks_come_together_wherever_they_are_cut(parts: list[bytes], cut: int) -> None:
+    raw = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+    head = parsed(OK, "Transfer-Encoding: chunked")
+    assert http.body(head, raw, ended=False) == b"".join(parts)
+    early = http.body(head, raw[:cut], ended=False)
+    assert early is None or early == b"".join(parts)

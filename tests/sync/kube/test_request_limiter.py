@@ -1,0 +1,280 @@
+"""The limit of requests in flight, against servers of several kinds in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from sync.kube.request_limiter import FLOW, LEAST, START, TARGET, Limiter, urgent
+from tests.sync.virtual import run_virtual
+
+MOST = 64
+
+#: Answers a request: whether it is refused.
+Answer = Callable[[], Awaitable[bool]]
+
+
+def cores(number: int, seconds: float) -> Answer:
+    """A server with so many processors, each of which needs so long for a request."""
+    free = asyncio.Semaphore(number)
+
+    async def answer() -> bool:
+        async with free:
+            await asyncio.sleep(seconds)
+        return False
+
+    return answer
+
+
+def takes(seconds: Callable[[], float]) -> Answer:
+    """A server that answers any number of requests at once, each after so long."""
+
+    async def answer() -> bool:
+        await asyncio.sleep(seconds())
+        return False
+
+    return answer
+
+
+def seats(number: int, seconds: float) -> Answer:
+    """A server that refuses what is beyond so many requests at once."""
+    busy = 0
+
+    async def answer() -> bool:
+        nonlocal busy
+        if busy >= number:
+            await asyncio.sleep(0.001)
+            return True
+        busy += 1
+        await asyncio.sleep(seconds)
+        busy -= 1
+        return False
+
+    return answer
+
+
+class Load:
+    """Namespaces whose requests never end, through one limiter."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.limiter = Limiter(most=MOST, clock=asyncio.get_running_loop().time)
+        self.answer = answer
+        self.answered: Counter[str] = Counter()
+        self.refused = 0
+        self.slowest = 0.0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def one(self, answer: Answer | None = None) -> float:
+        """Seconds that one request takes, its waiting included."""
+        loop = asyncio.get_running_loop()
+        came = loop.time()
+        flow = await self.limiter.enter()
+        began, took, refused = loop.time(), None, False
+        try:
+            refused = await (answer or self.answer)()
+            took = loop.time() - began
+        finally:
+            self.limiter.leave(flow, "POST", took, refused=refused)
+        if refused:
+            self.refused += 1
+            await asyncio.sleep(1)
+        else:
+            self.answered[str(flow)] += 1
+            self.slowest = max(self.slowest, took)
+        return loop.time() - came
+
+    def crowd(
+        self, namespace: str = "crowd", size: int = 100, answer: Answer | None = None
+    ) -> None:
+        """So many that send their next request when the last is answered."""
+
+        async def worker() -> None:
+            FLOW.set(namespace)
+            while True:
+                await self.one(answer)
+
+        self._tasks += [asyncio.create_task(worker()) for _ in range(size)]
+
+    async def rate(self, seconds: float) -> float:
+        """Answers a second from now on."""
+        before, self.slowest, self.refused = self.answered.total(), 0.0, 0
+        await asyncio.sleep(seconds)
+        return (self.answered.total() - before) / seconds
+
+    async def end(self) -> None:
+        """All are cancelled, wherever they are."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def test_a_lone_request_never_waits() -> None:
+    async def main() -> None:
+        load = Load(takes(lambda: 0.004))
+        for _ in range(100):
+            assert await load.one() == pytest.approx(0.004)
+        assert load.limiter.limit == START
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize(("number", "seconds"), [(1, 0.002), (2, 0.006), (2, 0.05), (8, 0.02)])
+def test_a_busy_server_is_asked_for_no_more_than_keeps_it_busy(number: int, seconds: float) -> None:
+    """The same rate as without a limit, and little of the waiting."""
+
+    async def main() -> None:
+        load = Load(cores(number, seconds))
+        load.crowd()
+        await asyncio.sleep(20)
+        assert await load.rate(20) >= 0.98 * number / seconds
+        assert load.slowest <= max(seconds * LEAST, seconds + 3 * TARGET)
+        assert load.limiter.in_flight <= load.limiter.limit <= MOST
+        await load.end()
+        assert (load.limiter.in_flight, load.limiter.waiting) == (0, 0)
+
+    run_virtual(main)
+
+
+def test_a_far_server_is_asked_all_that_it_may_be_asked() -> None:
+    async def main() -> None:
+        load = Load(takes(lambda: 0.2))
+        load.crowd("a")
+        load.crowd("b")
+        await asyncio.sleep(3)
+        assert load.limiter.limit == MOST
+        assert await load.rate(10) >= 0.95 * 54 / 0.2  # What two have of 64.
+
+    run_virtual(main)
+
+
+def test_a_server_whose_writes_are_slow_and_uneven_is_not_asked_less() -> None:
+    rng = random.Random(5)
+
+    async def main() -> None:
+        load = Load(takes(lambda: rng.choice((0.05, 0.1, 0.3, 1.0))))
+        load.crowd("a")
+        load.crowd("b")
+        await asyncio.sleep(40)
+        assert await load.rate(60) >= 0.7 * MOST / 0.3625
+
+    run_virtual(main)
+
+
+def test_a_server_that_is_slow_for_another_reason_is_soon_asked_as_before() -> None:
+    """Less in flight makes it no faster: what it needs is learned anew."""
+
+    async def main() -> None:
+        needs = 0.005
+        load = Load(takes(lambda: needs))
+        load.crowd()
+        await asyncio.sleep(5)
+        assert load.limiter.limit == MOST
+        needs = 1.0
+        lowest = MOST
+        for _ in range(30):
+            await asyncio.sleep(1)
+            lowest = min(lowest, load.limiter.limit)
+        assert lowest <= 4
+        await asyncio.sleep(30)
+        assert load.limiter.limit > 16
+        needs = 0.005
+        await asyncio.sleep(10)
+        assert load.limiter.limit == MOST
+
+    run_virtual(main)
+
+
+def test_refusals_lower_the_limit_and_it_recovers() -> None:
+    async def main() -> None:
+        load = Load(seats(8, 0.01))
+        load.crowd()
+        await asyncio.sleep(5)
+        assert await load.rate(60) >= 0.4 * 8 / 0.01
+        assert load.refused <= 60 * 3
+        assert load.limiter.limit <= 12
+        load.answer = takes(lambda: 0.01)
+        await asyncio.sleep(10)
+        assert load.limiter.limit == MOST
+        await load.end()
+
+    run_virtual(main)
+
+
+def test_refusals_of_one_moment_lower_it_once_and_never_below_the_least() -> None:
+    now = 0.0
+    it = Limiter(most=MOST, clock=lambda: now)
+    assert all(it._queue.hold(number, it.limit) for number in range(START))
+    now = 1.0
+    for number in range(START):
+        it.leave(number, "POST", 0.5, refused=True)
+    assert it.limit == START // 2
+    for _ in range(10):
+        now += 1.0
+        assert it._queue.hold("a", it.limit)
+        it.leave("a", "POST", 0.5, refused=True)
+    assert it.limit == LEAST
+
+
+def test_one_namespace_whose_writes_hang_costs_the_others_nothing() -> None:
+    async def main() -> None:
+        load = Load(takes(lambda: 0.005))
+        load.crowd("slow", answer=takes(lambda: 10.0))
+        await asyncio.sleep(60)
+        FLOW.set("other")
+        waits = [await load.one() for _ in range(200)]
+        assert sorted(waits)[197] <= 0.006
+        await load.end()
+
+    run_virtual(main)
+
+
+def test_one_request_beside_a_crowd_waits_for_one_turn() -> None:
+    async def main() -> None:
+        load = Load(cores(2, 0.006))
+        load.crowd(size=5000)
+        await asyncio.sleep(10)
+        FLOW.set("other")
+        waits = [await load.one() for _ in range(200)]
+        assert sorted(waits)[197] <= 0.006 + 2 * TARGET
+        await load.end()
+
+    run_virtual(main)
+
+
+def test_what_is_urgent_waits_for_nobody_and_its_tasks_neither() -> None:
+    async def main() -> None:
+        load = Load(takes(lambda: 100.0))
+        load.crowd("a")
+        load.crowd("b")
+        await asyncio.sleep(1)
+        assert load.limiter.waiting > 0
+        with urgent():
+            task = asyncio.create_task(load.one(takes(lambda: 0.004)))
+        assert await task == pytest.approx(0.004)
+        assert FLOW.get() is None
+        await load.end()
+
+    run_virtual(main)
+
+
+def test_whoever_is_cancelled_leaves_its_place_to_the_next() -> None:
+    async def main() -> None:
+        it = Limiter(most=MOST)
+        flows = [await it.enter() for _ in range(START * 3 // 4)]
+        waiting = [asyncio.create_task(it.enter()) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert it.waiting == 3
+        waiting[0].cancel()
+        it.leave(flows.pop(), "POST", None)  # The second has its place now,
+        waiting[1].cancel()  # and is cancelled before it knows.
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert [task.cancelled() for task in waiting] == [True, True, False]
+        for flow in (*flows, waiting[2].result()):
+            it.leave(flow, "POST", None)
+        assert (it.in_flight, it.waiting) == (0, 0)
+
+    run_virtual(main)

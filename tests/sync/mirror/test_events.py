@@ -1,0 +1,333 @@
+"""Events of remote pods at home: each once, up to date, and nobody else's."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from sync.kube.resources import EVENTS, NAMESPACES, PODS, Object
+from sync.mirror import events
+from sync.mirror.events import EventMirror
+from tests import objects
+from tests.conftest import ClientFor
+from tests.fakeapi import Entry, FakeApi, Fault
+from tests.sync.world import IDENTITY, NODE, THERE, World
+from translators import identity
+from translators.objects import HomeNamespace
+
+DEFAULT = HomeNamespace("default")
+
+
+def say(world: World, reason: str, name: str = "a", **about: Any) -> Object:
+    """The remote's kubelet says something of the remote pod, or says it again."""
+    pod = world.there(name)
+    assert pod is not None
+    return world.remote.put(objects.event(pod, reason, **about))
+
+
+def heard(world: World, namespace: str = "default") -> dict[str, Object]:
+    """The mirrored Events at home, by their reason; there is one of each."""
+    found = [it for it in world.home.objects(EVENTS, namespace) if "labels" in it["metadata"]]
+    reasons = {it["reason"]: it for it in found}
+    assert len(reasons) == len(found)
+    return reasons
+
+
+def writes(world: World) -> list[str]:
+    """What was written of Events at home."""
+    entries: list[Entry] = world.home.writes("*/events*")
+    return [entry.method for entry in entries]
+
+
+async def started(world: World) -> None:
+    """An engine, and a pod that runs."""
+    await world.start()
+    world.pod()
+    await world.settle()
+    world.runs()
+    await world.settle()
+    world.forget()
+
+
+async def test_an_event_is_told_of_the_home_pod_and_its_count_follows(world: World) -> None:
+    await started(world)
+    say(world, "BackOff", message=f"{THERE}/a is waited for")
+    await world.settle()
+    told = heard(world)["BackOff"]
+    assert told["involvedObject"] == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": "default",
+        "name": "a",
+        "uid": world.at_home()["metadata"]["uid"],
+        "fieldPath": "spec.containers{main}",
+    }
+    assert told["metadata"]["labels"] == {identity.LABEL_NODE: NODE}
+    assert (told["count"], told["message"]) == (1, "default/a is waited for")
+    assert told["source"]["component"] == "kubelet"
+    for count in (2, 3):
+        say(world, "BackOff", message=f"{THERE}/a is waited for", count=count)
+        await world.settle()
+        told = heard(world)["BackOff"]
+        assert (told["count"], told["lastTimestamp"]) == (count, f"2030-01-01T00:00:0{count}Z")
+    assert writes(world) == ["POST", "PATCH", "PATCH"]
+    assert world.home.writes("*/events/*")[-1].body == {
+        "count": 3,
+        "lastTimestamp": "2030-01-01T00:00:03Z",
+    }
+
+
+async def test_a_restart_writes_only_what_is_new(world: World) -> None:
+    await started(world)
+    for reason in ("Pulled", "Created", "Started"):
+        say(world, reason)
+    await world.settle()
+    assert len(heard(world)) == 3
+    await world.restart()
+    assert world.writes() == []
+    assert writes(world) == []
+    await world.stop()
+    say(world, "Started", count=2)
+    say(world, "Killing")
+    world.forget()
+    await world.start()
+    assert sorted(writes(world)) == ["PATCH", "POST"]
+    assert heard(world)["Started"]["count"] == 2
+
+
+async def test_what_a_restart_cannot_know_of_is_not_written_twice(world: World) -> None:
+    """The answer to a create was lost."""
+    await started(world)
+    world.home.fail(Fault("POST", "*/events", drop="after", times=1))
+    say(world, "Pulled")
+    await world.settle()
+    assert len(heard(world)) == 1
+    assert writes(world) == ["POST", "POST"]
+
+
+async def test_events_of_others_are_neither_told_nor_touched(world: World) -> None:
+    accepts = {identity.ANNOTATION_ACCEPTS: "h"}
+    meta = {"name": THERE, "annotations": accepts}
+    world.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+    foreign = world.remote.put(objects.pod("foreign", THERE))
+    world.remote.put(objects.event(foreign, "Pulled"))
+    await started(world)
+    world.remote.put(objects.event(foreign, "Started"))
+    former = {**foreign, "metadata": {**foreign["metadata"], "name": "a", "uid": "former"}}
+    world.remote.put(objects.event(former, "Killing"))
+    before = world.remote.objects(EVENTS)
+    await world.settle()
+    assert heard(world) == {}
+    assert writes(world) == []
+    assert world.remote.objects(EVENTS) == before
+    assert world.remote.writes("*/events*") == []
+
+
+async def test_the_last_words_of_a_pod_come_and_after_a_restart_it_is_forgotten(
+    world: World,
+) -> None:
+    await started(world)
+    pod = world.there()
+    assert pod is not None
+    uid = world.at_home()["metadata"]["uid"]
+    world.home.delete(PODS, "a", "default")
+    await world.settle()
+    world.remote.remove(PODS, "a", THERE)
+    await world.settle()
+    assert world.home.find(PODS, "a", "default") is None
+    world.remote.put(objects.event(pod, "Killing"))
+    await world.settle()
+    assert heard(world)["Killing"]["involvedObject"]["uid"] == uid
+    await world.stop()
+    world.remote.put(objects.event(pod, "Late"))
+    world.pod()  # another, by the same name
+    await world.start()
+    say(world, "Started")
+    await world.settle()
+    assert set(heard(world)) == {"Killing", "Started"}
+    assert heard(world)["Started"]["involvedObject"]["uid"] != uid
+
+
+async def test_an_event_that_is_seen_before_its_pod_is_told(
+    home_api: FakeApi, remote_api: FakeApi, client_for: ClientFor
+) -> None:
+    clients = await client_for(home_api, "home"), await client_for(remote_api, "remote")
+    mirror = EventMirror(*clients, IDENTITY, in_burst=lambda: False)
+    home = home_api.put(objects.pod("a"))
+    remote = remote_api.put(
+        {**objects.pod("a", THERE), "metadata": identity.remote_metadata(home, IDENTITY)}
+    )
+    remote_api.put(objects.event(remote, "Scheduled"))
+    tasks = [
+        asyncio.create_task(mirror.follow(DEFAULT)),
+        asyncio.create_task(mirror.controller.run()),
+    ]
+    try:
+        await home_api.until(lambda: home_api.requests("GET", "*/events"))
+        await home_api.until(lambda: not mirror.controller.queue.working)
+        assert home_api.objects(EVENTS) == []
+        mirror.remote_pod_changed(None, remote)
+        await home_api.until(lambda: home_api.objects(EVENTS))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    assert mirror._namespaces == {}
+
+
+@pytest.mark.parametrize("for_ever", [False, True], ids=["for a while", "for ever"])
+async def test_an_event_waits_in_a_burst_but_not_for_ever(
+    world: World, monkeypatch: pytest.MonkeyPatch, for_ever: bool
+) -> None:
+    looks = 0
+
+    def in_burst() -> bool:
+        nonlocal looks
+        looks += 1
+        assert writes(world) == []
+        return for_ever or looks < 5
+
+    monkeypatch.setattr(events, "LOOK", 0.01)
+    monkeypatch.setattr(events, "MOST", 0.04)
+    await started(world)
+    monkeypatch.setattr(world.engine.eventmirror, "_in_burst", in_burst)
+    say(world, "Pulled")
+    await world.settle()
+    assert looks == 5
+    assert set(heard(world)) == {"Pulled"}
+
+
+async def test_many_events_wait_less_in_a_burst_so_that_none_is_told_late(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "MOST", 3600.0)
+    monkeypatch.setattr(events, "LATE", 0.1)
+    await started(world)
+    monkeypatch.setattr(world.engine.eventmirror, "_in_burst", lambda: True)
+    for number in range(100):
+        say(world, f"Event{number}")
+    await world.home.until(lambda: len(heard(world)) == 100)
+
+
+async def test_a_history_that_was_lost_is_listed_and_only_what_is_new_written(
+    world: World,
+) -> None:
+    await started(world)
+    say(world, "Pulled")
+    kept = say(world, "Created")
+    await world.settle()
+    world.forget()
+    world.remote.mute_watches()
+    say(world, "Started")
+    world.remote.remove(EVENTS, kept["metadata"]["name"], THERE)
+    world.remote.compact()
+    world.remote.expire_watches(EVENTS)
+    world.remote.unmute_watches()
+    await world.settle()
+    assert world.remote.requests("GET", "*/events")
+    assert set(heard(world)) == {"Pulled", "Created", "Started"}
+    assert writes(world) == ["POST"]
+    followed = world.engine.eventmirror._namespaces[DEFAULT]
+    assert len(followed.written or {}) == 2, "what the remote forgets, we forget"
+
+
+async def test_what_was_told_is_kept_as_less_and_goes_on_all_the_same(world: World) -> None:
+    await started(world)
+    said = say(world, "BackOff", message="x" * 1000)
+    await world.settle()
+    followed = world.engine.eventmirror._namespaces[DEFAULT]
+    (kept,) = followed.events.store
+    assert kept == {
+        "metadata": {
+            k: said["metadata"][k] for k in ("namespace", "name", "uid", "resourceVersion")
+        },
+        "pod": said["involvedObject"]["uid"],
+    }
+    assert not followed.events.store.has("pod", kept["pod"])
+    world.home.remove(EVENTS, heard(world)["BackOff"]["metadata"]["name"], "default")
+    say(world, "BackOff", message="x" * 1000, count=2)
+    await world.settle()
+    assert heard(world)["BackOff"]["reason"] == "BackOff"
+    assert heard(world)["BackOff"]["count"] == 2
+
+
+async def test_namespaces_come_and_go_with_their_pods(world: World) -> None:
+    await started(world)
+    (watch,) = world.remote.open_watches(EVENTS)
+    assert watch.namespace == THERE
+    assert watch.query["fieldSelector"] == "involvedObject.kind=Pod"
+    world.engine._scopes._linger = 0.02
+    world.pod(namespace="other")
+    await world.settle()
+    world.remote.put(objects.event(world.remote.get(PODS, "a", "other-h"), "Pulled"))
+    await world.settle()
+    assert set(heard(world, "other")) == {"Pulled"}
+    world.home.delete(PODS, "a", "other", grace_seconds=0)
+    await world.remote.until(lambda: len(world.remote.open_watches(EVENTS)) == 1)
+    world.forget()
+    world.pod(namespace="other")
+    await world.settle()
+    assert writes(world) == [], "what it was told before is listed again, not written"
+    assert len(world.remote.open_watches(EVENTS)) == 2
+
+
+@pytest.mark.parametrize("code", [403, 404, 422])
+async def test_what_home_refuses_is_given_up_until_it_goes_on(world: World, code: int) -> None:
+    await started(world)
+    fault = world.home.fail(Fault("POST", "*/events", code=code, message="terminating"))
+    say(world, "Killing")
+    await world.settle()
+    await asyncio.sleep(0.1)
+    assert writes(world) == ["POST"]
+    world.home.heal(fault)
+    say(world, "Killing", count=2)
+    await world.settle()
+    assert heard(world)["Killing"]["count"] == 2
+
+
+async def test_what_fails_is_tried_again_the_list_of_home_too(world: World) -> None:
+    await world.start()
+    listed = world.home.fail(Fault("GET", "*/events", code=500, times=2))
+    world.pod()
+    await world.settle(waiting=True)
+    written = world.home.fail(Fault("POST", "*/events", code=500, times=2))
+    say(world, "Pulled")
+    await world.settle()
+    await world.home.until(lambda: heard(world))
+    assert (listed.hits, written.hits) == (2, 2)
+
+
+async def test_what_was_cleared_at_home_is_told_anew_when_it_goes_on(world: World) -> None:
+    await started(world)
+    say(world, "BackOff")
+    await world.settle()
+    world.home.remove(EVENTS, heard(world)["BackOff"]["metadata"]["name"], "default")
+    say(world, "BackOff", count=2)
+    await world.settle()
+    assert heard(world)["BackOff"]["count"] == 2
+
+
+async def test_a_namespace_without_a_right_to_events_does_not_stop_its_pods(world: World) -> None:
+    world.remote.fail(Fault("GET", "*/events", code=403))
+    await world.start(settle=False)
+    world.pod()
+    await world.remote.until(world.there)
+    assert world.remote.find(NAMESPACES, THERE)
+
+
+async def test_a_burst_costs_one_request_for_each_event(world: World) -> None:
+    await started(world)
+    names = [f"p{number}" for number in range(40)]
+    for name in names:
+        world.pod(name)
+    await world.settle()
+    world.forget()
+    for reason in ("Scheduled", "Pulled", "Created", "Started", "Killing"):
+        for name in names:
+            say(world, reason, name)
+    await world.settle()
+    assert writes(world) == ["POST"] * 200
+    assert len(world.home.requests(path="*/events*")) == 200
+    assert world.remote.requests(path="*/events*") == []

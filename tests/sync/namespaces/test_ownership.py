@@ -1,0 +1,300 @@
+"""Which namespaces are this home's is known by its own record, not by what the remote says."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sync.kube.errors import Unreachable
+from sync.kube.resources import NAMESPACES, SECRETS, Object
+from sync.namespaces.ownership import Recorded
+from tests.fakeapi import Fault
+from tests.objects import secret
+from tests.sync.records import MemoryRecord
+from tests.sync.world import IDENTITY, NODE, THERE, World
+from translators import identity
+from translators.objects import HomeNamespace
+
+
+@pytest.fixture
+def strict(world: World) -> World:
+    """Home accepts no namespace that others made, and has never had the node."""
+    world.identity = replace(IDENTITY, accepted=())
+    world.record = MemoryRecord(fresh=True)
+    return world
+
+
+def squatted(world: World, **annotations: str) -> Object:
+    """A namespace that somebody made in the remote with all that the bridge would write on it."""
+    meta: Object = {
+        "name": THERE,
+        "labels": identity.owner_labels(world.identity),
+        "annotations": {identity.ANNOTATION_HOME_NAMESPACE: "default", **annotations},
+    }
+    return world.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+
+
+def forged(world: World, made: Object) -> Object:
+    """An object in it with the labels and annotations of a copy."""
+    meta = {**made["metadata"], "uid": "home-uid"}
+    return {
+        **made,
+        "metadata": identity.remote_metadata({**made, "metadata": meta}, world.identity),
+    }
+
+
+# -- somebody else's ------------------------------------------------------------------------
+
+
+async def test_nothing_of_home_arrives_in_a_namespace_with_forged_labels(strict: World) -> None:
+    strict.policy = replace(strict.policy, service_accounts="home")
+    strict.home.put(secret("key", data={"k": "c2VjcmV0"}))
+    await strict.start()
+    squatted(strict, **{identity.ANNOTATION_ACCEPTS: "*"})
+    bait = strict.remote.put(forged(strict, secret("key", data={"k": "YmFpdA=="})))
+    strict.forget()
+    strict.pod(uses=["secret/key"])
+    await strict.told("RemoteClash")
+    await strict.settle(waiting=True)
+    assert strict.there() is None
+    assert strict.status()["reason"] == "RemoteClash"
+    assert "--accept-namespaces default-h" in strict.status()["message"]
+    assert strict.remote.writes() == []
+    assert strict.remote.get(SECRETS, "key", THERE) == bait
+
+    await strict.stop()
+    strict.identity = replace(IDENTITY, accepted=("default-*",))
+    strict.policy = replace(strict.policy, service_accounts="none")
+    await strict.start()
+    assert strict.there()
+
+
+async def test_a_namespace_that_was_handed_over_waits_for_homes_consent(strict: World) -> None:
+    meta: Object = {"name": THERE, "annotations": {identity.ANNOTATION_ACCEPTS: "*"}}
+    strict.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+    await strict.start()
+    strict.pod()
+    await strict.told("RemoteClash")
+    assert "does not accept it" in strict.status()["message"]
+    await strict.settle(waiting=True)
+    assert strict.there() is None
+
+
+async def test_a_quota_in_a_namespace_with_forged_labels_is_not_counted(strict: World) -> None:
+    await strict.start()
+    squatted(strict)
+    quota: Object = {"name": "q", "namespace": THERE}
+    hard = {"spec": {"hard": {"pods": "0"}}, "status": {"hard": {"pods": "0"}}}
+    strict.remote.put({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": quota, **hard})
+    await strict.settle()
+    assert strict.engine.offer.offered().exhausted is None
+
+
+async def test_a_namespace_with_forged_labels_is_never_removed(strict: World) -> None:
+    strict.namespace_linger = 0.01
+    await strict.start()
+    theirs = squatted(strict)
+    await strict.settle()
+    await asyncio.sleep(0.1)
+    assert strict.remote.get(NAMESPACES, THERE) == theirs
+
+
+async def test_a_namespace_that_took_the_place_of_ours_is_not_ours(strict: World) -> None:
+    """Ours was deleted, and somebody copied all that it had, the nonce too."""
+    await strict.start()
+    strict.pod()
+    await strict.settle()
+    ours = strict.remote.get(NAMESPACES, THERE)
+    await strict.stop()
+    strict.remote.remove(NAMESPACES, THERE)
+    squatted(strict, **ours["metadata"]["annotations"])
+    await strict.start(settle=False)
+    strict.pod("b")
+    await strict.told("RemoteClash")
+    assert strict.there("b") is None
+
+
+# -- ours -----------------------------------------------------------------------------------
+
+
+async def test_a_namespace_is_known_after_a_restart(strict: World) -> None:
+    await strict.start()
+    strict.pod()
+    await strict.settle()
+    await strict.stop()
+    strict.record.fresh = False
+    await strict.start()
+    strict.pod("b")
+    await strict.settle()
+    assert strict.there("b")
+
+
+async def test_a_bridge_that_was_killed_before_it_recorded_the_uid_knows_its_namespace(
+    strict: World,
+) -> None:
+    class Killed(MemoryRecord):
+        async def write(self, entries: Any) -> None:
+            if any(not it.startswith("+") for it in entries):
+                raise Unreachable("home is away", side="home", what="PATCH")
+            await super().write(entries)
+
+    record = strict.record = Killed(fresh=True)
+    await strict.start()
+    strict.pod()
+    await strict.remote.until(lambda: strict.remote.find(NAMESPACES, THERE))
+    await strict.stop()
+    assert all(it.startswith("+") for it in record.own or ["+"])
+    strict.record = MemoryRecord()
+    strict.record.own = record.own
+    await strict.start()
+    strict.pod("b")
+    await strict.settle()
+    assert strict.there("b")
+    assert all(not it.startswith("+") for it in strict.record.own or ())
+
+
+async def test_a_namespace_whose_answer_was_lost_is_ours(strict: World) -> None:
+    strict.remote.fail(Fault("POST", "/api/v1/namespaces", drop="after", times=1))
+    await strict.start()
+    strict.pod()
+    await strict.settle()
+    assert strict.there()
+
+
+async def test_namespaces_without_a_record_are_adopted_once_and_logged(
+    strict: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after an upgrade from a version that recorded nothing."""
+    strict.record = MemoryRecord()
+    squatted(strict)
+    await strict.start()
+    strict.pod()
+    await strict.settle()
+    assert strict.there()
+    assert [it.message for it in caplog.records if THERE in it.message]
+    await strict.stop()
+    caplog.clear()
+    await strict.start()
+    assert strict.record.own
+    assert not caplog.records
+    later = {**squatted(strict), "metadata": {"name": "later-h"}}
+    later["metadata"]["labels"] = identity.owner_labels(strict.identity)
+    strict.remote.put(later)
+    strict.pod("c", "later")
+    await strict.told("RemoteClash")
+
+
+async def test_namespaces_of_a_new_node_are_not_adopted(strict: World) -> None:
+    squatted(strict)
+    await strict.start()
+    strict.pod()
+    await strict.told("RemoteClash")
+    assert strict.there() is None
+
+
+async def test_a_namespace_that_another_node_of_this_home_recorded_is_shared(
+    strict: World,
+) -> None:
+    other = MemoryRecord(fresh=True)
+    strict.record, mine = other, strict.record
+    await strict.start()
+    strict.pod()
+    await strict.settle()
+    await strict.stop()
+    strict.identity = replace(strict.identity, node=NODE)
+    strict.record = mine
+    mine.others = other.own or frozenset()
+    await strict.start()
+    strict.pod("b")
+    await strict.settle()
+    assert strict.there("b")
+    mine.others = frozenset()  # The other node has left; by now this one has recorded it too.
+    await strict.stop()
+    await strict.start()
+    strict.pod("c")
+    await strict.settle()
+    assert strict.there("c")
+
+
+# -- what it costs --------------------------------------------------------------------------
+
+
+async def test_the_record_is_written_when_namespaces_come_and_by_nobody_else(
+    strict: World,
+) -> None:
+    await strict.start()
+    await strict.remote.until(lambda: strict.record.writes == 1)
+    strict.record.answers.clear()
+    for number in range(20):
+        strict.pod("a", f"n{number}")
+    await strict.remote.until(lambda: len(strict.engine._owned._own) == 20)
+    strict.record.answers.set()
+    await strict.settle()
+    assert len(strict.record.own or ()) == 20
+    # The intents that came while one was written were one write; each UID is one at most.
+    assert strict.record.writes <= 1 + 2 + 20
+    before = strict.record.writes
+    strict.pod("b", "n1")
+    await strict.settle()
+    assert strict.record.writes == before
+
+
+async def test_a_record_that_was_deleted_comes_back_from_memory(strict: World) -> None:
+    await strict.start()
+    strict.pod()
+    await strict.settle()
+    before = strict.record.own or frozenset()
+    strict.record.own = None
+    strict.pod("a", "another")
+    await strict.settle()
+    assert before < (strict.record.own or frozenset())
+
+
+async def test_a_namespace_that_is_gone_leaves_the_record(strict: World) -> None:
+    await strict.start()
+    strict.pod()
+    await strict.settle()
+    before = strict.record.own or frozenset()
+    strict.remote.remove(NAMESPACES, THERE)
+    await strict.settle()
+    await strict.engine._namespaces.ensure(HomeNamespace("another"))
+    assert before.isdisjoint(strict.record.own or ())
+
+
+async def test_a_record_that_cannot_be_read_yet_is_waited_for(
+    strict: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sync.namespaces.ownership.RETRY_SECONDS", 0.01)
+    failures = 3
+
+    class Away(MemoryRecord):
+        async def read(self) -> Recorded:
+            nonlocal failures
+            if failures:
+                failures -= 1
+                raise Unreachable("home is away", side="home", what="GET")
+            return await super().read()
+
+    strict.record = Away(fresh=True)
+    await strict.start(settle=False)
+    strict.pod()
+    await strict.remote.until(strict.there)
+
+
+async def test_an_entry_without_a_namespace_stays_until_the_cache_has_surely_caught_up(
+    strict: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bridge that takes over can see the last namespaces of the one before a moment later."""
+    strict.record.own = frozenset({"0123456789abcdef", "+0123456789abcdef"})
+    await strict.start()
+    strict.pod()
+    await strict.settle()
+    assert {"0123456789abcdef", "+0123456789abcdef"} < (strict.record.own or frozenset())
+    monkeypatch.setattr("sync.namespaces.ownership.STALE_SECONDS", 0.0)
+    strict.pod("a", "another")
+    await strict.settle()
+    assert len(strict.record.own or ()) == 2
+    assert not {"0123456789abcdef", "+0123456789abcdef"} & (strict.record.own or frozenset())

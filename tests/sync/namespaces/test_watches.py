@@ -1,0 +1,182 @@
+"""What is watched of home's namespaces, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from sync.cache.store import Key
+from sync.kube.client import KubeClient
+from sync.kube.resources import CONFIG_MAPS, PODS, SECRETS, Object, Resource
+from sync.namespaces import watches as scopes_module
+from sync.namespaces.watches import Scopes
+from tests.conftest import ClientFor
+from tests.fakeapi import FakeApi, Fault
+from tests.objects import config_map, secret
+from tests.sync.world import THERE, World
+from translators.objects import HomeNamespace, name_of
+
+DEFAULT = HomeNamespace("default")
+LINGER = 0.05
+
+
+class Watched(Scopes):
+    """Scopes that note what they tell."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self.changes: list[tuple[Resource, str]] = []
+        self.synced: list[str] = []
+        self.refused: list[str] = []
+        super().__init__(
+            client,
+            on_change=self._changed,
+            on_synced=self.synced.append,
+            on_refused=self.refused.append,
+            linger=LINGER,
+        )
+
+    def _changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
+        self.changes.append((resource, name_of(new or old or {})))
+
+
+@asynccontextmanager
+async def running(scopes: Scopes) -> AsyncIterator[None]:
+    task = asyncio.create_task(scopes.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_scope_is_there_when_all_its_kinds_are_listed(
+    api: FakeApi, client: KubeClient
+) -> None:
+    api.put(config_map("conf"))
+    slow = api.fail(Fault("GET", "*/secrets", delay=0.05))
+    scopes = Watched(client)
+    async with running(scopes):
+        scopes.want(DEFAULT)
+        await api.until(lambda: slow.hits and (CONFIG_MAPS, "conf") in scopes.changes)
+        assert scopes.get(DEFAULT) is None
+        assert scopes.synced == []
+        await api.until(lambda: scopes.synced)
+        scope = scopes.get(DEFAULT)
+        assert scope is not None
+        assert scope.informers[CONFIG_MAPS].store.get(Key("default", "conf"))
+    assert api.writes() == []
+
+
+async def test_what_was_wanted_before_the_start_is_watched_then(
+    api: FakeApi, client: KubeClient
+) -> None:
+    scopes = Watched(client)
+    scopes.want(DEFAULT)
+    assert api.log == []
+    async with running(scopes):
+        await api.until(lambda: scopes.synced == ["default"])
+
+
+async def test_a_scope_lingers_and_then_ends_with_its_watches(
+    api: FakeApi, client: KubeClient
+) -> None:
+    scopes = Watched(client)
+    async with running(scopes):
+        scopes.want(DEFAULT)
+        await api.until(lambda: len(api.open_watches()) == 4)
+        scopes.release(DEFAULT)
+        scopes.release(DEFAULT)
+        assert scopes.get(DEFAULT) is not None
+        await api.until(lambda: not api.open_watches())
+        assert scopes.get(DEFAULT) is None
+
+
+async def test_a_namespace_that_is_wanted_again_in_time_is_not_listed_anew(
+    api: FakeApi, client: KubeClient
+) -> None:
+    scopes = Watched(client)
+    async with running(scopes):
+        scopes.want(DEFAULT)
+        await api.until(lambda: scopes.synced)
+        scope = scopes.get(DEFAULT)
+        scopes.release(DEFAULT)
+        scopes.want(DEFAULT)
+        await asyncio.sleep(2 * LINGER)
+        assert scopes.get(DEFAULT) is scope
+
+
+async def test_a_namespace_that_is_wanted_again_too_late_is_listed_anew(
+    api: FakeApi, client: KubeClient
+) -> None:
+    scopes = Watched(client)
+    async with running(scopes):
+        scopes.want(DEFAULT)
+        await api.until(lambda: len(api.open_watches()) == 4)
+        scopes.release(DEFAULT)
+        await api.until(lambda: not api.open_watches())
+        api.put(config_map("conf"))
+        scopes.want(DEFAULT)
+        await api.until(lambda: len(scopes.synced) == 2)
+        assert (CONFIG_MAPS, "conf") in scopes.changes
+
+
+async def test_the_release_of_what_nobody_wanted_is_nothing(client: KubeClient) -> None:
+    scopes = Watched(client)
+    async with running(scopes):
+        scopes.release(DEFAULT)
+    assert scopes._ending == {}
+
+
+async def test_cancellation_ends_all_watches_and_timers(
+    api: FakeApi, client_for: ClientFor
+) -> None:
+    scopes = Watched(await client_for(api))
+    async with running(scopes):
+        for name in ("default", "kube-system"):
+            scopes.want(HomeNamespace(name))
+        await api.until(lambda: len(api.open_watches()) == 8)
+        scopes.release(DEFAULT)
+    await api.until(lambda: not api.open_watches())
+    await asyncio.sleep(2 * LINGER)
+
+
+# -- in the engine -------------------------------------------------------------------------
+
+
+async def test_namespaces_without_pods_on_the_node_are_not_read(world: World) -> None:
+    world.home.put(config_map("conf", "empty"))
+    world.home.put(secret("key", "empty"))
+    await world.start()
+    world.pod(uses=["cm/conf", "secret/key"])
+    await world.settle()
+    world.home.put(config_map("conf2", "empty"))
+    await world.settle()
+    paths = {entry.path for entry in world.home.requests("GET")}
+    assert paths == {
+        "/api/v1/pods",
+        "/api/v1/namespaces/default/configmaps",
+        "/api/v1/namespaces/default/secrets",
+        "/api/v1/namespaces/default/services",
+        "/api/v1/namespaces/default/events",
+        "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices",
+    }
+
+
+async def test_a_namespace_is_read_no_more_when_its_last_pod_is_gone_for_a_while(
+    world: World,
+) -> None:
+    world.home.put(config_map("conf"))
+    await world.start()
+    world.engine._scopes._linger = LINGER
+    world.pod(uses=["cm/conf"])
+    await world.settle()
+    world.home.delete(PODS, "a", "default", grace_seconds=0)
+    await world.settle()
+    assert world.config_map() is None
+    await world.home.until(lambda: not world.home.open_watches(SECRETS))
+    world.pod(uses=["cm/conf"])
+    await world.settle()
+    assert world.config_map()
+    assert world.remote.find(PODS, "a", THERE)
+    assert scopes_module.LINGER > LINGER

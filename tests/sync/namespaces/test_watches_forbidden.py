@@ -1,0 +1,238 @@
+"""Home lets the bridge read some namespaces and not others: who waits, for what, and until when."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from sync.kube.resources import (
+    CONFIG_MAPS,
+    EVENTS,
+    NAMESPACES,
+    PODS,
+    SECRETS,
+    SERVICES,
+    Object,
+    Resource,
+)
+from sync.namespaces import watches as scopes_module
+from sync.namespaces.watches import home_forbids
+from tests.fakeapi import Fault
+from tests.objects import config_map, secret, service_account
+from tests.sync.world import THERE, World
+from translators.objects import HomeNamespace
+
+ROLE = "--clusterrole=cluster-bridge:home-namespace"
+OURS = "system:serviceaccount:cluster-bridge:cluster-bridge"
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What home refuses is told soon."""
+    monkeypatch.setattr(scopes_module, "SETTLE", 0.05)
+    monkeypatch.setattr(scopes_module, "SHRINK", 1.0)
+
+
+def refusal(plural: str, *, verb: str = "list", user: str = OURS) -> str:
+    """As RBAC words it."""
+    return f'{plural} is forbidden: User "{user}" cannot {verb} resource "{plural}" in API group ""'
+
+
+@contextmanager
+def refused(
+    world: World, *plurals: str, namespace: str = "default", watch: bool | None = None
+) -> Iterator[None]:
+    """Home refuses these kinds in the namespace."""
+    faults = [
+        world.home.fail(
+            Fault(
+                "GET",
+                f"*/namespaces/{namespace}/{plural}",
+                watch=watch,
+                code=403,
+                message=refusal(plural),
+                times=None,
+            )
+        )
+        for plural in plurals
+    ]
+    try:
+        yield
+    finally:
+        for fault in faults:
+            world.home.heal(fault)
+
+
+def add_namespace(world: World, name: str) -> None:
+    meta: Object = {"name": name}
+    world.home.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+
+
+def tellings(world: World) -> list[Object]:
+    return [it for it in world.home.objects(EVENTS) if it["reason"] == "HomeForbidden"]
+
+
+async def test_a_pod_says_what_may_not_be_read_and_what_grants_it(world: World) -> None:
+    world.home.put(config_map("conf"))
+    await world.start()
+    with refused(world, "configmaps", "secrets"):
+        world.pod(uses=["cm/conf"])
+        await world.told("HomeForbidden")
+        await world.home.until(lambda: world.status().get("reason"))
+        assert world.status()["reason"] == "HomeForbidden"
+        assert world.status()["message"] == (
+            "home does not let the bridge list and watch configmaps, secrets in namespace default; "
+            "an administrator of home grants it: bridge rbac namespace default | kubectl apply -f -"
+        )
+        assert world.remote.objects(PODS) == []
+        assert world.remote.find(NAMESPACES, THERE) is None
+    await world.remote.until(world.there)
+    assert world.config_map()
+    assert len(tellings(world)) == 1
+    world.runs()
+    await world.settle()
+    assert world.status()["phase"] == "Running"
+    assert "reason" not in world.status()
+
+
+async def test_a_refused_namespace_is_one_warning_that_names_the_command(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not one for each kind before it."""
+    await world.start()
+    with refused(world, "configmaps", "secrets", "services", "endpointslices"):
+        world.pod()
+        await world.told("HomeForbidden")
+    await world.remote.until(world.there)
+    warnings = [it.getMessage() for it in caplog.records if it.levelno >= logging.WARNING]
+    [line] = [it for it in warnings if "in namespace default" in it]
+    assert line.startswith("HomeForbidden: home does not let the bridge list and watch")
+    assert line.endswith("bridge rbac namespace default | kubectl apply -f -")
+    assert not [it for it in warnings if it.startswith("cannot watch")]
+
+
+async def test_a_right_that_is_still_missing_is_told_anew(world: World) -> None:
+    await world.start()
+    with refused(world, "secrets"):
+        with refused(world, "configmaps"):
+            world.pod()
+            await world.home.until(
+                lambda: "watch configmaps, secrets in" in world.status().get("message", "")
+            )
+        await world.home.until(
+            lambda: "watch secrets in" in world.status().get("message", ""), timeout=10
+        )
+        assert world.there() is None
+    await world.remote.until(world.there)
+
+
+async def test_other_namespaces_do_not_notice(world: World) -> None:
+    add_namespace(world, "shop")
+    await world.start()
+    with refused(world, "secrets"):
+        world.pod("waits")
+        await world.told("HomeForbidden")
+        world.pod("goes", "shop")
+        await world.remote.until(lambda: world.there("goes", "shop-h"))
+        world.runs("goes", "shop-h")
+        await world.home.until(lambda: world.status("goes", "shop").get("phase") == "Running")
+        assert world.there("waits") is None
+
+
+async def test_a_pod_that_waits_can_be_deleted(world: World) -> None:
+    await world.start()
+    with refused(world, "secrets"):
+        world.pod()
+        await world.told("HomeForbidden")
+        world.home.delete(PODS, "a", "default")
+        await world.home.until(lambda: world.home.find(PODS, "a", "default") is None)
+    assert world.remote.writes() == []
+
+
+async def test_what_runs_goes_on_without_the_right_and_what_comes_waits(world: World) -> None:
+    world.home.put(secret("key"))
+    await world.start_running(uses=["secret/key"])
+    world.forget()
+    with refused(world, "secrets"):
+        world.home.expire_watches(SECRETS)
+        await world.home.until(
+            lambda: world.engine._scopes.waiting(HomeNamespace("default")) is not None
+        )
+        world.pod("b", uses=["secret/key"])
+        await world.told("HomeForbidden")
+        assert world.status()["phase"] == "Running"
+        assert world.secret()
+        assert world.there("b") is None
+        assert world.remote.writes() == []
+        world.runs(podIP="10.9.0.9")
+        await world.home.until(lambda: world.status().get("podIP") == "10.9.0.9")
+    await world.remote.until(lambda: world.there("b"))
+    assert len(tellings(world)) == 1
+
+
+async def test_a_token_that_may_not_be_asked_for_is_a_right_that_is_missing(world: World) -> None:
+    world.policy = replace(world.policy, service_accounts="home")
+    world.home.put(service_account("default"))
+    world.home.put(config_map("kube-root-ca.crt", data={"ca.crt": "home's CA"}))
+    said = refusal("serviceaccounts/token", verb="create")
+    fault = world.home.fail(Fault("POST", "*/token", code=403, message=said, times=None))
+    await world.start()
+    world.pod()
+    await world.told("HomeForbidden")
+    assert "create serviceaccounts/token of default in namespace default" in str(world.status())
+    world.home.heal(fault)
+    await world.remote.until(world.there)
+
+
+async def test_events_that_may_not_be_listed_hold_nobody_up(world: World) -> None:
+    await world.start()
+    with refused(world, "events"):
+        world.pod()
+        await world.remote.until(world.there)
+        world.runs()
+        await world.home.until(lambda: world.status().get("phase") == "Running")
+
+
+async def test_all_kinds_are_tried_again_when_one_is_allowed(world: World) -> None:
+    """A binding grants all of them: the pod does not wait for the slowest."""
+    await world.start()
+    with refused(world, "configmaps", "secrets", "services"):
+        world.pod()
+        await world.told("HomeForbidden")
+        scope = world.engine._scopes._scopes[HomeNamespace("default")]
+        resting: set[Resource] = set()
+
+        def long(kind: Resource) -> float:
+            resting.add(kind)
+            return 60.0
+
+        for kind in (SECRETS, SERVICES):
+            scope.informers[kind]._backoff.next = partial(long, kind)  # type: ignore[method-assign]
+        await world.home.until(lambda: resting == {SECRETS, SERVICES})
+    await world.remote.until(world.there)
+    assert CONFIG_MAPS in scope.informers
+
+
+@pytest.mark.parametrize(
+    ("said", "command"),
+    [
+        ("", "bridge rbac namespace shop | kubectl apply -f -"),
+        (refusal("secrets"), "bridge rbac namespace shop | kubectl apply -f -"),
+        (
+            refusal("secrets", user="system:serviceaccount:team:burst"),
+            "bridge rbac namespace shop --account team/burst | kubectl apply -f -",
+        ),
+        (
+            refusal("secrets", user="jane doe"),
+            f"kubectl create rolebinding cluster-bridge -n shop --user='jane doe' {ROLE}",
+        ),
+    ],
+)
+def test_the_command_is_for_the_user_that_home_names(said: str, command: str) -> None:
+    waiting = home_forbids("list secrets", HomeNamespace("shop"), said=said)
+    assert waiting.message.endswith(f"grants it: {command}")

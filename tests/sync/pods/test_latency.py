@@ -1,0 +1,116 @@
+"""The times of pods: what is counted, from when, and what is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from sync.cache.store import Key
+from sync.pods import latency
+from sync.pods.latency import PodTimes
+from tests import objects
+from translators.objects import Object
+
+WEB = Key("default", "web")
+
+
+class Clock:
+    """Shows the time that it is told."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """What the times are measured by."""
+    made = Clock()
+    monkeypatch.setattr(latency, "monotonic", made)
+    return made
+
+
+@pytest.fixture
+def times(clock: Clock) -> PodTimes:
+    """Those of a bridge that works."""
+    made = PodTimes()
+    made.begin()
+    return made
+
+
+def pod(phase: str = "Pending", uid: str = "1") -> Object:
+    made = objects.pod("web")
+    made["metadata"]["uid"] = uid
+    return {**made, "status": {"phase": phase}}
+
+
+def test_the_lag_is_that_of_the_first_change_that_was_not_told(
+    times: PodTimes, clock: Clock
+) -> None:
+    times.remote_changed(WEB)
+    clock.now += 2
+    times.remote_changed(WEB)
+    since = times.take(WEB)
+    assert since is not None
+    times.put_back(WEB, since)  # home did not answer
+    clock.now += 1
+    again = times.take(WEB)
+    assert again is not None
+    times.told(again)
+    assert (sum(times.lag.counts), times.lag.total) == (1, 3)
+    assert times.take(WEB) is None
+
+
+def test_a_change_during_the_telling_is_news_of_its_own(times: PodTimes, clock: Clock) -> None:
+    times.remote_changed(WEB)
+    first = times.take(WEB)
+    clock.now += 1
+    times.remote_changed(WEB)
+    assert first == 100
+    assert times.take(WEB) == 101
+
+
+@pytest.mark.parametrize("phase", ["Running", "Succeeded"])
+def test_a_start_ends_when_home_says_that_the_pod_runs(
+    times: PodTimes, clock: Clock, phase: str
+) -> None:
+    times.home_changed(None, pod())
+    clock.now += 1
+    times.home_changed(pod(), pod())
+    clock.now += 4
+    times.home_changed(pod(), pod(phase))
+    clock.now += 4
+    times.home_changed(pod(phase), pod("Succeeded"))
+    assert (sum(times.start.counts), times.start.total) == (1, 5)
+
+
+def test_what_fails_goes_or_ran_before_is_no_start(times: PodTimes) -> None:
+    times.home_changed(None, pod())
+    times.home_changed(pod(), pod("Failed"))
+    times.home_changed(None, pod(uid="2"))
+    times.home_changed(pod(uid="2"), None)
+    times.home_changed(None, pod("Running", uid="3"))
+    times.home_changed(None, pod(uid="4"))
+    for uid in "123":
+        times.home_changed(pod("Failed", uid), pod("Running", uid))
+    assert sum(times.start.counts) == 0
+
+
+def test_a_skipped_pod_is_no_start(times: PodTimes) -> None:
+    skipped = pod("Running")
+    accepted = {"type": "cluster-bridge.io/Accepted", "status": "False"}
+    skipped["status"]["conditions"] = [accepted]
+    times.home_changed(None, pod())
+    times.home_changed(pod(), skipped)
+    assert sum(times.start.counts) == 0
+
+
+def test_one_that_stands_by_measures_nothing() -> None:
+    times = PodTimes()
+    times.home_changed(None, pod())
+    times.remote_changed(WEB)
+    times.begin()
+    times.home_changed(pod(), pod("Running"))
+    assert times.take(WEB) is None
+    assert sum(times.start.counts) == 0

@@ -1,0 +1,269 @@
+"""What holds for a plan in every state: the whole product of what `State` can say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import pytest
+
+from sync.pods.plan import (
+    Action,
+    Confirm,
+    Create,
+    Delete,
+    DeleteOrphan,
+    Evict,
+    Later,
+    LetGo,
+    RemoveHome,
+    State,
+    Update,
+    Withdraw,
+    WriteStatus,
+    plan,
+    skipped,
+)
+from tests.fakeapi.patching import strategic
+from tests.sync.podstates import (
+    FORMER_UID,
+    HOME_UID,
+    LATELY,
+    LONG_AGO,
+    NOW,
+    POLICY,
+    REMOTE_UID,
+    VERSION,
+    home,
+    remote,
+)
+from translators.identity import origin
+from translators.objects import Object, RemoteUid, is_deleting, uid_of
+from translators.pods import unschedulable
+from translators.pods.run_once import is_held, was_handed_over
+from translators.pods.status import is_terminal
+
+_POLICIES = ("Always", "OnFailure", "Never")
+
+
+def _homes() -> Iterator[Object | None]:
+    yield None
+    for policy, phase, deleting in product(
+        _POLICIES, ("Pending", "Running", "Succeeded", "Failed"), (None, 30, 5, 0)
+    ):
+        yield home(policy=policy, phase=phase, deleting=deleting)
+        if phase == "Pending":
+            yield home(policy=policy, marked=True, deleting=deleting)
+            yield home(policy=policy, deleting=deleting, daemon=True)
+            yield home(policy=policy, deleting=deleting, image="busybox:2")
+    for policy, since in product(_POLICIES, (LATELY, LONG_AGO)):
+        yield home(policy=policy, waits=since, marked=policy == "Never")
+    yield home(waits=LONG_AGO, deleting=30)
+
+
+def _remotes() -> Iterator[Object | None]:
+    yield None
+    yield {"metadata": {"uid": "remote-2"}}
+    for phase, deleting, of in product(
+        ("Pending", "Running", "Succeeded", "Failed"), (None, 30, 5), (HOME_UID, FORMER_UID)
+    ):
+        yield remote(phase=phase, deleting=deleting, of=of)
+    for deleting in (None, 0):
+        yield remote(phase="Pending", deleting=deleting, waits=True)
+        yield remote(phase="Pending", deleting=deleting, held=True)
+
+
+def _ends() -> Iterator[Object | None]:
+    yield None
+    for phase, deleting in product(("Running", "Succeeded", "Failed"), (None, 30)):
+        yield remote(phase=phase, deleting=deleting)
+    yield remote(phase="Pending", waits=True)
+    yield remote(phase="Pending", held=True)
+
+
+def _states() -> Iterator[State]:
+    booleans = (False, True)
+    for found in product(_homes(), _remotes(), _ends(), booleans, booleans):
+        yield State(found[0], found[1], ended=found[2], making=found[3], confirmed=found[4])
+    for pod, there, left in product(_homes(), _remotes(), (20.0, 0.0)):
+        yield State(pod, there, eviction=left)
+
+
+def _plan(state: State) -> list[Action]:
+    return plan(state, POLICY, now=NOW)
+
+
+@cache
+def _plans() -> list[tuple[State, list[Action]]]:
+    return [(state, _plan(state)) for state in _states()]
+
+
+def _with(action: type[Action]) -> Iterator[tuple[State, list[Action]]]:
+    for state, actions in _plans():
+        if any(isinstance(found, action) for found in actions):
+            yield state, actions
+
+
+def _home(state: State) -> Object:
+    assert state.home is not None
+    return state.home
+
+
+@pytest.mark.timeout(60)  # The first test pays for all plans; half a minute on a busy machine.
+def test_a_plan_is_pure_and_always_the_same() -> None:
+    for state, actions in _plans():
+        before = repr(state)
+        assert _plan(state) == actions
+        assert repr(state) == before
+
+
+@pytest.mark.parametrize(
+    "action", [Confirm, DeleteOrphan, Create, LetGo], ids=lambda kind: kind.__name__
+)
+def test_it_stands_alone(action: type[Action]) -> None:
+    assert all(len(actions) == 1 for _, actions in _with(action))
+
+
+def test_confirmed_is_not_asked_for_again() -> None:
+    assert not any(state.confirmed for state, _ in _with(Confirm))
+
+
+def test_a_pod_is_made_only_where_it_may_run() -> None:
+    for state, _ in _with(Create):
+        pod = _home(state)
+        assert state.remote is None
+        assert not is_deleting(pod)
+        assert not is_terminal(pod)
+        assert not skipped(pod, POLICY)
+
+
+def test_a_pod_that_must_not_run_twice_is_made_once() -> None:
+    for state, _ in _with(Create):
+        pod = _home(state)
+        if pod["spec"]["restartPolicy"] == "Never" and not state.making:
+            assert not was_handed_over(pod)
+            assert state.ended is None or is_held(state.ended)
+
+
+def test_a_pod_that_must_not_run_twice_is_let_go_once_it_is_marked() -> None:
+    for state, actions in _with(LetGo):
+        pod, there = _home(state), state.remote
+        assert there is not None
+        assert pod["spec"]["restartPolicy"] == "Never"
+        assert not any(is_deleting(it) or is_terminal(it) for it in (pod, there))
+        marked, held = was_handed_over(pod), is_held(there)
+        assert actions == [LetGo(REMOTE_UID, marked=marked, held=held)]
+        assert held or not marked
+
+
+def test_a_pod_that_may_have_run_is_made_again_only_when_it_is_surely_gone() -> None:
+    for state, _ in _with(Create):
+        ran = state.ended is not None or was_handed_over(_home(state))
+        assert state.confirmed or not ran or (state.making and state.ended is None)
+
+
+def test_the_home_pod_goes_last_and_only_when_nothing_of_it_is_left() -> None:
+    for state, actions in _with(RemoveHome):
+        assert is_deleting(_home(state))
+        assert state.remote is None
+        assert isinstance(actions[-1], RemoveHome)
+        doubtful = state.making or (was_handed_over(_home(state)) and state.ended is None)
+        assert state.confirmed or not doubtful
+
+
+def test_a_home_pod_that_is_deleted_goes_or_something_is_awaited() -> None:
+    for state, actions in _plans():
+        if state.home is not None and is_deleting(state.home) and state.remote is None:
+            assert actions
+            assert isinstance(actions[-1], RemoveHome | Confirm)
+
+
+def test_only_orphans_are_deleted_as_orphans() -> None:
+    for state, actions in _with(DeleteOrphan):
+        assert state.remote is not None
+        known = origin(state.remote)
+        assert known is None or state.home is None or known.uid != uid_of(state.home)
+        assert not is_deleting(state.remote)
+        uid = RemoteUid(uid_of(state.remote))
+        assert actions == [DeleteOrphan(uid, known.uid if known else None)]
+
+
+def test_a_pod_is_deleted_only_where_home_is_done_with_it() -> None:
+    for state, actions in _with(Delete):
+        assert state.remote is not None
+        assert is_deleting(_home(state)) or is_terminal(_home(state))
+        deletes = [action for action in actions if isinstance(action, Delete)]
+        assert [action.uid for action in deletes] == [uid_of(state.remote)]
+
+
+def test_only_a_live_pod_follows_a_live_pod() -> None:
+    for state, _ in _with(Update):
+        assert state.remote is not None
+        for pod in (_home(state), state.remote):
+            assert not is_deleting(pod)
+            assert not is_terminal(pod)
+
+
+def test_a_pod_is_withdrawn_only_unplaced_in_the_version_that_was_seen_and_after_its_time() -> None:
+    for state, actions in _with(Withdraw):
+        assert not is_deleting(_home(state))
+        assert unschedulable.seconds_left(_home(state), POLICY, now=NOW) == 0
+        assert state.remote is not None
+        assert unschedulable.waits(state.remote)
+        assert actions[-1] == Withdraw(REMOTE_UID, VERSION)
+
+
+def test_a_pod_that_waits_for_a_node_is_looked_at_when_its_time_is_over() -> None:
+    for state, actions in _plans():
+        pod, there = state.home, state.remote
+        if pod is None or there is None or not unschedulable.waits(there):
+            continue
+        if any(isinstance(action, LetGo) for action in actions):
+            continue  # The next plan looks at it.
+        live = not is_deleting(pod) and not is_terminal(pod)
+        assert isinstance(actions[-1] if actions else None, Withdraw | Later) == live
+    for _, actions in _with(Later):
+        waits = [action.seconds for action in actions if isinstance(action, Later)]
+        assert waits in ([60], [300], [20])
+
+
+def test_a_home_pod_is_evicted_only_while_its_remote_pod_is_being_deleted() -> None:
+    assert list(_with(Evict))
+    for state, actions in _with(Evict):
+        assert state.eviction == 0
+        assert not is_deleting(_home(state))
+        assert not is_terminal(_home(state))
+        assert state.remote is not None
+        assert is_deleting(state.remote)
+        assert actions[-1] == Evict()
+
+
+def test_what_is_terminal_is_not_written() -> None:
+    for state, actions in _with(WriteStatus):
+        assert not is_terminal(_home(state))
+        assert all(action.patch for action in actions if isinstance(action, WriteStatus))
+
+
+def test_what_was_written_is_not_written_again() -> None:
+    for state, actions in _with(WriteStatus):
+        pod = _home(state)
+        for action in actions:
+            if isinstance(action, WriteStatus):
+                pod = {**pod, "status": strategic(pod["status"], action.patch)}
+        again = _plan(replace(state, home=pod))
+        assert not any(isinstance(action, WriteStatus) for action in again)
+
+
+def test_a_pod_that_will_run_again_is_not_told_to_have_ended() -> None:
+    """Otherwise a terminal phase would have to be taken back."""
+    for state, actions in _with(WriteStatus):
+        written = [
+            action.patch.get("phase") for action in actions if isinstance(action, WriteStatus)
+        ]
+        if is_deleting(_home(state)) or written[0] not in ("Succeeded", "Failed"):
+            continue
+        seen = state.remote or state.ended
+        if seen is not None and is_deleting(seen):
+            assert _home(state)["spec"]["restartPolicy"] != "Always"

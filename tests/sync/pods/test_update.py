@@ -1,0 +1,334 @@
+"""Changes of a running pod on their three paths, and what the remote may answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from sync.kube.resources import EVENTS, PODS, PRIORITY_CLASSES, Object
+from tests.fakeapi import Fault
+from tests.objects import config_map
+from tests.sync.world import THERE, World
+
+_DEBUGGER = {
+    "name": "debugger",
+    "image": "busybox:1",
+    "envFrom": [{"configMapRef": {"name": "tools"}}],
+}
+
+
+async def _running(world: World, **spec: object) -> None:
+    await world.start()
+    world.pod(**spec)  # type: ignore[arg-type]
+    await world.settle()
+    world.runs()
+    await world.settle()
+    world.forget()
+
+
+def _change(world: World, **container: object) -> None:
+    before = world.at_home()["spec"]["containers"][0]
+    world.home.update(PODS, "a", {"spec": {"containers": [{**before, **container}]}}, "default")
+
+
+def _remote_writes(world: World) -> list[str]:
+    return [write for write in world.writes() if write.startswith("remote")]
+
+
+# -- ephemeral containers ------------------------------------------------------------------
+
+
+async def test_an_ephemeral_container_comes_after_what_it_refers_to(world: World) -> None:
+    world.home.put(config_map("tools"))
+    await _running(world)
+    world.home.update(PODS, "a", {"spec": {"ephemeralContainers": [_DEBUGGER]}}, "default")
+    await world.settle()
+    pods = f"remote PATCH /api/v1/namespaces/{THERE}/pods/a"
+    assert _remote_writes(world) == [
+        f"remote POST /api/v1/namespaces/{THERE}/configmaps",
+        f"{pods}/ephemeralcontainers",
+    ]
+    remote = world.there()
+    assert remote
+    assert remote["spec"]["ephemeralContainers"][0]["name"] == "debugger"
+    await world.restart()
+    assert world.writes() == []
+
+
+async def test_fields_of_an_ephemeral_container_that_the_remote_drops_are_an_event(
+    world: World,
+) -> None:
+    await _running(world)
+
+    def drop(obj: Object) -> None:
+        for container in obj.get("spec", {}).get("ephemeralContainers") or ():
+            container.pop("securityContext", None)
+
+    world.remote.store.webhook = drop
+    debugger = {"name": "debugger", "image": "busybox:1", "securityContext": {"runAsUser": 7}}
+    world.home.update(PODS, "a", {"spec": {"ephemeralContainers": [debugger]}}, "default")
+    (event,) = await world.told("FieldDropped")
+    assert "spec.ephemeralContainers[debugger].securityContext" in event["message"]
+
+
+async def test_a_pod_that_has_one_when_it_is_made_gets_it_then(world: World) -> None:
+    world.pod()
+    world.home.update(PODS, "a", {"spec": {"ephemeralContainers": [_DEBUGGER]}}, "default")
+    await world.start()
+    remote = world.there()
+    assert remote
+    assert [it["name"] for it in remote["spec"]["ephemeralContainers"]] == ["debugger"]
+
+
+# -- resize --------------------------------------------------------------------------------
+
+
+async def test_a_resize_goes_by_its_own_path_and_defaults_of_the_remote_stay(world: World) -> None:
+    def limit_ranger(obj: Object) -> None:
+        if obj["kind"] == "Pod":
+            obj["spec"]["containers"][0]["resources"].setdefault("limits", {"memory": "1Gi"})
+
+    world.remote.store.webhook = limit_ranger
+    await _running(world)
+    _change(world, resources={"requests": {"cpu": "2"}})
+    await world.settle()
+    pods = f"remote PATCH /api/v1/namespaces/{THERE}/pods/a"
+    assert _remote_writes(world) == [f"{pods}/resize", pods], "which is recorded"
+    remote = world.there()
+    assert remote
+    assert remote["spec"]["containers"][0]["resources"] == {
+        "requests": {"cpu": "2", "memory": "1Gi"},
+        "limits": {"memory": "1Gi"},
+    }
+
+
+def _resizes(world: World) -> list[str]:
+    return [write for write in _remote_writes(world) if write.endswith("/resize")]
+
+
+async def test_requests_that_the_remotes_admission_changes_are_not_resized_back(
+    world: World,
+) -> None:
+    """Neither after a restart, nor where the QoS class differs; home's own resize follows."""
+
+    def guaranteed(obj: Object) -> None:
+        if obj["kind"] == "Pod":
+            amounts = {"cpu": "1", "memory": "1Gi"}
+            obj["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
+
+    world.remote.store.webhook = guaranteed
+    await world.start()
+    resources = {"requests": {"cpu": "100m"}, "limits": {"cpu": "200m"}}
+    world.pod(containers=[{"name": "main", "image": "busybox:1", "resources": resources}])
+    await world.settle()
+    world.remote.store.webhook = None
+    world.runs()
+    await world.settle()
+    await world.restart()
+    assert _remote_writes(world) == []
+    assert not [it for it in world.home.objects(EVENTS) if it["reason"] == "UpdateRefused"]
+    status = world.status()
+    assert status["observedGeneration"] == world.at_home()["metadata"]["generation"]
+    _change(world, resources={"requests": {"cpu": "500m"}, "limits": {"cpu": "200m"}})
+    await world.settle()
+    remote = world.there()
+    assert remote
+    assert remote["spec"]["containers"][0]["resources"] == {
+        "requests": {"cpu": "500m", "memory": "1Gi"},
+        "limits": {"cpu": "1", "memory": "1Gi"},
+    }
+    assert len(_resizes(world)) == 1
+    await world.restart()
+    assert world.writes() == []
+
+
+async def test_an_update_that_the_remote_undoes_counts_as_acted_on(world: World) -> None:
+    await _running(world)
+
+    def relabelled(obj: Object) -> None:
+        if obj["kind"] == "Pod":
+            obj["metadata"].setdefault("labels", {})["team"] = "theirs"
+
+    world.remote.store.webhook = relabelled
+    world.home.update(PODS, "a", {"metadata": {"labels": {"team": "ours"}}}, "default")
+    _change(world, image="busybox:2")
+    await world.settle()
+    world.runs()
+    await world.settle()
+    assert world.status()["observedGeneration"] == world.at_home()["metadata"]["generation"]
+
+
+def _pending(world: World) -> Object | None:
+    found = [it for it in world.status()["conditions"] if it["type"] == "PodResizePending"]
+    return found[0] if found else None
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("spec.containers[0]: node has 4 cpu allocatable", "Infeasible"),
+        ('pods "a" is forbidden: exceeded quota: small', "Deferred"),
+    ],
+)
+async def test_a_resize_that_is_refused_is_told_as_a_kubelet_tells_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, words: str, reason: str
+) -> None:
+    """Until home asks for something else that is taken, across a restart too."""
+    monkeypatch.setattr("sync.runtime.workqueue.RETRY_CAP", 0.2)
+    await _running(world)
+    fault = world.remote.fail(
+        Fault("PATCH", "*/pods/a/resize", code=403, message=words, times=None)
+    )
+    _change(world, resources={"requests": {"cpu": "2000"}})
+    await world.home.until(lambda: _pending(world))
+    told = _pending(world)
+    assert told
+    assert (told["status"], told["reason"]) == ("True", reason)
+    assert words in told["message"]
+    assert told["lastTransitionTime"]
+    hits = fault.hits
+    await world.remote.until(lambda: fault.hits > hits + 2)
+    assert _pending(world) == told, "it does not flap"
+    await world.stop()
+    world.forget()
+    await world.start(settle=False)
+    hits = fault.hits
+    await world.remote.until(lambda: fault.hits > hits)
+    assert _pending(world) == told
+    assert not [it for it in world.home.writes() if it.path.endswith("/status")], "nor then"
+    _change(world, resources={"requests": {"cpu": "1"}})
+    hits = fault.hits
+    await world.remote.until(lambda: fault.hits > hits + 1)
+    assert _pending(world), "another that is refused"
+    world.remote.heal()
+    await world.settle()
+    assert _pending(world) is None
+    assert len(await world.told("UpdateRefused")) == 1
+
+
+async def test_a_resize_that_home_takes_back_is_pending_no_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sync.runtime.workqueue.RETRY_CAP", 0.2)
+    await _running(world)
+    before = world.at_home()["spec"]["containers"][0].get("resources") or {}
+    world.remote.fail(Fault("PATCH", "*/pods/a/resize", code=422, message="no", times=None))
+    _change(world, resources={"requests": {"cpu": "2000"}})
+    await world.home.until(lambda: _pending(world))
+    _change(world, resources=before)
+    await world.home.until(lambda: _pending(world) is None)
+
+
+# -- refusals and webhooks -----------------------------------------------------------------
+
+
+async def test_an_image_that_a_webhook_chose_stays_until_home_changes_its_own(
+    world: World,
+) -> None:
+    def mirrored(obj: Object) -> None:
+        if obj["kind"] == "Pod":
+            obj["spec"]["containers"][0]["image"] = "mirror/busybox:1"
+
+    world.remote.store.webhook = mirrored
+    await world.start()
+    world.pod()
+    await world.settle()
+    world.remote.store.webhook = None
+    world.runs()
+    await world.settle()
+    await world.restart()
+    assert _remote_writes(world) == []
+    _change(world, image="busybox:2")
+    await world.settle()
+    remote = world.there()
+    assert remote
+    assert remote["spec"]["containers"][0]["image"] == "busybox:2"
+
+
+async def test_a_webhook_that_undoes_an_update_is_not_fought_with(world: World) -> None:
+    await _running(world)
+
+    def small(obj: Object) -> None:
+        if obj["kind"] == "Pod":
+            obj["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
+
+    world.remote.store.webhook = small
+    _change(world, resources={"requests": {"cpu": "2"}})
+    await world.settle()
+    for number in range(3):
+        world.runs(message=f"status {number}")
+        await world.settle()
+    assert len(_resizes(world)) == 1
+    _change(world, resources={"requests": {"cpu": "3"}})
+    await world.settle()
+    assert len(_resizes(world)) == 2, "another change is another try"
+    world.forget()
+    world.remote.store.webhook = None
+    world.home.update(PODS, "a", {"metadata": {"labels": {"x": "y"}}}, "default")
+    await world.settle()
+    remote = world.there()
+    assert remote
+    assert remote["metadata"]["labels"]["x"] == "y"
+    assert len(_remote_writes(world)) == 1, "what is futile keeps nothing else back"
+
+
+async def test_a_refused_update_does_not_keep_the_others_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sync.runtime.workqueue.RETRY_CAP", 0.2)
+    await _running(world)
+    fault = world.remote.fail(Fault("PATCH", "*/pods/a", code=422, message="no", times=None))
+    _change(world, image="busybox:2", resources={"requests": {"cpu": "2"}})
+    await world.told("UpdateRefused")
+    await world.remote.until(lambda: fault.hits >= 2)
+    remote = world.there()
+    assert remote
+    assert remote["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "2"}}
+    world.remote.heal()
+    await world.settle()
+    assert len(await world.told("UpdateRefused")) == 1
+
+
+# -- what is dropped or refused ------------------------------------------------------------
+
+
+async def test_all_that_is_dropped_is_told_in_one_event(world: World) -> None:
+    await world.start()
+    world.pod(schedulerName="mine", priorityClassName="urgent")
+    (event,) = await world.told("FieldDropped")
+    await world.settle()
+    assert "spec.schedulerName: names a scheduler of home's" in event["message"]
+    assert "; spec.priorityClassName: urgent is no PriorityClass" in event["message"]
+    assert len(world.home.objects(EVENTS)) == 1
+
+
+async def test_a_priority_class_that_the_remote_has_is_carried(world: World) -> None:
+    meta = {"name": "urgent"}
+    world.remote.put({**_CLASS, "metadata": meta})
+    await world.start()
+    world.pod(priorityClassName="urgent", priority=7)
+    await world.settle()
+    remote = world.there()
+    assert remote
+    assert remote["spec"]["priorityClassName"] == "urgent"
+    assert world.home.objects(EVENTS) == []
+
+
+_CLASS = {"apiVersion": PRIORITY_CLASSES.api_version, "kind": "PriorityClass", "value": 7}
+
+
+async def test_a_refused_pod_is_told_once_and_nothing_is_done_for_it(world: World) -> None:
+    world.home.put(config_map("conf"))
+    await world.start()
+    world.pod(uses=["cm/conf"], hostNetwork=True)
+    await world.told("FieldRefused")
+    await world.settle()
+    assert world.status()["reason"] == "FieldRefused"
+    assert world.status()["message"].startswith("spec.hostNetwork: ")
+    assert world.remote.writes() == []
+    assert not world.home.requests("GET", "/api/v1/namespaces/default/*")
+    await world.restart()
+    assert world.writes() == []
+    world.home.delete(PODS, "a", "default")
+    await world.settle()
+    assert world.home.find(PODS, "a", "default") is None
+    assert len(world.home.objects(EVENTS)) == 1

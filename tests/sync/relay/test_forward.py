@@ -1,0 +1,293 @@
+"""Home's Services lead to the bridge for pods that no network leads to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sync.cache.store import Key
+from sync.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Object
+from sync.relay import forward as relay_module
+from sync.relay import slice_writer
+from sync.relay.forward import Limited, NoPort
+from tests.fakeapi import Fault
+from tests.sync.world import ADDRESS, IDENTITY, World
+from translators.relay import forward
+from translators.relay.forward import Place, Plan
+
+WEB = Key("default", "web")
+
+
+class Ports:
+    """Stands in for the listeners: gives out ports, and notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.plans: dict[Key, Plan] = {}
+        self.next = 4000
+        self.full = False
+        self.running = False
+        self.limited: Limited = lambda _, __: None
+        self._given: dict[tuple[Key, Place], int] = {}
+        self.doors = None
+
+    async def serve(self, key: Key, plan: Plan, known: Mapping[Place, int]) -> dict[Place, int]:
+        if self.full and plan.places:
+            raise NoPort("there is none left")
+        self.plans[key] = plan
+        for place in plan.places:
+            if (key, place) not in self._given:
+                self._given[key, place] = known.get(place) or self.next
+                self.next += 1
+        return {place: self._given[key, place] for place in plan.places}
+
+    async def run(self, limited: Limited) -> None:
+        self.limited = limited
+        self.running = True
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.running = False
+
+    def pods(self, key: Key = WEB) -> list[str]:
+        """The names of the pods that connections of the Service go to."""
+        plan = self.plans.get(key, forward.NOTHING)
+        return sorted({it.name for pods in plan.backends.values() for it in pods})
+
+
+@pytest.fixture
+def ports(world: World, monkeypatch: pytest.MonkeyPatch) -> Ports:
+    """The world's bridge is a relay."""
+    monkeypatch.setattr(relay_module, "AFTERGLOW", 0.0)
+    monkeypatch.setattr(slice_writer, "WITHDRAW_SECONDS", 0.2)
+    monkeypatch.setattr(relay_module, "PATIENCE", 0.05)
+    found = Ports()
+    world.listeners = found
+    world.policy = replace(world.policy, network="relay", relay_address=ADDRESS)
+    return found
+
+
+def service(name: str = "web", **spec: Any) -> Object:
+    meta = {"name": name, "namespace": "default"}
+    wanted = {"selector": {"app": "web"}, "ports": [{"port": 80}], **spec}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": wanted}
+
+
+async def with_pods(world: World, *names: str) -> None:
+    """A Service, and an engine with pods behind it that run."""
+    world.home.put(service())
+    await world.start()
+    for name in names:
+        world.pod(name, labels={"app": "web"})
+    await world.settle()
+    for name in names:
+        world.runs(name)
+    await world.settle()
+    world.forget()
+
+
+def slices(world: World) -> list[Object]:
+    return world.home.objects(ENDPOINT_SLICES)
+
+
+def published(world: World) -> list[int]:
+    """The ports that home's slices tell, all at the bridge's address."""
+    found = slices(world)
+    assert all(it["endpoints"][0]["addresses"] == [ADDRESS] for it in found)
+    return sorted(port["port"] for it in found for port in it["ports"])
+
+
+async def test_a_service_leads_to_the_bridge_while_pods_are_ready(
+    world: World, ports: Ports
+) -> None:
+    await with_pods(world, "a", "b")
+    assert ports.pods() == ["a", "b"]
+    assert published(world) == [4000, 4001]
+    assert "podIP" not in world.status("a"), "home must not publish an address nobody reaches"
+
+    not_ready = [{"type": "Ready", "status": "False"}]
+    world.runs("a", conditions=not_ready)
+    await world.settle()
+    assert ports.pods() == ["b"]
+    assert published(world) == [4000]
+
+    world.home.delete(PODS, "b", "default")
+    await world.settle()
+    assert ports.pods() == []
+    assert slices(world) == []
+
+
+async def test_what_changes_nothing_is_not_written(world: World, ports: Ports) -> None:
+    await with_pods(world, "a")
+    assert published(world) == [4000]
+    world.runs("a", message="still here")
+    await world.settle()
+    assert [it for it in world.writes() if "endpointslices" in it] == []
+
+
+async def test_a_service_that_comes_or_goes_or_changes_is_followed(
+    world: World, ports: Ports
+) -> None:
+    await with_pods(world, "a")
+    world.home.delete(SERVICES, "web", "default")
+    await world.settle()
+    assert slices(world) == []
+    world.home.put(service())
+    await world.settle()
+    assert len(published(world)) == 1
+    world.home.update(SERVICES, "web", {"spec": {"selector": {"app": "other"}}}, "default")
+    await world.settle()
+    assert slices(world) == []
+
+
+async def test_slices_that_somebody_changes_are_put_right(world: World, ports: Ports) -> None:
+    await with_pods(world, "a")
+    (slice_,) = slices(world)
+    name = slice_["metadata"]["name"]
+    foreign = {"addresses": ["203.0.113.9"], "conditions": {"ready": True}}
+    world.home.update(ENDPOINT_SLICES, name, {"endpoints": [foreign]}, "default")
+    await world.settle()
+    assert published(world) == [4000]
+    world.home.delete(ENDPOINT_SLICES, name, "default")
+    await world.settle()
+    assert published(world) == [4000]
+
+
+async def test_slices_of_others_are_left_alone(world: World, ports: Ports) -> None:
+    theirs = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            "name": "web-xyz",
+            "namespace": "default",
+            "labels": {"kubernetes.io/service-name": "web"},
+        },
+        "addressType": "IPv4",
+        "endpoints": [],
+        "ports": [],
+    }
+    world.home.put(theirs)
+    await with_pods(world, "a")
+    world.home.delete(SERVICES, "web", "default")
+    await world.settle()
+    assert [it["metadata"]["name"] for it in slices(world)] == ["web-xyz"]
+
+
+async def test_a_bridge_that_was_killed_takes_up_its_ports(world: World, ports: Ports) -> None:
+    await with_pods(world, "a", "b")
+    left = slices(world)
+    assert len(left) == 2
+    world.home.fail(Fault("DELETE", "*endpointslices*", times=None, code=503))
+    await world.stop()
+    world.home.heal()
+    assert len(slices(world)) == 2, "it did not take them back"
+    world.listeners = again = Ports()
+    again.next = 7000
+    world.forget()
+    await world.start()
+    assert published(world) == [4000, 4001]
+    assert [it for it in world.writes() if "endpointslices" in it] == []
+
+
+async def test_a_bridge_that_stops_takes_back_what_it_published(world: World, ports: Ports) -> None:
+    await with_pods(world, "a")
+    assert ports.running
+    await world.stop()
+    assert slices(world) == []
+    assert not ports.running
+
+
+async def test_a_bridge_that_stops_takes_back_what_it_was_publishing(
+    world: World, ports: Ports
+) -> None:
+    """Of what it wrote last neither an answer nor an event has come."""
+    await with_pods(world, "a")
+    world.home.fail(Fault(path="*/endpointslices", watch=True, times=None, code=503))
+    world.home.break_watches(ENDPOINT_SLICES)
+    written = forward.to_slices(
+        world.home.put(service("other")), {Place("", 0): 4001}, IDENTITY, address=ADDRESS
+    )
+    world.home.put(written[0])
+    await world.stop()
+    assert slices(world) == []
+
+
+async def test_what_is_left_where_nothing_runs_any_more_is_removed(
+    world: World, ports: Ports
+) -> None:
+    """An earlier bridge was killed, and its pods went meanwhile."""
+    old = forward.to_slices(
+        world.home.put(service()), {Place("", 0): 4000}, IDENTITY, address=ADDRESS
+    )
+    world.home.put(old[0])
+    await world.start()
+    assert slices(world) == []
+
+
+async def test_a_remote_that_is_away_takes_its_pods_out_of_services(
+    world: World, ports: Ports
+) -> None:
+    await with_pods(world, "a")
+    assert len(slices(world)) == 1
+    world.remote.fail(Fault("GET", "*/pods", times=None, code=503))
+    world.remote.break_watches(PODS)
+    await world.home.until(lambda: not slices(world))
+    assert ports.pods() == []
+    world.remote.heal()
+    await world.home.until(lambda: slices(world))
+    assert ports.pods() == ["a"]
+
+
+async def test_a_watch_that_breaks_for_a_moment_takes_nothing_away(
+    world: World, ports: Ports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_module, "PATIENCE", 1.0)
+    await with_pods(world, "a")
+    world.remote.fail(Fault("GET", "*/pods", code=503))
+    world.remote.break_watches(PODS)
+    await world.settle()
+    assert published(world) == [4000]
+    assert [it for it in world.writes() if "endpointslices" in it] == []
+
+
+async def test_what_cannot_be_carried_is_told_once(world: World, ports: Ports) -> None:
+    world.home.put(service("headless", clusterIP="None"))
+    await with_pods(world, "a")
+    (event,) = await world.told("RelayLeftOut")
+    assert event["involvedObject"]["name"] == "headless"
+    world.runs("a", conditions=[{"type": "Ready", "status": "False"}])
+    world.runs("a")
+    await world.settle()
+    (event,) = await world.told("RelayLeftOut")
+    assert event["count"] == 1
+
+
+async def test_want_of_a_port_is_told_and_tried_again(world: World, ports: Ports) -> None:
+    ports.full = True
+    world.home.put(service())
+    await world.start()
+    world.pod("a", labels={"app": "web"})
+    await world.settle(waiting=True)
+    world.runs("a")
+    await world.settle(waiting=True)
+    (event,) = await world.told("RelayNoPort")
+    assert event["involvedObject"]["name"] == "web"
+    ports.full = False
+    world.engine.hurry()
+    await world.settle()
+    assert len(published(world)) == 1
+
+
+async def test_refused_connections_are_told_once_in_a_while(world: World, ports: Ports) -> None:
+    await with_pods(world, "a")
+    for _ in range(1000):
+        ports.limited(WEB, "it has 1000 open")
+    ports.limited(Key("default", "of nobody"), "it has 1000 open")
+    await world.settle()
+    (event,) = await world.told("RelayLimited")
+    assert event["involvedObject"]["name"] == "web"
+    assert event["message"].endswith("are refused: it has 1000 open")
+    assert event["count"] == 1

@@ -1,0 +1,310 @@
+"""Workers that reconcile keys until each succeeds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from sync.cache.store import Key
+from sync.kube.errors import Invalid, Unreachable
+from sync.kube.request_limiter import FLOW
+from sync.runtime import controller as controller_module
+from sync.runtime import workqueue
+from sync.runtime.controller import SLICE, Controller, Waiting
+from tests.sync.virtual import run_virtual
+
+Reconcile = Callable[[str], Awaitable[None]]
+
+
+@asynccontextmanager
+async def running(reconcile: Reconcile, *, workers: int = 2) -> AsyncIterator[Controller[str]]:
+    """A controller at work until the block ends."""
+    controller = Controller("test", reconcile, workers=workers)
+    task = asyncio.create_task(controller.run())
+    try:
+        yield controller
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retries that do not take a test's time."""
+    monkeypatch.setattr(workqueue, "RETRY_FIRST", 0.002)
+    monkeypatch.setattr(workqueue, "RETRY_CAP", 0.004)
+
+
+class Worked:
+    """A reconcile that notes what it was called for, and raises what it is given."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+        self.calls: list[str] = []
+        self.now: set[str] = set()
+        self.most = 0
+        self._ended = asyncio.Event()
+
+    async def until(self, calls: int) -> None:
+        """Waits for the end of so many calls."""
+        while len(self.calls) < calls or self.now:
+            self._ended.clear()
+            await self._ended.wait()
+
+    async def __call__(self, key: str) -> None:
+        assert key not in self.now, "one key is worked twice at once"
+        self.calls.append(key)
+        self.now.add(key)
+        self.most = max(self.most, len(self.now))
+        try:
+            await asyncio.sleep(0.001)
+            if self.failures:
+                raise self.failures.pop(0)
+        finally:
+            self.now.discard(key)
+            self._ended.set()
+
+
+def refused() -> Unreachable:
+    return Unreachable("refused", side="remote", what="GET /x")
+
+
+async def test_different_keys_run_in_parallel_up_to_the_number_of_workers() -> None:
+    worked = Worked()
+    async with running(worked, workers=3) as controller:
+        for key in "abcdefg":
+            controller.queue.add(key)
+        await controller.settled("g")
+    assert worked.most == 3
+    assert set(worked.calls) == set("abcdefg")
+
+
+async def test_one_key_is_never_worked_twice_at_once() -> None:
+    worked = Worked()
+    async with running(worked, workers=3) as controller:
+        for _ in range(10):
+            controller.queue.add("a")
+            await asyncio.sleep(0.0005)
+        await controller.settled("a")
+    assert worked.most == 1
+
+
+async def test_a_key_that_fails_is_tried_until_it_succeeds() -> None:
+    worked = Worked(refused(), Waiting("Busy", "wait"), refused())
+    async with running(worked) as controller:
+        controller.queue.add("a")
+        await worked.until(4)
+        await asyncio.sleep(0.02)
+    assert worked.calls == ["a"] * 4
+
+
+async def test_the_first_failure_of_a_row_is_a_warning_and_the_others_are_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    worked = Worked(refused(), refused(), refused())
+    async with running(worked) as controller:
+        controller.queue.add("a")
+        await worked.until(4)
+        worked.failures = [refused()]
+        controller.queue.add("a")
+        await worked.until(6)
+    levels = [
+        record.levelname for record in caplog.records if record.name == "sync.runtime.controller"
+    ]
+    assert levels == ["WARNING", "DEBUG", "DEBUG", "WARNING"]
+    assert "test a: remote: GET /x: refused (again in" in caplog.text
+
+
+async def test_a_defect_is_logged_with_its_place_and_stops_no_other_key(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What it quotes can be an object's content, and is told nowhere."""
+    caplog.set_level(logging.DEBUG)
+    worked = Worked(ValueError("invalid literal: 'canary-4711'"))
+    async with running(worked, workers=1) as controller:
+        controller.queue.add("a")
+        await controller.settled("b")
+        await worked.until(3)
+    assert sorted(worked.calls) == ["a", "a", "b"]
+    (record,) = [r for r in caplog.records if r.levelno == logging.ERROR]
+    assert "test a: a defect in the bridge" in record.getMessage()
+    assert "ValueError" in record.getMessage()
+    assert "sync/runtime/test_controller.py" in record.getMessage()
+    assert "canary-4711" not in caplog.text
+
+
+async def test_settled_raises_what_the_reconcile_raised() -> None:
+    async with running(Worked(Waiting("Busy", "wait"))) as controller:
+        with pytest.raises(Waiting, match="Busy: wait"):
+            await controller.settled("a")
+        await controller.settled("a")
+
+
+async def test_who_waits_while_the_key_is_worked_waits_for_the_turn_after() -> None:
+    turns: list[asyncio.Event] = [asyncio.Event(), asyncio.Event()]
+    calls = 0
+
+    async def reconcile(_: str) -> None:
+        nonlocal calls
+        calls += 1
+        await turns[calls - 1].wait()
+
+    async with running(reconcile) as controller:
+        controller.queue.add("a")
+        await asyncio.sleep(0.001)
+        waiting = asyncio.create_task(controller.settled("a"))
+        await asyncio.sleep(0.001)
+        turns[0].set()
+        await asyncio.sleep(0.001)
+        assert not waiting.done()
+        turns[1].set()
+        await waiting
+    assert calls == 2
+
+
+async def test_many_can_wait_for_one_key_and_one_may_leave() -> None:
+    worked = Worked(refused())
+    async with running(worked) as controller:
+        waiting = [asyncio.create_task(controller.settled("a")) for _ in range(3)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert isinstance(results[0], asyncio.CancelledError)
+    assert all(isinstance(result, Unreachable) for result in results[1:])
+
+
+async def test_who_waits_when_the_controller_ends_does_not_wait_for_ever() -> None:
+    async def reconcile(_: str) -> None:
+        await asyncio.Event().wait()
+
+    async with running(reconcile) as controller:
+        waiting = asyncio.create_task(controller.settled("a"))
+        await asyncio.sleep(0.001)
+    with pytest.raises(asyncio.CancelledError):
+        async with asyncio.timeout(1):
+            await waiting
+
+
+async def test_a_controller_that_is_cancelled_leaves_no_task_and_no_timer() -> None:
+    before = asyncio.all_tasks()
+    worked = Worked(refused())
+    async with running(worked) as controller:
+        controller.queue.add("a")
+        await asyncio.sleep(0.0015)
+    assert asyncio.all_tasks() == before
+    calls = len(worked.calls)
+    await asyncio.sleep(0.01)
+    assert len(worked.calls) == calls
+    assert "0 later" in repr(controller)
+
+
+def test_a_key_that_fails_for_days_is_tried_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+
+    async def main() -> None:
+        worked = Worked(*(refused() for _ in range(10_000)))
+        async with running(worked, workers=1) as controller:
+            controller.queue.add("a")
+            await asyncio.sleep(86_400)
+            calls = len(worked.calls)
+            assert 86_400 / 60 <= calls <= 86_400 / 30 + 20
+            controller.queue.hurry()
+            await asyncio.sleep(0.01)
+            assert len(worked.calls) == calls + 1
+
+    run_virtual(main)
+
+
+def test_what_cannot_succeed_waits_longest_at_once_unless_something_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+
+    async def main() -> None:
+        worked = Worked(*(Invalid("no", side="remote", code=422) for _ in range(10)))
+        async with running(worked, workers=1) as controller:
+            controller.queue.add("a")
+            await asyncio.sleep(59)
+            assert len(worked.calls) == 1
+            await asyncio.sleep(2)
+            assert len(worked.calls) == 2
+            controller.queue.add("a")
+            await asyncio.sleep(0.01)
+            assert len(worked.calls) == 3
+
+    run_virtual(main)
+
+
+async def test_reconciles_that_need_not_wait_let_the_loop_do_its_other_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Thousands of keys of which nothing is to be done, as after a restart."""
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += 0.00005
+        return now
+
+    monkeypatch.setattr(controller_module, "monotonic", clock)
+    worked = 0
+
+    async def reconcile(_: str) -> None:
+        nonlocal worked
+        worked += 1
+
+    rounds = []
+    async with running(reconcile, workers=64) as controller:
+        await asyncio.sleep(0)
+        for key in range(5000):
+            controller.queue.add(str(key))
+        while worked < 5000:
+            before = worked
+            await asyncio.sleep(0)
+            rounds.append(worked - before)
+    # Each took 50 microseconds by this clock; a round of ours may see parts of two of theirs.
+    assert max(rounds) <= 2 * SLICE / 0.00005
+
+
+async def test_requests_of_a_reconcile_are_its_namespaces() -> None:
+    seen = []
+
+    async def reconcile(key: Key) -> None:
+        seen.append((key.namespace, FLOW.get()))
+
+    controller = Controller("test", reconcile, workers=1)
+    task = asyncio.create_task(controller.run())
+    for key in ("a", "a", "b", "a"):
+        await controller.settled(Key(key, "x"))
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert seen == [("a", "a"), ("a", "a"), ("b", "b"), ("a", "a")]
+    assert FLOW.get() is None
+
+
+async def test_what_is_unfinished_is_told_while_it_is() -> None:
+    going, end = asyncio.Event(), asyncio.Event()
+
+    async def reconcile(_: str) -> None:
+        going.set()
+        await end.wait()
+
+    async with running(reconcile, workers=2) as controller:
+        assert controller.unfinished == []
+        controller.queue.add("a")
+        await going.wait()
+        (before,) = controller.unfinished
+        (after,) = controller.unfinished
+        assert 0 <= before <= after
+        end.set()
+        controller.queue.add("b")
+        await controller.settled("b")
+        await asyncio.sleep(0)
+        assert controller.unfinished == []

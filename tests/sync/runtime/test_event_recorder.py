@@ -1,0 +1,128 @@
+"""Events on home's objects: recorded in the background, counted, never in the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from sync.kube.client import KubeClient
+from sync.kube.resources import EVENTS, Object
+from sync.runtime import event_recorder as events_module
+from sync.runtime.event_recorder import EventRecorder
+from tests.fakeapi import FakeApi, Fault
+from tests.objects import node, pod
+from translators.mirror.event import MESSAGE_MAX
+
+NOW = "2030-01-01T00:00:00Z"
+
+
+@pytest.fixture
+def recorder(client: KubeClient) -> EventRecorder:
+    """For the node ``virtual``."""
+    return EventRecorder(client, node="virtual", now=lambda: NOW)
+
+
+@asynccontextmanager
+async def running(recorder: EventRecorder) -> AsyncIterator[None]:
+    task = asyncio.create_task(recorder.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def recorded(api: FakeApi, count: int = 1) -> list[Object]:
+    """The Events, once there are so many."""
+    await api.until(lambda: len(api.objects(EVENTS)) >= count)
+    return api.objects(EVENTS)
+
+
+async def test_an_event_says_about_whom_by_whom_and_when(
+    api: FakeApi, recorder: EventRecorder
+) -> None:
+    about = api.put(pod("a"))
+    async with running(recorder):
+        recorder.warn(about, "RemoteClash", "move it")
+        (event,) = await recorded(api)
+    assert event["involvedObject"]["uid"] == about["metadata"]["uid"]
+    assert event["involvedObject"]["kind"] == "Pod"
+    assert (event["type"], event["reason"], event["message"]) == (
+        "Warning",
+        "RemoteClash",
+        "move it",
+    )
+    assert event["source"] == {"component": "cluster-bridge", "host": "virtual"}
+    assert (event["firstTimestamp"], event["count"]) == (NOW, 1)
+
+
+async def test_the_same_said_again_is_counted_and_another_is_another(
+    api: FakeApi, recorder: EventRecorder
+) -> None:
+    about = api.put(pod("a"))
+    async with running(recorder):
+        for _ in range(3):
+            recorder.warn(about, "RemoteClash", "move it")
+        recorder.normal(about, "RemoteClash", "move it")
+        events = await recorded(api, 2)
+    assert sorted((event["type"], event["count"]) for event in events) == [
+        ("Normal", 1),
+        ("Warning", 3),
+    ]
+
+
+async def test_an_object_of_the_cluster_has_its_events_in_default(
+    api: FakeApi, recorder: EventRecorder
+) -> None:
+    about = api.put(node("n"))
+    async with running(recorder):
+        recorder.normal(about, "Joined", "welcome")
+        (event,) = await recorded(api)
+    assert event["metadata"]["namespace"] == "default"
+
+
+@pytest.mark.parametrize("ending", ["-", ".", "b"], ids=["at a dash", "at a dot", "in a word"])
+async def test_a_long_name_is_cut_to_one_that_an_event_can_have(
+    api: FakeApi, recorder: EventRecorder, ending: str
+) -> None:
+    about = api.put(pod("a" * 199 + ending + "b" * 50))
+    async with running(recorder):
+        recorder.warn(about, "Long", "x" * 5000)
+        (event,) = await recorded(api)
+    assert len(event["message"]) == MESSAGE_MAX
+    stem, _, digest = event["metadata"]["name"].rpartition(".")
+    assert stem[-1].isalnum()
+    assert len(digest) == 16
+
+
+async def test_an_event_that_cannot_be_written_is_logged_and_the_next_is_written(
+    api: FakeApi, recorder: EventRecorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.fail(Fault("POST", "*/events", code=403, message="no events for you"))
+    about = api.put(pod("a"))
+    async with running(recorder):
+        recorder.warn(about, "First", "lost")
+        recorder.warn(about, "Second", "written")
+        (event,) = await recorded(api)
+    assert event["reason"] == "Second"
+    assert "no events for you" in caplog.text
+
+
+async def test_too_many_events_are_dropped_and_that_is_logged(
+    api: FakeApi,
+    client: KubeClient,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(events_module, "BACKLOG", 2)
+    recorder = EventRecorder(client, node="virtual", now=lambda: NOW)
+    about = api.put(pod("a"))
+    for number in range(4):
+        recorder.warn(about, f"Number{number}", "x")
+    async with running(recorder):
+        events = await recorded(api, 2)
+    assert {event["reason"] for event in events} == {"Number0", "Number1"}
+    assert "dropped: Number3" in caplog.text

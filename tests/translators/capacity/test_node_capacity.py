@@ -1,0 +1,159 @@
+"""Capacity: which nodes count, and how much of what they have is offered."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import floor
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from translators.capacity import pod_requests
+from translators.capacity.node_capacity import (
+    NO_LIMITS,
+    Capacity,
+    Limits,
+    counts,
+    free,
+    largest,
+    offered,
+)
+from translators.capacity.pod_requests import Amounts
+from translators.objects import Object
+
+#: More than any node of these tests has.
+_ROOM = {"cpu": "64", "memory": "64Gi"}
+
+
+def _left(cpu: int, gibibytes: int, *, pods: int = 9) -> Amounts:
+    return {"cpu": cpu, "memory": gibibytes * 2**30, "pods": pods}
+
+
+def _node(
+    *,
+    ready: str | None = "True",
+    taints: list[Object] | None = None,
+    cordoned: bool = False,
+    labels: dict[str, str] | None = None,
+) -> Object:
+    spec: Object = {"unschedulable": True} if cordoned else {}
+    if taints:
+        spec["taints"] = taints
+    conditions = [{"type": "MemoryPressure", "status": "False"}]
+    if ready is not None:
+        conditions.append({"type": "Ready", "status": ready})
+    return {
+        "metadata": {"name": "worker", "labels": labels or {}},
+        "spec": spec,
+        "status": {"conditions": conditions},
+    }
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        (_node(), True),
+        (_node(taints=[{"key": "a", "effect": "PreferNoSchedule"}]), True),
+        (_node(taints=[{"key": "a", "effect": "NoSchedule"}]), False),
+        (_node(taints=[{"key": "a", "effect": "NoExecute"}]), False),
+        (_node(cordoned=True), False),
+        (_node(ready="Unknown"), False),
+        (_node(ready=None), False),
+        (_node(labels={"cluster-bridge.io/virtual-node": "true"}), False),
+        ({"metadata": {"name": "new"}}, False),
+    ],
+    ids=[
+        "a ready node counts",
+        "one that is only not preferred counts",
+        "a tainted node does not",
+        "nor one that evicts",
+        "nor a cordoned one",
+        "nor one whose health is unknown",
+        "nor one without health",
+        "nor one that is virtual itself",
+        "nor one without status",
+    ],
+)
+def test_which_nodes_count(node: Object, expected: bool) -> None:
+    assert counts(node) is expected
+
+
+_NAMES = st.sampled_from(["cpu", "memory", "pods", "nvidia.com/gpu", "hugepages-2Mi"])
+_amounts = st.dictionaries(_NAMES, st.integers(0, 2**40))
+_limits = st.builds(
+    Limits,
+    reserve=_amounts,
+    share=st.fractions(min_value=0, max_value=1).filter(bool),
+    caps=_amounts,
+)
+
+
+@given(_amounts, _amounts, _limits, _amounts)
+def test_what_is_offered_is_never_negative_nor_more_than_any_bound(
+    has: Amounts, left: Amounts, limits: Limits, quota: Amounts
+) -> None:
+    found = offered(has=has, free=left, nodes=1, limits=limits, quota=quota)
+    allocatable = pod_requests.of_list(found.allocatable)
+
+    assert allocatable.keys() == left.keys()
+    for name, amount in allocatable.items():
+        less = max(0, left[name] - limits.reserve.get(name, 0))
+        most: list[Fraction] = [
+            less * limits.share,
+            *(Fraction(it[name]) for it in (limits.caps, quota) if name in it),
+        ]
+        assert amount == floor(min(most)) >= 0
+    assert pod_requests.of_list(found.capacity) == has, "what the remote has, whatever is offered"
+
+
+@given(_amounts, st.lists(_amounts, max_size=2))
+def test_what_is_free_is_never_negative(has: Amounts, used: list[Amounts]) -> None:
+    left = free(has, *used)
+
+    assert left.keys() == has.keys()
+    assert all(0 <= left[name] <= has[name] for name in has)
+    assert all(left[name] + sum(it.get(name, 0) for it in used) >= has[name] for name in has)
+
+
+def test_the_steps_go_in_their_order() -> None:
+    """Ten CPUs of which three are used: less one reserved, half of the rest, and the caps last."""
+    found = offered(
+        has={"cpu": 10_000, "memory": 2**35},
+        free={"cpu": 7_000, "memory": 2**35},
+        nodes=2,
+        limits=Limits({"cpu": 1_000}, Fraction(1, 2), {"memory": 2**30, "pods": 5}),
+        quota={"cpu": 2_500, "pods": 3},
+    )
+    assert found == Capacity(
+        {"cpu": "10", "memory": "32Gi"}, {"cpu": "2500m", "memory": "1Gi"}, nodes=2
+    )
+
+
+def test_no_node_offers_nothing() -> None:
+    assert offered(has={}, free={}, nodes=0, limits=NO_LIMITS, quota={"cpu": 1}) == Capacity(
+        {}, {}, nodes=0
+    )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "offer", "said"),
+    [
+        ([], {}, "cpu=0,memory=0"),
+        ([_left(1570, 5)], _ROOM, "cpu=1500m,memory=5Gi"),
+        ([_left(1000, 9), _left(2000, 1), _left(2000, 3)], _ROOM, "cpu=2,memory=3Gi"),
+        ([_left(9000, 9, pods=0), _left(100, 1)], _ROOM, "cpu=100m,memory=1Gi"),
+        ([_left(9000, 9)], {"cpu": "4", "memory": "1Gi"}, "cpu=4,memory=1Gi"),
+        ([_left(99, 0)], _ROOM, "cpu=0,memory=0"),
+    ],
+    ids=[
+        "no node",
+        "one, rounded down",
+        "the most CPU, then the most memory",
+        "a node that is full of pods takes none",
+        "no more than the virtual node has",
+        "next to nothing",
+    ],
+)
+def test_the_largest_pod(nodes: list[Amounts], offer: dict[str, str], said: str) -> None:
+    assert largest(nodes, offer) == said

@@ -1,0 +1,116 @@
+"""What a pod requests, by the rules of the scheduler. `e2e/test_quantity.py` asks its own code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from translators.capacity import pod_requests
+from translators.objects import Object
+
+
+def _container(name: str = "main", restart: str = "", **asked: str) -> Object:
+    found: Object = {"name": name, "resources": {"requests": asked}}
+    return {**found, "restartPolicy": restart} if restart else found
+
+
+def _sidecar(name: str, **asked: str) -> Object:
+    return _container(name, "Always", **asked)
+
+
+def _pod(*containers: Object, init: list[Object] | None = None, **spec: Any) -> Object:
+    return {"spec": {"containers": list(containers), "initContainers": init or [], **spec}}
+
+
+def _resized(granted: str, has: str, *, reason: str = "", asks: str = "2") -> Object:
+    status: Object = {
+        "name": "main",
+        "allocatedResources": {"cpu": granted},
+        "resources": {"requests": {"cpu": has}},
+    }
+    pending = [{"type": "PodResizePending", "status": "True", "reason": reason}] if reason else []
+    pod = _pod(_container(cpu=asks))
+    return {**pod, "status": {"containerStatuses": [status], "conditions": pending}}
+
+
+@pytest.mark.parametrize(
+    ("pod", "cpu"),
+    [
+        (_pod(_container()), None),
+        (_pod(_container(cpu="0")), None),
+        (_pod(_container(cpu="1"), _container(cpu="500m")), 1500),
+        (_pod(_container(cpu="1"), init=[_container(cpu="3"), _container(cpu="2")]), 3000),
+        (_pod(_container(cpu="1"), init=[_sidecar("s", cpu="1")]), 2000),
+        (_pod(_container(cpu="1"), init=[_sidecar("s", cpu="1"), _container(cpu="4")]), 5000),
+        (_pod(_container(cpu="1"), init=[_container(cpu="4"), _sidecar("s", cpu="1")]), 4000),
+        (_pod(_container(cpu="1"), resources={"requests": {"cpu": "500m"}}), 500),
+        (_pod(_container(cpu="1"), overhead={"cpu": "250m"}), 1250),
+        (_resized("1", "1"), 2000),
+        (_resized("3", "1"), 3000),
+        (_resized("1", "3"), 3000),
+        (_resized("1", "1", reason="Infeasible", asks="64"), 1000),
+        (_resized("1", "1", reason="Deferred", asks="64"), 64000),
+    ],
+    ids=[
+        "nothing asked",
+        "zero is nothing",
+        "containers are added",
+        "an init container that asks for more",
+        "a sidecar runs beside the containers",
+        "an init container beside an earlier sidecar",
+        "and before a later one",
+        "what the pod asks as a whole",
+        "overhead comes on top",
+        "a resize that is wanted",
+        "one down that is not granted yet",
+        "one down that is not done yet",
+        "one that will never be",
+        "one that waits",
+    ],
+)
+def test_cpu_of_a_pod(pod: Object, cpu: int | None) -> None:
+    found = pod_requests.of_pod(pod)
+
+    assert found.get("cpu") == cpu
+    assert found["pods"] == 1
+
+
+def test_every_resource_counts_in_whole_units() -> None:
+    asked = {"memory": "100m", "example.com/gpu": "2", "hugepages-2Mi": "4Mi"}
+    pod = _pod(_container(**asked), _container(**asked), resources={"requests": {"x/y": "1"}})
+
+    assert pod_requests.of_pod(pod) == {
+        "memory": 1,
+        "example.com/gpu": 4,
+        "hugepages-2Mi": 2**23,
+        "pods": 1,
+    }
+
+
+def test_a_list_names_what_it_names() -> None:
+    assert pod_requests.of_list({"cpu": "3920m", "hugepages-1Gi": "0", "pods": "110"}) == {
+        "cpu": 3920,
+        "hugepages-1Gi": 0,
+        "pods": 110,
+    }
+    assert pod_requests.of_list(None) == {}
+    assert pod_requests.of_list({"cpu": "many"}) == {"cpu": 0}
+
+
+@pytest.mark.parametrize(
+    ("resource", "amount", "text"),
+    [
+        ("cpu", 1500, "1500m"),
+        ("cpu", 4000, "4"),
+        ("memory", 3 * 2**30, "3Gi"),
+        ("memory", 10**9, "1000000000"),
+        ("ephemeral-storage", 2**20, "1Mi"),
+        ("hugepages-2Mi", 2**22, "4Mi"),
+        ("pods", 1024, "1024"),
+        ("example.com/gpu", 3000, "3k"),
+    ],
+)
+def test_amounts_are_printed_as_people_know_them(resource: str, amount: int, text: str) -> None:
+    assert pod_requests.printed(resource, amount) == text
+    assert pod_requests.amount(resource, text) == amount

@@ -1,0 +1,112 @@
+"""Quotas: when they bound the node, by how much, and what is said of those that are used up."""
+
+from __future__ import annotations
+
+import pytest
+
+from translators.capacity import resource_quota
+from translators.capacity.pod_requests import Amounts
+from translators.objects import Object
+
+
+def _quota(namespace: str = "a", *, used: dict[str, str] | None = None, **hard: str) -> Object:
+    return {
+        "metadata": {"name": "q", "namespace": namespace},
+        "spec": {"hard": hard},
+        "status": {"used": used or {}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("hard", "expected"),
+    [
+        ({"cpu": "2"}, {"cpu": 2000}),
+        ({"cpu": "2", "requests.cpu": "1500m"}, {"cpu": 1500}),
+        ({"requests.memory": "1Gi"}, {"memory": 2**30}),
+        ({"pods": "5", "count/pods": "3"}, {"pods": 3}),
+        ({"requests.example.com/gpu": "1"}, {"example.com/gpu": 1}),
+        ({"hugepages-2Mi": "4Mi"}, {"hugepages-2Mi": 2**22}),
+        ({"requests.ephemeral-storage": "1Gi"}, {"ephemeral-storage": 2**30}),
+        ({"limits.cpu": "1", "requests.storage": "1Gi", "services": "1", "count/jobs": "1"}, {}),
+        ({"gold.storageclass.storage.k8s.io/requests.storage": "1Gi"}, {}),
+    ],
+)
+def test_what_a_quota_bounds(hard: dict[str, str], expected: Amounts) -> None:
+    assert resource_quota.bounds(_quota() | {"spec": {"hard": hard}}) == expected
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [{"scopes": ["BestEffort"]}, {"scopeSelector": {"matchExpressions": [{"operator": "In"}]}}],
+)
+def test_a_quota_of_some_pods_bounds_nothing(scope: Object) -> None:
+    scoped = _quota(pods="0")
+    scoped["spec"] |= scope
+
+    assert resource_quota.bounds(scoped) == {}
+    assert resource_quota.exhausted(scoped, ["pods"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("quotas", "busy", "expected"),
+    [
+        ({}, set(), {}),
+        ({"a": [_quota(cpu="2")]}, set(), {"cpu": 2000}),
+        ({"a": [_quota(cpu="2")]}, {"a"}, {"cpu": 2000}),
+        ({"a": [_quota(cpu="2")]}, {"a", "b"}, {}),
+        ({"a": [_quota(cpu="2")], "b": [_quota(cpu="1", pods="4")]}, {"a"}, {"cpu": 3000}),
+        ({"a": [_quota(cpu="2")], "b": [_quota(pods="4")]}, {"b"}, {"pods": 4}),
+        ({"a": [_quota(cpu="2"), _quota(cpu="3", pods="1")]}, {"a"}, {"cpu": 2000, "pods": 1}),
+    ],
+    ids=[
+        "no quota",
+        "one, before there are pods",
+        "one where all pods are",
+        "pods elsewhere are not bounded",
+        "two are added",
+        "each resource by itself",
+        "the least of two in one namespace",
+    ],
+)
+def test_what_quotas_leave(
+    quotas: dict[str, list[Object]], busy: set[str], expected: Amounts
+) -> None:
+    assert resource_quota.left(quotas, foreign={}, busy=busy) == expected
+
+
+def test_what_others_use_of_a_quota_is_not_left() -> None:
+    quotas = {"a": [_quota(cpu="2", memory="1Gi")], "b": [_quota(cpu="1")]}
+    foreign = {"a": {"cpu": 5000, "memory": 2**29}, "c": {"cpu": 1}}
+
+    assert resource_quota.left(quotas, foreign=foreign, busy={"a"}) == {
+        "cpu": 1000,
+        "memory": 2**29,
+    }
+
+
+@pytest.mark.parametrize(
+    ("hard", "used", "said"),
+    [
+        ({"cpu": "2"}, {"cpu": "1999m"}, ""),
+        ({"cpu": "2"}, {}, ""),
+        ({"cpu": "2", "pods": "3"}, {"cpu": "2000m", "pods": "3"}, "cpu, pods"),
+        ({"limits.cpu": "2"}, {"limits.cpu": "3"}, "limits.cpu"),
+        ({"pods": "0"}, {"pods": "0"}, "pods"),
+        ({"requests.example.com/gpu": "0"}, {}, ""),
+        ({"services": "1"}, {"services": "1"}, ""),
+    ],
+    ids=[
+        "some is left",
+        "not counted yet",
+        "two are reached",
+        "a limit",
+        "none at all",
+        "of what the nodes do not have",
+        "not of pods",
+    ],
+)
+def test_which_bounds_are_reached(hard: dict[str, str], used: dict[str, str], said: str) -> None:
+    counted = _quota(used=used) | {"spec": {"hard": hard}}
+    expected = f"namespace a, quota q: {said}" if said else ""
+
+    assert resource_quota.exhausted(counted, {"cpu", "memory", "pods"}) == expected

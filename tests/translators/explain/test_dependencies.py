@@ -1,0 +1,60 @@
+"""The objects that a pod names, and whether it waits for them."""
+
+from __future__ import annotations
+
+from tests.translators.golden import homes
+from translators.explain.dependencies import Wanted, wanted
+from translators.objects import Object
+from translators.pods.references import references
+
+
+def test_what_is_optional_and_which_keys_are_named() -> None:
+    pod: Object = {
+        "spec": {
+            "serviceAccountName": "robot",
+            "priorityClassName": "high",
+            "runtimeClassName": "gvisor",
+            "imagePullSecrets": [{"name": "pull"}],
+            "containers": [
+                {
+                    "name": "main",
+                    "envFrom": [{"configMapRef": {"name": "a", "optional": True}}],
+                    "env": [
+                        {"valueFrom": {"configMapKeyRef": {"name": "b", "key": "one"}}},
+                        {"valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+                        {
+                            "valueFrom": {
+                                "secretKeyRef": {"name": "s", "key": "l", "optional": True}
+                            }
+                        },
+                    ],
+                }
+            ],
+            "volumes": [
+                {"name": "1", "configMap": {"name": "b", "items": [{"key": "two"}]}},
+                {"name": "2", "secret": {"secretName": "t", "optional": True}},
+                {"name": "3", "projected": {"sources": [{"configMap": {"name": "c"}}]}},
+                {"name": "4", "persistentVolumeClaim": {"claimName": "data"}},
+                {"name": "5", "csi": {"nodePublishSecretRef": {"name": "driver"}}},
+            ],
+        }
+    }
+    assert wanted(pod) == [
+        Wanted("ConfigMap", "a", required=False),
+        Wanted("ConfigMap", "b", keys=frozenset({"one", "two"})),
+        Wanted("ConfigMap", "c"),
+        Wanted("Secret", "driver"),
+        Wanted("Secret", "pull", required=False),
+        Wanted("Secret", "s", keys=frozenset({"k"})),
+        Wanted("Secret", "t", required=False),
+        Wanted("ServiceAccount", "robot"),
+        Wanted("PersistentVolumeClaim", "data"),
+        Wanted("PriorityClass", "high", required=False),
+        Wanted("RuntimeClass", "gvisor"),
+    ]
+
+
+def test_all_that_is_copied_is_named() -> None:
+    for pod in homes("pod"):
+        named = {(it.kind, it.name) for it in wanted(pod) if it.kind in ("ConfigMap", "Secret")}
+        assert named == {(it.kind, it.name) for it in references(pod)}

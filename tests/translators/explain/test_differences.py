@@ -1,0 +1,96 @@
+"""Every difference between a home pod and its remote pod has a rule, and nothing else has."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.translators.golden import HOME_API, POLICY, Case, cases
+from translators.explain.differences import Difference, differences
+from translators.objects import Object
+from translators.pods import remote_pod
+from translators.translation_policy import Policy
+
+_PODS = [case for case in cases() if case.content["translate"] == "pod"]
+_POLICIES = [
+    replace(POLICY, service_accounts=mode, home_api=HOME_API, node_selector=selector)
+    for mode in ("home", "remote", "none")
+    for selector in ({}, {"pool": "burst", "kubernetes.io/arch": "arm64"})
+]
+
+
+def _found(home: Object, policy: Policy = POLICY) -> list[Difference]:
+    made = remote_pod.to_remote(home, policy)
+    return list(differences(home, made.pod, made.dropped))
+
+
+@pytest.mark.parametrize("case", _PODS, ids=[case.path.stem for case in _PODS])
+@pytest.mark.parametrize("policy", _POLICIES, ids=lambda it: f"{it.service_accounts}")
+def test_every_recorded_difference_has_a_rule_and_words(case: Case, policy: Policy) -> None:
+    found = _found(case.content["home"], policy)
+    assert found
+    assert [it.at for it in found if not it.rule or not it.why] == []
+
+
+@pytest.mark.parametrize("case", _PODS, ids=[case.path.stem for case in _PODS])
+def test_the_differences_are_all_there_are(case: Case) -> None:
+    """What is told to be removed or added is; a pod compared with itself has none."""
+    home = case.content["home"]
+    assert list(differences(home, copy.deepcopy(home))) == []
+    for it in _found(home):
+        assert it.before != it.after
+        assert (it.before is None) == (it.change == "added")
+        assert (it.after is None) == (it.change == "removed")
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("spec.containers.0.image", "other:1"),
+        ("spec.containers.0.args", ["--more"]),
+        ("spec.restartPolicy", "OnFailure"),
+        ("spec.hostname", "other"),
+        ("spec.terminationGracePeriodSeconds", 1),
+        ("spec.new", {"a": 1}),
+        ("spec.containers.0.env", [{"name": "A", "value": "b"}]),
+        ("metadata.labels", {"people": "s"}),
+        ("metadata.name", "other"),
+        ("spec.readinessGates", [{"conditionType": "a/b"}]),
+        ("spec.tolerations", [{"operator": "Exists"}]),
+    ],
+)
+def test_what_no_rule_allows_is_told_as_such(place: str, value: Any) -> None:
+    """A translation that changed something else would be seen."""
+    home: Object = {
+        "metadata": {"name": "a", "namespace": "shop", "uid": "1"},
+        "spec": {"containers": [{"name": "main", "image": "busybox:1"}]},
+    }
+    remote = copy.deepcopy(remote_pod.to_remote(home, POLICY).pod)
+    *way, last = place.split(".")
+    at: Any = remote
+    for step in way:
+        at = at[int(step) if step.isdigit() else step]
+    at[last] = {**at[last], **value} if last == "labels" else value
+    wrong = [it.path for it in differences(home, remote) if not it.rule]
+    assert wrong
+    assert all(it.startswith(place.replace(".0", "[]")) for it in wrong)
+
+
+def test_what_its_owner_does_not_get_is_marked_with_the_better_words() -> None:
+    home = next(case for case in _PODS if case.path.stem == "pod-deployment").content["home"]
+    lost = [it for it in _found(home) if it.lost]
+    assert [it.at for it in lost] == ["spec.priorityClassName"]
+    assert "is no PriorityClass of the remote cluster" in lost[0].why
+
+
+def test_items_without_names_are_told_apart_by_what_went() -> None:
+    def terms(*zones: str) -> Object:
+        return {"spec": {"tolerations": [{"key": zone} for zone in zones]}}
+
+    found = list(differences(terms("a", "b", "c"), terms("a", "c")))
+    assert [(it.at, it.change, it.before) for it in found] == [
+        ("spec.tolerations[1]", "removed", {"key": "b"})
+    ]

@@ -1,0 +1,89 @@
+"""What of a pod's claims keeps it off a node, and what it waits for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from translators.explain.persistent_volume_claims import Storage, obstacles, waiting
+from translators.objects import Object
+
+_NODE: Object = {"metadata": {"name": "burst", "labels": {"tier": "burst"}}}
+_POD: Object = {
+    "spec": {
+        "volumes": [
+            {"name": "files", "persistentVolumeClaim": {"claimName": "data"}},
+            {"name": "scratch", "emptyDir": {}},
+        ]
+    }
+}
+
+
+def _claim(phase: str = "Pending", **spec: Any) -> Object:
+    return {"metadata": {"name": "data"}, "spec": spec, "status": {"phase": phase}}
+
+
+def _class(mode: str, provisioner: str = "example.com/disks") -> Object:
+    return {"volumeBindingMode": mode, "provisioner": provisioner}
+
+
+def _volume(*values: str) -> Object:
+    term = {"matchExpressions": [{"key": "tier", "operator": "In", "values": list(values)}]}
+    return {"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}}}
+
+
+def _storage(claim: Object | None, **more: Any) -> Storage:
+    return Storage(claims={"data": claim}, **more)
+
+
+_LATER = _class("WaitForFirstConsumer")
+_STATIC = _class("WaitForFirstConsumer", "kubernetes.io/no-provisioner")
+_DELETED = {**_claim("Bound"), "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
+
+
+@pytest.mark.parametrize(
+    ("storage", "why"),
+    [
+        (_storage(None), "is missing at home"),
+        (_storage(_DELETED), "is being deleted"),
+        (_storage(_claim("Lost")), "is Lost"),
+        (_storage(_claim()), "is not bound at home"),
+        (_storage({"metadata": {}}), "is not bound at home"),
+        (_storage(_claim(storageClassName="a"), classes={"a": None}), "is not bound at home"),
+        (
+            _storage(_claim(storageClassName="a"), classes={"a": _class("Immediate")}),
+            "is not bound at home",
+        ),
+        (_storage(_claim(storageClassName="a"), classes={"a": _STATIC}), "has no provisioner"),
+        (_storage(_claim("Bound", volumeName="v"), volumes={"v": None}), "does not exist"),
+        (_storage(_claim("Bound", volumeName="v"), volumes={"v": _volume("home")}), "other nodes"),
+    ],
+)
+def test_a_claim_that_the_scheduler_cannot_use_is_an_obstacle(storage: Storage, why: str) -> None:
+    [found] = obstacles(_POD, _NODE, storage)
+    assert found.field == "spec.volumes[files]"
+    assert found.why.startswith("PersistentVolumeClaim data ")
+    assert why in found.why
+
+
+@pytest.mark.parametrize(
+    ("storage", "waits"),
+    [
+        (Storage(), ""),
+        (_storage(_claim("Bound", volumeName="v")), ""),
+        (_storage(_claim("Bound", volumeName="v"), volumes={"v": {"spec": {}}}), ""),
+        (_storage(_claim("Bound", volumeName="v"), volumes={"v": _volume("burst")}), ""),
+        (_storage(_claim(storageClassName="a"), classes={"a": _LATER}), "provisioner"),
+        (_storage(_claim(storageClassName="a")), "is not bound at home"),
+    ],
+    ids=["unreadable", "bound", "bound anywhere", "bound here", "provisioned later", "no class"],
+)
+def test_a_claim_that_may_yet_serve_is_no_obstacle(storage: Storage, waits: str) -> None:
+    assert list(obstacles(_POD, _NODE, storage)) == []
+    assert bool(list(waiting(_POD, storage))) is bool(waits)
+    assert waits in "".join(waiting(_POD, storage))
+
+
+def test_a_pod_without_claims_needs_none() -> None:
+    assert list(obstacles({"spec": {}}, _NODE, _storage(None))) == []

@@ -1,0 +1,90 @@
+"""Home's endpoints in the remote: addresses are carried, what speaks of home's nodes is not."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.translators.golden import IDENTITY, homes
+from tests.translators.strategies import dns_labels, json_values
+from translators.identity import is_nodes_own
+from translators.mirror.endpointslice import (
+    LABEL_MANAGED_BY,
+    MANAGER,
+    has_endpoints,
+    remote_name,
+    service_name,
+    to_remote,
+)
+from translators.objects import Object
+
+
+def _slice(*endpoints: Object, **labels: str) -> Object:
+    meta = {"name": "web-x7k2p", "namespace": "shop", "uid": "home-1", "labels": labels}
+    return {"addressType": "IPv4", "metadata": meta, "endpoints": list(endpoints)}
+
+
+@given(st.lists(st.sampled_from([IDENTITY.node, "home-1", "other-virtual", None])))
+def test_pods_of_the_virtual_node_are_left_out_and_all_others_stay(nodes: list[str | None]) -> None:
+    endpoints: list[Object] = [
+        {"addresses": [f"10.0.0.{number}"], **({"nodeName": node} if node else {})}
+        for number, node in enumerate(nodes)
+    ]
+    home = _slice(*endpoints)
+    before = copy.deepcopy(home)
+
+    assert to_remote(home, IDENTITY)["endpoints"] == [
+        {"addresses": endpoint["addresses"]}
+        for endpoint in endpoints
+        if endpoint.get("nodeName") != IDENTITY.node
+    ]
+    assert has_endpoints(home, IDENTITY) == any(node != IDENTITY.node for node in nodes)
+    assert home == before
+
+
+@given(json_values)
+def test_fields_of_the_future_are_carried(value: Any) -> None:
+    new = {"future": value}
+    endpoint = {"addresses": ["10.0.0.1"], "conditions": {"ready": True, **new}, **new}
+    remote = to_remote({**_slice(endpoint), "ports": [{"port": 80, **new}], **new}, IDENTITY)
+
+    assert remote["endpoints"] == [endpoint]
+    assert remote["ports"] == [{"port": 80, **new}]
+    assert remote["future"] == value
+
+
+def test_no_controller_of_the_remote_takes_it_for_its_own() -> None:
+    home = _slice(**{LABEL_MANAGED_BY: "endpointslice-controller.k8s.io"})
+    remote = to_remote(home, IDENTITY)
+
+    assert remote["metadata"]["labels"][LABEL_MANAGED_BY] == MANAGER
+    assert is_nodes_own(remote, IDENTITY)
+
+
+@given(st.lists(dns_labels, min_size=2, max_size=2, unique=True))
+def test_two_slices_stay_two_and_two_nodes_have_their_own(names: list[str]) -> None:
+    other = replace(IDENTITY, node="other")
+    made = [remote_name(name, who) for name in names for who in (IDENTITY, other)]
+
+    assert len(set(made)) == 4
+    assert all(made_name.startswith(names[0]) for made_name in made[:2])
+
+
+def test_a_long_name_fits() -> None:
+    first, second = (remote_name("a" * 250 + end, IDENTITY) for end in ("xyz", "xyy"))
+    assert len(first) == 253
+    assert first != second
+
+
+@pytest.mark.parametrize("home", homes("endpointslice"), ids=lambda home: home["metadata"]["name"])
+def test_it_belongs_to_the_service_that_it_belonged_to(home: Object) -> None:
+    assert service_name(home) == service_name(to_remote(home, IDENTITY)) != ""
+
+
+def test_a_slice_of_no_service_is_none() -> None:
+    assert service_name(_slice()) == ""

@@ -1,0 +1,119 @@
+"""A home Service in the remote: its name resolves there, and nothing is opened or paid for."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from kubernetes.client import V1ServiceSpec
+
+from tests.translators.golden import IDENTITY, homes
+from tests.translators.strategies import json_values
+from translators.identity import ANNOTATION_MIRROR
+from translators.merge_patch import merge_patch
+from translators.mirror.service import OPTIONAL, is_api_server, is_copied, is_headless, to_remote
+from translators.objects import Object
+
+#: All of the spec that the remote Service does not have.
+_NOT_CARRIED = {
+    "allocateLoadBalancerNodePorts",
+    "clusterIP",
+    "clusterIPs",
+    "externalIPs",
+    "externalTrafficPolicy",
+    "healthCheckNodePort",
+    "ipFamilies",
+    "loadBalancerClass",
+    "loadBalancerIP",
+    "loadBalancerSourceRanges",
+}
+
+
+def _service(spec: Object, name: str = "web", namespace: str = "shop") -> Object:
+    return {"metadata": {"name": name, "namespace": namespace, "uid": "home-1"}, "spec": spec}
+
+
+def test_what_is_left_out_of_the_spec_is_just_what_is_documented() -> None:
+    spec: Object = {name: f"any-{name}" for name in V1ServiceSpec.attribute_map.values()}
+    spec["ports"] = [{"port": 80}]
+
+    assert to_remote(_service(spec), IDENTITY)["spec"] == {
+        name: value for name, value in spec.items() if name not in _NOT_CARRIED
+    }
+
+
+@given(json_values)
+def test_fields_of_the_future_are_carried(value: Any) -> None:
+    new = {"future": value}
+    home = {**_service({"ports": [{"port": 80, "nodePort": 30000, **new}], **new}), **new}
+    before = copy.deepcopy(home)
+    remote = to_remote({**home, "status": {"loadBalancer": {}}}, IDENTITY)
+
+    assert remote == {
+        **new,
+        "metadata": remote["metadata"],
+        "spec": {"ports": [{"port": 80, **new}], **new},
+    }
+    assert home == before
+
+
+@pytest.mark.parametrize("home", homes("service"), ids=lambda home: str(home["metadata"]["name"]))
+def test_a_remote_can_be_a_home(home: Object) -> None:
+    first = to_remote(home, IDENTITY)
+    again = to_remote({**first, "metadata": {**first["metadata"], "uid": "x"}}, IDENTITY)
+
+    assert again["spec"] == first["spec"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "carried"),
+    [
+        ("SingleStack", "SingleStack"),
+        ("PreferDualStack", "PreferDualStack"),
+        ("RequireDualStack", "PreferDualStack"),
+    ],
+    ids=["one family stays one", "a wish stays a wish", "a demand becomes a wish"],
+)
+def test_families_of_addresses(policy: str, carried: str) -> None:
+    home = _service({"ipFamilyPolicy": policy, "ipFamilies": ["IPv6", "IPv4"]})
+
+    assert to_remote(home, IDENTITY)["spec"] == {"ipFamilyPolicy": carried}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(None, True), ("true", True), ("", True), ("false", False)],
+    ids=["unless told otherwise", "told so", "not told anything", "told not to"],
+)
+def test_an_annotation_keeps_a_service_at_home(value: str | None, expected: bool) -> None:
+    home = _service({})
+    home["metadata"]["annotations"] = {} if value is None else {ANNOTATION_MIRROR: value}
+
+    assert is_copied(home) is expected
+
+
+def test_only_the_api_servers_own_service_is_not_copied() -> None:
+    assert is_api_server(_service({}, "kubernetes", "default"))
+    assert not is_copied(_service({}, "kubernetes", "default"))
+    assert not is_api_server(_service({}, "kubernetes", "shop"))
+    assert not is_api_server(_service({}, "web", "default"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [({"clusterIP": "None"}, True), ({"clusterIP": "10.96.0.7"}, False), ({}, False)],
+    ids=["None is a choice", "an address is none", "no address yet is no choice"],
+)
+def test_headless(spec: Object, expected: bool) -> None:
+    assert is_headless(_service(spec)) is expected
+
+
+def test_optional_fields_can_be_taken_back() -> None:
+    spec: Object = {"type": "ClusterIP", **dict.fromkeys(OPTIONAL, "x"), "ports": [{"port": 80}]}
+    with_all = to_remote(_service(spec), IDENTITY)
+    without = to_remote(_service({"type": "ClusterIP"}), IDENTITY)
+    without["spec"] |= dict.fromkeys(OPTIONAL)
+
+    assert merge_patch(with_all, without) == {"spec": dict.fromkeys(OPTIONAL)}

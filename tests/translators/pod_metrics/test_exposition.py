@@ -1,0 +1,158 @@
+"""Prometheus' text: which samples are ours, and what is changed about them. What is written is read
+again by Prometheus' own client, which knows the format better than we do."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.translators.strategies import dns_labels
+from translators.identity import Origin
+from translators.objects import HomeNamespace, HomeUid
+from translators.pod_metrics import exposition
+from translators.pod_metrics.exposition import RemoteName
+
+OURS = {
+    RemoteName("shop-h", "web"): Origin(HomeNamespace("shop"), "web", HomeUid("home-1")),
+    RemoteName("shop-h", "db"): Origin(HomeNamespace("shop"), "db", HomeUid("home-2")),
+}
+
+#: As a kubelet of 1.34 prints it, with a pod of somebody else's.
+RESOURCE = """\
+# HELP container_cpu_usage_seconds_total [STABLE] Cumulative cpu time consumed by the container
+# TYPE container_cpu_usage_seconds_total counter
+container_cpu_usage_seconds_total{container="main",namespace="shop-h",pod="web"} 1.25 1700000000123
+container_cpu_usage_seconds_total{container="main",namespace="other",pod="web"} 7 1700000000123
+# HELP node_cpu_usage_seconds_total [STABLE] Cumulative cpu time consumed by the node
+# TYPE node_cpu_usage_seconds_total counter
+node_cpu_usage_seconds_total 100 1700000000123
+# HELP pod_cpu_usage_seconds_total [STABLE] Cumulative cpu time consumed by the pod
+# TYPE pod_cpu_usage_seconds_total counter
+pod_cpu_usage_seconds_total{namespace="shop-h",pod="web"} 1.5 1700000000123
+# HELP resource_scrape_error [STABLE] 1 if there was an error
+# TYPE resource_scrape_error gauge
+resource_scrape_error 0
+"""
+
+
+def told(text: str) -> str:
+    return exposition.rendered(exposition.relabelled(text, OURS))
+
+
+def test_samples_of_our_pods_are_kept_in_homes_names_and_no_others() -> None:
+    assert told(RESOURCE) == (
+        "# HELP container_cpu_usage_seconds_total [STABLE] Cumulative cpu time consumed by the "
+        "container\n"
+        "# TYPE container_cpu_usage_seconds_total counter\n"
+        'container_cpu_usage_seconds_total{container="main",namespace="shop",pod="web"} 1.25 '
+        "1700000000123\n"
+        "# HELP pod_cpu_usage_seconds_total [STABLE] Cumulative cpu time consumed by the pod\n"
+        "# TYPE pod_cpu_usage_seconds_total counter\n"
+        'pod_cpu_usage_seconds_total{namespace="shop",pod="web"} 1.5 1700000000123\n'
+    )
+
+
+def test_no_pods_give_no_text() -> None:
+    assert exposition.rendered(exposition.relabelled(RESOURCE, {})) == ""
+
+
+def test_the_uid_of_a_probe_is_homes_and_other_labels_are_as_they_came() -> None:
+    text = (
+        'prober_probe_total{container="c",namespace="shop-h",pod="db",pod_uid="remote-2",'
+        'probe_type="Liveness"} 3\n'
+    )
+    assert told(text) == (
+        'prober_probe_total{container="c",namespace="shop",pod="db",pod_uid="home-2",'
+        'probe_type="Liveness"} 3\n'
+    )
+
+
+def test_a_histogram_stays_together() -> None:
+    labels = 'namespace="shop-h",pod="web"'
+    text = (
+        "# TYPE duration histogram\n"
+        f'duration_bucket{{{labels},le="+Inf"}} 1\nduration_sum{{{labels}}} 2\n'
+        f"duration_count{{{labels}}} 1\n"
+        f"duration_other{{{labels}}} 5\n"
+    )
+    assert list(exposition.relabelled(text, OURS)) == ["duration", "duration_other"]
+    assert told(text).splitlines()[0] == "# TYPE duration histogram"
+
+
+def test_the_same_family_of_two_kubelets_is_one() -> None:
+    second = RESOURCE.replace('pod="web"', 'pod="db"')
+    parts = [exposition.relabelled(text, OURS) for text in (RESOURCE, second)]
+    whole = exposition.rendered(exposition.merged(parts))
+    assert whole.count("# TYPE container_cpu_usage_seconds_total") == 1
+    (cpu, _) = text_string_to_metric_families(whole)
+    assert [sample.labels["pod"] for sample in cpu.samples] == ["web", "db"]
+    assert exposition.rendered(exposition.merged(parts[:1])) == told(RESOURCE), "unchanged by that"
+
+
+def test_a_value_that_looks_like_a_label_names_no_pod() -> None:
+    for text in (
+        'x{image="a,namespace=",pod="web"} 1',
+        'x{image="\\",namespace=\\"shop-h",pod="web"} 1',
+        'x{image="namespace=\\"shop-h\\",pod=\\"web\\""} 1',
+    ):
+        assert told(text) == ""
+
+
+def test_lines_that_are_not_of_the_format_are_left_out() -> None:
+    for text in (
+        'x{namespace="shop-h",pod="web" 1',
+        'x{namespace="shop-h",pod=web} 1',
+        'x{namespace="shop-h";pod="web"} 1',
+        'x{namespace="shop-h",pod="web",namespace="other"} 1',
+        "{}",
+        "}{",
+        "# a comment",
+        "",
+    ):
+        assert told(text) == ""
+
+
+def test_samples_are_read_with_their_times() -> None:
+    families = exposition.relabelled(RESOURCE, OURS)
+    (sample,) = exposition.read(families["pod_cpu_usage_seconds_total"])
+    assert sample == ({"namespace": "shop", "pod": "web"}, 1.5, 1700000000123)
+    odd = exposition.Family(samples=['x{pod="a"} NaN', 'x{pod="b"} none', 'x{pod="c"}'])
+    assert [it.labels["pod"] for it in exposition.read(odd)] == ["a"]
+
+
+#: Anything that a label's value may be; kubelets label with names of images and containers.
+values = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+names = st.sampled_from(["container", "image", "id", "name", "le"])
+
+
+@given(
+    labels=st.dictionaries(names, values),
+    pod=st.sampled_from([*OURS, RemoteName("other", "web"), RemoteName("shop-h", "foreign")]),
+    value=st.floats(allow_nan=False, allow_infinity=False),
+    at=st.none() | st.integers(0, 2**41),
+    first=st.booleans(),
+)
+def test_what_is_written_is_what_prometheus_reads(
+    labels: dict[str, str], pod: RemoteName, value: float, at: int | None, first: bool
+) -> None:
+    named = {"namespace": pod.namespace, "pod": pod.name}
+    given_labels = {**named, **labels} if first else {**labels, **named}
+    families = exposition.relabelled(exposition.line("x", given_labels, value, at), OURS)
+    home = OURS.get(pod)
+    if home is None:
+        assert families == {}
+        return
+    ours = {**labels, "namespace": home.namespace, "pod": home.name}
+    (read,) = exposition.read(families["x"])
+    assert read == (ours, value, at)
+    (metric,) = text_string_to_metric_families(exposition.rendered(families))
+    (sample,) = metric.samples
+    assert (sample.labels, sample.value) == (ours, value)
+    assert (sample.timestamp is None) == (at is None)
+
+
+@given(st.text(max_size=60), dns_labels)
+def test_no_text_makes_it_fail_or_names_a_pod_that_is_not_ours(text: str, name: str) -> None:
+    families = exposition.relabelled(f'{text}\nx{{namespace="{name}",pod="{name}"}} 1', OURS)
+    assert families == {}

@@ -1,0 +1,104 @@
+"""Files of all labels or annotations: home's, as a kubelet writes them, and what keeps them so."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fakeapi.patching import strategic
+from tests.translators.golden import POLICY
+from translators.objects import Object
+from translators.pods import remote_pod, update
+from translators.pods.downward_api import ANNOTATIONS_MAX, format_map
+
+_TEXT = "metadata.annotations['cluster-bridge.io/{}-file']"
+
+
+def _home(field: str, value: dict[str, str], *, projected: bool = False) -> Object:
+    items: Object = {"items": [{"path": "p", "fieldRef": {"fieldPath": f"metadata.{field}"}}]}
+    source: Object = {"downwardAPI": items}
+    volume = {"name": "me", **({"projected": {"sources": [source]}} if projected else source)}
+    meta = {"name": "web", "namespace": "shop", "uid": "home-1", field: value}
+    return {"metadata": meta, "spec": {"containers": [{"name": "main"}], "volumes": [volume]}}
+
+
+def _path(remote: Object) -> str:
+    [volume] = remote["spec"]["volumes"]
+    downward = volume.get("downwardAPI") or volume["projected"]["sources"][0]["downwardAPI"]
+    return str(downward["items"][0]["fieldRef"]["fieldPath"])
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({}, ""),
+        ({"b": "2", "a": "", "B": "1"}, 'B="1"\na=""\nb="2"'),
+        ({"a": 'x"y\\z'}, 'a="x\\"y\\\\z"'),
+        ({"a": "\a\b\f\n\r\t\v\0\x1b\x7f"}, r'a="\a\b\f\n\r\t\v\x00\x1b\x7f"'),
+        ({"a": "é日🚀 "}, 'a="é日🚀 "'),
+        ({"a": "\u00a0\u200b\u2028\ufeff\U000e0001"}, r'a="\u00a0\u200b\u2028\ufeff\U000e0001"'),
+    ],
+    ids=["none", "sorted", "quotes", "control", "print", "what does not print"],
+)
+def test_a_map_is_written_as_by_a_kubelet(value: dict[str, str], text: str) -> None:
+    """The expected texts are what Go's strconv.Quote gives."""
+    assert format_map(value) == text
+
+
+@given(
+    st.dictionaries(st.text(st.characters(codec="ascii", categories=["L"]), min_size=1), st.text())
+)
+def test_each_key_has_one_line(value: dict[str, str]) -> None:
+    lines = format_map(value).splitlines() if value else []
+
+    assert [line.partition("=")[0] for line in lines] == sorted(value)
+
+
+@pytest.mark.parametrize("projected", [False, True], ids=["volume", "projected"])
+@pytest.mark.parametrize("field", ["labels", "annotations"])
+def test_the_file_has_homes_alone(field: str, projected: bool) -> None:
+    last = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
+    home = _home(field, {"a": "1", "cluster-bridge.io/x": "1", **last}, projected=projected)
+    remote = remote_pod.to_remote(home, POLICY).pod
+    annotation = f"cluster-bridge.io/{field}-file"
+
+    assert _path(remote) == _TEXT.format(field)
+    assert remote["metadata"]["annotations"][annotation] == (
+        'a="1"\nkubectl.kubernetes.io/last-applied-configuration="{}"'
+    )
+    changed = _home(field, {"b": "2"}, projected=projected)
+    [change] = update.changes(changed, remote, POLICY)
+    patched = strategic(remote, change.patch)
+    assert patched["metadata"]["annotations"][annotation] == 'b="2"'
+    assert update.changes(changed, patched, POLICY) == []
+
+
+def test_a_pod_without_such_a_file_has_no_text() -> None:
+    home = _home("labels", {})
+    home["spec"]["volumes"][0]["downwardAPI"]["items"][0]["fieldRef"] = {
+        "fieldPath": "metadata.name"
+    }
+    remote = remote_pod.to_remote(home, POLICY).pod
+
+    assert _path(remote) == "metadata.name"
+    assert not [key for key in remote["metadata"]["annotations"] if key.endswith("-file")]
+
+
+def test_a_text_without_room_is_left_to_the_remote_and_told() -> None:
+    large = {"a": "x" * (ANNOTATIONS_MAX // 2)}
+    translated = remote_pod.to_remote(_home("annotations", large), POLICY)
+
+    assert _path(translated.pod) == "metadata.annotations"
+    assert "cluster-bridge.io/annotations-file" not in translated.pod["metadata"]["annotations"]
+    [dropped] = translated.dropped
+    assert dropped.field == "spec.volumes[me].downwardAPI.items[0].fieldRef.fieldPath"
+    assert update.changes(_home("annotations", large), translated.pod, POLICY) == []
+
+
+def test_a_text_that_has_no_room_any_more_stays_as_it_was() -> None:
+    remote = remote_pod.to_remote(_home("annotations", {"a": "1"}), POLICY).pod
+    large = {"a": "x" * (ANNOTATIONS_MAX // 2)}
+    [change] = update.changes(_home("annotations", large), remote, POLICY)
+
+    assert change.patch == {"metadata": {"annotations": large}}

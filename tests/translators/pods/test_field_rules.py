@@ -1,0 +1,186 @@
+"""Every field of a pod is decided, and what is decided is what is done."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kubernetes.client import models
+
+from tests.translators.golden import POLICY
+from translators.fieldpaths import Paths, found, without
+from translators.objects import Object
+from translators.pods import remote_pod
+from translators.pods.field_rules import TABLE, decide
+
+_WRAPPED = re.compile(r"^(?P<list>List\[)?(?:Dict\[str, )?(?P<inner>\w+)\]?$")
+
+
+def _leaves(model: str, path: str = "") -> Iterator[str]:
+    """The path of each field of the client's model that is no object itself."""
+    kind = getattr(models, model)
+    for attribute, declared in kind.openapi_types.items():
+        match = _WRAPPED.match(declared)
+        assert match, declared
+        at = f"{path}.{kind.attribute_map[attribute]}".removeprefix(".")
+        if hasattr(models, match["inner"]):
+            yield from _leaves(match["inner"], f"{at}[]" if match["list"] else at)
+        else:
+            yield at
+
+
+_FIELDS = tuple(_leaves("V1Pod"))
+
+
+def test_every_field_of_the_api_is_decided() -> None:
+    undecided = [path for path in _FIELDS if decide(path) is None]
+
+    assert undecided == [], "add them to translators.pods.field_rules"
+
+
+def test_no_rule_is_for_a_field_that_the_api_does_not_have() -> None:
+    newer = {"spec.workloadRef.**"}  # of 1.35 alone
+    fields = [path.replace("ephemeralContainers", "containers") for path in _FIELDS]
+    unused = {
+        path
+        for path in TABLE
+        if not any(field.startswith(path.removesuffix(".**")) for field in fields)
+    }
+
+    assert unused <= newer
+
+
+def test_what_no_rule_names_is_not_decided() -> None:
+    for path in ("spec.new", "spec.containers[].new", "spec.volumes[].new.path", "new", ""):
+        assert decide(path) is None
+
+
+def test_all_kinds_of_containers_and_of_affinity_are_decided_alike() -> None:
+    image, term = (
+        TABLE["spec.containers[].image"],
+        "requiredDuringSchedulingIgnoredDuringExecution[]",
+    )
+    assert decide("spec.initContainers[].image") is image
+    assert decide("spec.ephemeralContainers[].image") is image
+    assert (
+        decide("spec.initContainers[].securityContext.capabilities.add")
+        is (TABLE["spec.containers[].securityContext.**"])
+    )
+    assert (
+        decide(f"spec.affinity.podAntiAffinity.{term}.namespaces")
+        is (TABLE[f"spec.affinity.podAffinity.{term}.namespaces"])
+    )
+
+
+def _with(path: str) -> Object:
+    """A pod that has just this field, with a name for each item on the way."""
+    value: Any = "value"
+    for step in reversed(path.split(".")):
+        key = step.removesuffix("[]")
+        if key == step:
+            value = {key: value}
+        else:
+            item = value if isinstance(value, dict) else {}
+            value = {key: [{"name": "item", **item}]}
+    spec = {"containers": [{"name": "item"}], **value.get("spec", {})}
+    meta = {"name": "web", "namespace": "shop", "uid": "home-1"}
+    return {**value, "metadata": {**value.get("metadata", {}), **meta}, "spec": spec}
+
+
+@pytest.mark.parametrize("decision", ["carried", "dropped", "refused"])
+def test_the_translation_does_what_the_table_says(decision: str) -> None:
+    for path in _FIELDS:
+        rule = decide(path)
+        assert rule
+        if rule.decision != decision or not path.startswith("spec."):
+            continue
+        home = _with(path)
+        given = _found(home, path)
+        assert given
+        told = remote_pod.refused(home)
+        assert (rule.why in told) == (decision == "refused"), path
+        translated = remote_pod.to_remote(home, POLICY)
+        if "ephemeralContainers" in path:
+            translated.pod["spec"]["ephemeralContainers"] = remote_pod.ephemeral_containers(
+                home, POLICY
+            )
+        if decision == "carried":
+            assert _found(translated.pod, path) == given, path
+        if decision == "dropped":
+            assert _found(translated.pod, path) == [], path
+            assert [item.why for item in translated.dropped] == ([] if rule.quiet else [rule.why])
+
+
+# -- what is refused and dropped -----------------------------------------------------------
+
+
+def test_a_refusal_names_each_field_and_says_what_to_do() -> None:
+    claims = {"resources": {"claims": [{"name": "gpu"}]}}
+    home: Object = {
+        "spec": {
+            "hostNetwork": True,
+            "hostIPC": False,
+            "resourceClaims": [{"name": "gpu"}],
+            "containers": [{"name": "main", **claims}],
+            "initContainers": [{"name": "first", **claims}],
+        }
+    }
+    said = remote_pod.refused(home)
+
+    assert [part.partition(":")[0] for part in said.split("; ")] == [
+        "spec.resourceClaims",
+        "spec.hostNetwork",
+        "spec.containers[main].resources.claims",
+        "spec.initContainers[first].resources.claims",
+    ]
+    assert "spec.hostNetwork: the remote's machines are not home's: remove it" in said
+
+
+def test_what_home_set_by_itself_is_dropped_without_a_word() -> None:
+    spec = {
+        "containers": [{"name": "main"}],
+        "nodeName": "burst",
+        "schedulerName": "default-scheduler",
+        "priority": 0,
+        "preemptionPolicy": "PreemptLowerPriority",
+        "overhead": {"cpu": "1"},
+        "serviceAccountName": "default",
+    }
+    translated = remote_pod.to_remote(_with("") | {"spec": spec}, POLICY)
+
+    assert translated.dropped == []
+    assert translated.pod["spec"].keys() == {"containers", "automountServiceAccountToken"}
+
+
+def test_what_the_owner_asked_for_is_told() -> None:
+    sources = [{"podCertificate": {"keyType": "ED25519"}}, {"secret": {"name": "kept"}}]
+    spec = {
+        "containers": [{"name": "main"}],
+        "schedulerName": "mine",
+        "priorityClassName": "urgent",
+        "volumes": [{"name": "certs", "projected": {"sources": sources}}],
+    }
+    translated = remote_pod.to_remote(_with("") | {"spec": spec}, POLICY)
+
+    assert [item.field for item in translated.dropped] == [
+        "spec.schedulerName",
+        "spec.volumes[certs].projected.sources[0].podCertificate",
+        "spec.priorityClassName",
+    ]
+    assert translated.pod["spec"]["volumes"] == [
+        {"name": "certs", "projected": {"sources": [{"secret": {"name": "kept"}}]}}
+    ]
+
+
+def _found(value: Object, path: str) -> list[tuple[str, Any]]:
+    return [(it.at, it.value) for it in found(value, Paths(path))]
+
+
+def test_a_path_leads_nowhere_where_the_object_has_another_shape() -> None:
+    shapes: list[Object] = [{}, {"a": None}, {"a": []}, {"a": [{}]}, {"a": ["b"]}]
+    assert [_found(shape, "a[].b") for shape in shapes] == [[]] * len(shapes)
+    assert _found({"a": "b"}, "a.b") == []
+    assert without({"a": None}, Paths("a[].b")) == {"a": None}
+    assert without({"a": {"c": 1}}, Paths("b.c")) == {"a": {"c": 1}}

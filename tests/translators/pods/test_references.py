@@ -1,0 +1,123 @@
+"""References are found at every place of the pod's schema, and nowhere else."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from translators.objects import Object
+from translators.pods.references import PARTS, Reference, containers, references
+
+
+def _container(name: str) -> Object:
+    """A container that refers to a name of its own at each place."""
+    return {
+        "name": name,
+        "env": [
+            {"name": "A", "valueFrom": {"configMapKeyRef": {"name": f"{name}-env", "key": "k"}}},
+            {"name": "B", "valueFrom": {"secretKeyRef": {"name": f"{name}-env", "key": "k"}}},
+            {"name": "C", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            {"name": "D", "value": "plain"},
+        ],
+        "envFrom": [
+            {"configMapRef": {"name": f"{name}-from"}},
+            {"secretRef": {"name": f"{name}-from", "optional": True}},
+        ],
+    }
+
+
+_KINDS = ("main", "init", "ephemeral")
+_PLACES: dict[str, Object] = {
+    "azure-file": {"azureFile": {"secretName": "azure-file", "shareName": "s"}},
+    "ceph-fs": {"cephfs": {"secretRef": {"name": "ceph-fs"}}},
+    "cinder": {"cinder": {"secretRef": {"name": "cinder"}}},
+    "csi": {"csi": {"nodePublishSecretRef": {"name": "csi"}}},
+    "flex": {"flexVolume": {"secretRef": {"name": "flex"}}},
+    "iscsi": {"iscsi": {"secretRef": {"name": "iscsi"}}},
+    "projected": {"projected": {"sources": [{"secret": {"name": "projected"}}]}},
+    "rbd": {"rbd": {"secretRef": {"name": "rbd"}}},
+    "scale-io": {"scaleIO": {"secretRef": {"name": "scale-io"}}},
+    "secret": {"secret": {"secretName": "secret", "optional": True}},
+    "storage-os": {"storageos": {"secretRef": {"name": "storage-os"}}},
+}
+_MAPS: dict[str, Object] = {
+    "map": {"configMap": {"name": "map"}},
+    "projected": {
+        "projected": {
+            "sources": [
+                {"configMap": {"name": "projected"}},
+                {"configMap": {"name": "kube-root-ca.crt"}},
+                {"downwardAPI": {}},
+                {"serviceAccountToken": {"path": "token"}},
+            ]
+        }
+    },
+}
+
+
+def test_every_place_is_looked_at() -> None:
+    volumes = [{"name": "v", **source} for source in (*_PLACES.values(), *_MAPS.values())]
+    spec: Object = {
+        "containers": [_container("main")],
+        "initContainers": [_container("init")],
+        "ephemeralContainers": [_container("ephemeral")],
+        "volumes": [*volumes, {"name": "v", "persistentVolumeClaim": {"claimName": "no"}}],
+        "imagePullSecrets": [{"name": "pull"}, {}],
+    }
+    before = copy.deepcopy(spec)
+    env = {f"{kind}-{place}" for kind in _KINDS for place in ("env", "from")}
+
+    assert references({"spec": spec}) == {
+        *(Reference("ConfigMap", name) for name in env | set(_MAPS)),
+        *(Reference("Secret", name) for name in env | set(_PLACES) | {"pull"}),
+    }
+    assert spec == before
+
+
+@pytest.mark.parametrize(("name", "source"), _PLACES.items(), ids=_PLACES.keys())
+def test_a_secret_of_a_volume_is_found(name: str, source: Object) -> None:
+    assert references({"spec": {"volumes": [{"name": "v", **source}]}}) == {
+        Reference("Secret", name)
+    }
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        {},
+        {"spec": {"containers": None}},
+        {"spec": {"volumes": [{"name": "v", "iscsi": {"secretRef": None}}]}},
+        {"spec": {"volumes": [{"name": "v", "csi": {"driver": "d"}}]}},
+        {"spec": {"imagePullSecrets": [{"name": ""}]}},
+    ],
+    ids=["no spec", "no containers", "null", "a driver without a secret", "an empty name"],
+)
+def test_nothing_is_found_where_nothing_is_named(pod: Object) -> None:
+    assert references(pod) == frozenset()
+
+
+def test_what_is_referred_to_twice_is_listed_once() -> None:
+    volumes = [{"name": name, "configMap": {"name": "same"}} for name in "ab"]
+
+    assert references({"spec": {"volumes": volumes}}) == {Reference("ConfigMap", "same")}
+
+
+def test_all_kinds_of_containers_are_listed() -> None:
+    kinds = ("initContainers", "containers", "ephemeralContainers")
+    spec = {kind: [{"name": kind}] for kind in kinds}
+
+    assert [container["name"] for container in containers(spec)] == list(kinds)
+
+
+def test_the_parts_that_are_read_are_those_that_are_named() -> None:
+    """Where none of them changed, nobody looks for references again."""
+    read: set[str] = set()
+
+    class Noted(dict[str, object]):
+        def get(self, key: str, default: object = None) -> object:
+            read.add(f"spec.{key}")
+            return super().get(key, default)
+
+    references({"spec": Noted(nodeName="n")})
+    assert read == set(PARTS)

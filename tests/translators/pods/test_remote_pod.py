@@ -1,0 +1,678 @@
+"""A home pod in the remote: what is carried, what is not, and what follows later."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fakeapi.patching import strategic
+from tests.translators.golden import ADDRESS, IDENTITY, POLICY, homes
+from tests.translators.strategies import json_values
+from translators import identity as naming
+from translators.identity import Identity
+from translators.objects import Object
+from translators.pods import remote_pod, update
+from translators.translation_policy import Policy
+
+#: A home and a remote that call their namespaces the same.
+_SAME = Identity(
+    home_id="0123456789abcdef", home_name="berlin", node="burst", template="{namespace}"
+)
+_HOMES = {str(home["metadata"]["name"]): home for home in homes("pod")}
+
+
+def _home(spec: Object, **meta: Any) -> Object:
+    metadata = {"name": "web", "namespace": "shop", "uid": "home-1", **meta}
+    return {"metadata": metadata, "spec": {"containers": [{"name": "main"}], **spec}}
+
+
+def _remote(home: Object, identity: Identity = IDENTITY) -> Object:
+    return remote_pod.to_remote(home, Policy(identity, ADDRESS, service_accounts="none")).pod
+
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def _is(key: str, value: str) -> Object:
+    """What a node's label must be."""
+    return {"key": key, "operator": "In", "values": [value]}
+
+
+def _required(*alternatives: Object) -> Object:
+    """The affinity to nodes for which one of these is true."""
+    terms = [{"matchExpressions": [it]} for it in alternatives]
+    return {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": terms}}}
+
+
+def _spec(spec: Object) -> Object:
+    found: Object = _remote(_home(spec))["spec"]
+    return found
+
+
+# -- what is carried -----------------------------------------------------------------------
+
+
+@given(json_values)
+def test_fields_of_the_future_are_carried(value: Any) -> None:
+    new = {"future": value}
+    when = "requiredDuringSchedulingIgnoredDuringExecution"
+    spec = {
+        **new,
+        "containers": [{"name": "main", "env": [{"name": "A", **new}], **new}],
+        "initContainers": [{"name": "first", **new}],
+        "volumes": [
+            {"name": "a", **new},
+            {"name": "b", "downwardAPI": {"items": [{"path": "p", **new}], **new}, **new},
+            {"name": "c", "projected": {"sources": [new], **new}, **new},
+        ],
+        "affinity": {
+            "podAffinity": {when: [{"topologyKey": "zone", "namespaces": [], **new}], **new},
+            "nodeAffinity": new,
+            **new,
+        },
+        "topologySpreadConstraints": [new],
+        "tolerations": [{"key": "a", **new}],
+        "securityContext": new,
+    }
+    home = {**_home(spec), **new}
+    before = copy.deepcopy(home)
+    remote = _remote(home)
+
+    assert remote == {
+        **new,
+        "metadata": remote["metadata"],
+        "spec": {**spec, "automountServiceAccountToken": False},
+    }
+    assert home == before
+
+
+@pytest.mark.parametrize("name", _HOMES)
+def test_a_remote_can_be_a_home(name: str) -> None:
+    """What was translated and is translated once more stays the same but for whose it is."""
+    first = _remote(_HOMES[name], _SAME)
+    stored = {**first, "metadata": {**first["metadata"], "uid": "remote-1", "namespace": "shop"}}
+    again = _remote(stored, _SAME)
+
+    assert again["spec"] == first["spec"]
+    assert again["metadata"]["labels"] == first["metadata"]["labels"]
+    assert again["metadata"]["annotations"] == {
+        **first["metadata"]["annotations"],
+        "cluster-bridge.io/home-uid": "remote-1",
+    }
+
+
+# -- placement -----------------------------------------------------------------------------
+
+
+def test_node_terms_are_dropped_where_one_of_them_allows_any_node() -> None:
+    arch = {"key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"]}
+    zone = {"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["a"]}
+    terms = [{"matchExpressions": [arch, zone]}, {"matchExpressions": [zone]}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+
+    assert "affinity" not in _spec({"affinity": {"nodeAffinity": required}})
+
+
+def test_match_label_keys_that_home_has_not_merged_are_left_to_the_remote() -> None:
+    constraint = {"labelSelector": {"matchLabels": {"a": "b"}}, "matchLabelKeys": ["hash"]}
+
+    assert _spec({"topologySpreadConstraints": [constraint]})["topologySpreadConstraints"] == [
+        constraint
+    ]
+
+
+def test_only_merged_keys_are_dropped() -> None:
+    expressions = [{"key": "hash", "operator": "In", "values": ["1"]}]
+    constraint = {
+        "labelSelector": {"matchExpressions": expressions},
+        "matchLabelKeys": ["hash", "other"],
+    }
+
+    assert _spec({"topologySpreadConstraints": [constraint]})["topologySpreadConstraints"] == [
+        {"labelSelector": {"matchExpressions": expressions}, "matchLabelKeys": ["other"]}
+    ]
+
+
+def test_tolerations_of_our_own_taints_are_left_out() -> None:
+    wide, ours = {"operator": "Exists"}, {"key": "cluster-bridge.io/virtual-node"}
+    other = {"key": "cluster-bridge.io.example.com/x"}
+
+    assert _spec({"tolerations": [wide, ours, other]})["tolerations"] == [wide, other]
+
+
+def _anti_affinity(term: Object) -> tuple[Object, list[str]]:
+    """A required term in the remote, {} where there is none, and what was told."""
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    home = _home({"affinity": {"podAntiAffinity": required}})
+    translated = remote_pod.to_remote(home, POLICY)
+    found = translated.pod["spec"].get("affinity", {}).get("podAntiAffinity", {})
+    terms = found.get("requiredDuringSchedulingIgnoredDuringExecution", [{}])
+    return terms[0], [item.field for item in translated.dropped]
+
+
+_NAME = "kubernetes.io/metadata.name"
+_HOME = {"cluster-bridge.io/home": IDENTITY.home_id}
+
+
+@pytest.mark.parametrize(
+    ("selector", "there"),
+    [
+        ({}, {"matchLabels": _HOME}),
+        ({"matchLabels": {_NAME: "shop"}}, {"matchLabels": {_NAME: "shop-berlin"}}),
+        (
+            {"matchExpressions": [{"key": _NAME, "operator": "In", "values": ["a", "b"]}]},
+            {
+                "matchExpressions": [
+                    {"key": _NAME, "operator": "In", "values": ["a-berlin", "b-berlin"]}
+                ]
+            },
+        ),
+        (
+            {"matchExpressions": [{"key": _NAME, "operator": "NotIn", "values": ["a"]}]},
+            {
+                "matchLabels": _HOME,
+                "matchExpressions": [{"key": _NAME, "operator": "NotIn", "values": ["a-berlin"]}],
+            },
+        ),
+        (
+            {"matchExpressions": [{"key": _NAME, "operator": "Exists"}]},
+            {
+                "matchLabels": _HOME,
+                "matchExpressions": [{"key": _NAME, "operator": "Exists"}],
+            },
+        ),
+    ],
+    ids=["all", "one by name", "some by name", "all but one", "all that have a name"],
+)
+def test_namespaces_that_are_selected_are_those_of_this_home(
+    selector: Object, there: Object
+) -> None:
+    term = {"topologyKey": "zone", "namespaceSelector": selector}
+
+    assert _anti_affinity(term) == ({"topologyKey": "zone", "namespaceSelector": there}, [])
+
+
+def test_a_term_that_selects_namespaces_by_labels_is_left_out_and_told() -> None:
+    selector = {"matchLabels": {"team": "orders", _NAME: "shop"}}
+    term = {"topologyKey": "zone", "namespaceSelector": selector}
+    at = "spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0]"
+
+    assert _anti_affinity(term) == ({}, [f"{at}.namespaceSelector"])
+
+
+def test_but_not_where_it_lists_namespaces_too() -> None:
+    selector = {"matchExpressions": [{"key": "team", "operator": "Exists"}]}
+    term = {"topologyKey": "zone", "namespaces": ["a"], "namespaceSelector": selector}
+
+    assert _anti_affinity(term) == ({"topologyKey": "zone", "namespaces": ["a-berlin"]}, [])
+
+
+@pytest.mark.parametrize(
+    ("known", "carried"),
+    [({"urgent"}, True), (set(), False), ({"system-urgent"}, False)],
+    ids=["the remote has it", "the remote lacks it", "it is another's"],
+)
+def test_a_priority_class_is_carried_where_the_remote_has_it(
+    known: set[str], carried: bool
+) -> None:
+    home = _home({"priorityClassName": "urgent", "priority": 7, "preemptionPolicy": "Never"})
+    translated = remote_pod.to_remote(home, POLICY, priority_classes=frozenset(known))
+
+    assert translated.pod["spec"].get("priorityClassName") == ("urgent" if carried else None)
+    assert not {"priority", "preemptionPolicy"} & translated.pod["spec"].keys()
+    assert [item.field for item in translated.dropped] == (
+        [] if carried else ["spec.priorityClassName"]
+    )
+
+
+def test_a_class_of_system_components_is_never_carried() -> None:
+    name = "system-node-critical"
+    home = _home({"priorityClassName": name})
+    translated = remote_pod.to_remote(home, POLICY, priority_classes=frozenset({name}))
+
+    assert "priorityClassName" not in translated.pod["spec"]
+    assert "is for components of the cluster itself" in str(translated.dropped[0])
+
+
+# -- identity ------------------------------------------------------------------------------
+
+
+def test_the_account_is_default_where_none_is_named() -> None:
+    reference = {"fieldRef": {"fieldPath": "spec.serviceAccountName"}}
+    container = {"name": "main", "env": [{"name": "ACCOUNT", "valueFrom": reference}]}
+
+    assert _spec({"containers": [container]})["containers"][0]["env"] == [
+        {"name": "ACCOUNT", "value": "default"}
+    ]
+
+
+def test_a_token_volume_of_any_name_goes_from_every_container() -> None:
+    sources = [{"serviceAccountToken": {"path": "token"}}]
+    mount = {"name": "mine", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
+    kept = {"name": "data", "mountPath": "/data"}
+    spec = _spec(
+        {
+            "volumes": [{"name": "mine", "projected": {"sources": sources}}],
+            "containers": [{"name": "main", "volumeMounts": [kept, mount]}],
+            "initContainers": [
+                {"name": "first", "volumeMounts": [{"name": "mine", "mountPath": "/token"}]}
+            ],
+        }
+    )
+
+    assert "volumes" not in spec
+    assert spec["containers"] == [{"name": "main", "volumeMounts": [kept]}]
+    assert spec["initContainers"] == [{"name": "first"}]
+
+
+def test_another_volume_at_the_place_of_the_token_stays() -> None:
+    mount = {"name": "mine", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
+    volume = {"name": "mine", "secret": {"secretName": "mine"}}
+    spec = _spec({"volumes": [volume], "containers": [{"name": "main", "volumeMounts": [mount]}]})
+
+    assert spec["volumes"] == [volume]
+    assert spec["containers"][0]["volumeMounts"] == [mount]
+
+
+def test_a_dropped_field_is_a_sentence() -> None:
+    volume = {"name": "vault", "projected": {"sources": [{"serviceAccountToken": {}}]}}
+    policy = Policy(IDENTITY, ADDRESS, service_accounts="none")
+    translated = remote_pod.to_remote(_home({"volumes": [volume]}), policy)
+
+    [dropped] = translated.dropped
+    assert str(dropped) == (
+        "spec.volumes[vault].projected.serviceAccountToken: "
+        "tokens of home's service accounts stay at home"
+    )
+    assert translated.pod["spec"]["volumes"] == [{"name": "vault", "projected": {"sources": []}}]
+
+
+# -- what follows --------------------------------------------------------------------------
+
+
+def _update(home: Object, remote: Object) -> Object:
+    """The patch of the pod itself; there are no others."""
+    patches = _updates(home, remote)
+    assert patches.keys() <= {""}
+    found: Object = patches.get("", {})
+    return found
+
+
+def _updates(home: Object, remote: Object) -> dict[str, Object]:
+    """The patches by subresource. Once they are made, there are none."""
+    before = copy.deepcopy((home, remote))
+    found = update.changes(home, remote, POLICY)
+    assert (home, remote) == before
+    patched = remote
+    for change in found:
+        patched = strategic(patched, change.patch)
+        if change.subresource == "resize":  # As `sync.pods.update` does.
+            patched = strategic(patched, remote_pod.resources_record(home))
+    assert update.changes(home, patched, POLICY) == []
+    return {change.subresource: change.patch for change in found}
+
+
+@pytest.mark.parametrize("name", _HOMES)
+def test_a_pod_that_was_just_made_needs_no_update_but_its_ephemeral_containers(name: str) -> None:
+    wanted = "ephemeralContainers" in _HOMES[name]["spec"]
+
+    assert _updates(_HOMES[name], _remote(_HOMES[name])).keys() == (
+        {"ephemeralcontainers"} if wanted else set()
+    )
+
+
+def test_images_follow_in_both_kinds_of_containers() -> None:
+    old = {"containers": [{"name": "a", "image": "1"}, {"name": "b", "image": "1"}]}
+    new = {"containers": [{"name": "a", "image": "2"}, {"name": "b", "image": "1"}]}
+    remote = _remote(_home({**old, "initContainers": [{"name": "c", "image": "1"}]}))
+    home = _home({**new, "initContainers": [{"name": "c", "image": "2"}]})
+
+    assert _update(home, remote)["spec"] == {
+        "containers": [{"name": "a", "image": "2"}],
+        "initContainers": [{"name": "c", "image": "2"}],
+    }
+
+
+def test_containers_that_the_remote_added_stay() -> None:
+    added = {"name": "mesh", "image": "mesh:1"}
+    remote = _remote(_home({"containers": [{"name": "a", "image": "1"}]}))
+    remote["spec"]["containers"].append(added)
+    home = _home({"containers": [{"name": "a", "image": "2"}]})
+
+    patch = _update(home, remote)
+    assert patch["spec"] == {"containers": [{"name": "a", "image": "2"}]}
+    assert strategic(remote, patch)["spec"]["containers"] == [{"name": "a", "image": "2"}, added]
+
+
+def test_an_image_that_the_remote_put_in_the_place_of_homes_stays_until_home_changes_it() -> None:
+    home = _home({"containers": [{"name": "a", "image": "1"}]})
+    remote = copy.deepcopy(_remote(home))
+    remote["spec"]["containers"][0]["image"] = "mirror/1"
+
+    assert _update(home, remote) == {}
+    assert _update(_home({"containers": [{"name": "a", "image": "2"}]}), remote)["spec"] == {
+        "containers": [{"name": "a", "image": "2"}]
+    }
+
+
+@pytest.mark.parametrize(
+    ("has", "wanted", "patched"),
+    [
+        ([{"key": "a"}], [{"key": "a"}, {"key": "b"}], [{"key": "a"}, {"key": "b"}]),
+        ([{"key": "a"}, {"key": "x"}], [{"key": "a"}], None),
+        (
+            [{"key": "a", "tolerationSeconds": 300}, {"key": "x"}],
+            [{"key": "a", "tolerationSeconds": 60}],
+            [{"key": "a", "tolerationSeconds": 60}, {"key": "x"}],
+        ),
+        (
+            [{"key": "a", "tolerationSeconds": 300}],
+            [{"key": "a", "tolerationSeconds": 300}, {"key": "a", "tolerationSeconds": 60}],
+            [{"key": "a", "tolerationSeconds": 300}, {"key": "a", "tolerationSeconds": 60}],
+        ),
+        ([{"key": "a"}], [{"key": "a"}, {"key": "cluster-bridge.io/virtual-node"}], None),
+    ],
+    ids=[
+        "one is added",
+        "one that the remote added stays",
+        "its time changes in its place",
+        "the same for another time is another",
+        "that of our taint is not added",
+    ],
+)
+def test_tolerations_follow(
+    has: list[Object], wanted: list[Object], patched: list[Object] | None
+) -> None:
+    patch = _update(_home({"tolerations": wanted}), _remote(_home({"tolerations": has})))
+
+    assert patch.get("spec") == ({"tolerations": patched} if patched else None)
+
+
+@pytest.mark.parametrize(
+    ("has", "wanted", "patch"),
+    [
+        ({}, {"activeDeadlineSeconds": 60}, {"activeDeadlineSeconds": 60}),
+        ({"activeDeadlineSeconds": 60}, {"activeDeadlineSeconds": 60}, None),
+        ({"activeDeadlineSeconds": 60}, {}, None),
+        ({"activeDeadlineSeconds": 60}, {"activeDeadlineSeconds": 90}, None),
+    ],
+    ids=[
+        "one that was set is set",
+        "the same is not",
+        "one cannot be taken back",
+        "the API takes no longer one",
+    ],
+)
+def test_the_deadline_follows(has: Object, wanted: Object, patch: Object | None) -> None:
+    assert _update(_home(wanted), _remote(_home(has))).get("spec") == patch
+
+
+def test_tolerations_and_a_deadline_that_the_remotes_admission_changed_stay() -> None:
+    home = _home({"tolerations": [{"key": "a"}, {"key": "b"}], "activeDeadlineSeconds": 60})
+    remote = copy.deepcopy(_remote(home))
+    remote["spec"] |= {"tolerations": [{"key": "a"}], "activeDeadlineSeconds": 90}
+
+    assert _update(home, remote) == {}
+    shorter = copy.deepcopy(home)
+    shorter["spec"]["activeDeadlineSeconds"] = 30
+    patch = _update(shorter, remote)
+    assert patch["spec"] == {"activeDeadlineSeconds": 30}
+    assert _update(shorter, strategic(remote, patch)) == {}
+
+
+def test_labels_and_annotations_follow_and_the_remotes_own_stay() -> None:
+    remote = _remote(_home({}, labels={"a": "1", "gone": "1"}, annotations={"note": "1"}))
+    remote["metadata"]["annotations"]["cni.example.com/ip"] = "10.244.3.17"
+    home = _home({}, labels={"a": "2", "example.com/b": "1", "cluster-bridge.io/home": "no"})
+
+    assert _update(home, remote) == {
+        "metadata": {
+            "labels": {"a": "2", "example.com/b": "1", "gone": None},
+            "annotations": {
+                "note": None,
+                "cluster-bridge.io/carried-keys": '{"labels":["example.com/b"]}',
+            },
+        }
+    }
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["another stays", "it was the last"])
+def test_a_key_with_a_domain_goes_if_it_came_from_home(kept: bool) -> None:
+    others = {"example.com/b": "1"} if kept else {}
+    remote = _remote(_home({}, labels={"example.com/a": "1", **others}))
+    remote["metadata"]["labels"]["theirs.example.com/a"] = "1"
+    record = '{"labels":["example.com/b"]}' if kept else None
+
+    assert _update(_home({}, labels=others), remote) == {
+        "metadata": {
+            "labels": {"example.com/a": None},
+            "annotations": {"cluster-bridge.io/carried-keys": record},
+        }
+    }
+
+
+@pytest.mark.parametrize("record", ["", "{", "[]", '{"labels": 7}', "null"])
+def test_a_record_of_keys_that_somebody_wrote_over_is_put_right(record: str) -> None:
+    home = _home({}, labels={"example.com/a": "1"})
+    remote = _remote(home)
+    remote["metadata"]["annotations"]["cluster-bridge.io/carried-keys"] = record
+
+    assert _update(home, remote)["metadata"]["annotations"].keys() == {
+        "cluster-bridge.io/carried-keys"
+    }
+
+
+# -- ephemeral containers and resize -------------------------------------------------------
+
+
+def test_ephemeral_containers_are_added_as_other_containers_are_translated() -> None:
+    env = [{"name": "NS", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}]
+    known, new = {"name": "first"}, {"name": "second", "env": env, "targetContainerName": "main"}
+    remote = _remote(_home({}))
+    remote["spec"]["ephemeralContainers"] = [known, {"name": "theirs"}]
+    path = "metadata.annotations['cluster-bridge.io/home-namespace']"
+    reference = {"apiVersion": "v1", "fieldPath": path}
+
+    assert _updates(_home({"ephemeralContainers": [known, new]}), remote) == {
+        "ephemeralcontainers": {
+            "spec": {
+                "ephemeralContainers": [
+                    {**new, "env": [{"name": "NS", "valueFrom": {"fieldRef": reference}}]}
+                ]
+            }
+        }
+    }
+
+
+def _sized(name: str, **resources: dict[str, str]) -> Object:
+    return {"name": name, "resources": resources}
+
+
+def test_a_resize_names_what_differs_as_quantities() -> None:
+    sidecar = {"restartPolicy": "Always"}
+    home = _home(
+        {
+            "containers": [
+                _sized("a", requests={"cpu": "0.5", "memory": "2Mi"}, limits={"cpu": "1"}),
+                _sized("b", requests={"cpu": "1"}),
+                {"name": "c"},
+            ],
+            "initContainers": [
+                _sized("side", requests={"cpu": "2"}) | sidecar,
+                _sized("once", requests={"cpu": "2"}),
+            ],
+        }
+    )
+    remote = _remote(home)
+    # As an older bridge made it.
+    del remote["metadata"]["annotations"][naming.ANNOTATION_CARRIED_RESOURCES]
+    limits = {"cpu": "900m", "ephemeral-storage": "1Gi"}
+    remote["spec"]["containers"] = [
+        _sized("a", requests={"cpu": "500m", "memory": "1Mi"}, limits=limits),
+        _sized("b", requests={"cpu": "1000m", "memory": "1Gi"}, limits={"cpu": "2"}),
+        _sized("c", limits={"cpu": "1"}),
+        _sized("mesh", limits={"cpu": "1"}),
+    ]
+    remote["spec"]["initContainers"] = [
+        _sized("side") | sidecar,
+        _sized("once", requests={"cpu": "1"}),
+    ]
+
+    assert _updates(home, remote) == {
+        "resize": {
+            "spec": {
+                "containers": [_sized("a", requests={"memory": "2Mi"}, limits={"cpu": "1"})],
+                "initContainers": [_sized("side", requests={"cpu": "2"})],
+            }
+        }
+    }
+
+
+def _admitted(home: Object, **requests: str) -> Object:
+    """The remote pod of ``home``, with requests that the remote's admission chose."""
+    remote = copy.deepcopy(_remote(home))
+    remote["spec"]["containers"][0]["resources"]["requests"] |= requests
+    return remote
+
+
+def _asking(cpu: str, memory: str = "1Mi") -> Object:
+    return _home({"containers": [_sized("a", requests={"cpu": cpu, "memory": memory})]})
+
+
+def test_requests_that_the_remotes_admission_changed_stay_until_home_changes_its_own() -> None:
+    home = _asking("100m")
+    remote = _admitted(home, cpu="250m", memory="512Mi")
+
+    assert _updates(home, remote) == {}
+    assert _updates(_asking("0.1"), remote).keys() <= {""}, "the same amount"
+    resized = _updates(_asking("200m"), remote)
+    assert resized == {
+        "resize": {"spec": {"containers": [_sized("a", requests={"cpu": "200m"})]}}
+    }, "memory is the remote's decision still, and nothing is recorded before it is made"
+
+
+def test_a_resize_is_recorded_once_it_is_made_so_that_home_can_take_it_back() -> None:
+    first, second = _asking("100m"), _asking("200m")
+    remote = _admitted(first, cpu="200m")
+
+    record = _updates(second, remote)
+    assert record.keys() == {""}
+    assert record[""] == remote_pod.resources_record(second)
+    remote = strategic(remote, record[""])
+    assert _updates(second, remote) == {}
+    assert _updates(first, remote)["resize"] == {
+        "spec": {"containers": [_sized("a", requests={"cpu": "100m"})]}
+    }
+
+
+@pytest.mark.parametrize(
+    ("generation", "classes", "follows"),
+    [
+        (1, ("Burstable", "Burstable"), False),
+        (2, ("Burstable", "Burstable"), True),
+        (2, ("Burstable", "Guaranteed"), False),
+        (None, (None, None), True),
+    ],
+    ids=["unchanged at home", "changed at home", "of another QoS class", "unknown"],
+)
+def test_a_pod_that_an_older_bridge_made_is_resized_only_where_home_may_have_changed(
+    generation: int | None, classes: tuple[str, str], follows: bool
+) -> None:
+    home = _asking("100m")
+    remote = _admitted(home, cpu="250m")
+    del remote["metadata"]["annotations"][naming.ANNOTATION_CARRIED_RESOURCES]
+    home["metadata"]["generation"] = generation
+    for its, qos in zip((home, remote), classes, strict=True):
+        its["status"] = {"qosClass": qos}
+
+    found = _updates(home, remote)
+    assert ("resize" in found) == follows
+    if not follows:
+        assert found[""] == remote_pod.resources_record(home)
+
+
+@pytest.mark.parametrize("record", ["", "{", "[]", '{"a": 7}', '{"a": {"requests": {"cpu": 7}}}'])
+def test_a_record_of_resources_that_somebody_wrote_over_is_harmless(record: str) -> None:
+    home = _asking("100m")
+    remote = _remote(home)
+    remote["metadata"]["annotations"][naming.ANNOTATION_CARRIED_RESOURCES] = record
+
+    assert _updates(home, remote) == {"": remote_pod.resources_record(home)}
+
+
+_labels = st.dictionaries(st.sampled_from(["a", "b", "example.com/c"]), st.sampled_from("12"))
+
+
+@given(_labels, _labels, st.sampled_from(["1", "2"]), st.sampled_from(["1", "2"]))
+def test_an_update_is_made_once(old: Object, new: Object, before: str, after: str) -> None:
+    containers = [{"name": "main", "image": before}]
+    remote = _remote(_home({"containers": containers}, labels=old))
+    home = _home({"containers": [{"name": "main", "image": after}]}, labels=new)
+    patched = strategic(remote, _update(home, remote))
+
+    assert patched["spec"]["containers"][0]["image"] == after
+    assert new.items() <= patched["metadata"]["labels"].items()
+
+
+# -- some of the remote's nodes ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "selector", "terms"),
+    [
+        ({}, {"pool": "a", "kubernetes.io/arch": "amd64"}, None),
+        (
+            {"nodeSelector": {"kubernetes.io/arch": "amd64", "pool": "home's"}},
+            {"pool": "a", "kubernetes.io/arch": "amd64"},
+            None,
+        ),
+        (
+            {"nodeSelector": {"kubernetes.io/arch": "arm64"}},
+            {"pool": "a", "kubernetes.io/arch": "arm64"},
+            [{"matchExpressions": [_is("kubernetes.io/arch", "amd64")]}],
+        ),
+        (
+            {
+                "nodeSelector": {"kubernetes.io/arch": "arm64"},
+                "affinity": _required(_is("kubernetes.io/os", "a"), _is("kubernetes.io/os", "b")),
+            },
+            {"pool": "a", "kubernetes.io/arch": "arm64"},
+            [
+                {
+                    "matchExpressions": [
+                        _is("kubernetes.io/os", os),
+                        _is("kubernetes.io/arch", "amd64"),
+                    ]
+                }
+                for os in ("a", "b")
+            ],
+        ),
+    ],
+    ids=[
+        "a pod that selects nothing",
+        "one that agrees",
+        "one that wants another machine waits",
+        "whichever alternative it would take",
+    ],
+)
+def test_a_pod_is_confined_to_the_nodes_that_its_node_stands_for(
+    spec: Object, selector: dict[str, str], terms: list[Object] | None
+) -> None:
+    confined = Policy(
+        IDENTITY,
+        ADDRESS,
+        service_accounts="none",
+        node_selector={"pool": "a", "kubernetes.io/arch": "amd64"},
+    )
+    home = _home(spec)
+    before = copy.deepcopy(home)
+    found = remote_pod.to_remote(home, confined).pod["spec"]
+
+    assert found["nodeSelector"] == selector
+    required = found.get("affinity", {}).get("nodeAffinity", {}).get(_REQUIRED, {})
+    assert required.get("nodeSelectorTerms") == terms
+    assert home == before

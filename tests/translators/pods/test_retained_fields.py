@@ -1,0 +1,160 @@
+"""Which fields count as lost when the remote's API server has made a pod."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.fakeapi import defaults
+from translators.objects import Object
+from translators.pods import retained_fields
+
+_HARDENED: Object = {
+    "hostUsers": False,
+    "runtimeClassName": "gvisor",
+    "securityContext": {"runAsNonRoot": True, "supplementalGroupsPolicy": "Strict"},
+    "volumes": [
+        {"name": "model", "image": {"reference": "models/llm:1"}},
+        {"name": "tmp", "emptyDir": {}},
+    ],
+    "tolerations": [{"key": "a", "operator": "Exists"}],
+    "topologySpreadConstraints": [{"topologyKey": "zone", "maxSkew": 1, "minDomains": 2}],
+    "containers": [
+        {
+            "name": "main",
+            "restartPolicy": "Never",
+            "restartPolicyRules": [{"action": "Restart"}],
+            "securityContext": {"allowPrivilegeEscalation": False, "procMount": "Unmasked"},
+            "volumeMounts": [
+                {"name": "model", "mountPath": "/m", "readOnly": True},
+                {"name": "tmp", "mountPath": "/tmp"},
+            ],
+            "lifecycle": {"stopSignal": "SIGUSR1"},
+            "env": [{"name": "A", "value": "1"}, {"name": "EMPTY", "value": ""}],
+        }
+    ],
+}
+
+
+def _lost(change: Callable[[Object], Any]) -> dict[str, bool]:
+    """What is lost of the hardened pod, and whether each restricts."""
+    made = copy.deepcopy({"spec": _HARDENED})
+    change(made["spec"])
+    return {it.at: it.restricts for it in retained_fields.lost({"spec": _HARDENED}, made)}
+
+
+def _main(spec: Object) -> Object:
+    container: Object = spec["containers"][0]
+    return container
+
+
+@pytest.mark.parametrize(
+    ("change", "at"),
+    [
+        (lambda spec: spec.pop("hostUsers"), "spec.hostUsers"),
+        (lambda spec: spec.pop("runtimeClassName"), "spec.runtimeClassName"),
+        (lambda spec: spec.pop("securityContext"), "spec.securityContext"),
+        (
+            lambda spec: spec["securityContext"].pop("supplementalGroupsPolicy"),
+            "spec.securityContext.supplementalGroupsPolicy",
+        ),
+        (lambda spec: spec["volumes"][0].pop("image"), "spec.volumes[model].image"),
+        (
+            lambda spec: _main(spec).pop("restartPolicyRules"),
+            "spec.containers[main].restartPolicyRules",
+        ),
+        (lambda spec: _main(spec).pop("restartPolicy"), "spec.containers[main].restartPolicy"),
+        (
+            lambda spec: _main(spec)["securityContext"].pop("procMount"),
+            "spec.containers[main].securityContext.procMount",
+        ),
+        (
+            lambda spec: _main(spec)["securityContext"].pop("allowPrivilegeEscalation"),
+            "spec.containers[main].securityContext.allowPrivilegeEscalation",
+        ),
+        (
+            lambda spec: _main(spec)["volumeMounts"][0].pop("readOnly"),
+            "spec.containers[main].volumeMounts[/m].readOnly",
+        ),
+    ],
+)
+def test_a_lost_field_that_restricts_the_pod_is_named(
+    change: Callable[[Object], Any], at: str
+) -> None:
+    assert _lost(change) == {at: True}
+
+
+@pytest.mark.parametrize(
+    ("change", "at"),
+    [
+        (
+            lambda spec: _main(spec)["lifecycle"].pop("stopSignal"),
+            "spec.containers[main].lifecycle.stopSignal",
+        ),
+        (lambda spec: _main(spec)["env"].pop(0), "spec.containers[main].env[A]"),
+        (
+            lambda spec: spec["topologySpreadConstraints"][0].pop("minDomains"),
+            "spec.topologySpreadConstraints[0].minDomains",
+        ),
+    ],
+)
+def test_any_other_lost_field_is_named_and_does_not_restrict(
+    change: Callable[[Object], Any], at: str
+) -> None:
+    assert _lost(change) == {at: False}
+
+
+def _admitted(spec: Object) -> None:
+    """What admission adds and changes."""
+    spec["tolerations"] = [{"key": "b"}]
+    spec["containers"].insert(0, {"name": "mesh", "image": "mesh:1"})
+    spec["volumes"].append({"name": "mesh", "emptyDir": {}})
+    main = spec["containers"][1]
+    main["image"] = "mirror/busybox:1"
+    main["securityContext"]["runAsUser"] = 7
+    main["env"][0]["value"] = "changed"
+    del main["env"][1]["value"]
+
+
+def test_what_admission_adds_and_changes_is_not_lost() -> None:
+    assert _lost(_admitted) == {}
+
+
+def test_defaults_of_the_api_server_are_not_lost_fields() -> None:
+    sent: Object = {"kind": "Pod", "spec": copy.deepcopy(_HARDENED)}
+    made = copy.deepcopy(sent)
+    made["metadata"] = {"name": "a"}
+    defaults.fill(made)
+    defaults.admit(made)
+
+    assert retained_fields.lost(sent, made) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "needed"),
+    [
+        ({}, False),
+        ({"hostUsers": True}, False),
+        ({"hostUsers": False}, True),
+        ({"securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "x"}}}, False),
+        ({"securityContext": {"supplementalGroupsPolicy": "Merge"}}, False),
+        ({"securityContext": {"supplementalGroupsPolicy": "Strict"}}, True),
+        ({"volumes": [{"name": "a", "image": {"reference": "x"}}]}, True),
+        ({"containers": [{"name": "a", "restartPolicy": "Never"}]}, True),
+        ({"initContainers": [{"name": "a", "restartPolicy": "Always"}]}, False),
+        ({"containers": [{"name": "a", "restartPolicyRules": [{}]}]}, True),
+        ({"containers": [{"name": "a", "securityContext": {"procMount": "Default"}}]}, False),
+        ({"containers": [{"name": "a", "securityContext": {"procMount": "Unmasked"}}]}, True),
+        (
+            {"containers": [{"name": "a", "volumeMounts": [{"recursiveReadOnly": "Enabled"}]}]},
+            True,
+        ),
+    ],
+)
+def test_a_dry_run_is_asked_for_where_a_supported_server_may_drop_a_restriction(
+    spec: Object, needed: bool
+) -> None:
+    assert retained_fields.needs_proof({"spec": spec}) == needed

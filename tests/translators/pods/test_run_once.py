@@ -1,0 +1,82 @@
+"""A pod that runs once is held by a gate until home has its mark."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import objects
+from tests.fakeapi.patching import strategic
+from translators.identity import Identity
+from translators.objects import Object
+from translators.pods import remote_pod, run_once
+from translators.pods import status as podstatus
+from translators.translation_policy import Policy
+
+_NOW = "2025-11-03T10:00:00Z"
+_POLICY = Policy(Identity(home_id="0123456789abcdef", home_name="berlin", node="burst"), "10.0.0.5")
+_OURS, _THEIRS = {"name": "cluster-bridge.io/once"}, {"name": "kueue.x-k8s.io/admission"}
+
+
+def _made(policy: str) -> Object:
+    home = objects.pod("a")
+    home["metadata"]["uid"] = "home-1"
+    home["spec"]["restartPolicy"] = policy
+    return remote_pod.to_remote(home, _POLICY).pod
+
+
+@pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never"])
+def test_it_is_held_where_it_must_not_run_twice(policy: str) -> None:
+    made = _made(policy)
+    assert run_once.is_held(made) == (policy == "Never") == run_once.runs_once(made)
+    assert made["spec"].get("schedulingGates") == ([_OURS] if policy == "Never" else None)
+
+
+@pytest.mark.parametrize(
+    ("pod_policy", "policies", "expected"),
+    [
+        ("Always", {"containers": [None, "Never"]}, "Never"),
+        ("OnFailure", {"containers": ["Never"]}, "Never"),
+        ("Always", {"containers": ["OnFailure"]}, "Always"),
+        ("Never", {"containers": ["Always"]}, "Never"),
+        ("Always", {"containers": [None], "initContainers": ["Never"]}, "Always"),
+        (None, {"containers": [None]}, "Always"),
+    ],
+)
+def test_container_that_runs_once_has_its_pod_run_once(
+    pod_policy: str | None, policies: dict[str, list[str | None]], expected: str
+) -> None:
+    spec: Object = {
+        field_name: [{"name": f"c{n}", "restartPolicy": it} for n, it in enumerate(each)]
+        for field_name, each in policies.items()
+    }
+    if pod_policy is not None:
+        spec["restartPolicy"] = pod_policy
+    assert run_once.restart_policy(spec) == expected
+    run_once.hold(spec)
+    assert run_once.is_held({"spec": spec}) == (expected == "Never")
+
+
+def test_it_is_let_go_and_gates_of_others_stay() -> None:
+    made = _made("Never")
+    made["spec"]["schedulingGates"].append(_THEIRS)
+    let_go = strategic(made, run_once.let_go())
+    assert not run_once.is_held(let_go)
+    assert let_go["spec"]["schedulingGates"] == [_THEIRS]
+
+
+def test_the_mark_is_the_start() -> None:
+    home = objects.pod("a")
+    assert not run_once.was_handed_over(home)
+    assert run_once.was_handed_over({**home, "status": run_once.handed_over(now=_NOW)})
+
+
+@pytest.mark.parametrize(
+    ("gates", "told"), [([_OURS], False), ([], False), ([_OURS, _THEIRS], True), ([_THEIRS], True)]
+)
+def test_home_hears_of_gates_of_others_only(gates: list[Object], told: bool) -> None:
+    """The scheduler takes the condition back a moment after the last gate went."""
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+    remote = {"spec": {"schedulingGates": gates}, "status": {"conditions": [gated]}}
+    status = podstatus.to_home(objects.pod("a"), remote, _POLICY, now=_NOW)
+    kinds = {condition["type"] for condition in status["conditions"]}
+    assert (podstatus.CONDITION_REMOTE_SCHEDULED in kinds) == told

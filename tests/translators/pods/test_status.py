@@ -1,0 +1,578 @@
+"""The status of a home pod: the kubelet's word, home's own, and what an API server takes."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kubernetes.client import V1ContainerStatus, V1PodStatus
+
+from tests.fakeapi.patching import strategic
+from tests.translators.golden import ADDRESS, POLICY
+from tests.translators.strategies import json_values
+from translators.merge_patch import absent, status_patch
+from translators.objects import Object
+from translators.pods import status as podstatus
+from translators.pods import synthetic_status
+
+_NOW = "2025-11-03T10:00:00Z"
+_GATE = "example.com/replicated"
+
+
+def _home(status: Object | None = None, *, generation: int | None = 1, **spec: Any) -> Object:
+    meta: Object = {"name": "web", "uid": "home-1"}
+    if generation is not None:
+        meta |= {"generation": generation}
+    return {"metadata": meta, "spec": spec, "status": status or {}}
+
+
+def _to_home(home: Object, theirs: Object) -> Object:
+    return podstatus.to_home(home, {"status": theirs}, POLICY, now=_NOW)
+
+
+def _condition(kind: str, status: str = "True", second: int = 0, **more: Any) -> Object:
+    time = f"2025-11-03T09:00:{second:02}Z"
+    return {"type": kind, "status": status, "lastTransitionTime": time, **more}
+
+
+def _container(name: str, state: str, code: int = 0) -> Object:
+    told = {"exitCode": code} if state == "terminated" else {}
+    return {"name": name, "ready": state == "running", "restartCount": 0, "state": {state: told}}
+
+
+# -- what is carried -----------------------------------------------------------------------
+
+
+@given(json_values)
+def test_fields_of_the_future_are_carried(value: Any) -> None:
+    home, theirs = _home(), {"phase": "Running", "future": value}
+    before = copy.deepcopy((home, theirs))
+
+    assert _to_home(home, theirs)["future"] == value
+    assert (home, theirs) == before
+
+
+def test_what_home_says_itself_is_not_taken_from_the_remote() -> None:
+    theirs = {
+        "extendedResourceClaimStatus": {},
+        "nominatedNodeName": "worker-1",
+        "observedGeneration": 4,
+        "qosClass": "Guaranteed",
+        "resourceClaimStatuses": [{"name": "gpu"}],
+    }
+
+    assert set(theirs) & set(_to_home(_home(generation=None), theirs)) == set()
+
+
+def test_the_address_is_the_virtual_nodes_once_there_is_a_machine() -> None:
+    assert "hostIP" not in _to_home(_home(), {"phase": "Pending"})
+    status = _to_home(_home(), {"hostIP": "192.168.7.12", "hostIPs": [{"ip": "192.168.7.12"}]})
+
+    assert (status["hostIP"], status["hostIPs"]) == (ADDRESS, [{"ip": ADDRESS}])
+
+
+def test_the_start_is_told_once() -> None:
+    theirs = {"startTime": "2025-11-03T09:00:07Z"}
+
+    assert _to_home(_home(), theirs)["startTime"] == "2025-11-03T09:00:07Z"
+    assert _to_home(_home({"startTime": _NOW}), theirs)["startTime"] == _NOW
+
+
+def test_the_generation_is_homes() -> None:
+    theirs = {"observedGeneration": 1, "conditions": [_condition("Ready", observedGeneration=1)]}
+    status = _to_home(_home(generation=7), theirs)
+
+    assert status["observedGeneration"] == 7
+    assert status["conditions"][0]["observedGeneration"] == 7
+
+
+def test_homes_own_scheduled_is_of_the_generation_that_is_acted_on() -> None:
+    """As a kubelet tells it, though home's scheduler wrote the condition."""
+    ours = _condition("PodScheduled") | {"reason": "ours"}
+    theirs = _condition("PodScheduled") | {"reason": "theirs"}
+    home = _home({"conditions": [ours]}, generation=7)
+    (told,) = _to_home(home, {"conditions": [theirs | {"observedGeneration": 1}]})["conditions"]
+
+    assert told == ours | {"observedGeneration": 7}
+    assert _to_home(home, {"conditions": [theirs]})["conditions"] == [ours]
+
+
+def test_a_home_without_generations_is_told_none() -> None:
+    theirs = {"observedGeneration": 1, "conditions": [_condition("Ready", observedGeneration=1)]}
+    home = _home({"conditions": [_condition("Ready")]}, generation=None)
+
+    assert "conditions" not in status_patch(home["status"], _to_home(home, theirs))
+
+
+@pytest.mark.parametrize(
+    "field", ["message", "podIP", "podIPs", "reason", "resize", "ephemeralContainerStatuses"]
+)
+def test_what_the_remote_says_no_more_goes(field: str) -> None:
+    assert status_patch({field: "x"}, _to_home(_home({field: "x"}), {}))[field] is None
+
+
+@pytest.mark.parametrize(
+    ("pod", "phase", "terminal"),
+    [
+        ({}, "Pending", False),
+        ({"status": {"phase": ""}}, "Pending", False),
+        ({"status": {"phase": "Running"}}, "Running", False),
+        ({"status": {"phase": "Unknown"}}, "Unknown", False),
+        ({"status": {"phase": "Succeeded"}}, "Succeeded", True),
+        ({"status": {"phase": "Failed"}}, "Failed", True),
+    ],
+    ids=["no status", "an empty phase", "running", "unknown", "succeeded", "failed"],
+)
+def test_phase(pod: Object, phase: str, terminal: bool) -> None:
+    assert (podstatus.phase(pod), podstatus.is_terminal(pod)) == (phase, terminal)
+
+
+# -- conditions ----------------------------------------------------------------------------
+
+
+def _found(home: Object, *theirs: Object) -> dict[str, Object]:
+    status = _to_home(home, {"conditions": list(theirs)})
+    return {condition["type"]: condition for condition in status["conditions"]}
+
+
+def test_conditions_of_others_stay() -> None:
+    scheduled, gate = _condition("PodScheduled"), _condition(_GATE, "False")
+    home = _home({"conditions": [scheduled, gate, _condition("DisruptionTarget")]})
+
+    assert _found(home, _condition("Initialized")) == {
+        "PodScheduled": scheduled,
+        _GATE: gate,
+        "DisruptionTarget": _condition("DisruptionTarget"),
+        "Initialized": _condition("Initialized"),
+    }
+
+
+def test_a_gate_is_opened_at_home_alone() -> None:
+    closed = _condition(_GATE, "False")
+    home = _home({"conditions": [closed]}, readinessGates=[{"conditionType": _GATE}])
+
+    assert _found(home, _condition(_GATE, "True"))[_GATE] == closed
+
+
+def test_a_condition_that_the_kubelet_took_back_goes() -> None:
+    home = _home({"conditions": [_condition("PodResizePending"), _condition("Ready")]})
+
+    assert _found(home, _condition("Ready"))["PodResizePending"] == absent("PodResizePending")
+
+
+def test_the_remotes_scheduler_is_heard_when_it_finds_no_node_and_when_it_does() -> None:
+    waiting = _found(_home(), _condition("PodScheduled", "False", reason="Unschedulable"))
+    told = waiting[podstatus.CONDITION_REMOTE_SCHEDULED]
+    assert (told["status"], told["reason"]) == ("False", "Unschedulable")
+
+    home = _home({"conditions": [told]})
+    assert _found(home, _condition("PodScheduled"))[told["type"]]["status"] == "True"
+    assert _found(_home(), _condition("PodScheduled")) == {}
+
+
+@pytest.mark.parametrize(
+    ("gates", "containers", "ready"),
+    [
+        ({}, "True", "True"),
+        ({_GATE: "True"}, "True", "True"),
+        ({_GATE: "True"}, "False", "False"),
+        ({_GATE: "False"}, "True", "False"),
+        ({_GATE: None}, "True", "False"),
+        ({_GATE: "True", "b": "Unknown"}, "True", "False"),
+    ],
+    ids=[
+        "no gate",
+        "an open gate",
+        "containers that are not ready",
+        "a closed gate",
+        "a gate of which nothing is known",
+        "one of two",
+    ],
+)
+def test_readiness(gates: dict[str, str | None], containers: str, ready: str) -> None:
+    known = [_condition(kind, word) for kind, word in gates.items() if word]
+    home = _home({"conditions": known}, readinessGates=[{"conditionType": kind} for kind in gates])
+    found = _found(home, _condition("Ready", containers))
+
+    assert found["Ready"]["status"] == ready
+    assert ("reason" in found["Ready"]) == (containers == "True" != ready)
+
+
+def _ready_since(gate: Object | None, ready: Object, before: Object | None = None) -> str:
+    known = [condition for condition in (gate, before) if condition]
+    home = _home({"conditions": known}, readinessGates=[{"conditionType": _GATE}])
+    return str(_found(home, ready)["Ready"]["lastTransitionTime"])[-3:-1]
+
+
+def test_a_pod_is_ready_since_the_last_of_gates_and_containers() -> None:
+    assert _ready_since(_condition(_GATE, second=20), _condition("Ready", second=5)) == "20"
+    assert _ready_since(_condition(_GATE, second=20), _condition("Ready", second=30)) == "30"
+
+
+def test_a_pod_is_not_ready_since_its_gate_closed() -> None:
+    closed, ready = _condition(_GATE, "False", 20), _condition("Ready", second=5)
+
+    assert _ready_since(closed, ready, _condition("Ready", second=5)) == "20"
+    assert _ready_since(closed, ready, _condition("Ready", "False", 9)) == "09"
+    assert _ready_since(None, ready) == "05"
+
+
+# -- containers ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "stays"),
+    [
+        ("Always", 0, False),
+        ("OnFailure", 1, False),
+        ("OnFailure", 0, True),
+        ("Never", 0, True),
+        ("Never", 1, True),
+    ],
+)
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+def test_a_container_that_ended_for_good_stays_ended(
+    kind: str, policy: str, code: int, stays: bool
+) -> None:
+    field = {"containers": "containerStatuses", "initContainers": "initContainerStatuses"}[kind]
+    ended, again = _container("main", "terminated", code), _container("main", "waiting")
+    home = _home({field: [ended]}, restartPolicy=policy)
+    home["spec"][kind] = [{"name": "main"}]
+
+    assert _to_home(home, {field: [again]})[field] == [ended if stays else again]
+
+
+def test_a_sidecar_may_run_again() -> None:
+    ended, again = _container("mesh", "terminated"), _container("mesh", "running")
+    sidecar = {"name": "mesh", "restartPolicy": "Always"}
+    home = _home(
+        {"initContainerStatuses": [ended]}, restartPolicy="Never", initContainers=[sidecar]
+    )
+
+    assert _to_home(home, {"initContainerStatuses": [again]})["initContainerStatuses"] == [again]
+
+
+@pytest.mark.parametrize(
+    ("own", "stays"),
+    [
+        ({"restartPolicy": "Never"}, True),
+        ({"restartPolicy": "Never", "restartPolicyRules": [{"action": "Restart"}]}, False),
+    ],
+    ids=["it may not by its own policy", "its own rules may say that it does"],
+)
+def test_a_container_with_a_policy_of_its_own(own: Object, stays: bool) -> None:
+    ended, again = _container("main", "terminated", 1), _container("main", "running")
+    home = _home({"containerStatuses": [ended]}, containers=[{"name": "main", **own}])
+
+    assert _to_home(home, {"containerStatuses": [again]})["containerStatuses"] == [
+        ended if stays else again
+    ]
+
+
+def test_where_the_remote_pod_is_new_no_container_runs() -> None:
+    running = {**_container("main", "running"), "containerID": "containerd://1", "started": True}
+    status = _to_home(_home({"containerStatuses": [running]}), {"phase": "Pending"})
+
+    assert status["containerStatuses"] == [
+        {
+            "name": "main",
+            "ready": False,
+            "restartCount": 0,
+            "started": False,
+            "state": {"waiting": {"reason": "ContainerCreating"}},
+        }
+    ]
+
+
+def test_what_is_known_of_containers_stays_where_the_remote_pod_ended_without_a_word() -> None:
+    home = _home({"containerStatuses": [_container("main", "running")]})
+
+    assert "containerStatuses" not in _to_home(home, {"phase": "Failed"})
+
+
+# -- what the remote has acted on ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("generation", "status", "acted"),
+    [
+        (2, {}, False),
+        (2, {"observedGeneration": 1, "startTime": _NOW}, False),
+        (2, {"observedGeneration": 2, "startTime": _NOW}, True),
+        (None, {"startTime": _NOW}, True),
+    ],
+    ids=["no kubelet yet", "an older one", "this one", "a kubelet that does not say"],
+)
+def test_the_remote_has_acted_when_its_kubelet_has_seen_the_pod(
+    generation: int | None, status: Object, acted: bool
+) -> None:
+    remote: Object = {"metadata": {"generation": generation}, "status": status}
+
+    assert podstatus.has_acted(_home(generation=7), remote) is acted
+
+
+def test_a_deletion_has_been_acted_on_when_it_was_passed_on() -> None:
+    home = _home(generation=7)
+    home["metadata"]["deletionTimestamp"] = _NOW
+    remote: Object = {"metadata": {"generation": 1}, "status": {"observedGeneration": 1}}
+
+    assert not podstatus.has_acted(home, remote)
+    remote["metadata"] |= {"deletionTimestamp": _NOW, "generation": 2}
+    assert not podstatus.has_acted(home, remote)
+    remote["status"]["observedGeneration"] = 2
+    assert podstatus.has_acted(home, remote)
+
+
+def test_a_kubelet_that_tells_no_generation_does_not_tell_that_it_saw_a_deletion() -> None:
+    """So that a deletion costs no status of its own."""
+    home = _home(generation=7)
+    remote: Object = {"metadata": {}, "status": {"startTime": _NOW}}
+
+    assert podstatus.has_acted(home, remote)
+    for one in (home, remote):
+        one["metadata"]["deletionTimestamp"] = _NOW
+    assert not podstatus.has_acted(home, remote)
+
+
+@pytest.mark.parametrize("before", [None, 6], ids=["nothing was told", "an older was told"])
+def test_a_generation_is_told_only_once_it_is_acted_on(before: int | None) -> None:
+    home = _home({"observedGeneration": before} if before else {}, generation=7)
+    theirs = {"conditions": [{**_condition("Initialized"), "observedGeneration": 1}]}
+    status = podstatus.to_home(home, {"status": theirs}, POLICY, now=_NOW, acted=False)
+
+    assert status.get("observedGeneration") == before
+    assert status["conditions"][-1]["observedGeneration"] == before
+
+
+# -- ends that the remote decides ----------------------------------------------------------
+
+
+def _disrupted(message: str) -> Object:
+    return {**_condition("DisruptionTarget"), "reason": "EvictionByEvictionAPI", "message": message}
+
+
+def test_a_disruption_in_the_remote_is_marked_and_goes_with_its_pod() -> None:
+    (told,) = _to_home(_home(), {"conditions": [_disrupted("drained")]})["conditions"]
+    assert told == _disrupted("in the remote cluster: drained")
+
+    again = _home({"conditions": [told]})
+    assert _to_home(again, {"conditions": [_disrupted("drained")]})["conditions"] == [told]
+    (gone,) = _to_home(again, {})["conditions"]
+    assert gone == {"type": "DisruptionTarget", "$patch": "delete"}
+
+
+@pytest.mark.parametrize("theirs", [[], [_disrupted("drained")]], ids=["alone", "and theirs"])
+def test_a_disruption_at_home_stays(theirs: list[Object]) -> None:
+    own = _disrupted("evicted at home")
+
+    assert _to_home(_home({"conditions": [own]}), {"conditions": theirs})["conditions"] == [own]
+
+
+@pytest.mark.parametrize("deleted_at_home", [False, True])
+def test_a_pod_that_goes_in_the_remote_alone_is_not_ready(deleted_at_home: bool) -> None:
+    home = _home()
+    if deleted_at_home:
+        home["metadata"]["deletionTimestamp"] = _NOW
+    remote: Object = {
+        "metadata": {
+            "deletionTimestamp": "2025-11-03T10:00:30Z",
+            "deletionGracePeriodSeconds": 30,
+        },
+        "status": {"conditions": [_condition("Ready")]},
+    }
+    (ready,) = podstatus.to_home(home, remote, POLICY, now=_NOW)["conditions"]
+
+    if deleted_at_home:
+        assert ready == _condition("Ready")
+    else:
+        assert (ready["status"], ready["reason"]) == ("False", "RemotePodDeleted")
+        assert ready["lastTransitionTime"] == "2025-11-03T10:00:00Z"
+
+
+# -- every field is decided ----------------------------------------------------------------
+
+
+def test_every_field_of_a_status_is_decided() -> None:
+    known = set(V1PodStatus.attribute_map.values())
+
+    assert known <= podstatus.CARRIED | podstatus.HOME_ONLY
+    assert not podstatus.CARRIED & podstatus.HOME_ONLY
+
+
+@pytest.mark.parametrize("field", sorted(V1ContainerStatus.attribute_map.values()))
+def test_every_field_of_a_container_status_is_carried(field: str) -> None:
+    theirs = {"name": "main", field: "main"} if field != "state" else {"name": "main", "state": {}}
+    status = _to_home(_home(), {"containerStatuses": [theirs]})
+
+    assert status["containerStatuses"] == [theirs]
+
+
+# -- without a remote pod ------------------------------------------------------------------
+
+
+def _waiting(home: Object) -> Object:
+    message = "a pod of that name is there"
+    return synthetic_status.pending(home, reason="RemoteClash", message=message, now=_NOW)
+
+
+def test_a_pod_that_waits_says_why() -> None:
+    status = _waiting(_home())
+
+    assert (status["phase"], status["reason"]) == ("Pending", "RemoteClash")
+    assert "startTime" not in status
+    (accepted,) = status["conditions"]
+    assert accepted == {
+        "type": "cluster-bridge.io/Accepted",
+        "status": "False",
+        "reason": "RemoteClash",
+        "message": "a pod of that name is there",
+        "lastTransitionTime": _NOW,
+    }
+
+
+def test_a_pod_that_waits_on_says_since_when_and_stops_when_it_is_made() -> None:
+    home = _home({"conditions": [{**_waiting(_home())["conditions"][0]}]})
+    home["status"]["conditions"][0]["lastTransitionTime"] = "2025-11-01T00:00:00Z"
+
+    assert synthetic_status.is_refused(home)
+    assert not synthetic_status.is_refused(_home())
+    assert _waiting(home)["conditions"] == home["status"]["conditions"]
+    (gone,) = status_patch(home["status"], _to_home(home, {}))["conditions"]
+    assert gone == {"type": podstatus.CONDITION_ACCEPTED, "$patch": "delete"}
+
+
+def test_a_skipped_pod_is_ready_whatever_its_readiness_gates_say() -> None:
+    closed = _condition(_GATE, "False")
+    scheduled = {**_condition("PodScheduled"), "message": "home's own"}
+    home = _home({"conditions": [closed, scheduled]}, readinessGates=[{"conditionType": _GATE}])
+    status = synthetic_status.skipped(home, reason="DaemonSetSkipped", message="why", now=_NOW)
+
+    patch = status_patch(home["status"], status)
+    said = {it["type"]: it["status"] for it in patch["conditions"]}
+    assert said["Ready"] == said["ContainersReady"] == said["Initialized"] == "True"
+    assert not said.keys() & {_GATE, "PodScheduled"}
+
+
+def test_a_skipped_pod_that_ran_before_keeps_nothing_of_its_remote_pod() -> None:
+    before = {
+        "phase": "Running",
+        "podIP": "10.0.0.1",
+        "podIPs": [{"ip": "10.0.0.1"}],
+        "containerStatuses": [_container("main", "running")],
+        "conditions": [_condition("Ready"), _condition("PodReadyToStartContainers")],
+    }
+    status = synthetic_status.skipped(
+        _home(before), reason="DaemonSetSkipped", message="", now=_NOW
+    )
+
+    patch = status_patch(before, status)
+    assert [patch[key] for key in ("podIP", "podIPs", "containerStatuses")] == [None] * 3
+    assert absent("PodReadyToStartContainers") in patch["conditions"]
+    ready = next(it for it in patch["conditions"] if it["type"] == "Ready")
+    assert ready["lastTransitionTime"] == _condition("Ready")["lastTransitionTime"]
+
+
+def test_a_lost_pod_has_failed_with_all_its_containers() -> None:
+    ended = _container("done", "terminated")
+    running = {
+        **_container("main", "running"),
+        "state": {"running": {"startedAt": "2025-11-03T09:00:05Z"}},
+        "containerID": "containerd://1",
+    }
+    home = _home(
+        {
+            "containerStatuses": [running, _container("late", "waiting")],
+            "initContainerStatuses": [ended],
+            "conditions": [_condition("Ready"), _condition("ContainersReady", "False")],
+        }
+    )
+    before = copy.deepcopy(home)
+    status = synthetic_status.failed(home, reason="RemotePodLost", message="gone", now=_NOW)
+    lost = {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": "gone"}
+
+    assert (status["phase"], status["reason"], status["message"]) == (
+        "Failed",
+        "RemotePodLost",
+        "gone",
+    )
+    assert status["initContainerStatuses"] == [ended]
+    assert [item["state"]["terminated"] for item in status["containerStatuses"]] == [
+        {
+            **lost,
+            "startedAt": "2025-11-03T09:00:05Z",
+            "finishedAt": _NOW,
+            "containerID": "containerd://1",
+        },
+        {**lost, "finishedAt": _NOW},
+    ]
+    assert not any(item["ready"] or item["started"] for item in status["containerStatuses"])
+    assert status["conditions"][0] == {
+        "type": "Ready",
+        "status": "False",
+        "reason": "PodFailed",
+        "lastTransitionTime": _NOW,
+    }
+    assert status["conditions"][1] == _condition("ContainersReady", "False")
+    assert home == before
+
+
+# -- whatever both say ---------------------------------------------------------------------
+
+_KINDS = ["Ready", "ContainersReady", "PodScheduled", "PodResizePending", _GATE]
+_words = st.sampled_from(["True", "False"])
+_condition_lists = st.dictionaries(st.sampled_from(_KINDS), st.tuples(_words, st.booleans())).map(
+    lambda found: [
+        _condition(kind, word) | ({"reason": "X"} if reason else {})
+        for kind, (word, reason) in found.items()
+    ]
+)
+_states = st.sampled_from(["waiting", "running", "terminated"])
+_statuses = st.fixed_dictionaries(
+    {"phase": st.sampled_from(["Pending", "Running", "Failed"])},
+    optional={
+        "conditions": _condition_lists,
+        "containerStatuses": st.builds(_container, st.just("main"), _states, st.integers(0, 1)).map(
+            lambda status: [status]
+        ),
+        "podIPs": st.just([{"ip": "10.244.3.17"}]),
+        "hostIP": st.just("192.168.7.12"),
+        "reason": st.just("Evicted"),
+    },
+)
+
+
+@given(_statuses, _statuses, st.sampled_from(["Always", "OnFailure", "Never"]), st.booleans())
+def test_a_status_is_taken_and_is_not_written_twice(
+    ours: Object, theirs: Object, policy: str, gated: bool
+) -> None:
+    home = _home(
+        ours,
+        restartPolicy=policy,
+        containers=[{"name": "main"}],
+        readinessGates=[{"conditionType": _GATE}] if gated else [],
+    )
+    patched = strategic(ours, status_patch(ours, _to_home(home, theirs)))
+
+    assert status_patch(patched, _to_home({**home, "status": patched}, theirs)) == {}
+    assert _is_taken(ours, patched, policy)
+    found = {condition["type"]: condition for condition in patched.get("conditions", [])}
+    before = {condition["type"]: condition for condition in ours.get("conditions", [])}
+    assert found.get("PodScheduled") == before.get("PodScheduled")
+    if gated and found.get("Ready", {}).get("status") == "True":
+        assert found[_GATE]["status"] == "True"
+
+
+def _is_taken(old: Object, new: Object, policy: str) -> bool:
+    """Whether an API server takes the change: an end is final unless the policy says otherwise."""
+    for before, after in zip(
+        old.get("containerStatuses", ()), new.get("containerStatuses", ()), strict=False
+    ):
+        end = before["state"].get("terminated")
+        if end is None or "terminated" in after["state"] or policy == "Always":
+            continue
+        if policy == "Never" or end["exitCode"] == 0:
+            return False
+    return True

@@ -1,0 +1,73 @@
+"""What becomes of references to objects that home does not have."""
+
+from __future__ import annotations
+
+import copy
+
+from translators.objects import Object
+from translators.pods import references, unresolved_references
+from translators.pods.references import Reference
+
+_GONE = frozenset({Reference("Secret", "s"), Reference("ConfigMap", "c")})
+
+
+def _spec() -> Object:
+    maybe = {"name": "s", "optional": True}
+    return {
+        "containers": [
+            {
+                "name": "main",
+                "env": [
+                    {"name": "A", "valueFrom": {"secretKeyRef": {**maybe, "key": "k"}}},
+                    {"name": "B", "value": "plain"},
+                ],
+                "envFrom": [{"configMapRef": {"name": "c", "optional": True}}],
+            }
+        ],
+        "initContainers": [{"name": "init", "envFrom": [{"secretRef": maybe}]}],
+        "volumes": [
+            {"name": "v", "secret": {"secretName": "s", "optional": True}},
+            {
+                "name": "p",
+                "projected": {"sources": [{"configMap": {"name": "c", "optional": True}}]},
+            },
+            {"name": "other", "secret": {"secretName": "other", "optional": True}},
+        ],
+        "imagePullSecrets": [{"name": "s"}, {"name": "other"}],
+    }
+
+
+def test_all_optional_references_are_taken_out_and_named() -> None:
+    spec = _spec()
+    before = copy.deepcopy(spec)
+    changed, dropped = unresolved_references.without(spec, _GONE)
+    assert spec == before
+    assert references.references({"spec": changed}) == {Reference("Secret", "other")}
+    assert changed["containers"][0]["env"] == [{"name": "B", "value": "plain"}]
+    assert changed["volumes"][0] == {"name": "v", "emptyDir": {}}
+    assert [it.field for it in dropped] == [
+        "spec.initContainers[init].envFrom",
+        "spec.containers[main].env",
+        "spec.containers[main].envFrom",
+        "spec.volumes[v]",
+        "spec.volumes[p].projected.sources",
+        "spec.imagePullSecrets",
+    ]
+
+
+def test_optional_references_alone_require_nothing() -> None:
+    assert (
+        unresolved_references.required({"metadata": {"name": "a"}, "spec": _spec()}) == frozenset()
+    )
+
+
+def test_one_required_place_makes_a_reference_required() -> None:
+    spec = _spec()
+    spec["volumes"].append({"name": "csi", "csi": {"nodePublishSecretRef": {"name": "s"}}})
+    required = unresolved_references.required({"metadata": {"name": "a"}, "spec": spec})
+    assert required == {Reference("Secret", "s")}
+
+
+def test_nothing_changes_without_an_absent_reference() -> None:
+    spec = _spec()
+    assert unresolved_references.without(spec, frozenset()) == (spec, [])

@@ -1,0 +1,198 @@
+"""Which pods a Service's connections are carried to, and what home publishes for that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from translators.identity import Identity
+from translators.objects import Object, RemoteUid
+from translators.relay import forward
+from translators.relay.forward import Backend, Place
+
+IDENTITY = Identity(home_id="home", home_name="h", node="virtual")
+HERE = "192.0.2.7"
+
+
+def service(name: str = "web", **spec: Any) -> Object:
+    meta = {"name": name, "namespace": "shop", "uid": "service-uid"}
+    ports = [{"name": "http", "port": 80, "targetPort": 8080}]
+    return {"metadata": meta, "spec": {"selector": {"app": "web"}, "ports": ports, **spec}}
+
+
+def pod(name: str = "a", *, ready: bool = True, uid: str = "", **fields: Any) -> Object:
+    meta: Object = {"name": name, "namespace": "shop-h", "uid": uid or f"uid-{name}"}
+    meta["labels"] = {"app": "web"}
+    condition = {"type": "Ready", "status": "True" if ready else "False"}
+    status = {"phase": "Running", "conditions": [condition]}
+    return {"metadata": meta, "spec": {"containers": []}, "status": status, **fields}
+
+
+def deleting(known: Object) -> Object:
+    meta = {**known["metadata"], "deletionTimestamp": "2030-01-01T00:00:00Z"}
+    return {**known, "metadata": meta}
+
+
+def backend(name: str = "a", port: int = 8080) -> Backend:
+    return Backend("shop-h", name, RemoteUid(f"uid-{name}"), port)
+
+
+def planned(of: Object, *pods: tuple[Object, Object | None], address: str = HERE) -> forward.Plan:
+    return forward.plan(of, pods, address=address)
+
+
+def pair(name: str = "a", **fields: Any) -> tuple[Object, Object]:
+    return pod(name, **fields), pod(name, **fields)
+
+
+# -- the plan ------------------------------------------------------------------------------
+
+
+def test_connections_go_to_the_pods_that_are_ready_on_both_sides() -> None:
+    found = planned(
+        service(),
+        pair("a"),
+        pair("b", ready=False),
+        (pod("gate", ready=False), pod("gate")),
+        (pod("going"), deleting(pod("going"))),
+        (deleting(pod("gone")), pod("gone")),
+        (pod("waits"), None),
+    )
+    assert found.backends == {"http": (backend("a"),)}
+    assert found.left_out == ()
+
+
+def test_a_service_that_wants_pods_that_are_not_ready_gets_those_that_run() -> None:
+    pending = pod("b", ready=False, status={"phase": "Pending"})
+    found = planned(
+        service(publishNotReadyAddresses=True), pair("a", ready=False), (pending, pending)
+    )
+    assert found.backends == {"http": (backend("a"),)}
+
+
+@pytest.mark.parametrize(
+    "spec", [{"selector": None}, {"type": "ExternalName", "externalName": "example.org"}]
+)
+def test_a_service_that_names_no_pods_is_nobodys_matter(spec: Object) -> None:
+    assert planned(service(**spec), pair()) == forward.NOTHING
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"clusterIP": "None"}, "headless"),
+        ({"ports": [{"port": 53, "protocol": "UDP"}]}, "port 53 is UDP"),
+        ({"ports": [{"port": 9, "protocol": "SCTP"}]}, "port 9 is SCTP"),
+        ({"ipFamilies": ["IPv6"]}, "no IPv4 address"),
+    ],
+)
+def test_what_cannot_be_carried_is_said(spec: Object, said: str) -> None:
+    found = planned(service(**spec), pair())
+    assert found.places == []
+    assert said in found.left_out[0]
+    assert planned(service(**spec)).left_out == (), "not where no pod is on the node"
+
+
+def test_a_port_of_another_protocol_does_not_keep_the_others_back() -> None:
+    ports = [{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "tcp", "port": 53}]
+    found = planned(service(ports=ports), pair())
+    assert found.backends == {"tcp": (backend(port=53),)}
+    assert len(found.left_out) == 1
+
+
+def test_a_named_port_is_each_pods_own() -> None:
+    def serving(name: str, number: int, **more: Any) -> tuple[Object, Object]:
+        ports = [{"name": "web", "containerPort": number, "protocol": "TCP", **more}]
+        home = pod(name, spec={"containers": [{"ports": ports}]})
+        return home, pod(name)
+
+    proxy = {"name": "web", "containerPort": 15001}
+    stays, ends = {"restartPolicy": "Always", "ports": [proxy]}, {"ports": [proxy]}
+    sidecar = pod("c", spec={"containers": [], "initContainers": [stays]})
+    done = pod("d", spec={"containers": [], "initContainers": [ends]})
+    found = planned(
+        service(ports=[{"port": 80, "targetPort": "web"}]),
+        serving("a", 8080),
+        serving("b", 9090),
+        serving("udp", 1, protocol="UDP"),
+        (sidecar, pod("c")),
+        (done, pod("d")),
+    )
+    assert found.backends == {
+        "": (backend("a", 8080), backend("b", 9090), backend("c", 15001)),
+    }
+
+
+def test_affinity_is_the_services() -> None:
+    assert planned(service(), pair()).affinity is None
+    assert planned(service(sessionAffinity="ClientIP"), pair()).affinity == 10800
+    config = {"clientIP": {"timeoutSeconds": 60}}
+    wanted = service(sessionAffinity="ClientIP", sessionAffinityConfig=config)
+    assert planned(wanted, pair()).affinity == 60
+
+
+def test_there_are_as_many_endpoints_as_ready_pods_up_to_a_bound() -> None:
+    three = planned(service(), *(pair(str(n)) for n in range(3)))
+    assert three.places == [Place("http", 0), Place("http", 1), Place("http", 2)]
+    many = planned(service(), *(pair(str(n)) for n in range(100)))
+    assert len(many.places) == forward.MOST_ENDPOINTS
+    assert len(many.backends["http"]) == 100
+
+
+def test_what_changes_nothing_is_seen_as_equal() -> None:
+    known = pod()
+    louder = {**known, "status": {**known["status"], "podIP": "10.0.0.1"}}
+    assert forward.seen(known) == forward.seen(louder)
+    assert forward.seen(known) != forward.seen(pod(ready=False))
+    assert forward.seen(known) != forward.seen(deleting(known))
+    assert forward.seen(known) != forward.seen(None)
+
+
+# -- the slices ----------------------------------------------------------------------------
+
+
+def test_each_place_is_an_endpoint_with_a_port_of_its_own() -> None:
+    ports = [{"name": "http", "port": 80, "appProtocol": "http"}, {"name": "admin", "port": 90}]
+    listening = {Place("http", 0): 4000, Place("http", 1): 4001, Place("admin", 0): 4002}
+    first, second = forward.to_slices(service(ports=ports), listening, IDENTITY, address=HERE)
+    assert first["metadata"]["name"] != second["metadata"]["name"]
+    assert first["metadata"]["labels"] == {
+        "kubernetes.io/service-name": "web",
+        "endpointslice.kubernetes.io/managed-by": "cluster-bridge-relay",
+        "cluster-bridge.io/node": "virtual",
+    }
+    (owner,) = first["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("Service", "service-uid")
+    assert first["addressType"] == "IPv4"
+    assert [it["addresses"] for it in first["endpoints"]] == [[HERE]]
+    assert first["ports"] == [
+        {"name": "admin", "port": 4002, "protocol": "TCP"},
+        {"name": "http", "port": 4000, "protocol": "TCP", "appProtocol": "http"},
+    ]
+    assert [it["port"] for it in second["ports"]] == [4001]
+
+
+def test_a_slice_tells_where_the_bridge_listened_before() -> None:
+    listening = {Place("http", 0): 4000, Place("http", 1): 4001}
+    made = forward.to_slices(service(), listening, IDENTITY, address=HERE)
+    assert forward.known_ports(made, "web", IDENTITY) == listening
+    assert forward.known_ports(made, "other", IDENTITY) == {}
+
+
+def test_two_nodes_have_slices_of_their_own() -> None:
+    other = Identity(home_id="home", home_name="h", node="other")
+    assert forward.slice_name("web", 0, IDENTITY) != forward.slice_name("web", 0, other)
+    assert forward.selector(IDENTITY) != forward.selector(other)
+    long = forward.slice_name("w" * 253, 0, IDENTITY)
+    assert len(long) == 253
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "0.0.0.0", "169.254.1.1", "224.0.0.1"])
+def test_addresses_that_no_slice_takes_are_known(address: str) -> None:
+    assert forward.unusable(address)
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1", "10.0.0.1", "2001:db8::1"])
+def test_others_are_taken(address: str) -> None:
+    assert not forward.unusable(address)

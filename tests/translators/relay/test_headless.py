@@ -1,0 +1,177 @@
+"""Pods behind headless Services: what is listened for, and what home publishes of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.translators.relay.test_forward import IDENTITY, backend, deleting, pair, pod, service
+from translators.objects import Object
+from translators.relay import forward
+from translators.relay import headless as relaynames
+from translators.relay.forward import Place
+from translators.relay.headless import At, Plan
+from translators.relay.ipam import PodName
+
+ADDRESS = "10.77.0.5"
+
+
+def headless(**spec: Any) -> Object:
+    return service(clusterIP="None", **spec)
+
+
+def named(name: str, subdomain: str = "web", **fields: Any) -> Object:
+    """A pod at home as a StatefulSet makes it."""
+    spec = {"containers": [], "hostname": name, "subdomain": subdomain}
+    made = pod(name, spec=spec, **fields)
+    made["metadata"]["namespace"] = "shop"
+    return made
+
+
+def planned(of: Object, *pods: tuple[Object, Object | None]) -> Plan:
+    return relaynames.plan(of, pods, family="IPv4")
+
+
+def entry(of: Object, home: Object, remote: Object) -> Object:
+    """What home is told of the pod."""
+    (endpoint,) = planned(of, (home, remote)).endpoints
+    (told,) = relaynames.to_slice(of, endpoint, ADDRESS, IDENTITY)["endpoints"]
+    assert isinstance(told, dict)
+    return told
+
+
+def test_each_pod_that_runs_is_an_endpoint_ready_or_not() -> None:
+    pending = pod("c", status={"phase": "Pending"})
+    done = pod("d", status={"phase": "Succeeded"})
+    found = planned(
+        headless(),
+        pair("a"),
+        pair("b", ready=False),
+        (pending, pending),
+        (done, done),
+        (pod("waits"), None),
+    )
+    assert [(it.pod.name, it.serving) for it in found.endpoints] == [("a", True), ("b", False)]
+    assert found.endpoints[0].backends == {"http": backend("a")}
+    assert relaynames.doors(found.endpoints[0], ADDRESS) == {At(ADDRESS, 8080): backend("a")}
+
+
+def test_a_slice_tells_what_homes_own_controller_would() -> None:
+    (endpoint,) = planned(headless(), (named("web-0"), pod("web-0"))).endpoints
+    made = relaynames.to_slice(headless(), endpoint, ADDRESS, IDENTITY)
+    assert made["metadata"]["labels"] == {
+        "kubernetes.io/service-name": "web",
+        "endpointslice.kubernetes.io/managed-by": "cluster-bridge-relay",
+        "cluster-bridge.io/node": "virtual",
+        "service.kubernetes.io/headless": "",
+    }
+    assert made["metadata"]["ownerReferences"][0]["uid"] == "service-uid"
+    assert made["addressType"] == "IPv4"
+    assert made["endpoints"] == [
+        {
+            "addresses": [ADDRESS],
+            "hostname": "web-0",
+            "conditions": {"ready": True, "serving": True, "terminating": False},
+            "nodeName": "virtual",
+            "targetRef": {
+                "kind": "Pod",
+                "namespace": "shop",
+                "name": "web-0",
+                "uid": "uid-web-0",
+            },
+        }
+    ]
+    assert made["ports"] == [{"name": "http", "port": 8080, "protocol": "TCP"}]
+    assert relaynames.told_by(made) == (PodName("shop", "web-0"), ADDRESS)
+
+
+def test_a_name_is_told_where_the_pod_has_it_in_this_service() -> None:
+    assert entry(headless(), named("web-0"), pod("web-0"))["hostname"] == "web-0"
+    assert "hostname" not in entry(headless(), named("web-0", "other"), pod("web-0"))
+    assert "hostname" not in entry(headless(), *pair("a"))
+
+
+@pytest.mark.parametrize(
+    ("home", "remote", "serving", "terminating"),
+    [
+        (pod(), pod(), True, False),
+        (pod(ready=False), pod(), False, False),
+        (pod(), pod(ready=False), False, False),
+        (deleting(pod()), pod(), True, True),
+        (pod(), deleting(pod()), True, True),
+        (deleting(pod()), deleting(pod(ready=False)), False, True),
+    ],
+)
+def test_conditions_are_those_of_both_sides(
+    home: Object, remote: Object, serving: bool, terminating: bool
+) -> None:
+    said = {"serving": serving, "terminating": terminating}
+    told = entry(headless(), home, remote)["conditions"]
+    assert told == {"ready": serving and not terminating, **said}
+    early = entry(headless(publishNotReadyAddresses=True), home, remote)["conditions"]
+    assert early == {"ready": True, **said}
+
+
+def test_who_is_not_reached_is_not_ready_and_keeps_the_address() -> None:
+    of = headless(publishNotReadyAddresses=True)
+    (endpoint,) = planned(of, (named("web-0"), pod("web-0"))).endpoints
+    made = relaynames.to_slice(of, endpoint, ADDRESS, IDENTITY)
+    away = relaynames.to_slice(of, endpoint, ADDRESS, IDENTITY, reached=False)
+    nobody = {"ready": False, "serving": False, "terminating": False}
+    assert away["endpoints"] == [{**made["endpoints"][0], "conditions": nobody}]
+    assert relaynames.silenced(made) == {"endpoints": away["endpoints"]}
+    (plain,) = forward.to_slices(service(), {Place("http", 0): 4000}, IDENTITY, address=ADDRESS)
+    assert relaynames.silenced(plain) is None, "it is not of a pod"
+
+
+def test_a_port_of_the_service_leads_to_the_pods_own() -> None:
+    ports = [
+        {"name": "http", "port": 80, "targetPort": "web"},
+        {"name": "admin", "port": 90},
+        {"name": "dns", "port": 53, "protocol": "UDP"},
+    ]
+    of = headless(ports=ports)
+    web = {"name": "web", "containerPort": 9090}
+    home = pod("a", spec={"containers": [{"ports": [web]}]})
+    found = planned(of, (home, pod("a")), pair("without"))
+    assert found.left_out == ("port 53 is UDP, and only TCP is relayed",)
+    first, second = found.endpoints
+    assert relaynames.doors(first, ADDRESS) == {
+        At(ADDRESS, 9090): backend("a", 9090),
+        At(ADDRESS, 90): backend("a", 90),
+    }
+    assert relaynames.doors(second, ADDRESS) == {At(ADDRESS, 90): backend("without", 90)}
+    made = relaynames.to_slice(of, first, ADDRESS, IDENTITY)
+    assert [(it["name"], it["port"]) for it in made["ports"]] == [("http", 9090), ("admin", 90)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"ports": []}, "names no port"),
+        ({"ports": [{"port": 9, "protocol": "SCTP"}]}, "port 9 is SCTP"),
+        ({"ipFamilies": ["IPv6"]}, "no IPv4 address"),
+    ],
+)
+def test_what_cannot_be_carried_is_said(spec: Object, said: str) -> None:
+    found = planned(headless(**spec), pair())
+    assert found.endpoints == ()
+    assert said in found.left_out[0]
+    assert planned(headless(**spec)) == relaynames.NOTHING, "not where no pod is on the node"
+
+
+def test_slices_differ_by_pod_and_by_service() -> None:
+    def name(of: Object, known: str) -> str:
+        (endpoint,) = planned(of, pair(known)).endpoints
+        return str(relaynames.to_slice(of, endpoint, ADDRESS, IDENTITY)["metadata"]["name"])
+
+    other = {**headless(), "metadata": {**headless()["metadata"], "name": "web-admin"}}
+    assert len({name(headless(), "a"), name(headless(), "b"), name(other, "a")}) == 3
+
+
+@pytest.mark.parametrize(
+    "endpoints", [None, [], [{"addresses": ["10.0.0.1"]}], [{"targetRef": {"kind": "Node"}}]]
+)
+def test_a_slice_that_somebody_changed_tells_nothing(endpoints: object) -> None:
+    assert relaynames.told_by({"metadata": {}, "endpoints": endpoints}) is None

@@ -1,0 +1,286 @@
+"""What of home's Services is carried from the remote, where relay pods listen for it, and which
+relay pods there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from translators.identity import Identity
+from translators.objects import HomeNamespace, Object
+from translators.relay import agent_pod, reverse
+from translators.relay.reverse import FIRST_PORT, LAST_PORT, Plan, Slot, Target
+
+IDENTITY = Identity(home_id="0123456789abcdef", home_name="h", node="virtual")
+SHOP = HomeNamespace("shop")
+CONTROLLER = "endpointslice-controller.k8s.io"
+
+
+def service(**spec: Any) -> Object:
+    wanted = {"selector": {"app": "web"}, "ports": [{"name": "http", "port": 80}], **spec}
+    meta = {"name": "web", "namespace": "shop", "uid": "uid-web"}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": wanted}
+
+
+def endpoint(address: str, node: str = "worker", **fields: Any) -> Object:
+    ref = {"kind": "Pod", "name": address}
+    return {"addresses": [address], "nodeName": node, "targetRef": ref, **fields}
+
+
+def home_slice(*endpoints: Object, by: str = CONTROLLER, kind: str = "IPv4") -> Object:
+    labels = {"kubernetes.io/service-name": "web", "endpointslice.kubernetes.io/managed-by": by}
+    return {
+        "metadata": {"name": "web-abc", "namespace": "shop", "labels": labels},
+        "addressType": kind,
+        "endpoints": [*endpoints],
+        "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
+    }
+
+
+def plan(found: Object, *slices: Object) -> Plan:
+    return reverse.plan(found, slices, IDENTITY, confirmed=reverse.claims(slices, IDENTITY))
+
+
+# -- what is carried -------------------------------------------------------------------------
+
+
+def test_ready_pods_of_home_are_reached_at_the_port_that_home_found() -> None:
+    made = plan(
+        service(),
+        home_slice(endpoint("10.1.0.2"), endpoint("10.1.0.1", conditions={"ready": True})),
+    )
+    assert made.targets == {"http": (Target("10.1.0.1", 8080), Target("10.1.0.2", 8080))}
+    assert not made.left_out
+    assert made.slots("web") == [Slot("web", "http", 0), Slot("web", "http", 1)]
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        pytest.param(endpoint("10.1.0.1", conditions={"ready": False}), id="not ready"),
+        pytest.param(endpoint("10.1.0.1", node="virtual"), id="of the virtual node"),
+        pytest.param({"addresses": ["10.1.0.1"], "nodeName": "worker"}, id="no pod"),
+    ],
+)
+def test_what_is_no_ready_pod_at_home_is_not_reached(one: Object) -> None:
+    assert plan(service(), home_slice(one)) == reverse.NOTHING
+
+
+def test_slices_that_people_write_lead_nowhere() -> None:
+    """They could name whatever the bridge's machine reaches."""
+    for by in ("somebody", "cluster-bridge-relay", "endpointslicemirroring-controller.k8s.io"):
+        theirs = home_slice(endpoint("192.0.2.1"), by=by)
+        assert plan(service(), theirs) == reverse.NOTHING
+    assert plan(service(selector=None), home_slice(endpoint("10.1.0.1"))) == reverse.NOTHING
+
+
+def test_an_endpoint_counts_only_where_its_pod_has_the_address() -> None:
+    """Whoever may write EndpointSlices can give one the label of home's controller."""
+    true, forged = endpoint("10.1.0.1"), endpoint("192.0.2.1")
+    there = home_slice(true, forged)
+    confirmed = reverse.claims([home_slice(true)], IDENTITY)
+    made = reverse.plan(service(), [there], IDENTITY, confirmed=confirmed)
+    assert made.targets == {"http": (Target("10.1.0.1", 8080),)}
+    assert reverse.plan(service(), [there], IDENTITY, confirmed=()) == reverse.NOTHING
+
+
+def test_what_cannot_be_carried_is_said() -> None:
+    ports = [{"name": "http", "port": 80}, {"name": "dns", "port": 53, "protocol": "UDP"}]
+    there = home_slice(endpoint("10.1.0.1"))
+    mixed = plan(service(ports=ports), there)
+    assert set(mixed.targets) == {"http"}
+    assert mixed.left_out == ("port 53 is UDP, and only TCP is relayed",)
+    headless = plan(service(clusterIP="None"), there)
+    assert not headless.targets
+    assert "headless" in headless.left_out[0]
+    assert plan(service(clusterIP="None")) == reverse.NOTHING, "nobody could be reached"
+    assert plan(service(type="ExternalName"), there) == reverse.NOTHING
+
+
+def test_pods_with_two_addresses_count_once() -> None:
+    both = [home_slice(endpoint("10.1.0.1")), home_slice(endpoint("fd00::1"), kind="IPv6")]
+    assert plan(service(), *both).targets == {"http": (Target("10.1.0.1", 8080),)}
+    first = service(ipFamilies=["IPv6", "IPv4"])
+    assert plan(first, *both).targets == {"http": (Target("fd00::1", 8080),)}
+
+
+def test_affinity_is_kept() -> None:
+    there = home_slice(endpoint("10.1.0.1"))
+    assert plan(service(sessionAffinity="ClientIP"), there).sticky
+    assert not plan(service(), there).sticky
+
+
+def test_a_service_of_many_pods_has_a_bounded_number_of_endpoints() -> None:
+    many = home_slice(*(endpoint(f"10.1.0.{number}") for number in range(100)))
+    made = plan(service(), many)
+    assert len(made.targets["http"]) == 100
+    assert len(made.slots("web")) == reverse.MOST_ENDPOINTS
+
+
+# -- ports and slices ------------------------------------------------------------------------
+
+SLOTS = st.lists(
+    st.builds(
+        Slot, st.sampled_from(["a", "b", "c"]), st.sampled_from(["", "http"]), st.integers(0, 15)
+    ),
+    unique=True,
+)
+
+
+@given(
+    wanted=SLOTS,
+    known=st.dictionaries(
+        SLOTS.map(lambda it: it[0] if it else Slot("z", "", 0)),
+        st.integers(FIRST_PORT, FIRST_PORT + 20),
+    ),
+)
+def test_each_slot_has_a_port_of_its_own_and_keeps_it(
+    wanted: list[Slot], known: dict[Slot, int]
+) -> None:
+    known = {slot: port for port, slot in {port: slot for slot, port in known.items()}.items()}
+    given_ports = reverse.allocate(wanted, known)
+    assert given_ports.keys() == set(wanted)
+    both = {**known, **given_ports}
+    assert len(set(both.values())) == len(both)
+    assert all(given_ports[slot] == known[slot] for slot in wanted if slot in known)
+    assert all(FIRST_PORT <= port < LAST_PORT for port in given_ports.values())
+
+
+def relay(name: str = "one", **status: Any) -> Object:
+    made = agent_pod.pod(name, SHOP, IDENTITY, image="bridge:1", node_selector={})
+    made["metadata"]["uid"] = f"uid-{name}"
+    made["metadata"]["creationTimestamp"] = "2030-01-01T00:00:00Z"
+    made["spec"]["nodeName"] = "there"
+    ready = [{"type": "Ready", "status": "True"}]
+    made["status"] = {"phase": "Running", "podIP": "10.9.0.5", "conditions": ready, **status}
+    return made
+
+
+def test_slices_lead_to_the_relay_pod_and_tell_the_ports_to_the_next_bridge() -> None:
+    copy = service()
+    copy["metadata"] |= {"namespace": "shop-h", "uid": "uid-copy"}
+    ports = {Slot("web", "http", 0): 20000, Slot("web", "http", 1): 20001}
+    slices = reverse.to_slices(copy, ports, relay(), SHOP, IDENTITY)
+    assert [it["ports"][0]["port"] for it in slices] == [20000, 20001]
+    for slice_ in slices:
+        assert slice_["endpoints"][0]["addresses"] == ["10.9.0.5"]
+        assert slice_["metadata"]["ownerReferences"][0]["uid"] == "uid-copy"
+        assert reverse.is_ours(slice_, IDENTITY)
+    assert len({it["metadata"]["name"] for it in slices}) == 2
+    assert reverse.known_ports(slices) == ports
+
+
+def test_a_relay_pod_with_two_addresses_has_endpoints_of_both_families() -> None:
+    copy = service()
+    both = relay(podIPs=[{"ip": "10.9.0.5"}, {"ip": "fd00::5"}])
+    slices = reverse.to_slices(copy, {Slot("web", "http", 0): 20000}, both, SHOP, IDENTITY)
+    assert {it["addressType"] for it in slices} == {"IPv4", "IPv6"}
+    assert len({it["metadata"]["name"] for it in slices}) == 2
+
+
+def test_objects_in_other_namespaces_are_not_ours_whatever_their_labels() -> None:
+    copied = relay()
+    assert reverse.is_ours(copied, IDENTITY)
+    copied["metadata"]["namespace"] = "somebody"
+    assert not reverse.is_ours(copied, IDENTITY)
+
+
+# -- the pod ---------------------------------------------------------------------------------
+
+
+def test_the_relay_pod_has_no_rights_and_no_secret() -> None:
+    """What Pod Security's `restricted` asks for (k8s.io/pod-security-admission/policy)."""
+    made = agent_pod.pod("one", SHOP, IDENTITY, image="bridge:1", node_selector={"disk": "ssd"})
+    spec = made["spec"]
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    (container,) = spec["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert spec["nodeSelector"] == {"disk": "ssd"}
+    assert not {"env", "envFrom", "volumeMounts"} & container.keys()
+    assert not {"volumes", "hostNetwork", "serviceAccountName"} & spec.keys()
+    assert made["metadata"]["namespace"] == "shop-h"
+
+
+HASH = agent_pod.spec_hash("bridge:1", {})
+
+
+def stands(
+    *pods: Object, wanted: str | None = HASH, talks: str = "", hangs: str = ""
+) -> agent_pod.Standing:
+    """``talks``: the names of those that listen on all that they are asked for; ``hangs``: of those
+    that hang."""
+    return agent_pod.stand(
+        pods,
+        wanted=wanted,
+        listening=lambda pod: pod["metadata"]["name"] in talks.split(),
+        silent=lambda pod: pod["metadata"]["name"] in hangs.split(),
+    )
+
+
+def names(pods: tuple[Object, ...]) -> list[str]:
+    return [it["metadata"]["name"] for it in pods]
+
+
+def test_one_is_made_where_there_is_none_and_goes_when_it_is_not_wanted() -> None:
+    assert stands().create
+    assert not stands(relay()).create
+    assert not stands(wanted=None).create
+    unwanted = stands(relay(), wanted=None)
+    assert names(unwanted.delete) == ["one"]
+
+
+def test_one_that_is_deleted_serves_until_its_successor_does() -> None:
+    going = relay()
+    going["metadata"]["deletionTimestamp"] = "2030-01-01T00:00:00Z"
+    alone = stands(going, talks="one")
+    assert alone.create
+    assert names(alone.serving) == ["one"]
+    both = stands(going, relay("two"), talks="one two")
+    assert not both.create
+    assert not both.delete, "it is going already"
+    assert names(both.serving) == ["two", "one"]
+
+
+def test_one_of_another_image_goes_when_its_successor_serves() -> None:
+    old = relay("old")
+    old["metadata"]["annotations"][agent_pod.ANNOTATION_SPEC] = "another"
+    assert stands(old, talks="old").create
+    waiting = stands(old, relay("new", phase="Pending", conditions=[]), talks="old")
+    assert not waiting.delete
+    assert names(waiting.serving) == ["old"]
+    done = stands(old, relay("new"), talks="old new")
+    assert names(done.delete) == ["old"]
+    assert names(done.serving) == ["new", "old"]
+
+
+def test_one_that_has_ended_is_replaced_but_not_at_once() -> None:
+    ended = stands(relay(phase="Failed", conditions=[]))
+    assert names(ended.delete) == ["one"]
+    assert names(ended.failed) == ["one"]
+    assert ended.create
+    assert not stands(relay()).failed
+
+
+def test_one_that_hangs_is_replaced_but_not_at_once() -> None:
+    hangs = stands(relay(), hangs="one")
+    assert names(hangs.delete) == names(hangs.failed) == ["one"]
+    assert hangs.create
+    assert names(hangs.serving) == ["one"], "it may go on in the end"
+    going = relay()
+    going["metadata"]["deletionTimestamp"] = "2030-01-01T00:00:00Z"
+    later = stands(going, relay("two"), hangs="one", talks="two")
+    assert not later.delete, "it is going already"
+    assert later.stays == relay("two")
+
+
+def test_of_two_that_a_race_made_the_one_that_serves_stays() -> None:
+    assert names(stands(relay("one"), relay("two"), talks="two").delete) == ["one"]

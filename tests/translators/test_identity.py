@@ -1,0 +1,269 @@
+"""Names and owners: valid, distinct, and ours only where they say so."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tests.translators.strategies import dns_labels
+from translators import identity as naming
+from translators.identity import (
+    Identity,
+    Origin,
+    TemplateError,
+    check_template,
+    dns_label,
+    home_id,
+    label_value,
+    remote_metadata,
+)
+from translators.objects import HomeNamespace, HomeUid, Object
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_TEMPLATES = (
+    "{namespace}-{home}",
+    "{namespace}",
+    "{home}-{namespace}",
+    "x-{namespace}-{namespace}",
+)
+
+_identity = Identity(home_id="0123456789abcdef", home_name="berlin", node="burst")
+
+
+def _named(template: str, home: str = "berlin") -> Identity:
+    return Identity(home_id="0", home_name=home, node="burst", template=template)
+
+
+# -- namespaces ----------------------------------------------------------------------------
+
+
+@given(dns_labels, dns_labels, st.sampled_from(_TEMPLATES))
+def test_a_remote_namespace_has_a_valid_name(namespace: str, home: str, template: str) -> None:
+    name = _named(template, home).remote_namespace(HomeNamespace(namespace))
+
+    assert _LABEL.fullmatch(name)
+
+
+@given(dns_labels, dns_labels, dns_labels, st.sampled_from(_TEMPLATES))
+def test_two_namespaces_stay_two(first: str, second: str, home: str, template: str) -> None:
+    assume(first != second)
+    identity = _named(template, home)
+
+    assert identity.remote_namespace(HomeNamespace(first)) != identity.remote_namespace(
+        HomeNamespace(second)
+    )
+
+
+@given(
+    st.text("ab", min_size=1, max_size=62),
+    st.sampled_from(["{namespace}", "edge-{namespace}", "{home}-{namespace}", "{namespace}-x"]),
+    st.integers(0, 3),
+)
+def test_a_name_like_a_cut_one_is_not_the_cut_one(start: str, template: str, more: int) -> None:
+    """Whoever names a namespace after the form that another is cut to gets a third name."""
+    identity = _named(template)
+    victim = HomeNamespace((start + "c" * 63)[:63])
+    name = str(identity.remote_namespace(victim))
+    for _ in range(more + 1):
+        before, _, after = template.format(namespace="*", home="h").partition("*")
+        chosen = HomeNamespace(name.removeprefix(before).removesuffix(after))
+        if chosen == victim or not _LABEL.fullmatch(chosen):
+            return
+        name = str(identity.remote_namespace(chosen))
+        assert name != identity.remote_namespace(victim)
+
+
+def test_long_names_that_start_alike_stay_two() -> None:
+    identity = _named("{namespace}-{home}")
+    names = {identity.remote_namespace(HomeNamespace("a" * 60 + end)) for end in ("", "b", "cc")}
+
+    assert len(names) == 3
+    assert all(_LABEL.fullmatch(name) for name in names)
+
+
+def test_a_name_is_not_cut_within_its_dashes() -> None:
+    name = _named("{namespace}-{home}").remote_namespace(HomeNamespace("a" + "-" * 60 + "b"))
+
+    assert re.fullmatch(r"a-[0-9a-f]{16}", name)
+
+
+def test_the_default_template_gives_namespace_and_home() -> None:
+    assert _identity.remote_namespace(HomeNamespace("shop")) == "shop-berlin"
+
+
+@pytest.mark.parametrize("template", _TEMPLATES)
+def test_a_template_is_accepted(template: str) -> None:
+    check_template(template, home_name="berlin")
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{home}",
+        "fixed",
+        "{namespace}-{cluster}",
+        "{namespace",
+        "{}",
+        "{0}{namespace}",
+        "-{namespace}",
+        "{namespace}_x",
+        "{Namespace}",
+        "X{namespace}",
+        "{namespace}.{home}",
+        "{namespace.x}",
+        "{namespace:.3}",
+        "{namespace:x>5}",
+        "{namespace!r}",
+        "{home:{namespace}}",
+    ],
+)
+def test_a_template_is_refused(template: str) -> None:
+    with pytest.raises(TemplateError, match=re.escape(repr(template))):
+        check_template(template, home_name="berlin")
+
+
+# -- labels --------------------------------------------------------------------------------
+
+
+@given(st.text(max_size=300))
+def test_any_text_becomes_a_dns_label(text: str) -> None:
+    assert _LABEL.fullmatch(dns_label(text))
+
+
+@given(dns_labels)
+def test_a_dns_label_is_its_own(text: str) -> None:
+    assert dns_label(text) == text
+
+
+def test_a_context_becomes_readable() -> None:
+    assert dns_label("admin@Prod_1") == "admin-prod-1"
+    assert dns_label("@") == "cluster"
+
+
+_node_names = st.lists(dns_labels, min_size=1, max_size=4).map(".".join)
+
+
+@given(_node_names, _node_names)
+def test_a_nodes_name_becomes_a_label_value_of_its_own(first: str, second: str) -> None:
+    assert _LABEL_VALUE.fullmatch(label_value(first))
+    assert (label_value(first) == label_value(second)) == (first == second)
+    assert len(first) > 62 or label_value(first) == first
+
+
+def test_home_is_known_by_a_hash() -> None:
+    first, second = home_id("5f0f3ac1"), home_id("5f0f3ac2")
+
+    assert first != second
+    assert re.fullmatch(r"[0-9a-f]{16}", first)
+
+
+# -- ownership -----------------------------------------------------------------------------
+
+
+def _object(**labels: str) -> Object:
+    return {
+        "metadata": {"labels": {f"cluster-bridge.io/{key}": val for key, val in labels.items()}}
+    }
+
+
+@pytest.mark.parametrize(
+    ("remote", "owned", "nodes_own"),
+    [
+        (_object(home="0123456789abcdef", node="burst"), True, True),
+        (_object(home="0123456789abcdef", node="other"), True, False),
+        (_object(home="fedcba9876543210", node="burst"), False, False),
+        ({"metadata": {"labels": None}}, False, False),
+        ({}, False, False),
+    ],
+    ids=[
+        "made for this node",
+        "made for another node of this home",
+        "made for another home",
+        "without labels",
+        "without metadata",
+    ],
+)
+def test_whose_an_object_is(remote: Object, owned: bool, nodes_own: bool) -> None:
+    assert naming.is_owned(remote, _identity) is owned
+    assert naming.is_nodes_own(remote, _identity) is nodes_own
+
+
+@pytest.mark.parametrize(
+    ("value", "accepted"),
+    [("*", True), ("berlin", True), ("0123456789abcdef", True), ("rome", False), (None, False)],
+    ids=["any home", "by its name", "by its identity", "another home", "none"],
+)
+def test_a_namespace_is_handed_over_by_an_annotation(value: str | None, accepted: bool) -> None:
+    meta = {"name": "team-a", "annotations": {"cluster-bridge.io/accepts-home": value}}
+    identity = replace(_identity, accepted=("team-*",))
+    assert naming.accepts({"metadata": meta}, identity) is accepted
+
+
+@pytest.mark.parametrize(
+    ("names", "accepted"),
+    [
+        ((), False),
+        (("shop",), True),
+        (("sho",), False),
+        (("other", "s*"), True),
+        (("?hop",), True),
+        (("SHOP",), False),
+    ],
+)
+def test_a_namespace_that_is_handed_over_is_used_where_home_accepts_its_name(
+    names: tuple[str, ...], accepted: bool
+) -> None:
+    meta = {"name": "shop", "annotations": {"cluster-bridge.io/accepts-home": "*"}}
+    identity = replace(_identity, accepted=names)
+    assert naming.accepts({"metadata": meta}, identity) is accepted
+    said = naming.refusal({"metadata": meta}, identity)
+    assert accepted or "--accept-namespaces shop" in said
+
+
+def test_a_refusal_names_what_both_sides_have_to_do() -> None:
+    said = naming.refusal({"metadata": {"name": "shop"}}, _identity)
+    assert "kubectl annotate namespace shop cluster-bridge.io/accepts-home=berlin" in said
+    assert "--accept-namespaces shop" in said
+
+
+def test_a_namespace_of_ours_is_accepted() -> None:
+    assert naming.accepts(_object(home="0123456789abcdef"), _identity)
+
+
+@given(dns_labels, dns_labels, st.uuids().map(str))
+def test_the_origin_is_read_back(namespace: str, name: str, uid: str) -> None:
+    home = {"metadata": {"name": name, "namespace": namespace, "uid": uid}}
+    remote = {"metadata": remote_metadata(home, _identity)}
+
+    assert naming.origin(remote) == Origin(HomeNamespace(namespace), name, HomeUid(uid))
+    assert naming.is_nodes_own(remote, _identity)
+
+
+@pytest.mark.parametrize("missing", ["home-namespace", "home-name", "home-uid"])
+def test_an_incomplete_origin_is_none(missing: str) -> None:
+    home = {"metadata": {"name": "a", "namespace": "b", "uid": "c"}}
+    meta = remote_metadata(home, _identity)
+    del meta["annotations"][f"cluster-bridge.io/{missing}"]
+
+    assert naming.origin({"metadata": meta}) is None
+
+
+def test_labels_and_annotations_are_carried_but_for_those_of_our_domain() -> None:
+    found = {"app": "web", "cluster-bridge.io/home": "x", "sub.cluster-bridge.io/y": "z"}
+    kept = {"notcluster-bridge.io/a": "b"}
+    applied = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
+    home = {"metadata": {"labels": {**found, **kept}, "annotations": {**found, **kept, **applied}}}
+
+    assert naming.carried_labels(home) == {"app": "web", **kept}
+    assert naming.carried_annotations(home) == {"app": "web", **kept}
+
+
+def test_the_selector_and_the_labels_agree() -> None:
+    key, _, value = _identity.owned_by_home.partition("=")
+
+    assert naming.owner_labels(_identity)[key] == value

@@ -1,0 +1,1 @@
+"""The arithmetic of what the virtual node offers: nodes, requests and ResourceQuotas."""

@@ -1,0 +1,1 @@
+"""What `bridge explain` derives from objects alone: differences and dependencies."""

@@ -1,0 +1,99 @@
+"""The objects that a pod cannot do without, and those that it would like to have, by place.
+
+Beside what is copied (`translators.pods.references`) these are its service account, claims and classes.
+Keys are those of a ConfigMap or Secret that the pod names one by one. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from translators.objects import Object
+from translators.pods.references import Reference, references
+from translators.pods.service_accounts import account
+
+#: Where a ConfigMap or Secret is named together with whether it is optional.
+_SOURCES = {
+    "configMapRef": "ConfigMap",
+    "configMapKeyRef": "ConfigMap",
+    "configMap": "ConfigMap",
+    "secretRef": "Secret",
+    "secretKeyRef": "Secret",
+    "secret": "Secret",
+}
+_PARTS = ("initContainers", "containers", "ephemeralContainers", "volumes")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An object that the pod names."""
+
+    kind: str
+    name: str
+    required: bool = True
+    """Whether the pod waits while it is missing."""
+    keys: frozenset[str] = frozenset()
+    """Keys that must be in it."""
+
+
+def wanted(pod: Object) -> list[Wanted]:
+    """Each object once, in a stable order."""
+    spec = pod.get("spec") or {}
+    found = {it: Wanted(it.kind, it.name, required=False) for it in references(pod)}
+    named = [it for part in _PARTS for it in _named(spec.get(part) or ())]
+    sure = {Reference(_kind(it), it.name) for it in named}
+    pulled = {Reference("Secret", it["name"]) for it in spec.get("imagePullSecrets") or () if it}
+    for ref, known in found.items():
+        # Of drivers' Secrets nothing says that they are optional; images can do without theirs.
+        if ref not in sure and ref not in pulled:
+            found[ref] = replace(known, required=True)
+    for it in named:
+        ref = Reference(_kind(it), it.name)
+        if ref in found and it.required:
+            found[ref] = replace(found[ref], required=True, keys=found[ref].keys | it.keys)
+    copied = sorted(found.values(), key=lambda it: (it.kind, it.name))
+    return [*copied, Wanted("ServiceAccount", account(pod)), *_claims(spec), *_classes(spec)]
+
+
+def _kind(it: Wanted) -> Any:
+    return it.kind
+
+
+def _named(value: Any) -> Iterator[Wanted]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _named(item)
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            kind = _SOURCES.get(key)
+            name = (inner.get("name") or inner.get("secretName")) if _is_map(inner) else None
+            if kind and name:
+                yield Wanted(kind, str(name), not inner.get("optional"), frozenset(_keys(inner)))
+            else:
+                yield from _named(inner)
+
+
+def _is_map(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _keys(source: Object) -> Iterator[str]:
+    if source.get("key"):
+        yield str(source["key"])
+    for item in source.get("items") or ():
+        yield str(item.get("key"))
+
+
+def _claims(spec: Object) -> Iterator[Wanted]:
+    for volume in spec.get("volumes") or ():
+        if name := (volume.get("persistentVolumeClaim") or {}).get("claimName"):
+            yield Wanted("PersistentVolumeClaim", str(name))
+
+
+def _classes(spec: Object) -> Iterator[Wanted]:
+    if spec.get("priorityClassName"):
+        yield Wanted("PriorityClass", str(spec["priorityClassName"]), required=False)
+    if spec.get("runtimeClassName"):
+        yield Wanted("RuntimeClass", str(spec["runtimeClassName"]))

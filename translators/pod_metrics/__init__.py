@@ -1,0 +1,1 @@
+"""The formats in which kubelets serve the resource use of pods."""

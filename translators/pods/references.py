@@ -1,0 +1,120 @@
+"""What a pod refers to: the ConfigMaps and Secrets that must be in the remote for it to run.
+
+The places are those of the pod's v1 schema: environment (``env``, ``envFrom``), volumes,
+projected volumes and image pull secrets. A name may be referred to many times; it is listed once.
+``kube-root-ca.crt`` is never copied: each cluster publishes its own in every namespace. Nor is a
+Secret with the name of our own token Secrets, or one could stand where the other is: a pod that
+names such a Secret itself would read the tokens of another pod, and is rejected (`reserved`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from translators.fieldpaths import CONTAINERS
+from translators.objects import Object
+
+Kind = Literal["ConfigMap", "Secret"]
+
+#: The parts of a pod that `references` reads.
+PARTS = (
+    "spec.containers",
+    "spec.initContainers",
+    "spec.ephemeralContainers",
+    "spec.volumes",
+    "spec.imagePullSecrets",
+)
+#: Published by the controller-manager into every namespace (its root-ca-cert-publisher).
+ROOT_CA = "kube-root-ca.crt"
+#: How the names of our Secrets with pods' tokens begin (`translators.pods.service_accounts`).
+TOKEN_PREFIX = "cluster-bridge-token-"  # noqa: S105  # a name
+
+#: Volume sources that name a Secret of the pod's namespace, and under which key they do.
+_VOLUME_SECRETS = {
+    "azureFile": "secretName",
+    "secret": "secretName",
+}
+#: Volume sources with a ``secretRef: {name}``, and CSI's name for the same.
+_VOLUME_SECRET_REFS = ("cephfs", "cinder", "flexVolume", "iscsi", "rbd", "scaleIO", "storageos")
+_VOLUMES = frozenset({"configMap", "projected", "csi", *_VOLUME_SECRETS, *_VOLUME_SECRET_REFS})
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Reference:
+    """A ConfigMap or Secret of the pod's namespace, by name."""
+
+    kind: Kind
+    name: str
+
+
+def references(pod: Object) -> frozenset[Reference]:
+    """All ConfigMaps and Secrets that the pod (of either cluster) refers to."""
+    return frozenset(filter(_is_copied, _all(pod.get("spec") or {})))
+
+
+def reserved(spec: Object) -> list[str]:
+    """The Secrets with a name of the bridge's own token Secrets that a pod's spec refers to."""
+    return sorted(ref.name for ref in _all(spec) if _is_reserved(ref))
+
+
+def _all(spec: Object) -> set[Reference]:
+    found = set(_from_containers(spec)) | set(_from_volumes(spec))
+    for item in spec.get("imagePullSecrets") or ():
+        found |= set(_named("Secret", item))
+    return found
+
+
+def _is_copied(ref: Reference) -> bool:
+    if ref.kind == "ConfigMap":
+        return ref.name != ROOT_CA
+    return not _is_reserved(ref)
+
+
+def _is_reserved(ref: Reference) -> bool:
+    return ref.kind == "Secret" and ref.name.startswith(TOKEN_PREFIX)
+
+
+def containers(spec: Object) -> Iterator[Object]:
+    """All containers of a pod's spec: ordinary, init (sidecars too) and ephemeral."""
+    for field in CONTAINERS:
+        yield from spec.get(field) or ()
+
+
+def _from_containers(spec: Object) -> Iterator[Reference]:
+    for container in containers(spec):
+        for source in container.get("envFrom") or ():
+            yield from _named("ConfigMap", source.get("configMapRef"))
+            yield from _named("Secret", source.get("secretRef"))
+        for variable in container.get("env") or ():
+            source = variable.get("valueFrom") or {}
+            yield from _named("ConfigMap", source.get("configMapKeyRef"))
+            yield from _named("Secret", source.get("secretKeyRef"))
+
+
+def _from_volumes(spec: Object) -> Iterator[Reference]:
+    for volume in spec.get("volumes") or ():
+        for kind in volume.keys() & _VOLUMES:
+            yield from _from_volume(kind, volume[kind] or {})
+
+
+def _from_volume(kind: str, volume: Object) -> Iterator[Reference]:
+    if kind == "configMap":
+        yield from _named("ConfigMap", volume)
+    elif kind == "projected":
+        for source in volume.get("sources") or ():
+            yield from _named("ConfigMap", source.get("configMap"))
+            yield from _named("Secret", source.get("secret"))
+    elif kind in _VOLUME_SECRETS:
+        yield from _named("Secret", volume, _VOLUME_SECRETS[kind])
+    elif kind == "csi":
+        yield from _named("Secret", volume.get("nodePublishSecretRef"))
+    else:
+        yield from _named("Secret", volume.get("secretRef"))
+
+
+def _named(kind: Kind, source: Object | None, key: str = "name") -> Iterator[Reference]:
+    name = (source or {}).get(key)
+    if name:
+        yield Reference(kind, name)

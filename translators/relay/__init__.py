@@ -1,0 +1,1 @@
+"""The objects of the relay: EndpointSlices, addresses and the agent pod, both directions."""
