@@ -56,7 +56,9 @@ def says(found: dict[str, list[dict[str, Any]]], check_id: str, severity: str, w
     """One of the check's findings is this bad and says this, with what to do."""
     bad = [it for it in found.get(check_id, []) if it["severity"] == severity]
     assert any(words in it["found"] for it in bad), (check_id, found)
-    assert all(it["hint"] and it["docs"] == f"docs/checks.md#{check_id.lower()}" for it in bad)
+    assert all(
+        it["hint"] and it["docs"] == f"docs/reference/checks.md#{check_id.lower()}" for it in bad
+    )
 
 
 def changed(cluster: Cluster, path: Path, **changes: str) -> Cluster:

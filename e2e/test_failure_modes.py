@@ -1,4 +1,4 @@
-"""The rows of docs/failure-modes.md: what home sees and when, what goes on, what healing takes.
+"""The rows of docs/explanation/failure-modes.md: what home sees, what continues, and recovery.
 
 What the document promises is asserted; what was measured is printed (`pytest -s`), and stands in
 the document too. Every row's workload is the same: a pod that runs all the time and must not
@@ -23,8 +23,8 @@ from e2e.conftest import Bridged
 from e2e.kubectl import get, get_one, is_ready, uids, wait_for
 from e2e.workloads import busybox, web
 
-#: What docs/failure-modes.md promises, in seconds: until an outage of the remote is on the node,
-#: until all has followed after its end, and from SIGTERM to the end of the process.
+#: What docs/explanation/failure-modes.md promises, in seconds: until an outage of the remote is on
+#: the node, until all has followed after its end, and from SIGTERM to the end of the process.
 TOLD, HEALED, STOPPED = 40.0, 10.0, 10.0
 #: Seconds after which home itself calls a silent node lost (its controller-manager's grace is 50).
 LOST = 90.0

@@ -19,8 +19,8 @@ from e2e.workloads import busybox
 TOLD_SECONDS = 60.0
 #: Until the first bookmark of a watch: API servers send one a minute.
 BOOKMARK_SECONDS = 65.0
-#: Until an API server that hangs is told (docs/failure-modes.md): bookmarks stay away for 75, it
-#: does not answer for 30, and 15 more make an outage.
+#: Until an API server that hangs is reported (docs/explanation/failure-modes.md): bookmarks stay
+#: away for 75, it does not answer for 30, and 15 more make an outage.
 HANG_SECONDS = 120.0
 
 

@@ -232,7 +232,7 @@ async def _events(
 
 
 async def _metrics(home: KubeClient, name: str, folder: str, found: Collected) -> None:
-    """The bridge's own numbers, whose labels name nobody's objects (docs/metrics.md)."""
+    """The bridge's own numbers, whose labels name nobody's objects (docs/reference/metrics.md)."""
 
     async def ask() -> str:
         path = NODES.path(name, subresource="proxy/metrics")

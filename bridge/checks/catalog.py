@@ -1,6 +1,6 @@
 """The checks: the id by which each is known for ever, what it means, and what to do.
 
-The one source: findings (`bridge.checks.report`) and docs/checks.md (`bridge.checks.reference_page`) are
+The one source: findings (`bridge.checks.report`) and docs/reference/checks.md (`bridge.checks.reference_page`) are
 made of it. An id is never used for something else; one that is given up leaves a gap.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 #: Where each check has a section of its own.
-DOCUMENT = "docs/checks.md"
+DOCUMENT = "docs/reference/checks.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ _CHECKS = (
         "The node's own word on itself. Its reason says what is the matter: RemoteUnreachable, "
         "RemoteCredentialRefused, NoUsableNodes and the like are a bridge's that runs; "
         "NodeStatusUnknown is home's, of a node for which nobody speaks any more.",
-        "see the reason; docs/failure-modes.md says what each means and what heals it",
+        "see the reason; docs/explanation/failure-modes.md says what each means and what heals it",
     ),
     Check(
         "BRG303",
@@ -175,7 +175,7 @@ _CHECKS = (
         "its objects there, compared with what home has recorded of it. They differ where another "
         "home with the same identity, restored from a backup or cloned, serves the node: this "
         "home's bridge ends then, before it writes anything.",
-        "see docs/restore.md: stop the bridge of one of the two homes, or take over on purpose "
+        "see docs/how-to/restore-home.md: stop the bridge of one of the two homes, or take over on purpose "
         "with --take-over-claim",
     ),
     # -- the network ---------------------------------------------------------------------------

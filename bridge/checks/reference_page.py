@@ -1,6 +1,6 @@
-"""docs/checks.md, made of the table of checks:
+"""docs/reference/checks.md, made of the table of checks:
 
-    python -m bridge.checks.reference_page > docs/checks.md
+    python -m bridge.checks.reference_page > docs/reference/checks.md
 
 A test holds the file against this.
 """

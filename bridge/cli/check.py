@@ -122,7 +122,7 @@ def check(
     """Say what is the matter with two clusters and the virtual node between them.
 
     Without --pre: the health of the virtual nodes that home has. Each finding has an id, which
-    docs/checks.md explains. Nothing is changed. Exit code 1 where something does not work.
+    docs/reference/checks.md explains. Nothing is changed. Exit code 1 where something does not work.
     """
     from bridge.checks import runner
     from bridge.checks.runner import HealthSettings

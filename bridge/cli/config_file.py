@@ -2,7 +2,7 @@
 
 `read` gives the joins and how they show what they do, or raises ConfigError: every message names
 the file, the key, and what the key takes. Keys that are not known are errors, with the one that may
-have been meant. docs/config.md is for those who write one.
+have been meant. docs/reference/config-file.md is for those who write one.
 """
 
 from __future__ import annotations

@@ -13,7 +13,9 @@ def run(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="YAML file with the joins (docs/config.md).", exists=False, show_default=False
+            help="YAML file with the joins (docs/reference/config-file.md).",
+            exists=False,
+            show_default=False,
         ),
     ] = None,
     schema: Annotated[

@@ -36,7 +36,7 @@ _USER_FILES = {
 }
 _ACCOUNT = (
     "give the bridge an account of the remote's: `bridge rbac remote | kubectl apply -f -` there, "
-    "and a kubeconfig with its token (docs/install.md tells how)"
+    "and a kubeconfig with its token (docs/how-to/install-in-cluster.md tells how)"
 )
 
 

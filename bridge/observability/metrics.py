@@ -6,7 +6,7 @@ asks, and counts nothing itself: parts know nothing of it. Queues have the names
 ``python_gc_*``) are prometheus_client's; everything else is ``bridge_*``. Labels are kinds, names
 of queues and of resources, methods and codes; but for the virtual node's own no name of an object,
 and nothing of a credential.
-docs/metrics.md has the table of all (a test holds it against this).
+docs/reference/metrics.md has the table of all (a test holds it against this).
 """
 
 from __future__ import annotations

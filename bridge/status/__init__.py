@@ -2,5 +2,5 @@
 
 `view` is what home's objects say, `own` what a running bridge says of itself (`recent` holds its
 last errors), and `tree` turns both into the lines that the command and the page (`page`) show.
-docs/status.md names every field.
+docs/reference/status.md names every field.
 """

@@ -6,7 +6,7 @@ its version, once in `VERSION_SECONDS` while somebody looks and the cluster answ
 credential is in it: of an address only scheme, host, port and path are told.
 
 A bridge that stands by answers too, of itself; of the node it then knows nothing. Guarded as
-``/metrics``. docs/status.md has the fields.
+``/metrics``. docs/reference/status.md has the fields.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A virtual node as its Node and its pods at home tell it: plain data. Pure.
 
-The names of fields are those of docs/status.md; one that was told stays.
+The names of fields are those of docs/reference/status.md; one that was told stays.
 """
 
 from __future__ import annotations

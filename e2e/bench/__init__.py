@@ -1,1 +1,4 @@
-"""Benchmarks on two real clusters: `python -m e2e.bench`. Figures: docs/benchmarks.md."""
+"""Benchmarks on two real clusters: `python -m e2e.bench`.
+
+The figures are in docs/development/benchmarks.md.
+"""

@@ -100,9 +100,11 @@ def table(
         list[Path], typer.Argument(help="Reports of these commands.", exists=True, dir_okay=False)
     ],
     *,
-    write: Annotated[bool, typer.Option(help="Put them into docs/performance.md.")] = False,
+    write: Annotated[
+        bool, typer.Option(help="Put them into docs/development/performance.md.")
+    ] = False,
 ) -> None:
-    """The tables of docs/performance.md, from reports; the last of each benchmark counts."""
+    """Print the tables of docs/development/performance.md; the last report of each counts."""
     found = [
         part
         for file in reports

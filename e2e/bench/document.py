@@ -1,4 +1,4 @@
-"""docs/performance.md: its tables are made from reports. Pure.
+"""docs/development/performance.md: its tables are made from reports. Pure.
 
 What is measured again replaces what was there; what no report is of stays as it is.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from e2e.bench.tables import cell_of, grid, title
 from e2e.bench.targets import RELAY, TARGETS, Target, Verdict, verdict
 
-FILE = Path(__file__).parents[2] / "docs" / "performance.md"
+FILE = Path(__file__).parents[2] / "docs" / "development" / "performance.md"
 
 _MADE = "made by `python -m e2e.bench table --write REPORT...`: do not edit"
 TARGETS_BEGIN = f"<!-- targets, {_MADE} -->"

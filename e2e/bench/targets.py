@@ -131,7 +131,7 @@ TARGETS: tuple[Target, ...] = (
 
 _SPEED = ("exec_output", "exec_input", "port_forward_download", "port_forward_echo", "logs")
 _TIME = ("log_first_byte", "exec_round_trip", "exec_keystroke")
-#: Of streams: docs/benchmarks.md.
+#: Of streams: docs/development/benchmarks.md.
 STREAMS: tuple[Target, ...] = (
     *(
         Target("streams", f"ratio_to_direct.{name}", f"{name}, of direct", 0.8, "x", at_least=True)

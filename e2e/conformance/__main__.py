@@ -76,7 +76,7 @@ def document(
     *,
     check: Annotated[bool, typer.Option("--check", help="Only see if it is up to date.")] = False,
 ) -> None:
-    """Make the tables of docs/conformance.md from the selection and the exceptions."""
+    """Make the tables of docs/development/conformance.md from the selection and the exceptions."""
     there = documents.FILE.read_text()
     made = documents.renewed(there, exempt.load(exempt.FILE.read_text()))
     if made == there:

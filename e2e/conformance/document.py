@@ -1,4 +1,4 @@
-"""docs/conformance.md: the tables in it are made from the selection and the exceptions. Pure."""
+"""The tables of docs/development/conformance.md, made from selection and exceptions. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from e2e.conformance.selection import GROUPS, SKIPS, Rule
 
-FILE = Path(__file__).parents[2] / "docs" / "conformance.md"
+FILE = Path(__file__).parents[2] / "docs" / "development" / "conformance.md"
 
 _BEGIN = "<!-- made by `python -m e2e.conformance document`: do not edit -->"
 _END = "<!-- end -->"

@@ -1,7 +1,7 @@
 """Tests that the real node passes and the virtual node need not: read from `exceptions.yaml`.
 
 The file is a list of reasons, each with the full names of the tests that it excuses. It is the one
-place for them: docs/conformance.md is made from it.
+place for them: docs/development/conformance.md is made from it.
 """
 
 from __future__ import annotations

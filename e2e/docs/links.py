@@ -11,6 +11,8 @@ _HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*$")
 _TAG = re.compile(r"<[^>]*>")
 _ID = re.compile(r'<a id="([^"]+)">')
 _CODE = re.compile(r"`[^`]*`")
+#: The end of a link, whose text may begin on an earlier line.
+_TARGET = re.compile(r"\]\(([^()\s]+)\)")
 _LINK = re.compile(r"(?P<text>!?\[(?:[^\[\]]|\[[^\]]*\])*\])\((?P<target>[^()\s]+)\)")
 
 
@@ -56,8 +58,8 @@ def links(page: str) -> Iterator[Link]:
     """All links that are not part of code."""
     for number, line in _prose(page):
         # The text of a link may be code, its address never is.
-        for match in _LINK.finditer(_without_links_in_code(line)):
-            yield Link(number, match["target"])
+        for match in _TARGET.finditer(_without_links_in_code(line)):
+            yield Link(number, match[1])
 
 
 def relinked(page: str, change: Callable[[str], str | None]) -> str:

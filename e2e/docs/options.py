@@ -1,4 +1,4 @@
-"""docs/options.md: every command and every option, from the commands as typer has them."""
+"""docs/reference/cli.md: every command and every option, from the commands as typer has them."""
 
 from __future__ import annotations
 

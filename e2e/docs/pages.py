@@ -12,6 +12,6 @@ DOCS = REPOSITORY / "docs"
 
 #: File of docs/ → what is in it.
 MADE: Mapping[str, Callable[[], str]] = {
-    "options.md": options.page,
-    "translation.md": translation.page,
+    "reference/cli.md": options.page,
+    "reference/translation.md": translation.page,
 }

@@ -1,4 +1,4 @@
-"""docs/translation.md: what becomes of each field, by the tables and the words of translators/."""
+"""docs/reference/translation.md, made from the tables and docstrings of translators/."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _HEAD = """\
 
 Of a pod, everything is carried, fields that this version does not know included. What only means
 something in home's cluster is translated, dropped, or a reason to refuse the pod. One table decides
-each field of the v1 API, [`translators/pods/field_rules.py`](../translators/pods/field_rules.py); this page is
-made from it, and from what the modules beside it say of themselves. `[]` is any item of a list,
+each field of the v1 API,
+[`translators/pods/field_rules.py`](../../translators/pods/field_rules.py); this page is made from it, and from what the modules beside it say of themselves. `[]` is any item of a list,
 `**` all below. Init and ephemeral containers are decided as containers are, anti-affinity to
 pods as affinity.
 """
@@ -145,7 +145,7 @@ def _words(module: ModuleType) -> str:
     # A list begins after an empty line, which a docstring need not have.
     text = re.sub(r"(?m)^(?![-\d ]|$)(.*)\n(?=- |1\. )", r"\1\n\n", text)
     name = module.__name__.replace(".", "/")
-    return f"{text}\n\n[`{name}.py`](../{name}.py)\n"
+    return f"{text}\n\n[`{name}.py`](../../{name}.py)\n"
 
 
 def _status() -> str:
@@ -168,7 +168,7 @@ def _examples() -> str:
     rows = []
     for file in sorted(_GOLDEN.glob("*.yaml")):
         about = yaml.safe_load(file.read_text("utf-8"))["about"]
-        rows.append((f"[`{file.stem}`](../tests/translators/golden/{file.name})", about))
+        rows.append((f"[`{file.stem}`](../../tests/translators/golden/{file.name})", about))
     head = "What goes in and what comes out, each held by a test.\n\n"
     return head + _table(("file", "what it shows"), rows)
 

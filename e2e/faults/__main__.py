@@ -47,7 +47,9 @@ def run(
     file: Annotated[
         Path | None, typer.Option("--json", help="Write the report there.", metavar="FILE")
     ] = None,
-    write: Annotated[bool, typer.Option(help="Put the table into docs/reliability.md.")] = False,
+    write: Annotated[
+        bool, typer.Option(help="Put the table into docs/development/reliability.md.")
+    ] = False,
     prefix: Annotated[str, typer.Option(help="The set of clusters to use.")] = "cb",
     verbose: Annotated[bool, typer.Option(help="Tell every step of the mix too.")] = False,
 ) -> None:
@@ -101,9 +103,11 @@ def table(
     ],
     *,
     add: Annotated[bool, typer.Option(help="Add them to the runs that the page has.")] = False,
-    write: Annotated[bool, typer.Option(help="Put it into docs/reliability.md.")] = False,
+    write: Annotated[
+        bool, typer.Option(help="Put it into docs/development/reliability.md.")
+    ] = False,
 ) -> None:
-    """The table of docs/reliability.md, from reports; what they counted is added up."""
+    """The table of docs/development/reliability.md, from reports; what they counted is added up."""
     found = [json.loads(path.read_text()) for path in reports]
     recorded = report.FILE.read_text() if add else ""
     if write:

@@ -1,4 +1,4 @@
-"""What a run has found: as JSON, as a table for a terminal, and as that of docs/reliability.md.
+"""The results of a run: JSON, a table for a terminal, and that of docs/development/reliability.md.
 
 Pure but for the reading of the machine's name.
 """
@@ -17,7 +17,7 @@ from rich.table import Table
 
 from e2e.faults.model import COUNTED, Fault, Tally, Trial, tallies
 
-FILE = Path(__file__).parents[2] / "docs" / "reliability.md"
+FILE = Path(__file__).parents[2] / "docs" / "development" / "reliability.md"
 BEGIN = "<!-- faults, made by `python -m e2e.faults table --write REPORT...`: do not edit -->"
 END = "<!-- end -->"
 #: A run, and a fault's row, as `document` writes them.
@@ -81,7 +81,7 @@ def show(found: Json) -> None:
 
 
 def document(faults: Sequence[Fault], reports: Sequence[Json], recorded: str = "") -> str:
-    """The table of docs/reliability.md: a row for every fault, whether it was tried or not.
+    """The table of docs/development/reliability.md: a row for every fault, tried or not.
 
     ``recorded`` is an earlier document, whose runs and counts are added.
     """

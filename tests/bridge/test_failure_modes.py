@@ -1,4 +1,4 @@
-"""docs/failure-modes.md: every row names tests, and all that it names are there."""
+"""docs/explanation/failure-modes.md: every row names tests, and all that it names are there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 ROWS = [
     [cell.strip() for cell in line.strip("|").split(" | ")]
-    for line in (REPOSITORY / "docs" / "failure-modes.md").read_text("utf-8").splitlines()
+    for line in (REPOSITORY / "docs" / "explanation" / "failure-modes.md")
+    .read_text("utf-8")
+    .splitlines()
     if line.startswith("| **")
 ]
 
@@ -35,7 +37,7 @@ def test_each_row_is_shown_by_tests_that_exist(row: list[str]) -> None:
 
 
 def test_what_is_promised_is_what_is_asserted() -> None:
-    text = (REPOSITORY / "docs" / "failure-modes.md").read_text("utf-8")
+    text = (REPOSITORY / "docs" / "explanation" / "failure-modes.md").read_text("utf-8")
     tree = ast.parse((REPOSITORY / "e2e" / "test_failure_modes.py").read_text("utf-8"))
     assigned = next(
         it

@@ -1,4 +1,4 @@
-"""docs/comparison.md: each row names tests that show it, and all that it names are there."""
+"""Each row of docs/explanation/comparison.md names tests that show it, and these exist."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from e2e.docs.pages import DOCS, REPOSITORY
 
-PAGE = (DOCS / "comparison.md").read_text("utf-8")
+PAGE = (DOCS / "explanation/comparison.md").read_text("utf-8")
 ROWS = [
     [cell.strip() for cell in line.strip("|").split(" | ")]
     for line in PAGE.splitlines()

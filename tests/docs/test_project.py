@@ -17,7 +17,7 @@ TARGETS = {
     if (match := re.match(r"([a-z][a-z0-9-]*):", line))
     for name in [match[1]]
 }
-DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *DOCS.glob("*.md")])
+DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *DOCS.rglob("*.md")])
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda it: str(it.relative_to(REPOSITORY)))
@@ -57,7 +57,9 @@ def test_what_a_pod_and_the_node_say_is_explained() -> None:
     reasons -= {"RemoteHasNone", "RemoteNodesReport", "NoSchedule", "NoExecute"}
     reasons -= {"TokenRequest", "TokenReview"}
     assert len(reasons) > 20
-    pages = [(DOCS / name).read_text("utf-8") for name in ("troubleshooting.md", "node.md")]
+    pages = [
+        (DOCS / name).read_text("utf-8") for name in ("how-to/troubleshoot.md", "reference/node.md")
+    ]
     told = {word for page in pages for word in re.findall(r"`(\w+)`", page)}
     assert reasons - told == set()
 

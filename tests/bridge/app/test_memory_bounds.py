@@ -1,6 +1,6 @@
 """A bridge's memory is bounded by what it keeps, not by what passes through: as a process.
 
-Absolute numbers are in docs/performance.md; here are ratios, which hold on any machine.
+Absolute numbers are in docs/development/performance.md; here are ratios, which hold on any machine.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ SOURCES = [it for it in (ROOT / "bridge" / "checks").glob("*.py") if it.name != 
 
 
 def test_the_document_is_made_of_the_table() -> None:
-    said = (ROOT / "docs" / "checks.md").read_text(encoding="utf-8")
+    said = (ROOT / "docs" / "reference" / "checks.md").read_text(encoding="utf-8")
     assert said == reference_page.document(), (
-        "python -m bridge.checks.reference_page > docs/checks.md"
+        "python -m bridge.checks.reference_page > docs/reference/checks.md"
     )
     for check in CHECKS.values():
         assert f'<a id="{check.docs.partition("#")[2]}">' in said
@@ -70,7 +70,7 @@ def test_data_has_every_field_by_a_name_that_stays() -> None:
                 "node": "",
                 "found": "no answer",
                 "hint": "try again",
-                "docs": "docs/checks.md#brg101",
+                "docs": "docs/reference/checks.md#brg101",
             }
         ],
     }

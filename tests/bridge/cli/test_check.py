@@ -32,9 +32,9 @@ warning    BRG104   remote   soon
 error      BRG301   home     taken
 
 What to do:
-  BRG301: take another (docs/checks.md#brg301)
+  BRG301: take another (docs/reference/checks.md#brg301)
   BRG104: renew it in time; for a bridge that runs for long take a credential that renews itself \
-(docs/checks.md#brg104)
+(docs/reference/checks.md#brg104)
 
 1 ok, 0 info, 1 warning, 1 error
 """

@@ -21,7 +21,7 @@ from bridge.cli.passed_options import FOR_INSTALL, flag
 from sync.kube.credentials import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "config.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "config-file.md"
 #: Options of `join` that are no part of a join: keys of the file itself, and of an installation.
 TOP = {"verbose", "log-format", "traces", "in-cluster", *(flag(it)[2:] for it in FOR_INSTALL)}
 

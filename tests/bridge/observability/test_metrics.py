@@ -18,7 +18,7 @@ from tests.sync.world import World
 
 pytestmark = pytest.mark.usefixtures("soon")
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 _ROW = re.compile(r"\| `(\w+)` \| (\w+) \| (.*?) \| (.*?) \|")
 #: What Prometheus' parser takes off a counter's name.
 _TOTAL = "_total"
@@ -157,7 +157,7 @@ async def test_series_that_alerts_count_are_there_before_anything_happens(two: C
 
 def _counted() -> list[tuple[str, dict[str, set[str]]]]:
     """The counters that alerts select by label, and the values that they name."""
-    rules = (DOCUMENT.parents[1] / "manifests" / "monitoring" / "rules.yaml").read_text()
+    rules = (DOCUMENT.parents[2] / "manifests" / "monitoring" / "rules.yaml").read_text()
     return [
         (name, {key: set(values.split("|"))})
         for name, key, values in re.findall(r'(bridge_\w+_total)\{(\w+)=~?"([^"]+)"\}', rules)

@@ -159,7 +159,7 @@ def test_a_metric_that_is_not_there_is_noticed() -> None:
 def test_every_alert_says_what_it_means_and_names_labels_that_it_has() -> None:
     names = [it["alert"] for it in alerts()]
     assert len(names) == len(set(names)) >= 10
-    page = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "monitor.md").read_text(encoding="utf-8")
     for alert in alerts():
         assert alert["labels"]["severity"] in ("critical", "warning")
         words = alert["annotations"]["summary"] + alert["annotations"]["description"]

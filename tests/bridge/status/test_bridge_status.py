@@ -20,7 +20,7 @@ from tests.sync.world import NODE, World
 
 pytestmark = pytest.mark.usefixtures("soon")
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "status.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "status.md"
 _ROW = re.compile(r"^\| `([\w.\[\]*]+)` \|", re.MULTILINE)
 
 
