@@ -13,7 +13,7 @@ import pytest
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, is_ready, wait_for
 from e2e.workloads import busybox, config_map, pod, secret, shell
-from translators.identity import Identity, home_id
+from translators.identity import Identity, home_id_from_uid
 from translators.mirror import endpointslice
 
 LABEL = "kubernetes.io/service-name"
@@ -41,7 +41,7 @@ def _slice(name: str, *, of: str) -> Json:
 
 def _identity(bridged: Bridged) -> Identity:
     uid = get_one(bridged.home, "namespace", "kube-system")["metadata"]["uid"]
-    return Identity(home_id=home_id(uid), home_name="e2e", node=bridged.node)
+    return Identity(home_id=home_id_from_uid(uid), home_name="e2e", node=bridged.node)
 
 
 def _told(bridged: Bridged) -> dict[str, int]:

@@ -46,11 +46,11 @@ ANNOTATION_CARRIED_FIELDS = f"{DOMAIN}/carried-fields"
 ANNOTATION_MIRROR = f"{DOMAIN}/mirror"
 #: Set by an administrator of the remote on a namespace of theirs: the value names the home
 #: (its `--home-name`, or ``*``) whose pods may run in it. Home must accept it too
-#: (`Identity.accepted`).
+#: (`Identity.accepted_namespaces`).
 ANNOTATION_ACCEPTS = f"{DOMAIN}/accepts-home"
 #: Domain of the annotations of a remote namespace that name the virtual nodes which use it: a key
 #: for each, so that they are written independently. No other one deletes the namespace meanwhile.
-CLAIMS = f"used-by.{DOMAIN}"
+USED_BY_DOMAIN = f"used-by.{DOMAIN}"
 
 #: A namespace's name and a label's value are DNS labels of at most this length (RFC 1123).
 DNS_LABEL_MAX = 63
@@ -63,7 +63,7 @@ _LIKE_CUT = re.compile(rf".{{{DNS_LABEL_MAX - SHORT_HASH - 1}}}-[0-9a-f]{{{SHORT
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
-class TemplateError(ValueError):
+class NamespaceTemplateError(ValueError):
     """The namespace template cannot give valid, distinct names."""
 
 
@@ -78,8 +78,8 @@ class Identity:
     home_id: str
     home_name: str
     node: str
-    template: str = "{namespace}-{home}"
-    accepted: tuple[str, ...] = ()
+    namespace_template: str = "{namespace}-{home}"
+    accepted_namespaces: tuple[str, ...] = ()
     """Names of remote namespaces, or globs, that home accepts when they are handed over."""
 
     @property
@@ -88,12 +88,12 @@ class Identity:
         return label_value(self.node)
 
     @property
-    def owned_by_home(self) -> str:
+    def home_selector(self) -> str:
         """The label selector of all that this home owns in the remote."""
         return f"{LABEL_HOME}={self.home_id}"
 
     @property
-    def foreign(self) -> str:
+    def unmanaged_selector(self) -> str:
         """The label selector of all that is not this home's."""
         return f"{LABEL_HOME}!={self.home_id}"
 
@@ -104,9 +104,9 @@ class Identity:
         whole, so that two long names stay two; so does one of 63 that looks like a name that was
         cut. A long name can still be cut to a shorter form (within its dashes), and two joins can
         have different templates: which home namespace a remote one stands for is in its
-        annotations, and is compared wherever it is used (`is_of_namespace`).
+        annotations, and is compared wherever it is used (`matches_home_namespace`).
         """
-        return _remote_namespace(self.template, namespace, self.home_name)
+        return _remote_namespace(self.namespace_template, namespace, self.home_name)
 
 
 @functools.lru_cache(maxsize=4096)  # asked for several times for each event
@@ -114,28 +114,32 @@ def _remote_namespace(template: str, namespace: HomeNamespace, home_name: str) -
     return RemoteNamespace(_fit(template.format(namespace=namespace, home=home_name)))
 
 
-def home_id(kube_system_uid: str) -> str:
+def home_id_from_uid(kube_system_uid: str) -> str:
     """Home's identity, from the UID of its kube-system namespace: it lives as long as the
     cluster does, and no two clusters have the same."""
     return hashlib.sha256(kube_system_uid.encode()).hexdigest()[:16]
 
 
-def check_template(template: str, *, home_name: str) -> None:
+def validate_namespace_template(template: str, *, home_name: str) -> None:
     """Raises TemplateError, in words for the person who wrote ``template``."""
     try:
         parts = [part for part in string.Formatter().parse(template) if part[1] is not None]
     except ValueError as error:
-        raise TemplateError(f"{template!r}: {error}") from error
+        raise NamespaceTemplateError(f"{template!r}: {error}") from error
     fields = {field for _, field, _, _ in parts}
     # A format could cut or fill the name, and two namespaces could become one.
     formatted = any(spec or conversion for _, _, spec, conversion in parts)
     if formatted or fields - {"namespace", "home"}:
-        raise TemplateError(f"{template!r}: only {{namespace}} and {{home}} have a meaning in it")
+        raise NamespaceTemplateError(
+            f"{template!r}: only {{namespace}} and {{home}} have a meaning in it"
+        )
     if "namespace" not in fields:
-        raise TemplateError(f"{template!r}: without {{namespace}} all namespaces would be one")
+        raise NamespaceTemplateError(
+            f"{template!r}: without {{namespace}} all namespaces would be one"
+        )
     sample = template.format(namespace="a", home=home_name)
     if not _DNS_LABEL.fullmatch(sample):
-        raise TemplateError(
+        raise NamespaceTemplateError(
             f"{template!r} gives {sample!r} for namespace 'a': a namespace's name has only "
             "lower case letters, digits and '-', and starts and ends with a letter or digit"
         )
@@ -175,58 +179,60 @@ def is_owned(remote: Object, identity: Identity) -> bool:
     return bool(labels.get(LABEL_HOME) == identity.home_id)
 
 
-def is_nodes_own(remote: Object, identity: Identity) -> bool:
+def is_owned_by_node(remote: Object, identity: Identity) -> bool:
     """Whether an object of the remote was made for this virtual node, not another of home's."""
     labels = metadata(remote).get("labels") or {}
     return is_owned(remote, identity) and labels.get(LABEL_NODE) == identity.node_label
 
 
-def claim_of(node_label: str) -> str:
+def used_by_annotation(node_label: str) -> str:
     """The annotation's key by which a virtual node claims a remote namespace."""
-    return f"{CLAIMS}/{node_label}"
+    return f"{USED_BY_DOMAIN}/{node_label}"
 
 
-def claimants(remote_namespace: Object) -> frozenset[str]:
+def namespace_users(remote_namespace: Object) -> frozenset[str]:
     """The virtual nodes, as labels' values, that claim a remote namespace."""
     keys = metadata(remote_namespace).get("annotations") or {}
     return frozenset(
-        name for domain, _, name in (key.partition("/") for key in keys) if domain == CLAIMS
+        name for domain, _, name in (key.partition("/") for key in keys) if domain == USED_BY_DOMAIN
     )
 
 
-def is_in_place(remote: Object, identity: Identity) -> bool:
+def is_in_mapped_namespace(remote: Object, identity: Identity) -> bool:
     """Whether an object is in the namespace that the home namespace which it names is mapped to.
     Whoever may create objects elsewhere in the remote can copy labels and annotations of ours; such
     an object counts for nothing."""
-    namespace = home_namespace(remote)
+    namespace = home_namespace_of(remote)
     return namespace is not None and (
         metadata(remote).get("namespace") == identity.remote_namespace(namespace)
     )
 
 
-def accepts(remote_namespace: Object, identity: Identity) -> bool:
+def is_usable_namespace(remote_namespace: Object, identity: Identity) -> bool:
     """Whether the bridge may use this namespace, as far as its labels tell: its own, or handed over
     to this home by the remote and accepted by home. Whether this home really made a namespace that
     has its labels is known at home (`sync.namespaces.ownership`)."""
     if is_owned(remote_namespace, identity):
         return True
-    return is_handed_over(remote_namespace, identity) and is_accepted(remote_namespace, identity)
+    return is_granted_by_remote(remote_namespace, identity) and is_accepted_by_home(
+        remote_namespace, identity
+    )
 
 
-def is_handed_over(remote_namespace: Object, identity: Identity) -> bool:
+def is_granted_by_remote(remote_namespace: Object, identity: Identity) -> bool:
     """Whether the remote's side of it is done: the annotation names this home."""
     annotations = metadata(remote_namespace).get("annotations") or {}
     return annotations.get(ANNOTATION_ACCEPTS) in ("*", identity.home_name, identity.home_id)
 
 
-def is_accepted(remote_namespace: Object, identity: Identity) -> bool:
+def is_accepted_by_home(remote_namespace: Object, identity: Identity) -> bool:
     """Whether home's side of it is done: the join accepts a namespace of this name."""
     name = name_of(remote_namespace)
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in identity.accepted)
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in identity.accepted_namespaces)
 
 
-def refusal(remote_namespace: Object, identity: Identity) -> str:
-    """Why a namespace of the remote that `accepts` refuses is not used, and what to do."""
+def unusable_namespace_message(remote_namespace: Object, identity: Identity) -> str:
+    """Why a namespace of the remote that `is_usable_namespace` rejects is not used, and what to do."""
     name = name_of(remote_namespace)
     option = f"join with --accept-namespaces {name}"
     annotate = f"kubectl annotate namespace {name} {ANNOTATION_ACCEPTS}={identity.home_name}"
@@ -235,12 +241,12 @@ def refusal(remote_namespace: Object, identity: Identity) -> str:
             f"namespace {name} of the remote cluster carries this home's labels, but home has no "
             f"record that a bridge made it; if it is to be used, {option}"
         )
-    if is_handed_over(remote_namespace, identity):
+    if is_granted_by_remote(remote_namespace, identity):
         return (
             f"namespace {name} of the remote cluster was handed over to this home, but this bridge "
             f"does not accept it; {option}, or with another --namespace-template"
         )
-    both = "" if is_accepted(remote_namespace, identity) else f", and {option}"
+    both = "" if is_accepted_by_home(remote_namespace, identity) else f", and {option}"
     return (
         f"namespace {name} exists in the remote cluster and is not this bridge's; join with "
         "another --namespace-template, or have its administrator hand it over in the remote: "
@@ -257,7 +263,7 @@ class Origin:
     uid: HomeUid
 
 
-def origin(remote: Object) -> Origin | None:
+def origin_of(remote: Object) -> Origin | None:
     """Read back from the annotations; None where they are not all there."""
     annotations = metadata(remote).get("annotations") or {}
     namespace = str(annotations.get(ANNOTATION_HOME_NAMESPACE) or "")
@@ -268,7 +274,7 @@ def origin(remote: Object) -> Origin | None:
     return Origin(HomeNamespace(namespace), name, HomeUid(uid))
 
 
-def home_namespace(remote: Object) -> HomeNamespace | None:
+def home_namespace_of(remote: Object) -> HomeNamespace | None:
     """The home namespace that a remote namespace of ours, or an object in it, is for; None where
     it does not tell."""
     annotations = metadata(remote).get("annotations") or {}
@@ -276,21 +282,21 @@ def home_namespace(remote: Object) -> HomeNamespace | None:
     return HomeNamespace(name) if name else None
 
 
-def is_of_namespace(remote: Object, namespace: str) -> bool:
+def matches_home_namespace(remote: Object, namespace: str) -> bool:
     """Whether an object of this home's in the remote is for home's ``namespace``, as far as the
     object tells: two home namespaces can be mapped to one of the remote. The annotation can have
     been removed by somebody; then the labels alone count."""
-    return (home_namespace(remote) or namespace) == namespace
+    return (home_namespace_of(remote) or namespace) == namespace
 
 
-def stands_for(remote: Object, home_uid: str) -> bool:
+def has_home_uid(remote: Object, home_uid: str) -> bool:
     """Whether an object of the remote is that of this very home object, not of a former one that
     had its name."""
-    known = origin(remote)
+    known = origin_of(remote)
     return known is not None and known.uid == home_uid
 
 
-def set_by_remote(key: str) -> bool:
+def may_be_set_by_remote(key: str) -> bool:
     """Whether a label or annotation that home's object lacks may be the remote's own machinery's
     (CNI, schedulers, policy engines), which would write it anew each time we took it off. Those
     keys have a domain; those without one are people's, and people write them at home."""
@@ -309,9 +315,9 @@ def remote_metadata(home: Object, identity: Identity) -> Object:
     return {
         "name": meta["name"],
         "namespace": identity.remote_namespace(namespace),
-        "labels": {**carried_labels(home), **owner_labels(identity)},
+        "labels": {**copied_labels(home), **owner_labels(identity)},
         "annotations": {
-            **carried_annotations(home),
+            **copied_annotations(home),
             ANNOTATION_HOME_NAMESPACE: namespace,
             ANNOTATION_HOME_NAME: meta["name"],
             ANNOTATION_HOME_UID: meta["uid"],
@@ -319,23 +325,23 @@ def remote_metadata(home: Object, identity: Identity) -> Object:
     }
 
 
-def carried_labels(home: Object) -> dict[str, str]:
+def copied_labels(home: Object) -> dict[str, str]:
     """The labels of a home object that its remote counterpart carries."""
     labels = metadata(home).get("labels") or {}
-    return {key: value for key, value in labels.items() if not is_ours(key)}
+    return {key: value for key, value in labels.items() if not is_bridge_key(key)}
 
 
-def carried_annotations(home: Object) -> dict[str, str]:
+def copied_annotations(home: Object) -> dict[str, str]:
     """The annotations of a home object that its remote counterpart carries."""
     annotations = metadata(home).get("annotations") or {}
     return {
         key: value
         for key, value in annotations.items()
-        if not is_ours(key) and key != "kubectl.kubernetes.io/last-applied-configuration"
+        if not is_bridge_key(key) and key != "kubectl.kubernetes.io/last-applied-configuration"
     }
 
 
-def is_ours(key: str) -> bool:
+def is_bridge_key(key: str) -> bool:
     """Whether a label or annotation is of our own domain."""
     domain = key.partition("/")[0]
     return domain == DOMAIN or domain.endswith("." + DOMAIN)

@@ -35,7 +35,7 @@ from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.engine.engine import Engine
 from sync.kube.client import KubeClient
-from translators import identity
+from translators.identity import origin_of
 from translators.objects import Object, condition_of, metadata, name_of, namespace_of, uid_of
 from translators.pods import references
 
@@ -74,7 +74,7 @@ class Directory:
         found = []
         for home in self._engine.home_pods.store:
             remote = self._engine.pods.remote_of(home) or {}
-            origin = identity.origin(remote)
+            origin = origin_of(remote)
             node = str((remote.get("spec") or {}).get("nodeName") or "")
             if origin is not None and node:
                 name = namespace_of(remote), name_of(remote)

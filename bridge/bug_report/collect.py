@@ -32,7 +32,7 @@ from sync.kube.client import KubeClient
 from sync.kube.errors import KubeError, NotFound, Side
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.kube.resources import EVENTS, LEASES, NODES, PODS, RESOURCE_QUOTAS, Resource
-from translators.identity import home_id
+from translators.identity import home_id_from_uid
 from translators.objects import Object, name_of, namespace_of
 
 #: Seconds for one part.
@@ -172,7 +172,7 @@ async def _of_remote(home: KubeClient, remote: KubeClient, folder: str, found: C
     tell = found.redactor
 
     async def ours() -> list[inventory.Belongings]:
-        return await inventory.belongings(remote, home_id(await cluster_uid(home)))
+        return await inventory.belongings(remote, home_id_from_uid(await cluster_uid(home)))
 
     theirs = await _part(found, "remote: what is ours", ours) or []
     pods = [pod for its in theirs for pod in its.pods][:MOST]

@@ -14,7 +14,17 @@ import binascii
 from collections.abc import Iterator
 from typing import Any
 
-from translators import identity
+from translators.identity import (
+    ANNOTATION_ACCEPTS,
+    ANNOTATION_HOME_NAME,
+    ANNOTATION_HOME_NAMESPACE,
+    ANNOTATION_HOME_UID,
+    ANNOTATION_NODE_NAME,
+    DOMAIN,
+    LABEL_HOME,
+    LABEL_NODE,
+    LABEL_VIRTUAL,
+)
 from translators.objects import Object, metadata
 
 #: Stands for what is left out.
@@ -29,20 +39,20 @@ MOST = 20_000
 #: Labels and annotations whose values are told: none of a person's.
 _TOLD = frozenset(
     {
-        identity.LABEL_HOME,
-        identity.LABEL_NODE,
-        identity.LABEL_VIRTUAL,
-        identity.ANNOTATION_HOME_NAMESPACE,
-        identity.ANNOTATION_HOME_NAME,
-        identity.ANNOTATION_HOME_UID,
-        identity.ANNOTATION_NODE_NAME,
-        identity.ANNOTATION_ACCEPTS,
-        f"{identity.DOMAIN}/remote",
-        f"{identity.DOMAIN}/context",
-        f"{identity.DOMAIN}/holder",
-        f"{identity.DOMAIN}/leaving",
-        f"{identity.DOMAIN}/largest-pod",
-        f"{identity.DOMAIN}/cpu-seconds",
+        LABEL_HOME,
+        LABEL_NODE,
+        LABEL_VIRTUAL,
+        ANNOTATION_HOME_NAMESPACE,
+        ANNOTATION_HOME_NAME,
+        ANNOTATION_HOME_UID,
+        ANNOTATION_NODE_NAME,
+        ANNOTATION_ACCEPTS,
+        f"{DOMAIN}/remote",
+        f"{DOMAIN}/context",
+        f"{DOMAIN}/holder",
+        f"{DOMAIN}/leaving",
+        f"{DOMAIN}/largest-pod",
+        f"{DOMAIN}/cpu-seconds",
         "kubernetes.io/hostname",
         "type",
     }

@@ -11,7 +11,7 @@ from bridge.node.node_object import NodeFacts
 from bridge.preflight.cluster_facts import cluster_uid
 from bridge.rbac import permissions
 from sync.kube.resources import DAEMON_SETS, NODES
-from translators.identity import home_id
+from translators.identity import home_id_from_uid
 from translators.objects import Object, name_of, namespace_of
 from translators.pods import remote_pod, scheduling_predicates
 from translators.translation_policy import DaemonSets
@@ -61,7 +61,9 @@ async def before(subject: Subject) -> list[Finding]:
 
 async def of_node(subject: Subject) -> list[Finding]:
     """BRG507 of a node that exists."""
-    policy, _ = join_record.policy_of(subject.known, home_id(await cluster_uid(subject.at_home)))
+    policy, _ = join_record.policy_of(
+        subject.known, home_id_from_uid(await cluster_uid(subject.at_home))
+    )
     return await _found(subject, subject.known, policy.daemonsets)
 
 

@@ -11,7 +11,7 @@ from bridge.preflight.cluster_facts import cluster_uid
 from bridge.remote_claim import claim_removal
 from sync.kube.errors import NotFound
 from sync.kube.resources import NODES
-from translators.identity import Identity, home_id
+from translators.identity import Identity, home_id_from_uid
 from translators.objects import Object, condition_of, metadata
 
 #: How ``osImage`` of a virtual node begins (`bridge.node.node_object`).
@@ -41,7 +41,7 @@ async def name_taken(subject: Subject) -> list[Finding]:
         return [error("BRG301", "home", f"node {name} exists and is not a bridge's virtual node")]
     if subject.node is None and subject.remote.client is not None:
         wanted = (metadata(known).get("labels") or {}).get(node_object.LABEL_REMOTE)
-        if home_id(await cluster_uid(subject.in_remote)) != wanted:
+        if home_id_from_uid(await cluster_uid(subject.in_remote)) != wanted:
             said = f"node {name} exists and stands for another remote cluster"
             return [error("BRG301", "home", said)]
     return [ok("BRG301", "home", f"{name} is a bridge's virtual node")]
@@ -82,14 +82,14 @@ async def stands_for(subject: Subject) -> list[Finding]:
     labels = metadata(subject.known).get("labels") or {}
     wanted = labels.get(node_object.LABEL_REMOTE)
     client = subject.in_remote
-    if home_id(await cluster_uid(client)) == wanted:
+    if home_id_from_uid(await cluster_uid(client)) == wanted:
         return [ok("BRG305", "both", f"{client.access.server} is the cluster it stands for")]
     return [error("BRG305", "both", f"{client.access.server} is another cluster than the node's")]
 
 
 async def claimed(subject: Subject) -> list[Finding]:
     """BRG306."""
-    ours = home_id(await cluster_uid(subject.at_home))
+    ours = home_id_from_uid(await cluster_uid(subject.at_home))
     identity = Identity(home_id=ours, home_name=ours[:8], node=subject.name)
     its, why = await claim_removal.look(subject.at_home, subject.in_remote, identity)
     if its is None:

@@ -14,11 +14,10 @@ from sync.cleanup.inventory import Belongings
 from sync.kube.client import KubeClient
 from sync.kube.resources import EVENTS, NAMESPACES, NODES, PODS, RESOURCE_QUOTAS
 from sync.pods import plan
-from translators import identity as naming
 from translators.capacity import resource_quota
 from translators.capacity.node_capacity import NO_SCHEDULABLE_NODES
 from translators.capacity.pod_requests import CPU, MEMORY
-from translators.identity import home_id, label_value
+from translators.identity import LABEL_HOME, home_id_from_uid, is_usable_namespace, label_value
 from translators.objects import HomeNamespace, Object, name_of, namespace_of
 from translators.pods import synthetic_status
 
@@ -46,7 +45,7 @@ async def nodes(subject: Subject) -> list[Finding]:
 async def quotas(subject: Subject) -> list[Finding]:
     """BRG502."""
     remote = subject.in_remote
-    owner = f"{naming.LABEL_HOME}={home_id(await cluster_uid(subject.at_home))}"
+    owner = f"{LABEL_HOME}={home_id_from_uid(await cluster_uid(subject.at_home))}"
     ours = {name_of(it) for it in (await remote.list(NAMESPACES, labels=owner)).items}
     if not ours:
         return [ok("BRG502", "remote", "no namespace there stands for one of home yet")]
@@ -71,7 +70,7 @@ async def clashes_before(subject: Subject) -> list[Finding]:
         known = theirs.get(name)
         if name_of(namespace) in _SYSTEM or known is None:
             continue
-        if not naming.accepts(known, identity):
+        if not is_usable_namespace(known, identity):
             taken.append(name)
     if not taken:
         return [ok("BRG503", "remote", "no namespace of others has a name that is needed")]
@@ -81,7 +80,7 @@ async def clashes_before(subject: Subject) -> list[Finding]:
 
 async def leftovers(subject: Subject) -> list[Finding]:
     """BRG504."""
-    ours = home_id(await cluster_uid(subject.at_home))
+    ours = home_id_from_uid(await cluster_uid(subject.at_home))
     known = (await subject.at_home.list(NODES, labels=node_object.LABEL_REMOTE)).items
     alive = {label_value(name) for name in (subject.name, *map(name_of, known))}
     left, theirs = [], []

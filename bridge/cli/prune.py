@@ -15,7 +15,7 @@ from bridge.base.settings import SettingsError, check_name
 from bridge.cli.shared_options import CLUSTERS, RemoteContext, Yes
 from sync.kube.kubeconfig_ref import KubeconfigRef
 
-#: A home's identity as the table has it (`translators.identity.home_id`).
+#: A home's identity as the table has it (`translators.identity.home_id_from_uid`).
 _HOME = re.compile(r"[0-9a-f]{16}")
 
 

@@ -13,9 +13,9 @@ from bridge.explain.candidate_nodes import Candidate
 from bridge.explain.lookup import Facts, There
 from bridge.node.join_record import options
 from sync.pods import plan
-from translators import identity as naming
 from translators.explain import differences, persistent_volume_claims
 from translators.explain.differences import Difference
+from translators.identity import is_owned_by_node, is_usable_namespace, unusable_namespace_message
 from translators.objects import Object, is_deleting, is_ready, metadata, name_of, namespace_of
 from translators.pods import kubelet_admission, remote_pod, scheduling_predicates
 from translators.pods import status as podstatus
@@ -174,12 +174,12 @@ def _refusals(facts: Facts) -> list[Object]:
 
 def _clashes(policy: Policy, there: There) -> Iterator[Object]:
     identity = policy.identity
-    if there.namespace is not None and not naming.accepts(there.namespace, identity):
+    if there.namespace is not None and not is_usable_namespace(there.namespace, identity):
         yield {
             "field": "metadata.namespace",
-            "why": naming.refusal(there.namespace, identity),
+            "why": unusable_namespace_message(there.namespace, identity),
         }
-    if there.pod is not None and not naming.is_nodes_own(there.pod, identity):
+    if there.pod is not None and not is_owned_by_node(there.pod, identity):
         yield {
             "field": "metadata.name",
             "why": f"the remote has a pod {namespace_of(there.pod)}/{name_of(there.pod)} of "

@@ -20,9 +20,9 @@ from sync.kube.resources import (
     STORAGE_CLASSES,
 )
 from sync.pods import plan
-from translators import identity
 from translators.explain import persistent_volume_claims
 from translators.explain.persistent_volume_claims import Storage
+from translators.identity import LABEL_VIRTUAL
 from translators.objects import Object, metadata, name_of
 from translators.pods import scheduling_predicates
 from translators.pods.scheduling_predicates import Obstacle
@@ -60,9 +60,7 @@ async def candidates(
     home: KubeClient, pod: Object, *, home_id: str, storage: Storage, unseen: list[str]
 ) -> list[Candidate]:
     """All virtual nodes of home, the best first. What could not be read is noted in ``unseen``."""
-    nodes = [
-        it for it in (await home.list(NODES, labels=identity.LABEL_VIRTUAL)).items if is_ours(it)
-    ]
+    nodes = [it for it in (await home.list(NODES, labels=LABEL_VIRTUAL)).items if is_ours(it)]
     bound = await asyncio.gather(
         *(
             partial_reads.listed(home, PODS, unseen, fields=f"spec.nodeName={name_of(it)}")

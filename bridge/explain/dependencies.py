@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bridge.explain.lookup import Facts
-from translators import identity
 from translators.explain.dependencies import Wanted
+from translators.identity import is_owned
 from translators.mirror import service
 from translators.objects import HomeNamespace, Object, name_of, namespace_of
 
@@ -38,7 +38,7 @@ def _copy(it: Wanted, facts: Facts) -> str:
     if there is None or facts.policy is None or it.kind not in ("ConfigMap", "Secret"):
         return "-"
     copy = there.objects.get((it.kind, it.name))
-    if copy is not None and identity.is_owned(copy, facts.policy.identity):
+    if copy is not None and is_owned(copy, facts.policy.identity):
         return "found"
     is_due = there.pod is not None and facts.objects.get((it.kind, it.name)) is not None
     return "missing" if is_due and (it.kind, it.name) in there.objects else "-"

@@ -38,11 +38,10 @@ from sync.kube.resources import (
     SERVICES,
     Resource,
 )
-from translators import identity
 from translators.explain import dependencies
 from translators.explain.dependencies import Wanted
 from translators.explain.persistent_volume_claims import Storage
-from translators.identity import home_id
+from translators.identity import home_id_from_uid, is_owned
 from translators.objects import HomeNamespace, Object, metadata, name_of, namespace_of, uid_of
 from translators.pods import remote_pod
 from translators.translation_policy import Policy
@@ -185,7 +184,7 @@ async def _find_node(home: KubeClient, settings: ExplainSettings, facts: Facts) 
     facts.candidates = await candidates(
         home,
         facts.pod,
-        home_id=home_id(uid_of(await home.get(NAMESPACES, "kube-system"))),
+        home_id=home_id_from_uid(uid_of(await home.get(NAMESPACES, "kube-system"))),
         storage=facts.storage,
         unseen=facts.unseen,
     )
@@ -261,7 +260,7 @@ async def _there(
 
 
 async def _check_is(remote: KubeClient, facts: Facts) -> None:
-    theirs = home_id(uid_of(await remote.get(NAMESPACES, "kube-system")))
+    theirs = home_id_from_uid(uid_of(await remote.get(NAMESPACES, "kube-system")))
     node = facts.node or {}
     if theirs != (metadata(node).get("labels") or {}).get(node_object.LABEL_REMOTE):
         raise PreflightError(
@@ -286,7 +285,7 @@ async def _in_remote(remote: KubeClient, facts: Facts, policy: Policy) -> There:
             remote, PODS, name_of(facts.pod), unseen, namespace=namespace
         )
         services = await partial_reads.listed(remote, SERVICES, unseen, namespace=namespace)
-        ours = (it for it in services if identity.is_owned(it, policy.identity))
+        ours = (it for it in services if is_owned(it, policy.identity))
         found.services = frozenset(map(name_of, ours))
     if found.pod is not None:
         found.events = await partial_reads.events(remote, found.pod, unseen)

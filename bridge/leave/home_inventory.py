@@ -28,9 +28,8 @@ from sync.kube.resources import (
     NODES,
     PODS,
 )
-from translators import identity as naming
 from translators import offload_patch
-from translators.identity import Identity, home_id
+from translators.identity import Identity, home_id_from_uid, label_value
 from translators.objects import Object, metadata, name_of, uid_of
 
 
@@ -39,7 +38,7 @@ async def look(home: KubeClient, settings: LeaveSettings) -> AtHome:
     warnings: list[str] = []
     there = await uninstall.find(home, settings.name, node, warn=warnings.append)
     lease = await _lease(home, settings, there)
-    identity = home_id(uid_of(await home.get(NAMESPACES, "kube-system")))
+    identity = home_id_from_uid(uid_of(await home.get(NAMESPACES, "kube-system")))
     return AtHome(
         home_id=identity,
         node=node,
@@ -132,7 +131,7 @@ async def _others(home: KubeClient, name: str, node: Object | None) -> set[str] 
         nodes = (await home.list(NODES, labels=selector)).items
     except Forbidden:
         return None
-    return {naming.label_value(name_of(it)) for it in nodes if name_of(it) != name}
+    return {label_value(name_of(it)) for it in nodes if name_of(it) != name}
 
 
 async def pods_of(home: KubeClient, node_name: str) -> list[Object]:

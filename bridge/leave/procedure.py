@@ -51,8 +51,7 @@ from sync.kube.resources import (
     PODS,
 )
 from sync.namespaces import ownership
-from translators import identity as naming
-from translators.identity import Identity, home_id
+from translators.identity import LABEL_HOME, Identity, has_home_uid, home_id_from_uid
 from translators.objects import Object, metadata, name_of, namespace_of, uid_of
 
 Told = Callable[[str], None]
@@ -166,7 +165,7 @@ def _remote(settings: LeaveSettings, node: Object | None) -> KubeconfigRef:
 
 async def _check_identity(remote: KubeClient, name: str, found: AtHome) -> None:
     """Raises PreflightError where it is not the cluster that the node stands for."""
-    theirs = home_id(uid_of(await remote.get(NAMESPACES, "kube-system")))
+    theirs = home_id_from_uid(uid_of(await remote.get(NAMESPACES, "kube-system")))
     node = found.node
     expected = (
         (metadata(node).get("labels") or {}).get(node_object.LABEL_REMOTE) if node else theirs
@@ -228,7 +227,7 @@ async def _drain(
 
     async def end(pod: Object) -> None:
         if remote.client is not None:
-            its = [it for it in remote.ours.pods if naming.stands_for(it, uid_of(pod))]
+            its = [it for it in remote.ours.pods if has_home_uid(it, uid_of(pod))]
             await inventory.remove_pods(remote.client, its, waiting=lambda _: None)
         await _delete_pod(home, pod, grace_seconds=0)
 
@@ -281,7 +280,7 @@ async def _remove_record(
     cleaned = remote.client is not None and not remote.away and not settings.keep_workloads
     own = await namespace_record.recorded(home, settings.name) if cleaned else frozenset()
     if own and remote.client is not None:
-        labels = f"{naming.LABEL_HOME}={found.home_id}"
+        labels = f"{LABEL_HOME}={found.home_id}"
         staying = ownership.staying(
             own, (await remote.client.list(NAMESPACES, labels=labels)).items
         )

@@ -16,8 +16,7 @@ from bridge.leave.summary import AtHome, LeaveSettings, still_there
 from sync.cleanup import inventory
 from sync.cleanup.inventory import Inventory
 from sync.kube.client import KubeClient
-from translators import identity as naming
-from translators.identity import Identity
+from translators.identity import Identity, label_value
 from translators.objects import Object, is_deleting, name_of, namespace_of, uid_of
 
 #: Rounds of removal before objects that still come are an error.
@@ -66,7 +65,7 @@ async def remove(
 
 def _has_ended(name: str, found: AtHome) -> Callable[[str], bool]:
     """Whether a virtual node needs no namespace any more: this one, and those that are no more."""
-    label = naming.label_value(name)
+    label = label_value(name)
 
     def has_ended(node: str) -> bool:
         return node == label or (found.others is not None and node not in found.others)

@@ -17,7 +17,7 @@ from bridge.remote_claim.claim_record import Claim
 from sync.cleanup.inventory import Inventory
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from translators import identity
+from translators.identity import label_value
 from translators.objects import Object, name_of, namespace_of
 
 #: Lines of objects that are shown in full before the rest is only counted.
@@ -138,7 +138,7 @@ def _kept(settings: LeaveSettings, remote: Remote) -> list[str]:
 
 def left_behind(settings: LeaveSettings, found: AtHome, remote: Remote) -> list[str]:
     """What could not be removed, and how to finish later."""
-    node = identity.label_value(settings.name)
+    node = label_value(settings.name)
     if remote.client is not None:
         what = in_remote(remote.ours)
     else:

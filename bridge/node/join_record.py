@@ -59,8 +59,8 @@ def options(policy: Policy) -> Object:
     """What was asked for, under the names of `join`'s options."""
     api = policy.home_api
     return {
-        "namespaceTemplate": policy.identity.template,
-        "acceptNamespaces": list(policy.identity.accepted),
+        "namespaceTemplate": policy.identity.namespace_template,
+        "acceptNamespaces": list(policy.identity.accepted_namespaces),
         "network": policy.network,
         "relayCidr": policy.relay_cidr or None,
         "daemonsets": policy.daemonsets,
@@ -80,8 +80,8 @@ def policy_of(node: Object, home_id: str) -> tuple[Policy, bool]:
         home_id=home_id,
         home_name=str(annotations.get(node_object.ANNOTATION_HOME_NAME) or home_id[:8]),
         node=name_of(node),
-        template=_text(said.get("namespaceTemplate")) or DEFAULT_TEMPLATE,
-        accepted=_texts(said.get("acceptNamespaces")),
+        namespace_template=_text(said.get("namespaceTemplate")) or DEFAULT_TEMPLATE,
+        accepted_namespaces=_texts(said.get("acceptNamespaces")),
     )
     policy = Policy(
         identity,
@@ -110,8 +110,8 @@ def settings_of(
         name=name_of(node),
         home_name=policy.identity.home_name or None,
         address=policy.node_address or None,
-        template=policy.identity.template,
-        accept_namespaces=policy.identity.accepted,
+        template=policy.identity.namespace_template,
+        accept_namespaces=policy.identity.accepted_namespaces,
         network=network_told(node) or network,
         relay=RelaySettings(cidr=policy.relay_cidr or None),
         daemonsets=policy.daemonsets,

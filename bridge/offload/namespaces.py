@@ -22,7 +22,8 @@ from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, ApiError, Forbidden, NotFound
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.kube.resources import DEPLOYMENTS, NAMESPACES, NODES, PODS, Resource
-from translators import identity, offload_patch
+from translators import offload_patch
+from translators.identity import LABEL_VIRTUAL
 from translators.merge_patch import merge_patch
 from translators.objects import Object, metadata, name_of, uid_of
 from translators.offload_patch import OffloadPolicy
@@ -152,7 +153,7 @@ async def _look_at_nodes(home: KubeClient, settings: OffloadSettings, told: Told
     if settings.policy == "local-only":
         return
     try:
-        nodes = (await home.list(NODES, labels=identity.LABEL_VIRTUAL)).items
+        nodes = (await home.list(NODES, labels=LABEL_VIRTUAL)).items
     except Forbidden:
         return
     wanted = settings.selector.items()
@@ -169,7 +170,7 @@ async def _look_at_nodes(home: KubeClient, settings: OffloadSettings, told: Told
 
 def _keeps_off(taint: Object) -> bool:
     """Whether the toleration that pods get does not cover the taint, nor does it pass by itself."""
-    ours = {"key": identity.LABEL_VIRTUAL, "operator": "Exists"}
+    ours = {"key": LABEL_VIRTUAL, "operator": "Exists"}
     passing = str(taint.get("key")).startswith("node.kubernetes.io/")
     return not (
         passing or taint.get("effect") == "PreferNoSchedule"

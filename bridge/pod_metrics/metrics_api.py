@@ -44,7 +44,7 @@ class MetricsApi:
         return await self._answers.get("", self._ask)
 
     async def _ask(self) -> list[Pod] | None:
-        query = {"labelSelector": self._identity.owned_by_home}
+        query = {"labelSelector": self._identity.home_selector}
         try:
             async with asyncio.timeout(ALL_SECONDS):
                 answer = await self._remote.request("GET", POD_METRICS.path(), query=query)

@@ -32,7 +32,13 @@ from sync.kube.errors import (
     Unreachable,
 )
 from sync.kube.resources import CONFIG_MAPS, NAMESPACES, NODES, POD_METRICS
-from translators.identity import Identity, TemplateError, check_template, dns_label, home_id
+from translators.identity import (
+    Identity,
+    NamespaceTemplateError,
+    dns_label,
+    home_id_from_uid,
+    validate_namespace_template,
+)
 from translators.objects import Object, uid_of
 from translators.relay import forward
 from translators.translation_policy import HostPort, Network
@@ -143,7 +149,7 @@ async def check(
         told(f"home: pods behind headless Services are at {cidr}; route that to {at}")
     return Found(
         identity,
-        home_id(remote_uid),
+        home_id_from_uid(remote_uid),
         address,
         client_ca,
         home_api.at if home_api else None,
@@ -202,17 +208,17 @@ async def cluster_uid(client: KubeClient) -> str:
 
 
 def identity_of(settings: JoinSettings, *, node: str, home_uid: str) -> Identity:
-    home = home_id(home_uid)
+    home = home_id_from_uid(home_uid)
     identity = Identity(
         home_id=home,
         home_name=settings.home_name or home[:8],
         node=node,
-        template=settings.template,
-        accepted=settings.accept_namespaces,
+        namespace_template=settings.template,
+        accepted_namespaces=settings.accept_namespaces,
     )
     try:
-        check_template(identity.template, home_name=identity.home_name)
-    except TemplateError as error:
+        validate_namespace_template(identity.namespace_template, home_name=identity.home_name)
+    except NamespaceTemplateError as error:
         raise PreflightError(f"--namespace-template {error}") from error
     return identity
 

@@ -21,8 +21,7 @@ from bridge.status import node_status, tree
 from sync.cache.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.resources import EVENTS, PODS
-from translators import identity
-from translators.identity import LABEL_NODE
+from translators.identity import LABEL_NODE, label_value
 from translators.mirror.event import pod_uid
 from translators.objects import Object, metadata, name_of, uid_of
 
@@ -35,7 +34,7 @@ class Ours:
     """Knows which Events are about our nodes: by the names of these, and by their pods."""
 
     def __init__(self, nodes: Iterable[str]) -> None:
-        self._by_label = {identity.label_value(name): name for name in nodes}
+        self._by_label = {label_value(name): name for name in nodes}
         self._by_uid: dict[str, str] = {}
 
     def pod_changed(self, old: Object | None, new: Object | None) -> None:

@@ -22,11 +22,15 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from sync.base.callbacks import Callbacks
-from translators import identity as naming
 from translators.capacity import node_capacity, pod_requests, resource_quota
 from translators.capacity.node_capacity import Capacity, Limits
 from translators.capacity.pod_requests import Amounts
-from translators.identity import Identity
+from translators.identity import (
+    Identity,
+    is_in_mapped_namespace,
+    is_owned_by_node,
+    is_usable_namespace,
+)
 from translators.objects import Object, metadata, name_of, namespace_of, uid_of
 from translators.relay import reverse
 
@@ -67,8 +71,8 @@ def usage(pod: Object, identity: Identity) -> Usage | None:
         namespace=sys.intern(namespace_of(pod)),
         node=sys.intern(str((pod.get("spec") or {}).get("nodeName") or "")),
         # A relay pod is no pod that home's scheduler counts, nor is one with copied labels.
-        own=naming.is_nodes_own(pod, identity)
-        and naming.is_in_place(pod, identity)
+        own=is_owned_by_node(pod, identity)
+        and is_in_mapped_namespace(pod, identity)
         and reverse.home_of(pod) is None,
         amounts=_once(tuple(sorted(pod_requests.of_pod(pod).items()))),
     )
@@ -97,7 +101,7 @@ def slim_pod(pod: Object, identity: Identity) -> Object:
 
 
 def slim_namespace(namespace: Object) -> Object:
-    """What an informer keeps of a namespace: whose it is, for whom (`naming.accepts`), and whether
+    """What an informer keeps of a namespace: whose it is, for whom (`identity.is_usable_namespace`), and whether
     it is going."""
     meta = metadata(namespace)
     said = {key: meta[key] for key in ("labels", "annotations", "deletionTimestamp") if key in meta}
@@ -157,7 +161,7 @@ class Offer:
         self, identity: Identity, limits: Limits, *, accepts: Callable[[Object], bool] | None = None
     ) -> None:
         self._identity = identity
-        self._accepts = accepts or functools.partial(naming.accepts, identity=identity)
+        self._accepts = accepts or functools.partial(is_usable_namespace, identity=identity)
         self._limits = limits
         self._handlers: Callbacks[[]] = Callbacks("offer of the remote")
         self._nodes: dict[str, _Size] = {}

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from sync.base.callbacks import Callbacks
 from sync.cache.informer import Informer
 from sync.cache.store import Key, key_of
-from translators import identity as naming
-from translators.identity import Identity
+from translators.identity import Identity, is_in_mapped_namespace, is_owned_by_node
 from translators.objects import Object
 from translators.pods import unschedulable
 
@@ -58,7 +57,7 @@ class Unplaced:
         key = key_of(new or old or {})
         waits = new is not None and unschedulable.waits(new)
         pod = new or old or {}
-        own = naming.is_nodes_own(pod, self._identity) and naming.is_in_place(pod, self._identity)
+        own = is_owned_by_node(pod, self._identity) and is_in_mapped_namespace(pod, self._identity)
         if waits == (key in self._since) or not own:
             return
         now = asyncio.get_running_loop().time()

@@ -24,8 +24,14 @@ from sync.kube.client import KubeClient
 from sync.namespaces.mapping import Namespaces
 from sync.runtime.controller import Controller
 from sync.runtime.log_fields import about_object
-from translators import identity as naming
-from translators.identity import Identity
+from translators.identity import (
+    ANNOTATION_ACCEPTS,
+    Identity,
+    home_namespace_of,
+    is_owned,
+    namespace_users,
+    origin_of,
+)
 from translators.objects import HomeNamespace, Object, is_deleting, metadata, name_of, namespace_of
 from translators.pods import service_accounts
 from translators.relay import reverse
@@ -74,14 +80,14 @@ class Unused:
         """An object of ours in the remote went, perhaps the last one."""
         if old is None or new is not None:
             return
-        origin = naming.origin(old) or service_accounts.pod_of(old)
+        origin = origin_of(old) or service_accounts.pod_of(old)
         home = origin.namespace if origin is not None else reverse.home_of(old)
         if home is not None:
             self._went(home)
 
     def namespace_changed(self, old: Object | None, new: Object | None) -> None:
         """A namespace of ours is seen for the first time: nobody may need it."""
-        home = naming.home_namespace(new) if old is None and new is not None else None
+        home = home_namespace_of(new) if old is None and new is not None else None
         if home is not None:
             self._went(home)
 
@@ -140,15 +146,13 @@ class Unused:
     async def _reason_to_keep(self, remote: Object) -> str:
         if not self._may_go(remote):
             return "it is not this home's to delete"
-        if users := naming.claimants(remote):
+        if users := namespace_users(remote):
             return f"virtual node(s) {', '.join(sorted(users))} use it"
         return await inventory.contents(self._client, name_of(remote))
 
     def _may_go(self, remote: Object) -> bool:
-        handed_over = naming.ANNOTATION_ACCEPTS in (metadata(remote).get("annotations") or {})
-        return (
-            naming.is_owned(remote, self._identity) and not handed_over and not is_deleting(remote)
-        )
+        handed_over = ANNOTATION_ACCEPTS in (metadata(remote).get("annotations") or {})
+        return is_owned(remote, self._identity) and not handed_over and not is_deleting(remote)
 
     def _holds_ours(self, name: str) -> bool:
         return any(namespace_of(obj) == name for it in self._owned for obj in it.store)

@@ -20,8 +20,17 @@ from sync.kube.discovery import Served
 from sync.kube.errors import ApiError, Conflict, KubeError, NotFound, Replaced, Unreachable
 from sync.kube.resources import NAMESPACES, PODS, SERVICES, Resource
 from sync.mirror.copies import RESOURCES, MirrorKey, copies_selector, reference_keys
-from translators import identity as naming
-from translators.identity import Identity
+from translators.identity import (
+    ANNOTATION_ACCEPTS,
+    LABEL_HOME,
+    LABEL_NODE,
+    Identity,
+    home_namespace_of,
+    is_owned_by_node,
+    namespace_users,
+    origin_of,
+    used_by_annotation,
+)
 from translators.objects import Object, is_deleting, metadata, name_of, namespace_of, uid_of
 from translators.pods import service_accounts
 from translators.relay import reverse
@@ -81,7 +90,7 @@ class Users:
         self._of_copies: dict[MirrorKey, str] = {}
         self._of_namespaces: dict[str, str] = {}
         for pod in pods:
-            origin = naming.origin(pod)
+            origin = origin_of(pod)
             if origin is not None:
                 self._of_namespaces[origin.namespace] = _node_label(pod)
                 for key in reference_keys(pod, origin.namespace):
@@ -90,7 +99,7 @@ class Users:
     def of(self, resource: Resource, copy: Object) -> str:
         """The virtual node whose pods use the copy, or the Services of whose namespace it belongs
         to; "" where there is none."""
-        origin = naming.origin(copy)
+        origin = origin_of(copy)
         if origin is None:
             return ""
         if resource is SERVICES:
@@ -112,8 +121,8 @@ async def inventory(
     """
     found = Inventory()
     foreign: list[Object] = []
-    for pod in (await remote.list(PODS, labels=identity.owned_by_home)).items:
-        (found.pods if naming.is_nodes_own(pod, identity) else foreign).append(pod)
+    for pod in (await remote.list(PODS, labels=identity.home_selector)).items:
+        (found.pods if is_owned_by_node(pod, identity) else foreign).append(pod)
     alive = {*(others or ()), *map(_node_label, foreign)}
 
     def is_left(obj: Object) -> bool:
@@ -122,15 +131,15 @@ async def inventory(
 
     users = Users(foreign)
     for resource in RESOURCES:
-        labels = copies_selector(resource, identity.owned_by_home)
+        labels = copies_selector(resource, identity.home_selector)
         for copy in filter(is_left, (await remote.list(resource, labels=labels)).items):
             if user := users.of(resource, copy):
                 found.shared.append(Shared(resource, copy, user))
             else:
                 found.copies.append((resource, copy))
-    namespaces = (await remote.list(NAMESPACES, labels=identity.owned_by_home)).items
+    namespaces = (await remote.list(NAMESPACES, labels=identity.home_selector)).items
     found.namespaces = [
-        it for it in namespaces if is_left(it) or identity.node_label in naming.claimants(it)
+        it for it in namespaces if is_left(it) or identity.node_label in namespace_users(it)
     ]
     return found
 
@@ -157,20 +166,20 @@ async def belongings(remote: KubeClient, home: str = "", node: str = "") -> list
     and by controllers. With ``node``, copies that pods of the home's other virtual nodes use are
     `Inventory.shared`.
     """
-    whole = f"{naming.LABEL_HOME}={home}" if home else naming.LABEL_HOME
-    labels = f"{whole},{naming.LABEL_NODE}={node}" if node else whole
+    whole = f"{LABEL_HOME}={home}" if home else LABEL_HOME
+    labels = f"{whole},{LABEL_NODE}={node}" if node else whole
     users = Users(await _pods_of_others(remote, whole, node) if node else ())
     found: dict[tuple[str, str], Belongings] = {}
 
     def of(obj: Object) -> Belongings:
-        home_label = str((metadata(obj).get("labels") or {}).get(naming.LABEL_HOME) or "")
+        home_label = str((metadata(obj).get("labels") or {}).get(LABEL_HOME) or "")
         whose = home_label, node or _node_label(obj)
         owner = found.setdefault(whose, Belongings(home=whose[0], node=whose[1]))
         owner._note(obj)
         return owner
 
     for pod in (await remote.list(PODS, labels=labels)).items:
-        if naming.origin(pod) is not None or reverse.home_of(pod) is not None:
+        if origin_of(pod) is not None or reverse.home_of(pod) is not None:
             of(pod).pods.append(pod)
     for resource in RESOURCES:
         for copy in (await remote.list(resource, labels=copies_selector(resource, labels))).items:
@@ -181,25 +190,25 @@ async def belongings(remote: KubeClient, home: str = "", node: str = "") -> list
             else:
                 of(copy).copies.append((resource, copy))
     for namespace in (await remote.list(NAMESPACES, labels=whole)).items:
-        is_its = not node or _node_label(namespace) == node or node in naming.claimants(namespace)
-        if is_its and naming.home_namespace(namespace) is not None:
+        is_its = not node or _node_label(namespace) == node or node in namespace_users(namespace)
+        if is_its and home_namespace_of(namespace) is not None:
             of(namespace).namespaces.append(namespace)
     return [found[whose] for whose in sorted(found)]
 
 
 async def _pods_of_others(remote: KubeClient, labels: str, node: str) -> list[Object]:
-    of_others = f"{labels},{naming.LABEL_NODE}!={node}"
+    of_others = f"{labels},{LABEL_NODE}!={node}"
     return (await remote.list(PODS, labels=of_others)).items
 
 
 def _is_a_bridges(copy: Object) -> bool:
     """Whether it has annotations of a bridge's."""
-    known = (naming.origin(copy), service_accounts.pod_of(copy), reverse.home_of(copy))
+    known = (origin_of(copy), service_accounts.pod_of(copy), reverse.home_of(copy))
     return any(it is not None for it in known)
 
 
 def _node_label(obj: Object) -> str:
-    return str((metadata(obj).get("labels") or {}).get(naming.LABEL_NODE) or "")
+    return str((metadata(obj).get("labels") or {}).get(LABEL_NODE) or "")
 
 
 def _last_written(obj: Object) -> str:
@@ -236,7 +245,7 @@ async def hand_over(remote: KubeClient, shared: Iterable[Shared]) -> None:
     """Makes shared copies objects of the virtual node whose pods use them, which keeps them up to
     date and removes them when it needs them no more. Raises KubeError."""
     for it in shared:
-        labels = {naming.LABEL_NODE: it.user}
+        labels = {LABEL_NODE: it.user}
         patch: Object = {"metadata": {"uid": uid_of(it.copy), "labels": labels}}
         with suppress(NotFound, Replaced):  # Gone, or another one of that name.
             await remote.patch(
@@ -284,9 +293,9 @@ async def _remove_namespace(
 async def _reason_to_keep(remote: KubeClient, namespace: Object, served: Served) -> str:
     if is_deleting(namespace):
         return ""
-    if naming.ANNOTATION_ACCEPTS in (metadata(namespace).get("annotations") or {}):
+    if ANNOTATION_ACCEPTS in (metadata(namespace).get("annotations") or {}):
         return "it was handed over"
-    if users := naming.claimants(namespace):
+    if users := namespace_users(namespace):
         return f"virtual node(s) {', '.join(sorted(users))} use it"
     return await _foreign(remote, name_of(namespace), served)
 
@@ -303,10 +312,10 @@ async def _withdraw(
     remote: KubeClient, namespace: Object, has_ended: Callable[[str], bool]
 ) -> Object:
     """Withdraws the claims of virtual nodes that have ended; the namespace as it is then."""
-    ended = [it for it in naming.claimants(namespace) if has_ended(it)]
+    ended = [it for it in namespace_users(namespace) if has_ended(it)]
     if not ended:
         return namespace
-    annotations = dict.fromkeys(map(naming.claim_of, ended))
+    annotations = dict.fromkeys(map(used_by_annotation, ended))
     patch: Object = {"metadata": {"uid": uid_of(namespace), "annotations": annotations}}
     return await remote.patch(NAMESPACES, name_of(namespace), patch)
 

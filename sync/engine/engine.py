@@ -58,9 +58,8 @@ from sync.relay.forward import Listeners, Relay
 from sync.relay.reverse import Carriers, RelayBack
 from sync.runtime.controller import Controller
 from sync.runtime.event_recorder import EventRecorder
-from translators import identity as naming
 from translators.capacity.node_capacity import NO_LIMITS, Limits
-from translators.identity import Origin
+from translators.identity import Origin, home_namespace_of, is_owned, is_owned_by_node, origin_of
 from translators.objects import HomeNamespace, Object, name_of, namespace_of, uid_of
 from translators.pods import references
 from translators.translation_policy import Policy
@@ -105,7 +104,7 @@ class Engine:
         now: Callable[[], str] = utc_now,
     ) -> None:
         identity = self._identity = policy.identity
-        owned = identity.owned_by_home
+        owned = identity.home_selector
         self.events = EventRecorder(home, node=identity.node, now=now)
         pool = Pool()
         self.home_pods = Informer(
@@ -153,7 +152,7 @@ class Engine:
         self._foreign_pods = Informer(
             remote,
             PODS,
-            labels=identity.foreign,
+            labels=identity.unmanaged_selector,
             fields=NOT_ENDED,
             slim=functools.partial(slim_pod, identity=identity),
         )
@@ -308,8 +307,8 @@ class Engine:
             self._check_mapping(pod)
 
     def _check_mapping(self, pod: Object) -> None:
-        origin = naming.origin(pod)
-        if origin is None or not naming.is_nodes_own(pod, self._identity):
+        origin = origin_of(pod)
+        if origin is None or not is_owned_by_node(pod, self._identity):
             return
         if not self._is_surely_ours(pod, origin):
             return
@@ -457,12 +456,11 @@ class Engine:
         """One of ours that is gone, or not ours any more, is made again at once where it is
         needed."""
         old, new = (
-            it if it is not None and naming.is_owned(it, self._identity) else None
-            for it in (old, new)
+            it if it is not None and is_owned(it, self._identity) else None for it in (old, new)
         )
         if old is not None or new is not None:
             self.unused.namespace_changed(old, new)
-        gone = naming.home_namespace(old) if old is not None and new is None else None
+        gone = home_namespace_of(old) if old is not None and new is None else None
         if gone is not None:
             self._scope_synced(gone)
 

@@ -10,8 +10,7 @@ from collections.abc import Hashable, Iterable, Iterator
 
 from sync.mirror.copies import reference_keys
 from sync.pods import plan
-from translators import identity as naming
-from translators.identity import Identity
+from translators.identity import Identity, is_in_mapped_namespace, origin_of
 from translators.objects import HomeNamespace, Object, namespace_of
 from translators.relay import reverse
 from translators.translation_policy import Policy
@@ -31,8 +30,8 @@ def home_references(policy: Policy, home: Object) -> Iterable[Hashable]:
 
 def origins(identity: Identity, remote: Object) -> Iterable[Hashable]:
     """The home namespace of an object that is in the remote namespace which stands for it."""
-    origin = naming.origin(remote)
-    in_place = origin is not None and naming.is_in_place(remote, identity)
+    origin = origin_of(remote)
+    in_place = origin is not None and is_in_mapped_namespace(remote, identity)
     return (origin.namespace,) if origin is not None and in_place else ()
 
 
@@ -44,6 +43,6 @@ def relayed(remote: Object) -> Iterable[Hashable]:
 
 def remote_references(identity: Identity, remote: Object) -> Iterator[Hashable]:
     """The ConfigMaps and Secrets that a remote pod refers to, as objects of home."""
-    origin = naming.origin(remote)
-    if origin is not None and naming.is_in_place(remote, identity):
+    origin = origin_of(remote)
+    if origin is not None and is_in_mapped_namespace(remote, identity):
         yield from reference_keys(remote, origin.namespace)

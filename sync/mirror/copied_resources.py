@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sync.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, SECRETS, SERVICES, Resource
-from translators import identity as naming
-from translators.identity import Identity
+from translators.identity import LABEL_NODE, Identity, may_be_set_by_remote
 from translators.merge_patch import merge_patch
 from translators.mirror import configmap, endpointslice, secret, service
 from translators.objects import Object, metadata
@@ -51,12 +50,10 @@ def patch(resource: Resource, home: Object, copy: Object, identity: Identity) ->
     if resource is SERVICES:
         desired["spec"] = {**dict.fromkeys(service.OPTIONAL), **desired["spec"]}
     labels = desired["metadata"]["labels"]
-    labels[naming.LABEL_NODE] = (metadata(copy).get("labels") or {}).get(
-        naming.LABEL_NODE, labels[naming.LABEL_NODE]
-    )
+    labels[LABEL_NODE] = (metadata(copy).get("labels") or {}).get(LABEL_NODE, labels[LABEL_NODE])
     for field in ("labels", "annotations"):
         present = metadata(copy).get(field) or {}
-        theirs = {k: v for k, v in present.items() if naming.set_by_remote(k)}
+        theirs = {k: v for k, v in present.items() if may_be_set_by_remote(k)}
         desired["metadata"][field] = {**theirs, **desired["metadata"][field]}
     found: Object = merge_patch(copy, desired, exact=_EXACT)
     return found

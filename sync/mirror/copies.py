@@ -39,8 +39,13 @@ from sync.namespaces.watches import Scopes
 from sync.runtime.controller import Controller, Waiting
 from sync.runtime.event_recorder import EventRecorder
 from sync.runtime.log_fields import about
-from translators import identity as naming
-from translators.identity import Identity
+from translators.identity import (
+    Identity,
+    is_owned,
+    is_owned_by_node,
+    matches_home_namespace,
+    origin_of,
+)
 from translators.mirror import endpointslice, service
 from translators.objects import (
     HomeNamespace,
@@ -175,7 +180,7 @@ class Mirror:
     def copy_changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
         """A copy changed, by us or by somebody else."""
         for state in (new, old):
-            origin = naming.origin(state or {})
+            origin = origin_of(state or {})
             if origin is not None:
                 self.controller.queue.add(MirrorKey(resource, origin.namespace, origin.name))
                 if resource is SERVICES and (old is None or new is None):
@@ -199,7 +204,7 @@ class Mirror:
 
     def remote_pod_changed(self, old: Object | None, new: Object | None) -> None:
         """A remote pod that is gone may have been the last one that held a copy."""
-        origin = naming.origin(old) if old is not None and new is None else None
+        origin = origin_of(old) if old is not None and new is None else None
         if origin is not None and old is not None:
             for key in reference_keys(old, origin.namespace):
                 if not self._held_in_remote(key):
@@ -246,7 +251,7 @@ class Mirror:
         elif copy is None or is_deleting(copy):
             self._unneeded.pop(key, None)
             self._clashes.discard(key)  # Nobody needs the copy, or nobody can make it.
-        elif naming.is_nodes_own(copy, self._identity):
+        elif is_owned_by_node(copy, self._identity):
             # Without a scope nothing is known of the original, but no pod here needs the copy.
             held = self._held_in_remote(key) and (
                 home is not None or scope is None or self._may_be_replaced(key)
@@ -358,7 +363,7 @@ class Mirror:
     ) -> Iterator[MirrorKey]:
         for resource in resources:
             for copy in self._copies[resource].store.by_index("origin", namespace):
-                origin = naming.origin(copy)
+                origin = origin_of(copy)
                 if origin is not None:
                     yield MirrorKey(resource, namespace, origin.name)
 
@@ -377,8 +382,8 @@ class Mirror:
     def _is_of(self, copy: Object, key: MirrorKey) -> bool:
         """Whether it is this home's, and of the key's namespace: another home namespace, or a join
         with another template, can have the same one in the remote."""
-        owned = naming.is_owned(copy, self._identity)
-        return owned and naming.is_of_namespace(copy, key.namespace)
+        owned = is_owned(copy, self._identity)
+        return owned and matches_home_namespace(copy, key.namespace)
 
     def _is_current(self, key: MirrorKey) -> bool:
         """Whether nothing is to do for the key, so that nobody has to wait for it."""

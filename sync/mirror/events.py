@@ -31,8 +31,13 @@ from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
 from sync.kube.resources import EVENTS
 from sync.runtime.controller import Controller
-from translators import identity as naming
-from translators.identity import Identity, Origin
+from translators.identity import (
+    Identity,
+    Origin,
+    is_in_mapped_namespace,
+    is_owned_by_node,
+    origin_of,
+)
 from translators.merge_patch import merge_patch
 from translators.mirror import event
 from translators.objects import HomeNamespace, Object, metadata, name_of, namespace_of, uid_of
@@ -129,10 +134,10 @@ class EventMirror:
     def remote_pod_changed(self, old: Object | None, new: Object | None) -> None:
         """A remote pod of this home came, changed or went."""
         pod = new or old or {}
-        origin = naming.origin(pod)
-        if origin is None or not naming.is_nodes_own(pod, self._identity):
+        origin = origin_of(pod)
+        if origin is None or not is_owned_by_node(pod, self._identity):
             return
-        if not naming.is_in_place(pod, self._identity):
+        if not is_in_mapped_namespace(pod, self._identity):
             return
         uid = uid_of(pod)
         if new is None:

@@ -19,8 +19,7 @@ from sync.kube.errors import NotFound
 from sync.kube.resources import CONFIG_MAPS, SECRETS, Resource
 from sync.namespaces.mapping import Namespaces
 from sync.runtime.controller import Waiting
-from translators import identity as naming
-from translators.identity import Identity
+from translators.identity import Identity, is_owned
 from translators.objects import HomeNamespace, Object, namespace_of
 from translators.pods import unresolved_references
 from translators.pods.references import Kind, Reference
@@ -62,7 +61,7 @@ class Unresolved:
             there = await self._client.get(_RESOURCES[ref.kind], ref.name, namespace=remote)
         except NotFound:
             return False
-        return not naming.is_owned(there, self._identity)
+        return not is_owned(there, self._identity)
 
     def _clash(self, namespace: HomeNamespace, ref: Reference) -> Waiting:
         remote = self._identity.remote_namespace(namespace)

@@ -2,7 +2,7 @@
 
 `Namespaces.ensure` answers from its cache where it can. A namespace of that name that this home did
 not make, by what home has recorded (`sync.namespaces.ownership`), is refused (`Waiting`), unless its owners handed
-it over with an annotation (`naming.ANNOTATION_ACCEPTS`) and home accepts that. Nor do two home
+it over with an annotation (`identity.ANNOTATION_ACCEPTS`) and home accepts that. Nor do two home
 namespaces share one, whose names became one, or whose bridges were joined with different templates:
 the second waits. One that `Namespaces.remove` deletes is not given out from the moment of the
 request on.
@@ -30,8 +30,21 @@ from sync.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from sync.kube.resources import NAMESPACES
 from sync.namespaces.ownership import Owned
 from sync.runtime.controller import Waiting
-from translators import identity as naming
-from translators.identity import Identity
+from translators.identity import (
+    ANNOTATION_HOME_NAMESPACE,
+    ANNOTATION_NONCE,
+    Identity,
+    home_namespace_of,
+    is_accepted_by_home,
+    is_granted_by_remote,
+    is_owned,
+    matches_home_namespace,
+    namespace_users,
+    origin_of,
+    owner_labels,
+    unusable_namespace_message,
+    used_by_annotation,
+)
 from translators.objects import (
     HomeNamespace,
     Object,
@@ -94,7 +107,7 @@ class Namespaces:
         found = self._informer.store.get(Key("", name))
         if found is None or not self._owned.has(found):
             return None
-        return found if naming.is_of_namespace(found, namespace) else None
+        return found if matches_home_namespace(found, namespace) else None
 
     def usable(self, remote: Object) -> bool:
         """Whether this home made the namespace, or it was handed over and is accepted."""
@@ -105,15 +118,15 @@ class Namespaces:
         found = self._informer.store.get(Key("", self._identity.remote_namespace(namespace)))
         if found is None or not self.usable(found):
             return False
-        return self._is_shared(found) or naming.is_of_namespace(found, namespace)
+        return self._is_shared(found) or matches_home_namespace(found, namespace)
 
     def _is_shared(self, remote: Object) -> bool:
         """Whether it was handed over, and accepted. Labels of ours that home has no record of count
         as handed over: then home's word is enough."""
-        handed_over = naming.is_handed_over(remote, self._identity) or naming.is_owned(
+        handed_over = is_granted_by_remote(remote, self._identity) or is_owned(
             remote, self._identity
         )
-        return handed_over and naming.is_accepted(remote, self._identity)
+        return handed_over and is_accepted_by_home(remote, self._identity)
 
     def is_made(self, namespace: HomeNamespace) -> bool:
         """Whether the bridge made the namespace that stands for ``namespace``. Nobody but the
@@ -126,7 +139,7 @@ class Namespaces:
         if old is not None and new is not None and _notes(old) == _notes(new):
             return
         for pod, sign in ((old, -1), (new, 1)):
-            origin = naming.origin(pod) if pod is not None else None
+            origin = origin_of(pod) if pod is not None else None
             if pod is not None and origin is not None:
                 place = namespace_of(pod)
                 self._tenants[place][origin.namespace] += sign
@@ -170,7 +183,7 @@ class Namespaces:
         return self._making.setdefault(name, asyncio.Lock())
 
     def _lacks_claim(self, remote: Object) -> bool:
-        claimed = self._identity.node_label in naming.claimants(remote)
+        claimed = self._identity.node_label in namespace_users(remote)
         return self._owned.has(remote) and not claimed
 
     async def _claim(self, remote: Object) -> Object:
@@ -181,7 +194,7 @@ class Namespaces:
             raise _going(name_of(remote)) from error
 
     async def _annotate(self, remote: Object, claim: str | None) -> Object:
-        annotations = {naming.claim_of(self._identity.node_label): claim}
+        annotations = {used_by_annotation(self._identity.node_label): claim}
         patch: Object = {"metadata": {"uid": uid_of(remote), "annotations": annotations}}
         try:
             changed = await self._client.patch(NAMESPACES, name_of(remote), patch)
@@ -197,11 +210,11 @@ class Namespaces:
             "kind": "Namespace",
             "metadata": {
                 "name": name,
-                "labels": naming.owner_labels(self._identity),
+                "labels": owner_labels(self._identity),
                 "annotations": {
-                    naming.ANNOTATION_HOME_NAMESPACE: namespace,
-                    naming.ANNOTATION_NONCE: nonce,
-                    naming.claim_of(self._identity.node_label): "true",
+                    ANNOTATION_HOME_NAMESPACE: namespace,
+                    ANNOTATION_NONCE: nonce,
+                    used_by_annotation(self._identity.node_label): "true",
                 },
             },
         }
@@ -220,14 +233,14 @@ class Namespaces:
         """Raises Waiting where the namespace may not be used for ``namespace``."""
         name = name_of(found)
         if await self._owned.recognizes(found):
-            if not naming.is_of_namespace(found, namespace):
-                raise _meet(name, namespace, naming.home_namespace(found))
+            if not matches_home_namespace(found, namespace):
+                raise _meet(name, namespace, home_namespace_of(found))
         elif self._is_shared(found):
             if (other := self._other_tenant(name, namespace)) is not None:
                 raise _meet(name, namespace, other)
             self._first[name] = namespace
         else:
-            raise Waiting("RemoteClash", naming.refusal(found, self._identity))
+            raise Waiting("RemoteClash", unusable_namespace_message(found, self._identity))
 
     def _other_tenant(self, name: str, namespace: HomeNamespace) -> HomeNamespace | None:
         """Another home namespace that uses a namespace which was handed over: nothing on it tells

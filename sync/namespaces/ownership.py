@@ -29,8 +29,7 @@ import cachetools
 
 from sync.cache.informer import Informer
 from sync.kube.errors import KubeError, NotLeading
-from translators import identity as naming
-from translators.identity import Identity
+from translators.identity import ANNOTATION_NONCE, Identity, is_owned
 from translators.objects import Object, is_deleting, metadata, name_of, uid_of
 
 log = logging.getLogger(__name__)
@@ -100,7 +99,7 @@ class Owned:
     def has(self, remote: Object) -> bool:
         """Whether a namespace of the remote is one that this home made, by UID or by the nonce of
         an intent. Its labels must say so too: somebody may have taken them off on purpose."""
-        if not naming.is_owned(remote, self._identity):
+        if not is_owned(remote, self._identity):
             return False
         return not self._entries_of(remote).isdisjoint(self._own | self._others)
 
@@ -116,7 +115,7 @@ class Owned:
                 log.warning("the record of namespaces cannot be read yet: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
         self._others = recorded.others
-        labelled = [it for it in self._namespaces.store if naming.is_owned(it, self._identity)]
+        labelled = [it for it in self._namespaces.store if is_owned(it, self._identity)]
         if recorded.own is None:
             self._own = set() if recorded.fresh else self._adopted(labelled)
             self._changes += 1
@@ -185,7 +184,7 @@ class Owned:
     async def recognizes(self, remote: Object) -> bool:
         """As `has`, after a look at what other virtual nodes of this home recorded meanwhile. What
         is used from now on is recorded for this node. Raises KubeError."""
-        if not naming.is_owned(remote, self._identity):
+        if not is_owned(remote, self._identity):
             return False
         if not self.has(remote) and uid_of(remote) not in self._looked:
             self._looked[uid_of(remote)] = True
@@ -206,7 +205,7 @@ class Owned:
             self._own.discard(_by_uid(old))  # The next write leaves it out.
 
     def _entries_of(self, remote: Object) -> set[str]:
-        nonce = (metadata(remote).get("annotations") or {}).get(naming.ANNOTATION_NONCE)
+        nonce = (metadata(remote).get("annotations") or {}).get(ANNOTATION_NONCE)
         found = {_by_uid(remote)}
         return found | {_by_nonce(name_of(remote), str(nonce))} if nonce else found
 

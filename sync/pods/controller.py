@@ -45,8 +45,16 @@ from sync.pods.update import PodUpdates
 from sync.runtime.controller import Controller, Waiting
 from sync.runtime.event_recorder import EventRecorder
 from sync.runtime.log_fields import about, about_key, about_object
-from translators import identity as naming
-from translators.identity import Identity
+from translators.identity import (
+    LABEL_NODE,
+    Identity,
+    has_home_uid,
+    is_in_mapped_namespace,
+    is_owned,
+    is_owned_by_node,
+    matches_home_namespace,
+    origin_of,
+)
 from translators.objects import (
     HomeNamespace,
     Object,
@@ -158,18 +166,18 @@ class Pods:
     def remote_changed(self, old: Object | None, new: Object | None) -> None:
         """A remote pod of this home came, changed or went."""
         obj = new or old or {}
-        origin = naming.origin(obj)
+        origin = origin_of(obj)
         self._evictions.pod_changed(old, new)
         if origin is None:
             return
-        if not naming.is_nodes_own(obj, self._identity):
+        if not is_owned_by_node(obj, self._identity):
             key = Key(origin.namespace, origin.name)
-            moved = naming.is_owned(obj, self._identity) and self._home_pods.store.get(key)
+            moved = is_owned(obj, self._identity) and self._home_pods.store.get(key)
             if new is None and moved:
                 # It was another virtual node's of this home: the name is free.
                 self.controller.queue.add(key)
             return
-        if not naming.is_in_place(obj, self._identity):
+        if not is_in_mapped_namespace(obj, self._identity):
             return
         if new is None:
             self._ended.put(namespace_of(obj), origin.uid, obj)
@@ -182,8 +190,8 @@ class Pods:
 
     def queue_remote(self, _: Object | None, remote: Object | None) -> None:
         """A remote pod of this home is to be looked at, though nothing of it is news."""
-        origin = naming.origin(remote or {})
-        if origin is not None and naming.is_nodes_own(remote or {}, self._identity):
+        origin = origin_of(remote or {})
+        if origin is not None and is_owned_by_node(remote or {}, self._identity):
             self.controller.queue.add(Key(origin.namespace, origin.name))
 
     def node_changed(self, old: Object | None, new: Object | None) -> None:
@@ -209,7 +217,7 @@ class Pods:
     def remote_of(self, home: Object) -> Object | None:
         """The remote pod that stands for this very home pod, or None."""
         remote = self._known(Key(namespace_of(home), name_of(home)))
-        return remote if remote is not None and naming.stands_for(remote, uid_of(home)) else None
+        return remote if remote is not None and has_home_uid(remote, uid_of(home)) else None
 
     def _known(self, key: Key) -> Object | None:
         remote = self._remote_pods.store.get(self._remote_key(key))
@@ -217,8 +225,8 @@ class Pods:
 
     def _is_counterpart(self, remote: Object, key: Key) -> bool:
         """Whether a remote pod at the key's place is this node's, and of the key's namespace."""
-        own = naming.is_nodes_own(remote, self._identity)
-        return own and naming.is_of_namespace(remote, key.namespace)
+        own = is_owned_by_node(remote, self._identity)
+        return own and matches_home_namespace(remote, key.namespace)
 
     def _remote_key(self, key: Key) -> Key:
         return Key(self._identity.remote_namespace(HomeNamespace(key.namespace)), key.name)
@@ -242,7 +250,7 @@ class Pods:
             home = self._home_pods.store.get(key)
             uid = uid_of(home) if home is not None else ""
             remote = self._known(key)
-            if remote is not None and naming.stands_for(remote, uid):
+            if remote is not None and has_home_uid(remote, uid):
                 if home is not None and uid in self._making:
                     await self._check_unanswered(key, home, remote)
                 self._made(uid)
@@ -393,7 +401,7 @@ class Pods:
             made = await self._remote.get(PODS, key.name, namespace=namespace)
             if not self._is_counterpart(made, key):
                 raise _clash(namespace, key.name, made, self._identity) from None
-            if not naming.stands_for(made, uid_of(home)):
+            if not has_home_uid(made, uid_of(home)):
                 # A former pod of that name, which the cache lacked; its end brings the key back.
                 self._remote_pods.observe(made)
                 return
@@ -526,8 +534,8 @@ _REASONS: dict[type[ApiError], str] = {
 
 
 def _clash(namespace: str, name: str, there: Object, identity: Identity) -> Waiting:
-    if naming.is_owned(there, identity):
-        node = (metadata(there).get("labels") or {}).get(naming.LABEL_NODE)
+    if is_owned(there, identity):
+        node = (metadata(there).get("labels") or {}).get(LABEL_NODE)
         return Waiting(
             "RemotePodTerminating",
             f"the previous pod of this name, {namespace}/{name} of virtual node {node}, is still "
@@ -559,7 +567,7 @@ def _tell_phase(old: Object | None, new: Object | None) -> None:
     """One line for what a person watching wants to know: each change of phase."""
     if old is None or new is None or status.phase(old) == status.phase(new):
         return
-    origin = naming.origin(new)
+    origin = origin_of(new)
     name = f"{origin.namespace}/{origin.name}" if origin else name_of(new)
     where = (new.get("spec") or {}).get("nodeName") or "no node yet"
     fields = about_key("Pod", origin) if origin else about_object("Pod", new, cluster="remote")

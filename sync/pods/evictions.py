@@ -16,7 +16,7 @@ import time
 from typing import NamedTuple
 
 from sync.cache.store import Key, Store
-from translators import identity
+from translators.identity import origin_of
 from translators.objects import Object, is_deleting, is_ready, metadata, name_of, uid_of
 
 #: Seconds for a node to come back and to confirm the end: the default grace of a pod
@@ -48,7 +48,7 @@ class Evictions:
         if new is None:
             self._deleting.pop(uid_of(old or {}), None)
         elif is_deleting(new) and (node := (new.get("spec") or {}).get("nodeName")):
-            origin = identity.origin(new)
+            origin = origin_of(new)
             if origin is not None and uid_of(new) not in self._deleting:
                 key = Key(origin.namespace, origin.name)
                 self._deleting[uid_of(new)] = _Deletion(key, node, time.monotonic())

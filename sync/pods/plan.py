@@ -51,7 +51,7 @@ from dataclasses import dataclass, field
 
 from sync.base.resource_version import version_of
 from translators import merge_patch
-from translators.identity import origin, stands_for
+from translators.identity import has_home_uid, origin_of
 from translators.objects import HomeUid, Object, RemoteUid, is_deleting, metadata, uid_of
 from translators.pods import (
     active_deadline,
@@ -199,7 +199,7 @@ Action = (
 def plan(state: State, policy: Policy, *, now: str) -> list[Action]:
     """The actions for ``state``, in their order. ``now`` is the time in RFC 3339."""
     home, remote = state.home, state.remote
-    if remote is not None and (home is None or not stands_for(remote, uid_of(home))):
+    if remote is not None and (home is None or not has_home_uid(remote, uid_of(home))):
         return _orphan(remote) or _behind(state, home, now=now)
     if home is None:
         return []
@@ -249,7 +249,7 @@ def may_run(home: Object, policy: Policy) -> bool:
 def _orphan(remote: Object) -> list[Action]:
     if is_deleting(remote):
         return []
-    known = origin(remote)
+    known = origin_of(remote)
     return [DeleteOrphan(RemoteUid(uid_of(remote)), known.uid if known else None)]
 
 

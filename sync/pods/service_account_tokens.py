@@ -38,7 +38,7 @@ from sync.pods import plan
 from sync.runtime.controller import Controller, Waiting
 from sync.runtime.event_recorder import EventRecorder
 from sync.runtime.log_fields import about_key
-from translators import identity
+from translators.identity import has_home_uid, is_owned_by_node, origin_of
 from translators.objects import HomeNamespace, Object, is_deleting, name_of, namespace_of, uid_of
 from translators.pods import references, service_accounts
 from translators.pods import status as podstatus
@@ -132,7 +132,7 @@ class Tokens:
 
     def remote_pod_changed(self, old: Object | None, new: Object | None) -> None:
         """A remote pod that is gone needs its tokens no more."""
-        origin = identity.origin(old) if old is not None and new is None else None
+        origin = origin_of(old) if old is not None and new is None else None
         if origin is not None:
             ref = PodRef(origin.namespace, origin.name, origin.uid)
             if self._secret(ref) is not None:
@@ -241,7 +241,7 @@ class Tokens:
         except AlreadyExists:
             name = name_of(desired)
             made = await self._remote.get(SECRETS, name, namespace=namespace)
-            if not identity.is_nodes_own(made, self._identity):
+            if not is_owned_by_node(made, self._identity):
                 raise Waiting(
                     "RemoteClash",
                     f"Secret {namespace}/{name} exists in the remote cluster and is not this "
@@ -292,14 +292,14 @@ class Tokens:
     def _secret(self, ref: PodRef) -> Object | None:
         namespace = self._identity.remote_namespace(ref.namespace)
         secret = self._secrets.store.get(Key(namespace, service_accounts.secret_name(ref.uid)))
-        own = secret is not None and identity.is_nodes_own(secret, self._identity)
+        own = secret is not None and is_owned_by_node(secret, self._identity)
         return secret if own else None
 
     def _runs(self, ref: PodRef) -> bool:
         """Whether there is a remote pod of this home pod."""
         namespace = self._identity.remote_namespace(ref.namespace)
         remote = self._remote_pods.store.get(Key(namespace, ref.name))
-        return remote is not None and identity.stands_for(remote, ref.uid)
+        return remote is not None and has_home_uid(remote, ref.uid)
 
     def _valid(self, secret: Object | None, needs: Needs) -> dict[str, Times]:
         """The tokens of the Secret that are not due to be renewed."""

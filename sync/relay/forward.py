@@ -34,7 +34,7 @@ from sync.relay.slice_writer import SliceWriter
 from sync.runtime.controller import Controller, Waiting
 from sync.runtime.event_recorder import EventRecorder
 from sync.runtime.log_fields import about
-from translators import identity
+from translators.identity import origin_of
 from translators.mirror import endpointslice
 from translators.mirror import service as services
 from translators.objects import HomeNamespace, Object, is_deleting, name_of, namespace_of
@@ -149,7 +149,7 @@ class Relay:
     def remote_pod_changed(self, old: Object | None, new: Object | None) -> None:
         """So did one that stands for one of these."""
         if forward.seen(old) != forward.seen(new):
-            origin = identity.origin(new or old or {})
+            origin = origin_of(new or old or {})
             if origin is not None:
                 home = self._home_pods.store.get(Key(origin.namespace, origin.name))
                 if home is not None:

@@ -43,7 +43,7 @@ from sync.relay.service_events import ServiceNews
 from sync.runtime.controller import Controller, Waiting
 from sync.runtime.event_recorder import EventRecorder
 from sync.runtime.log_fields import about
-from translators import identity
+from translators.identity import is_owned, matches_home_namespace, origin_of
 from translators.mirror import endpointslice
 from translators.mirror import service as services
 from translators.objects import HomeNamespace, Object, is_deleting, name_of, namespace_of, uid_of
@@ -196,7 +196,7 @@ class RelayBack:
         if resource is ENDPOINT_SLICES:
             self._ours_changed(old, new)
         elif resource is SERVICES and self._carriers is not None and _shape(old) != _shape(new):
-            origin = identity.origin(new or old or {})
+            origin = origin_of(new or old or {})
             if origin is not None:
                 self.controller.queue.add(origin.namespace)
 
@@ -471,9 +471,9 @@ class RelayBack:
     def _copy(self, home: HomeNamespace, name: str) -> Object | None:
         """The Service's copy in the remote, if it is there and ours."""
         copy = self._services.store.get(Key(self._identity.remote_namespace(home), name))
-        if copy is None or is_deleting(copy) or not identity.is_owned(copy, self._identity):
+        if copy is None or is_deleting(copy) or not is_owned(copy, self._identity):
             return None
-        return copy if identity.is_of_namespace(copy, home) else None
+        return copy if matches_home_namespace(copy, home) else None
 
     def _heard(self, pod: Object) -> Heard:
         return self._carriers.heard(pod) if self._carriers is not None else UNHEARD

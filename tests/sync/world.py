@@ -22,13 +22,14 @@ from tests.fakeapi import FakeApi
 from tests.fakeapi.credentials import access_to
 from tests.sync.records import MemoryRecord
 from tests.sync.watched import caught_up
-from translators import identity
-from translators.identity import Identity
+from translators.identity import Identity, home_id_from_uid
 from translators.translation_policy import HostPort, Policy
 
 NODE = "virtual"
 ADDRESS = "192.0.2.7"
-IDENTITY = Identity(home_id=identity.home_id("some uid"), home_name="h", node=NODE, accepted=("*",))
+IDENTITY = Identity(
+    home_id=home_id_from_uid("some uid"), home_name="h", node=NODE, accepted_namespaces=("*",)
+)
 #: What home's namespace ``default`` is in the remote.
 THERE = "default-h"
 

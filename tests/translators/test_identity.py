@@ -10,16 +10,23 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.translators.strategies import dns_labels
-from translators import identity as naming
 from translators.identity import (
     Identity,
+    NamespaceTemplateError,
     Origin,
-    TemplateError,
-    check_template,
+    copied_annotations,
+    copied_labels,
     dns_label,
-    home_id,
+    home_id_from_uid,
+    is_owned,
+    is_owned_by_node,
+    is_usable_namespace,
     label_value,
+    origin_of,
+    owner_labels,
     remote_metadata,
+    unusable_namespace_message,
+    validate_namespace_template,
 )
 from translators.objects import HomeNamespace, HomeUid, Object
 
@@ -36,7 +43,7 @@ _identity = Identity(home_id="0123456789abcdef", home_name="berlin", node="burst
 
 
 def _named(template: str, home: str = "berlin") -> Identity:
-    return Identity(home_id="0", home_name=home, node="burst", template=template)
+    return Identity(home_id="0", home_name=home, node="burst", namespace_template=template)
 
 
 # -- namespaces ----------------------------------------------------------------------------
@@ -98,7 +105,7 @@ def test_the_default_template_gives_namespace_and_home() -> None:
 
 @pytest.mark.parametrize("template", _TEMPLATES)
 def test_a_template_is_accepted(template: str) -> None:
-    check_template(template, home_name="berlin")
+    validate_namespace_template(template, home_name="berlin")
 
 
 @pytest.mark.parametrize(
@@ -123,8 +130,8 @@ def test_a_template_is_accepted(template: str) -> None:
     ],
 )
 def test_a_template_is_refused(template: str) -> None:
-    with pytest.raises(TemplateError, match=re.escape(repr(template))):
-        check_template(template, home_name="berlin")
+    with pytest.raises(NamespaceTemplateError, match=re.escape(repr(template))):
+        validate_namespace_template(template, home_name="berlin")
 
 
 # -- labels --------------------------------------------------------------------------------
@@ -156,7 +163,7 @@ def test_a_nodes_name_becomes_a_label_value_of_its_own(first: str, second: str) 
 
 
 def test_home_is_known_by_a_hash() -> None:
-    first, second = home_id("5f0f3ac1"), home_id("5f0f3ac2")
+    first, second = home_id_from_uid("5f0f3ac1"), home_id_from_uid("5f0f3ac2")
 
     assert first != second
     assert re.fullmatch(r"[0-9a-f]{16}", first)
@@ -189,8 +196,8 @@ def _object(**labels: str) -> Object:
     ],
 )
 def test_whose_an_object_is(remote: Object, owned: bool, nodes_own: bool) -> None:
-    assert naming.is_owned(remote, _identity) is owned
-    assert naming.is_nodes_own(remote, _identity) is nodes_own
+    assert is_owned(remote, _identity) is owned
+    assert is_owned_by_node(remote, _identity) is nodes_own
 
 
 @pytest.mark.parametrize(
@@ -200,8 +207,8 @@ def test_whose_an_object_is(remote: Object, owned: bool, nodes_own: bool) -> Non
 )
 def test_a_namespace_is_handed_over_by_an_annotation(value: str | None, accepted: bool) -> None:
     meta = {"name": "team-a", "annotations": {"cluster-bridge.io/accepts-home": value}}
-    identity = replace(_identity, accepted=("team-*",))
-    assert naming.accepts({"metadata": meta}, identity) is accepted
+    identity = replace(_identity, accepted_namespaces=("team-*",))
+    assert is_usable_namespace({"metadata": meta}, identity) is accepted
 
 
 @pytest.mark.parametrize(
@@ -219,20 +226,20 @@ def test_a_namespace_that_is_handed_over_is_used_where_home_accepts_its_name(
     names: tuple[str, ...], accepted: bool
 ) -> None:
     meta = {"name": "shop", "annotations": {"cluster-bridge.io/accepts-home": "*"}}
-    identity = replace(_identity, accepted=names)
-    assert naming.accepts({"metadata": meta}, identity) is accepted
-    said = naming.refusal({"metadata": meta}, identity)
+    identity = replace(_identity, accepted_namespaces=names)
+    assert is_usable_namespace({"metadata": meta}, identity) is accepted
+    said = unusable_namespace_message({"metadata": meta}, identity)
     assert accepted or "--accept-namespaces shop" in said
 
 
 def test_a_refusal_names_what_both_sides_have_to_do() -> None:
-    said = naming.refusal({"metadata": {"name": "shop"}}, _identity)
+    said = unusable_namespace_message({"metadata": {"name": "shop"}}, _identity)
     assert "kubectl annotate namespace shop cluster-bridge.io/accepts-home=berlin" in said
     assert "--accept-namespaces shop" in said
 
 
 def test_a_namespace_of_ours_is_accepted() -> None:
-    assert naming.accepts(_object(home="0123456789abcdef"), _identity)
+    assert is_usable_namespace(_object(home="0123456789abcdef"), _identity)
 
 
 @given(dns_labels, dns_labels, st.uuids().map(str))
@@ -240,8 +247,8 @@ def test_the_origin_is_read_back(namespace: str, name: str, uid: str) -> None:
     home = {"metadata": {"name": name, "namespace": namespace, "uid": uid}}
     remote = {"metadata": remote_metadata(home, _identity)}
 
-    assert naming.origin(remote) == Origin(HomeNamespace(namespace), name, HomeUid(uid))
-    assert naming.is_nodes_own(remote, _identity)
+    assert origin_of(remote) == Origin(HomeNamespace(namespace), name, HomeUid(uid))
+    assert is_owned_by_node(remote, _identity)
 
 
 @pytest.mark.parametrize("missing", ["home-namespace", "home-name", "home-uid"])
@@ -250,7 +257,7 @@ def test_an_incomplete_origin_is_none(missing: str) -> None:
     meta = remote_metadata(home, _identity)
     del meta["annotations"][f"cluster-bridge.io/{missing}"]
 
-    assert naming.origin({"metadata": meta}) is None
+    assert origin_of({"metadata": meta}) is None
 
 
 def test_labels_and_annotations_are_carried_but_for_those_of_our_domain() -> None:
@@ -259,11 +266,11 @@ def test_labels_and_annotations_are_carried_but_for_those_of_our_domain() -> Non
     applied = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
     home = {"metadata": {"labels": {**found, **kept}, "annotations": {**found, **kept, **applied}}}
 
-    assert naming.carried_labels(home) == {"app": "web", **kept}
-    assert naming.carried_annotations(home) == {"app": "web", **kept}
+    assert copied_labels(home) == {"app": "web", **kept}
+    assert copied_annotations(home) == {"app": "web", **kept}
 
 
 def test_the_selector_and_the_labels_agree() -> None:
-    key, _, value = _identity.owned_by_home.partition("=")
+    key, _, value = _identity.home_selector.partition("=")
 
-    assert naming.owner_labels(_identity)[key] == value
+    assert owner_labels(_identity)[key] == value

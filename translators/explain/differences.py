@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import Any, Literal
 
-from translators import identity
 from translators.fieldpaths import Dropped
+from translators.identity import is_bridge_key
 from translators.objects import Object
 from translators.pods import field_rules
 
@@ -71,7 +71,7 @@ def _reason(
 
 
 def _ours(key: str, _: Any) -> bool:
-    return identity.is_ours(key)
+    return is_bridge_key(key)
 
 
 _OBEYED = "home's scheduler has obeyed it; of the remote's nodes it says nothing"

@@ -12,8 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from translators import identity
 from translators.fieldpaths import Dropped, Paths, found
+from translators.identity import (
+    ANNOTATION_ANNOTATIONS_FILE,
+    ANNOTATION_HOME_NAMESPACE,
+    ANNOTATION_HOME_UID,
+    ANNOTATION_LABELS_FILE,
+    ANNOTATION_NODE_NAME,
+    is_bridge_key,
+)
 from translators.objects import Object, metadata
 
 #: Bytes of all keys and values of an object's annotations (TotalAnnotationSizeLimitB of
@@ -27,14 +34,14 @@ def _annotation(key: str) -> str:
 
 #: What identity in the downward API is read from instead, so that the pod sees home's.
 _REWRITTEN_FIELDS = {
-    "metadata.namespace": _annotation(identity.ANNOTATION_HOME_NAMESPACE),
-    "metadata.uid": _annotation(identity.ANNOTATION_HOME_UID),
-    "spec.nodeName": _annotation(identity.ANNOTATION_NODE_NAME),
+    "metadata.namespace": _annotation(ANNOTATION_HOME_NAMESPACE),
+    "metadata.uid": _annotation(ANNOTATION_HOME_UID),
+    "spec.nodeName": _annotation(ANNOTATION_NODE_NAME),
 }
 #: Files of whole maps, and the annotation that holds their text.
 _FILES = {
-    "labels": identity.ANNOTATION_LABELS_FILE,
-    "annotations": identity.ANNOTATION_ANNOTATIONS_FILE,
+    "labels": ANNOTATION_LABELS_FILE,
+    "annotations": ANNOTATION_ANNOTATIONS_FILE,
 }
 _FILE_PATHS = Paths(
     "spec.volumes[].downwardAPI.items[].fieldRef.fieldPath",
@@ -74,7 +81,7 @@ def files(home: Object) -> dict[str, str]:
             {
                 key: str(value)
                 for key, value in (metadata(home).get(field) or {}).items()
-                if not identity.is_ours(key)
+                if not is_bridge_key(key)
             }
         )
         for field, annotation in _FILES.items()

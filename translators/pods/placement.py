@@ -18,9 +18,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from translators import identity as naming
 from translators.fieldpaths import Dropped, put
-from translators.identity import Identity
+from translators.identity import LABEL_HOME, Identity
 from translators.objects import HomeNamespace, Object
 
 #: Labels that every kubelet sets to what its machine is, so they mean the same in any cluster.
@@ -176,7 +175,7 @@ def _namespace_selector(selector: Object, identity: Identity) -> Object | None:
 
     found = {key: renamed(name) for key, name in labels.items()}
     if not labels and not any(e.get("operator") == "In" for e in expressions):
-        found[naming.LABEL_HOME] = identity.home_id
+        found[LABEL_HOME] = identity.home_id
     result: Object = {**selector}
     put(result, "matchLabels", found)
     named = [

@@ -21,9 +21,20 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from translators import identity as naming
 from translators.fieldpaths import Dropped, each_container, put
-from translators.identity import Identity
+from translators.identity import (
+    ANNOTATION_CARRIED_FIELDS,
+    ANNOTATION_CARRIED_IMAGES,
+    ANNOTATION_CARRIED_KEYS,
+    ANNOTATION_CARRIED_RESOURCES,
+    ANNOTATION_NODE_NAME,
+    DOMAIN,
+    Identity,
+    copied_annotations,
+    copied_labels,
+    may_be_set_by_remote,
+    remote_metadata,
+)
 from translators.objects import Object, metadata
 from translators.pods import (
     downward_api,
@@ -135,18 +146,18 @@ def _translated(home: Object, policy: Policy, priority_classes: frozenset[str]) 
 
 
 def pod_metadata(home: Object, identity: Identity) -> Object:
-    """As `naming.remote_metadata`, and the node's name where the downward API finds it, and what
+    """As `identity.remote_metadata`, and the node's name where the downward API finds it, and what
     `podupdate` is to know of home later: the images, and which keys came from there that could as
-    well be the remote's own (`naming.set_by_remote`)."""
-    meta = naming.remote_metadata(home, identity)
-    meta["annotations"][naming.ANNOTATION_NODE_NAME] = identity.node
+    well be the remote's own (`identity.may_be_set_by_remote`)."""
+    meta = remote_metadata(home, identity)
+    meta["annotations"][ANNOTATION_NODE_NAME] = identity.node
     carried = {
-        "annotations": sorted(filter(naming.set_by_remote, naming.carried_annotations(home))),
-        "labels": sorted(filter(naming.set_by_remote, naming.carried_labels(home))),
+        "annotations": sorted(filter(may_be_set_by_remote, copied_annotations(home))),
+        "labels": sorted(filter(may_be_set_by_remote, copied_labels(home))),
     }
     some = {field_name: keys for field_name, keys in carried.items() if keys}
     if some:
-        meta["annotations"][naming.ANNOTATION_CARRIED_KEYS] = _compact(some)
+        meta["annotations"][ANNOTATION_CARRIED_KEYS] = _compact(some)
     spec = home.get("spec") or {}
     images = {
         container["name"]: container["image"]
@@ -155,11 +166,11 @@ def pod_metadata(home: Object, identity: Identity) -> Object:
         if container.get("image")
     }
     if images:
-        meta["annotations"][naming.ANNOTATION_CARRIED_IMAGES] = _compact(images)
+        meta["annotations"][ANNOTATION_CARRIED_IMAGES] = _compact(images)
     if resources := resources_of(home):
-        meta["annotations"][naming.ANNOTATION_CARRIED_RESOURCES] = _compact(resources)
+        meta["annotations"][ANNOTATION_CARRIED_RESOURCES] = _compact(resources)
     if fields := fields_of(home):
-        meta["annotations"][naming.ANNOTATION_CARRIED_FIELDS] = _compact(fields)
+        meta["annotations"][ANNOTATION_CARRIED_FIELDS] = _compact(fields)
     return meta
 
 
@@ -206,32 +217,32 @@ _compact = json.JSONEncoder(separators=(",", ":")).encode
 
 def carried_keys(remote: Object, field_name: str) -> set[str]:
     """The keys with a domain that a remote pod's ``labels`` or ``annotations`` have of home's."""
-    keys = _recorded(remote, naming.ANNOTATION_CARRIED_KEYS).get(field_name)
+    keys = _recorded(remote, ANNOTATION_CARRIED_KEYS).get(field_name)
     return set(map(str, keys)) if isinstance(keys, list) else set()
 
 
 def carried_images(remote: Object) -> Object:
     """The image that home's container of each name had when it was last carried."""
-    return _recorded(remote, naming.ANNOTATION_CARRIED_IMAGES)
+    return _recorded(remote, ANNOTATION_CARRIED_IMAGES)
 
 
 def carried_resources(remote: Object) -> Object | None:
     """What `resources_of` gave for home's pod when its resources were last carried; None where
     that is not recorded, as of a pod that an older bridge made."""
-    if naming.ANNOTATION_CARRIED_RESOURCES not in (metadata(remote).get("annotations") or {}):
+    if ANNOTATION_CARRIED_RESOURCES not in (metadata(remote).get("annotations") or {}):
         return None
-    return _recorded(remote, naming.ANNOTATION_CARRIED_RESOURCES)
+    return _recorded(remote, ANNOTATION_CARRIED_RESOURCES)
 
 
 def carried_fields(remote: Object) -> Object:
     """What `fields_of` gave for home's pod when these fields were last carried."""
-    return _recorded(remote, naming.ANNOTATION_CARRIED_FIELDS)
+    return _recorded(remote, ANNOTATION_CARRIED_FIELDS)
 
 
 def resources_record(home: Object) -> Object:
     """The strategic merge patch that records home's resources as carried."""
     text = _compact(resources_of(home))
-    return {"metadata": {"annotations": {naming.ANNOTATION_CARRIED_RESOURCES: text}}}
+    return {"metadata": {"annotations": {ANNOTATION_CARRIED_RESOURCES: text}}}
 
 
 def _recorded(remote: Object, annotation: str) -> Object:
@@ -246,4 +257,4 @@ def _recorded(remote: Object, annotation: str) -> Object:
 def tolerations(home: Object) -> list[Object]:
     """The pod's tolerations, less those that can only mean the virtual node's taint."""
     found = (home.get("spec") or {}).get("tolerations") or ()
-    return [item for item in found if not str(item.get("key", "")).startswith(naming.DOMAIN + "/")]
+    return [item for item in found if not str(item.get("key", "")).startswith(DOMAIN + "/")]

@@ -20,9 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from translators import identity as naming
 from translators.fieldpaths import Dropped, each_container, put
-from translators.identity import Identity
+from translators.identity import DOMAIN, SHORT_HASH, Identity, owner_labels
 from translators.objects import HomeNamespace, Object, metadata, name_of, namespace_of, uid_of
 from translators.pods import references
 from translators.translation_policy import HostPort, Policy
@@ -39,9 +38,9 @@ _GROUPS_MODE = 0o600
 CA_KEY = "ca.crt"
 #: Of our Secret: the home pod, as ``namespace/name``, and its UID; and when each key is due to be
 #: renewed and expires, as JSON ``{key: [renew, expires]}`` in RFC 3339.
-ANNOTATION_POD = f"{naming.DOMAIN}/token-pod"
-ANNOTATION_POD_UID = f"{naming.DOMAIN}/token-pod-uid"
-ANNOTATION_TIMES = f"{naming.DOMAIN}/token-times"
+ANNOTATION_POD = f"{DOMAIN}/token-pod"
+ANNOTATION_POD_UID = f"{DOMAIN}/token-pod-uid"
+ANNOTATION_TIMES = f"{DOMAIN}/token-times"
 
 
 class Wanted(NamedTuple):
@@ -54,7 +53,7 @@ class Wanted(NamedTuple):
     def key(self) -> str:
         """Its key in the Secret."""
         text = json.dumps(self)
-        return f"token-{hashlib.sha256(text.encode()).hexdigest()[: naming.SHORT_HASH]}"
+        return f"token-{hashlib.sha256(text.encode()).hexdigest()[:SHORT_HASH]}"
 
 
 class Times(NamedTuple):
@@ -134,7 +133,7 @@ def secret(
         "metadata": {
             "name": secret_name(ref.uid),
             "namespace": identity.remote_namespace(ref.namespace),
-            "labels": naming.owner_labels(identity),
+            "labels": owner_labels(identity),
             "annotations": {
                 ANNOTATION_POD: str(ref),
                 ANNOTATION_POD_UID: ref.uid,

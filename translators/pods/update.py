@@ -26,7 +26,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from translators import identity
+from translators.identity import (
+    ANNOTATION_CARRIED_IMAGES,
+    ANNOTATION_CARRIED_KEYS,
+    ANNOTATION_CARRIED_RESOURCES,
+    may_be_set_by_remote,
+)
 from translators.objects import Object, metadata
 from translators.pods import downward_api
 from translators.pods.remote_pod import (
@@ -76,7 +81,7 @@ def _of_pod(home: Object, remote: Object, policy: Policy, *, resized: bool) -> O
     if meta:
         patch["metadata"] = meta
     # Home's images are written down at the remote pod: where that is true, none has changed.
-    images = identity.ANNOTATION_CARRIED_IMAGES in meta.get("annotations", {})
+    images = ANNOTATION_CARRIED_IMAGES in meta.get("annotations", {})
     spec = _spec(home, remote, images=images)
     if spec:
         patch["spec"] = spec
@@ -88,21 +93,21 @@ def _metadata(home: Object, remote: Object, policy: Policy, *, resized: bool) ->
     notes = wanted["annotations"]
     if not resized:
         # True only once the resize is made, and the API server takes that on another path.
-        notes.pop(identity.ANNOTATION_CARRIED_RESOURCES, None)
+        notes.pop(ANNOTATION_CARRIED_RESOURCES, None)
     # A file that reads its text from an annotation does so since the pod was made.
     read = has.get("annotations") or {}
     texts = {key: text for key, text in downward_api.files(home).items() if key in read}
     if downward_api.fit(notes, texts):
         notes |= texts
     patch: Object = {}
-    record = identity.ANNOTATION_CARRIED_KEYS
+    record = ANNOTATION_CARRIED_KEYS
     same_keys = notes.get(record) == read.get(record)
     for field_name in ("labels", "annotations"):
         present = has.get(field_name) or {}
         known = set() if same_keys else {*carried_keys(remote, field_name), record}
         changed = {k: v for k, v in wanted[field_name].items() if present.get(k) != v}
         for key in present:
-            ours = key in known or not identity.set_by_remote(key)
+            ours = key in known or not may_be_set_by_remote(key)
             if ours and key not in wanted[field_name]:
                 changed[key] = None
         if changed:

@@ -21,7 +21,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from translators.identity import DOMAIN, Identity, is_nodes_own, owner_labels
+from translators.identity import DOMAIN, Identity, is_owned_by_node, owner_labels
 from translators.mirror import service as services
 from translators.mirror.endpointslice import LABEL_MANAGED_BY, LABEL_SERVICE, MANAGER
 from translators.objects import HomeNamespace, Object, metadata, name_of, namespace_of, uid_of
@@ -113,7 +113,7 @@ def is_ours(remote: Object, identity: Identity) -> bool:
     home = home_of(remote)
     return (
         home is not None
-        and is_nodes_own(remote, identity)
+        and is_owned_by_node(remote, identity)
         and namespace_of(remote) == identity.remote_namespace(home)
     )
 

@@ -32,8 +32,8 @@ from tests.fakeapi import Authority, FakeApi
 from tests.fakeapi.signer import Signer
 from tests.objects import config_map, node, pod
 from tests.sync.world import NODE, THERE, World
-from translators import identity
 from translators.capacity.node_capacity import Limits
+from translators.identity import ANNOTATION_ACCEPTS
 
 pytestmark = pytest.mark.usefixtures("soon")
 
@@ -183,7 +183,7 @@ async def test_what_others_use_and_what_quotas_leave_is_on_the_node(two: Cluster
         await two.home.until(
             lambda: two.home.get(NODES, NODE)["status"]["allocatable"]["cpu"] == "2"
         )
-        accepts = {"name": "x", "annotations": {identity.ANNOTATION_ACCEPTS: "*"}}
+        accepts = {"name": "x", "annotations": {ANNOTATION_ACCEPTS: "*"}}
         two.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": accepts})
         quota = {"name": "q", "namespace": "x"}
         two.remote.put(

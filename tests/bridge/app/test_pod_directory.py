@@ -10,7 +10,11 @@ import pytest
 from bridge.app.kubelet_api import Directory
 from sync.engine.engine import Engine
 from tests import objects
-from translators import identity
+from translators.identity import (
+    ANNOTATION_HOME_NAME,
+    ANNOTATION_HOME_NAMESPACE,
+    ANNOTATION_HOME_UID,
+)
 
 #: 2026-01-01T00:00:00Z, in milliseconds.
 _YEAR = 1_767_225_600_000
@@ -38,9 +42,9 @@ def test_a_placed_pod_has_the_time_at_which_the_remote_scheduled_it(
     remote["metadata"] |= {
         "creationTimestamp": created,
         "annotations": {
-            identity.ANNOTATION_HOME_NAMESPACE: "default",
-            identity.ANNOTATION_HOME_NAME: "web",
-            identity.ANNOTATION_HOME_UID: "1",
+            ANNOTATION_HOME_NAMESPACE: "default",
+            ANNOTATION_HOME_NAME: "web",
+            ANNOTATION_HOME_UID: "1",
         },
     }
     remote["status"] = {"conditions": conditions}

@@ -25,7 +25,14 @@ from tests.fakeapi import Authority, Fault
 from tests.fakeapi.kubeconfig import credential, kubeconfig, plugin, write
 from tests.objects import node, pod
 from tests.sync.world import NODE
-from translators import identity
+from translators.identity import (
+    ANNOTATION_HOME_NAME,
+    ANNOTATION_HOME_NAMESPACE,
+    ANNOTATION_HOME_UID,
+    LABEL_HOME,
+    LABEL_NODE,
+    home_id_from_uid,
+)
 
 Break = Callable[[Clusters], JoinSettings]
 
@@ -139,7 +146,7 @@ def _template(two: Clusters) -> JoinSettings:
 
 
 def _left(two: Clusters) -> JoinSettings:
-    home = identity.home_id(_uid(two))
+    home = home_id_from_uid(_uid(two))
     left = pod("web")
     left["metadata"] |= _ours(home, "former")
     two.remote.put(left)
@@ -152,11 +159,11 @@ def _uid(two: Clusters) -> str:
 
 def _ours(home: str, node_name: str) -> Object:
     return {
-        "labels": {identity.LABEL_HOME: home, identity.LABEL_NODE: node_name},
+        "labels": {LABEL_HOME: home, LABEL_NODE: node_name},
         "annotations": {
-            identity.ANNOTATION_HOME_NAMESPACE: "default",
-            identity.ANNOTATION_HOME_NAME: "web",
-            identity.ANNOTATION_HOME_UID: "1",
+            ANNOTATION_HOME_NAMESPACE: "default",
+            ANNOTATION_HOME_NAME: "web",
+            ANNOTATION_HOME_UID: "1",
         },
     }
 
@@ -167,7 +174,7 @@ def _no_metrics(two: Clusters) -> JoinSettings:
 
 
 def _quota(two: Clusters) -> JoinSettings:
-    labels = {identity.LABEL_HOME: identity.home_id(_uid(two)), identity.LABEL_NODE: NODE}
+    labels = {LABEL_HOME: home_id_from_uid(_uid(two)), LABEL_NODE: NODE}
     meta: Object = {"name": "shop-h", "labels": labels, "annotations": {}}
     two.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
     two.remote.put(

@@ -22,8 +22,7 @@ from tests.fakeapi import FakeApi
 from tests.fakeapi.faults import Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.sync.world import NODE
-from translators import identity as naming
-from translators.identity import Identity, home_id
+from translators.identity import LABEL_VIRTUAL, Identity, home_id_from_uid, owner_labels
 from translators.objects import uid_of
 from translators.translation_policy import HostPort, Policy
 
@@ -50,8 +49,8 @@ class Looked:
         node = objects.node(name) | {"spec": {}}
         node["metadata"] |= {
             "labels": {
-                node_object.LABEL_REMOTE: home_id(_uid(self.two.remote)),
-                naming.LABEL_VIRTUAL: "true",
+                node_object.LABEL_REMOTE: home_id_from_uid(_uid(self.two.remote)),
+                LABEL_VIRTUAL: "true",
                 "tier": tier,
             },
             "annotations": {
@@ -68,10 +67,10 @@ class Looked:
         self.two.home.update(NODES, name, {"spec": {"taints": None}})
 
     def identity(self) -> Identity:
-        return Identity(home_id=home_id(_uid(self.two.home)), home_name="h", node=NODE)
+        return Identity(home_id=home_id_from_uid(_uid(self.two.home)), home_name="h", node=NODE)
 
     def namespace(self, *, owned: bool = True) -> None:
-        labels = naming.owner_labels(self.identity()) if owned else {}
+        labels = owner_labels(self.identity()) if owned else {}
         meta = {"name": THERE, "labels": labels}
         self.two.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
         self.two.remote.put(objects.service_account("default", THERE))
@@ -427,7 +426,7 @@ async def test_copies_that_exist_in_the_remote_are_shown_as_found(looked: Looked
         objects.config_map("conf", THERE, data={"one": "1"}),
         _service(THERE),
     ):
-        there["metadata"]["labels"] = naming.owner_labels(looked.identity())
+        there["metadata"]["labels"] = owner_labels(looked.identity())
         looked.two.remote.put(there)
     looked.two.remote.put(objects.secret("key", THERE))  # unmanaged
     answer = await looked.answer()
@@ -499,7 +498,9 @@ async def test_what_is_said_beforehand_is_what_the_bridge_makes(two: Clusters) -
 
 
 def test_the_policy_is_read_back_as_it_was_told() -> None:
-    identity = Identity(home_id="0" * 16, home_name="h", node="burst", template="{namespace}")
+    identity = Identity(
+        home_id="0" * 16, home_name="h", node="burst", namespace_template="{namespace}"
+    )
     policy = Policy(
         identity,
         "10.0.0.1",

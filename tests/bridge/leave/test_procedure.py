@@ -41,8 +41,19 @@ from tests.bridge.joined import SOON
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map, node, pod, secret
 from tests.sync.world import NODE, THERE
-from translators import identity as naming
-from translators.identity import home_id
+from translators.identity import (
+    ANNOTATION_ACCEPTS,
+    ANNOTATION_HOME_NAME,
+    ANNOTATION_HOME_NAMESPACE,
+    ANNOTATION_HOME_UID,
+    DOMAIN,
+    LABEL_HOME,
+    LABEL_NODE,
+    Identity,
+    home_id_from_uid,
+    namespace_users,
+    used_by_annotation,
+)
 from translators.relay import forward
 
 pytestmark = pytest.mark.usefixtures("soon")
@@ -66,7 +77,7 @@ class Left:
     def _node(self) -> Object:
         made = node(NODE)
         made["metadata"] |= {
-            "labels": {node_object.LABEL_REMOTE: home_id(_cluster(self.two.remote))},
+            "labels": {node_object.LABEL_REMOTE: home_id_from_uid(_cluster(self.two.remote))},
             "annotations": {
                 node_object.ANNOTATION_KUBECONFIG: str(self.two.settings.remote.path),
                 node_object.ANNOTATION_CONTEXT: "remote-context",
@@ -90,12 +101,12 @@ class Left:
     def ours(self, obj: Object, *, node: str = NODE) -> Object:
         """The object as the bridge makes it in the remote."""
         obj["metadata"] |= {
-            "labels": {naming.LABEL_HOME: home_id(_cluster(self.two.home)), naming.LABEL_NODE: node}
+            "labels": {LABEL_HOME: home_id_from_uid(_cluster(self.two.home)), LABEL_NODE: node}
         }
         obj["metadata"]["annotations"] = {
-            naming.ANNOTATION_HOME_NAMESPACE: "default",
-            naming.ANNOTATION_HOME_NAME: obj["metadata"]["name"],
-            naming.ANNOTATION_HOME_UID: "1",
+            ANNOTATION_HOME_NAMESPACE: "default",
+            ANNOTATION_HOME_NAME: obj["metadata"]["name"],
+            ANNOTATION_HOME_UID: "1",
         }
         return obj
 
@@ -167,7 +178,7 @@ def left(two: Clusters) -> Left:
 
 def slice_of(service: str, node: str = NODE) -> Object:
     """One that leads home's Service to the bridge of that node."""
-    identity = naming.Identity(home_id="any", home_name="h", node=node)
+    identity = Identity(home_id="any", home_name="h", node=node)
     meta = {"name": service, "namespace": "default", "uid": "service-uid"}
     known: Object = {"metadata": meta, "spec": {"ports": [{"port": 80}]}}
     (made,) = forward.to_slices(known, {forward.Place("", 0): 4000}, identity, address="192.0.2.1")
@@ -420,7 +431,7 @@ async def test_what_others_made_and_what_another_node_uses_stays(left: Left) -> 
     told = f"remote: ConfigMap {THERE}/shared stays: pods of virtual node other use it"
     assert told in left.told
     # It is kept up to date, and removed, by the one that uses it.
-    stays[1]["metadata"]["labels"][naming.LABEL_NODE] = "other"
+    stays[1]["metadata"]["labels"][LABEL_NODE] = "other"
     stays[1]["metadata"]["resourceVersion"] = remote.get(CONFIG_MAPS, "shared", THERE)["metadata"][
         "resourceVersion"
     ]
@@ -523,7 +534,7 @@ async def test_with_force_home_is_cleaned_without_the_remote(left: Left) -> None
     assert left.asked == [[f"home:   Node {NODE} and its Lease", "home:   Pod default/web"]]
     assert left.told[1].startswith("remote: not reached, and nothing is removed there: ")
     assert "remote: what stands for home's Pod default/web: may be left" in left.told
-    own = home_id(_cluster(home))
+    own = home_id_from_uid(_cluster(home))
     assert f"--remove {own} --node {NODE}`" in left.told[-2]
 
 
@@ -653,18 +664,18 @@ async def test_a_namespace_that_another_virtual_node_claims_stays_until_that_one
     other = node("other")
     other["metadata"]["labels"] = dict(left.node["metadata"]["labels"])
     left.two.home.put(other)
-    claims = {naming.claim_of(it): "true" for it in (NODE, "other", "gone")}
+    claims = {used_by_annotation(it): "true" for it in (NODE, "other", "gone")}
     remote.update(NAMESPACES, THERE, {"metadata": {"annotations": claims}})
     assert await left.leave()
     assert f"remote: namespace {THERE} stays: virtual node(s) other use it" in left.told
-    assert naming.claimants(remote.get(NAMESPACES, THERE)) == {"other"}
+    assert namespace_users(remote.get(NAMESPACES, THERE)) == {"other"}
     assert await left.leave(replace(left.settings, name="other", remote=left.two.settings.remote))
     assert remote.find(NAMESPACES, THERE) is None
 
 
 async def test_a_namespace_that_was_handed_over_stays_although_it_is_labelled(left: Left) -> None:
     remote = left.two.remote
-    handed = {"metadata": {"annotations": {naming.ANNOTATION_ACCEPTS: "*"}}}
+    handed = {"metadata": {"annotations": {ANNOTATION_ACCEPTS: "*"}}}
     remote.update(NAMESPACES, THERE, handed)
     assert await left.leave()
     assert f"remote: namespace {THERE} stays: it was handed over" in left.told
@@ -695,7 +706,7 @@ async def test_a_drain_evicts_what_a_budget_allows_and_waits_with_the_rest(left:
     for name in ("a", "b"):
         made = home.put(pod(name, node=NODE))
         there = left.ours(pod(name, THERE))
-        there["metadata"]["annotations"][naming.ANNOTATION_HOME_UID] = made["metadata"]["uid"]
+        there["metadata"]["annotations"][ANNOTATION_HOME_UID] = made["metadata"]["uid"]
         remote.put(there)
     home.put(daemon("daemon"))
     kept: set[str] = set()
@@ -830,7 +841,7 @@ async def test_the_state_folder_goes_with_its_last_certificate(
     left: Left, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    folder = state_folder(home_id(_cluster(left.two.home)), NODE)
+    folder = state_folder(home_id_from_uid(_cluster(left.two.home)), NODE)
     folder.mkdir(parents=True)
     (folder / "serving.pem").write_text("x")
     assert await left.leave()
@@ -855,7 +866,7 @@ def marked(api: FakeApi) -> list[str]:
         f"{kind.resource.kind} {obj['metadata']['name']}"
         for kind in kinds
         for obj in api.store.all(kind, None)
-        if f"{naming.DOMAIN}/" in str({**obj["metadata"], "spec": obj.get("spec")})
+        if f"{DOMAIN}/" in str({**obj["metadata"], "spec": obj.get("spec")})
         or (kind.resource == LEASES and obj["metadata"]["namespace"] == LEASE_NAMESPACE)
     ]
 

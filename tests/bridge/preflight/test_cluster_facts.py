@@ -24,7 +24,7 @@ from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.objects import config_map, node
-from translators.identity import home_id
+from translators.identity import home_id_from_uid
 from translators.translation_policy import HostPort
 
 REVIEWS = "*/selfsubjectaccessreviews"
@@ -61,7 +61,7 @@ async def test_two_clusters_that_can_be_joined(two: Clusters) -> None:
     )
     told: list[str] = []
     found = await checked(two.settings, told)
-    ids = [home_id(uid_of_kube_system(api)) for api in (two.home, two.remote)]
+    ids = [home_id_from_uid(uid_of_kube_system(api)) for api in (two.home, two.remote)]
     assert [found.identity.home_id, found.remote_id] == ids
     assert (found.identity.home_name, found.identity.node) == ("h", "virtual")
     assert (found.address, found.client_ca) == ("127.0.0.1", "PEM")

@@ -16,8 +16,15 @@ from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, SERVICES
 from tests.bridge.clusters import CANARY, Clusters
 from tests.bridge.joined import SOON
 from tests.objects import config_map, pod, secret
-from translators import identity as naming
-from translators.identity import Identity
+from translators.identity import (
+    ANNOTATION_HOME_NAME,
+    ANNOTATION_HOME_NAMESPACE,
+    ANNOTATION_HOME_UID,
+    LABEL_HOME,
+    LABEL_NODE,
+    Identity,
+    used_by_annotation,
+)
 from translators.objects import HomeNamespace
 from translators.relay import agent_pod
 
@@ -30,11 +37,11 @@ A, B = "a" * 16, "b" * 16
 def owned(obj: Object, home: str, node: str = "burst", name: str | None = None) -> Object:
     """The object as a bridge of this home makes it."""
     meta = obj["metadata"]
-    meta["labels"] = {naming.LABEL_HOME: home, naming.LABEL_NODE: node}
-    meta["annotations"] = {naming.ANNOTATION_HOME_NAMESPACE: "shop"}
+    meta["labels"] = {LABEL_HOME: home, LABEL_NODE: node}
+    meta["annotations"] = {ANNOTATION_HOME_NAMESPACE: "shop"}
     if obj["kind"] != "Namespace":
-        meta["annotations"][naming.ANNOTATION_HOME_NAME] = name or meta["name"]
-        meta["annotations"][naming.ANNOTATION_HOME_UID] = "1"
+        meta["annotations"][ANNOTATION_HOME_NAME] = name or meta["name"]
+        meta["annotations"][ANNOTATION_HOME_UID] = "1"
     return obj
 
 
@@ -60,7 +67,7 @@ class Left:
         self.remote.put(config_map("theirs", "shop-b"))
         # Labels can be copied, as a controller does that makes pods of a template.
         labelled = pod("labelled", "shop-a")
-        labelled["metadata"]["labels"] = {naming.LABEL_HOME: A, naming.LABEL_NODE: "burst"}
+        labelled["metadata"]["labels"] = {LABEL_HOME: A, LABEL_NODE: "burst"}
         self.labelled = self.remote.put(labelled)
 
     def agree(self, lines: list[str]) -> bool:
@@ -154,7 +161,7 @@ async def test_copies_that_pods_of_another_virtual_node_use_stay_and_become_that
     assert reason in left.told
     assert "remote: ConfigMap shop-a/conf" not in left.asked[0]
     copy = left.remote.get(CONFIG_MAPS, "conf", "shop-a")
-    assert copy["metadata"]["labels"][naming.LABEL_NODE] == "pool"
+    assert copy["metadata"]["labels"][LABEL_NODE] == "pool"
     assert left.remote.find(SECRETS, "key", "shop-a") is None
     assert left.told[-1] == (
         f"remote: what node burst of home {A} had here is gone, except what stays for the "
@@ -166,7 +173,7 @@ async def test_copies_that_pods_of_another_virtual_node_use_stay_and_become_that
 
 
 async def test_a_namespace_that_another_virtual_node_claims_stays(left: Left) -> None:
-    claims = {naming.claim_of(it): "true" for it in ("burst", "pool")}
+    claims = {used_by_annotation(it): "true" for it in ("burst", "pool")}
     left.remote.update(NAMESPACES, "shop-a", {"metadata": {"annotations": claims}})
     for name in ("other", "labelled"):
         left.remote.remove(PODS, name, "shop-a")
@@ -227,7 +234,7 @@ async def test_a_service_whose_endpoints_the_remote_made_goes_without_them(left:
         "endpoints": [],
         "ports": [],
     }
-    derived["metadata"]["labels"] = {naming.LABEL_HOME: A, naming.LABEL_NODE: "burst"}
+    derived["metadata"]["labels"] = {LABEL_HOME: A, LABEL_NODE: "burst"}
     left.remote.put(derived)
     assert await left.remove(A)
     assert left.remote.find(SERVICES, "web", "shop-a") is None

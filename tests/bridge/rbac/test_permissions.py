@@ -42,7 +42,7 @@ from tests.conftest import ClientFor
 from tests.fakeapi import Entry, FakeApi
 from tests.objects import config_map, pod, secret
 from tests.sync.world import IDENTITY, NODE, THERE, World
-from translators import identity
+from translators.identity import ANNOTATION_ACCEPTS, origin_of
 from translators.mirror import endpointslice
 
 #: Side, resource, subresource, verb.
@@ -245,7 +245,7 @@ def slice_of(service_name: str, name: str, address: str = "10.0.0.1") -> Object:
 
 async def clashes(world: World) -> None:
     """Things are in the way in the remote, in a namespace that was handed over."""
-    accepts = {identity.ANNOTATION_ACCEPTS: "h"}
+    accepts = {ANNOTATION_ACCEPTS: "h"}
     meta = {"name": THERE, "annotations": accepts}
     world.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
     slice_name = endpointslice.remote_name("web-taken", IDENTITY)
@@ -319,7 +319,7 @@ def names_no_kinds(remote: FakeApi) -> None:
 
 def _copies(world: World, kind: Resource) -> list[Object]:
     """Those of home's objects; the tokens of pods that wait are none."""
-    return [it for it in world.remote.objects(kind, THERE) if identity.origin(it)]
+    return [it for it in world.remote.objects(kind, THERE) if origin_of(it)]
 
 
 async def is_looked_into(run: Joined, remote: FakeApi) -> None:

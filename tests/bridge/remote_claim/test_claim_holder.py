@@ -26,7 +26,7 @@ from tests.bridge.joined import Joined, begin, joined
 from tests.fakeapi import FakeApi, Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.sync.world import NODE, THERE, World
-from translators.identity import Identity, home_id
+from translators.identity import Identity, home_id_from_uid
 
 pytestmark = pytest.mark.usefixtures("soon", "quick")
 
@@ -49,7 +49,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def lease_of(two: Clusters) -> str:
     """The claim's name."""
     uid = str(two.home.get(NAMESPACES, "kube-system")["metadata"]["uid"])
-    return claim_record.lease_name(Identity(home_id(uid), "h", NODE))
+    return claim_record.lease_name(Identity(home_id_from_uid(uid), "h", NODE))
 
 
 def claim_of(two: Clusters) -> Claim:
@@ -338,7 +338,7 @@ async def test_garbage_of_a_home_that_is_gone_has_its_claim(two: Clusters) -> No
     async with joined(two):
         await running(two, "web")
     uid = str(two.home.get(NAMESPACES, "kube-system")["metadata"]["uid"])
-    settings = GarbageSettings(two.settings.remote, home=home_id(uid))
+    settings = GarbageSettings(two.settings.remote, home=home_id_from_uid(uid))
     two.remote.remove(PODS, "web", THERE)
     assert await remove_garbage(settings, told=_quiet, agree=lambda _: True)
     assert not two.remote.find(LEASES, lease_of(two), LEASE_NAMESPACE)

@@ -13,13 +13,19 @@ from hypothesis import strategies as st
 
 from sync.capacity.aggregator import Offer, Offered, slim_namespace, slim_pod
 from tests.sync.world import IDENTITY
-from translators import identity
 from translators.capacity import pod_requests
 from translators.capacity.node_capacity import NO_LIMITS, Limits
+from translators.identity import (
+    ANNOTATION_ACCEPTS,
+    ANNOTATION_HOME_NAMESPACE,
+    LABEL_HOME,
+    LABEL_NODE,
+    owner_labels,
+)
 from translators.objects import Object
 
-_OURS = identity.owner_labels(IDENTITY)
-_NEIGHBOUR = {**_OURS, identity.LABEL_NODE: "another"}
+_OURS = owner_labels(IDENTITY)
+_NEIGHBOUR = {**_OURS, LABEL_NODE: "another"}
 
 
 def _node(name: str = "w", has: dict[str, str] | None = None, *, ready: bool = True) -> Object:
@@ -46,7 +52,7 @@ def _pod(
     """One with the labels of ours is where its home namespace is mapped to, unless given."""
     container = {"name": "main", "resources": {"requests": asked}}
     namespace = namespace or ("ours-h" if labels == _OURS else "theirs")
-    home = {identity.ANNOTATION_HOME_NAMESPACE: namespace.removesuffix("-h")} if labels else {}
+    home = {ANNOTATION_HOME_NAMESPACE: namespace.removesuffix("-h")} if labels else {}
     meta: Object = {"name": name, "namespace": namespace, "uid": f"{namespace}/{name}"}
     return {
         "metadata": {**meta, "resourceVersion": "1", "labels": labels or {}, "annotations": home},
@@ -56,8 +62,8 @@ def _pod(
 
 
 def _namespace(name: str, *, accepts: str = "") -> Object:
-    annotations = {identity.ANNOTATION_ACCEPTS: accepts} if accepts else {}
-    labels = {} if accepts else {identity.LABEL_HOME: IDENTITY.home_id}
+    annotations = {ANNOTATION_ACCEPTS: accepts} if accepts else {}
+    labels = {} if accepts else {LABEL_HOME: IDENTITY.home_id}
     meta: Object = {"name": name, "uid": name, "resourceVersion": "1"}
     return slim_namespace({"metadata": {**meta, "labels": labels, "annotations": annotations}})
 

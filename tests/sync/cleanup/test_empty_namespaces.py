@@ -14,7 +14,13 @@ from tests.fakeapi import Fault
 from tests.objects import config_map, pod
 from tests.sync.discovery import WIDGETS, serve_discovery
 from tests.sync.world import IDENTITY, THERE, World
-from translators import identity
+from translators.identity import (
+    ANNOTATION_ACCEPTS,
+    ANNOTATION_HOME_NAMESPACE,
+    LABEL_NODE,
+    namespace_users,
+    owner_labels,
+)
 from translators.objects import HomeNamespace
 from translators.relay import agent_pod
 
@@ -102,8 +108,8 @@ async def test_a_pod_in_time_keeps_it(lived: World) -> None:
 async def test_one_that_was_left_behind_goes_after_a_start(lived: World) -> None:
     meta = {
         "name": THERE,
-        "labels": identity.owner_labels(lived.identity),
-        "annotations": {identity.ANNOTATION_HOME_NAMESPACE: "default"},
+        "labels": owner_labels(lived.identity),
+        "annotations": {ANNOTATION_HOME_NAMESPACE: "default"},
     }
     lived.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
     await lived.start()
@@ -134,8 +140,8 @@ async def test_a_pod_of_another_virtual_node_keeps_it(lived: World) -> None:
     lived.pod()
     await lived.settle()
     other = pod("b", THERE)
-    labels = identity.owner_labels(lived.identity)
-    other["metadata"]["labels"] = {**labels, identity.LABEL_NODE: "another"}
+    labels = owner_labels(lived.identity)
+    other["metadata"]["labels"] = {**labels, LABEL_NODE: "another"}
     lived.remote.put(other)
     await _pod_comes_and_goes(lived)
     await _looked(lived)
@@ -219,7 +225,7 @@ async def test_a_namespace_that_another_virtual_node_claims_stays_although_it_is
     await _looked(lived)
     namespace = _namespace(lived)
     assert namespace
-    assert identity.claimants(namespace) == {"other"}
+    assert namespace_users(namespace) == {"other"}
     lived.remote.heal(held)
     await lived.remote.until(lambda: lived.remote.find(PODS, "theirs", THERE))
 
@@ -231,12 +237,12 @@ async def test_a_namespace_is_claimed_again_by_its_next_pod(lived: World) -> Non
     lived.remote.put(config_map("theirs", THERE))
     await _pod_comes_and_goes(lived)
     await _looked(lived)
-    assert identity.claimants(_namespace(lived) or {}) == set()
+    assert namespace_users(_namespace(lived) or {}) == set()
     lived.forget()
     lived.pod("b")
     lived.pod("c")
     await lived.settle()
-    assert identity.claimants(_namespace(lived) or {}) == {IDENTITY.node}
+    assert namespace_users(_namespace(lived) or {}) == {IDENTITY.node}
     claims = [it for it in lived.writes() if it.endswith(f"PATCH /api/v1/namespaces/{THERE}")]
     assert len(claims) == 1
 
@@ -250,7 +256,7 @@ async def test_a_pod_that_this_cache_shows_after_the_look_keeps_the_namespace(
     await _pod_comes_and_goes(lived)
     async with look:
         theirs = pod("theirs", THERE)
-        theirs["metadata"]["labels"] = identity.owner_labels(replace(IDENTITY, node="other"))
+        theirs["metadata"]["labels"] = owner_labels(replace(IDENTITY, node="other"))
         lived.remote.put(theirs)
         await lived.caught_up()
     await _looked(lived)
@@ -269,10 +275,10 @@ async def test_what_cannot_be_listed_keeps_it(lived: World) -> None:
 
 @pytest.mark.parametrize("owned", [False, True], ids=["foreign", "ours by then"])
 async def test_a_namespace_that_was_handed_over_stays(lived: World, owned: bool) -> None:
-    meta: Object = {"name": THERE, "annotations": {identity.ANNOTATION_ACCEPTS: "*"}}
+    meta: Object = {"name": THERE, "annotations": {ANNOTATION_ACCEPTS: "*"}}
     if owned:
-        meta["labels"] = identity.owner_labels(lived.identity)
-        meta["annotations"][identity.ANNOTATION_HOME_NAMESPACE] = "default"
+        meta["labels"] = owner_labels(lived.identity)
+        meta["annotations"][ANNOTATION_HOME_NAMESPACE] = "default"
     lived.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
     await lived.start()
     await _pod_comes_and_goes(lived)
@@ -297,7 +303,7 @@ async def test_a_pod_that_comes_while_it_goes_waits_and_starts_as_soon_as_it_is_
     await lived.settle()
     held = config_map("held", THERE)
     held["metadata"]["finalizers"] = ["example.com/hold"]
-    held["metadata"]["labels"] = identity.owner_labels(lived.identity)
+    held["metadata"]["labels"] = owner_labels(lived.identity)
     await _pod_comes_and_goes(lived)
     lived.remote.put(held)
     first = _namespace(lived)

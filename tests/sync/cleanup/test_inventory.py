@@ -24,7 +24,14 @@ from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map, pod, secret
 from tests.sync.discovery import serve_discovery, serve_resource
 from tests.sync.world import IDENTITY, THERE
-from translators import identity
+from translators.identity import (
+    ANNOTATION_HOME_NAME,
+    ANNOTATION_HOME_NAMESPACE,
+    ANNOTATION_HOME_UID,
+    LABEL_HOME,
+    LABEL_NODE,
+    used_by_annotation,
+)
 from translators.objects import HomeNamespace
 from translators.relay import agent_pod, reverse
 from translators.relay.reverse import Slot
@@ -45,11 +52,11 @@ def discovery(api: FakeApi) -> None:
 def ours(obj: Object, *, node: str = "virtual", home: str = IDENTITY.home_id) -> Object:
     """The object as one that the bridge made."""
     meta = obj["metadata"]
-    meta["labels"] = {identity.LABEL_HOME: home, identity.LABEL_NODE: node}
+    meta["labels"] = {LABEL_HOME: home, LABEL_NODE: node}
     meta["annotations"] = {
-        identity.ANNOTATION_HOME_NAMESPACE: "default",
-        identity.ANNOTATION_HOME_NAME: meta["name"],
-        identity.ANNOTATION_HOME_UID: "1",
+        ANNOTATION_HOME_NAMESPACE: "default",
+        ANNOTATION_HOME_NAME: meta["name"],
+        ANNOTATION_HOME_UID: "1",
     }
     return obj
 
@@ -136,7 +143,7 @@ async def test_shared_copies_name_their_user_and_can_be_handed_over(
     foreign = api.put(config_map("shared", THERE))
     await cleanup.hand_over(client, found.shared)
     labels = api.get(SERVICES, "web", THERE)["metadata"]["labels"]
-    assert labels[identity.LABEL_NODE] == "other"
+    assert labels[LABEL_NODE] == "other"
     assert api.get(CONFIG_MAPS, "shared", THERE) == foreign
 
 
@@ -329,7 +336,7 @@ async def test_a_namespace_whose_deletion_admission_refuses_with_409_stays_with_
     api: FakeApi, client: KubeClient, method: str
 ) -> None:
     made = ours(namespace())
-    made["metadata"]["annotations"][identity.claim_of("virtual")] = "true"
+    made["metadata"]["annotations"][used_by_annotation("virtual")] = "true"
     made = api.put(made)
     api.fail(Fault(method, f"*/namespaces/{THERE}", code=409, message="says a webhook", times=None))
     kept = await remove_namespaces(client, [made], has_ended=lambda node: node == "virtual")

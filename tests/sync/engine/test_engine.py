@@ -14,7 +14,15 @@ from sync.kube.resources import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS, 
 from tests.fakeapi import Fault
 from tests.objects import config_map, secret
 from tests.sync.world import IDENTITY, THERE, World
-from translators import identity
+from translators.identity import (
+    ANNOTATION_ACCEPTS,
+    ANNOTATION_HOME_NAME,
+    ANNOTATION_HOME_NAMESPACE,
+    ANNOTATION_HOME_UID,
+    LABEL_HOME,
+    LABEL_NODE,
+    origin_of,
+)
 
 
 async def test_a_burst_of_pods_through_broken_watches_and_restarts_ends_in_agreement(
@@ -52,7 +60,7 @@ async def test_a_burst_of_pods_through_broken_watches_and_restarts_ends_in_agree
     await world.settle()
     for name in names:
         home = world.at_home(name)
-        origin = identity.origin(remote[name])
+        origin = origin_of(remote[name])
         assert origin is not None
         assert origin.uid == home["metadata"]["uid"]
         assert home["status"]["phase"] == "Running"
@@ -150,7 +158,7 @@ def _copied(world: World, namespace: str, *, labelled: bool) -> None:
 async def test_a_copied_pod_in_a_tenants_namespace_stops_no_start(
     world: World, labelled: bool
 ) -> None:
-    world.identity = replace(IDENTITY, accepted=())
+    world.identity = replace(IDENTITY, accepted_namespaces=())
     await world.start_running()
     _copied(world, "tenant", labelled=labelled)
     await world.settle()
@@ -166,11 +174,11 @@ async def test_a_copied_pod_in_a_tenants_namespace_stops_no_start(
 async def test_another_mapping_is_refused_while_pods_run_in_a_namespace_that_was_handed_over(
     world: World,
 ) -> None:
-    meta: Object = {"name": THERE, "annotations": {identity.ANNOTATION_ACCEPTS: "*"}}
+    meta: Object = {"name": THERE, "annotations": {ANNOTATION_ACCEPTS: "*"}}
     world.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
     await world.start_running()
     await world.stop()
-    world.identity = replace(IDENTITY, template="{namespace}")
+    world.identity = replace(IDENTITY, namespace_template="{namespace}")
     await world.start(settle=False)
     with pytest.raises(ExceptionGroup) as ended:
         await world.ended()
@@ -237,11 +245,11 @@ async def test_no_secret_is_in_a_log_an_event_or_a_status(
 
 
 async def test_two_homes_share_a_remote_and_leave_each_other_alone(world: World) -> None:
-    labels = {identity.LABEL_HOME: "ffff", identity.LABEL_NODE: world.identity.node_label}
+    labels = {LABEL_HOME: "ffff", LABEL_NODE: world.identity.node_label}
     other = {
-        identity.ANNOTATION_HOME_NAMESPACE: "default",
-        identity.ANNOTATION_HOME_NAME: "a",
-        identity.ANNOTATION_HOME_UID: "1",
+        ANNOTATION_HOME_NAMESPACE: "default",
+        ANNOTATION_HOME_NAME: "a",
+        ANNOTATION_HOME_UID: "1",
     }
     theirs = config_map("conf", "default-other", data={"k": "v"})
     theirs["metadata"] |= {"labels": labels, "annotations": other}

@@ -8,7 +8,14 @@ from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, Object
 from tests.fakeapi import Fault
 from tests.objects import config_map, secret
 from tests.sync.world import IDENTITY, THERE, World
-from translators import identity
+from translators.identity import (
+    ANNOTATION_HOME_NAME,
+    ANNOTATION_HOME_NAMESPACE,
+    ANNOTATION_HOME_UID,
+    LABEL_HOME,
+    LABEL_NODE,
+    origin_of,
+)
 
 
 async def with_pod(world: World, *uses: str) -> None:
@@ -92,7 +99,7 @@ async def test_a_copy_whose_annotations_somebody_took_off_is_put_right(world: Wo
     await with_pod(world, "cm/conf")
     world.remote.update(CONFIG_MAPS, "conf", {"metadata": {"annotations": None}}, THERE)
     await world.settle()
-    assert identity.origin(world.config_map() or {}) is not None
+    assert origin_of(world.config_map() or {}) is not None
 
 
 @pytest.mark.parametrize("kind", ["ConfigMap", "Secret"])
@@ -257,11 +264,11 @@ async def test_the_copy_of_another_virtual_node_of_this_home_is_shared_and_not_d
     world: World,
 ) -> None:
     home = world.home.put(config_map("conf", data={"k": "1"}))
-    labels = {identity.LABEL_HOME: IDENTITY.home_id, identity.LABEL_NODE: "other"}
+    labels = {LABEL_HOME: IDENTITY.home_id, LABEL_NODE: "other"}
     origin = {
-        identity.ANNOTATION_HOME_NAMESPACE: "default",
-        identity.ANNOTATION_HOME_NAME: "conf",
-        identity.ANNOTATION_HOME_UID: home["metadata"]["uid"],
+        ANNOTATION_HOME_NAMESPACE: "default",
+        ANNOTATION_HOME_NAME: "conf",
+        ANNOTATION_HOME_UID: home["metadata"]["uid"],
     }
     meta = {"name": "conf", "namespace": THERE, "labels": labels, "annotations": origin}
     world.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": _named(THERE, labels)})
@@ -269,7 +276,7 @@ async def test_the_copy_of_another_virtual_node_of_this_home_is_shared_and_not_d
     await with_pod(world, "cm/conf")
     copy = world.config_map() or {}
     assert copy["data"] == {"k": "1"}
-    assert copy["metadata"]["labels"][identity.LABEL_NODE] == "other"
+    assert copy["metadata"]["labels"][LABEL_NODE] == "other"
     await gone(world)
     assert world.config_map()
 
@@ -281,7 +288,7 @@ async def test_a_foreign_object_is_left_alone_and_the_pod_waits_and_says_so(
     world: World,
 ) -> None:
     world.home.put(config_map("conf", data={"k": "ours"}))
-    labels = {identity.LABEL_HOME: IDENTITY.home_id}
+    labels = {LABEL_HOME: IDENTITY.home_id}
     world.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": _named(THERE, labels)})
     theirs = world.remote.put(config_map("conf", THERE, data={"k": "theirs"}))
     await world.start()

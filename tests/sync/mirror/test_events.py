@@ -14,7 +14,7 @@ from tests import objects
 from tests.conftest import ClientFor
 from tests.fakeapi import Entry, FakeApi, Fault
 from tests.sync.world import IDENTITY, NODE, THERE, World
-from translators import identity
+from translators.identity import ANNOTATION_ACCEPTS, LABEL_NODE, remote_metadata
 from translators.objects import HomeNamespace
 
 DEFAULT = HomeNamespace("default")
@@ -64,7 +64,7 @@ async def test_an_event_is_told_of_the_home_pod_and_its_count_follows(world: Wor
         "uid": world.at_home()["metadata"]["uid"],
         "fieldPath": "spec.containers{main}",
     }
-    assert told["metadata"]["labels"] == {identity.LABEL_NODE: NODE}
+    assert told["metadata"]["labels"] == {LABEL_NODE: NODE}
     assert (told["count"], told["message"]) == (1, "default/a is waited for")
     assert told["source"]["component"] == "kubelet"
     for count in (2, 3):
@@ -108,7 +108,7 @@ async def test_what_a_restart_cannot_know_of_is_not_written_twice(world: World) 
 
 
 async def test_events_of_others_are_neither_told_nor_touched(world: World) -> None:
-    accepts = {identity.ANNOTATION_ACCEPTS: "h"}
+    accepts = {ANNOTATION_ACCEPTS: "h"}
     meta = {"name": THERE, "annotations": accepts}
     world.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
     foreign = world.remote.put(objects.pod("foreign", THERE))
@@ -157,7 +157,7 @@ async def test_an_event_that_is_seen_before_its_pod_is_told(
     mirror = EventMirror(*clients, IDENTITY, in_burst=lambda: False)
     home = home_api.put(objects.pod("a"))
     remote = remote_api.put(
-        {**objects.pod("a", THERE), "metadata": identity.remote_metadata(home, IDENTITY)}
+        {**objects.pod("a", THERE), "metadata": remote_metadata(home, IDENTITY)}
     )
     remote_api.put(objects.event(remote, "Scheduled"))
     tasks = [

@@ -10,7 +10,7 @@ import pytest
 from sync.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Object
 from tests.fakeapi import Fault
 from tests.sync.world import IDENTITY, NODE, THERE, World
-from translators import identity
+from translators.identity import ANNOTATION_HOME_NAME, ANNOTATION_MIRROR, LABEL_HOME, LABEL_NODE
 from translators.mirror.endpointslice import LABEL_MANAGED_BY, LABEL_SERVICE, MANAGER, remote_name
 
 SLICE = remote_name("web-1", IDENTITY)
@@ -129,12 +129,12 @@ async def test_an_annotation_keeps_a_service_at_home_also_later(world: World) ->
     world.home.put(slice_of("web", "10.0.0.1"))
     await with_pod(world)
     assert addresses(world) == ["10.0.0.1"]
-    away: Object = {"metadata": {"annotations": {identity.ANNOTATION_MIRROR: "false"}}}
+    away: Object = {"metadata": {"annotations": {ANNOTATION_MIRROR: "false"}}}
     world.home.update(SERVICES, "web", away, "default")
     await world.settle()
     assert there(world) is None
     assert world.remote.find(ENDPOINT_SLICES, SLICE, THERE) is None
-    back: Object = {"metadata": {"annotations": {identity.ANNOTATION_MIRROR: None}}}
+    back: Object = {"metadata": {"annotations": {ANNOTATION_MIRROR: None}}}
     world.home.update(SERVICES, "web", back, "default")
     await world.settle()
     assert there(world)
@@ -164,12 +164,12 @@ async def test_services_stay_for_the_pods_of_another_virtual_node(world: World) 
     world.home.put(service())
     await with_pod(world)
     mine = world.remote.get(PODS, "a", THERE)
-    labels = {**mine["metadata"]["labels"], identity.LABEL_NODE: "other"}
+    labels = {**mine["metadata"]["labels"], LABEL_NODE: "other"}
     meta = {
         "name": "of-another",
         "namespace": THERE,
         "labels": labels,
-        "annotations": mine["metadata"]["annotations"] | {identity.ANNOTATION_HOME_NAME: "x"},
+        "annotations": mine["metadata"]["annotations"] | {ANNOTATION_HOME_NAME: "x"},
     }
     world.remote.put({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": mine["spec"]})
     world.home.delete(PODS, "a", "default")
@@ -186,7 +186,7 @@ async def test_a_foreign_service_does_not_keep_the_pod_from_running(world: World
     """And home's endpoints are not made its own."""
     world.home.put(service())
     world.home.put(slice_of("web", "10.0.0.1"))
-    labels = {identity.LABEL_HOME: IDENTITY.home_id}
+    labels = {LABEL_HOME: IDENTITY.home_id}
     namespace: Object = {"name": THERE, "labels": labels}
     world.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": namespace})
     theirs = world.remote.put({**service(), "metadata": {"name": "web", "namespace": THERE}})

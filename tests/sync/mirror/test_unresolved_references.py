@@ -7,7 +7,7 @@ import pytest
 from sync.kube.resources import CONFIG_MAPS, PODS, SECRETS, Object
 from tests.objects import config_map, secret
 from tests.sync.world import THERE, World
-from translators import identity
+from translators.identity import ANNOTATION_ACCEPTS
 
 _TOKENS = "cluster-bridge-token-0f8fad5b-d9cb-469f-a165-70867728950e"
 
@@ -19,7 +19,7 @@ def _optional(name: str) -> list[Object]:
 
 def hand_over(world: World) -> None:
     """The namespace of the remote is another party's, who hands it over."""
-    meta: Object = {"name": THERE, "annotations": {identity.ANNOTATION_ACCEPTS: "*"}}
+    meta: Object = {"name": THERE, "annotations": {ANNOTATION_ACCEPTS: "*"}}
     world.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
 
 

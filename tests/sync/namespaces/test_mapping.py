@@ -19,7 +19,13 @@ from tests.objects import secret
 from tests.sync.records import MemoryRecord
 from tests.sync.watched import caught_up, watching
 from tests.sync.world import IDENTITY, THERE, World
-from translators import identity as naming
+from translators.identity import (
+    ANNOTATION_ACCEPTS,
+    ANNOTATION_HOME_NAMESPACE,
+    is_owned_by_node,
+    owner_labels,
+    used_by_annotation,
+)
 from translators.objects import HomeNamespace
 
 DEFAULT = HomeNamespace("default")
@@ -52,8 +58,8 @@ async def test_a_namespace_is_made_once_with_whose_it_is(
         await namespaces.ensure(DEFAULT)
     assert len(api.writes()) == 1
     made = api.get(NAMESPACES, THERE)
-    assert naming.is_nodes_own(made, IDENTITY)
-    assert made["metadata"]["annotations"][naming.ANNOTATION_HOME_NAMESPACE] == "default"
+    assert is_owned_by_node(made, IDENTITY)
+    assert made["metadata"]["annotations"][ANNOTATION_HOME_NAMESPACE] == "default"
 
 
 async def test_a_namespace_whose_answer_was_lost_is_ours(
@@ -61,8 +67,8 @@ async def test_a_namespace_whose_answer_was_lost_is_ours(
 ) -> None:
     async with watching(informer):
         api.mute_watches()
-        claim = {naming.claim_of(IDENTITY.node_label): "true"}
-        labels = naming.owner_labels(IDENTITY)
+        claim = {used_by_annotation(IDENTITY.node_label): "true"}
+        labels = owner_labels(IDENTITY)
         api.put(
             {**foreign(**claim), "metadata": {**foreign(**claim)["metadata"], "labels": labels}}
         )
@@ -89,7 +95,7 @@ async def test_a_foreign_namespace_is_refused_with_what_to_do(
 async def test_a_namespace_that_was_handed_over_is_used_until_it_is_taken_back(
     api: FakeApi, namespaces: Namespaces, informer: Informer, value: str
 ) -> None:
-    theirs = api.put(foreign(**{naming.ANNOTATION_ACCEPTS: value}))
+    theirs = api.put(foreign(**{ANNOTATION_ACCEPTS: value}))
     async with watching(informer):
         for _ in range(3):
             assert await namespaces.ensure(DEFAULT) == THERE
@@ -104,7 +110,7 @@ async def test_a_namespace_that_was_handed_over_is_used_until_it_is_taken_back(
 async def test_a_namespace_that_was_handed_to_another_home_is_foreign(
     api: FakeApi, namespaces: Namespaces, informer: Informer
 ) -> None:
-    api.put(foreign(**{naming.ANNOTATION_ACCEPTS: "another"}))
+    api.put(foreign(**{ANNOTATION_ACCEPTS: "another"}))
     async with watching(informer):
         with pytest.raises(Waiting):
             await namespaces.ensure(DEFAULT)
@@ -170,7 +176,7 @@ def _held() -> Object:
 def meeting() -> tuple[str, str, str]:
     """Two home namespaces that the template maps to one: a long name is cut within its dashes."""
     long = "a" + "-" * 58 + "b"
-    identity = replace(IDENTITY, template="edge-{namespace}")
+    identity = replace(IDENTITY, namespace_template="edge-{namespace}")
     there = identity.remote_namespace(HomeNamespace(long))
     short = there.removeprefix("edge-")
     assert identity.remote_namespace(HomeNamespace(short)) == there
@@ -181,7 +187,7 @@ async def test_a_second_home_namespace_of_the_same_remote_one_waits_and_touches_
     world: World,
 ) -> None:
     long, short, there = meeting()
-    world.identity = replace(IDENTITY, template="edge-{namespace}")
+    world.identity = replace(IDENTITY, namespace_template="edge-{namespace}")
     world.home.put(secret("key", long, data={"k": "bG9uZw=="}))
     world.home.put(secret("key", short, data={"k": "c2hvcnQ="}))
     await world.start()
@@ -209,8 +215,8 @@ async def test_pods_of_a_second_home_namespace_do_not_join_those_in_a_handed_ove
 ) -> None:
     """Nothing on a namespace that was handed over tells for which home namespace it stands."""
     long, short, there = meeting()
-    world.identity = replace(IDENTITY, template="edge-{namespace}")
-    world.remote.put(foreign(there, **{naming.ANNOTATION_ACCEPTS: "*"}))
+    world.identity = replace(IDENTITY, namespace_template="edge-{namespace}")
+    world.remote.put(foreign(there, **{ANNOTATION_ACCEPTS: "*"}))
     await world.start()
     world.pod("a", long)
     await world.settle()

@@ -15,14 +15,19 @@ from tests.fakeapi import Fault
 from tests.objects import secret
 from tests.sync.records import MemoryRecord
 from tests.sync.world import IDENTITY, NODE, THERE, World
-from translators import identity
+from translators.identity import (
+    ANNOTATION_ACCEPTS,
+    ANNOTATION_HOME_NAMESPACE,
+    owner_labels,
+    remote_metadata,
+)
 from translators.objects import HomeNamespace
 
 
 @pytest.fixture
 def strict(world: World) -> World:
     """Home accepts no namespace that others made, and has never had the node."""
-    world.identity = replace(IDENTITY, accepted=())
+    world.identity = replace(IDENTITY, accepted_namespaces=())
     world.record = MemoryRecord(fresh=True)
     return world
 
@@ -31,8 +36,8 @@ def squatted(world: World, **annotations: str) -> Object:
     """A namespace that somebody made in the remote with all that the bridge would write on it."""
     meta: Object = {
         "name": THERE,
-        "labels": identity.owner_labels(world.identity),
-        "annotations": {identity.ANNOTATION_HOME_NAMESPACE: "default", **annotations},
+        "labels": owner_labels(world.identity),
+        "annotations": {ANNOTATION_HOME_NAMESPACE: "default", **annotations},
     }
     return world.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
 
@@ -42,7 +47,7 @@ def forged(world: World, made: Object) -> Object:
     meta = {**made["metadata"], "uid": "home-uid"}
     return {
         **made,
-        "metadata": identity.remote_metadata({**made, "metadata": meta}, world.identity),
+        "metadata": remote_metadata({**made, "metadata": meta}, world.identity),
     }
 
 
@@ -53,7 +58,7 @@ async def test_nothing_of_home_arrives_in_a_namespace_with_forged_labels(strict:
     strict.policy = replace(strict.policy, service_accounts="home")
     strict.home.put(secret("key", data={"k": "c2VjcmV0"}))
     await strict.start()
-    squatted(strict, **{identity.ANNOTATION_ACCEPTS: "*"})
+    squatted(strict, **{ANNOTATION_ACCEPTS: "*"})
     bait = strict.remote.put(forged(strict, secret("key", data={"k": "YmFpdA=="})))
     strict.forget()
     strict.pod(uses=["secret/key"])
@@ -66,14 +71,14 @@ async def test_nothing_of_home_arrives_in_a_namespace_with_forged_labels(strict:
     assert strict.remote.get(SECRETS, "key", THERE) == bait
 
     await strict.stop()
-    strict.identity = replace(IDENTITY, accepted=("default-*",))
+    strict.identity = replace(IDENTITY, accepted_namespaces=("default-*",))
     strict.policy = replace(strict.policy, service_accounts="none")
     await strict.start()
     assert strict.there()
 
 
 async def test_a_namespace_that_was_handed_over_waits_for_homes_consent(strict: World) -> None:
-    meta: Object = {"name": THERE, "annotations": {identity.ANNOTATION_ACCEPTS: "*"}}
+    meta: Object = {"name": THERE, "annotations": {ANNOTATION_ACCEPTS: "*"}}
     strict.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
     await strict.start()
     strict.pod()
@@ -181,7 +186,7 @@ async def test_namespaces_without_a_record_are_adopted_once_and_logged(
     assert strict.record.own
     assert not caplog.records
     later = {**squatted(strict), "metadata": {"name": "later-h"}}
-    later["metadata"]["labels"] = identity.owner_labels(strict.identity)
+    later["metadata"]["labels"] = owner_labels(strict.identity)
     strict.remote.put(later)
     strict.pod("c", "later")
     await strict.told("RemoteClash")

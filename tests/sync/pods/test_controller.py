@@ -10,7 +10,7 @@ from sync.kube.resources import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS, 
 from tests.fakeapi import Fault
 from tests.objects import config_map, node, pod, secret
 from tests.sync.world import ADDRESS, THERE, World
-from translators import identity
+from translators.identity import origin_of
 
 
 def service(name: str, **selector: str) -> Object:
@@ -208,7 +208,7 @@ async def test_a_pod_recreated_under_its_name_is_another_pod(world: World) -> No
     await world.settle()
     remote = world.there()
     assert remote is not None
-    origin = identity.origin(remote)
+    origin = origin_of(remote)
     assert origin is not None
     assert origin.uid == second["metadata"]["uid"]
 

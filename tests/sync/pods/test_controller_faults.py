@@ -10,7 +10,7 @@ from sync.kube.resources import NAMESPACES, PODS, Object
 from tests.fakeapi import Fault
 from tests.objects import pod
 from tests.sync.world import THERE, World
-from translators import identity
+from translators.identity import LABEL_HOME, home_id_from_uid, origin_of
 from translators.pods import run_once
 
 
@@ -311,7 +311,7 @@ async def test_a_pod_whose_name_a_former_one_still_has_there_is_not_called_lost(
     world.remote.unmute_watches()
     await world.settle()
     assert world.status().get("reason") is None
-    origin = identity.origin(world.there() or {})
+    origin = origin_of(world.there() or {})
     assert origin is not None
     assert origin.uid == second["metadata"]["uid"]
 
@@ -415,7 +415,7 @@ async def test_a_namespace_that_is_being_deleted_in_the_remote_is_waited_for(
 
 
 def _ours(name: str) -> Object:
-    return {"name": name, "labels": {identity.LABEL_HOME: identity.home_id("some uid")}}
+    return {"name": name, "labels": {LABEL_HOME: home_id_from_uid("some uid")}}
 
 
 # -- deletions that are refused ------------------------------------------------------------

@@ -11,7 +11,7 @@ from tests import objects
 from tests.fakeapi import Fault
 from tests.objects import pod
 from tests.sync.world import THERE, World
-from translators import identity
+from translators.identity import LABEL_HOME, has_home_uid, remote_metadata
 
 
 def conditions(world: World) -> dict[str, str]:
@@ -87,12 +87,12 @@ async def test_pod_that_moves_between_virtual_nodes_takes_its_name_at_once(
     monkeypatch.setattr("sync.runtime.workqueue.RETRY_FIRST", 60.0)
     monkeypatch.setattr("sync.runtime.workqueue.RETRY_CAP", 60.0)
     await world.start()
-    namespace = {"labels": {identity.LABEL_HOME: world.identity.home_id}}
+    namespace = {"labels": {LABEL_HOME: world.identity.home_id}}
     world.remote.put(
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": THERE, **namespace}}
     )
     former = pod("a", THERE)
-    former["metadata"] |= identity.remote_metadata(
+    former["metadata"] |= remote_metadata(
         pod("a") | {"metadata": {"name": "a", "namespace": "default", "uid": "former"}},
         replace(world.identity, node="other"),
     )
@@ -106,7 +106,7 @@ async def test_pod_that_moves_between_virtual_nodes_takes_its_name_at_once(
 
     world.remote.remove(PODS, "a", THERE)
     await world.remote.until(
-        lambda: identity.stands_for(world.there() or {}, world.at_home()["metadata"]["uid"])
+        lambda: has_home_uid(world.there() or {}, world.at_home()["metadata"]["uid"])
     )
 
 

@@ -39,7 +39,7 @@ from tests.sync.podstates import (
     home,
     remote,
 )
-from translators.identity import origin
+from translators.identity import origin_of
 from translators.objects import Object, RemoteUid, is_deleting, uid_of
 from translators.pods import unschedulable
 from translators.pods.run_once import is_held, was_handed_over
@@ -183,7 +183,7 @@ def test_a_home_pod_that_is_deleted_goes_or_something_is_awaited() -> None:
 def test_only_orphans_are_deleted_as_orphans() -> None:
     for state, actions in _with(DeleteOrphan):
         assert state.remote is not None
-        known = origin(state.remote)
+        known = origin_of(state.remote)
         assert known is None or state.home is None or known.uid != uid_of(state.home)
         assert not is_deleting(state.remote)
         uid = RemoteUid(uid_of(state.remote))

@@ -16,7 +16,7 @@ from tests.fakeapi import Fault
 from tests.fakeapi.tokens import PREFIX
 from tests.objects import config_map, secret, service_account
 from tests.sync.world import THERE, World
-from translators import identity
+from translators.identity import origin_of
 from translators.objects import Object
 from translators.pods import service_accounts
 
@@ -72,7 +72,7 @@ async def test_the_secret_is_there_before_the_pod(asking: World) -> None:
     for source in volume["projected"]["sources"][:2]:
         assert source["secret"]["name"] == tokens(asking)["metadata"]["name"]
         assert {item["key"] for item in source["secret"]["items"]} <= data.keys()
-    assert identity.origin(tokens(asking)) is None
+    assert origin_of(tokens(asking)) is None
 
 
 async def test_one_request_for_each_audience_and_life(asking: World) -> None:

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import yaml
 
-from translators import identity, merge_patch
-from translators.identity import Identity
+from translators import merge_patch
+from translators.identity import Identity, origin_of
 from translators.mirror import configmap, endpointslice, event, secret, service
 from translators.objects import Object
 from translators.pods import remote_pod, status
@@ -82,7 +82,7 @@ def _status(given: Object) -> Object:
 
 
 def _event(given: Object) -> Object:
-    origin = identity.origin(given["pod"])
+    origin = origin_of(given["pod"])
     assert origin is not None
     return {"home": event.to_home(event.slim(given["remote"]), origin, IDENTITY)}
 

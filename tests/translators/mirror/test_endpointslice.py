@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.translators.golden import IDENTITY, homes
 from tests.translators.strategies import dns_labels, json_values
-from translators.identity import is_nodes_own
+from translators.identity import is_owned_by_node
 from translators.mirror.endpointslice import (
     LABEL_MANAGED_BY,
     MANAGER,
@@ -63,7 +63,7 @@ def test_no_controller_of_the_remote_takes_it_for_its_own() -> None:
     remote = to_remote(home, IDENTITY)
 
     assert remote["metadata"]["labels"][LABEL_MANAGED_BY] == MANAGER
-    assert is_nodes_own(remote, IDENTITY)
+    assert is_owned_by_node(remote, IDENTITY)
 
 
 @given(st.lists(dns_labels, min_size=2, max_size=2, unique=True))

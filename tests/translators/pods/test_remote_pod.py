@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 from tests.fakeapi.patching import strategic
 from tests.translators.golden import ADDRESS, IDENTITY, POLICY, homes
 from tests.translators.strategies import json_values
-from translators import identity as naming
-from translators.identity import Identity
+from translators.identity import ANNOTATION_CARRIED_RESOURCES, Identity
 from translators.objects import Object
 from translators.pods import remote_pod, update
 from translators.translation_policy import Policy
 
 #: A home and a remote that call their namespaces the same.
 _SAME = Identity(
-    home_id="0123456789abcdef", home_name="berlin", node="burst", template="{namespace}"
+    home_id="0123456789abcdef", home_name="berlin", node="burst", namespace_template="{namespace}"
 )
 _HOMES = {str(home["metadata"]["name"]): home for home in homes("pod")}
 
@@ -509,7 +508,7 @@ def test_a_resize_names_what_differs_as_quantities() -> None:
     )
     remote = _remote(home)
     # As an older bridge made it.
-    del remote["metadata"]["annotations"][naming.ANNOTATION_CARRIED_RESOURCES]
+    del remote["metadata"]["annotations"][ANNOTATION_CARRIED_RESOURCES]
     limits = {"cpu": "900m", "ephemeral-storage": "1Gi"}
     remote["spec"]["containers"] = [
         _sized("a", requests={"cpu": "500m", "memory": "1Mi"}, limits=limits),
@@ -584,7 +583,7 @@ def test_a_pod_that_an_older_bridge_made_is_resized_only_where_home_may_have_cha
 ) -> None:
     home = _asking("100m")
     remote = _admitted(home, cpu="250m")
-    del remote["metadata"]["annotations"][naming.ANNOTATION_CARRIED_RESOURCES]
+    del remote["metadata"]["annotations"][ANNOTATION_CARRIED_RESOURCES]
     home["metadata"]["generation"] = generation
     for its, qos in zip((home, remote), classes, strict=True):
         its["status"] = {"qosClass": qos}
@@ -599,7 +598,7 @@ def test_a_pod_that_an_older_bridge_made_is_resized_only_where_home_may_have_cha
 def test_a_record_of_resources_that_somebody_wrote_over_is_harmless(record: str) -> None:
     home = _asking("100m")
     remote = _remote(home)
-    remote["metadata"]["annotations"][naming.ANNOTATION_CARRIED_RESOURCES] = record
+    remote["metadata"]["annotations"][ANNOTATION_CARRIED_RESOURCES] = record
 
     assert _updates(home, remote) == {"": remote_pod.resources_record(home)}
 

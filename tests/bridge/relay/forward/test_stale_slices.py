@@ -13,7 +13,7 @@ from tests.bridge.clusters import Clusters
 from tests.bridge.joined import joined
 from tests.fakeapi import Fault
 from tests.sync.world import NODE
-from translators.identity import Identity, home_id
+from translators.identity import Identity, home_id_from_uid
 from translators.relay import forward
 
 pytestmark = pytest.mark.usefixtures("soon")
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("soon")
 def put_slice(two: Clusters, name: str, node: str) -> None:
     """One that a relay of this node has made."""
     home_uid = two.home.get(NAMESPACES, "kube-system")["metadata"]["uid"]
-    identity = Identity(home_id=home_id(home_uid), home_name="h", node=node)
+    identity = Identity(home_id=home_id_from_uid(home_uid), home_name="h", node=node)
     service: Object = {"metadata": {"name": "web", "namespace": "shop", "uid": "u"}}
     two.home.put(
         {
