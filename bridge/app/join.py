@@ -240,10 +240,10 @@ def _node(settings: JoinSettings, found: Found, engine: Engine, api: KubeletApi)
     controller = NodeController(
         engine.home_pods.client,
         _facts(settings, found, engine, api.port),
-        offer=engine.offer,
+        capacity=engine.capacity,
         remote_nodes=engine.remote_nodes,
         watched=[engine.remote_pods, engine.remote_nodes],
-        unplaced=engine.unplaced,
+        unschedulable_pods=engine.unschedulable_pods,
         events=engine.events,
         now=utc_now,
         note=api.note,

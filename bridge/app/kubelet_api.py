@@ -58,7 +58,7 @@ class Directory:
         home = self._engine.home_pods.store.get(Key(namespace, name))
         if home is None or (uid and uid_of(home) != uid):
             return None
-        remote = self._engine.pods.remote_of(home)
+        remote = self._engine.pods.remote_pod_of(home)
         if remote is None:
             return None
         containers = references.containers(remote.get("spec") or {})
@@ -73,7 +73,7 @@ class Directory:
         """Where the remote pods of this node are."""
         found = []
         for home in self._engine.home_pods.store:
-            remote = self._engine.pods.remote_of(home) or {}
+            remote = self._engine.pods.remote_pod_of(home) or {}
             origin = origin_of(remote)
             node = str((remote.get("spec") or {}).get("nodeName") or "")
             if origin is not None and node:

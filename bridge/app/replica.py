@@ -135,7 +135,7 @@ def _fence_changed(life: Life, *, is_open: bool) -> None:
     name, fields = life.node.name, about("Node", life.node.name, cluster="home")
     if is_open:
         changes.info("node %s: the lease is renewed, and work goes on", name, extra=fields)
-        life.engine.hurry()
+        life.engine.retry_now()
         life.node.hurry()
     else:
         said = "node %s: nothing is written while the lease cannot be renewed"
@@ -146,7 +146,7 @@ def _claim_changed(life: Life, *, is_open: bool) -> None:
     name, fields = life.node.name, about("Node", life.node.name, cluster="remote")
     if is_open:
         changes.info("node %s: writes to the remote are allowed again", name, extra=fields)
-        life.engine.hurry()
+        life.engine.retry_now()
     elif life.fence.is_open:
         said = "node %s: the remote is not written to until the claim there is renewed"
         changes.warning(said, name, extra=fields)

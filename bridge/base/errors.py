@@ -17,10 +17,10 @@ class PreflightError(BridgeError):
 
 def for_people() -> tuple[type[Exception], ...]:
     """The classes of errors whose message is written for people."""
-    from sync.engine.engine import MappingChanged
+    from sync.engine.engine import NamespaceMappingError
     from sync.kube.errors import KubeError
 
-    return (BridgeError, MappingChanged, KubeError)
+    return (BridgeError, NamespaceMappingError, KubeError)
 
 
 def expected(error: BaseException) -> BaseException | None:

@@ -171,8 +171,10 @@ async def _of_node(
 async def _of_remote(home: KubeClient, remote: KubeClient, folder: str, found: Collected) -> None:
     tell = found.redactor
 
-    async def ours() -> list[inventory.Belongings]:
-        return await inventory.belongings(remote, home_id_from_uid(await cluster_uid(home)))
+    async def ours() -> list[inventory.NodeInventory]:
+        return await inventory.list_node_inventories(
+            remote, home_id_from_uid(await cluster_uid(home))
+        )
 
     theirs = await _part(found, "remote: what is ours", ours) or []
     pods = [pod for its in theirs for pod in its.pods][:MOST]

@@ -10,7 +10,7 @@ from bridge.checks.subject import Probe, Subject
 from bridge.node import conditions, node_object
 from bridge.preflight.cluster_facts import cluster_uid, identity_of, metrics_source
 from sync.cleanup import inventory
-from sync.cleanup.inventory import Belongings
+from sync.cleanup.inventory import NodeInventory
 from sync.kube.client import KubeClient
 from sync.kube.resources import EVENTS, NAMESPACES, NODES, PODS, RESOURCE_QUOTAS
 from sync.pods import plan
@@ -84,7 +84,7 @@ async def leftovers(subject: Subject) -> list[Finding]:
     known = (await subject.at_home.list(NODES, labels=node_object.LABEL_REMOTE)).items
     alive = {label_value(name) for name in (subject.name, *map(name_of, known))}
     left, theirs = [], []
-    for its in await inventory.belongings(subject.in_remote):
+    for its in await inventory.list_node_inventories(subject.in_remote):
         if its.home != ours:
             theirs.append(its)
         elif its.node not in alive:
@@ -99,7 +99,7 @@ async def leftovers(subject: Subject) -> list[Finding]:
     return found or [ok("BRG504", "remote", "nothing that is not a node's of this home")]
 
 
-def _who(several: Sequence[Belongings]) -> str:
+def _who(several: Sequence[NodeInventory]) -> str:
     return names(
         f"home {it.home}, node {it.node} ({len(it.pods)} pods, {len(it.copies)} copies, "
         f"{len(it.namespaces)} namespaces; written {it.last_written})"

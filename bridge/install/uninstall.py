@@ -269,7 +269,7 @@ async def remove(home: KubeClient, there: Installed, *, told: Told) -> None:
     labels = metadata(namespace).get("labels") or {}
     if labels.get(NAME_LABEL) != APP:
         return
-    for name, why in await inventory.remove_namespaces(home, [namespace]):
+    for name, why in await inventory.delete_namespaces(home, [namespace]):
         told(f"home: namespace {name} stays: {why}")
 
 

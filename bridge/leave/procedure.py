@@ -228,7 +228,7 @@ async def _drain(
     async def end(pod: Object) -> None:
         if remote.client is not None:
             its = [it for it in remote.ours.pods if has_home_uid(it, uid_of(pod))]
-            await inventory.remove_pods(remote.client, its, waiting=lambda _: None)
+            await inventory.delete_pods(remote.client, its, waiting=lambda _: None)
         await _delete_pod(home, pod, grace_seconds=0)
 
     async with drain.heartbeat(home, None if served else found.lease):
@@ -281,7 +281,7 @@ async def _remove_record(
     own = await namespace_record.recorded(home, settings.name) if cleaned else frozenset()
     if own and remote.client is not None:
         labels = f"{LABEL_HOME}={found.home_id}"
-        staying = ownership.staying(
+        staying = ownership.still_existing(
             own, (await remote.client.list(NAMESPACES, labels=labels)).items
         )
     try:

@@ -28,7 +28,7 @@ Told = Callable[[str], None]
 async def look(remote: KubeClient, name: str, found: AtHome) -> Inventory:
     """What the node has in the remote. Raises KubeError."""
     identity = Identity(home_id=found.home_id, home_name=found.home_id[:8], node=name)
-    return await inventory.inventory(remote, identity, others=found.others)
+    return await inventory.take_inventory(remote, identity, others=found.others)
 
 
 async def remove(
@@ -46,10 +46,10 @@ async def remove(
                 told(f"remote: {_named(obj)} came after the question, and is removed too")
         known |= set(map(uid_of, _all(shown)))
         await _remove_pods(remote, shown.pods, settings.timeout, told=told)
-        await inventory.remove_copies(remote, shown.copies)
-        await inventory.hand_over(remote, shown.shared)
+        await inventory.delete_copies(remote, shown.copies)
+        await inventory.transfer_shared_copies(remote, shown.shared)
         has_ended = _has_ended(settings.name, found)
-        left = await inventory.remove_namespaces(remote, shown.namespaces, has_ended=has_ended)
+        left = await inventory.delete_namespaces(remote, shown.namespaces, has_ended=has_ended)
         kept |= dict(left)
         now = await look(remote, settings.name, found)
         if not now.pods and not any(_is_left(obj, kept) for obj in _all(now)):
@@ -90,7 +90,7 @@ async def _remove_pods(
 
     try:
         async with asyncio.timeout(timeout):
-            await inventory.remove_pods(remote, pods, waiting=waiting)
+            await inventory.delete_pods(remote, pods, waiting=waiting)
     except TimeoutError:
         raise PreflightError(
             f"remote: {left} pod(s) have not ended in {timeout:.0f} s (is their machine away?); "

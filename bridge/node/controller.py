@@ -32,8 +32,8 @@ from bridge.node.node_object import NodeFacts
 from sync.base import exception_summary
 from sync.cache.informer import Informer
 from sync.cache.store import Key
-from sync.capacity.aggregator import Offer, Offered
-from sync.capacity.unschedulable_pods import Unplaced
+from sync.capacity.aggregator import CapacityAggregator, RemoteCapacity
+from sync.capacity.unschedulable_pods import UnschedulablePods
 from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, Conflict, KubeError, NotFound, NotLeading
 from sync.kube.request_limiter import urgent
@@ -75,38 +75,38 @@ class NodeController:
         home: KubeClient,
         facts: NodeFacts,
         *,
-        offer: Offer,
+        capacity: CapacityAggregator,
         remote_nodes: Informer,
         watched: list[Informer],
-        unplaced: Unplaced | None,
+        unschedulable_pods: UnschedulablePods | None,
         events: EventRecorder,
         now: Callable[[], str],
         note: Note | None = None,
     ) -> None:
         self._home = home
         self._facts = facts
-        self._offer = offer
+        self._offer = capacity
         self._remote_nodes = remote_nodes
         self._watched = watched
-        self._unplaced = unplaced
+        self._unplaced = unschedulable_pods
         self._events = events
         self._now = now
         self._queue: WorkQueue[str] = WorkQueue()
         self._node_uid = ""
         self._told: Health | None = None
         # What the Node is to say that is free, and the loop's times of when that last changed.
-        self._said: Offered | None = None
+        self._said: RemoteCapacity | None = None
         self._said_since = self._largest_since = -math.inf
         self.node = Informer(home, NODES, fields=f"metadata.name={facts.name}")
         self._lease = NodeLease(home, facts.name, node=self._node, note=note)
         self.node.on_change(self._changed)
         self.node.on_state(self._home_state_changed)
         remote_nodes.on_change(self._remote_node_changed)
-        offer.on_change(self._offer_changed)
+        capacity.on_change(self._offer_changed)
         for informer in watched:
             informer.on_state(self._state_changed)
-        if unplaced is not None:
-            unplaced.on_change(lambda: self._queue.add_after(_NODE, SETTLE))
+        if unschedulable_pods is not None:
+            unschedulable_pods.on_change(lambda: self._queue.add_after(_NODE, SETTLE))
 
     @property
     def name(self) -> str:
@@ -254,16 +254,18 @@ class NodeController:
         self.node.observe(node)
         return node
 
-    def _status(self, node: Object, nodes: list[Object], offered: Offered, ready: Health) -> Object:
+    def _status(
+        self, node: Object, nodes: list[Object], offered: RemoteCapacity, ready: Health
+    ) -> Object:
         """The status that the Node should have."""
         return node_object.status(
             node, self._facts, offered=offered, nodes=nodes, ready=ready, now=self._now()
         )
 
-    def _offered(self) -> Offered:
+    def _offered(self) -> RemoteCapacity:
         """What the Node should say that is free: what it says until its time has come, since
         every write brings us here again."""
-        found, now = self._offer.offered(), asyncio.get_running_loop().time()
+        found, now = self._offer.current(), asyncio.get_running_loop().time()
         if self._said is None or found != self._said:
             wait = self._said_since + SPACING - now
             if self._said is not None and wait > 0:
@@ -287,7 +289,7 @@ class NodeController:
 
     def _marks(self, nodes: list[Object], largest: str) -> Marks:
         """The labels, annotations and taints that the Node should have, as far as they are ours."""
-        crowded, again = self._unplaced.look() if self._unplaced is not None else (False, None)
+        crowded, again = self._unplaced.waiting() if self._unplaced is not None else (False, None)
         if again is not None:
             self._queue.add_after(_NODE, again)
         return node_object.wanted(self._facts, nodes, largest=largest, crowded=crowded)
@@ -333,7 +335,7 @@ class NodeController:
                 check_ours(node, self._facts)
         return node
 
-    def _tell(self, ready: Health, offered: Offered) -> None:
+    def _tell(self, ready: Health, offered: RemoteCapacity) -> None:
         """One line for people when the node's health changes: what is free always does."""
         level = logging.INFO if ready != self._told else logging.DEBUG
         self._told = ready

@@ -13,7 +13,7 @@ from bridge.node.lease import LEASE_NAMESPACE
 from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, NotFound
 from sync.kube.resources import LEASES
-from sync.namespaces.ownership import Recorded
+from sync.namespaces.ownership import OwnershipEntries
 from translators.identity import DOMAIN, label_value
 from translators.objects import Object, metadata, uid_of
 
@@ -32,13 +32,13 @@ class NamespaceRecord:
         self.fresh = False
         """Whether home had no such node when the bridge started."""
 
-    async def read(self) -> Recorded:
+    async def read(self) -> OwnershipEntries:
         """Raises KubeError."""
         lease = await _get(self._home)
         entries = _entries(lease)
         own = entries.pop(self._key, None)
         others = frozenset(it for several in entries.values() for it in several)
-        return Recorded(own, others, fresh=self.fresh)
+        return OwnershipEntries(own, others, fresh=self.fresh)
 
     async def write(self, entries: Collection[str]) -> None:
         """Replaces what this node recorded; makes the Lease where there is none. Raises

@@ -16,7 +16,7 @@ from bridge.node import field_ownership, shared_labels
 from bridge.node.conditions import Health
 from bridge.node.field_ownership import Marks
 from bridge.node.node_options import TAINT_UNSCHEDULABLE
-from sync.capacity.aggregator import Offered
+from sync.capacity.aggregator import RemoteCapacity
 from translators import merge_patch
 from translators.capacity.node_capacity import Capacity, by_importance
 from translators.identity import DOMAIN, LABEL_VIRTUAL, label_value
@@ -112,7 +112,7 @@ def status(
     current: Object,
     facts: NodeFacts,
     *,
-    offered: Offered,
+    offered: RemoteCapacity,
     nodes: Sequence[Object],
     ready: Health,
     now: str,

@@ -150,7 +150,7 @@ class Parts(Collector):
     def _what_it_offers(self) -> Iterator[Metric]:
         """Once the remote's nodes are known; not by name, but by resource."""
         offers = self._engine.remote_nodes.synced.is_set()
-        found = self._engine.offer.offered().capacity if offers else None
+        found = self._engine.capacity.current().capacity if offers else None
         yield gauge(
             "bridge_node_capacity",
             "What the remote's nodes have: cores, bytes, or numbers.",
@@ -171,12 +171,12 @@ class Parts(Collector):
         )
 
     def _pods(self) -> Iterator[Metric]:
-        times = self._engine.pods.times
+        times = self._engine.pods.latency
         yield histogram(
             "bridge_pod_status_lag_seconds",
             "How long changes of pods in the remote took to be home's status.",
             (),
-            {(): times.lag},
+            {(): times.status_lag},
         )
         yield histogram(
             "bridge_pod_start_duration_seconds",

@@ -2,7 +2,7 @@
 
 Nothing is asked of any home, which may be gone for ever. So nobody can say whether a bridge still
 looks after these objects: what is told is when one last wrote any of them, and the person decides.
-Only objects with labels and annotations of ours are looked at (`sync.cleanup.inventory.belongings`).
+Only objects with labels and annotations of ours are looked at (`sync.cleanup.inventory.list_node_inventories`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,21 @@ from bridge.leave import summary
 from bridge.preflight.cluster_facts import connected, explained
 from bridge.remote_claim import claim_removal
 from sync.cleanup import inventory
-from sync.cleanup.inventory import Belongings
+from sync.cleanup.inventory import NodeInventory
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from sync.mirror.copies import RESOURCES
+from sync.mirror.copies import COPIED_RESOURCES
 from translators.objects import is_deleting, name_of
 from translators.relay import reverse
 
-_HEAD = ("HOME", "NODE", "PODS", *(it.plural.upper() for it in RESOURCES), "NAMESPACES", "WRITTEN")
+_HEAD = (
+    "HOME",
+    "NODE",
+    "PODS",
+    *(it.plural.upper() for it in COPIED_RESOURCES),
+    "NAMESPACES",
+    "WRITTEN",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +51,7 @@ async def listed(settings: GarbageSettings, *, told: Callable[[str], None]) -> l
     """The lines of a table: who has what. Empty where nobody has anything."""
     async with connected(settings.remote, side="remote", told=told) as remote:
         with explained("remote"):
-            found = await inventory.belongings(remote)
+            found = await inventory.list_node_inventories(remote)
     return table(found) if found else []
 
 
@@ -62,7 +69,7 @@ async def remove(
         whose = f"node {settings.node} of {whose}"
     async with connected(settings.remote, side="remote", told=told) as remote:
         with explained("remote"):
-            found = await inventory.belongings(remote, settings.home, settings.node)
+            found = await inventory.list_node_inventories(remote, settings.home, settings.node)
             for its in found:
                 told(
                     f"remote: home {its.home} wrote objects of its node {its.node} last at "
@@ -89,7 +96,7 @@ async def remove(
 async def _remove(
     remote: KubeClient,
     settings: GarbageSettings,
-    found: Sequence[Belongings],
+    found: Sequence[NodeInventory],
     *,
     told: Callable[[str], None],
 ) -> set[str]:
@@ -97,7 +104,7 @@ async def _remove(
     pods = [pod for its in found for pod in its.pods]
     try:
         async with asyncio.timeout(settings.timeout):
-            await inventory.remove_pods(
+            await inventory.delete_pods(
                 remote, pods, waiting=lambda left: told(f"remote: {left} pod(s) are ending")
             )
     except TimeoutError:
@@ -105,10 +112,12 @@ async def _remove(
             f"remote: not all pods have ended in {settings.timeout:.0f} s (is their machine "
             "away?); the rest is as it was. Try again later"
         ) from None
-    await inventory.remove_copies(remote, [copy for its in found for copy in its.copies])
-    await inventory.hand_over(remote, [shared for its in found for shared in its.shared])
+    await inventory.delete_copies(remote, [copy for its in found for copy in its.copies])
+    await inventory.transfer_shared_copies(
+        remote, [shared for its in found for shared in its.shared]
+    )
     namespaces = [namespace for its in found for namespace in its.namespaces]
-    kept = await inventory.remove_namespaces(
+    kept = await inventory.delete_namespaces(
         remote, namespaces, has_ended=lambda node: not settings.node or node == settings.node
     )
     for namespace, why in kept:
@@ -119,7 +128,7 @@ async def _remove(
 async def _check_gone(
     remote: KubeClient, settings: GarbageSettings, kept: set[str], whose: str
 ) -> None:
-    left = await inventory.belongings(remote, settings.home, settings.node)
+    left = await inventory.list_node_inventories(remote, settings.home, settings.node)
     for its in left:
         its.copies = [(kind, copy) for kind, copy in its.copies if not is_deleting(copy)]
         its.namespaces = [
@@ -134,13 +143,13 @@ async def _check_gone(
         )
 
 
-def table(found: Sequence[Belongings]) -> list[str]:
+def table(found: Sequence[NodeInventory]) -> list[str]:
     """A line for each home and node, under a head, in columns."""
     rows = [_HEAD]
     for its in found:
         copies = Counter(resource for resource, _ in its.copies)
         pods = sum(reverse.home_of(pod) is None for pod in its.pods)
-        counts = [pods, *(copies[it] for it in RESOURCES), len(its.namespaces)]
+        counts = [pods, *(copies[it] for it in COPIED_RESOURCES), len(its.namespaces)]
         rows.append((its.home, its.node, *map(str, counts), its.last_written))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -39,7 +39,7 @@ from sync.kube.resources import (
     TOKEN_REVIEWS,
     Resource,
 )
-from sync.namespaces.watches import SCOPED
+from sync.namespaces.watches import WATCHED_RESOURCES
 from translators.objects import Object
 from translators.translation_policy import ServiceAccounts
 
@@ -141,11 +141,13 @@ HOME_LEAVE = (
 #: What is read in a namespace while it has pods on the node, and the tokens that these are given.
 #: Nobody has to allow it everywhere: pods of a namespace without it wait, and say so.
 HOME_NAMESPACE = (
-    *(Right(kind, ("list", "watch")) for kind in SCOPED["none"]),
+    *(Right(kind, ("list", "watch")) for kind in WATCHED_RESOURCES["none"]),
     Right(EVENTS, ("list",)),
 )
 HOME_NAMESPACE_FLAT = tuple(
-    Right(kind, ("list", "watch")) for kind in SCOPED["flat"] if kind not in SCOPED["none"]
+    Right(kind, ("list", "watch"))
+    for kind in WATCHED_RESOURCES["flat"]
+    if kind not in WATCHED_RESOURCES["none"]
 )
 HOME_NAMESPACE_RELAY = (Right(ENDPOINT_SLICES, ("create", "patch", "delete")),)
 HOME_NAMESPACE_TOKENS = (Right(SERVICE_ACCOUNTS, ("create",), "token"),)

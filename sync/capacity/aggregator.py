@@ -37,13 +37,13 @@ from translators.relay import reverse
 K = TypeVar("K")
 
 #: Field selector of the pods that can still use something of a node.
-NOT_ENDED = "status.phase!=Succeeded,status.phase!=Failed"
+NOT_TERMINAL = "status.phase!=Succeeded,status.phase!=Failed"
 #: Different sizes of pods that are kept once only.
 _SIZES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class RemoteCapacity:
     """What there is for the virtual node."""
 
     capacity: Capacity
@@ -53,7 +53,7 @@ class Offered:
     """The quotas of this home's namespaces that are used up, in words; None where it has none."""
 
 
-class Usage(NamedTuple):
+class PodUsage(NamedTuple):
     """What one pod takes, and from what. A tuple, since there may be very many."""
 
     namespace: str
@@ -63,11 +63,11 @@ class Usage(NamedTuple):
     amounts: tuple[tuple[str, int], ...]
 
 
-def usage(pod: Object, identity: Identity) -> Usage | None:
+def usage(pod: Object, identity: Identity) -> PodUsage | None:
     """What the remote pod takes; None where it has ended."""
     if _has_ended(pod.get("status") or {}):
         return None
-    return Usage(
+    return PodUsage(
         namespace=sys.intern(namespace_of(pod)),
         node=sys.intern(str((pod.get("spec") or {}).get("nodeName") or "")),
         # A relay pod is no pod that home's scheduler counts, nor is one with copied labels.
@@ -153,7 +153,7 @@ class _Counted(NamedTuple):
     left: Amounts
 
 
-class Offer:
+class CapacityAggregator:
     """The sums, of what the handlers were told. ``accepts`` tells whether this home may use a
     namespace of the remote, by its labels and annotations unless given."""
 
@@ -166,7 +166,7 @@ class Offer:
         self._handlers: Callbacks[[]] = Callbacks("offer of the remote")
         self._nodes: dict[str, _Size] = {}
         # What was counted of each pod, by its UID.
-        self._pods: dict[str, Usage] = {}
+        self._pods: dict[str, PodUsage] = {}
         # Requests by (node, whether ours), and those of others by namespace.
         self._on_node: defaultdict[tuple[str, bool], _Sum] = defaultdict(_Sum)
         self._foreign: defaultdict[str, _Sum] = defaultdict(_Sum)
@@ -184,7 +184,7 @@ class Offer:
         """Calls ``handler()`` when `offered` may give something else."""
         self._handlers.add(handler)
 
-    def offered(self) -> Offered:
+    def current(self) -> RemoteCapacity:
         """What there is now."""
         for node in self._stale:
             self._count(node)
@@ -212,7 +212,7 @@ class Offer:
             for several in quotas.values()
             for it in several
         ]
-        return Offered(
+        return RemoteCapacity(
             offered,
             largest=node_capacity.largest(
                 (node.left for node in self._counted.values()), offered.allocatable
@@ -278,7 +278,7 @@ class Offer:
     def _tell(self) -> None:
         self._handlers()
 
-    def _use(self, used: Usage | None, sign: int) -> None:
+    def _use(self, used: PodUsage | None, sign: int) -> None:
         if used is None:
             return
         amounts = dict(used.amounts)

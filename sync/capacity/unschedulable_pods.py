@@ -25,7 +25,7 @@ GRACE = 5.0
 LINGER = 30.0
 
 
-class Unplaced:
+class UnschedulablePods:
     """Follows the remote pods of one virtual node."""
 
     def __init__(self, remote_pods: Informer, identity: Identity) -> None:
@@ -41,7 +41,7 @@ class Unplaced:
         """Calls ``handler`` when the first pod begins to wait and when none waits any more."""
         self._handlers.add(handler)
 
-    def look(self) -> tuple[bool, float | None]:
+    def waiting(self) -> tuple[bool, float | None]:
         """Whether it is so now; and in how many seconds that may change, None where only another
         change of a pod can."""
         now = asyncio.get_running_loop().time()

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from sync.cache.informer import Informer
 from sync.cleanup import inventory
 from sync.kube.client import KubeClient
-from sync.namespaces.mapping import Namespaces
+from sync.namespaces.mapping import NamespaceMapping
 from sync.runtime.controller import Controller
 from sync.runtime.log_fields import about_object
 from translators.identity import (
@@ -43,7 +43,7 @@ changes = logging.getLogger("cluster-bridge.changes")
 WORKERS = 1
 
 
-class Unused:
+class EmptyNamespaceController:
     """``owned`` are the informers of all kinds that this home has in the remote but namespaces."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Unused:
         client: KubeClient,
         *,
         identity: Identity,
-        namespaces: Namespaces,
+        namespaces: NamespaceMapping,
         home_pods: Informer,
         owned: Iterable[Informer],
         linger: float,
@@ -111,7 +111,7 @@ class Unused:
         if left > 0:
             self.controller.queue.add_after(namespace, left)
             return
-        known = self._namespaces.known(namespace)
+        known = self._namespaces.owned(namespace)
         if known is None or not self._may_go(known):
             self._since.pop(namespace, None)
             return
@@ -127,7 +127,7 @@ class Unused:
             wanted = self._since.get(namespace) != since or self._is_wanted(namespace)
             return not wanted and not self._holds_ours(name_of(known))
 
-        released = await self._namespaces.release(known, unused=is_unused)
+        released = await self._namespaces.remove_user(known, unused=is_unused)
         if released is None:
             return  # Something came meanwhile, or it is gone; an end of either brings the key back.
         kept = await self._reason_to_keep(released)
@@ -136,7 +136,7 @@ class Unused:
         if kept:
             log.debug("namespace %s is kept in the remote: %s", name_of(known), kept)
         else:
-            await self._namespaces.remove(released)
+            await self._namespaces.delete(released)
             fields = about_object("Namespace", known, cluster="remote")
             changes.info(
                 "namespace %s: empty, removed from the remote", name_of(known), extra=fields
@@ -148,7 +148,7 @@ class Unused:
             return "it is not this home's to delete"
         if users := namespace_users(remote):
             return f"virtual node(s) {', '.join(sorted(users))} use it"
-        return await inventory.contents(self._client, name_of(remote))
+        return await inventory.unmanaged_contents(self._client, name_of(remote))
 
     def _may_go(self, remote: Object) -> bool:
         handed_over = ANNOTATION_ACCEPTS in (metadata(remote).get("annotations") or {})

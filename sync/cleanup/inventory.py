@@ -19,7 +19,7 @@ from sync.kube.client import KubeClient
 from sync.kube.discovery import Served
 from sync.kube.errors import ApiError, Conflict, KubeError, NotFound, Replaced, Unreachable
 from sync.kube.resources import NAMESPACES, PODS, SERVICES, Resource
-from sync.mirror.copies import RESOURCES, MirrorKey, copies_selector, reference_keys
+from sync.mirror.copies import COPIED_RESOURCES, CopyKey, copies_selector, reference_keys
 from translators.identity import (
     ANNOTATION_ACCEPTS,
     LABEL_HOME,
@@ -66,7 +66,7 @@ class Inventory:
     pods: list[Object] = field(default_factory=list)
     copies: list[tuple[Resource, Object]] = field(default_factory=list)
     namespaces: list[Object] = field(default_factory=list)
-    shared: list[Shared] = field(default_factory=list)
+    shared: list[SharedCopy] = field(default_factory=list)
     """Copies that this virtual node made, and that stay since another one uses them."""
 
     def __bool__(self) -> bool:
@@ -74,7 +74,7 @@ class Inventory:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedCopy:
     """A copy that pods of another virtual node of the same home use."""
 
     resource: Resource
@@ -83,11 +83,11 @@ class Shared:
     """That virtual node, as a label's value."""
 
 
-class Users:
+class CopyUsers:
     """Which copies the pods of a home's other virtual nodes use, as far as the remote tells."""
 
     def __init__(self, pods: Iterable[Object]) -> None:
-        self._of_copies: dict[MirrorKey, str] = {}
+        self._of_copies: dict[CopyKey, str] = {}
         self._of_namespaces: dict[str, str] = {}
         for pod in pods:
             origin = origin_of(pod)
@@ -104,10 +104,10 @@ class Users:
             return ""
         if resource is SERVICES:
             return self._of_namespaces.get(origin.namespace, "")
-        return self._of_copies.get(MirrorKey(resource, origin.namespace, origin.name), "")
+        return self._of_copies.get(CopyKey(resource, origin.namespace, origin.name), "")
 
 
-async def inventory(
+async def take_inventory(
     remote: KubeClient, identity: Identity, *, others: Collection[str] | None = ()
 ) -> Inventory:
     """All objects with this home's and this node's labels. ``others`` are the labels of the home's
@@ -129,12 +129,12 @@ async def inventory(
         node = _node_label(obj)
         return node == identity.node_label or (others is not None and node not in alive)
 
-    users = Users(foreign)
-    for resource in RESOURCES:
+    users = CopyUsers(foreign)
+    for resource in COPIED_RESOURCES:
         labels = copies_selector(resource, identity.home_selector)
         for copy in filter(is_left, (await remote.list(resource, labels=labels)).items):
             if user := users.of(resource, copy):
-                found.shared.append(Shared(resource, copy, user))
+                found.shared.append(SharedCopy(resource, copy, user))
             else:
                 found.copies.append((resource, copy))
     namespaces = (await remote.list(NAMESPACES, labels=identity.home_selector)).items
@@ -145,7 +145,7 @@ async def inventory(
 
 
 @dataclass(slots=True)
-class Belongings(Inventory):
+class NodeInventory(Inventory):
     """What one virtual node of one home has in the remote, as far as the remote tells."""
 
     home: str = ""
@@ -159,7 +159,9 @@ class Belongings(Inventory):
         self.last_written = max(self.last_written, _last_written(obj))
 
 
-async def belongings(remote: KubeClient, home: str = "", node: str = "") -> list[Belongings]:
+async def list_node_inventories(
+    remote: KubeClient, home: str = "", node: str = ""
+) -> list[NodeInventory]:
     """What bridges have in the remote, of every home and node or of those that are named.
 
     Only objects with the annotations of ours count beside the labels: labels are copied by people
@@ -168,25 +170,25 @@ async def belongings(remote: KubeClient, home: str = "", node: str = "") -> list
     """
     whole = f"{LABEL_HOME}={home}" if home else LABEL_HOME
     labels = f"{whole},{LABEL_NODE}={node}" if node else whole
-    users = Users(await _pods_of_others(remote, whole, node) if node else ())
-    found: dict[tuple[str, str], Belongings] = {}
+    users = CopyUsers(await _pods_of_others(remote, whole, node) if node else ())
+    found: dict[tuple[str, str], NodeInventory] = {}
 
-    def of(obj: Object) -> Belongings:
+    def of(obj: Object) -> NodeInventory:
         home_label = str((metadata(obj).get("labels") or {}).get(LABEL_HOME) or "")
         whose = home_label, node or _node_label(obj)
-        owner = found.setdefault(whose, Belongings(home=whose[0], node=whose[1]))
+        owner = found.setdefault(whose, NodeInventory(home=whose[0], node=whose[1]))
         owner._note(obj)
         return owner
 
     for pod in (await remote.list(PODS, labels=labels)).items:
         if origin_of(pod) is not None or reverse.home_of(pod) is not None:
             of(pod).pods.append(pod)
-    for resource in RESOURCES:
+    for resource in COPIED_RESOURCES:
         for copy in (await remote.list(resource, labels=copies_selector(resource, labels))).items:
             if not _is_a_bridges(copy):
                 continue
             if user := users.of(resource, copy):
-                of(copy).shared.append(Shared(resource, copy, user))
+                of(copy).shared.append(SharedCopy(resource, copy, user))
             else:
                 of(copy).copies.append((resource, copy))
     for namespace in (await remote.list(NAMESPACES, labels=whole)).items:
@@ -219,7 +221,7 @@ def _last_written(obj: Object) -> str:
     return max([str(meta.get("creationTimestamp") or ""), *times])
 
 
-async def remove_pods(
+async def delete_pods(
     remote: KubeClient, pods: list[Object], *, waiting: Callable[[int], None]
 ) -> None:
     """Deletes the pods and waits until they are gone. ``waiting`` gets the number that is left,
@@ -236,12 +238,12 @@ async def remove_pods(
         left = still
 
 
-async def remove_copies(remote: KubeClient, copies: list[tuple[Resource, Object]]) -> None:
+async def delete_copies(remote: KubeClient, copies: list[tuple[Resource, Object]]) -> None:
     """Deletes ConfigMaps, Secrets, Services and EndpointSlices of ours."""
     await _delete(remote, copies)
 
 
-async def hand_over(remote: KubeClient, shared: Iterable[Shared]) -> None:
+async def transfer_shared_copies(remote: KubeClient, shared: Iterable[SharedCopy]) -> None:
     """Makes shared copies objects of the virtual node whose pods use them, which keeps them up to
     date and removes them when it needs them no more. Raises KubeError."""
     for it in shared:
@@ -253,7 +255,7 @@ async def hand_over(remote: KubeClient, shared: Iterable[Shared]) -> None:
             )
 
 
-async def remove_namespaces(
+async def delete_namespaces(
     remote: KubeClient,
     namespaces: list[Object],
     *,
@@ -320,7 +322,7 @@ async def _withdraw(
     return await remote.patch(NAMESPACES, name_of(namespace), patch)
 
 
-async def contents(remote: KubeClient, namespace: str) -> str:
+async def unmanaged_contents(remote: KubeClient, namespace: str) -> str:
     """What is in the namespace that the cluster did not put there itself, or why that cannot be
     known, as half a sentence; "" for nothing. Lists every resource that the remote serves, in
     whatever version, once."""

@@ -6,7 +6,7 @@
 2. `work`: when each has had its first full list, with its handlers called (`synced`), everything
    in the caches is queued, and the controllers start: a decision on half a cache could delete what
    runs. Nothing starts where the remote's pods stand in other namespaces than they should
-   (`MappingChanged`).
+   (`NamespaceMappingError`).
 3. Both run until cancelled. Nothing is written when they stop: workloads go on.
 
 Who begins to work after another bridge did has caches that are behind that one's last writes, as
@@ -29,9 +29,9 @@ from sync.base.callbacks import Callbacks
 from sync.cache.informer import Informer
 from sync.cache.interning import Pool
 from sync.cache.store import Key
-from sync.capacity.aggregator import NOT_ENDED, Offer, slim_namespace, slim_pod
-from sync.capacity.unschedulable_pods import Unplaced
-from sync.cleanup.empty_namespaces import Unused
+from sync.capacity.aggregator import NOT_TERMINAL, CapacityAggregator, slim_namespace, slim_pod
+from sync.capacity.unschedulable_pods import UnschedulablePods
+from sync.cleanup.empty_namespaces import EmptyNamespaceController
 from sync.engine import indexers
 from sync.engine.initial_keys import Seeds
 from sync.kube.client import KubeClient
@@ -47,13 +47,13 @@ from sync.kube.resources import (
     SERVICES,
     Resource,
 )
-from sync.mirror.copies import RESOURCES, Mirror, MirrorKey, copies_selector
+from sync.mirror.copies import COPIED_RESOURCES, CopyController, CopyKey, copies_selector
 from sync.mirror.events import EventMirror
-from sync.namespaces.mapping import Namespaces
-from sync.namespaces.ownership import Owned, Record
-from sync.namespaces.watches import Scopes
-from sync.pods.controller import Pods
-from sync.pods.service_account_tokens import Tokens
+from sync.namespaces.mapping import NamespaceMapping
+from sync.namespaces.ownership import NamespaceOwnership, OwnershipRecord
+from sync.namespaces.watches import NamespaceWatches
+from sync.pods.controller import PodController
+from sync.pods.service_account_tokens import TokenController
 from sync.relay.forward import Listeners, Relay
 from sync.relay.reverse import Carriers, RelayBack
 from sync.runtime.controller import Controller
@@ -79,7 +79,7 @@ def _rfc3339(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class MappingChanged(Exception):
+class NamespaceMappingError(Exception):
     """Pods of this node run in the remote under another mapping of namespaces."""
 
 
@@ -95,7 +95,7 @@ class Engine:
         remote: KubeClient,
         *,
         policy: Policy,
-        record: Record,
+        record: OwnershipRecord,
         namespace_linger: float,
         copy_linger: float,
         limits: Limits = NO_LIMITS,
@@ -131,29 +131,29 @@ class Engine:
             pool=pool,
             lost_soon=listeners is not None,
         )
-        self.unplaced: Unplaced | None = None
+        self.unschedulable_pods: UnschedulablePods | None = None
         """Whether pods wait for a node; None where they may wait for ever."""
         if policy.unschedulable_timeout is not None:
-            self.unplaced = Unplaced(self.remote_pods, identity)
+            self.unschedulable_pods = UnschedulablePods(self.remote_pods, identity)
         self.remote_nodes = Informer(remote, NODES, labels=policy.node_selection)
         # What there is for this node: others' use of the remote, and what bounds ours.
         # All: one can be handed over to this home, and have quotas.
         self._remote_namespaces = Informer(remote, NAMESPACES, slim=slim_namespace)
-        self._owned = Owned(record, self._remote_namespaces, identity)
-        namespaces = self._namespaces = Namespaces(
+        self._owned = NamespaceOwnership(record, self._remote_namespaces, identity)
+        namespaces = self._namespaces = NamespaceMapping(
             remote,
             self._remote_namespaces,
             identity,
             self._owned,
             has_pods=functools.partial(self.home_pods.store.has, "namespace"),
         )
-        self.offer = Offer(identity, limits, accepts=namespaces.usable)
-        self._owned.on_recognized = lambda it: self.offer.namespace_changed(it, it)
+        self.capacity = CapacityAggregator(identity, limits, accepts=namespaces.may_use)
+        self._owned.on_recognized = lambda it: self.capacity.namespace_changed(it, it)
         self._foreign_pods = Informer(
             remote,
             PODS,
             labels=identity.unmanaged_selector,
-            fields=NOT_ENDED,
+            fields=NOT_TERMINAL,
             slim=functools.partial(slim_pod, identity=identity),
         )
         self._quotas = Informer(remote, RESOURCE_QUOTAS)
@@ -169,24 +169,24 @@ class Engine:
                 },
                 indexed=("metadata.annotations",),
             )
-            for kind in RESOURCES
+            for kind in COPIED_RESOURCES
         }
         self._burst_ends = 0.0
-        self.eventmirror = EventMirror(home, remote, identity, in_burst=self._in_burst)
-        self._scope_synced: Callbacks[HomeNamespace] = Callbacks("home namespace readable")
-        self._scopes = Scopes(
+        self.event_mirror = EventMirror(home, remote, identity, in_burst=self._in_burst)
+        self._namespace_synced: Callbacks[HomeNamespace] = Callbacks("home namespace readable")
+        self._watches = NamespaceWatches(
             home,
             on_change=self._scoped,
-            on_synced=self._scope_synced,
-            on_refused=self._scope_refused,
+            on_synced=self._namespace_synced,
+            on_forbidden=self._namespace_forbidden,
             network=policy.network,
             endpoints=carriers is not None,
-            beside=self.eventmirror.follow,
+            alongside=self.event_mirror.follow,
         )
-        self.mirror = Mirror(
+        self.copies = CopyController(
             remote,
             identity=identity,
-            scopes=self._scopes,
+            watches=self._watches,
             namespaces=namespaces,
             copies=self._copies,
             home_pods=self.home_pods,
@@ -195,19 +195,19 @@ class Engine:
             linger=copy_linger,
             endpoints=policy.network == "flat",
         )
-        self.tokens = Tokens(
+        self.tokens = TokenController(
             home=home,
             remote=remote,
             policy=policy,
             home_pods=self.home_pods,
             remote_pods=self.remote_pods,
             secrets=self._copies[SECRETS],
-            scopes=self._scopes,
+            watches=self._watches,
             namespaces=namespaces,
             events=self.events,
             now=now,
         )
-        self.pods = Pods(
+        self.pods = PodController(
             home=home,
             remote=remote,
             policy=policy,
@@ -215,32 +215,32 @@ class Engine:
             remote_pods=self.remote_pods,
             remote_nodes=self.remote_nodes,
             priority_classes=self._priority_classes,
-            scopes=self._scopes,
+            watches=self._watches,
             namespaces=namespaces,
-            mirror=self.mirror,
+            mirror=self.copies,
             tokens=self.tokens,
             events=self.events,
             now=now,
         )
-        self.relay: Relay | None = None
+        self.forward: Relay | None = None
         """None where no connections are carried."""
         if listeners is not None:
-            self.relay = Relay(
+            self.forward = Relay(
                 home,
                 listeners,
                 policy=policy,
-                scopes=self._scopes,
+                watches=self._watches,
                 pods=self.pods,
                 home_pods=self.home_pods,
                 remote_pods=self.remote_pods,
                 events=self.events,
             )
-        self.relay_back = RelayBack(
+        self.reverse = RelayBack(
             remote,
             carriers,
             home=home,
             policy=policy,
-            scopes=self._scopes,
+            watches=self._watches,
             namespaces=namespaces,
             home_pods=self.home_pods,
             remote_pods=self.remote_pods,
@@ -249,7 +249,7 @@ class Engine:
             events=self.events,
             linger=namespace_linger,
         )
-        self.unused = Unused(
+        self.empty_namespaces = EmptyNamespaceController(
             remote,
             identity=identity,
             namespaces=namespaces,
@@ -274,23 +274,23 @@ class Engine:
             *self._copies.values(),
             self._foreign_pods,
             self._quotas,
-            *([self.relay.slices] if self.relay is not None else []),
+            *([self.forward.slices] if self.forward is not None else []),
         ]
 
     @property
     def watches(self) -> list[Informer]:
         """All, with those of single namespaces, which come and go."""
-        return [*self.informers, *self._scopes.informers, *self.eventmirror.informers]
+        return [*self.informers, *self._watches.informers, *self.event_mirror.informers]
 
     @property
     def controllers(self) -> list[Controller[Any]]:
         """Those that make the clusters agree."""
         parts = (
-            *(self.mirror, self.tokens, self.pods, self.eventmirror, self.unused),
-            self.relay_back,
+            *(self.copies, self.tokens, self.pods, self.event_mirror, self.empty_namespaces),
+            self.reverse,
         )
         found: list[Controller[Any]] = [part.controller for part in parts]
-        return found if self.relay is None else [*found, self.relay.controller]
+        return found if self.forward is None else [*found, self.forward.controller]
 
     async def synced(self) -> None:
         """Waits until every informer has had its first full list.
@@ -302,7 +302,7 @@ class Engine:
             await informer.synced.wait()
         await self._owned.load()
         for namespace in self._remote_namespaces.store:
-            self.offer.namespace_changed(namespace, namespace)
+            self.capacity.namespace_changed(namespace, namespace)
         for pod in self.remote_pods.store:
             self._check_mapping(pod)
 
@@ -314,7 +314,7 @@ class Engine:
             return
         stands_for = self._identity.remote_namespace(origin.namespace)
         if stands_for != namespace_of(pod):
-            raise MappingChanged(
+            raise NamespaceMappingError(
                 f"remote: pods of node {self._identity.node} run in namespace {namespace_of(pod)}, "
                 f"but --namespace-template and --home-name now give {stands_for} for home's "
                 f"{origin.namespace}; join with those of before, or remove the pods first: "
@@ -326,9 +326,9 @@ class Engine:
         another one that may be used, with the UID of a pod at home. Anybody can copy labels, and
         must not keep the bridge from starting."""
         namespace = self._remote_namespaces.store.get(Key("", namespace_of(pod)))
-        if namespace is None or not self._namespaces.usable(namespace):
+        if namespace is None or not self._namespaces.may_use(namespace):
             return False
-        if self._owned.has(namespace):
+        if self._owned.owns(namespace):
             return True
         home = self.home_pods.store.get(Key(origin.namespace, origin.name))
         return home is not None and uid_of(home) == origin.uid
@@ -339,7 +339,7 @@ class Engine:
             for informer in self.informers:
                 name = f"watch-{informer.client.side}-{informer.resource}"
                 group.create_task(informer.run(), name=name)
-            group.create_task(self._scopes.run(), name="scopes")
+            group.create_task(self._watches.run(), name="watches")
 
     async def refresh(self) -> None:
         """Waits until the pods of both sides are known as they were at this call, or later."""
@@ -351,30 +351,30 @@ class Engine:
         for controller in self.controllers:
             controller.queue.release()
         await self._queue_all()
-        self.pods.times.begin()
+        self.pods.latency.begin()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.events.run(), name="events")
             group.create_task(self._owned.run(), name="namespace-record")
-            relays = [it.controller for it in (self.relay, self.relay_back) if it is not None]
+            relays = [it.controller for it in (self.forward, self.reverse) if it is not None]
             for controller in self.controllers:
                 if controller not in relays:
                     group.create_task(controller.run(), name=controller.name)
-            group.create_task(self.relay_back.run(), name="relay-back-run")
-            if self.relay is not None:
-                group.create_task(self.relay.run(), name="relay-run")
+            group.create_task(self.reverse.run(), name="relay-back-run")
+            if self.forward is not None:
+                group.create_task(self.forward.run(), name="relay-run")
 
     async def _queue_all(self) -> None:
         """Queues all that the caches hold, as if it had just come. What comes meanwhile is queued
         by the informers' handlers."""
         await self._seeds.sow()
         for namespace in {HomeNamespace(namespace_of(pod)) for pod in self.home_pods.store}:
-            if self._scopes.last(namespace) is not None:
-                self._scope_synced(namespace)
+            if self._watches.last_synced(namespace) is not None:
+                self._namespace_synced(namespace)
             else:
-                self.eventmirror.namespace_synced(namespace)
+                self.event_mirror.namespace_synced(namespace)
             await asyncio.sleep(0)
 
-    def hurry(self) -> None:
+    def retry_now(self) -> None:
         """What failed is tried now: something that it may have failed for has changed."""
         for controller in self.controllers:
             controller.queue.hurry()
@@ -387,69 +387,71 @@ class Engine:
         return now < self._burst_ends
 
     def _connect(self) -> None:
-        self.home_pods.on_change(self.pods.home_changed)
-        self.home_pods.on_change(self.mirror.home_pod_changed)
+        self.home_pods.on_change(self.pods.home_pod_changed)
+        self.home_pods.on_change(self.copies.home_pod_changed)
         self.home_pods.on_change(self.tokens.home_pod_changed)
-        self.home_pods.on_change(self.unused.home_pod_changed)
+        self.home_pods.on_change(self.empty_namespaces.home_pod_changed)
         self.remote_pods.on_change(self._namespaces.pod_changed)
-        self.remote_pods.on_change(self.pods.remote_changed)
-        self.remote_nodes.on_change(self.pods.node_changed)
-        self.remote_nodes.on_change(self.offer.node_changed)
-        self.remote_pods.on_change(self.offer.pod_changed)
-        self._foreign_pods.on_change(self.offer.pod_changed)
-        self._remote_namespaces.on_change(self.offer.namespace_changed)
-        self._quotas.on_change(self.offer.quota_changed)
-        self.remote_pods.on_change(self.mirror.remote_pod_changed)
+        self.remote_pods.on_change(self.pods.remote_pod_changed)
+        self.remote_nodes.on_change(self.pods.remote_node_changed)
+        self.remote_nodes.on_change(self.capacity.node_changed)
+        self.remote_pods.on_change(self.capacity.pod_changed)
+        self._foreign_pods.on_change(self.capacity.pod_changed)
+        self._remote_namespaces.on_change(self.capacity.namespace_changed)
+        self._quotas.on_change(self.capacity.quota_changed)
+        self.remote_pods.on_change(self.copies.remote_pod_changed)
         self.remote_pods.on_change(self.tokens.remote_pod_changed)
-        self.remote_pods.on_change(self.eventmirror.remote_pod_changed)
+        self.remote_pods.on_change(self.event_mirror.remote_pod_changed)
         for kind, informer in self._copies.items():
-            informer.on_change(functools.partial(self.mirror.copy_changed, kind))
+            informer.on_change(functools.partial(self.copies.copy_changed, kind))
             if kind in (SERVICES, ENDPOINT_SLICES):
-                informer.on_change(functools.partial(self.relay_back.copy_changed, kind))
+                informer.on_change(functools.partial(self.reverse.copy_changed, kind))
         self._copies[SECRETS].on_change(self.tokens.secret_changed)
-        self.home_pods.on_change(self.relay_back.home_pod_changed)
-        self.remote_pods.on_change(self.relay_back.remote_pod_changed)
+        self.home_pods.on_change(self.reverse.home_pod_changed)
+        self.remote_pods.on_change(self.reverse.remote_pod_changed)
         for informer in (self.remote_pods, *self._copies.values()):
-            informer.on_change(self.unused.owned_changed)
-        if self.relay is not None:
-            self.home_pods.on_change(self.relay.home_pod_changed)
-            self.remote_pods.on_change(self.relay.remote_pod_changed)
-            self.remote_pods.on_state(self.relay.remote_state_changed)
-            self.relay.slices.on_change(self.relay.slice_changed)
+            informer.on_change(self.empty_namespaces.owned_changed)
+        if self.forward is not None:
+            self.home_pods.on_change(self.forward.home_pod_changed)
+            self.remote_pods.on_change(self.forward.remote_pod_changed)
+            self.remote_pods.on_state(self.forward.remote_state_changed)
+            self.forward.slices.on_change(self.forward.slice_changed)
         self._remote_namespaces.on_change(self._namespace_changed)
-        relays = [it for it in (self.relay_back, self.relay) if it is not None]
-        for part in (self.pods, self.mirror, self.tokens, *relays, self.eventmirror):
-            self._scope_synced.add(part.namespace_synced)
+        relays = [it for it in (self.reverse, self.forward) if it is not None]
+        for part in (self.pods, self.copies, self.tokens, *relays, self.event_mirror):
+            self._namespace_synced.add(part.namespace_synced)
         for informer in self.informers:
             informer.on_state(self._recovered)
 
     def _what_is_queued(self) -> Seeds:
-        """The handlers that put keys on queues, but for those of the scopes. To call one again for
+        """The handlers that put keys on queues, but for those of the watches. To call one again for
         an object that it knows changes nothing else."""
         seeds = Seeds()
-        parts = (self.mirror, self.tokens, self.relay_back)
-        seeds.add(self.home_pods, self.pods.home_changed, *(it.home_pod_changed for it in parts))
-        seeds.add(self.remote_pods, self.pods.queue_remote, self.relay_back.remote_pod_changed)
+        parts = (self.copies, self.tokens, self.reverse)
+        seeds.add(
+            self.home_pods, self.pods.home_pod_changed, *(it.home_pod_changed for it in parts)
+        )
+        seeds.add(self.remote_pods, self.pods.queue_remote_pod, self.reverse.remote_pod_changed)
         seeds.add(self._remote_namespaces, self._namespace_changed)
         for kind, informer in self._copies.items():
-            for part in (self.mirror, self.relay_back):
+            for part in (self.copies, self.reverse):
                 seeds.add(informer, functools.partial(part.copy_changed, kind))
         seeds.add(self._copies[SECRETS], self.tokens.secret_changed)
-        if self.relay is not None:
-            seeds.add(self.relay.slices, self.relay.slice_changed)
+        if self.forward is not None:
+            seeds.add(self.forward.slices, self.forward.slice_changed)
         return seeds
 
     def _scoped(self, kind: Resource, old: Object | None, new: Object | None) -> None:
-        self.mirror.home_changed(kind, old, new)
+        self.copies.original_changed(kind, old, new)
         self.tokens.home_changed(kind, old, new)
         if old is None and new is not None and kind in (CONFIG_MAPS, SECRETS):
             namespace = HomeNamespace(namespace_of(new))
-            self.pods.reference_appeared(MirrorKey(kind, namespace, name_of(new)))
-        self.relay_back.home_changed(kind, old, new)
-        if self.relay is not None:
-            self.relay.home_changed(kind, old, new)
+            self.pods.reference_appeared(CopyKey(kind, namespace, name_of(new)))
+        self.reverse.home_changed(kind, old, new)
+        if self.forward is not None:
+            self.forward.home_changed(kind, old, new)
 
-    def _scope_refused(self, namespace: HomeNamespace) -> None:
+    def _namespace_forbidden(self, namespace: HomeNamespace) -> None:
         self.pods.namespace_synced(namespace)
 
     def _namespace_changed(self, old: Object | None, new: Object | None) -> None:
@@ -459,11 +461,11 @@ class Engine:
             it if it is not None and is_owned(it, self._identity) else None for it in (old, new)
         )
         if old is not None or new is not None:
-            self.unused.namespace_changed(old, new)
+            self.empty_namespaces.namespace_changed(old, new)
         gone = home_namespace_of(old) if old is not None and new is None else None
         if gone is not None:
-            self._scope_synced(gone)
+            self._namespace_synced(gone)
 
     def _recovered(self, informer: Informer) -> None:
         if informer.error is None:
-            self.hurry()
+            self.retry_now()

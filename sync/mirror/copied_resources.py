@@ -16,22 +16,22 @@ _EXACT = frozenset({"annotations", "labels", "data", "binaryData", "selector"})
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class CopyRule:
     """How objects of one resource are copied."""
 
     to_remote: Callable[[Object, Identity], Object]
-    may_leave: Callable[[Object, Identity], bool]
+    is_copied: Callable[[Object, Identity], bool]
     """Whether the home object may be copied at all."""
     remote_name: Callable[[str, Identity], str] = lambda name, _: name
     selector: str = ""
     """What tells copies from other objects that have our labels too."""
 
 
-KINDS: dict[Resource, Kind] = {
-    CONFIG_MAPS: Kind(configmap.to_remote, lambda *_: True),
-    SECRETS: Kind(secret.to_remote, lambda home, _: secret.is_copied(home)),
-    SERVICES: Kind(service.to_remote, lambda home, _: service.is_copied(home)),
-    ENDPOINT_SLICES: Kind(
+COPY_RULES: dict[Resource, CopyRule] = {
+    CONFIG_MAPS: CopyRule(configmap.to_remote, lambda *_: True),
+    SECRETS: CopyRule(secret.to_remote, lambda home, _: secret.is_copied(home)),
+    SERVICES: CopyRule(service.to_remote, lambda home, _: service.is_copied(home)),
+    ENDPOINT_SLICES: CopyRule(
         endpointslice.to_remote,
         endpointslice.has_endpoints,
         remote_name=endpointslice.remote_name,
@@ -46,7 +46,7 @@ def patch(resource: Resource, home: Object, copy: Object, identity: Identity) ->
     Several virtual nodes of one home can share it; the node's label stays that of the one that made
     it, or they would take it from each other for ever.
     """
-    desired = KINDS[resource].to_remote(home, identity)
+    desired = COPY_RULES[resource].to_remote(home, identity)
     if resource is SERVICES:
         desired["spec"] = {**dict.fromkeys(service.OPTIONAL), **desired["spec"]}
     labels = desired["metadata"]["labels"]

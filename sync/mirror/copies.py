@@ -33,9 +33,9 @@ from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, Forbidden, Invalid
 from sync.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, SECRETS, SERVICES, Resource
 from sync.mirror import copied_resources
-from sync.mirror.unresolved_references import Unresolved
-from sync.namespaces.mapping import Namespaces
-from sync.namespaces.watches import Scopes
+from sync.mirror.unresolved_references import UnresolvedReferences
+from sync.namespaces.mapping import NamespaceMapping
+from sync.namespaces.watches import NamespaceWatches
 from sync.runtime.controller import Controller, Waiting
 from sync.runtime.event_recorder import EventRecorder
 from sync.runtime.log_fields import about
@@ -66,7 +66,7 @@ changes = logging.getLogger("cluster-bridge.changes")
 WORKERS = 16
 
 
-class MirrorKey(NamedTuple):
+class CopyKey(NamedTuple):
     """A home object that has, or should have, a copy."""
 
     resource: Resource
@@ -77,22 +77,24 @@ class MirrorKey(NamedTuple):
         return f"{self.resource.kind} {self.namespace}/{self.name}"
 
 
-RESOURCES = tuple(copied_resources.KINDS)
-_BY_KIND = {resource.kind: resource for resource in RESOURCES}
+COPIED_RESOURCES = tuple(copied_resources.COPY_RULES)
+_BY_KIND = {resource.kind: resource for resource in COPIED_RESOURCES}
 
 
 def copies_selector(resource: Resource, labels: str) -> str:
     """The label selector of our copies of a kind that have these labels."""
-    return ",".join(part for part in (labels, copied_resources.KINDS[resource].selector) if part)
+    return ",".join(
+        part for part in (labels, copied_resources.COPY_RULES[resource].selector) if part
+    )
 
 
-def reference_keys(pod: Object, namespace: HomeNamespace) -> Iterator[MirrorKey]:
+def reference_keys(pod: Object, namespace: HomeNamespace) -> Iterator[CopyKey]:
     """The ConfigMaps and Secrets that a pod (of either cluster) of ``namespace`` refers to."""
     for ref in references(pod):
-        yield MirrorKey(_BY_KIND[ref.kind], namespace, ref.name)
+        yield CopyKey(_BY_KIND[ref.kind], namespace, ref.name)
 
 
-class Mirror:
+class CopyController:
     """``copies`` are informers of this home's objects in the remote, one for each kind.
     ``endpoints``: home's addresses mean something in the remote."""
 
@@ -101,8 +103,8 @@ class Mirror:
         client: KubeClient,
         *,
         identity: Identity,
-        scopes: Scopes,
-        namespaces: Namespaces,
+        watches: NamespaceWatches,
+        namespaces: NamespaceMapping,
         copies: dict[Resource, Informer],
         home_pods: Informer,
         remote_pods: Informer,
@@ -112,7 +114,7 @@ class Mirror:
     ) -> None:
         self._client = client
         self._identity = identity
-        self._scopes = scopes
+        self._watches = watches
         self._namespaces = namespaces
         self._copies = copies
         self._home_pods = home_pods
@@ -120,12 +122,12 @@ class Mirror:
         self._events = events
         self._linger = linger
         self._endpoints = endpoints
-        self._unresolved = Unresolved(client, identity=identity, namespaces=namespaces)
+        self._unresolved = UnresolvedReferences(client, identity=identity, namespaces=namespaces)
         # Copies that nobody needs, and since when, in the loop's time.
-        self._unneeded: dict[MirrorKey, float] = {}
-        self._clashes: set[MirrorKey] = set()
+        self._unneeded: dict[CopyKey, float] = {}
+        self._clashes: set[CopyKey] = set()
         self._populated: set[HomeNamespace] = set()
-        self.controller: Controller[MirrorKey] = Controller(
+        self.controller: Controller[CopyKey] = Controller(
             "mirror", self._reconcile, workers=WORKERS
         )
 
@@ -143,7 +145,7 @@ class Mirror:
         namespace = HomeNamespace(namespace_of(pod))
         keys = list(reference_keys(pod, namespace))
         kinds = {key.resource for key in keys}
-        self._scopes.require(namespace, kinds)
+        self._watches.require(namespace, kinds)
         missing = [key for key in keys if not self._is_current(key)]
         for key in missing:
             self.controller.queue.add(key)  # so that all are made at once
@@ -158,22 +160,22 @@ class Mirror:
                 except (Waiting, Forbidden, Invalid) as error:
                     log.debug("pod %s/%s: %s", namespace, name_of(pod), error)
         # Home may have refused meanwhile: what is optional would be left out silently.
-        self._scopes.require(namespace, kinds)
+        self._watches.require(namespace, kinds)
         unresolved = [
             ref
             for ref in references(pod)
-            if self._original(MirrorKey(_BY_KIND[ref.kind], namespace, ref.name)) is None
+            if self._original(CopyKey(_BY_KIND[ref.kind], namespace, ref.name)) is None
         ]
         return await self._unresolved.omitted(pod, unresolved)
 
     # -- what changed ----------------------------------------------------------------------
 
-    def home_changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
+    def original_changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
         """An original changed."""
         obj = new or old
         if obj is not None:
             namespace = HomeNamespace(namespace_of(obj))
-            self.controller.queue.add(MirrorKey(resource, namespace, name_of(obj)))
+            self.controller.queue.add(CopyKey(resource, namespace, name_of(obj)))
             if resource is SERVICES and _leaves(old) != _leaves(new):
                 self._add_slices(namespace, name_of(obj))
 
@@ -182,7 +184,7 @@ class Mirror:
         for state in (new, old):
             origin = origin_of(state or {})
             if origin is not None:
-                self.controller.queue.add(MirrorKey(resource, origin.namespace, origin.name))
+                self.controller.queue.add(CopyKey(resource, origin.namespace, origin.name))
                 if resource is SERVICES and (old is None or new is None):
                     self._add_slices(origin.namespace, origin.name)
 
@@ -218,7 +220,7 @@ class Mirror:
         for pod in self._home_pods.store.by_index("namespace", namespace):
             with exception_summary.passed_over(f"pod {namespace}/{name_of(pod)}"):
                 self.home_pod_changed(None, pod)
-        for key in self._copies_of(namespace, RESOURCES):
+        for key in self._copies_of(namespace, COPIED_RESOURCES):
             self.controller.queue.add(key)
         self._add_namespace(namespace)
 
@@ -232,16 +234,16 @@ class Mirror:
 
     def _add_slices(self, namespace: HomeNamespace, service_name: str) -> None:
         """The EndpointSlices of a Service."""
-        scope = self._scopes.get(namespace)
-        if scope is not None and ENDPOINT_SLICES in scope.informers:
-            for slice_ in scope.informers[ENDPOINT_SLICES].store.by_index("service", service_name):
-                self.controller.queue.add(MirrorKey(ENDPOINT_SLICES, namespace, name_of(slice_)))
+        watch = self._watches.get(namespace)
+        if watch is not None and ENDPOINT_SLICES in watch.informers:
+            for slice_ in watch.informers[ENDPOINT_SLICES].store.by_index("service", service_name):
+                self.controller.queue.add(CopyKey(ENDPOINT_SLICES, namespace, name_of(slice_)))
 
     # -- reconcile -------------------------------------------------------------------------
 
-    async def _reconcile(self, key: MirrorKey) -> None:
-        scope = self._scopes.get(key.namespace)
-        if scope is None and self._has_pods(key.namespace):
+    async def _reconcile(self, key: CopyKey) -> None:
+        watch = self._watches.get(key.namespace)
+        if watch is None and self._has_pods(key.namespace):
             return  # NB: the namespace is being listed; its keys come again when that is done.
         home = self._original(key)
         copy = self._copy(key)
@@ -252,20 +254,20 @@ class Mirror:
             self._unneeded.pop(key, None)
             self._clashes.discard(key)  # Nobody needs the copy, or nobody can make it.
         elif is_owned_by_node(copy, self._identity):
-            # Without a scope nothing is known of the original, but no pod here needs the copy.
+            # Without a watch nothing is known of the original, but no pod here needs the copy.
             held = self._held_in_remote(key) and (
-                home is not None or scope is None or self._may_be_replaced(key)
+                home is not None or watch is None or self._may_be_replaced(key)
             )
             if not held and not (home is not None and self._lingers(key)):
                 await self._delete(key, copy)
 
-    def _may_be_replaced(self, key: MirrorKey) -> bool:
+    def _may_be_replaced(self, key: CopyKey) -> bool:
         """Whether an unmanaged object could take the copy's name, and pods would read it."""
-        return key.resource in (CONFIG_MAPS, SECRETS) and not self._namespaces.is_made(
+        return key.resource in (CONFIG_MAPS, SECRETS) and not self._namespaces.is_owned(
             key.namespace
         )
 
-    def _lingers(self, key: MirrorKey) -> bool:
+    def _lingers(self, key: CopyKey) -> bool:
         """Whether a copy that nobody needs stays for now; then the key comes back."""
         now = asyncio.get_running_loop().time()
         left = self._unneeded.setdefault(key, now) + self._linger - now
@@ -273,7 +275,7 @@ class Mirror:
             self.controller.queue.add_after(key, left)
         return left > 0
 
-    async def _write(self, key: MirrorKey, home: Object, copy: Object | None) -> None:
+    async def _write(self, key: CopyKey, home: Object, copy: Object | None) -> None:
         # Also where there is a copy: somebody else can have made the namespace, and the copy.
         namespace = await self._namespaces.ensure(key.namespace)
         if copy is None:
@@ -296,8 +298,8 @@ class Mirror:
         self._copies[key.resource].observe(changed)
         changes.info("%s updated in the remote", key, extra=_about(key))
 
-    async def _create(self, key: MirrorKey, home: Object, namespace: RemoteNamespace) -> None:
-        desired = copied_resources.KINDS[key.resource].to_remote(home, self._identity)
+    async def _create(self, key: CopyKey, home: Object, namespace: RemoteNamespace) -> None:
+        desired = copied_resources.COPY_RULES[key.resource].to_remote(home, self._identity)
         try:
             made = await self._client.create(key.resource, desired, namespace=namespace)
         except AlreadyExists:
@@ -311,7 +313,7 @@ class Mirror:
         self._clashes.discard(key)
         self._copies[key.resource].observe(made)
 
-    def _clash(self, key: MirrorKey, home: Object, namespace: str) -> Waiting:
+    def _clash(self, key: CopyKey, home: Object, namespace: str) -> Waiting:
         kind = key.resource.kind
         waiting = Waiting(
             "RemoteClash",
@@ -324,7 +326,7 @@ class Mirror:
             changes.info("%s: %s", key, waiting, extra=_about(key))
         return waiting
 
-    async def _delete(self, key: MirrorKey, copy: Object) -> None:
+    async def _delete(self, key: CopyKey, copy: Object) -> None:
         await self._client.delete(
             key.resource, name_of(copy), namespace=namespace_of(copy), uid=uid_of(copy)
         )
@@ -332,13 +334,15 @@ class Mirror:
 
     # -- what is known ---------------------------------------------------------------------
 
-    def _original(self, key: MirrorKey) -> Object | None:
+    def _original(self, key: CopyKey) -> Object | None:
         """The home object, if it is there and may leave home."""
-        scope = self._scopes.get(key.namespace)
-        if scope is None or key.resource not in scope.informers:
+        watch = self._watches.get(key.namespace)
+        if watch is None or key.resource not in watch.informers:
             return None
-        home = scope.informers[key.resource].store.get(Key(key.namespace, key.name))
-        if home is None or not copied_resources.KINDS[key.resource].may_leave(home, self._identity):
+        home = watch.informers[key.resource].store.get(Key(key.namespace, key.name))
+        if home is None or not copied_resources.COPY_RULES[key.resource].is_copied(
+            home, self._identity
+        ):
             return None
         if key.resource is ENDPOINT_SLICES and not (
             self._endpoints and self._serves(key.namespace, home)
@@ -348,44 +352,44 @@ class Mirror:
 
     def _serves(self, namespace: HomeNamespace, slice_: Object) -> bool:
         """Whether the slice's Service has a copy: another's Service gets no endpoints of ours."""
-        key = MirrorKey(SERVICES, namespace, endpointslice.service_name(slice_))
+        key = CopyKey(SERVICES, namespace, endpointslice.service_name(slice_))
         return self._original(key) is not None and self._copy(key) is not None
 
-    def _originals(self, resource: Resource, namespace: HomeNamespace) -> Iterator[MirrorKey]:
+    def _originals(self, resource: Resource, namespace: HomeNamespace) -> Iterator[CopyKey]:
         """The home objects of a kind in a namespace that is watched."""
-        scope = self._scopes.get(namespace)
-        if scope is not None and resource in scope.informers:
-            for home in scope.informers[resource].store:
-                yield MirrorKey(resource, namespace, name_of(home))
+        watch = self._watches.get(namespace)
+        if watch is not None and resource in watch.informers:
+            for home in watch.informers[resource].store:
+                yield CopyKey(resource, namespace, name_of(home))
 
     def _copies_of(
         self, namespace: HomeNamespace, resources: Iterable[Resource]
-    ) -> Iterator[MirrorKey]:
+    ) -> Iterator[CopyKey]:
         for resource in resources:
             for copy in self._copies[resource].store.by_index("origin", namespace):
                 origin = origin_of(copy)
                 if origin is not None:
-                    yield MirrorKey(resource, namespace, origin.name)
+                    yield CopyKey(resource, namespace, origin.name)
 
     def _has_pods(self, namespace: HomeNamespace) -> bool:
         return self._home_pods.store.has("namespace", namespace)
 
-    def _copy(self, key: MirrorKey) -> Object | None:
+    def _copy(self, key: CopyKey) -> Object | None:
         namespace = self._identity.remote_namespace(key.namespace)
-        name = copied_resources.KINDS[key.resource].remote_name(key.name, self._identity)
+        name = copied_resources.COPY_RULES[key.resource].remote_name(key.name, self._identity)
         copy = self._copies[key.resource].store.get(Key(namespace, name))
         if copy is None or not self._is_of(copy, key):
             return None
         # Tokens of a pod are no copy, whatever home has under that name.
         return None if service_accounts.pod_of(copy) else copy
 
-    def _is_of(self, copy: Object, key: MirrorKey) -> bool:
+    def _is_of(self, copy: Object, key: CopyKey) -> bool:
         """Whether it is this home's, and of the key's namespace: another home namespace, or a join
         with another template, can have the same one in the remote."""
         owned = is_owned(copy, self._identity)
         return owned and matches_home_namespace(copy, key.namespace)
 
-    def _is_current(self, key: MirrorKey) -> bool:
+    def _is_current(self, key: CopyKey) -> bool:
         """Whether nothing is to do for the key, so that nobody has to wait for it."""
         home, copy = self._original(key), self._copy(key)
         if home is None:
@@ -396,13 +400,13 @@ class Mirror:
             and not copied_resources.patch(key.resource, home, copy, self._identity)
         )
 
-    def _is_used(self, key: MirrorKey) -> bool:
+    def _is_used(self, key: CopyKey) -> bool:
         """Whether a pod on this node refers to the home object, or may use it by name."""
         if key.resource in (CONFIG_MAPS, SECRETS):
             return self._home_pods.store.has("reference", key)
         return self._has_pods(key.namespace)
 
-    def _held_in_remote(self, key: MirrorKey) -> bool:
+    def _held_in_remote(self, key: CopyKey) -> bool:
         """Whether a pod of this home (of any of its virtual nodes) still uses the copy."""
         if key.resource in (CONFIG_MAPS, SECRETS):
             return self._remote_pods.store.has("reference", key)
@@ -413,6 +417,6 @@ def _leaves(home_service: Object | None) -> bool:
     return home_service is not None and service.is_copied(home_service)
 
 
-def _about(key: MirrorKey) -> Mapping[str, Mapping[str, str]]:
+def _about(key: CopyKey) -> Mapping[str, Mapping[str, str]]:
     """Home's object, whose copy was changed."""
     return about(key.resource.kind, key.name, namespace=key.namespace, cluster="remote")

@@ -170,7 +170,7 @@ class EventMirror:
         if followed is None:
             return
         if not key.name:
-            await self._ask_home(namespace, followed)
+            await self._list_home_events(namespace, followed)
         elif followed.written is not None:
             place = Key(self._identity.remote_namespace(namespace), key.name)
             await self._give_way()
@@ -190,7 +190,7 @@ class EventMirror:
             waited += LOOK
             await asyncio.sleep(min(LOOK, left))
 
-    async def _ask_home(self, namespace: HomeNamespace, followed: _Namespace) -> None:
+    async def _list_home_events(self, namespace: HomeNamespace, followed: _Namespace) -> None:
         selector = event.mirrored_selector(self._identity)
         page = await self._home.list(EVENTS, namespace=namespace, labels=selector, slim=_progress)
         known = {name_of(it): it["progress"] for it in page.items}

@@ -17,7 +17,7 @@ from collections.abc import Collection
 from sync.kube.client import KubeClient
 from sync.kube.errors import NotFound
 from sync.kube.resources import CONFIG_MAPS, SECRETS, Resource
-from sync.namespaces.mapping import Namespaces
+from sync.namespaces.mapping import NamespaceMapping
 from sync.runtime.controller import Waiting
 from translators.identity import Identity, is_owned
 from translators.objects import HomeNamespace, Object, namespace_of
@@ -27,10 +27,12 @@ from translators.pods.references import Kind, Reference
 _RESOURCES: dict[Kind, Resource] = {"ConfigMap": CONFIG_MAPS, "Secret": SECRETS}
 
 
-class Unresolved:
+class UnresolvedReferences:
     """Asks the remote about references for which home has no original."""
 
-    def __init__(self, client: KubeClient, *, identity: Identity, namespaces: Namespaces) -> None:
+    def __init__(
+        self, client: KubeClient, *, identity: Identity, namespaces: NamespaceMapping
+    ) -> None:
         self._client = client
         self._identity = identity
         self._namespaces = namespaces
@@ -44,7 +46,7 @@ class Unresolved:
         required = unresolved_references.required(pod)
         found = set()
         for ref in sorted(missing):
-            if self._namespaces.is_made(namespace):
+            if self._namespaces.is_owned(namespace):
                 if not await self._is_unmanaged(namespace, ref):
                     continue
                 if ref in required:

@@ -28,7 +28,7 @@ from sync.cache.store import Key
 from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from sync.kube.resources import NAMESPACES
-from sync.namespaces.ownership import Owned
+from sync.namespaces.ownership import NamespaceOwnership
 from sync.runtime.controller import Waiting
 from translators.identity import (
     ANNOTATION_HOME_NAMESPACE,
@@ -57,7 +57,7 @@ from translators.objects import (
 )
 
 
-class Namespaces:
+class NamespaceMapping:
     """``informer`` watches all namespaces of the remote. ``has_pods`` tells whether a home
     namespace has pods on this node; those of the remote are reported to `pod_changed`."""
 
@@ -66,7 +66,7 @@ class Namespaces:
         client: KubeClient,
         informer: Informer,
         identity: Identity,
-        owned: Owned,
+        owned: NamespaceOwnership,
         *,
         has_pods: Callable[[HomeNamespace], bool] = lambda _: False,
     ) -> None:
@@ -101,22 +101,22 @@ class Namespaces:
             raise _going(name)
         return name
 
-    def known(self, namespace: HomeNamespace) -> Object | None:
+    def owned(self, namespace: HomeNamespace) -> Object | None:
         """The namespace of ours that stands for ``namespace``, if it is there."""
         name = self._identity.remote_namespace(namespace)
         found = self._informer.store.get(Key("", name))
-        if found is None or not self._owned.has(found):
+        if found is None or not self._owned.owns(found):
             return None
         return found if matches_home_namespace(found, namespace) else None
 
-    def usable(self, remote: Object) -> bool:
+    def may_use(self, remote: Object) -> bool:
         """Whether this home made the namespace, or it was handed over and is accepted."""
-        return self._owned.has(remote) or self._is_shared(remote)
+        return self._owned.owns(remote) or self._is_shared(remote)
 
-    def is_usable(self, namespace: HomeNamespace) -> bool:
+    def has_usable(self, namespace: HomeNamespace) -> bool:
         """Whether the namespace that stands for ``namespace`` is there, and `usable` for it."""
         found = self._informer.store.get(Key("", self._identity.remote_namespace(namespace)))
-        if found is None or not self.usable(found):
+        if found is None or not self.may_use(found):
             return False
         return self._is_shared(found) or matches_home_namespace(found, namespace)
 
@@ -128,11 +128,11 @@ class Namespaces:
         )
         return handed_over and is_accepted_by_home(remote, self._identity)
 
-    def is_made(self, namespace: HomeNamespace) -> bool:
+    def is_owned(self, namespace: HomeNamespace) -> bool:
         """Whether the bridge made the namespace that stands for ``namespace``. Nobody but the
         remote's administrators is expected to write there; into one that was handed over, the
         remote's tenants may write too."""
-        return self.known(namespace) is not None
+        return self.owned(namespace) is not None
 
     def pod_changed(self, old: Object | None, new: Object | None) -> None:
         """A pod of this home in the remote came, changed or went."""
@@ -150,7 +150,7 @@ class Namespaces:
 
     # -- an end ----------------------------------------------------------------------------
 
-    async def release(self, remote: Object, *, unused: Callable[[], bool]) -> Object | None:
+    async def remove_user(self, remote: Object, *, unused: Callable[[], bool]) -> Object | None:
         """Withdraws this node's claim of a namespace of ours. Returns the namespace as it is then;
         None where it is gone, or where ``unused`` no longer holds. Raises Waiting and KubeError."""
         async with self._lock(name_of(remote)):
@@ -161,7 +161,7 @@ class Namespaces:
             except NotFound:
                 return None
 
-    async def remove(self, remote: Object) -> None:
+    async def delete(self, remote: Object) -> None:
         """Deletes a namespace of ours as `release` returned it. Raises Waiting where it has changed
         since, and KubeError."""
         self._removed[uid_of(remote)] = True
@@ -184,7 +184,7 @@ class Namespaces:
 
     def _lacks_claim(self, remote: Object) -> bool:
         claimed = self._identity.node_label in namespace_users(remote)
-        return self._owned.has(remote) and not claimed
+        return self._owned.owns(remote) and not claimed
 
     async def _claim(self, remote: Object) -> Object:
         """Raises Waiting where the namespace is gone, and KubeError."""
@@ -204,7 +204,7 @@ class Namespaces:
         return changed
 
     async def _create(self, namespace: HomeNamespace, name: RemoteNamespace) -> Object:
-        nonce = await self._owned.intend(name)
+        nonce = await self._owned.record_intent(name)
         body: Object = {
             "apiVersion": "v1",
             "kind": "Namespace",
@@ -222,8 +222,8 @@ class Namespaces:
             made = await self._client.create(NAMESPACES, body)
         except AlreadyExists:
             made = await self._client.get(NAMESPACES, name)
-        if self._owned.has(made):
-            await self._owned.created(made)
+        if self._owned.owns(made):
+            await self._owned.record_created(made)
         self._informer.observe(made)
         return made
 
@@ -232,7 +232,7 @@ class Namespaces:
     async def _check(self, found: Object, namespace: HomeNamespace) -> None:
         """Raises Waiting where the namespace may not be used for ``namespace``."""
         name = name_of(found)
-        if await self._owned.recognizes(found):
+        if await self._owned.verify(found):
             if not matches_home_namespace(found, namespace):
                 raise _meet(name, namespace, home_namespace_of(found))
         elif self._is_shared(found):

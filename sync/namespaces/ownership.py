@@ -48,7 +48,7 @@ RETRY_SECONDS, LOOK_SECONDS = 1.0, 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class OwnershipEntries:
     """The record as it was read."""
 
     own: frozenset[str] | None
@@ -59,10 +59,10 @@ class Recorded:
     """The node is new: there can be no namespaces of an earlier bridge."""
 
 
-class Record(Protocol):
+class OwnershipRecord(Protocol):
     """Where home keeps the record."""
 
-    async def read(self) -> Recorded:
+    async def read(self) -> OwnershipEntries:
         """Raises KubeError."""
         ...
 
@@ -71,10 +71,10 @@ class Record(Protocol):
         ...
 
 
-class Owned:
+class NamespaceOwnership:
     """``namespaces`` is the informer of all namespaces of the remote."""
 
-    def __init__(self, record: Record, namespaces: Informer, identity: Identity) -> None:
+    def __init__(self, record: OwnershipRecord, namespaces: Informer, identity: Identity) -> None:
         self._record = record
         self._namespaces = namespaces
         self._identity = identity
@@ -96,7 +96,7 @@ class Owned:
         """Called with a namespace of another virtual node that is found to be this home's."""
         namespaces.on_change(self._changed)
 
-    def has(self, remote: Object) -> bool:
+    def owns(self, remote: Object) -> bool:
         """Whether a namespace of the remote is one that this home made, by UID or by the nonce of
         an intent. Its labels must say so too: somebody may have taken them off on purpose."""
         if not is_owned(remote, self._identity):
@@ -153,7 +153,7 @@ class Owned:
 
     # -- a namespace comes -----------------------------------------------------------------
 
-    async def intend(self, name: str) -> str:
+    async def record_intent(self, name: str) -> str:
         """Records that the namespace is about to be created; the nonce to put on it. Raises
         KubeError."""
         nonce = self._nonces.get(name)
@@ -168,7 +168,7 @@ class Owned:
             self._nonces[name] = nonce
         return nonce
 
-    async def created(self, remote: Object) -> None:
+    async def record_created(self, remote: Object) -> None:
         """Records the UID of a namespace that was created with the nonce of an intent. Where that
         fails, the intent does for it until the next write."""
         name = name_of(remote)
@@ -181,15 +181,15 @@ class Owned:
         except KubeError as error:
             log.info("namespace %s: it is recorded by its intent until then: %s", name, error)
 
-    async def recognizes(self, remote: Object) -> bool:
+    async def verify(self, remote: Object) -> bool:
         """As `has`, after a look at what other virtual nodes of this home recorded meanwhile. What
         is used from now on is recorded for this node. Raises KubeError."""
         if not is_owned(remote, self._identity):
             return False
-        if not self.has(remote) and uid_of(remote) not in self._looked:
+        if not self.owns(remote) and uid_of(remote) not in self._looked:
             self._looked[uid_of(remote)] = True
             self._others = (await self._record.read()).others
-        if not self.has(remote):
+        if not self.owns(remote):
             return False
         if _by_uid(remote) not in self._own:
             self._add(_by_uid(remote))
@@ -230,7 +230,7 @@ class Owned:
             self._unseen = frozenset()
 
 
-def staying(own: Collection[str], namespaces: Collection[Object]) -> list[str]:
+def still_existing(own: Collection[str], namespaces: Collection[Object]) -> list[str]:
     """What of a record is of namespaces that are still there."""
     return sorted(set(entries(it for it in namespaces if not is_deleting(it))).intersection(own))
 

@@ -3,13 +3,13 @@
 For each such namespace there is a `Scope`: informers of its ConfigMaps, Secrets and Services, and
 of its EndpointSlices where home's addresses mean something in the remote, or the bridge connects to
 them; and ``beside`` them what
-else goes on as long, for which nobody waits. Nothing of any other namespace is read. A scope ends
+else goes on as long, for which nobody waits. Nothing of any other namespace is read. A watch ends
 `LINGER` seconds after its last pod, so that a rollout or a job that comes every few seconds does
 not list the namespace each time.
 
-The right to read is home's to give, namespace by namespace. A scope to which home refuses a kind is
+The right to read is home's to give, namespace by namespace. A watch to which home refuses a kind is
 not complete: `Scopes.get` does not give it, `Scopes.waiting` says what is missing. ``on_refused``
-is called when that changes, and one line is logged; ``on_synced`` when the scope is complete
+is called when that changes, and one line is logged; ``on_synced`` when the watch is complete
 (again). Other namespaces do not notice.
 """
 
@@ -43,7 +43,7 @@ LINGER = 60.0
 #: kinds are refused, and allowed, one by one, and each telling is a write for each pod.
 SETTLE, SHRINK = 0.5, 5.0
 #: What is watched for each kind of network: what pods refer to, and what refers to pods.
-SCOPED: Mapping[Network, tuple[Resource, ...]] = {
+WATCHED_RESOURCES: Mapping[Network, tuple[Resource, ...]] = {
     "flat": (CONFIG_MAPS, SECRETS, SERVICES, ENDPOINT_SLICES),
     "relay": (CONFIG_MAPS, SECRETS, SERVICES),
     "none": (CONFIG_MAPS, SECRETS, SERVICES),
@@ -62,8 +62,8 @@ _ACCOUNT = f"{_OF_ACCOUNT}cluster-bridge:cluster-bridge"
 Beside = Callable[[HomeNamespace], Coroutine[Any, Any, None]]
 
 
-class Scope:
-    """The informers of one home namespace. ``on_told`` is called with the scope in the loop, each
+class NamespaceWatch:
+    """The informers of one home namespace. ``on_told`` is called with the watch in the loop, each
     time that `told` has changed, and when all kinds have been listed."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Scope:
         client: KubeClient,
         namespace: HomeNamespace,
         kinds: Iterable[Resource],
-        on_told: Callable[[Scope], None],
+        on_told: Callable[[NamespaceWatch], None],
     ) -> None:
         self.namespace = namespace
         self.informers: Mapping[Resource, Informer] = {
@@ -84,7 +84,7 @@ class Scope:
             )
             for kind in kinds
         }
-        self.told: tuple[Resource, ...] = ()
+        self.reported: tuple[Resource, ...] = ()
         """What home refuses, as far as that was told."""
         self._on_told = on_told
         self._settling: asyncio.TimerHandle | None = None
@@ -97,7 +97,7 @@ class Scope:
         return all(informer.synced.is_set() for informer in self.informers.values())
 
     @property
-    def refused(self) -> tuple[Resource, ...]:
+    def forbidden(self) -> tuple[Resource, ...]:
         """The kinds that home refuses now."""
         return tuple(kind for kind, it in self.informers.items() if isinstance(it.error, Forbidden))
 
@@ -111,7 +111,7 @@ class Scope:
                     group.create_task(informer.run(), name=f"watch-{resource}-{self.namespace}")
                 for informer in self.informers.values():
                     await informer.synced.wait()
-                self.told = self.refused
+                self.reported = self.forbidden
                 self._on_told(self)
         finally:
             if self._settling is not None:
@@ -123,7 +123,7 @@ class Scope:
             for other in self.informers.values():
                 if isinstance(other.error, Forbidden):
                     other.hurry()
-        if self._settling is not None and not self.refused:
+        if self._settling is not None and not self.forbidden:
             self._settling.cancel()
             self._settle()
         elif self._settling is None:
@@ -135,20 +135,20 @@ class Scope:
 
     def _settle(self, *, shrunk: bool = False) -> None:
         self._settling = None
-        refused = self.refused
+        refused = self.forbidden
         unknown = any(it.error is None and not it.synced.is_set() for it in self.informers.values())
-        if refused == self.told:
+        if refused == self.reported:
             return
         if refused and unknown:
             self._settle_after(SETTLE)
-        elif refused and set(refused) < set(self.told) and not shrunk:
+        elif refused and set(refused) < set(self.reported) and not shrunk:
             self._settle_after(SHRINK, shrunk=True)
         else:
-            self.told = refused
+            self.reported = refused
             self._on_told(self)
 
 
-class Scopes:
+class NamespaceWatches:
     """Scopes come and go with `want` and `release`; they live in the task of `run`. ``endpoints``:
     home's EndpointSlices are wanted whatever the network."""
 
@@ -158,118 +158,120 @@ class Scopes:
         *,
         on_change: Callable[[Resource, Object | None, Object | None], None],
         on_synced: Callable[[HomeNamespace], None],
-        on_refused: Callable[[HomeNamespace], None],
+        on_forbidden: Callable[[HomeNamespace], None],
         network: Network = "flat",
         endpoints: bool = False,
-        beside: Beside | None = None,
+        alongside: Beside | None = None,
         linger: float = LINGER,
     ) -> None:
         self._client = client
-        self._kinds = SCOPED["flat" if endpoints else network]
+        self._kinds = WATCHED_RESOURCES["flat" if endpoints else network]
         self._on_change = on_change
-        self._on_synced: Callbacks[HomeNamespace] = Callbacks("scope synced")
-        self._on_refused: Callbacks[HomeNamespace] = Callbacks("scope refused")
+        self._on_synced: Callbacks[HomeNamespace] = Callbacks("watch synced")
+        self._on_refused: Callbacks[HomeNamespace] = Callbacks("watch refused")
         self._on_synced.add(on_synced)
-        self._on_refused.add(on_refused)
-        self._beside = beside
+        self._on_refused.add(on_forbidden)
+        self._beside = alongside
         self._linger = linger
-        self._scopes: dict[HomeNamespace, Scope] = {}
+        self._watches: dict[HomeNamespace, NamespaceWatch] = {}
         self._tasks: dict[HomeNamespace, asyncio.Task[None]] = {}
         self._ending: dict[HomeNamespace, asyncio.TimerHandle] = {}
         self._group: asyncio.TaskGroup | None = None
 
-    def get(self, namespace: HomeNamespace) -> Scope | None:
-        """The scope if it is there and complete: what it lacks does not exist at home."""
-        scope = self.last(namespace)
-        return scope if scope is not None and not scope.refused else None
+    def get(self, namespace: HomeNamespace) -> NamespaceWatch | None:
+        """The watch if it is there and complete: what it lacks does not exist at home."""
+        watch = self.last_synced(namespace)
+        return watch if watch is not None and not watch.forbidden else None
 
-    def last(self, namespace: HomeNamespace) -> Scope | None:
-        """The scope as it was last seen whole: of a kind that home refuses by now, it may be old.
+    def last_synced(self, namespace: HomeNamespace) -> NamespaceWatch | None:
+        """The watch as it was last seen whole: of a kind that home refuses by now, it may be old.
         Enough for what is kept going."""
-        scope = self._scopes.get(namespace)
-        return scope if scope is not None and scope.synced else None
+        watch = self._watches.get(namespace)
+        return watch if watch is not None and watch.synced else None
 
     def require(self, namespace: HomeNamespace, kinds: Iterable[Resource]) -> None:
-        """Raises Waiting unless the scope is complete and these kinds are being watched: in a cache
+        """Raises Waiting unless the watch is complete and these kinds are being watched: in a cache
         whose watch is away an edit may be missing. A watch that waits after a failure is tried
         again now."""
-        scope = self.get(namespace)
-        if scope is None:
-            raise self.waiting(namespace) or _unread(namespace, "its objects")
-        away = [kind for kind in kinds if kind in scope.informers and scope.informers[kind].error]
+        watch = self.get(namespace)
+        if watch is None:
+            raise self.missing_permission(namespace) or _unread(namespace, "its objects")
+        away = [kind for kind in kinds if kind in watch.informers and watch.informers[kind].error]
         for kind in away:
-            scope.informers[kind].hurry()
+            watch.informers[kind].hurry()
         if away:
             raise _unread(namespace, " and ".join(sorted(map(str, away))))
 
     @property
     def informers(self) -> list[Informer]:
         """Those of all namespaces."""
-        return [it for scope in self._scopes.values() for it in scope.informers.values()]
+        return [it for watch in self._watches.values() for it in watch.informers.values()]
 
-    def waiting(self, namespace: HomeNamespace) -> Waiting | None:
+    def missing_permission(self, namespace: HomeNamespace) -> Waiting | None:
         """What pods of the namespace wait for; None where home refuses nothing, or that is not
         known yet."""
-        scope = self._scopes.get(namespace)
-        if scope is None or not scope.told:
+        watch = self._watches.get(namespace)
+        if watch is None or not watch.reported:
             return None
-        errors = [scope.informers[kind].error for kind in scope.told]
+        errors = [watch.informers[kind].error for kind in watch.reported]
         said = next((str(error) for error in errors if error is not None), "")
-        what = f"list and watch {', '.join(map(str, scope.told))}"
+        what = f"list and watch {', '.join(map(str, watch.reported))}"
         return home_forbids(what, namespace, said=said)
 
-    def want(self, namespace: HomeNamespace) -> None:
+    def retain(self, namespace: HomeNamespace) -> None:
         """The namespace has a pod on the node."""
         timer = self._ending.pop(namespace, None)
         if timer is not None:
             timer.cancel()
-        if namespace in self._scopes:
+        if namespace in self._watches:
             return
-        scope = Scope(self._client, namespace, self._kinds, self._told)
-        for resource, informer in scope.informers.items():
+        watch = NamespaceWatch(self._client, namespace, self._kinds, self._told)
+        for resource, informer in watch.informers.items():
             informer.on_change(functools.partial(self._on_change, resource))
-        self._scopes[namespace] = scope
+        self._watches[namespace] = watch
         if self._group is not None:
-            self._start(self._group, scope)
+            self._start(self._group, watch)
 
     def release(self, namespace: HomeNamespace) -> None:
         """The namespace's last pod is gone."""
-        if namespace in self._scopes and namespace not in self._ending:
+        if namespace in self._watches and namespace not in self._ending:
             loop = asyncio.get_running_loop()
             self._ending[namespace] = loop.call_later(self._linger, self._end, namespace)
 
     async def run(self) -> None:
-        """Runs the scopes until cancelled."""
+        """Runs the watches until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
-                for scope in self._scopes.values():
-                    self._start(group, scope)
+                for watch in self._watches.values():
+                    self._start(group, watch)
                 await asyncio.get_running_loop().create_future()
         finally:
             self._group = None
             for timer in self._ending.values():
                 timer.cancel()
 
-    def _start(self, group: asyncio.TaskGroup, scope: Scope) -> None:
-        work = scope.run(self._beside)
-        self._tasks[scope.namespace] = group.create_task(work, name=f"scope-{scope.namespace}")
+    def _start(self, group: asyncio.TaskGroup, watch: NamespaceWatch) -> None:
+        work = watch.run(self._beside)
+        self._tasks[watch.namespace] = group.create_task(work, name=f"watch-{watch.namespace}")
 
     def _end(self, namespace: HomeNamespace) -> None:
         self._ending.pop(namespace, None)
-        self._scopes.pop(namespace, None)
+        self._watches.pop(namespace, None)
         task = self._tasks.pop(namespace, None)
         if task is not None:
             task.cancel()
 
-    def _told(self, scope: Scope) -> None:
-        if self._scopes.get(scope.namespace) is not scope:
+    def _told(self, watch: NamespaceWatch) -> None:
+        if self._watches.get(watch.namespace) is not watch:
             return  # It has ended.
-        if scope.told:
-            log.warning("%s", self.waiting(scope.namespace), extra=_about(scope.namespace))
-            self._on_refused(scope.namespace)
-        elif scope.synced:
-            self._on_synced(scope.namespace)
+        if watch.reported:
+            log.warning(
+                "%s", self.missing_permission(watch.namespace), extra=_about(watch.namespace)
+            )
+            self._on_refused(watch.namespace)
+        elif watch.synced:
+            self._on_synced(watch.namespace)
 
 
 def _unread(namespace: HomeNamespace, what: str) -> Waiting:

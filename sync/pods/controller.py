@@ -30,18 +30,18 @@ from sync.kube.errors import (
     Throttled,
 )
 from sync.kube.resources import PODS
-from sync.mirror.copies import Mirror, MirrorKey
-from sync.namespaces.mapping import Namespaces
-from sync.namespaces.watches import Scopes
+from sync.mirror.copies import CopyController, CopyKey
+from sync.namespaces.mapping import NamespaceMapping
+from sync.namespaces.watches import NamespaceWatches
 from sync.pods import plan
-from sync.pods.creation import PodCreation
-from sync.pods.evictions import Evictions
-from sync.pods.kubelet_admission import Admission
-from sync.pods.latency import PodTimes
-from sync.pods.plan import Action, State
-from sync.pods.service_account_tokens import Tokens
-from sync.pods.status_writer import PodStatuses
-from sync.pods.update import PodUpdates
+from sync.pods.creation import PodCreator
+from sync.pods.evictions import NodeLossEvictions
+from sync.pods.kubelet_admission import KubeletAdmission
+from sync.pods.latency import PodLatency
+from sync.pods.plan import Action, PodState
+from sync.pods.service_account_tokens import TokenController
+from sync.pods.status_writer import StatusWriter
+from sync.pods.update import PodUpdater
 from sync.runtime.controller import Controller, Waiting
 from sync.runtime.event_recorder import EventRecorder
 from sync.runtime.log_fields import about, about_key, about_object
@@ -79,7 +79,7 @@ ENDED_MAX = 10_000
 PLANS = 3
 
 
-class Pods:
+class PodController:
     """Reconciles the pods of one virtual node."""
 
     def __init__(
@@ -92,10 +92,10 @@ class Pods:
         remote_pods: Informer,
         remote_nodes: Informer,
         priority_classes: Informer,
-        scopes: Scopes,
-        namespaces: Namespaces,
-        mirror: Mirror,
-        tokens: Tokens,
+        watches: NamespaceWatches,
+        namespaces: NamespaceMapping,
+        mirror: CopyController,
+        tokens: TokenController,
         events: EventRecorder,
         now: Callable[[], str],
     ) -> None:
@@ -107,8 +107,8 @@ class Pods:
         self._remote_pods = remote_pods
         self._remote_nodes = remote_nodes
         self._priority_classes = priority_classes
-        self.admission = Admission(home, remote_nodes)
-        self._scopes = scopes
+        self.admission = KubeletAdmission(home, remote_nodes)
+        self._watches = watches
         self._namespaces = namespaces
         self._mirror = mirror
         self._tokens = tokens
@@ -125,16 +125,16 @@ class Pods:
         # Whether the remote pod that is being told was made just now, as home's says.
         self._telling_made = False
         self._ended: FairCache[str, Object] = FairCache(ENDED_MAX)
-        self._evictions = Evictions(remote_nodes.store)
-        self.times = PodTimes()
+        self._evictions = NodeLossEvictions(remote_nodes.store)
+        self.latency = PodLatency()
         """How soon home knows."""
-        self._creation = PodCreation(remote)
-        self._statuses = PodStatuses(home, home_pods=home_pods, events=events)
-        self._updates = PodUpdates(
+        self._creation = PodCreator(remote)
+        self._statuses = StatusWriter(home, home_pods=home_pods, events=events)
+        self._updates = PodUpdater(
             remote,
             policy=policy,
             remote_pods=remote_pods,
-            scopes=scopes,
+            watches=watches,
             mirror=mirror,
             events=events,
         )
@@ -144,18 +144,18 @@ class Pods:
 
     # -- what changed ----------------------------------------------------------------------
 
-    def home_changed(self, old: Object | None, new: Object | None) -> None:
+    def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
         """A pod that is bound to the node came, changed or went."""
         obj = new or old or {}
         namespace = HomeNamespace(namespace_of(obj))
-        self.times.home_changed(old, new)
+        self.latency.home_changed(old, new)
         if new is not None:
             if plan.may_run(new, self._policy):
-                self._scopes.want(namespace)
+                self._watches.retain(namespace)
         else:
             self._made(uid_of(obj))
             if not self._home_pods.store.has("namespace", namespace):
-                self._scopes.release(namespace)
+                self._watches.release(namespace)
         if new is None or metadata(new).get("deletionGracePeriodSeconds") != 0:
             self._removed.discard(uid_of(obj))
         key = Key(namespace, name_of(obj))
@@ -163,7 +163,7 @@ class Pods:
         if not ended and not self._statuses.writing:
             self.controller.queue.add(key)
 
-    def remote_changed(self, old: Object | None, new: Object | None) -> None:
+    def remote_pod_changed(self, old: Object | None, new: Object | None) -> None:
         """A remote pod of this home came, changed or went."""
         obj = new or old or {}
         origin = origin_of(obj)
@@ -185,16 +185,16 @@ class Pods:
         _tell_phase(old, new)
         if not self._telling_made:
             key = Key(origin.namespace, origin.name)
-            self.times.remote_changed(key)
+            self.latency.remote_changed(key)
             self.controller.queue.add(key)
 
-    def queue_remote(self, _: Object | None, remote: Object | None) -> None:
+    def queue_remote_pod(self, _: Object | None, remote: Object | None) -> None:
         """A remote pod of this home is to be looked at, though nothing of it is news."""
         origin = origin_of(remote or {})
         if origin is not None and is_owned_by_node(remote or {}, self._identity):
             self.controller.queue.add(Key(origin.namespace, origin.name))
 
-    def node_changed(self, old: Object | None, new: Object | None) -> None:
+    def remote_node_changed(self, old: Object | None, new: Object | None) -> None:
         """A node of the remote came, changed or went."""
         self.admission.remote_node_changed(old, new)
         for key in self._evictions.affected(old, new):
@@ -206,7 +206,7 @@ class Pods:
         for home in self._home_pods.store.by_index("namespace", namespace):
             self.controller.queue.add(Key(namespace, name_of(home)))
 
-    def reference_appeared(self, reference: MirrorKey) -> None:
+    def reference_appeared(self, reference: CopyKey) -> None:
         """Home has a ConfigMap or Secret now that it did not have: pods may have waited for it."""
         for home in self._home_pods.store.by_index("reference", reference):
             if synthetic_status.is_refused(home):
@@ -214,7 +214,7 @@ class Pods:
 
     # -- where a pod is --------------------------------------------------------------------
 
-    def remote_of(self, home: Object) -> Object | None:
+    def remote_pod_of(self, home: Object) -> Object | None:
         """The remote pod that stands for this very home pod, or None."""
         remote = self._known(Key(namespace_of(home), name_of(home)))
         return remote if remote is not None and has_home_uid(remote, uid_of(home)) else None
@@ -234,14 +234,14 @@ class Pods:
     # -- reconcile -------------------------------------------------------------------------
 
     async def _reconcile(self, key: Key) -> None:
-        news = self.times.take(key)
+        news = self.latency.take_change(key)
         try:
             wrote = await self._agree(key)
         except BaseException:
-            self.times.put_back(key, news)
+            self.latency.restore_change(key, news)
             raise
         if wrote and news is not None:
-            self.times.told(news)
+            self.latency.status_written(news)
 
     async def _agree(self, key: Key) -> bool:
         """Makes both clusters agree on the pod, and says whether home has another status now."""
@@ -254,27 +254,31 @@ class Pods:
                 if home is not None and uid in self._making:
                     await self._check_unanswered(key, home, remote)
                 self._made(uid)
-            node = await self.admission.node(home, remote)
-            state = State(
+            node = await self.admission.virtual_node_for(home, remote)
+            state = PodState(
                 home,
                 remote,
-                ended=self._ended.get(uid),
-                making=uid in self._making,
-                confirmed=confirmed,
-                offered=self.admission.offered(),
+                last_remote=self._ended.get(uid),
+                create_pending=uid in self._making,
+                absence_confirmed=confirmed,
+                remote_capacity=self.admission.remote_capacity(),
                 node=node,
-                refused=self._updates.refused_resize(remote) if remote is not None else None,
-                eviction=self._evictions.seconds_left(remote) if remote is not None else None,
-                futile=self._updates.futile(remote) if remote is not None else {},
+                rejected_resize=self._updates.rejected_resize(remote)
+                if remote is not None
+                else None,
+                eviction_seconds=self._evictions.seconds_left(remote)
+                if remote is not None
+                else None,
+                ineffective_updates=self._updates.ineffective(remote) if remote is not None else {},
             )
             actions = plan.plan(state, self._policy, now=self._now())
-            if actions != [plan.Confirm()]:
+            if actions != [plan.ConfirmAbsence()]:
                 await self._carry_out(key, state, actions)
                 return any(type(action) is plan.WriteStatus for action in actions)
             confirmed = await self._is_gone(key)
         raise Waiting("Undecided", f"pod {key} is neither here nor gone in the remote cluster")
 
-    async def _carry_out(self, key: Key, state: State, actions: list[Action]) -> None:
+    async def _carry_out(self, key: Key, state: PodState, actions: list[Action]) -> None:
         """One after the other; an update that is refused does not keep the others back."""
         refused: ApiError | None = None
         for action in actions:
@@ -299,32 +303,32 @@ class Pods:
         self._remote_pods.observe(remote)
         return False
 
-    async def _act(self, key: Key, state: State, action: Action) -> None:
+    async def _act(self, key: Key, state: PodState, action: Action) -> None:
         match action:
             case plan.WriteStatus(patch, event, warning):
                 await self._statuses.write(_there(state.home), patch, event, warning=warning)
             case plan.Create():
                 await self._create(key, _there(state.home))
-            case plan.LetGo():
+            case plan.Ungate():
                 await self._let_go(key, _there(state.home), action)
             case plan.Update():
                 await self._update(key, _there(state.home), action)
             case plan.Delete(uid, grace):
                 await self._delete(key, uid, grace)
-            case plan.Withdraw(uid, version):
+            case plan.DeleteIfUnbound(uid, version):
                 namespace, name = self._remote_key(key)
                 await self._remote.delete(
                     PODS, name, namespace=namespace, uid=uid, resource_version=version
                 )
-            case plan.Later(seconds):
+            case plan.RequeueAfter(seconds):
                 self.controller.queue.add_after(key, seconds)
             case plan.DeleteOrphan(uid, home_uid):
                 await self._delete_orphan(key, uid, home_uid)
-            case plan.Evict():
+            case plan.EvictHomePod():
                 await self._evict(key, _there(state.home), _there(state.remote))
-            case plan.RemoveHome():
+            case plan.RemoveHomePod():
                 await self._remove_home(key, _there(state.home))
-            case plan.Confirm():
+            case plan.ConfirmAbsence():
                 raise AssertionError("Confirm stands alone in a plan")
 
     async def _update(self, key: Key, home: Object, update: plan.Update) -> None:
@@ -363,9 +367,11 @@ class Pods:
             changes.info("pod %s: gone", key, extra=about_object("Pod", home, cluster="home"))
 
     async def _create(self, key: Key, home: Object) -> None:
-        if self._scopes.get(HomeNamespace(key.namespace)) is None:
+        if self._watches.get(HomeNamespace(key.namespace)) is None:
             # `namespace_synced` brings the key back.
-            if (waiting := self._scopes.waiting(HomeNamespace(key.namespace))) is not None:
+            if (
+                waiting := self._watches.missing_permission(HomeNamespace(key.namespace))
+            ) is not None:
                 await self._tell(key, home, waiting.reason, waiting.message)
             return
         try:
@@ -392,7 +398,7 @@ class Pods:
         self, key: Key, home: Object, namespace: str, omitted: frozenset[Reference]
     ) -> None:
         translated = remote_pod.omitting(self._translated(home), omitted)
-        await self._creation.prove(home, translated.pod, namespace=namespace)
+        await self._creation.dry_run(home, translated.pod, namespace=namespace)
         self._making.add(uid_of(home))
         first = False
         try:
@@ -405,9 +411,9 @@ class Pods:
                 # A former pod of that name, which the cache lacked; its end brings the key back.
                 self._remote_pods.observe(made)
                 return
-            await self._creation.checked(home, translated.pod, made)
+            await self._creation.check_created(home, translated.pod, made)
         else:
-            lost = await self._creation.checked(home, translated.pod, made)
+            lost = await self._creation.check_created(home, translated.pod, made)
             first = _is_first(home) and not run_once.is_held(made)
             changes.info(
                 "pod %s: created in the remote, namespace %s",
@@ -425,17 +431,17 @@ class Pods:
     async def _check_unanswered(self, key: Key, home: Object, made: Object) -> None:
         """Compares a pod whose creation by this process was not answered (`PodCreation`)."""
         try:
-            await self._creation.checked(home, self._translated(home).pod, made)
+            await self._creation.check_created(home, self._translated(home).pod, made)
         except Waiting as waiting:
             await self._tell(key, home, waiting.reason, waiting.message)
             raise
 
-    async def _let_go(self, key: Key, home: Object, held: plan.LetGo) -> None:
+    async def _let_go(self, key: Key, home: Object, held: plan.Ungate) -> None:
         if not held.marked and not await self._statuses.write(
             home, run_once.handed_over(now=self._now())
         ):
             return  # Nobody would know that it runs.
-        if held.held:
+        if held.gated:
             patch = {"metadata": {"uid": held.uid}, **run_once.let_go()}
             namespace, name = self._remote_key(key)
             let_go = await self._remote.patch(
@@ -464,10 +470,10 @@ class Pods:
         current = self._home_pods.store.get(key)
         if current is None or uid_of(current) != uid_of(home) or is_deleting(current):
             return
-        for action in plan.refusal(
+        for action in plan.report_waiting(
             current, reason=reason, message=message, now=self._now(), once_each=once_each
         ):
-            await self._act(key, State(current, None), action)
+            await self._act(key, PodState(current, None), action)
         if (left := active_deadline.seconds_left(current, now=self._now())) is not None:
             self.controller.queue.add_after(key, left)
 

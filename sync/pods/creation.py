@@ -32,7 +32,7 @@ REASON = "RemoteDropsField"
 REMEMBERED_MAX = 10_000
 
 
-class PodCreation:
+class PodCreator:
     """``client`` is the remote's. Every method raises what the API server raises."""
 
     def __init__(self, client: KubeClient) -> None:
@@ -40,7 +40,7 @@ class PodCreation:
         # UIDs of home pods that were refused.
         self._refused: FairCache[str, bool] = FairCache(REMEMBERED_MAX)
 
-    async def prove(self, home: Object, sent: Object, *, namespace: str) -> None:
+    async def dry_run(self, home: Object, sent: Object, *, namespace: str) -> None:
         """Raises Waiting where a dry run shows that the pod would lose what restricts it. Asks for
         none unless the pod needs it."""
         if not retained_fields.needs_proof(sent) and uid_of(home) not in self._refused:
@@ -52,7 +52,7 @@ class PodCreation:
             return
         self._refuse(home, retained_fields.lost(sent, made))
 
-    async def checked(self, home: Object, sent: Object, made: Object) -> list[Dropped]:
+    async def check_created(self, home: Object, sent: Object, made: Object) -> list[Dropped]:
         """What the pod that was made has lost. Where that restricts it, deletes it and raises
         Waiting."""
         missing = retained_fields.lost(sent, made)

@@ -35,7 +35,7 @@ class _Deletion(NamedTuple):
     """By the monotonic clock."""
 
 
-class Evictions:
+class NodeLossEvictions:
     """``nodes`` is the cache of the remote's nodes."""
 
     def __init__(self, nodes: Store) -> None:

@@ -15,7 +15,7 @@ from translators.objects import Object, is_deleting, name_of
 from translators.pods import kubelet_admission, run_once, scheduling_predicates, status
 
 
-class Admission:
+class KubeletAdmission:
     """Reads the cache of the remote's nodes, and home's API server in doubt."""
 
     def __init__(self, home: KubeClient, remote_nodes: Informer) -> None:
@@ -31,13 +31,13 @@ class Admission:
         if sizes[0] != sizes[1]:
             self._offered = None
 
-    def offered(self) -> Amounts:
+    def remote_capacity(self) -> Amounts:
         """What all nodes have together: summed again after one of them changed its size."""
         if self._offered is None:
             self._offered = kubelet_admission.offered(self._remote_nodes.store)
         return self._offered
 
-    async def node(self, home: Object | None, remote: Object | None) -> Object | None:
+    async def virtual_node_for(self, home: Object | None, remote: Object | None) -> Object | None:
         """The virtual node for this pod; None where it is not known. Where a new pod does not
         select it as it was last seen, home's API server is asked: a label may have come just
         before the pod. Raises what the API server raises."""

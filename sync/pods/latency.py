@@ -24,11 +24,11 @@ from translators.pods import status, synthetic_status
 START_BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
 
-class PodTimes:
+class PodLatency:
     """The times of the pods of one node."""
 
     def __init__(self) -> None:
-        self.lag = Histogram()
+        self.status_lag = Histogram()
         """Status lag, in seconds."""
         self.start = Histogram(START_BOUNDS)
         """Start, in seconds."""
@@ -47,18 +47,18 @@ class PodTimes:
         if self._measuring:
             self._news.setdefault(key, monotonic())
 
-    def take(self, key: Key) -> float | None:
+    def take_change(self, key: Key) -> float | None:
         """Since when the news of this key waits, if there is any: the caller's to tell now."""
         return self._news.pop(key, None)
 
-    def put_back(self, key: Key, since: float | None) -> None:
+    def restore_change(self, key: Key, since: float | None) -> None:
         """What was taken could not be told, and waits on."""
         if since is not None:
             self._news[key] = since
 
-    def told(self, since: float) -> None:
+    def status_written(self, since: float) -> None:
         """What was taken has been told."""
-        self.lag.observe(monotonic() - since)
+        self.status_lag.observe(monotonic() - since)
 
     def home_changed(self, old: Object | None, new: Object | None) -> None:
         """A pod that is bound to the node came, changed or went."""

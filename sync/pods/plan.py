@@ -41,7 +41,7 @@ calculateEffectiveGracePeriod).
 and the last status ends in the same way.
 
 "Gone" of a pod that may have run is believed only after asking the remote's API server
-(`Confirm`): a cache that lags must neither start a pod twice nor declare one lost.
+(`ConfirmAbsence`): a cache that lags must neither start a pod twice nor declare one lost.
 """
 
 from __future__ import annotations
@@ -73,35 +73,35 @@ REASON_SKIPPED = "DaemonSetSkipped"
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class PodState:
     """What is known of one pod when it is reconciled."""
 
     home: Object | None
     """The pod bound to the virtual node, or None."""
     remote: Object | None
     """The pod of that name in the remote, if it is this virtual node's."""
-    ended: Object | None = None
+    last_remote: Object | None = None
     """The last state of a remote pod of this home pod that is gone; None where unknown."""
-    making: bool = False
+    create_pending: bool = False
     """This process tried to make it and does not know the outcome. It can try again: a name is
     given out once."""
-    confirmed: bool = False
+    absence_confirmed: bool = False
     """The remote's API server itself says that it has no such pod of ours."""
-    offered: Mapping[str, int] = field(default_factory=dict)
+    remote_capacity: Mapping[str, int] = field(default_factory=dict)
     """What all nodes of the remote have together; {} where that is not known."""
     node: Object | None = None
     """The virtual node at home; None where it is not known."""
-    refused: Refusal | None = None
+    rejected_resize: Refusal | None = None
     """The last resize that the remote's API server refused."""
-    eviction: float | None = None
+    eviction_seconds: float | None = None
     """Seconds until the home pod is deleted, because the node of the remote pod cannot confirm its
     end; None where it can (`sync.pods.evictions`)."""
-    futile: Mapping[Subresource, Object] = field(default_factory=dict)
+    ineffective_updates: Mapping[Subresource, Object] = field(default_factory=dict)
     """Updates that the remote's API server accepted and its admission undid, by their path."""
 
 
 @dataclass(frozen=True, slots=True)
-class Confirm:
+class ConfirmAbsence:
     """Ask the remote's API server whether the pod is really gone, then plan again."""
 
 
@@ -111,13 +111,13 @@ class Create:
 
 
 @dataclass(frozen=True, slots=True)
-class LetGo:
+class Ungate:
     """Mark at home that the pod may run from now on, unless it is ``marked``, and then let the
     remote pod go, if it is held."""
 
     uid: RemoteUid
     marked: bool
-    held: bool
+    gated: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
-class Withdraw:
+class DeleteIfUnbound:
     """Delete a remote pod that nobody has placed, in this very version: one that was bound
     meanwhile stays, and its event brings the pod back."""
 
@@ -147,7 +147,7 @@ class Withdraw:
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
+class RequeueAfter:
     """Look again in ``seconds``, when a wait is over."""
 
     seconds: float
@@ -172,31 +172,31 @@ class WriteStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Evict:
+class EvictHomePod:
     """Delete the home pod with its own grace, as the taint-eviction controller does."""
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveHome:
+class RemoveHomePod:
     """Take the home pod away: nothing of it runs any more."""
 
 
 Action = (
-    Confirm
+    ConfirmAbsence
     | Create
-    | LetGo
+    | Ungate
     | Update
     | Delete
-    | Withdraw
-    | Later
+    | DeleteIfUnbound
+    | RequeueAfter
     | DeleteOrphan
     | WriteStatus
-    | Evict
-    | RemoveHome
+    | EvictHomePod
+    | RemoveHomePod
 )
 
 
-def plan(state: State, policy: Policy, *, now: str) -> list[Action]:
+def plan(state: PodState, policy: Policy, *, now: str) -> list[Action]:
     """The actions for ``state``, in their order. ``now`` is the time in RFC 3339."""
     home, remote = state.home, state.remote
     if remote is not None and (home is None or not has_home_uid(remote, uid_of(home))):
@@ -212,7 +212,7 @@ def plan(state: State, policy: Policy, *, now: str) -> list[Action]:
     if why := skipped(home, policy):
         return _skip(home, why, policy, now=now)
     if unfit := remote_pod.refused(home):
-        return refusal(home, reason="FieldRefused", message=unfit, now=now)
+        return report_waiting(home, reason="FieldRefused", message=unfit, now=now)
     return _absent(state, home, policy, now=now)
 
 
@@ -253,19 +253,19 @@ def _orphan(remote: Object) -> list[Action]:
     return [DeleteOrphan(RemoteUid(uid_of(remote)), known.uid if known else None)]
 
 
-def _behind(state: State, home: Object | None, *, now: str) -> list[Action]:
+def _behind(state: PodState, home: Object | None, *, now: str) -> list[Action]:
     """What a pod shows while a former one of its name is being deleted in the remote."""
-    lost = state.eviction is not None
+    lost = state.eviction_seconds is not None
     if home is None or is_deleting(home) or podstatus.is_terminal(home) or not lost:
         return []
     message = (
         "the previous pod of this name is being deleted in the remote cluster, on a node that is "
         "not Ready and does not confirm its end; delete that Node if it does not come back"
     )
-    return refusal(home, reason="RemotePodTerminating", message=message, now=now)
+    return report_waiting(home, reason="RemotePodTerminating", message=message, now=now)
 
 
-def _deleting(state: State, home: Object, policy: Policy, *, now: str) -> list[Action]:
+def _deleting(state: PodState, home: Object, policy: Policy, *, now: str) -> list[Action]:
     if state.remote is not None:
         actions = _status(home, state.remote, policy, now=now)
         grace = metadata(home).get("deletionGracePeriodSeconds")
@@ -274,18 +274,18 @@ def _deleting(state: State, home: Object, policy: Policy, *, now: str) -> list[A
         if not is_deleting(state.remote) or shortened:
             actions.append(Delete(RemoteUid(uid_of(state.remote)), grace))
         return actions
-    unsure = state.making or (run_once.was_handed_over(home) and state.ended is None)
-    if unsure and not state.confirmed:
-        return [Confirm()]
-    return [*_last_status(state, home, policy, now=now), RemoveHome()]
+    unsure = state.create_pending or (run_once.was_handed_over(home) and state.last_remote is None)
+    if unsure and not state.absence_confirmed:
+        return [ConfirmAbsence()]
+    return [*_last_status(state, home, policy, now=now), RemoveHomePod()]
 
 
-def _last_status(state: State, home: Object, policy: Policy, *, now: str) -> list[Action]:
+def _last_status(state: PodState, home: Object, policy: Policy, *, now: str) -> list[Action]:
     """What is still to be told of a pod that is gone in the remote: a finalizer may keep the home
     pod, which must not be called running then."""
     if podstatus.is_terminal(home):
         return []
-    ended = state.ended
+    ended = state.last_remote
     if not metadata(home).get("finalizers") or (ended and podstatus.is_terminal(ended)):
         return _status(home, ended, policy, now=now) if ended is not None else []
     # Deleted with a grace of 0, or before it began: there was no last word of the remote's kubelet.
@@ -301,17 +301,17 @@ def _terminal(remote: Object | None) -> list[Action]:
 
 
 def _follow(
-    state: State, home: Object, remote: Object, policy: Policy, *, now: str
+    state: PodState, home: Object, remote: Object, policy: Policy, *, now: str
 ) -> list[Action]:
     if run_once.runs_once(home) and not is_deleting(remote) and not podstatus.is_terminal(remote):
         marked, held = run_once.was_handed_over(home), run_once.is_held(remote)
         if held or not marked:
-            return [LetGo(RemoteUid(uid_of(remote)), marked=marked, held=held)]
+            return [Ungate(RemoteUid(uid_of(remote)), marked=marked, gated=held)]
     found = updates(home, remote, policy)
-    following = [it for it in found if state.futile.get(it.subresource) != it.patch]
+    following = [it for it in found if state.ineffective_updates.get(it.subresource) != it.patch]
     acted = not following and podstatus.has_acted(home, remote)
     resize = next((it.patch for it in following if it.subresource == "resize"), None)
-    pending = podresize.pending(home, resize, state.refused, now=now)
+    pending = podresize.pending(home, resize, state.rejected_resize, now=now)
     status = _status_of(home, remote, policy, acted=acted, now=now, pending=pending)
     if is_deleting(remote):
         return [*status, *_evicted(state, home, remote)]
@@ -320,25 +320,25 @@ def _follow(
     allowed = active_deadline.seconds_left(home, now=now)
     if allowed == 0:
         return [*_overdue(home, now=now), *_terminal(remote)]
-    actions = [*status, *following, *([Later(allowed)] if allowed is not None else ())]
+    actions = [*status, *following, *([RequeueAfter(allowed)] if allowed is not None else ())]
     if policy.unschedulable_timeout is None:
         return actions
     left = unschedulable.seconds_left(home, policy, now=now)
     if left == 0:
         version = version_of(remote)
-        return [*status, Withdraw(RemoteUid(uid_of(remote)), version)]
+        return [*status, DeleteIfUnbound(RemoteUid(uid_of(remote)), version)]
     # Not told yet: the wait begins with the status that tells it.
-    wait = Later(policy.unschedulable_timeout if left is None else left)
+    wait = RequeueAfter(policy.unschedulable_timeout if left is None else left)
     return [*actions, wait]
 
 
-def _evicted(state: State, home: Object, remote: Object) -> list[Action]:
+def _evicted(state: PodState, home: Object, remote: Object) -> list[Action]:
     """What becomes of the home pod while its remote pod is being deleted, unless that has ended."""
-    if state.eviction is None:
+    if state.eviction_seconds is None:
         return []
     if not _to_run_again(remote, run_once.restart_policy(home.get("spec") or {})):
         return []
-    return [Later(state.eviction)] if state.eviction else [Evict()]
+    return [RequeueAfter(state.eviction_seconds)] if state.eviction_seconds else [EvictHomePod()]
 
 
 def updates(home: Object, remote: Object, policy: Policy) -> list[Update]:
@@ -364,7 +364,7 @@ def _skip(home: Object, why: str, policy: Policy, *, now: str) -> list[Action]:
     return [WriteStatus(patch, event=event, warning=policy.daemonsets == "run")]
 
 
-def refusal(
+def report_waiting(
     home: Object, *, reason: str, message: str, now: str, once_each: bool = False
 ) -> list[Action]:
     """Tells that the pod waits, once: in its status and a condition, which remember it, and as an
@@ -376,23 +376,25 @@ def refusal(
     return [WriteStatus(patch, event=event)] if patch else []
 
 
-def _absent(state: State, home: Object, policy: Policy, *, now: str) -> list[Action]:
+def _absent(state: PodState, home: Object, policy: Policy, *, now: str) -> list[Action]:
     restart = run_once.restart_policy(home.get("spec") or {})
     marked = run_once.was_handed_over(home)
     # One of which it is not known whether it was made may come yet, and is made again first.
-    if not state.making and unschedulable.is_given_up(home, state.ended, policy, now=now):
-        return _give_up(home, policy, now=now) if state.confirmed else [Confirm()]
-    if state.ended is None and (state.making or not marked):
-        if not state.making and (
-            rejection := kubelet_admission.rejection(home, state.offered, state.node)
+    if not state.create_pending and unschedulable.is_given_up(
+        home, state.last_remote, policy, now=now
+    ):
+        return _give_up(home, policy, now=now) if state.absence_confirmed else [ConfirmAbsence()]
+    if state.last_remote is None and (state.create_pending or not marked):
+        if not state.create_pending and (
+            rejection := kubelet_admission.rejection(home, state.remote_capacity, state.node)
         ):
             return _reject(home, *rejection, now=now)
         return _create(home, now=now)
-    if state.ended is not None and not _to_run_again(state.ended, restart):
-        return _status(home, state.ended, policy, now=now)
-    if not state.confirmed:
-        return [Confirm()]
-    never_ran = not marked and state.ended is not None and run_once.is_held(state.ended)
+    if state.last_remote is not None and not _to_run_again(state.last_remote, restart):
+        return _status(home, state.last_remote, policy, now=now)
+    if not state.absence_confirmed:
+        return [ConfirmAbsence()]
+    never_ran = not marked and state.last_remote is not None and run_once.is_held(state.last_remote)
     if restart != "Never" or never_ran:
         return _create(home, now=now)
     message = (
@@ -412,7 +414,7 @@ def _create(home: Object, *, now: str) -> list[Action]:
     patch = merge_patch.status_patch(home.get("status") or {}, synthetic_status.lost(home, now=now))
     status = [WriteStatus(patch)] if patch else []
     # A pod that has to wait for the first time is looked at again by whoever writes that.
-    look = [Later(left)] if left is not None and synthetic_status.is_refused(home) else []
+    look = [RequeueAfter(left)] if left is not None and synthetic_status.is_refused(home) else []
     return [*status, Create(), *look]
 
 

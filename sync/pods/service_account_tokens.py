@@ -32,8 +32,8 @@ from sync.cache.store import Key
 from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, ApiError, BadRequest, Forbidden, Invalid, NotFound
 from sync.kube.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, Resource
-from sync.namespaces.mapping import Namespaces
-from sync.namespaces.watches import Scopes, home_forbids
+from sync.namespaces.mapping import NamespaceMapping
+from sync.namespaces.watches import NamespaceWatches, home_forbids
 from sync.pods import plan
 from sync.runtime.controller import Controller, Waiting
 from sync.runtime.event_recorder import EventRecorder
@@ -65,7 +65,7 @@ _NOTHING = Needs(frozenset(), ca=False)
 _FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
-class Tokens:
+class TokenController:
     """``secrets`` is the informer of this home's Secrets in the remote."""
 
     def __init__(
@@ -77,8 +77,8 @@ class Tokens:
         home_pods: Informer,
         remote_pods: Informer,
         secrets: Informer,
-        scopes: Scopes,
-        namespaces: Namespaces,
+        watches: NamespaceWatches,
+        namespaces: NamespaceMapping,
         events: EventRecorder,
         now: Callable[[], str],
     ) -> None:
@@ -89,7 +89,7 @@ class Tokens:
         self._home_pods = home_pods
         self._remote_pods = remote_pods
         self._secrets = secrets
-        self._scopes = scopes
+        self._watches = watches
         self._namespaces = namespaces
         self._events = events
         self._now = now
@@ -170,7 +170,7 @@ class Tokens:
             if secret is not None and not self._runs(ref):
                 await self._delete(ref, secret)
             return
-        if self._scopes.last(ref.namespace) is None:
+        if self._watches.last_synced(ref.namespace) is None:
             return  # `namespace_synced` brings the key back.
         if secret is None and is_deleting(home) and not self._runs(ref):
             return
@@ -320,7 +320,11 @@ class Tokens:
     def _is_current(self, ref: PodRef, needs: Needs) -> bool:
         """Whether the Secret has all that is needed."""
         secret = self._secret(ref)
-        if secret is None or is_deleting(secret) or self._scopes.last(ref.namespace) is None:
+        if (
+            secret is None
+            or is_deleting(secret)
+            or self._watches.last_synced(ref.namespace) is None
+        ):
             return False
         valid = self._valid(secret, needs)
         if any(wanted.key not in valid for wanted in needs.tokens):
@@ -329,9 +333,9 @@ class Tokens:
 
     def _ca(self, namespace: HomeNamespace) -> str:
         """Home's CA, as it publishes it in the namespace. Raises Waiting where it does not."""
-        scope = self._scopes.last(namespace)
+        watch = self._watches.last_synced(namespace)
         key = Key(namespace, references.ROOT_CA)
-        found = scope.informers[CONFIG_MAPS].store.get(key) if scope else None
+        found = watch.informers[CONFIG_MAPS].store.get(key) if watch else None
         text = ((found or {}).get("data") or {}).get(CA_KEY)
         if not text:
             raise Waiting(

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 changes = logging.getLogger("cluster-bridge.changes")
 
 
-class PodStatuses:
+class StatusWriter:
     """``home_pods`` is told what the API server answers."""
 
     def __init__(self, client: KubeClient, *, home_pods: Informer, events: EventRecorder) -> None:

@@ -23,8 +23,8 @@ from sync.cache.store import Key
 from sync.kube.client import KubeClient
 from sync.kube.errors import Forbidden, Invalid
 from sync.kube.resources import PODS
-from sync.mirror.copies import Mirror
-from sync.namespaces.watches import Scopes
+from sync.mirror.copies import CopyController
+from sync.namespaces.watches import NamespaceWatches
 from sync.pods import plan
 from sync.pods.plan import Update
 from sync.runtime.event_recorder import EventRecorder
@@ -49,7 +49,7 @@ class _Path(NamedTuple):
     subresource: Subresource
 
 
-class PodUpdates:
+class PodUpdater:
     """``remote_pods`` is told what the API server answers."""
 
     def __init__(
@@ -58,14 +58,14 @@ class PodUpdates:
         *,
         policy: Policy,
         remote_pods: Informer,
-        scopes: Scopes,
-        mirror: Mirror,
+        watches: NamespaceWatches,
+        mirror: CopyController,
         events: EventRecorder,
     ) -> None:
         self._client = client
         self._policy = policy
         self._remote_pods = remote_pods
-        self._scopes = scopes
+        self._watches = watches
         self._mirror = mirror
         self._events = events
         # What was told of updates that were refused, and those that had no effect.
@@ -80,7 +80,7 @@ class PodUpdates:
             return False
         key, sent = Key(namespace_of(home), name_of(home)), update
         if update.subresource == "ephemeralcontainers":
-            if self._scopes.get(HomeNamespace(key.namespace)) is None:
+            if self._watches.get(HomeNamespace(key.namespace)) is None:
                 return False  # `Pods.namespace_synced` brings the key back.
             checked = await self._resolved(home, update)
             if checked is None:
@@ -135,11 +135,11 @@ class PodUpdates:
             self._events.warn(home, "FieldDropped", "; ".join(map(str, dropped)))
         return replace(update, patch={**update.patch, "spec": changed})
 
-    def refused_resize(self, remote: Object) -> Refusal | None:
+    def rejected_resize(self, remote: Object) -> Refusal | None:
         """The last resize of the remote pod that was refused, unless one was taken since."""
         return self._refused.get(_Path(uid_of(remote), "resize"))
 
-    def futile(self, remote: Object) -> dict[Subresource, Object]:
+    def ineffective(self, remote: Object) -> dict[Subresource, Object]:
         """The updates of the remote pod that the remote accepted and undid, by their path."""
         paths: tuple[Subresource, ...] = get_args(Subresource)
         known = {path: self._futile.get(_Path(uid_of(remote), path)) for path in paths}

@@ -26,8 +26,8 @@ from sync.cache.informer import Informer
 from sync.cache.store import Key, key_of
 from sync.kube.client import KubeClient
 from sync.kube.resources import ENDPOINT_SLICES, SERVICES, Resource
-from sync.namespaces.watches import Scopes
-from sync.pods.controller import Pods
+from sync.namespaces.watches import NamespaceWatches
+from sync.pods.controller import PodController
 from sync.relay.headless import Doors, RelayNames, pods_of
 from sync.relay.service_events import ServiceNews
 from sync.relay.slice_writer import SliceWriter
@@ -91,8 +91,8 @@ class Relay:
         listeners: Listeners,
         *,
         policy: Policy,
-        scopes: Scopes,
-        pods: Pods,
+        watches: NamespaceWatches,
+        pods: PodController,
         home_pods: Informer,
         remote_pods: Informer,
         events: EventRecorder,
@@ -101,7 +101,7 @@ class Relay:
         self._listeners = listeners
         self._identity = policy.identity
         self._address = policy.relay_address
-        self._scopes = scopes
+        self._watches = watches
         self._pods = pods
         self._home_pods = home_pods
         self._remote_pods = remote_pods
@@ -221,10 +221,10 @@ class Relay:
 
     async def _reconcile(self, key: Key) -> None:
         namespace = HomeNamespace(key.namespace)
-        scope = self._scopes.get(namespace)
-        if scope is None and self._home_pods.store.has("namespace", namespace):
+        watch = self._watches.get(namespace)
+        if watch is None and self._home_pods.store.has("namespace", namespace):
             return  # NB: the namespace is being listed; its keys come again when that is done.
-        service = scope.informers[SERVICES].store.get(key) if scope is not None else None
+        service = watch.informers[SERVICES].store.get(key) if watch is not None else None
         if service is None:
             self._news.forget(key)
             self._limited_at.pop(key, None)
@@ -267,7 +267,7 @@ class Relay:
     def _behind(self, service: Object) -> Iterator[tuple[Object, Object | None]]:
         for home in self._home_pods.store.by_index("namespace", namespace_of(service)):
             if forward.selects(service, home):
-                yield home, self._pods.remote_of(home)
+                yield home, self._pods.remote_pod_of(home)
 
     async def _write(
         self, key: Key, wanted: Mapping[str, Object], present: Sequence[Object]
@@ -290,8 +290,8 @@ class Relay:
         now = asyncio.get_running_loop().time()
         if now - self._limited_at.get(key, -LIMITED_AGAIN) < LIMITED_AGAIN:
             return
-        scope = self._scopes.get(HomeNamespace(key.namespace))
-        service = scope.informers[SERVICES].store.get(key) if scope is not None else None
+        watch = self._watches.get(HomeNamespace(key.namespace))
+        service = watch.informers[SERVICES].store.get(key) if watch is not None else None
         if service is None:
             return
         self._limited_at[key] = now
@@ -301,8 +301,8 @@ class Relay:
     # -- what is known ---------------------------------------------------------------------
 
     def _services(self, namespace: HomeNamespace) -> Iterable[Object]:
-        scope = self._scopes.get(namespace)
-        return scope.informers[SERVICES].store if scope is not None else ()
+        watch = self._watches.get(namespace)
+        return watch.informers[SERVICES].store if watch is not None else ()
 
 
 def _service_keys(slice_: Object) -> Iterator[Key]:

@@ -34,8 +34,8 @@ from sync.cache.store import Key
 from sync.kube.client import KubeClient
 from sync.kube.errors import Forbidden, Invalid
 from sync.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Resource
-from sync.namespaces.mapping import Namespaces
-from sync.namespaces.watches import Scopes
+from sync.namespaces.mapping import NamespaceMapping
+from sync.namespaces.watches import NamespaceWatches
 from sync.relay.forward import AFTERGLOW
 from sync.relay.pod_addresses import PodAddresses
 from sync.relay.reverse_slices import RelaySlices
@@ -138,8 +138,8 @@ class RelayBack:
         *,
         home: KubeClient,
         policy: Policy,
-        scopes: Scopes,
-        namespaces: Namespaces,
+        watches: NamespaceWatches,
+        namespaces: NamespaceMapping,
         home_pods: Informer,
         remote_pods: Informer,
         services: Informer,
@@ -152,7 +152,7 @@ class RelayBack:
         self._addresses = PodAddresses(home)
         self._policy = policy
         self._identity = policy.identity
-        self._scopes = scopes
+        self._watches = watches
         self._namespaces = namespaces
         self._home_pods = home_pods
         self._remote_pods = remote_pods
@@ -232,7 +232,7 @@ class RelayBack:
     # -- reconcile -------------------------------------------------------------------------
 
     async def _reconcile(self, home: HomeNamespace) -> None:
-        if self._carriers is not None and self._scopes.get(home) is None and self._has_pods(home):
+        if self._carriers is not None and self._watches.get(home) is None and self._has_pods(home):
             return  # NB: the namespace is being listed; its key comes again when that is done.
         turn = _Turn(
             home,
@@ -285,12 +285,12 @@ class RelayBack:
 
     def _wanting(self, home: HomeNamespace) -> Iterator[tuple[str, Object, list[Object]]]:
         """The Services whose copies are ours, with their names and EndpointSlices."""
-        scope = self._scopes.get(home)
-        if self._carriers is None or scope is None or not self._has_pods(home):
+        watch = self._watches.get(home)
+        if self._carriers is None or watch is None or not self._has_pods(home):
             return
-        if not self._namespaces.is_usable(home):
+        if not self._namespaces.has_usable(home):
             return  # The relay agent there would be an unmanaged Pod.
-        for service in scope.informers[SERVICES].store:
+        for service in watch.informers[SERVICES].store:
             name = name_of(service)
             if (
                 is_deleting(service)
@@ -298,7 +298,7 @@ class RelayBack:
                 or not self._copy(home, name)
             ):
                 continue
-            slices = scope.informers[ENDPOINT_SLICES].store.by_index("service", name)
+            slices = watch.informers[ENDPOINT_SLICES].store.by_index("service", name)
             yield name, service, list(slices)
 
     def _give_ports(self, turn: _Turn) -> None:
@@ -465,8 +465,8 @@ class RelayBack:
         return [it for it in found if reverse.is_ours(it, self._identity)]
 
     def _scoped(self, home: HomeNamespace) -> Iterable[Object]:
-        scope = self._scopes.get(home)
-        return scope.informers[SERVICES].store if scope is not None else ()
+        watch = self._watches.get(home)
+        return watch.informers[SERVICES].store if watch is not None else ()
 
     def _copy(self, home: HomeNamespace, name: str) -> Object | None:
         """The Service's copy in the remote, if it is there and ours."""

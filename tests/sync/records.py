@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
-from sync.namespaces.ownership import Recorded
+from sync.namespaces.ownership import OwnershipEntries
 
 
 class MemoryRecord:
@@ -22,10 +22,10 @@ class MemoryRecord:
         self.answers.set()
         self.writes = 0
 
-    async def read(self) -> Recorded:
+    async def read(self) -> OwnershipEntries:
         """What was written last."""
         others = self.others.union(*(it.own or () for it in self.peers))
-        return Recorded(self.own, others, self.fresh)
+        return OwnershipEntries(self.own, others, self.fresh)
 
     async def write(self, entries: Collection[str]) -> None:
         """Replaces it."""

@@ -15,7 +15,7 @@ from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.kube.client import KubeClient
 from sync.kube.resources import CONFIG_MAPS, EVENTS, PODS, Object
-from sync.pods.controller import Pods
+from sync.pods.controller import PodController
 from tests.fakeapi import FakeApi
 from tests.objects import config_map, pod, secret
 from tests.sync.watched import Told, caught_up, watching
@@ -139,14 +139,14 @@ async def test_a_pod_that_the_bridge_stumbles_over_says_so(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the place of the defect, not by what the pod holds; it goes on when that is repaired."""
-    translate = Pods._translated
+    translate = PodController._translated
 
-    def stumble(self: Pods, home: Object) -> Any:
+    def stumble(self: PodController, home: Object) -> Any:
         if home["metadata"]["name"] == "bad":
             raise ValueError(f"invalid literal for int(): {CANARY}")
         return translate(self, home)
 
-    monkeypatch.setattr(Pods, "_translated", stumble)
+    monkeypatch.setattr(PodController, "_translated", stumble)
     await world.start()
     world.pod("bad")
     world.pod("good")

@@ -162,12 +162,12 @@ class World:
     async def caught_up(self) -> None:
         """Until every informer has seen what its server has to tell."""
         self._alive()
-        scopes = [it for scope in self.engine._scopes._scopes.values() for it in _all(scope)]
+        watches = [it for watch in self.engine._watches._watches.values() for it in _all(watch)]
         remote = [it for it in self.engine.informers if it.client.side == "remote"]
-        remote += [it.events for it in self.engine.eventmirror._namespaces.values()]
+        remote += [it.events for it in self.engine.event_mirror._namespaces.values()]
         await caught_up(self.remote, *remote)
-        relay = [self.engine.relay.slices] if self.engine.relay is not None else []
-        await caught_up(self.home, self.engine.home_pods, *relay, *scopes)
+        relay = [self.engine.forward.slices] if self.engine.forward is not None else []
+        await caught_up(self.home, self.engine.home_pods, *relay, *watches)
 
     def _alive(self) -> None:
         assert self._task is not None
@@ -176,13 +176,13 @@ class World:
     def _idle(self, *, waiting: bool) -> bool:
         queues: list[WorkQueue[Any]] = [
             self.engine.pods.controller.queue,
-            self.engine.mirror.controller.queue,
-            self.engine.eventmirror.controller.queue,
+            self.engine.copies.controller.queue,
+            self.engine.event_mirror.controller.queue,
             self.engine.tokens.controller.queue,
-            self.engine.relay_back.controller.queue,
+            self.engine.reverse.controller.queue,
         ]
-        if self.engine.relay is not None:
-            queues.append(self.engine.relay.controller.queue)
+        if self.engine.forward is not None:
+            queues.append(self.engine.forward.controller.queue)
         return self.engine.events._waiting.empty() and not any(
             len(queue)
             or queue.working
@@ -193,7 +193,7 @@ class World:
 
     def _progress(self) -> tuple[object, ...]:
         revisions = [api.store.history.revision for api in (self.home, self.remote)]
-        return (*revisions, *self.engine._scopes._scopes.values())
+        return (*revisions, *self.engine._watches._watches.values())
 
     # -- what was written ------------------------------------------------------------------
 
@@ -313,6 +313,6 @@ async def _beside(watching: asyncio.Task[None], engine: Engine) -> None:
         await asyncio.gather(watching, return_exceptions=True)
 
 
-def _all(scope: object) -> list[Informer]:
-    informers: dict[object, Informer] = getattr(scope, "informers", {})
+def _all(watch: object) -> list[Informer]:
+    informers: dict[object, Informer] = getattr(watch, "informers", {})
     return list(informers.values())

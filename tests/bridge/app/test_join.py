@@ -21,7 +21,7 @@ from bridge.kubelet.server import ListenError
 from bridge.node import node_object
 from bridge.node.controller import NodeController, NodeTaken
 from bridge.node.lease import LEASE_NAMESPACE
-from sync.engine.engine import Engine, MappingChanged
+from sync.engine.engine import Engine, NamespaceMappingError
 from sync.kube import in_cluster
 from sync.kube.credentials import KubeconfigRef
 from sync.kube.resources import LEASES, NODES, PODS, Object
@@ -370,7 +370,7 @@ async def test_another_mapping_of_namespaces_is_refused_before_the_node_is_taken
         await two.remote.until(lambda: world.there("web"))
     world.forget()
     error = await ended(two, home_name="other")
-    assert isinstance(error, MappingChanged)
+    assert isinstance(error, NamespaceMappingError)
     assert f"{THERE}" in str(error)
     assert two.writes() == []
 

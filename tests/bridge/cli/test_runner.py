@@ -26,7 +26,7 @@ from bridge.cli.command_group import app
 from bridge.election.elector import NodeLeft
 from bridge.kubelet.server import ListenError
 from bridge.node.controller import NodeTaken
-from sync.engine.engine import MappingChanged
+from sync.engine.engine import NamespaceMappingError
 from sync.kube.errors import Forbidden, KubeError, Unreachable
 from tests.bridge.cli.conftest import Invoke
 
@@ -35,7 +35,7 @@ PROJECT = Path(__file__).parents[3] / "pyproject.toml"
 FOR_PEOPLE: list[Exception] = [
     CertificateError("what, where, what next"),
     ListenError("what, where, what next"),
-    MappingChanged("what, where, what next"),
+    NamespaceMappingError("what, where, what next"),
     NodeLeft("what, where, what next"),
     NodeTaken("what, where, what next"),
     PreflightError("what, where, what next"),

@@ -21,8 +21,8 @@ from bridge.node.lease_annotation import Note
 from bridge.node.node_object import NodeFacts
 from sync.cache import informer as informer_module
 from sync.cache.informer import Informer
-from sync.capacity.aggregator import Offer
-from sync.capacity.unschedulable_pods import Unplaced
+from sync.capacity.aggregator import CapacityAggregator
+from sync.capacity.unschedulable_pods import UnschedulablePods
 from sync.kube.client import KubeClient
 from sync.kube.request_limiter import FLOW
 from sync.kube.resources import LEASES, NODES, PODS, Object
@@ -87,12 +87,12 @@ def controller(
     nodes: Informer,
     asked: Marks = FACTS.asked,
     *,
-    offer: Offer | None = None,
-    unplaced: Unplaced | None = None,
+    offer: CapacityAggregator | None = None,
+    unplaced: UnschedulablePods | None = None,
     note: Note | None = None,
 ) -> NodeController:
     """It offers what the nodes have; what else is offered, ``offer`` is told by the test."""
-    offer = offer or Offer(IDENTITY, NO_LIMITS)
+    offer = offer or CapacityAggregator(IDENTITY, NO_LIMITS)
     nodes.on_change(offer.node_changed)
     for known in nodes.store:
         offer.node_changed(None, known)
@@ -103,10 +103,10 @@ def controller(
     return NodeController(
         home,
         replace(FACTS, asked=asked),
-        offer=offer,
+        capacity=offer,
         remote_nodes=nodes,
         watched=[nodes],
-        unplaced=unplaced,
+        unschedulable_pods=unplaced,
         events=EventRecorder(home, node=NAME, now=now),
         now=now,
         note=note,
@@ -293,7 +293,7 @@ async def test_what_others_use_is_written_at_once_and_then_every_so_often(
     home_api: FakeApi, home: KubeClient, nodes: Informer
 ) -> None:
     """The load changes all the time: the first change is told soon, the last one in any case."""
-    offer = Offer(IDENTITY, NO_LIMITS)
+    offer = CapacityAggregator(IDENTITY, NO_LIMITS)
     async with running(controller(home, nodes, offer=offer)):
         home_api.clear_log()
         offer.pod_changed(None, foreign("first", "500m"))
@@ -324,7 +324,7 @@ async def test_the_largest_pod_is_told_when_the_node_is_made_and_then_seldom(
         return found
 
     monkeypatch.setattr(controller_module, "LARGEST_SECONDS", 0.4)
-    offer = Offer(IDENTITY, NO_LIMITS)
+    offer = CapacityAggregator(IDENTITY, NO_LIMITS)
     async with running(controller(home, nodes, offer=offer)):
         assert said() == "cpu=4,memory=8Gi"
         offer.pod_changed(None, foreign("a", "1"))
@@ -449,7 +449,7 @@ async def test_taints_that_others_change_at_the_same_time_are_not_lost(
     home_api: FakeApi, home: KubeClient, nodes: Informer
 ) -> None:
     """The Node is written between the reading and the patch."""
-    unplaced = Mock(Unplaced, look=Mock(return_value=(False, None)))
+    unplaced = Mock(UnschedulablePods, look=Mock(return_value=(False, None)))
     node = controller(home, nodes, unplaced=unplaced)
     theirs = {"key": "theirs", "effect": "NoSchedule"}
     async with running(node):
@@ -466,7 +466,7 @@ async def test_taints_that_others_change_at_the_same_time_are_not_lost(
 async def test_pods_that_wait_in_the_remote_keep_others_away_for_that_time(
     home_api: FakeApi, home: KubeClient, nodes: Informer
 ) -> None:
-    unplaced = Mock(Unplaced, look=Mock(return_value=(False, None)))
+    unplaced = Mock(UnschedulablePods, look=Mock(return_value=(False, None)))
     async with running(controller(home, nodes, unplaced=unplaced)):
         tell = unplaced.on_change.call_args.args[0]
         unplaced.look.return_value = (True, 3 * SETTLE)

@@ -59,7 +59,7 @@ async def test_entries_of_namespaces_that_stay_in_the_remote_are_kept(
 ) -> None:
     stays = {"metadata": {"name": "stays", "uid": "1"}}
     goes = {"metadata": {"name": "goes", "uid": "2", "deletionTimestamp": "2030-01-01T00:00:00Z"}}
-    own = ownership.staying(ownership.entries([stays, goes]), [stays, goes])
+    own = ownership.still_existing(ownership.entries([stays, goes]), [stays, goes])
     assert own == ownership.entries([stays])
     await NamespaceRecord(client, "a").write([*own, "other"])
     await namespace_record.leave(client, "a", own)

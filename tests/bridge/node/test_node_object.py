@@ -12,7 +12,7 @@ from bridge.node import field_ownership, node_object
 from bridge.node.conditions import Health
 from bridge.node.field_ownership import Marks
 from bridge.node.node_object import NodeFacts
-from sync.capacity.aggregator import Offered
+from sync.capacity.aggregator import RemoteCapacity
 from tests.fakeapi.patching import merge, strategic
 from translators.capacity.node_capacity import Capacity
 from translators.objects import Object
@@ -29,7 +29,7 @@ _FACTS = NodeFacts(
 )
 _HEALTHY = Health(True, "RemoteReady", "all is well")
 _CAPACITY = Capacity({"cpu": "8"}, {"cpu": "7840m", "memory": "14Gi", "pods": "220"}, nodes=2)
-_OFFERED = Offered(_CAPACITY, "cpu=1,memory=2Gi", None)
+_OFFERED = RemoteCapacity(_CAPACITY, "cpu=1,memory=2Gi", None)
 _NOW, _LATER = "2025-11-03T09:00:00Z", "2025-11-03T09:05:00Z"
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sync.capacity.aggregator import Offer, Offered, slim_namespace, slim_pod
+from sync.capacity.aggregator import CapacityAggregator, RemoteCapacity, slim_namespace, slim_pod
 from tests.sync.world import IDENTITY
 from translators.capacity import pod_requests
 from translators.capacity.node_capacity import NO_LIMITS, Limits
@@ -77,8 +77,8 @@ def _offer(
     *nodes: Object,
     pods: list[Object] | None = None,
     limits: Limits = NO_LIMITS,
-) -> Offer:
-    offer = Offer(IDENTITY, limits)
+) -> CapacityAggregator:
+    offer = CapacityAggregator(IDENTITY, limits)
     for node in nodes or [_node()]:
         offer.node_changed(None, node)
     for pod in pods or []:
@@ -86,8 +86,8 @@ def _offer(
     return offer
 
 
-def _allocatable(offer: Offer) -> dict[str, str]:
-    return offer.offered().capacity.allocatable
+def _allocatable(offer: CapacityAggregator) -> dict[str, str]:
+    return offer.current().capacity.allocatable
 
 
 # -- what counts ---------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def test_what_a_pod_takes(pod: Object, cpu: str, pods: str) -> None:
 
 
 def test_too_much_on_one_node_takes_nothing_from_another() -> None:
-    found = _offer(_node("w"), _node("x"), pods=[_pod(cpu="9")]).offered()
+    found = _offer(_node("w"), _node("x"), pods=[_pod(cpu="9")]).current()
     assert found.capacity.allocatable["cpu"] == "4"
     assert found.capacity.capacity["cpu"] == "8"
 
@@ -162,16 +162,16 @@ def test_a_resource_goes_with_the_last_node_that_has_it() -> None:
 
 def test_limits_are_obeyed() -> None:
     limits = Limits({"cpu": 1000}, Fraction(1, 2), {"memory": 2**30})
-    found = _offer(pods=[_pod(cpu="1")], limits=limits).offered()
+    found = _offer(pods=[_pod(cpu="1")], limits=limits).current()
     assert found.capacity.allocatable == {"cpu": "1", "memory": "1Gi", "pods": "4"}
 
 
 def test_the_largest_pod_counts_what_ours_use_too() -> None:
     ours = _pod(cpu="3", memory="1Gi", labels=_OURS)
     offer = _offer(_node("w"), _node("x", {"cpu": "2"}), pods=[ours])
-    assert offer.offered().largest == "cpu=2,memory=8Gi"
+    assert offer.current().largest == "cpu=2,memory=8Gi"
     offer.pod_changed(ours, None)
-    assert offer.offered().largest == "cpu=4,memory=8Gi"
+    assert offer.current().largest == "cpu=4,memory=8Gi"
 
 
 # -- quotas --------------------------------------------------------------------------------
@@ -181,10 +181,10 @@ def test_a_quota_bounds_the_node_while_all_our_pods_are_under_one() -> None:
     offer = _offer()
     offer.quota_changed(None, _quota("a-h", cpu="2"))
     assert _allocatable(offer)["cpu"] == "4", "a namespace of others"
-    assert offer.offered().exhausted is None
+    assert offer.current().exhausted is None
     offer.namespace_changed(None, _namespace("a-h"))
     assert _allocatable(offer)["cpu"] == "2"
-    assert offer.offered().exhausted == ()
+    assert offer.current().exhausted == ()
     foreign = _pod("f", node="", namespace="a-h", cpu="500m")
     offer.pod_changed(None, foreign)
     assert _allocatable(offer)["cpu"] == "1500m", "it needs no node to use the quota"
@@ -212,9 +212,9 @@ def test_a_quota_that_is_used_up_is_named() -> None:
     after = _quota("a-h", cpu="2", pods="9", used={"cpu": "2"})
     offer.quota_changed(None, before)
     offer.quota_changed(before, after)
-    assert offer.offered().exhausted == ("namespace a-h, quota q: cpu",)
+    assert offer.current().exhausted == ("namespace a-h, quota q: cpu",)
     offer.quota_changed(after, None)
-    assert offer.offered().exhausted is None
+    assert offer.current().exhausted is None
 
 
 # -- when it tells -------------------------------------------------------------------------
@@ -290,7 +290,7 @@ def test_after_any_events_it_is_what_a_count_from_scratch_gives(
     events: list[tuple[str, Object, bool]], seed: int
 ) -> None:
     limits = Limits({"cpu": 500}, Fraction(9, 10), {"pods": 15})
-    offer = Offer(IDENTITY, limits)
+    offer = CapacityAggregator(IDENTITY, limits)
     known: dict[tuple[str, str, str], Object] = {}
     for kind, obj, is_gone in events:
         key = _key(kind, obj)
@@ -301,25 +301,25 @@ def test_after_any_events_it_is_what_a_count_from_scratch_gives(
             continue
         _tell(offer, kind, old, None if is_gone else obj)
     if seed % 2:
-        offer.offered()
-    assert offer.offered() == _from_scratch(known, limits, random.Random(seed))
-    for amounts in (offer.offered().capacity.allocatable, offer.offered().capacity.capacity):
+        offer.current()
+    assert offer.current() == _from_scratch(known, limits, random.Random(seed))
+    for amounts in (offer.current().capacity.allocatable, offer.current().capacity.capacity):
         assert all(amount >= 0 for amount in pod_requests.of_list(amounts).values())
 
 
 def _from_scratch(
     known: dict[tuple[str, str, str], Object], limits: Limits, rng: random.Random
-) -> Offered:
+) -> RemoteCapacity:
     """Of what there is now, told in another order."""
-    offer = Offer(IDENTITY, limits)
+    offer = CapacityAggregator(IDENTITY, limits)
     keys = sorted(known)
     rng.shuffle(keys)
     for key in keys:
         _tell(offer, key[0], None, known[key])
-    return offer.offered()
+    return offer.current()
 
 
-def _tell(offer: Offer, kind: str, old: Object | None, new: Object | None) -> None:
+def _tell(offer: CapacityAggregator, kind: str, old: Object | None, new: Object | None) -> None:
     handlers: dict[str, Any] = {
         "pod": offer.pod_changed,
         "node": offer.node_changed,
@@ -334,7 +334,7 @@ def test_it_is_the_sum_of_what_is_left_of_each_node(
     pods: list[Object], nodes: list[Object]
 ) -> None:
     """Counted in the plainest way, without quotas and limits."""
-    offer = Offer(IDENTITY, NO_LIMITS)
+    offer = CapacityAggregator(IDENTITY, NO_LIMITS)
     theirs = {_key("pod", pod): pod for pod in pods}
     there = {node["metadata"]["name"]: node for node in nodes}
     for node in there.values():
@@ -354,7 +354,7 @@ def test_it_is_the_sum_of_what_is_left_of_each_node(
                 and not (pod["metadata"]["labels"] == _OURS and _is_mapped(pod))
             )
             expected[resource] = expected.get(resource, 0) + max(0, has - used)
-    assert pod_requests.of_list(offer.offered().capacity.allocatable) == expected
+    assert pod_requests.of_list(offer.current().capacity.allocatable) == expected
 
 
 def _is_mapped(pod: Object) -> bool:

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from sync.cache.informer import Informer
-from sync.capacity.unschedulable_pods import GRACE, LINGER, Unplaced
+from sync.capacity.unschedulable_pods import GRACE, LINGER, UnschedulablePods
 from tests.sync.podstates import IDENTITY, remote
 from tests.sync.virtual import run_virtual
 from translators.objects import Object
@@ -35,7 +35,7 @@ class Following:
         self.pods = _Pods()
         if synced:
             self.pods.synced.set()
-        self.unplaced = Unplaced(cast("Informer", self.pods), IDENTITY)
+        self.unplaced = UnschedulablePods(cast("Informer", self.pods), IDENTITY)
         self.told = 0
         self.unplaced.on_change(self._count)
 
@@ -63,12 +63,12 @@ def _named(name: str, *, waits: bool) -> Object:
 def test_a_short_wait_is_none() -> None:
     async def main() -> None:
         following = Following()
-        assert following.unplaced.look() == (False, None)
+        assert following.unplaced.waiting() == (False, None)
         following.waits()
-        assert following.unplaced.look() == (False, GRACE)
+        assert following.unplaced.waiting() == (False, GRACE)
         await asyncio.sleep(GRACE / 2)
         following.placed()
-        assert following.unplaced.look() == (False, None)
+        assert following.unplaced.waiting() == (False, None)
         assert following.told == 2
 
     run_virtual(main)
@@ -80,11 +80,11 @@ def test_a_long_wait_is_known_and_lingers(end: Callable[[Following], None]) -> N
         following = Following()
         following.waits()
         await asyncio.sleep(GRACE)
-        assert following.unplaced.look() == (True, None)
+        assert following.unplaced.waiting() == (True, None)
         end(following)
-        assert following.unplaced.look() == (True, LINGER)
+        assert following.unplaced.waiting() == (True, LINGER)
         await asyncio.sleep(LINGER)
-        assert following.unplaced.look() == (False, None)
+        assert following.unplaced.waiting() == (False, None)
 
     run_virtual(main)
 
@@ -99,7 +99,7 @@ def test_the_first_that_waits_and_the_last_are_told() -> None:
         await asyncio.sleep(GRACE)
         following.placed("a")
         following.goes("b")
-        assert following.unplaced.look() == (True, None)
+        assert following.unplaced.waiting() == (True, None)
         assert following.told == 1
         following.placed("c")
         assert following.told == 2
@@ -111,7 +111,7 @@ def test_a_pod_that_waits_at_the_start_has_waited_before() -> None:
     async def main() -> None:
         following = Following(synced=False)
         following.waits()
-        assert following.unplaced.look() == (True, None)
+        assert following.unplaced.waiting() == (True, None)
 
     run_virtual(main)
 
@@ -125,6 +125,6 @@ def test_pods_of_other_virtual_nodes_do_not_count() -> None:
             "cluster-bridge.io/node": "other",
         }
         following.pods.tell(None, other)
-        assert following.unplaced.look() == (False, None)
+        assert following.unplaced.waiting() == (False, None)
 
     run_virtual(main)

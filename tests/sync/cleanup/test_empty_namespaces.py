@@ -52,7 +52,7 @@ async def _pod_comes_and_goes(world: World) -> None:
 
 async def _looked(world: World) -> None:
     """Until the namespace has been looked at and nothing is planned."""
-    queue = world.engine.unused.controller.queue
+    queue = world.engine.empty_namespaces.controller.queue
     for _ in range(1000):
         if not (queue._later or len(queue) or queue.working):
             return
@@ -92,7 +92,7 @@ async def test_it_stays_while_a_pod_is_there_and_for_a_while(lived: World) -> No
     await lived.start()
     await _pod_comes_and_goes(lived)
     assert _namespace(lived)
-    assert lived.engine.unused.controller.queue._later
+    assert lived.engine.empty_namespaces.controller.queue._later
 
 
 async def test_a_pod_in_time_keeps_it(lived: World) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sync.cleanup import inventory as cleanup
-from sync.cleanup.inventory import inventory, remove_copies, remove_namespaces, remove_pods
+from sync.cleanup.inventory import delete_copies, delete_namespaces, delete_pods, take_inventory
 from sync.kube.client import KubeClient
 from sync.kube.errors import Unreachable
 from sync.kube.resources import (
@@ -85,7 +85,7 @@ async def test_an_inventory_names_this_nodes_objects_and_writes_nothing(
     api.put(ours(pod("other-node", THERE), node="other"))
     api.put(ours(config_map("other-home", THERE), home="ffff"))
     api.put(pod("foreign", THERE))
-    found = await inventory(client, IDENTITY)
+    found = await take_inventory(client, IDENTITY)
     assert [p["metadata"]["name"] for p in found.pods] == ["mine"]
     assert [(kind.kind, copy["metadata"]["name"]) for kind, copy in found.copies] == [
         ("ConfigMap", "mine"),
@@ -106,13 +106,13 @@ async def test_relay_pods_and_the_slices_that_lead_to_them_are_ours(
     slot = Slot("web", "", 0)
     (slice_,) = reverse.to_slices(copy, {slot: 20000}, api.put(relay), home, IDENTITY)
     api.put(slice_)
-    found = await inventory(client, IDENTITY)
+    found = await take_inventory(client, IDENTITY)
     assert [it["metadata"]["name"] for it in found.pods] == ["relay"]
     assert [kind.kind for kind, _ in found.copies] == ["EndpointSlice"]
 
 
 async def test_an_empty_remote_has_an_empty_inventory(client: KubeClient) -> None:
-    assert not await inventory(client, IDENTITY)
+    assert not await take_inventory(client, IDENTITY)
 
 
 async def test_a_copy_that_another_virtual_node_uses_is_left_to_it(
@@ -122,7 +122,7 @@ async def test_a_copy_that_another_virtual_node_uses_is_left_to_it(
     api.put(ours(config_map("mine", THERE)))
     api.put(ours(using("theirs", "shared"), node="other"))
     api.put(ours(using("mine", "mine")))
-    found = await inventory(client, IDENTITY)
+    found = await take_inventory(client, IDENTITY)
     assert [copy["metadata"]["name"] for _, copy in found.copies] == ["mine"]
 
 
@@ -133,7 +133,7 @@ async def test_shared_copies_name_their_user_and_can_be_handed_over(
     api.put(ours({**service, "metadata": {"name": "web", "namespace": THERE}}))
     api.put(ours(config_map("shared", THERE)))
     api.put(ours(using("theirs", "shared"), node="other"))
-    found = await inventory(client, IDENTITY)
+    found = await take_inventory(client, IDENTITY)
     assert [(it.resource, it.copy["metadata"]["name"], it.user) for it in found.shared] == [
         (CONFIG_MAPS, "shared", "other"),
         (SERVICES, "web", "other"),
@@ -141,7 +141,7 @@ async def test_shared_copies_name_their_user_and_can_be_handed_over(
     # One of them is another object by now.
     api.remove(CONFIG_MAPS, "shared", THERE)
     foreign = api.put(config_map("shared", THERE))
-    await cleanup.hand_over(client, found.shared)
+    await cleanup.transfer_shared_copies(client, found.shared)
     labels = api.get(SERVICES, "web", THERE)["metadata"]["labels"]
     assert labels[LABEL_NODE] == "other"
     assert api.get(CONFIG_MAPS, "shared", THERE) == foreign
@@ -156,7 +156,7 @@ async def test_what_a_node_that_is_no_more_left_to_this_one_is_this_ones(
         api.put(ours(namespace(f"of-{node}"), node=node))
         api.put(ours(config_map(f"of-{node}", THERE), node=node))
     api.put(ours(pod("theirs", THERE), node="busy"))
-    found = await inventory(client, IDENTITY, others={"empty"})
+    found = await take_inventory(client, IDENTITY, others={"empty"})
     assert found.pods == []
     assert [copy["metadata"]["name"] for _, copy in found.copies] == ["of-gone"]
     assert [it["metadata"]["name"] for it in found.namespaces] == ["of-gone"]
@@ -170,7 +170,7 @@ async def test_pods_end_with_their_own_grace_and_are_waited_for(
 ) -> None:
     pods = [api.put(ours(using(name, "c"))) for name in "ab"]
     told: list[int] = []
-    removing = asyncio.create_task(remove_pods(client, pods, waiting=told.append))
+    removing = asyncio.create_task(delete_pods(client, pods, waiting=told.append))
     await api.until(lambda: told)
     marked = api.get(PODS, "a", THERE)["metadata"]
     assert marked["deletionGracePeriodSeconds"] == 30
@@ -188,7 +188,7 @@ async def test_a_pod_that_took_the_name_since_is_neither_deleted_nor_waited_for(
     old = api.put(ours(pod("a", THERE)))
     api.remove(PODS, "a", THERE)
     new = api.put(pod("a", THERE))
-    await remove_pods(client, [old], waiting=lambda _: None)
+    await delete_pods(client, [old], waiting=lambda _: None)
     assert api.get(PODS, "a", THERE) == new
 
 
@@ -197,10 +197,10 @@ async def test_only_the_very_copies_of_the_inventory_are_deleted(
 ) -> None:
     api.put(ours(config_map("a", THERE)))
     api.put(ours(secret("b", THERE)))
-    found = await inventory(client, IDENTITY)
+    found = await take_inventory(client, IDENTITY)
     api.remove(SECRETS, "b", THERE)
     api.put(secret("b", THERE))
-    await remove_copies(client, found.copies)
+    await delete_copies(client, found.copies)
     assert api.find(CONFIG_MAPS, "a", THERE) is None
     assert api.find(SECRETS, "b", THERE)
 
@@ -218,7 +218,7 @@ async def test_a_namespace_with_nothing_but_what_the_cluster_puts_there_goes(
     about = {"kind": "Pod", "namespace": THERE, "name": "gone"}
     event: Object = {"apiVersion": "v1", "kind": "Event", "involvedObject": about}
     api.put({**event, "metadata": {"name": "e", "namespace": THERE}})
-    assert await remove_namespaces(client, [made]) == []
+    assert await delete_namespaces(client, [made]) == []
     assert api.find(NAMESPACES, THERE) is None
 
 
@@ -242,7 +242,7 @@ async def test_a_namespace_that_holds_anything_of_others_is_kept(
 ) -> None:
     made = api.put(ours(namespace()))
     api.put(held)
-    assert await remove_namespaces(client, [made]) == [(THERE, why)]
+    assert await delete_namespaces(client, [made]) == [(THERE, why)]
     assert "deletionTimestamp" not in api.get(NAMESPACES, THERE)["metadata"]
 
 
@@ -251,7 +251,7 @@ async def test_a_namespace_with_a_kind_that_cannot_be_listed_is_kept(
 ) -> None:
     made = api.put(ours(namespace()))
     api.fail(Fault("GET", "*/widgets", code=403, times=None))
-    ((name, why),) = await remove_namespaces(client, [made])
+    ((name, why),) = await delete_namespaces(client, [made])
     assert name == THERE
     assert why == "widgets.example.com cannot be listed"
     assert api.writes() == []
@@ -263,7 +263,7 @@ async def test_a_namespace_is_kept_when_a_group_does_not_tell_its_kinds(
     """As for an aggregated API whose server is away: it may hold objects all the same."""
     made = api.put(ours(namespace()))
     api.fail(Fault("GET", "/apis/example.com/v1", code=503, times=None))
-    ((name, why),) = await remove_namespaces(client, [made])
+    ((name, why),) = await delete_namespaces(client, [made])
     assert name == THERE
     assert "example.com/v1" in why
     assert api.writes() == []
@@ -289,7 +289,7 @@ async def test_a_custom_resource_of_any_version_and_name_keeps_its_namespace(
     serve_resource(api, resource)
     meta = {"name": "default", "namespace": THERE}
     api.put({"apiVersion": resource.api_version, "kind": resource.kind, "metadata": meta})
-    assert await remove_namespaces(client, [made]) == [(THERE, f"it holds {resource.kind} default")]
+    assert await delete_namespaces(client, [made]) == [(THERE, f"it holds {resource.kind} default")]
     assert "deletionTimestamp" not in api.get(NAMESPACES, THERE)["metadata"]
 
 
@@ -297,7 +297,7 @@ async def test_a_resource_that_several_versions_serve_is_listed_once(
     api: FakeApi, client: KubeClient
 ) -> None:
     serve_resource(api, Resource("example.com", "v2", "widgets", "Widget"))
-    assert await cleanup.contents(client, THERE) == ""
+    assert await cleanup.unmanaged_contents(client, THERE) == ""
     (asked,) = api.requests("GET", "*/widgets")
     assert asked.path == f"/apis/example.com/v1/namespaces/{THERE}/widgets"
 
@@ -309,7 +309,7 @@ async def test_a_group_version_whose_discovery_fails_keeps_the_namespace(
     made = api.put(ours(namespace()))
     serve_resource(api, Resource("example.com", "v1alpha2", "routes", "Route"))
     api.fail(Fault("GET", "/apis/example.com/v1alpha2", code=code, times=None))
-    ((_, why),) = await remove_namespaces(client, [made])
+    ((_, why),) = await delete_namespaces(client, [made])
     assert "discovery of example.com/v1alpha2 failed" in why
     assert api.writes() == []
 
@@ -317,7 +317,7 @@ async def test_a_group_version_whose_discovery_fails_keeps_the_namespace(
 async def test_a_kind_that_went_meanwhile_holds_nothing(api: FakeApi, client: KubeClient) -> None:
     made = api.put(ours(namespace()))
     api.fail(Fault("GET", "*/widgets", code=404, times=None))
-    assert await remove_namespaces(client, [made]) == []
+    assert await delete_namespaces(client, [made]) == []
 
 
 async def test_what_a_metrics_server_says_holds_no_namespace(
@@ -327,7 +327,7 @@ async def test_what_a_metrics_server_says_holds_no_namespace(
     made = api.put(ours(namespace()))
     api.register(POD_METRICS)
     api.fail(Fault("GET", "*/metrics.k8s.io/*", code=403, times=None))
-    assert await remove_namespaces(client, [made]) == []
+    assert await delete_namespaces(client, [made]) == []
     assert api.find(NAMESPACES, THERE) is None
 
 
@@ -339,12 +339,12 @@ async def test_a_namespace_whose_deletion_admission_refuses_with_409_stays_with_
     made["metadata"]["annotations"][used_by_annotation("virtual")] = "true"
     made = api.put(made)
     api.fail(Fault(method, f"*/namespaces/{THERE}", code=409, message="says a webhook", times=None))
-    kept = await remove_namespaces(client, [made], has_ended=lambda node: node == "virtual")
+    kept = await delete_namespaces(client, [made], has_ended=lambda node: node == "virtual")
     assert kept == [(THERE, "it could not be deleted: says a webhook")]
 
 
 async def test_without_namespaces_nothing_is_asked(api: FakeApi, client: KubeClient) -> None:
-    assert await remove_namespaces(client, []) == []
+    assert await delete_namespaces(client, []) == []
     assert api.log == []
 
 
@@ -354,4 +354,4 @@ async def test_a_remote_that_is_away_is_no_reason_to_keep_but_an_error(
     made = api.put(ours(namespace()))
     api.fail(Fault("GET", "*/widgets", drop="before", times=None))
     with pytest.raises(Unreachable):
-        await remove_namespaces(client, [made])
+        await delete_namespaces(client, [made])

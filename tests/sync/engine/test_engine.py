@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from sync.engine.engine import MappingChanged
+from sync.engine.engine import NamespaceMappingError
 from sync.kube.resources import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS, Object
 from tests.fakeapi import Fault
 from tests.objects import config_map, secret
@@ -134,11 +134,11 @@ async def test_another_mapping_of_namespaces_is_refused_while_pods_run_under_the
 
     world.identity = replace(IDENTITY, home_name="other")
     await world.start(settle=False)
-    with pytest.raises(MappingChanged, match=f"{THERE}.*default-other"):
+    with pytest.raises(NamespaceMappingError, match=f"{THERE}.*default-other"):
         await world.engine.synced()
     with pytest.raises(ExceptionGroup) as ended:
         await world.ended()
-    assert ended.group_contains(MappingChanged)
+    assert ended.group_contains(NamespaceMappingError)
     assert world.writes() == []
 
 
@@ -182,7 +182,7 @@ async def test_another_mapping_is_refused_while_pods_run_in_a_namespace_that_was
     await world.start(settle=False)
     with pytest.raises(ExceptionGroup) as ended:
         await world.ended()
-    assert ended.group_contains(MappingChanged)
+    assert ended.group_contains(NamespaceMappingError)
 
 
 async def test_a_home_that_is_away_stops_nothing_in_the_remote(world: World) -> None:
@@ -238,7 +238,7 @@ async def test_no_secret_is_in_a_log_an_event_or_a_status(
     await world.settle()
     assert (world.secret() or {})["data"]["l"] == encoded
     said = caplog.text + str(world.home.objects(EVENTS)) + str(world.status())
-    said += repr(world.engine.mirror.controller) + repr(world.engine.informers)
+    said += repr(world.engine.copies.controller) + repr(world.engine.informers)
     for word in (canary, encoded):
         assert word not in said
     assert any("secrets" in record.getMessage() for record in caplog.records)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sync.kube.resources import CONFIG_MAPS, SECRETS, Resource
-from sync.namespaces import watches as scopes_module
+from sync.namespaces import watches as watches_module
 from tests.fakeapi import Fault
 from tests.objects import config_map, secret
 from tests.sync.world import World
@@ -17,7 +17,7 @@ from translators.objects import Object
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What home refuses is reported soon."""
-    monkeypatch.setattr(scopes_module, "SETTLE", 0.05)
+    monkeypatch.setattr(watches_module, "SETTLE", 0.05)
 
 
 def original(resource: Resource, value: str) -> Object:

@@ -11,8 +11,8 @@ from sync.cache.informer import Informer
 from sync.capacity.aggregator import slim_namespace
 from sync.kube.client import KubeClient
 from sync.kube.resources import EVENTS, NAMESPACES, PODS, Object
-from sync.namespaces.mapping import Namespaces
-from sync.namespaces.ownership import Owned
+from sync.namespaces.mapping import NamespaceMapping
+from sync.namespaces.ownership import NamespaceOwnership
 from sync.runtime.controller import Waiting
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import secret
@@ -38,9 +38,11 @@ def informer(client: KubeClient) -> Informer:
 
 
 @pytest.fixture
-def namespaces(client: KubeClient, informer: Informer) -> Namespaces:
+def namespaces(client: KubeClient, informer: Informer) -> NamespaceMapping:
     """Of the identity of `tests.sync.world`."""
-    return Namespaces(client, informer, IDENTITY, Owned(MemoryRecord(), informer, IDENTITY))
+    return NamespaceMapping(
+        client, informer, IDENTITY, NamespaceOwnership(MemoryRecord(), informer, IDENTITY)
+    )
 
 
 def foreign(name: str = THERE, **annotations: str) -> Object:
@@ -50,7 +52,7 @@ def foreign(name: str = THERE, **annotations: str) -> Object:
 
 
 async def test_a_namespace_is_made_once_with_whose_it_is(
-    api: FakeApi, namespaces: Namespaces, informer: Informer
+    api: FakeApi, namespaces: NamespaceMapping, informer: Informer
 ) -> None:
     async with watching(informer):
         names = await asyncio.gather(*(namespaces.ensure(DEFAULT) for _ in range(20)))
@@ -63,7 +65,7 @@ async def test_a_namespace_is_made_once_with_whose_it_is(
 
 
 async def test_a_namespace_whose_answer_was_lost_is_ours(
-    api: FakeApi, namespaces: Namespaces, informer: Informer
+    api: FakeApi, namespaces: NamespaceMapping, informer: Informer
 ) -> None:
     async with watching(informer):
         api.mute_watches()
@@ -79,7 +81,7 @@ async def test_a_namespace_whose_answer_was_lost_is_ours(
 
 
 async def test_a_foreign_namespace_is_refused_with_what_to_do(
-    api: FakeApi, namespaces: Namespaces, informer: Informer
+    api: FakeApi, namespaces: NamespaceMapping, informer: Informer
 ) -> None:
     theirs = api.put(foreign())
     async with watching(informer):
@@ -93,7 +95,7 @@ async def test_a_foreign_namespace_is_refused_with_what_to_do(
     "value", ["h", "*", IDENTITY.home_id], ids=["by name", "for all", "by identity"]
 )
 async def test_a_namespace_that_was_handed_over_is_used_until_it_is_taken_back(
-    api: FakeApi, namespaces: Namespaces, informer: Informer, value: str
+    api: FakeApi, namespaces: NamespaceMapping, informer: Informer, value: str
 ) -> None:
     theirs = api.put(foreign(**{ANNOTATION_ACCEPTS: value}))
     async with watching(informer):
@@ -108,7 +110,7 @@ async def test_a_namespace_that_was_handed_over_is_used_until_it_is_taken_back(
 
 
 async def test_a_namespace_that_was_handed_to_another_home_is_foreign(
-    api: FakeApi, namespaces: Namespaces, informer: Informer
+    api: FakeApi, namespaces: NamespaceMapping, informer: Informer
 ) -> None:
     api.put(foreign(**{ANNOTATION_ACCEPTS: "another"}))
     async with watching(informer):
@@ -117,7 +119,7 @@ async def test_a_namespace_that_was_handed_to_another_home_is_foreign(
 
 
 async def test_a_namespace_that_is_being_deleted_is_waited_for(
-    api: FakeApi, namespaces: Namespaces, informer: Informer
+    api: FakeApi, namespaces: NamespaceMapping, informer: Informer
 ) -> None:
     async with watching(informer):
         await namespaces.ensure(DEFAULT)
@@ -230,7 +232,7 @@ async def test_pods_of_a_second_home_namespace_do_not_join_those_in_a_handed_ove
 
 
 async def test_locks_of_namespaces_are_dropped_when_nobody_waits(
-    api: FakeApi, namespaces: Namespaces, informer: Informer
+    api: FakeApi, namespaces: NamespaceMapping, informer: Informer
 ) -> None:
     async with watching(informer):
         for number in range(20):

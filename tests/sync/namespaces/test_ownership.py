@@ -10,7 +10,7 @@ import pytest
 
 from sync.kube.errors import Unreachable
 from sync.kube.resources import NAMESPACES, SECRETS, Object
-from sync.namespaces.ownership import Recorded
+from sync.namespaces.ownership import OwnershipEntries
 from tests.fakeapi import Fault
 from tests.objects import secret
 from tests.sync.records import MemoryRecord
@@ -95,7 +95,7 @@ async def test_a_quota_in_a_namespace_with_forged_labels_is_not_counted(strict: 
     hard = {"spec": {"hard": {"pods": "0"}}, "status": {"hard": {"pods": "0"}}}
     strict.remote.put({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": quota, **hard})
     await strict.settle()
-    assert strict.engine.offer.offered().exhausted is None
+    assert strict.engine.capacity.current().exhausted is None
 
 
 async def test_a_namespace_with_forged_labels_is_never_removed(strict: World) -> None:
@@ -276,7 +276,7 @@ async def test_a_record_that_cannot_be_read_yet_is_waited_for(
     failures = 3
 
     class Away(MemoryRecord):
-        async def read(self) -> Recorded:
+        async def read(self) -> OwnershipEntries:
             nonlocal failures
             if failures:
                 failures -= 1

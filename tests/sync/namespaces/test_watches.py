@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from sync.cache.store import Key
 from sync.kube.client import KubeClient
 from sync.kube.resources import CONFIG_MAPS, PODS, SECRETS, Object, Resource
-from sync.namespaces import watches as scopes_module
-from sync.namespaces.watches import Scopes
+from sync.namespaces import watches as watches_module
+from sync.namespaces.watches import NamespaceWatches
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map, secret
@@ -21,7 +21,7 @@ DEFAULT = HomeNamespace("default")
 LINGER = 0.05
 
 
-class Watched(Scopes):
+class Watched(NamespaceWatches):
     """Scopes that note what they tell."""
 
     def __init__(self, client: KubeClient) -> None:
@@ -32,7 +32,7 @@ class Watched(Scopes):
             client,
             on_change=self._changed,
             on_synced=self.synced.append,
-            on_refused=self.refused.append,
+            on_forbidden=self.refused.append,
             linger=LINGER,
         )
 
@@ -41,8 +41,8 @@ class Watched(Scopes):
 
 
 @asynccontextmanager
-async def running(scopes: Scopes) -> AsyncIterator[None]:
-    task = asyncio.create_task(scopes.run())
+async def running(watches: NamespaceWatches) -> AsyncIterator[None]:
+    task = asyncio.create_task(watches.run())
     try:
         yield
     finally:
@@ -55,88 +55,88 @@ async def test_a_scope_is_there_when_all_its_kinds_are_listed(
 ) -> None:
     api.put(config_map("conf"))
     slow = api.fail(Fault("GET", "*/secrets", delay=0.05))
-    scopes = Watched(client)
-    async with running(scopes):
-        scopes.want(DEFAULT)
-        await api.until(lambda: slow.hits and (CONFIG_MAPS, "conf") in scopes.changes)
-        assert scopes.get(DEFAULT) is None
-        assert scopes.synced == []
-        await api.until(lambda: scopes.synced)
-        scope = scopes.get(DEFAULT)
-        assert scope is not None
-        assert scope.informers[CONFIG_MAPS].store.get(Key("default", "conf"))
+    watches = Watched(client)
+    async with running(watches):
+        watches.retain(DEFAULT)
+        await api.until(lambda: slow.hits and (CONFIG_MAPS, "conf") in watches.changes)
+        assert watches.get(DEFAULT) is None
+        assert watches.synced == []
+        await api.until(lambda: watches.synced)
+        watch = watches.get(DEFAULT)
+        assert watch is not None
+        assert watch.informers[CONFIG_MAPS].store.get(Key("default", "conf"))
     assert api.writes() == []
 
 
 async def test_what_was_wanted_before_the_start_is_watched_then(
     api: FakeApi, client: KubeClient
 ) -> None:
-    scopes = Watched(client)
-    scopes.want(DEFAULT)
+    watches = Watched(client)
+    watches.retain(DEFAULT)
     assert api.log == []
-    async with running(scopes):
-        await api.until(lambda: scopes.synced == ["default"])
+    async with running(watches):
+        await api.until(lambda: watches.synced == ["default"])
 
 
 async def test_a_scope_lingers_and_then_ends_with_its_watches(
     api: FakeApi, client: KubeClient
 ) -> None:
-    scopes = Watched(client)
-    async with running(scopes):
-        scopes.want(DEFAULT)
+    watches = Watched(client)
+    async with running(watches):
+        watches.retain(DEFAULT)
         await api.until(lambda: len(api.open_watches()) == 4)
-        scopes.release(DEFAULT)
-        scopes.release(DEFAULT)
-        assert scopes.get(DEFAULT) is not None
+        watches.release(DEFAULT)
+        watches.release(DEFAULT)
+        assert watches.get(DEFAULT) is not None
         await api.until(lambda: not api.open_watches())
-        assert scopes.get(DEFAULT) is None
+        assert watches.get(DEFAULT) is None
 
 
 async def test_a_namespace_that_is_wanted_again_in_time_is_not_listed_anew(
     api: FakeApi, client: KubeClient
 ) -> None:
-    scopes = Watched(client)
-    async with running(scopes):
-        scopes.want(DEFAULT)
-        await api.until(lambda: scopes.synced)
-        scope = scopes.get(DEFAULT)
-        scopes.release(DEFAULT)
-        scopes.want(DEFAULT)
+    watches = Watched(client)
+    async with running(watches):
+        watches.retain(DEFAULT)
+        await api.until(lambda: watches.synced)
+        watch = watches.get(DEFAULT)
+        watches.release(DEFAULT)
+        watches.retain(DEFAULT)
         await asyncio.sleep(2 * LINGER)
-        assert scopes.get(DEFAULT) is scope
+        assert watches.get(DEFAULT) is watch
 
 
 async def test_a_namespace_that_is_wanted_again_too_late_is_listed_anew(
     api: FakeApi, client: KubeClient
 ) -> None:
-    scopes = Watched(client)
-    async with running(scopes):
-        scopes.want(DEFAULT)
+    watches = Watched(client)
+    async with running(watches):
+        watches.retain(DEFAULT)
         await api.until(lambda: len(api.open_watches()) == 4)
-        scopes.release(DEFAULT)
+        watches.release(DEFAULT)
         await api.until(lambda: not api.open_watches())
         api.put(config_map("conf"))
-        scopes.want(DEFAULT)
-        await api.until(lambda: len(scopes.synced) == 2)
-        assert (CONFIG_MAPS, "conf") in scopes.changes
+        watches.retain(DEFAULT)
+        await api.until(lambda: len(watches.synced) == 2)
+        assert (CONFIG_MAPS, "conf") in watches.changes
 
 
 async def test_the_release_of_what_nobody_wanted_is_nothing(client: KubeClient) -> None:
-    scopes = Watched(client)
-    async with running(scopes):
-        scopes.release(DEFAULT)
-    assert scopes._ending == {}
+    watches = Watched(client)
+    async with running(watches):
+        watches.release(DEFAULT)
+    assert watches._ending == {}
 
 
 async def test_cancellation_ends_all_watches_and_timers(
     api: FakeApi, client_for: ClientFor
 ) -> None:
-    scopes = Watched(await client_for(api))
-    async with running(scopes):
+    watches = Watched(await client_for(api))
+    async with running(watches):
         for name in ("default", "kube-system"):
-            scopes.want(HomeNamespace(name))
+            watches.retain(HomeNamespace(name))
         await api.until(lambda: len(api.open_watches()) == 8)
-        scopes.release(DEFAULT)
+        watches.release(DEFAULT)
     await api.until(lambda: not api.open_watches())
     await asyncio.sleep(2 * LINGER)
 
@@ -168,7 +168,7 @@ async def test_a_namespace_is_read_no_more_when_its_last_pod_is_gone_for_a_while
 ) -> None:
     world.home.put(config_map("conf"))
     await world.start()
-    world.engine._scopes._linger = LINGER
+    world.engine._watches._linger = LINGER
     world.pod(uses=["cm/conf"])
     await world.settle()
     world.home.delete(PODS, "a", "default", grace_seconds=0)
@@ -179,4 +179,4 @@ async def test_a_namespace_is_read_no_more_when_its_last_pod_is_gone_for_a_while
     await world.settle()
     assert world.config_map()
     assert world.remote.find(PODS, "a", THERE)
-    assert scopes_module.LINGER > LINGER
+    assert watches_module.LINGER > LINGER

@@ -20,7 +20,7 @@ from sync.kube.resources import (
     Object,
     Resource,
 )
-from sync.namespaces import watches as scopes_module
+from sync.namespaces import watches as watches_module
 from sync.namespaces.watches import home_forbids
 from tests.fakeapi import Fault
 from tests.objects import config_map, secret, service_account
@@ -34,8 +34,8 @@ OURS = "system:serviceaccount:cluster-bridge:cluster-bridge"
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What home refuses is told soon."""
-    monkeypatch.setattr(scopes_module, "SETTLE", 0.05)
-    monkeypatch.setattr(scopes_module, "SHRINK", 1.0)
+    monkeypatch.setattr(watches_module, "SETTLE", 0.05)
+    monkeypatch.setattr(watches_module, "SHRINK", 1.0)
 
 
 def refusal(plural: str, *, verb: str = "list", user: str = OURS) -> str:
@@ -161,7 +161,7 @@ async def test_what_runs_goes_on_without_the_right_and_what_comes_waits(world: W
     with refused(world, "secrets"):
         world.home.expire_watches(SECRETS)
         await world.home.until(
-            lambda: world.engine._scopes.waiting(HomeNamespace("default")) is not None
+            lambda: world.engine._watches.missing_permission(HomeNamespace("default")) is not None
         )
         world.pod("b", uses=["secret/key"])
         await world.told("HomeForbidden")
@@ -204,7 +204,7 @@ async def test_all_kinds_are_tried_again_when_one_is_allowed(world: World) -> No
     with refused(world, "configmaps", "secrets", "services"):
         world.pod()
         await world.told("HomeForbidden")
-        scope = world.engine._scopes._scopes[HomeNamespace("default")]
+        watch = world.engine._watches._watches[HomeNamespace("default")]
         resting: set[Resource] = set()
 
         def long(kind: Resource) -> float:
@@ -212,10 +212,10 @@ async def test_all_kinds_are_tried_again_when_one_is_allowed(world: World) -> No
             return 60.0
 
         for kind in (SECRETS, SERVICES):
-            scope.informers[kind]._backoff.next = partial(long, kind)  # type: ignore[method-assign]
+            watch.informers[kind]._backoff.next = partial(long, kind)  # type: ignore[method-assign]
         await world.home.until(lambda: resting == {SECRETS, SERVICES})
     await world.remote.until(world.there)
-    assert CONFIG_MAPS in scope.informers
+    assert CONFIG_MAPS in watch.informers
 
 
 @pytest.mark.parametrize(

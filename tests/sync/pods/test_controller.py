@@ -65,11 +65,11 @@ async def test_nothing_is_written_when_nothing_changes(world: World) -> None:
     world.home.put(service("web", app="web"))
     await world.start_running(uses=["cm/conf"], labels={"app": "web"})
     world.forget()
-    for queue in (world.engine.pods.controller.queue, world.engine.mirror.controller.queue):
+    for queue in (world.engine.pods.controller.queue, world.engine.copies.controller.queue):
         assert not queue._later
     for home in world.home.objects(PODS):
-        world.engine.pods.home_changed(None, home)
-        world.engine.mirror.home_pod_changed(None, home)
+        world.engine.pods.home_pod_changed(None, home)
+        world.engine.copies.home_pod_changed(None, home)
     world.home.break_watches()
     world.remote.expire_watches()
     await world.settle()

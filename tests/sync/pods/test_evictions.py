@@ -7,7 +7,7 @@ import pytest
 from sync.cache.store import Key, Store
 from sync.kube.resources import NODES, PODS
 from sync.pods import evictions
-from sync.pods.evictions import Evictions
+from sync.pods.evictions import NodeLossEvictions
 from tests import objects
 from tests.fakeapi import Fault
 from tests.sync.podstates import remote
@@ -121,10 +121,10 @@ async def test_pod_that_is_gone_in_truth_is_not_deleted_at_home(
     assert deletes(world) == 0
 
 
-def deletion(nodes: Store, **state: object) -> tuple[Evictions, Object]:
+def deletion(nodes: Store, **state: object) -> tuple[NodeLossEvictions, Object]:
     """The deletion of a remote pod that was seen just now."""
     pod = remote(deleting=int(str(state.get("grace", 30))))
-    found = Evictions(nodes)
+    found = NodeLossEvictions(nodes)
     found.pod_changed(None, pod)
     return found, pod
 

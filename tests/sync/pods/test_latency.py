@@ -6,7 +6,7 @@ import pytest
 
 from sync.cache.store import Key
 from sync.pods import latency
-from sync.pods.latency import PodTimes
+from sync.pods.latency import PodLatency
 from tests import objects
 from translators.objects import Object
 
@@ -32,9 +32,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def times(clock: Clock) -> PodTimes:
+def times(clock: Clock) -> PodLatency:
     """Those of a bridge that works."""
-    made = PodTimes()
+    made = PodLatency()
     made.begin()
     return made
 
@@ -46,34 +46,34 @@ def pod(phase: str = "Pending", uid: str = "1") -> Object:
 
 
 def test_the_lag_is_that_of_the_first_change_that_was_not_told(
-    times: PodTimes, clock: Clock
+    times: PodLatency, clock: Clock
 ) -> None:
     times.remote_changed(WEB)
     clock.now += 2
     times.remote_changed(WEB)
-    since = times.take(WEB)
+    since = times.take_change(WEB)
     assert since is not None
-    times.put_back(WEB, since)  # home did not answer
+    times.restore_change(WEB, since)  # home did not answer
     clock.now += 1
-    again = times.take(WEB)
+    again = times.take_change(WEB)
     assert again is not None
-    times.told(again)
-    assert (sum(times.lag.counts), times.lag.total) == (1, 3)
-    assert times.take(WEB) is None
+    times.status_written(again)
+    assert (sum(times.status_lag.counts), times.status_lag.total) == (1, 3)
+    assert times.take_change(WEB) is None
 
 
-def test_a_change_during_the_telling_is_news_of_its_own(times: PodTimes, clock: Clock) -> None:
+def test_a_change_during_the_telling_is_news_of_its_own(times: PodLatency, clock: Clock) -> None:
     times.remote_changed(WEB)
-    first = times.take(WEB)
+    first = times.take_change(WEB)
     clock.now += 1
     times.remote_changed(WEB)
     assert first == 100
-    assert times.take(WEB) == 101
+    assert times.take_change(WEB) == 101
 
 
 @pytest.mark.parametrize("phase", ["Running", "Succeeded"])
 def test_a_start_ends_when_home_says_that_the_pod_runs(
-    times: PodTimes, clock: Clock, phase: str
+    times: PodLatency, clock: Clock, phase: str
 ) -> None:
     times.home_changed(None, pod())
     clock.now += 1
@@ -85,7 +85,7 @@ def test_a_start_ends_when_home_says_that_the_pod_runs(
     assert (sum(times.start.counts), times.start.total) == (1, 5)
 
 
-def test_what_fails_goes_or_ran_before_is_no_start(times: PodTimes) -> None:
+def test_what_fails_goes_or_ran_before_is_no_start(times: PodLatency) -> None:
     times.home_changed(None, pod())
     times.home_changed(pod(), pod("Failed"))
     times.home_changed(None, pod(uid="2"))
@@ -97,7 +97,7 @@ def test_what_fails_goes_or_ran_before_is_no_start(times: PodTimes) -> None:
     assert sum(times.start.counts) == 0
 
 
-def test_a_skipped_pod_is_no_start(times: PodTimes) -> None:
+def test_a_skipped_pod_is_no_start(times: PodLatency) -> None:
     skipped = pod("Running")
     accepted = {"type": "cluster-bridge.io/Accepted", "status": "False"}
     skipped["status"]["conditions"] = [accepted]
@@ -107,10 +107,10 @@ def test_a_skipped_pod_is_no_start(times: PodTimes) -> None:
 
 
 def test_one_that_stands_by_measures_nothing() -> None:
-    times = PodTimes()
+    times = PodLatency()
     times.home_changed(None, pod())
     times.remote_changed(WEB)
     times.begin()
     times.home_changed(pod(), pod("Running"))
-    assert times.take(WEB) is None
+    assert times.take_change(WEB) is None
     assert sum(times.start.counts) == 0

@@ -13,17 +13,17 @@ import pytest
 
 from sync.pods.plan import (
     Action,
-    Confirm,
+    ConfirmAbsence,
     Create,
     Delete,
+    DeleteIfUnbound,
     DeleteOrphan,
-    Evict,
-    Later,
-    LetGo,
-    RemoveHome,
-    State,
+    EvictHomePod,
+    PodState,
+    RemoveHomePod,
+    RequeueAfter,
+    Ungate,
     Update,
-    Withdraw,
     WriteStatus,
     plan,
 )
@@ -57,10 +57,10 @@ _HELD = remote(phase="Pending", held=True)
 #: confirmed to be gone; ``held``: not let go yet; ``h.g``, ``h.e``, ``h.l``: the same of that.
 _REMOTE: dict[str, dict[str, Any]] = {
     "abs": {"remote": None},
-    "lost": {"remote": None, "confirmed": True},
-    "end": {"remote": None, "ended": remote(phase="Succeeded")},
-    "fail": {"remote": None, "ended": remote(phase="Failed")},
-    "cut": {"remote": None, "ended": remote(deleting=30), "confirmed": True},
+    "lost": {"remote": None, "absence_confirmed": True},
+    "end": {"remote": None, "last_remote": remote(phase="Succeeded")},
+    "fail": {"remote": None, "last_remote": remote(phase="Failed")},
+    "cut": {"remote": None, "last_remote": remote(deleting=30), "absence_confirmed": True},
     "pend": {"remote": remote(phase="Pending")},
     "runs": {"remote": remote()},
     "over": {"remote": remote(phase="Succeeded")},
@@ -70,12 +70,12 @@ _REMOTE: dict[str, dict[str, Any]] = {
     "old.g": {"remote": remote(of=FORMER_UID, deleting=30)},
     "unpl": {"remote": _UNPLACED},
     "u.g": {"remote": remote(phase="Pending", waits=True, deleting=0)},
-    "u.e": {"remote": None, "ended": _UNPLACED},
-    "u.l": {"remote": None, "ended": _UNPLACED, "confirmed": True},
+    "u.e": {"remote": None, "last_remote": _UNPLACED},
+    "u.l": {"remote": None, "last_remote": _UNPLACED, "absence_confirmed": True},
     "held": {"remote": _HELD},
     "h.g": {"remote": remote(phase="Pending", held=True, deleting=30)},
-    "h.e": {"remote": None, "ended": _HELD},
-    "h.l": {"remote": None, "ended": _HELD, "confirmed": True},
+    "h.e": {"remote": None, "last_remote": _HELD},
+    "h.l": {"remote": None, "last_remote": _HELD, "absence_confirmed": True},
 }
 
 _TABLE = """
@@ -102,23 +102,23 @@ def _letter(action: Action) -> str:
     match action:
         case Create():
             return "C"
-        case LetGo():
+        case Ungate():
             return "m"
         case WriteStatus(_, event):
             return "e" if event else "s"
-        case Confirm():
+        case ConfirmAbsence():
             return "?"
         case DeleteOrphan():
             return "o"
         case Delete():
             return "d"
-        case Withdraw():
+        case DeleteIfUnbound():
             return "w"
-        case Later():
+        case RequeueAfter():
             return "l"
-        case Evict():
+        case EvictHomePod():
             return "v"
-        case RemoveHome():
+        case RemoveHomePod():
             return "R"
         case Update():
             return "u"
@@ -148,7 +148,7 @@ def test_every_combination_is_decided() -> None:
 def test_cell_on_a_lost_node(ours: str, theirs: str, left: float, then: str) -> None:
     """As elsewhere; and a live home pod is evicted when its time has come, unless the status of
     its remote pod is its end."""
-    state = State(_HOME[ours], **_REMOTE[theirs], eviction=left)
+    state = PodState(_HOME[ours], **_REMOTE[theirs], eviction_seconds=left)
     ended = theirs == "g.f" and ours.endswith("Never")
     live = not ours.startswith(("gone", "over", "del")) and not ended
     decided = _decided()[ours, theirs].replace("-", "")
@@ -158,7 +158,7 @@ def test_cell_on_a_lost_node(ours: str, theirs: str, left: float, then: str) -> 
 
 @pytest.mark.parametrize(("ours", "theirs"), _CELLS, ids=[f"{a} x {b}" for a, b in _CELLS])
 def test_cell(ours: str, theirs: str) -> None:
-    state = State(_HOME[ours], **_REMOTE[theirs])
+    state = PodState(_HOME[ours], **_REMOTE[theirs])
     actions = plan(state, POLICY, now=NOW)
 
     assert ("".join(map(_letter, actions)) or "-") == _decided()[ours, theirs]

@@ -11,17 +11,17 @@ import pytest
 
 from sync.pods.plan import (
     Action,
-    Confirm,
+    ConfirmAbsence,
     Create,
     Delete,
+    DeleteIfUnbound,
     DeleteOrphan,
-    Evict,
-    Later,
-    LetGo,
-    RemoveHome,
-    State,
+    EvictHomePod,
+    PodState,
+    RemoveHomePod,
+    RequeueAfter,
+    Ungate,
     Update,
-    Withdraw,
     WriteStatus,
     plan,
     skipped,
@@ -83,30 +83,36 @@ def _ends() -> Iterator[Object | None]:
     yield remote(phase="Pending", held=True)
 
 
-def _states() -> Iterator[State]:
+def _states() -> Iterator[PodState]:
     booleans = (False, True)
     for found in product(_homes(), _remotes(), _ends(), booleans, booleans):
-        yield State(found[0], found[1], ended=found[2], making=found[3], confirmed=found[4])
+        yield PodState(
+            found[0],
+            found[1],
+            last_remote=found[2],
+            create_pending=found[3],
+            absence_confirmed=found[4],
+        )
     for pod, there, left in product(_homes(), _remotes(), (20.0, 0.0)):
-        yield State(pod, there, eviction=left)
+        yield PodState(pod, there, eviction_seconds=left)
 
 
-def _plan(state: State) -> list[Action]:
+def _plan(state: PodState) -> list[Action]:
     return plan(state, POLICY, now=NOW)
 
 
 @cache
-def _plans() -> list[tuple[State, list[Action]]]:
+def _plans() -> list[tuple[PodState, list[Action]]]:
     return [(state, _plan(state)) for state in _states()]
 
 
-def _with(action: type[Action]) -> Iterator[tuple[State, list[Action]]]:
+def _with(action: type[Action]) -> Iterator[tuple[PodState, list[Action]]]:
     for state, actions in _plans():
         if any(isinstance(found, action) for found in actions):
             yield state, actions
 
 
-def _home(state: State) -> Object:
+def _home(state: PodState) -> Object:
     assert state.home is not None
     return state.home
 
@@ -120,14 +126,14 @@ def test_a_plan_is_pure_and_always_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    "action", [Confirm, DeleteOrphan, Create, LetGo], ids=lambda kind: kind.__name__
+    "action", [ConfirmAbsence, DeleteOrphan, Create, Ungate], ids=lambda kind: kind.__name__
 )
 def test_it_stands_alone(action: type[Action]) -> None:
     assert all(len(actions) == 1 for _, actions in _with(action))
 
 
 def test_confirmed_is_not_asked_for_again() -> None:
-    assert not any(state.confirmed for state, _ in _with(Confirm))
+    assert not any(state.absence_confirmed for state, _ in _with(ConfirmAbsence))
 
 
 def test_a_pod_is_made_only_where_it_may_run() -> None:
@@ -142,42 +148,48 @@ def test_a_pod_is_made_only_where_it_may_run() -> None:
 def test_a_pod_that_must_not_run_twice_is_made_once() -> None:
     for state, _ in _with(Create):
         pod = _home(state)
-        if pod["spec"]["restartPolicy"] == "Never" and not state.making:
+        if pod["spec"]["restartPolicy"] == "Never" and not state.create_pending:
             assert not was_handed_over(pod)
-            assert state.ended is None or is_held(state.ended)
+            assert state.last_remote is None or is_held(state.last_remote)
 
 
 def test_a_pod_that_must_not_run_twice_is_let_go_once_it_is_marked() -> None:
-    for state, actions in _with(LetGo):
+    for state, actions in _with(Ungate):
         pod, there = _home(state), state.remote
         assert there is not None
         assert pod["spec"]["restartPolicy"] == "Never"
         assert not any(is_deleting(it) or is_terminal(it) for it in (pod, there))
         marked, held = was_handed_over(pod), is_held(there)
-        assert actions == [LetGo(REMOTE_UID, marked=marked, held=held)]
+        assert actions == [Ungate(REMOTE_UID, marked=marked, gated=held)]
         assert held or not marked
 
 
 def test_a_pod_that_may_have_run_is_made_again_only_when_it_is_surely_gone() -> None:
     for state, _ in _with(Create):
-        ran = state.ended is not None or was_handed_over(_home(state))
-        assert state.confirmed or not ran or (state.making and state.ended is None)
+        ran = state.last_remote is not None or was_handed_over(_home(state))
+        assert (
+            state.absence_confirmed
+            or not ran
+            or (state.create_pending and state.last_remote is None)
+        )
 
 
 def test_the_home_pod_goes_last_and_only_when_nothing_of_it_is_left() -> None:
-    for state, actions in _with(RemoveHome):
+    for state, actions in _with(RemoveHomePod):
         assert is_deleting(_home(state))
         assert state.remote is None
-        assert isinstance(actions[-1], RemoveHome)
-        doubtful = state.making or (was_handed_over(_home(state)) and state.ended is None)
-        assert state.confirmed or not doubtful
+        assert isinstance(actions[-1], RemoveHomePod)
+        doubtful = state.create_pending or (
+            was_handed_over(_home(state)) and state.last_remote is None
+        )
+        assert state.absence_confirmed or not doubtful
 
 
 def test_a_home_pod_that_is_deleted_goes_or_something_is_awaited() -> None:
     for state, actions in _plans():
         if state.home is not None and is_deleting(state.home) and state.remote is None:
             assert actions
-            assert isinstance(actions[-1], RemoveHome | Confirm)
+            assert isinstance(actions[-1], RemoveHomePod | ConfirmAbsence)
 
 
 def test_only_orphans_are_deleted_as_orphans() -> None:
@@ -207,12 +219,12 @@ def test_only_a_live_pod_follows_a_live_pod() -> None:
 
 
 def test_a_pod_is_withdrawn_only_unplaced_in_the_version_that_was_seen_and_after_its_time() -> None:
-    for state, actions in _with(Withdraw):
+    for state, actions in _with(DeleteIfUnbound):
         assert not is_deleting(_home(state))
         assert unschedulable.seconds_left(_home(state), POLICY, now=NOW) == 0
         assert state.remote is not None
         assert unschedulable.waits(state.remote)
-        assert actions[-1] == Withdraw(REMOTE_UID, VERSION)
+        assert actions[-1] == DeleteIfUnbound(REMOTE_UID, VERSION)
 
 
 def test_a_pod_that_waits_for_a_node_is_looked_at_when_its_time_is_over() -> None:
@@ -220,24 +232,24 @@ def test_a_pod_that_waits_for_a_node_is_looked_at_when_its_time_is_over() -> Non
         pod, there = state.home, state.remote
         if pod is None or there is None or not unschedulable.waits(there):
             continue
-        if any(isinstance(action, LetGo) for action in actions):
+        if any(isinstance(action, Ungate) for action in actions):
             continue  # The next plan looks at it.
         live = not is_deleting(pod) and not is_terminal(pod)
-        assert isinstance(actions[-1] if actions else None, Withdraw | Later) == live
-    for _, actions in _with(Later):
-        waits = [action.seconds for action in actions if isinstance(action, Later)]
+        assert isinstance(actions[-1] if actions else None, DeleteIfUnbound | RequeueAfter) == live
+    for _, actions in _with(RequeueAfter):
+        waits = [action.seconds for action in actions if isinstance(action, RequeueAfter)]
         assert waits in ([60], [300], [20])
 
 
 def test_a_home_pod_is_evicted_only_while_its_remote_pod_is_being_deleted() -> None:
-    assert list(_with(Evict))
-    for state, actions in _with(Evict):
-        assert state.eviction == 0
+    assert list(_with(EvictHomePod))
+    for state, actions in _with(EvictHomePod):
+        assert state.eviction_seconds == 0
         assert not is_deleting(_home(state))
         assert not is_terminal(_home(state))
         assert state.remote is not None
         assert is_deleting(state.remote)
-        assert actions[-1] == Evict()
+        assert actions[-1] == EvictHomePod()
 
 
 def test_what_is_terminal_is_not_written() -> None:
@@ -264,6 +276,6 @@ def test_a_pod_that_will_run_again_is_not_told_to_have_ended() -> None:
         ]
         if is_deleting(_home(state)) or written[0] not in ("Succeeded", "Failed"):
             continue
-        seen = state.remote or state.ended
+        seen = state.remote or state.last_remote
         if seen is not None and is_deleting(seen):
             assert _home(state)["spec"]["restartPolicy"] != "Always"

@@ -152,21 +152,21 @@ async def test_a_pod_that_a_finalizer_of_the_remote_keeps_is_failed_when_it_is_g
 
 async def test_others_are_kept_away_after_a_restart_too(patient: World) -> None:
     await waiting(patient)
-    unplaced = patient.engine.unplaced
+    unplaced = patient.engine.unschedulable_pods
     assert unplaced is not None
-    crowded, again = unplaced.look()
+    crowded, again = unplaced.waiting()
     assert not crowded
     assert again is not None
     await patient.restart()
-    unplaced = patient.engine.unplaced
+    unplaced = patient.engine.unschedulable_pods
     assert unplaced is not None
-    assert unplaced.look() == (True, None)
+    assert unplaced.waiting() == (True, None)
 
 
 async def test_without_a_timeout_it_waits_for_ever(world: World) -> None:
     await world.start()
     await waiting(world)
-    assert world.engine.unplaced is None
+    assert world.engine.unschedulable_pods is None
     assert not world.engine.pods.controller.queue._later
     world.now = _MINUTE.format(59)
     finds_no_node(world, "still nothing")

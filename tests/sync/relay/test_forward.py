@@ -276,7 +276,7 @@ async def test_want_of_a_port_is_told_and_tried_again(world: World, ports: Ports
     (event,) = await world.told("RelayNoPort")
     assert event["involvedObject"]["name"] == "web"
     ports.full = False
-    world.engine.hurry()
+    world.engine.retry_now()
     await world.settle()
     assert len(published(world)) == 1
 

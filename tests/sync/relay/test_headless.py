@@ -238,7 +238,7 @@ async def test_nothing_is_published_that_is_not_listened_for(world: World, doors
     (event,) = await world.told("RelayNoPort")
     assert event["message"] == doors.refuses
     doors.refuses = ""
-    world.engine.hurry()
+    world.engine.retry_now()
     await world.settle()
     assert doors.pods() == published(world)
 

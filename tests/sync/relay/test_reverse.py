@@ -490,7 +490,7 @@ async def test_a_remote_that_refuses_the_pod_is_told_at_the_service(there: There
     (event,) = await there.world.told("RelayBackRefused")
     assert event["involvedObject"]["name"] == "web"
     there.world.remote.heal()
-    there.world.engine.hurry()
+    there.world.engine.retry_now()
     await there.world.settle()
     assert len(there.relays()) == 1
 
