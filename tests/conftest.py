@@ -10,7 +10,7 @@ import pytest
 
 from sync.kube.client import KubeClient
 from sync.kube.errors import Side
-from tests.fakeapi import Authority, FakeApi, access_to
+from tests.fakeapi import Authority, FakeApi, client_config_for
 
 
 class ClientFor(Protocol):
@@ -46,7 +46,7 @@ async def client_for() -> AsyncIterator[ClientFor]:
     async with AsyncExitStack() as stack:
 
         async def make(server: FakeApi, side: Side = "remote") -> KubeClient:
-            return await stack.enter_async_context(KubeClient(access_to(server, side)))
+            return await stack.enter_async_context(KubeClient(client_config_for(server, side)))
 
         yield make
 

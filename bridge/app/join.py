@@ -202,7 +202,7 @@ def _engine(
         from bridge.relay.forward.listeners import RelayListeners
 
         listeners = RelayListeners(
-            remote.access,
+            remote.config,
             address=found.relay_address,
             asked=within(settings.relay),
             measures=carried,
@@ -211,7 +211,7 @@ def _engine(
         from bridge.relay.reverse.forwarder import BackCarriers
 
         carriers = BackCarriers(
-            remote.access,
+            remote.config,
             asked=settings.relay,
             measures=carried.back,
             leads=lambda: claim.fence.is_open,
@@ -253,9 +253,9 @@ def _node(settings: JoinSettings, found: Found, engine: Engine, api: KubeletApi)
 
 
 def _facts(settings: JoinSettings, found: Found, engine: Engine, port: int) -> NodeFacts:
-    access = engine.remote_nodes.client.access
+    access = engine.remote_nodes.client.config
     files = access.ref.files().split(os.pathsep)
-    is_installed = engine.home_pods.client.access.in_cluster
+    is_installed = engine.home_pods.client.config.in_cluster
     # `bridge leave` may be run in another folder.
     remembered = os.pathsep.join(str(Path(file).expanduser().absolute()) for file in files if file)
     annotations = {

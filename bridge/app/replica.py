@@ -6,8 +6,8 @@ A life goes so, again and again until cancelled:
    the node have are behind a fence (`sync.kube.write_fence`), which is shut.
 2. The bridge stands by until the node's lease is its own (`bridge.election.elector`).
 3. Then the fence is open, and the bridge takes the claim in the remote
-   (`bridge.remote_claim.claim_holder`). Where another home of the same identity has the claim, the bridge
-   ends before it writes anything else.
+   (`bridge.remote_claim.claim_holder`). Where another home of the same identity has the claim, the
+   bridge ends before it writes anything else.
 4. The Node is registered, and the controllers work. Where another bridge served the node until
    then, they wait until the caches have what that one did last.
 5. While the lease cannot be renewed the fence is shut, and all else stays as it is. While the claim
@@ -34,9 +34,9 @@ from bridge.election.reachability import Way
 from bridge.node.controller import NodeController
 from bridge.remote_claim.claim_holder import RemoteClaim
 from sync.engine.engine import Engine
-from sync.kube.errors import KubeError, NotLeading
+from sync.kube.errors import KubeError, NotLeaderError
 from sync.kube.write_fence import Fence
-from sync.runtime.log_fields import about, about_key
+from sync.runtime.log_fields import key_fields, name_fields
 
 changes = logging.getLogger("cluster-bridge.changes")
 
@@ -120,9 +120,9 @@ async def _register(life: Life, *, alone: bool) -> None:
             await life.tidy()
             await node.register()
         except KubeError as error:
-            if alone and not isinstance(error, NotLeading):
+            if alone and not isinstance(error, NotLeaderError):
                 raise
-            fields = about_key("Node", node.name, error)
+            fields = key_fields("Node", node.name, error)
             changes.warning(
                 "node %s: it cannot be registered yet: %s", node.name, error, extra=fields
             )
@@ -132,7 +132,7 @@ async def _register(life: Life, *, alone: bool) -> None:
 
 
 def _fence_changed(life: Life, *, is_open: bool) -> None:
-    name, fields = life.node.name, about("Node", life.node.name, cluster="home")
+    name, fields = life.node.name, name_fields("Node", life.node.name, cluster="home")
     if is_open:
         changes.info("node %s: the lease is renewed, and work goes on", name, extra=fields)
         life.engine.retry_now()
@@ -143,7 +143,7 @@ def _fence_changed(life: Life, *, is_open: bool) -> None:
 
 
 def _claim_changed(life: Life, *, is_open: bool) -> None:
-    name, fields = life.node.name, about("Node", life.node.name, cluster="remote")
+    name, fields = life.node.name, name_fields("Node", life.node.name, cluster="remote")
     if is_open:
         changes.info("node %s: writes to the remote are allowed again", name, extra=fields)
         life.engine.retry_now()

@@ -16,7 +16,7 @@ from bridge.app import join
 from bridge.base.errors import expected
 from bridge.base.settings import Part
 from bridge.election.elector import NodeLeft
-from sync.base import exception_summary
+from sync.base import exceptions
 from sync.base.backoff import Backoff
 from sync.runtime.log_fields import NODE
 
@@ -62,4 +62,4 @@ def _defect(error: Exception) -> str:
     first: BaseException = error
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
-    return f"a defect in the bridge; please report it: {exception_summary.trace(first)}"
+    return f"a defect in the bridge; please report it: {exceptions.traced_summary(first)}"

@@ -85,4 +85,4 @@ async def events(client: KubeClient, about: Object, unseen: list[str]) -> list[O
 
 
 def _note(client: KubeClient, what: str, error: KubeError) -> str:
-    return f"{client.access.side}: {what}: {error.message}"
+    return f"{client.config.side}: {what}: {error.message}"

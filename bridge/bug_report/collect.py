@@ -279,7 +279,7 @@ async def _part(found: Collected, what: str, ask: Callable[[], Awaitable[Any]]) 
 
 def _hide(found: Collected, client: KubeClient, *, show: bool) -> None:
     """What is replaced wherever it stands: the credential, and where the server is."""
-    access = client.access
+    access = client.config
     for header in access.authorization().values():
         found.hidden[header.partition(" ")[2] or header] = WITHHELD
     for file in access.ref.files().split(os.pathsep):

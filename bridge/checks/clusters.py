@@ -110,7 +110,7 @@ async def two(subject: Subject) -> list[Finding]:
         cluster_uid(subject.at_home), cluster_uid(subject.in_remote)
     )
     if home == remote:
-        server = subject.in_remote.access.server
+        server = subject.in_remote.config.server
         return [error("BRG109", "both", f"{server} is the home cluster itself")]
     return [ok("BRG109", "both", "home and remote are two clusters")]
 

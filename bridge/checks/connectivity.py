@@ -20,11 +20,11 @@ from bridge.checks import credential_expiry
 from bridge.checks.report import Finding, error, info, ok, warning
 from bridge.rbac import permissions
 from sync.kube.client import KubeClient
-from sync.kube.credentials import Access, load
+from sync.kube.credentials import ClientConfig, load
 from sync.kube.errors import (
-    AccessError,
     ApiError,
-    CertificateError,
+    ApiServerCertificateError,
+    ClientConfigError,
     KubeError,
     Side,
     Unauthorized,
@@ -82,12 +82,12 @@ async def reached(
 
 async def _ask(client: KubeClient, its: Reached) -> None:
     """The version, and the time by which the server answers."""
-    access, begin = client.access, time.time()
+    access, begin = client.config, time.time()
     async with (
         asyncio.timeout(permissions.QUESTION),
         client.stream("/version") as response,
     ):
-        with client.reading("/version"):
+        with client.map_read_errors("/version"):
             raw = await response.read()
         its.ahead = _ahead(response.headers.get("Date", ""), (begin + time.time()) / 2)
     try:
@@ -110,9 +110,9 @@ def _ahead(date: str, now: float) -> float | None:
 
 def _problem(problem: KubeError) -> Finding:
     side = problem.side
-    if isinstance(problem, AccessError):
+    if isinstance(problem, ClientConfigError):
         return error("BRG102", side, f"{problem.what}: {problem.message}")
-    if isinstance(problem, CertificateError):
+    if isinstance(problem, ApiServerCertificateError):
         return error("BRG105", side, problem.message)
     if isinstance(problem, Unauthorized):
         return error("BRG103", side, "the API server does not accept the credential (401)")
@@ -121,7 +121,7 @@ def _problem(problem: KubeError) -> Finding:
     return error("BRG101", side, problem.message)
 
 
-def _of_access(access: Access) -> Iterator[Finding]:
+def _of_access(access: ClientConfig) -> Iterator[Finding]:
     """What the kubeconfig tells before anything is asked."""
     side = access.side
     if access.is_verified:
@@ -133,7 +133,7 @@ def _of_access(access: Access) -> Iterator[Finding]:
     yield of_expiry(access)
 
 
-def of_expiry(access: Access, now: datetime | None = None) -> Finding:
+def of_expiry(access: ClientConfig, now: datetime | None = None) -> Finding:
     """Whether the credential ends soon."""
     side, now = access.side, now or datetime.now(UTC)
     ends = {

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from sync.kube.credentials import Access
+from sync.kube.credentials import ClientConfig
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.objects import Object
 
@@ -23,7 +23,7 @@ from translators.objects import Object
 _RENEWING = frozenset({"exec", "auth-provider", "tokenFile"})
 
 
-def of_token(access: Access) -> datetime | None:
+def of_token(access: ClientConfig) -> datetime | None:
     """When the bearer token ends (``exp`` of a JWT); None where it does not tell."""
     token = access.authorization().get("Authorization", "").removeprefix("Bearer ")
     parts = token.split(".")
@@ -37,7 +37,7 @@ def of_token(access: Access) -> datetime | None:
         return None
 
 
-def of_client_certificate(access: Access) -> datetime | None:
+def of_client_certificate(access: ClientConfig) -> datetime | None:
     """When the client certificate ends; None where there is none."""
     if access.client_certificate is None:
         return None

@@ -69,7 +69,7 @@ async def preflight(settings: JoinSettings) -> Report:
         home, remote = await asyncio.gather(
             reached(stack, settings.home, "home"), reached(stack, settings.remote, "remote")
         )
-        context = remote.client.access.context if remote.client else "remote"
+        context = remote.client.config.context if remote.client else "remote"
         subject = Subject(settings, settings.name or dns_label(context), home, remote)
         found = [*home.findings, *remote.findings]
         found += await _all(subject, [it for it in PROBES if "node" not in it.needs])

@@ -83,8 +83,8 @@ async def stands_for(subject: Subject) -> list[Finding]:
     wanted = labels.get(node_object.LABEL_REMOTE)
     client = subject.in_remote
     if home_id_from_uid(await cluster_uid(client)) == wanted:
-        return [ok("BRG305", "both", f"{client.access.server} is the cluster it stands for")]
-    return [error("BRG305", "both", f"{client.access.server} is another cluster than the node's")]
+        return [ok("BRG305", "both", f"{client.config.server} is the cluster it stands for")]
+    return [error("BRG305", "both", f"{client.config.server} is another cluster than the node's")]
 
 
 async def claimed(subject: Subject) -> list[Finding]:

@@ -15,7 +15,7 @@ from bridge.install.names import Installation
 from bridge.install.self_contained_kubeconfig import SelfContained
 from bridge.preflight.cluster_facts import connected, explained
 from bridge.rbac.manifests import HomeRights, check_namespace
-from sync.kube.errors import AccessError
+from sync.kube.errors import ClientConfigError
 from translators.identity import dns_label
 
 
@@ -108,7 +108,7 @@ def _wanted(wish: Wish) -> tuple[Installation, SelfContained]:
         raise fail(str(error), code=2) from None
     try:
         kubeconfig = self_contained_kubeconfig.read(settings.remote)
-    except AccessError as error:
+    except ClientConfigError as error:
         raise fail(str(error)) from None
     for note in kubeconfig.notes:
         _say(note)

@@ -30,7 +30,7 @@ from bridge.base.errors import PreflightError
 from bridge.node.lease import LEASE_NAMESPACE, RENEW_SECONDS
 from sync.kube.client import KubeClient
 from sync.kube.errors import (
-    CertificateError,
+    ApiServerCertificateError,
     Conflict,
     KubeError,
     NamespaceTerminating,
@@ -248,7 +248,7 @@ class _Drain:
         while True:
             try:
                 await self._persist(
-                    name, lambda: self._home.request("POST", path, body=body, patient=False)
+                    name, lambda: self._home.request("POST", path, body=body, retry_throttled=False)
                 )
             except (NotFound, Conflict, NamespaceTerminating) as error:
                 # Admission answers with 404 and 409 too: only a GET shows that the pod is gone.
@@ -269,7 +269,7 @@ class _Drain:
                 return await request()
             except (Throttled, Unreachable, ServerError) as error:
                 failed += isinstance(error, ServerError) and error.code == 500
-                if isinstance(error, CertificateError) or failed >= ATTEMPTS:
+                if isinstance(error, ApiServerCertificateError) or failed >= ATTEMPTS:
                     raise
                 self._keep(name, error)
                 asked = getattr(error, "retry_after", None) or 0.0

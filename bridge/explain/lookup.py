@@ -2,8 +2,8 @@
 
 1. The pod: home's own, or one of a file, which home's API server is asked to admit without keeping
    it (a dry run), so that what admission adds is in it.
-2. What the pod names at home, and home's virtual nodes, ranked (`bridge.explain.candidate_nodes`). The pod is
-   explained for the one it is bound to, or the one that was named, or the best.
+2. What the pod names at home, and home's virtual nodes, ranked (`bridge.explain.candidate_nodes`).
+   The pod is explained for the one it is bound to, or the one that was named, or the best.
 3. The remote's side of all that, where the remote can be reached:
    by the kubeconfig that was given, or the one that the Node remembers.
 
@@ -142,7 +142,7 @@ async def explain(settings: ExplainSettings) -> Facts:
         )
         with explained("home"):
             # kubectl's rule.
-            namespace = settings.namespace or home.access.namespace or "default"
+            namespace = settings.namespace or home.config.namespace or "default"
             facts = await _at_home(home, replace(settings, namespace=namespace))
         if facts.policy is not None:
             await _there(stack, settings, home, facts, facts.policy)
@@ -264,14 +264,14 @@ async def _check_is(remote: KubeClient, facts: Facts) -> None:
     node = facts.node or {}
     if theirs != (metadata(node).get("labels") or {}).get(node_object.LABEL_REMOTE):
         raise PreflightError(
-            f"remote: {remote.access.server} is not the cluster that node {name_of(node)} stands "
+            f"remote: {remote.config.server} is not the cluster that node {name_of(node)} stands "
             "for; name that one's kubeconfig with --kubeconfig"
         )
 
 
 async def _in_remote(remote: KubeClient, facts: Facts, policy: Policy) -> There:
     namespace = policy.identity.remote_namespace(HomeNamespace(namespace_of(facts.pod)))
-    found, unseen = There(remote.access.server), facts.unseen
+    found, unseen = There(remote.config.server), facts.unseen
     found.namespace = await partial_reads.one(remote, NAMESPACES, namespace, unseen)
     found.nodes = await partial_reads.listed(remote, NODES, unseen, labels=policy.node_selection)
     classes = await partial_reads.listed(remote, PRIORITY_CLASSES, unseen)

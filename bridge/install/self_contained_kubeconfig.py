@@ -1,12 +1,12 @@
 """A kubeconfig that works in a pod: one context, with all files' contents in it.
 
 Which file and entry count is kubectl's rule: of a list of files the first that has an entry. What
-only works on the machine where it was written is an `AccessError` that says what to do instead: a
-plugin that gives the credential (the image has none), a server on loopback. So is a server without
-TLS.
+only works on the machine where it was written is an `ClientConfigError` that says what to do
+instead: a plugin that gives the credential (the image has none), a server on loopback. So is a
+server without TLS.
 
-What is written here is what `bridge.install.kubeconfig_validation` accepts when it is read back from
-the cluster; other fields of the kubeconfig are left out.
+What is written here is what `bridge.install.kubeconfig_validation` accepts when it is read back
+from the cluster; other fields of the kubeconfig are left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import yaml
 
 from bridge.install import kubeconfig_validation
 from sync.kube import http_proxy
-from sync.kube.errors import AccessError
+from sync.kube.errors import ClientConfigError
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.objects import Object
 
@@ -175,5 +175,5 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-def _error(ref: KubeconfigRef, message: str) -> AccessError:
-    return AccessError(message, side="remote", what=f"kubeconfig {ref}")
+def _error(ref: KubeconfigRef, message: str) -> ClientConfigError:
+    return ClientConfigError(message, side="remote", what=f"kubeconfig {ref}")

@@ -28,7 +28,7 @@ from bridge.net.tunnel import Tunnel
 from sync.kube import http1 as http
 from sync.kube.client import KubeClient
 from sync.kube.errors import KubeError
-from sync.kube.http_upgrade import Upgraded, open_upgrade
+from sync.kube.http_upgrade import UpgradeResponse, open_upgrade
 from sync.kube.resources import PODS
 
 #: The protocols that exec, attach and port-forward have.
@@ -77,7 +77,7 @@ class Streams:
         path = PODS.path(pod.name, namespace=pod.namespace, subresource=kind)
         with self._active.one(kind, namespace, cancel_this()) as stream:
             try:
-                access = self._remote.access
+                access = self._remote.config
                 upgraded = await open_upgrade(access, request.method, path, query, headers)
             except KubeError as error:
                 raise refusal_of(error) from error
@@ -89,7 +89,7 @@ class Streams:
 
 
 async def _joined(
-    request: web.BaseRequest, upgraded: Upgraded, stream: Stream
+    request: web.BaseRequest, upgraded: UpgradeResponse, stream: Stream
 ) -> web.StreamResponse:
     transport = request.transport
     if transport is None or transport.is_closing():
@@ -159,7 +159,7 @@ def _switching(head: http.Head) -> bytes:
     return http.answer(101, "Switching Protocols", headers)
 
 
-def _relayed(upgraded: Upgraded) -> web.Response:
+def _relayed(upgraded: UpgradeResponse) -> web.Response:
     kept = {name: value for name, value in upgraded.head.headers if name.lower() in _OF_REFUSALS}
     headers = {**PLAIN, **kept}
     if upgraded.head.values("content-type") == ["application/json"]:  # a v1.Status

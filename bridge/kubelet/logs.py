@@ -50,7 +50,7 @@ class Logs:
             async with self._remote.stream(path, query=query) as answer:
                 await response.prepare(request)
                 while True:
-                    with self._remote.reading(path):
+                    with self._remote.map_read_errors(path):
                         chunk = await answer.content.readany()
                     if not chunk:
                         break

@@ -17,7 +17,7 @@ from bridge.net.active_streams import ActiveStreams, cancel_this
 from bridge.net.error_responses import PLAIN, Refusal, refusal_of
 from sync.kube.client import KubeClient
 from sync.kube.errors import KubeError
-from sync.kube.exec import TooMuchOutput, run_command
+from sync.kube.pod_exec import OutputLimitExceeded, run_command
 
 #: Bytes. Container runtimes keep 16 MiB for a kubelet; this is for one of many callers.
 MAX_OUTPUT = 1024 * 1024
@@ -46,7 +46,7 @@ class Run:
                     argv=argv,
                     limit=MAX_OUTPUT,
                 )
-            except TooMuchOutput:
+            except OutputLimitExceeded:
                 raise Refusal(
                     500, f"the command writes more than {MAX_OUTPUT} bytes; use exec for it"
                 ) from None

@@ -34,7 +34,7 @@ from bridge.net.active_streams import MAX_STREAMS, ActiveStreams
 from bridge.net.error_responses import Refusal, plain
 from bridge.net.server_connections import WAITING, Connection, Connections
 from sync.kube.client import KubeClient
-from sync.kube.sockets import probe_when_silent
+from sync.kube.sockets import enable_keepalive
 
 #: A request's first line, in bytes. A command's arguments stand in it, percent-encoded; one can
 #: have 128 KiB on Linux.
@@ -250,7 +250,7 @@ def listening(host: str, port: int) -> socket.socket:
         raise ListenError(
             f"the kubelet API cannot listen on {host} port {port}: {why}; {hint}"
         ) from error
-    probe_when_silent(sock)
+    enable_keepalive(sock)
     sock.setblocking(False)
     return sock
 

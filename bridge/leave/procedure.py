@@ -8,8 +8,8 @@
    another home of the same identity may have taken the claim (`bridge.remote_claim.claim_removal`).
 5. The other pods are deleted at home, so that controllers make them elsewhere at once.
 6. The remote pods end with their own grace; then home's pods go, the copies in the remote, the
-   namespaces that hold nothing more (`bridge.leave.remote_inventory`), and last the Leases, the certificate, what
-   was installed in home for the bridge, and the Node.
+   namespaces that hold nothing more (`bridge.leave.remote_inventory`), and last the Leases, the
+   certificate, what was installed in home for the bridge, and the Node.
 
 What fails, and what is interrupted at whatever point, leaves the rest in place: leaving again goes
 on where it stopped. Every wait ends after ``timeout`` seconds.
@@ -172,7 +172,7 @@ async def _check_identity(remote: KubeClient, name: str, found: AtHome) -> None:
     )
     if theirs != expected:
         raise PreflightError(
-            f"{remote.access.server} is not the cluster that node {name} stands for; name that "
+            f"{remote.config.server} is not the cluster that node {name} stands for; name that "
             "one with --kubeconfig"
         )
 
@@ -288,8 +288,8 @@ async def _remove_record(
         await namespace_record.leave(home, settings.name, staying)
     except Forbidden:
         told(
-            f"home: Lease {LEASE_NAMESPACE}/{namespace_record.NAME} keeps what node {settings.name} "
-            "recorded: the credential may not change it"
+            f"home: Lease {LEASE_NAMESPACE}/{namespace_record.NAME} keeps what node "
+            f"{settings.name} recorded: the credential may not change it"
         )
 
 

@@ -30,7 +30,7 @@ from collections.abc import Callable
 from typing import cast
 
 from bridge.net.active_streams import Direction
-from sync.kube.sockets import Peer, peer_of
+from sync.kube.sockets import PeerState, peer_state
 
 #: A kubelet's streaming-connection-idle-timeout: 4 hours.
 IDLE = 4 * 3600.0
@@ -174,10 +174,10 @@ class Tunnel:
     def _check_ends(self) -> None:
         self._check = None
         for name, end in (("caller", self.client), ("remote", self.remote)):
-            if (peer := end.state()) is Peer.GONE:
+            if (peer := end.state()) is PeerState.LOST:
                 log.warning("a stream ends: its %s does not answer any more", name)
                 end.abort()
-            elif peer is Peer.OWING and self._check is None:
+            elif peer is PeerState.UNACKNOWLEDGED and self._check is None:
                 self._check = self._loop.call_later(CHECK, self._check_ends)
 
     def _stop_timers(self) -> None:
@@ -245,15 +245,15 @@ class End(asyncio.Protocol):
         """There is no connection, or none any more."""
         return self._lost or self._transport is None
 
-    def state(self) -> Peer:
+    def state(self) -> PeerState:
         """What TCP knows of this end."""
         if self.gone or self._transport is None:
-            return Peer.QUIET
+            return PeerState.ACKNOWLEDGED
         sock: socket.socket = self._transport.get_extra_info("socket")
         try:
-            return peer_of(sock)
+            return peer_state(sock)
         except OSError:  # no TCP, or no connection any more
-            return Peer.QUIET
+            return PeerState.ACKNOWLEDGED
 
     def write(self, data: bytes) -> None:
         """Sends the bytes; what comes for an end that is finishing has nowhere to go."""

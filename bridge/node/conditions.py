@@ -12,7 +12,13 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sync.kube.errors import AccessError, CertificateError, Forbidden, KubeError, Unauthorized
+from sync.kube.errors import (
+    ApiServerCertificateError,
+    ClientConfigError,
+    Forbidden,
+    KubeError,
+    Unauthorized,
+)
 from translators.capacity.node_capacity import NO_SCHEDULABLE_NODES, counts
 from translators.identity import LABEL_VIRTUAL
 from translators.objects import Object, metadata
@@ -66,13 +72,13 @@ def of_error(error: KubeError) -> Health:
             "the remote cluster knows the credential, but does not allow what the bridge does "
             f"(403: {error.message}); give it its rights back",
         )
-    if isinstance(error, AccessError):
+    if isinstance(error, ClientConfigError):
         return Health(
             False,
             "RemoteKubeconfigUnusable",
             f"the remote's kubeconfig cannot be used: {error.message}",
         )
-    if isinstance(error, CertificateError):
+    if isinstance(error, ApiServerCertificateError):
         return Health(
             False,
             "RemoteNotTrusted",

@@ -29,17 +29,17 @@ from bridge.node.field_ownership import Marks
 from bridge.node.lease import NodeLease
 from bridge.node.lease_annotation import Note
 from bridge.node.node_object import NodeFacts
-from sync.base import exception_summary
+from sync.base import exceptions
 from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.capacity.aggregator import CapacityAggregator, RemoteCapacity
 from sync.capacity.unschedulable_pods import UnschedulablePods
 from sync.kube.client import KubeClient
-from sync.kube.errors import AlreadyExists, Conflict, KubeError, NotFound, NotLeading
+from sync.kube.errors import AlreadyExists, Conflict, KubeError, NotFound, NotLeaderError
 from sync.kube.request_limiter import urgent
 from sync.kube.resources import NODES
 from sync.runtime.event_recorder import EventRecorder
-from sync.runtime.log_fields import about, about_object
+from sync.runtime.log_fields import name_fields, object_fields
 from sync.runtime.workqueue import WorkQueue
 from translators.objects import Object, metadata, uid_of
 
@@ -128,7 +128,7 @@ class NodeController:
 
     def hurry(self) -> None:
         """What failed is tried now: something that it may have failed for has changed."""
-        self._queue.hurry()
+        self._queue.retry_now()
 
     async def register(self) -> Object:
         """Makes the Node, or takes it up again after an earlier join. Raises NodeTaken."""
@@ -139,7 +139,7 @@ class NodeController:
 
     async def run(self) -> None:
         """Keeps the Node and the Lease until cancelled, then releases the Lease."""
-        forget = self._remote_nodes.client.on_refused(self._remote_nodes.doubt)
+        forget = self._remote_nodes.client.on_unauthorized(self._remote_nodes.rewatch)
         try:
             with urgent():
                 await self._run()
@@ -176,7 +176,7 @@ class NodeController:
 
     def _home_state_changed(self, informer: Informer) -> None:
         if informer.error is None:
-            self._queue.hurry()
+            self._queue.retry_now()
 
     # -- the node --------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class NodeController:
             try:
                 await self._reconcile()
             except KubeError as error:
-                level = logging.DEBUG if isinstance(error, NotLeading) else logging.WARNING
+                level = logging.DEBUG if isinstance(error, NotLeaderError) else logging.WARNING
                 log.log(level, "the Node could not be written: %s", error)
                 self._queue.retry(key)
             except NodeTaken:
@@ -195,7 +195,7 @@ class NodeController:
             except Exception as error:  # noqa: BLE001  # the Lease and the pods do not depend on it
                 log.error(  # noqa: TRY400  # a traceback can quote the object
                     "the Node: a defect in the bridge; please report it: %s",
-                    exception_summary.trace(error),
+                    exceptions.traced_summary(error),
                 )
                 self._queue.retry(key)
             else:
@@ -210,7 +210,7 @@ class NodeController:
             changes.info(
                 "node %s: made again after its deletion",
                 self._facts.name,
-                extra=about_object("Node", node, cluster="home"),
+                extra=object_fields("Node", node, cluster="home"),
             )
         if uid_of(node) == self._node_uid:
             await self._write(node)
@@ -251,7 +251,7 @@ class NodeController:
             check_ours(node, self._facts)
         else:
             self._tell(ready, offered)
-        self.node.observe(node)
+        self.node.observe_write(node)
         return node
 
     def _status(
@@ -308,7 +308,7 @@ class NodeController:
             subresource="status",
             kind="strategic",
         )
-        self.node.observe(written)
+        self.node.observe_write(written)
         self._tell(ready, offered)
         before, after = node_object.is_ready(node), node_object.is_ready(written)
         if before is not None and before != after:
@@ -327,7 +327,7 @@ class NodeController:
             patch["metadata"]["uid"] = uid_of(node)
             try:
                 node = await self._home.patch(NODES, self._facts.name, patch)
-                self.node.observe(node)
+                self.node.observe_write(node)
             except Conflict:
                 if attempt == ATTEMPTS:
                     raise
@@ -341,7 +341,7 @@ class NodeController:
         self._told = ready
         what = node_object.describe(offered.capacity)
         name = self._facts.name
-        fields = about("Node", name, uid=self._node_uid, cluster="home")
+        fields = name_fields("Node", name, uid=self._node_uid, cluster="home")
         changes.log(level, "node %s: %s; %s", name, _words(ready), what, extra=fields)
 
     def _health(self, nodes: list[Object]) -> Health:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 from bridge.node.lease_annotation import Note
 from sync.kube.client import KubeClient
-from sync.kube.errors import AlreadyExists, Conflict, KubeError, NotFound, NotLeading
+from sync.kube.errors import AlreadyExists, Conflict, KubeError, NotFound, NotLeaderError
 from sync.kube.resources import LEASES
 from translators.objects import Object, uid_of
 
@@ -52,7 +52,7 @@ class NodeLease:
             await asyncio.sleep(RENEW_SECONDS)
             try:
                 await self.renew()
-            except NotLeading as error:
+            except NotLeaderError as error:
                 log.debug("the node's Lease is not ours to renew: %s", error)
             except KubeError as error:
                 log.warning("the node's Lease could not be renewed: %s", error)

@@ -1,11 +1,11 @@
 """``/metrics``: the bridge's own numbers, for Prometheus.
 
-`Exporter` reads what the parts count for themselves (`sync.base.histograms` and the like) when somebody
-asks, and counts nothing itself: parts know nothing of it. Queues have the names of client-go's
-(``workqueue_*``), which dashboards of controllers know; the process' own (``process_*``,
-``python_gc_*``) are prometheus_client's; everything else is ``bridge_*``. Labels are kinds, names
-of queues and of resources, methods and codes; but for the virtual node's own no name of an object,
-and nothing of a credential.
+`Exporter` reads what the parts count for themselves (`sync.base.histograms` and the like) when
+somebody asks, and counts nothing itself: parts know nothing of it. Queues have the names of
+client-go's (``workqueue_*``), which dashboards of controllers know; the process' own
+(``process_*``, ``python_gc_*``) are prometheus_client's; everything else is ``bridge_*``. Labels
+are kinds, names of queues and of resources, methods and codes; but for the virtual node's own no
+name of an object, and nothing of a credential.
 docs/reference/metrics.md has the table of all (a test holds it against this).
 """
 
@@ -29,7 +29,7 @@ from bridge.observability.metric_families import by_part, counter, gauge, histog
 from bridge.pod_metrics.endpoints import Metrics
 from bridge.relay.forward_metrics import ENDS, Measures
 from bridge.relay.reverse_metrics import ENDS as BACK_ENDS
-from sync.base.histograms import Requests
+from sync.base.histograms import RequestMetrics
 from sync.engine.engine import Engine
 from translators import quantity
 from translators.pod_metrics.exposition import CONTENT_TYPE
@@ -204,7 +204,7 @@ class Parts(Collector):
             {
                 (side, *key): took
                 for side, it in measures.items()
-                for key, took in it.seconds.items()
+                for key, took in it.durations.items()
             },
         )
         limiters = {(client.side,): client.limiter for client in self._clients}
@@ -228,8 +228,8 @@ class Parts(Collector):
         )
 
     @property
-    def _measures(self) -> dict[str, Requests]:
-        return {client.side: client.measures for client in self._clients}
+    def _measures(self) -> dict[str, RequestMetrics]:
+        return {client.side: client.metrics for client in self._clients}
 
     def _watches(self) -> Iterator[Metric]:
         measures = self._measures
@@ -269,9 +269,9 @@ class Parts(Collector):
         now = asyncio.get_running_loop().time()
         found: dict[tuple[str, ...], float] = {}
         for it in self._engine.watches:
-            if it.heard is not None:
+            if it.last_contact is not None:
                 key = (it.client.side, str(it.resource))
-                found[key] = max(found.get(key, 0.0), now - it.heard)
+                found[key] = max(found.get(key, 0.0), now - it.last_contact)
         return found
 
     def _queues(self) -> Iterator[Metric]:
@@ -299,15 +299,15 @@ class Parts(Collector):
             "workqueue_queue_duration_seconds",
             "How long keys waited for a worker.",
             name,
-            {key: queue.waited for key, queue in queues.items()},
+            {key: queue.queue_duration for key, queue in queues.items()},
         )
         yield histogram(
             "workqueue_work_duration_seconds",
             "How long reconciles took.",
             name,
-            {(it.name,): it.worked for it in self._engine.controllers},
+            {(it.name,): it.work_duration for it in self._engine.controllers},
         )
-        unfinished = {(it.name,): it.unfinished for it in self._engine.controllers}
+        unfinished = {(it.name,): it.unfinished_work for it in self._engine.controllers}
         yield gauge(
             "workqueue_unfinished_work_seconds",
             "For how long the reconciles that are under way have been, all together.",

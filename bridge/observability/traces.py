@@ -80,11 +80,11 @@ def spans_to(exporter: SpanExporter) -> Iterator[None]:
         about["service.name"] = "cluster-bridge"
     provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter))
-    tracing.use(_Spans(provider.get_tracer("cluster-bridge", version())))
+    tracing.set_tracer(_Spans(provider.get_tracer("cluster-bridge", version())))
     try:
         yield
     finally:
-        tracing.use(None)
+        tracing.set_tracer(None)
         _end(provider, exporter)
 
 

@@ -2,7 +2,8 @@
 
 Nobody registers or removes anything here: the Service, an empty Secret and the
 MutatingWebhookConfiguration, all of one name, are what `bridge join --in-cluster` installed. The
-replicas keep what these need to work, each for all of them, by `bridge.offload.webhook_certificate`:
+replicas keep what these need to work, each for all of them, by
+`bridge.offload.webhook_certificate`:
 
 - the certificate in the Secret. Who writes first wins; the others take that;
 - the configuration's bundle, which is put right whenever it differs.
@@ -185,7 +186,7 @@ class Keeper:
             },
             namespace=self._settings.namespace,
         )
-        self._secrets.observe(changed)
+        self._secrets.observe_write(changed)
         log.info("the webhook has a new certificate")
         return webhook_certificate.read(changed, self._settings.host)
 
@@ -198,7 +199,7 @@ class Keeper:
         elif objects.trusted(found) != authority:
             patch = {"metadata": {"uid": uid_of(found)}, **objects.trusting(authority)}
             changed = await self._home.patch(MUTATING_WEBHOOKS, name, patch, kind="strategic")
-            self._configurations.observe(changed)
+            self._configurations.observe_write(changed)
 
     def _show(self, pair: ServingCertificate | None) -> None:
         if pair is None or pair == self._shown:

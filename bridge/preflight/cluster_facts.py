@@ -23,7 +23,7 @@ from sync.kube.client import KubeClient
 from sync.kube.credentials import KubeconfigRef, load
 from sync.kube.errors import (
     ApiError,
-    CertificateError,
+    ApiServerCertificateError,
     Forbidden,
     KubeError,
     NotFound,
@@ -105,7 +105,7 @@ async def check(
     """All checks between two clusters that answer. Raises PreflightError."""
     with explained():
         async with asyncio.timeout(LIMIT):
-            node = settings.name or dns_label(remote.access.context)
+            node = settings.name or dns_label(remote.config.context)
             lacking = await permissions.lacking(
                 home=home, remote=remote, settings=settings, node=node
             )
@@ -119,10 +119,10 @@ async def check(
                 told(_BY_NAMESPACE)
             home_uid, remote_uid = await asyncio.gather(cluster_uid(home), cluster_uid(remote))
             # Files that change while the bridge runs must not lead it to other clusters.
-            home.access.cluster_uid, remote.access.cluster_uid = home_uid, remote_uid
+            home.config.cluster_uid, remote.config.cluster_uid = home_uid, remote_uid
             if home_uid == remote_uid:
                 raise PreflightError(
-                    f"{remote.access.server} is the home cluster itself (same kube-system "
+                    f"{remote.config.server} is the home cluster itself (same kube-system "
                     "namespace); name another cluster with --kubeconfig or --context"
                 )
             identity = identity_of(settings, node=node, home_uid=home_uid)
@@ -184,7 +184,7 @@ class explained:  # noqa: N801  # reads as a statement
 
 def words(error: KubeError) -> str:
     said = str(error)
-    if isinstance(error, CertificateError):
+    if isinstance(error, ApiServerCertificateError):
         return said
     if isinstance(error, Unauthorized):
         return (
@@ -229,7 +229,7 @@ async def own_address(home: KubeClient) -> str:
     That is the one from which we reach it. Where it is on loopback (kind publishes it so), the
     API server is in a network of home's nodes, and the way to one of them tells.
     """
-    address = await asyncio.to_thread(_local_address, home.access.host)
+    address = await asyncio.to_thread(_local_address, home.config.host)
     if address is not None:
         return address
     try:
@@ -243,7 +243,7 @@ async def own_address(home: KubeClient) -> str:
         if address is not None:
             return address
     raise PreflightError(
-        f"home's API server is at {home.access.host}, which does not tell where it can reach "
+        f"home's API server is at {home.config.host}, which does not tell where it can reach "
         "this machine; say so with --address IP"
     )
 

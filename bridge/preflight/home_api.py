@@ -16,7 +16,7 @@ from bridge.base.errors import PreflightError
 from bridge.rbac import permissions
 from sync.kube import http_proxy
 from sync.kube.client import KubeClient
-from sync.kube.credentials import Access
+from sync.kube.credentials import ClientConfig
 from sync.kube.errors import NotFound
 from sync.kube.resources import ENDPOINT_SLICES
 from translators.objects import Object
@@ -38,7 +38,7 @@ class HomeApi:
 async def home_api_of(home: KubeClient) -> HomeApi:
     """The kubeconfig's host and port where pods can use them, else an endpoint of the Service
     ``kubernetes``. Raises PreflightError where neither exists."""
-    access = home.access
+    access = home.config
     why = _unusable(access)
     if not why:
         return HomeApi(HostPort(access.host, access.port))
@@ -54,7 +54,7 @@ async def home_api_of(home: KubeClient) -> HomeApi:
     return HomeApi(at, f"an endpoint of the Service kubernetes: {why}")
 
 
-def _unusable(access: Access) -> str:
+def _unusable(access: ClientConfig) -> str:
     """Why pods cannot use the kubeconfig's server; "" where they can."""
     server = urlsplit(access.server)
     if access.in_cluster:

@@ -33,7 +33,7 @@ async def unusable(cidr: str, *, home: KubeClient, address: str) -> str:
             f"--relay-cidr {cidr} has the bridge's own address, {address}; take a range that "
             "nobody has"
         )
-    if home.access.in_cluster and (pod := await _pod_at(home, address)):
+    if home.config.in_cluster and (pod := await _pod_at(home, address)):
         return (
             f"home: --relay-cidr takes a machine's network, and this bridge runs in pod {pod} with "
             "a network of its own, to which home's machines cannot route a range; give the pod "

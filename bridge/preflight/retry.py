@@ -23,7 +23,7 @@ from bridge.preflight import cluster_facts
 from bridge.preflight.cluster_facts import Found, Told
 from sync.base.backoff import Backoff
 from sync.kube.client import KubeClient
-from sync.kube.errors import CertificateError, ServerError, Throttled, Unreachable
+from sync.kube.errors import ApiServerCertificateError, ServerError, Throttled, Unreachable
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +99,6 @@ async def _checked(settings: JoinSettings, stack: AsyncExitStack, told: Told) ->
 
 def _passes(error: PreflightError) -> bool:
     why = error.__cause__
-    if isinstance(why, CertificateError):
+    if isinstance(why, ApiServerCertificateError):
         return False
     return isinstance(why, TimeoutError | Unreachable | ServerError | Throttled)

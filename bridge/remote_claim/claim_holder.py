@@ -1,4 +1,5 @@
-"""Takes, renews and releases the claim on a virtual node in the remote (`bridge.remote_claim.claim_record`).
+"""Takes, renews and releases the claim on a virtual node in the remote
+(`bridge.remote_claim.claim_record`).
 
 - `take` runs when home's election is won, before anything else is written to either cluster. It
   raises ClaimRefused where another home of the same identity has worked since the state that this
@@ -92,7 +93,7 @@ class RemoteClaim:
         self._take_over = take_over
         self._told = told
         self._clock = clock
-        self.fence = Fence(behind=home_fence, clock=clock)
+        self.fence = Fence(outer=home_fence, clock=clock)
         """Before every write to the remote."""
         self.name = claim_record.lease_name(identity)
         """The Lease's."""
@@ -297,7 +298,8 @@ class RemoteClaim:
     def _refusal(self, found: Claim, why: str) -> ClaimRefused:
         return ClaimRefused(
             f"remote: the claim on node {self._identity.node} (Lease {LEASE_NAMESPACE}/"
-            f"{self.name}) is not this bridge's: {why}; {claim_record.advice(found, self._identity)}"
+            f"{self.name}) is not this bridge's: {why}; "
+            f"{claim_record.advice(found, self._identity)}"
         )
 
     # -- requests --------------------------------------------------------------------------

@@ -146,7 +146,7 @@ class OwnStatus:
             "lagSeconds": max((it["oldestSeconds"] for it in queues), default=0.0),
             "clusters": {
                 client.side: {
-                    "server": address(client.access.server),
+                    "server": address(client.config.server),
                     "version": its,
                     "watched": client.side not in failing,
                     "error": failing.get(client.side, "")[:LENGTH],
@@ -163,7 +163,9 @@ class OwnStatus:
         """The cluster's version, the last one known where it does not answer; "" for none."""
 
         async def ask() -> str:
-            answer = await client.request("GET", "/version", timeout=VERSION_TIMEOUT, patient=False)
+            answer = await client.request(
+                "GET", "/version", timeout=VERSION_TIMEOUT, retry_throttled=False
+            )
             return str(answer.get("gitVersion") or "")
 
         if not away:
@@ -177,10 +179,10 @@ def _queue(name: str, queue: WorkQueue[Any]) -> Object:
         "name": name,
         "depth": len(queue),
         "working": len(queue.working),
-        "later": queue.later,
+        "later": queue.delayed,
         "failing": queue.failing,
         "retries": queue.retries,
-        "oldestSeconds": round(queue.oldest, 3),
+        "oldestSeconds": round(queue.longest_wait, 3),
     }
 
 
@@ -205,8 +207,10 @@ def _watches(informers: Iterable[Informer]) -> list[Object]:
         )
         told["watches"] += 1
         told["objects"] += len(informer.store)
-        if informer.heard is not None:
-            told["silentSeconds"] = max(told["silentSeconds"] or 0, round(now - informer.heard))
+        if informer.last_contact is not None:
+            told["silentSeconds"] = max(
+                told["silentSeconds"] or 0, round(now - informer.last_contact)
+            )
         if informer.error is not None:
             told["failing"] += 1
             told["error"] = str(informer.error)[:LENGTH]

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable
 from typing import Generic, ParamSpec
 
-from sync.base import exception_summary
+from sync.base import exceptions
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Callbacks(Generic[P]):
             level,
             "%s: a handler failed; this is a defect in the bridge, please report it: %s",
             self._what,
-            exception_summary.trace(error),
+            exceptions.traced_summary(error),
         )
 
 

@@ -54,7 +54,7 @@ class FairQueue(Generic[T]):
             waiting.append(item)
         self.waiting += 1
 
-    def hold(self, group: Hashable, places: int) -> bool:
+    def try_acquire(self, group: Hashable, places: int) -> bool:
         """Takes one of so many places for the group, without waiting; False where it may not.
 
         Overtakes nobody, as long as `take` is called until it gives nothing whenever places
@@ -94,12 +94,12 @@ class FairQueue(Generic[T]):
             return group, item
         return None
 
-    def offers(self, places: int) -> bool:
+    def can_take(self, places: int) -> bool:
         """Whether `take` would give something."""
         room = SHARE * (places - self.held)
         return room > 0 and any(self._held.get(group, 0) < room for group in self._turns)
 
-    def offers_to(self, group: Hashable, places: int) -> bool:
+    def can_take_from(self, group: Hashable, places: int) -> bool:
         """Whether `take` would give something of this group, were it its turn."""
         room = SHARE * (places - self.held)
         return group in self._waiting and self._held.get(group, 0) < room

@@ -45,11 +45,11 @@ class Histogram:
             self.observe(time.monotonic() - started)
 
 
-class Requests:
+class RequestMetrics:
     """What was asked of one API server."""
 
     def __init__(self) -> None:
-        self.seconds: defaultdict[tuple[str, str], Histogram] = defaultdict(Histogram)
+        self.durations: defaultdict[tuple[str, str], Histogram] = defaultdict(Histogram)
         """By method and code, without streams; ``none`` is the code where there was no answer."""
         self.streams: Counter[str] = Counter()
         """Watches, logs and such, by code, when they are opened."""
@@ -66,4 +66,4 @@ class Requests:
     def answered(self) -> Counter[tuple[str, str]]:
         """How many requests, by method and code; streams have the method ``STREAM``."""
         streams = {("STREAM", code): count for code, count in self.streams.items()}
-        return Counter({key: sum(it.counts) for key, it in self.seconds.items()} | streams)
+        return Counter({key: sum(it.counts) for key, it in self.durations.items()} | streams)

@@ -32,21 +32,21 @@ class _Process:
     tracer: Tracer | None = None
 
 
-def use(tracer: Tracer | None) -> None:
+def set_tracer(tracer: Tracer | None) -> None:
     """Has spans made by this one from now on."""
     _Process.tracer = tracer
 
 
-def tracer() -> Tracer | None:
+def get_tracer() -> Tracer | None:
     """The one that is in use."""
     return _Process.tracer
 
 
-def traced(
+def trace_reconcile(
     reconcile: Callable[[K], Awaitable[None]], controller: str, kind: str
 ) -> Callable[[K], Awaitable[None]]:
     """``reconcile`` with a span around each call; itself where nobody wants spans."""
-    spans = tracer()
+    spans = get_tracer()
     if spans is None:
         return reconcile
 

@@ -43,20 +43,27 @@ from typing import NoReturn
 import aiohttp
 import orjson
 
-from sync.base import exception_summary
+from sync.base import exceptions
 from sync.base.backoff import Backoff
 from sync.base.callbacks import Callbacks, expire_now
 from sync.base.resource_version import newer, older, version_of
-from sync.cache.interning import Pool
+from sync.cache.interning import InternPool
 from sync.cache.store import Indexer, Key, Store, key_of
-from sync.cache.store_writer import Handler, Keeper
-from sync.cache.watch_stream import Lines, head_of
+from sync.cache.store_writer import Handler, StoreWriter
+from sync.cache.watch_stream import LineSplitter, event_header
 from sync.kube.client import KubeClient
-from sync.kube.errors import CertificateError, Forbidden, Gone, KubeError, Unreachable, from_status
+from sync.kube.errors import (
+    ApiServerCertificateError,
+    Forbidden,
+    Gone,
+    KubeError,
+    Unreachable,
+    from_status,
+)
 from sync.kube.resources import CONFIG_MAPS, SECRETS, Resource
-from sync.kube.sockets import lose_soon
+from sync.kube.sockets import use_fast_keepalive
 from sync.kube.transport import REQUEST_TIMEOUT
-from sync.runtime.log_fields import about
+from sync.runtime.log_fields import name_fields
 from translators.objects import Object, uid_of
 
 log = logging.getLogger(__name__)
@@ -93,7 +100,7 @@ SHORT_PAGES = {CONFIG_MAPS: 20, SECRETS: 20}
 BATCH = 50
 
 
-class UselessWatch(Unreachable):
+class BrokenWatchError(Unreachable):
     """Something answers that does not hold a watch, or does not know its format."""
 
 
@@ -103,9 +110,10 @@ class Informer:
     ``slim`` says what is kept of an object: at least its name, namespace, UID and version. Handlers
     get no more than that. It may change the object, which is nobody else's.
     ``indexed`` are the parts of what is kept that ``indexers`` read (`Store`), ``pool`` is for
-    objects that are much alike (`sync.cache.interning`). ``lost_soon``: a server that is gone without a
-    word is noticed in `sync.kube.sockets.LOST_SOON` seconds, not in 20. ``warns_forbidden`` is
-    False where the owner reports a 403: then it is logged at debug level here.
+    objects that are much alike (`sync.cache.interning`). ``lost_soon``: a server that is gone
+    without a word is noticed in `sync.kube.sockets.FAST_KEEPALIVE_SECONDS` seconds, not in 20.
+    ``warns_forbidden`` is False where the owner reports a 403: then it is logged at debug level
+    here.
     """
 
     def __init__(
@@ -119,8 +127,8 @@ class Informer:
         indexers: Mapping[str, Indexer] | None = None,
         indexed: Iterable[str] | None = None,
         slim: Callable[[Object], Object] | None = None,
-        pool: Pool | None = None,
-        lost_soon: bool = False,
+        pool: InternPool | None = None,
+        fast_keepalive: bool = False,
         warns_forbidden: bool = True,
         rng: random.Random | None = None,
     ) -> None:
@@ -132,14 +140,14 @@ class Informer:
         """Why it fails now; None while it works."""
         self.failing_since: float | None = None
         """The loop's time of the first failure since it last worked; None while it works."""
-        self.heard: float | None = None
+        self.last_contact: float | None = None
         """The loop's time when the server last said something, be it the beginning of a watch or a
         bookmark; None before the first list."""
         self._namespace = namespace
         self.labels = labels
         self._fields = fields
-        self._keeper = Keeper(client, resource, self.store, slim=slim, pool=pool)
-        self._lost_soon = lost_soon
+        self._keeper = StoreWriter(client, resource, self.store, slim=slim, pool=pool)
+        self._lost_soon = fast_keepalive
         self._warns_forbidden = warns_forbidden
         self._version = ""
         self._written: set[Key] = set()
@@ -182,12 +190,12 @@ class Informer:
         and when it works again."""
         self._state_handlers.add(handler)
 
-    def doubt(self) -> None:
+    def rewatch(self) -> None:
         """Asks for the watch anew, from where it is, since the server may refuse it by now."""
         if asyncio.get_running_loop().time() - self._standing_since >= DOUBT_AGE:
             expire_now(self._standing)
 
-    def hurry(self) -> None:
+    def retry_now(self) -> None:
         """Tries again now, where it waits after a failure."""
         expire_now(self._resting)
 
@@ -199,7 +207,7 @@ class Informer:
         expire_now(self._standing)
         await waiter
 
-    def observe(self, obj: Object) -> None:
+    def observe_write(self, obj: Object) -> None:
         """Takes what a write of ours returned, so that the next read sees it at once. The object is
         the informer's from now on.
 
@@ -213,7 +221,7 @@ class Informer:
             return
         self._keeper.put(obj)
 
-    def keep_less(self, obj: Object, less: Object) -> None:
+    def compact(self, obj: Object, less: Object) -> None:
         """Keeps ``less`` in the place of ``obj``, if that is still in the store: what is left out
         has been dealt with. It is the same state of the same object, and no change."""
         if self.store.get(key_of(obj)) is obj:
@@ -221,7 +229,7 @@ class Informer:
 
     async def run(self) -> None:
         """Lists and watches until cancelled. Raises nothing else."""
-        forget = self.client.access.renewed.add(self.hurry)
+        forget = self.client.config.renewed.add(self.retry_now)
         try:
             await self._run()
         finally:
@@ -266,7 +274,7 @@ class Informer:
         whole in memory. The state is that of the first page."""
         self._written.clear()
         self._watched = False
-        self.client.measures.lists[str(self.resource)] += 1
+        self.client.metrics.lists[str(self.resource)] += 1
         query = {
             "limit": str(min(PAGE, SHORT_PAGES.get(self.resource, PAGE))),
             "labelSelector": self.labels,
@@ -288,7 +296,7 @@ class Informer:
             if known is not None and not since:
                 self._keeper.remove(key, known)
         self._works()
-        self.heard = asyncio.get_running_loop().time()
+        self.last_contact = asyncio.get_running_loop().time()
         self.synced.set()
         return page.resource_version
 
@@ -331,7 +339,7 @@ class Informer:
 
     def _was_silent(self) -> None:
         """Counts a watch that was ended, if that was for its silence."""
-        silent_for = asyncio.get_running_loop().time() - (self.heard or 0.0)
+        silent_for = asyncio.get_running_loop().time() - (self.last_contact or 0.0)
         if self._bookmarks and silent_for >= SILENCE:
             self._silent += 1
             self._bookmarks = self._silent < SILENT_WATCHES
@@ -349,26 +357,26 @@ class Informer:
         }
         path = self.resource.path(namespace=self._namespace)
         query = {key: value for key, value in query.items() if value}
-        self.client.measures.watches[str(self.resource)] += 1
+        self.client.metrics.watches[str(self.resource)] += 1
         loop = asyncio.get_running_loop()
         started, handled = loop.time(), 0
         async with self.client.stream(
             path,
             query=query,
-            answer=REQUEST_TIMEOUT,
-            idle=seconds + WATCH_GRACE,
-            ahead=READ_AHEAD,
+            answer_timeout=REQUEST_TIMEOUT,
+            idle_timeout=seconds + WATCH_GRACE,
+            read_ahead=READ_AHEAD,
         ) as response:
             self._hears()
             if self._lost_soon:
                 _lose_soon(response)
             lives = loop.call_later(SHORT_WATCH, self._watch_works)
             try:
-                with self.client.reading(path):
-                    lines = Lines()
+                with self.client.map_read_errors(path):
+                    lines = LineSplitter()
                     while chunk := await response.content.readany():
                         self._hears()
-                        for line in lines.of(chunk):
+                        for line in lines.feed(chunk):
                             self._event(line)
                             if not handled:
                                 self._watch_works()
@@ -378,10 +386,12 @@ class Informer:
             finally:
                 lives.cancel()
         if not handled and loop.time() - started < SHORT_WATCH:
-            raise UselessWatch("the watch ended at once", side=self.client.side, what=f"GET {path}")
+            raise BrokenWatchError(
+                "the watch ended at once", side=self.client.side, what=f"GET {path}"
+            )
 
     def _hears(self) -> None:
-        now = self.heard = asyncio.get_running_loop().time()
+        now = self.last_contact = asyncio.get_running_loop().time()
         standing = self._standing
         if not self._bookmarks or standing is None or standing.expired():
             return
@@ -399,7 +409,7 @@ class Informer:
             kind, obj = "", None
         if not isinstance(obj, dict):
             # Without its cause: the parser's error quotes the line, which can hold a Secret.
-            raise UselessWatch(
+            raise BrokenWatchError(
                 "the watch sent something that is no event",
                 side=self.client.side,
                 what=f"watch {self.resource}",
@@ -410,7 +420,7 @@ class Informer:
             known = self.store.get(key_of(obj))
             # Objects that leave the selection are told as deleted too, and can come back to it.
             if known is not None and uid_of(known) == uid_of(obj) and not older(obj, known):
-                self._keeper.end(obj, known)
+                self._keeper.delete(obj, known)
         elif kind in ("ADDED", "MODIFIED"):
             self._keeper.put(obj)
         elif kind == "BOOKMARK":
@@ -421,7 +431,7 @@ class Informer:
     def _is_known(self, line: bytes) -> bool:
         """Whether it tells what a write of ours returned and the store has: then it is not parsed,
         which is most of what an event costs."""
-        head = head_of(line)
+        head = event_header(line)
         if head is None:
             return False
         known = self.store.get(head.key)
@@ -449,7 +459,7 @@ class Informer:
         self._tell_state()
 
     def _fails(self, error: KubeError) -> None:
-        self.client.measures.watch_failures[str(self.resource)] += 1
+        self.client.metrics.watch_failures[str(self.resource)] += 1
         known, self.error = self.error, error
         if known is None:
             self.failing_since = asyncio.get_running_loop().time()
@@ -461,35 +471,35 @@ class Informer:
     def _stumbles(self, error: Exception) -> None:
         """An answer that is no list and no event of the API, in a way that nobody expected."""
         self._count_defect()
-        level = logging.DEBUG if isinstance(self.error, UselessWatch) else logging.ERROR
+        level = logging.DEBUG if isinstance(self.error, BrokenWatchError) else logging.ERROR
         said = "%r: an answer that cannot be read: %s"
-        log.log(level, said, self, exception_summary.trace(error), extra=self._about())
+        log.log(level, said, self, exceptions.traced_summary(error), extra=self._about())
         # Without its cause: it can quote what was read.
         why = "the answer has another shape than an API server's"
-        self._fails(UselessWatch(why, side=self.client.side, what=f"watch {self.resource}"))
+        self._fails(BrokenWatchError(why, side=self.client.side, what=f"watch {self.resource}"))
 
     def _warns(self, error: KubeError) -> bool:
         return self._warns_forbidden or not isinstance(error, Forbidden)
 
     def _about(self) -> Mapping[str, Mapping[str, str]]:
         where = self._namespace or ""
-        return about(self.resource.kind, namespace=where, cluster=self.client.side)
+        return name_fields(self.resource.kind, namespace=where, cluster=self.client.side)
 
     def _tell_state(self) -> None:
         self._state_handlers(self)
 
     def _count_defect(self) -> None:
-        self.client.measures.defects[str(self.resource)] += 1
+        self.client.metrics.defects[str(self.resource)] += 1
 
 
 def _lose_soon(response: aiohttp.ClientResponse) -> None:
     transport = response.connection.transport if response.connection is not None else None
     sock = transport.get_extra_info("socket") if transport is not None else None
     if sock is not None:
-        lose_soon(sock)
+        use_fast_keepalive(sock)
 
 
 def _is_away(error: KubeError) -> bool:
     """Whether nobody answered."""
-    answered = isinstance(error, CertificateError | UselessWatch)
+    answered = isinstance(error, ApiServerCertificateError | BrokenWatchError)
     return isinstance(error, Unreachable) and not answered

@@ -26,18 +26,18 @@ POOL_PARTS = 4096
 _TEXT_MAX = 128
 
 
-class Pooled(Protocol):
+class Intern(Protocol):
     """What is kept of a part that the state before does not have; it may change the part."""
 
     def __call__(self, part: Any, /) -> Any: ...
 
 
-def itself(part: Any) -> Any:
+def no_interning(part: Any) -> Any:
     """Keeps the part as it is: for kinds whose objects have little in common."""
     return part
 
 
-def keep_old(new: Object, old: Object, pooled: Pooled = itself) -> None:
+def share_unchanged(new: Object, old: Object, pooled: Intern = no_interning) -> None:
     """Puts into ``new``, in the place of what is equal, the parts of ``old``.
 
     What is equal as a whole is looked at no deeper; what differs is, part by part.
@@ -47,13 +47,13 @@ def keep_old(new: Object, old: Object, pooled: Pooled = itself) -> None:
         new[name] = was if value == was else _changed(value, was, pooled)
 
 
-def _changed(value: Any, was: Any, pooled: Pooled) -> Any:
+def _changed(value: Any, was: Any, pooled: Intern) -> Any:
     """The part, of which something differs, with the parts of it that do not."""
     kind = type(value)
     if kind is not type(was):
         return pooled(value)
     if kind is dict:
-        keep_old(value, was, pooled)
+        share_unchanged(value, was, pooled)
         return value
     if kind is list:
         for at, (item, before) in enumerate(zip(value, was, strict=False)):
@@ -64,7 +64,7 @@ def _changed(value: Any, was: Any, pooled: Pooled) -> Any:
     return pooled(value)
 
 
-class Pool:
+class InternPool:
     """Parts that were seen lately, by what they say; for objects that are alike, such as pods."""
 
     def __init__(self, parts: int = POOL_PARTS) -> None:
@@ -86,7 +86,7 @@ class Pool:
             return self._seen(part)
         return part
 
-    def split(self, part: Any) -> Any:
+    def intern_parts(self, part: Any) -> Any:
         """The part itself, of parts that were seen before; for what is surely unlike all others."""
         for at, value in part.items() if type(part) is dict else enumerate(part):
             kind = type(value)
@@ -103,7 +103,7 @@ class Pool:
         if found is None:
             found = self._old.get(known_by)
             if found is None:
-                found = self.split(part)
+                found = self.intern_parts(part)
             self._remember(known_by, found)
         # NB: two parts can have one hash.
         return found if found is part or found == part else part
@@ -114,9 +114,9 @@ class Pool:
         self._young[known_by] = part
 
 
-def pool_pod(pod: Object, pool: Pool) -> None:
+def intern_pod(pod: Object, pool: InternPool) -> None:
     """Makes a pod that is seen for the first time of parts that were seen before."""
     for name, part in pod.items():
         # No two pods have the same of these.
         own = name in ("metadata", "status") and type(part) is dict
-        pod[name] = pool.split(part) if own else pool(part)
+        pod[name] = pool.intern_parts(part) if own else pool(part)

@@ -13,13 +13,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from sync.base import exception_summary
+from sync.base import exceptions
 from sync.base.resource_version import newer, version_of
-from sync.cache.interning import Pool, itself, keep_old, pool_pod
+from sync.cache.interning import InternPool, intern_pod, no_interning, share_unchanged
 from sync.cache.store import Key, Store, key_of
 from sync.kube.client import KubeClient
 from sync.kube.resources import Resource
-from sync.runtime.log_fields import about
+from sync.runtime.log_fields import name_fields
 from translators.objects import Object, metadata, uid_of
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 Handler = Callable[[Object | None, Object | None], None]
 
 
-class Keeper:
+class StoreWriter:
     """Writes ``store``, and is the only one that does while an informer runs.
 
     ``slim`` and ``pool``: see `sync.cache.informer.Informer`.
@@ -40,7 +40,7 @@ class Keeper:
         store: Store,
         *,
         slim: Callable[[Object], Object] | None = None,
-        pool: Pool | None = None,
+        pool: InternPool | None = None,
     ) -> None:
         self._client = client
         self._resource = resource
@@ -75,7 +75,7 @@ class Keeper:
         else:
             self._tell(old, obj)
 
-    def end(self, obj: Object, known: Object) -> None:
+    def delete(self, obj: Object, known: Object) -> None:
         """Removes an object; ``obj`` is its last state."""
         key = key_of(obj)
         try:
@@ -94,9 +94,9 @@ class Keeper:
         """What is kept of an object that has just come, and is nobody else's."""
         obj = self._slim(obj)
         if old is not None:
-            keep_old(obj, old, self._pool or itself)
+            share_unchanged(obj, old, self._pool or no_interning)
         elif self._pool is not None:
-            pool_pod(obj, self._pool)
+            intern_pod(obj, self._pool)
         return obj
 
     def _tell(self, old: Object | None, new: Object | None) -> None:
@@ -108,14 +108,14 @@ class Keeper:
 
     def _defect(self, key: Key, error: Exception) -> None:
         side, kind = self._client.side, self._resource.kind
-        self._client.measures.defects[str(self._resource)] += 1
+        self._client.metrics.defects[str(self._resource)] += 1
         log.error(
             "%s: %s %s: a defect in the bridge; please report it: %s",
             side,
             self._resource,
             key,
-            exception_summary.trace(error),
-            extra=about(kind, key.name, namespace=key.namespace, cluster=side),
+            exceptions.traced_summary(error),
+            extra=name_fields(kind, key.name, namespace=key.namespace, cluster=side),
         )
 
 

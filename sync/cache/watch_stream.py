@@ -16,7 +16,7 @@ _HEAD = re.compile(
 )
 
 
-class Head(NamedTuple):
+class EventHeader(NamedTuple):
     """What an event is about: a state of an object that is there."""
 
     key: Key
@@ -24,23 +24,23 @@ class Head(NamedTuple):
     version: str
 
 
-def head_of(line: bytes) -> Head | None:
+def event_header(line: bytes) -> EventHeader | None:
     """The head of an event that adds or changes an object; None where the line begins in another
     way than an API server's own order of fields, or is another event."""
     found = _HEAD.match(line)
     if found is None:
         return None
     name, namespace, uid, version = (str(part or b"", "utf-8") for part in found.groups())
-    return Head(Key(namespace, name), uid, version)
+    return EventHeader(Key(namespace, name), uid, version)
 
 
-class Lines:
+class LineSplitter:
     """Splits a stream at newlines, whatever the length of a line: an object can have megabytes."""
 
     def __init__(self) -> None:
         self._begun: list[bytes] = []
 
-    def of(self, chunk: bytes) -> list[bytes]:
+    def feed(self, chunk: bytes) -> list[bytes]:
         """The lines that end in the next chunk, without those that are empty."""
         *ended, rest = chunk.split(b"\n")
         if ended and self._begun:

@@ -2,8 +2,8 @@
 
 A namespace is looked at ``linger`` seconds after the last home pod of this node in it went, then
 when the last object of ours in it goes, and at start. Nothing of this home (of any virtual node)
-may be in the caches. Then, in this order: the node withdraws its claim (`sync.namespaces.mapping`), no
-other virtual node may claim the namespace, and no object may be in it, of whatever resource the
+may be in the caches. Then, in this order: the node withdraws its claim (`sync.namespaces.mapping`),
+no other virtual node may claim the namespace, and no object may be in it, of whatever resource the
 remote serves (`cleanup.contents`; what cannot be listed counts as something). The deletion has the
 UID and the resource version that the namespace had without our claim: a claim that came meanwhile
 makes it fail. What is kept is looked at again after its next pod, or at the next start.
@@ -23,7 +23,7 @@ from sync.cleanup import inventory
 from sync.kube.client import KubeClient
 from sync.namespaces.mapping import NamespaceMapping
 from sync.runtime.controller import Controller
-from sync.runtime.log_fields import about_object
+from sync.runtime.log_fields import object_fields
 from translators.identity import (
     ANNOTATION_ACCEPTS,
     Identity,
@@ -92,7 +92,7 @@ class EmptyNamespaceController:
             self._went(home)
 
     def _went(self, namespace: HomeNamespace) -> None:
-        if not (self.controller.queue.is_held or self._is_wanted(namespace)):
+        if not (self.controller.queue.is_paused or self._is_wanted(namespace)):
             now = asyncio.get_running_loop().time()
             left = self._since.setdefault(namespace, now) + self._linger - now
             self.controller.queue.add_after(namespace, max(left, 0))
@@ -137,7 +137,7 @@ class EmptyNamespaceController:
             log.debug("namespace %s is kept in the remote: %s", name_of(known), kept)
         else:
             await self._namespaces.delete(released)
-            fields = about_object("Namespace", known, cluster="remote")
+            fields = object_fields("Namespace", known, cluster="remote")
             changes.info(
                 "namespace %s: empty, removed from the remote", name_of(known), extra=fields
             )

@@ -3,8 +3,8 @@
 `inventory` and `belongings` only read. `remove_…` deletes what they name, each by its UID, pods
 first and with their own grace, so that what they use outlives them; each can be done again after
 it failed. A namespace that we made is deleted only if it contains no unmanaged object: every
-resource that the remote serves in any version is listed (`sync.kube.discovery`). A resource that cannot
-be listed, and a group version whose discovery fails, count as "something is there".
+resource that the remote serves in any version is listed (`sync.kube.discovery`). A resource that
+cannot be listed, and a group version whose discovery fails, count as "something is there".
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 from sync.kube import discovery
 from sync.kube.client import KubeClient
-from sync.kube.discovery import Served
-from sync.kube.errors import ApiError, Conflict, KubeError, NotFound, Replaced, Unreachable
+from sync.kube.discovery import ListableResources
+from sync.kube.errors import ApiError, Conflict, KubeError, NotFound, UidMismatch, Unreachable
 from sync.kube.resources import NAMESPACES, PODS, SERVICES, Resource
 from sync.mirror.copies import COPIED_RESOURCES, CopyKey, copies_selector, reference_keys
 from translators.identity import (
@@ -249,7 +249,7 @@ async def transfer_shared_copies(remote: KubeClient, shared: Iterable[SharedCopy
     for it in shared:
         labels = {LABEL_NODE: it.user}
         patch: Object = {"metadata": {"uid": uid_of(it.copy), "labels": labels}}
-        with suppress(NotFound, Replaced):  # Gone, or another one of that name.
+        with suppress(NotFound, UidMismatch):  # Gone, or another one of that name.
             await remote.patch(
                 it.resource, name_of(it.copy), patch, namespace=namespace_of(it.copy)
             )
@@ -263,7 +263,7 @@ async def delete_namespaces(
 ) -> list[tuple[str, str]]:
     """Deletes the namespaces that hold nothing more and that no virtual node claims but those that
     ``has_ended`` (a label's value). Returns (name, why it was kept) of the others."""
-    served = await _served(remote) if namespaces else Served((), "")
+    served = await _served(remote) if namespaces else ListableResources((), "")
     kept = [
         (name_of(it), await _remove_namespace(remote, it, served, has_ended)) for it in namespaces
     ]
@@ -271,7 +271,10 @@ async def delete_namespaces(
 
 
 async def _remove_namespace(
-    remote: KubeClient, namespace: Object, served: Served, has_ended: Callable[[str], bool]
+    remote: KubeClient,
+    namespace: Object,
+    served: ListableResources,
+    has_ended: Callable[[str], bool],
 ) -> str:
     """Returns why the namespace was kept, or "". The condition of the deletion is the state in
     which it held nothing and nobody claimed it (`sync.namespaces.mapping`)."""
@@ -292,7 +295,7 @@ async def _remove_namespace(
     return f"it could not be deleted: {why}"
 
 
-async def _reason_to_keep(remote: KubeClient, namespace: Object, served: Served) -> str:
+async def _reason_to_keep(remote: KubeClient, namespace: Object, served: ListableResources) -> str:
     if is_deleting(namespace):
         return ""
     if ANNOTATION_ACCEPTS in (metadata(namespace).get("annotations") or {}):
@@ -359,14 +362,14 @@ async def _is_there(remote: KubeClient, pod: Object) -> bool:
     return uid_of(now) == uid_of(pod)
 
 
-async def _served(remote: KubeClient) -> Served:
-    return await discovery.namespaced_resources(remote, without=_COMPUTED)
+async def _served(remote: KubeClient) -> ListableResources:
+    return await discovery.list_namespaced_resources(remote, without=_COMPUTED)
 
 
-async def _foreign(remote: KubeClient, namespace: str, served: Served) -> str:
+async def _foreign(remote: KubeClient, namespace: str, served: ListableResources) -> str:
     """What keeps a namespace, given the resources that the remote serves; "" for nothing."""
-    if served.unknown:
-        return served.unknown
+    if served.incomplete_reason:
+        return served.incomplete_reason
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def look(resource: Resource) -> str:

@@ -27,7 +27,7 @@ from typing import Any
 
 from sync.base.callbacks import Callbacks
 from sync.cache.informer import Informer
-from sync.cache.interning import Pool
+from sync.cache.interning import InternPool
 from sync.cache.store import Key
 from sync.capacity.aggregator import NOT_TERMINAL, CapacityAggregator, slim_namespace, slim_pod
 from sync.capacity.unschedulable_pods import UnschedulablePods
@@ -106,7 +106,7 @@ class Engine:
         identity = self._identity = policy.identity
         owned = identity.home_selector
         self.events = EventRecorder(home, node=identity.node, now=now)
-        pool = Pool()
+        pool = InternPool()
         self.home_pods = Informer(
             home,
             PODS,
@@ -129,7 +129,7 @@ class Engine:
             },
             indexed=("metadata.annotations", *references.PARTS),
             pool=pool,
-            lost_soon=listeners is not None,
+            fast_keepalive=listeners is not None,
         )
         self.unschedulable_pods: UnschedulablePods | None = None
         """Whether pods wait for a node; None where they may wait for ever."""
@@ -260,7 +260,7 @@ class Engine:
         self._connect()
         self._seeds = self._what_is_queued()
         for controller in self.controllers:
-            controller.queue.hold()
+            controller.queue.pause()
 
     @property
     def informers(self) -> list[Informer]:
@@ -349,7 +349,7 @@ class Engine:
         """Writes what is to be written, until cancelled. `watch` must run."""
         await self.synced()
         for controller in self.controllers:
-            controller.queue.release()
+            controller.queue.resume()
         await self._queue_all()
         self.pods.latency.begin()
         async with asyncio.TaskGroup() as group:
@@ -377,7 +377,7 @@ class Engine:
     def retry_now(self) -> None:
         """What failed is tried now: something that it may have failed for has changed."""
         for controller in self.controllers:
-            controller.queue.hurry()
+            controller.queue.retry_now()
 
     def _in_burst(self) -> bool:
         """Whether several pods are worked at once, or were just now."""

@@ -1,15 +1,15 @@
 """Queues what caches hold when a bridge begins to work.
 
-While a bridge stands by its queues are held (`sync.runtime.workqueue`): they would grow by a key for every
-object that comes and goes, and nobody drains them. A key names no change, so what has to be worked
-follows from the caches alone.
+While a bridge stands by its queues are held (`sync.runtime.workqueue`): they would grow by a key
+for every object that comes and goes, and nobody drains them. A key names no change, so what has to
+be worked follows from the caches alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 
-from sync.base import exception_summary
+from sync.base import exceptions
 from sync.cache.informer import BATCH, Informer
 from sync.cache.store import key_of
 from sync.cache.store_writer import Handler
@@ -31,7 +31,7 @@ class Seeds:
         for informer, handlers in self._handlers:
             for count, obj in enumerate(list(informer.store), start=1):
                 for handler in handlers:
-                    with exception_summary.passed_over(f"{informer.resource} {key_of(obj)}"):
+                    with exceptions.log_defects(f"{informer.resource} {key_of(obj)}"):
                         handler(None, obj)
                 if count % BATCH == 0:
                     await asyncio.sleep(0)

@@ -1,18 +1,20 @@
 """How to reach one API server and as whom.
 
 `load` reads a kubeconfig as kubectl does (``KUBECONFIG``, ``~/.kube/config``, contexts, exec
-plugins, OIDC, tokens, client certificates) and gives an `Access`. `Access.renew` reads it again,
-so that rotated files and expired plugin tokens are taken up; concurrent callers share one read.
-After a failed connection `Access.suspect` reads it again where its files have changed, so that a
-rotated CA and a server that moved are followed. The context stays the one of the first reading, and
-where address or CA changed, the first request asks whether this is still the same cluster.
-`sync.kube.kubeconfig` does the reading. In a pod where there is none, the pod's service account is
-taken (`sync.kube.in_cluster`), whose token `Access.look` takes up as it is renewed.
+plugins, OIDC, tokens, client certificates) and gives a `ClientConfig`. `ClientConfig.renew` reads
+it again, so that rotated files and expired plugin tokens are taken up; concurrent callers share one
+read. After a failed connection `ClientConfig.recheck_files` reads it again where its files have
+changed, so that a rotated CA and a server that moved are followed. The context stays the one of the
+first reading, and where address or CA changed, the first request asks whether this is still the
+same cluster. `sync.kube.kubeconfig` does the reading. In a pod where there is none, the pod's
+service account is taken (`sync.kube.in_cluster`), whose token `ClientConfig.reload_token` takes up
+as it is renewed.
 
-A plugin that is given up, or that nobody waits for any more, is ended (`sync.kube.exec_plugins`).
+A plugin that is given up, or that nobody waits for any more, is ended
+(`sync.kube.credential_plugins`).
 
-Failures are `AccessError` with one sentence that names the file and what to do. Credentials are
-in no error and no repr.
+Failures are `ClientConfigError` with one sentence that names the file and what to do. Credentials
+are in no error and no repr.
 """
 
 from __future__ import annotations
@@ -29,11 +31,11 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from sync.base.callbacks import Callbacks
-from sync.kube import exec_plugins, http_proxy, in_cluster, kubeconfig, oidc, tls_context
-from sync.kube.errors import AccessError, Side
+from sync.kube import credential_plugins, http_proxy, in_cluster, kubeconfig, oidc, tls_context
+from sync.kube.errors import ClientConfigError, Side
 from sync.kube.kubeconfig_ref import KubeconfigRef as KubeconfigRef  # noqa: PLC0414  # re-exported  # noqa: PLC0414  # re-exported
-from sync.kube.server_clock import ServerTime
-from sync.kube.tls_sessions import Sessions
+from sync.kube.server_clock import ServerClock
+from sync.kube.tls_session_cache import TlsSessionCache
 
 log = logging.getLogger(__name__)
 
@@ -48,10 +50,10 @@ RECHECK_INTERVAL = 5.0
 PLUGIN_SECONDS = 60.0
 
 #: What OIDC refresh tokens of this process's kubeconfigs were renewed to.
-_OIDC = oidc.Memory()
+_OIDC = oidc.RenewedTokens()
 
 
-class Access:
+class ClientConfig:
     """Address, trust and credential of one API server. Read `ssl` and `authorization` for each
     request anew: `renew` replaces them."""
 
@@ -66,9 +68,9 @@ class Access:
         """The namespace of that context; "" where it names none."""
         self.ssl: ssl.SSLContext | None = None
         """None for plain http."""
-        self.sessions = Sessions()
+        self.tls_sessions = TlsSessionCache()
         """What upgraded connections go on with, so that each takes less."""
-        self.server_time = ServerTime()
+        self.server_clock = ServerClock()
         """The clock of the API server."""
         self.server_hostname: str | None = None
         """The name to verify the certificate by, where it is not the host (tls-server-name)."""
@@ -84,9 +86,9 @@ class Access:
         """Whether this is the pod's own service account."""
         self.cluster_uid: str | None = None
         """The UID of the cluster's kube-system, where it has to stay the same."""
-        self.unproved = False
+        self.unconfirmed = False
         """Whether the address or the CA changed, and nobody has asked yet which cluster answers."""
-        self.proving = asyncio.Lock()
+        self.confirming = asyncio.Lock()
         """Held by who asks."""
         self.renewed: Callbacks[[]] = Callbacks(f"{side}: credentials read again")
         """Called when another credential was read: what failed may work now."""
@@ -123,7 +125,7 @@ class Access:
         the latter a request would have all permissions of the credential."""
         return [*self.authorization().items(), *self.impersonation]
 
-    def look(self) -> None:
+    def reload_token(self) -> None:
         """Takes a pod's token up when it has been renewed in its file; else does nothing."""
         if not self.in_cluster or time.monotonic() - self._looked < in_cluster.LOOK_SECONDS:
             return
@@ -153,7 +155,7 @@ class Access:
             return await self._renew(seen)
         return await asyncio.shield(self._begin(self._renew(seen)))
 
-    def suspect(self) -> None:
+    def recheck_files(self) -> None:
         """Has the files looked at after a connection failed: where one has changed since it was
         read (a rotated CA, a server that moved), all is read again in the background, and `renewed`
         is called. At most every `RECHECK_INTERVAL`; without a change nothing is run or asked."""
@@ -164,17 +166,17 @@ class Access:
         if kubeconfig.changed(self._sources):
             self._begin(self._reload())
 
-    def prove(self, cluster_uid: str) -> None:
+    def confirm_cluster(self, cluster_uid: str) -> None:
         """Takes the UID of the cluster that answers at the new address. Raises AccessError where it
         is another cluster: its objects would be taken for those of the one that was joined."""
         if self.cluster_uid is not None and cluster_uid != self.cluster_uid:
-            self.suspect()
+            self.recheck_files()
             raise self._error(
                 f"it leads to another cluster now: kube-system has the UID {cluster_uid}, and had "
                 f"{self.cluster_uid}; name the former cluster in it again, or restart the bridge "
                 "to join the other one"
             )
-        self.unproved = False
+        self.unconfirmed = False
 
     def _begin(self, reading: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         task = asyncio.ensure_future(reading)
@@ -203,7 +205,7 @@ class Access:
                 return  # It was read again meanwhile.
             try:
                 await self._load_again()
-            except AccessError as error:
+            except ClientConfigError as error:
                 # What was read last stays; the files may be half written.
                 level = logging.DEBUG if str(error) == self._complaint else logging.WARNING
                 self._complaint = str(error)
@@ -219,7 +221,7 @@ class Access:
         if place != self._place():
             said = "%s: the address, the CA or the proxy has changed; the server is %s"
             log.info(said, self.side, self.server)
-            self.unproved = self.cluster_uid is not None
+            self.unconfirmed = self.cluster_uid is not None
         if place != self._place() or credential != self._credential():
             self.renewed()
 
@@ -238,11 +240,11 @@ class Access:
             return
         present = self._present_files()
         try:
-            async with asyncio.timeout(PLUGIN_SECONDS), exec_plugins.ended():
+            async with asyncio.timeout(PLUGIN_SECONDS), credential_plugins.kill_on_exit():
                 # Once read the context stays: another current-context may be another cluster.
                 name = self.ref.context or self.context or None
                 settings = await kubeconfig.read(present, name, _OIDC)
-        except (kubeconfig.ConfigProblem, oidc.OidcProblem) as problem:
+        except (kubeconfig.KubeconfigError, oidc.OidcError) as problem:
             raise self._error(str(problem)) from None
         except TimeoutError:
             raise self._error(
@@ -263,7 +265,7 @@ class Access:
 
     def _take_account(self) -> None:
         self.in_cluster = True
-        settings = kubeconfig.Settings(host=in_cluster.server(), context=in_cluster.CONTEXT)
+        settings = kubeconfig.ResolvedContext(host=in_cluster.server(), context=in_cluster.CONTEXT)
         try:
             # Not among the sources: `look` follows it.
             token = in_cluster.token()
@@ -290,7 +292,7 @@ class Access:
             raise self._error(f"no such file; name another with {option}")
         return present
 
-    def _take(self, settings: kubeconfig.Settings) -> None:
+    def _take(self, settings: kubeconfig.ResolvedContext) -> None:
         server = settings.host
         if not _is_http(server):
             raise self._error(f"its cluster's server is not an http(s) URL: {server}")
@@ -305,7 +307,7 @@ class Access:
             raise self._error(str(error)) from None
         try:
             context = tls_context.client_context(settings) if server.startswith("https") else None
-        except kubeconfig.ConfigProblem as problem:
+        except kubeconfig.KubeconfigError as problem:
             raise self._error(str(problem)) from None
         # From here on nothing raises: a reading counts as a whole.
         self.ssl, self.server, self.proxy = context, server.rstrip("/"), proxy
@@ -317,9 +319,9 @@ class Access:
         self._sources = settings.sources
         self._authorities = settings.ca
 
-    def _error(self, message: str) -> AccessError:
+    def _error(self, message: str) -> ClientConfigError:
         what = f"service account in {in_cluster.FOLDER}" if self.in_cluster else None
-        return AccessError(message, side=self.side, what=what or f"kubeconfig {self.ref}")
+        return ClientConfigError(message, side=self.side, what=what or f"kubeconfig {self.ref}")
 
 
 def _is_http(server: str) -> bool:
@@ -331,8 +333,8 @@ def _is_http(server: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0
 
 
-async def load(ref: KubeconfigRef, *, side: Side) -> Access:
+async def load(ref: KubeconfigRef, *, side: Side) -> ClientConfig:
     """Reads the kubeconfig. Raises AccessError; talks to no API server (plugins may)."""
-    access = Access(ref, side=side)
+    access = ClientConfig(ref, side=side)
     await access.renew(0)
     return access

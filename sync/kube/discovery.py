@@ -20,15 +20,17 @@ AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ListableResources:
     """The namespaced resources of one API server that support ``list``, each in one version."""
 
     resources: tuple[Resource, ...]
-    unknown: str
+    incomplete_reason: str
     """Why ``resources`` may be incomplete, as half a sentence; "" when it is complete."""
 
 
-async def namespaced_resources(client: KubeClient, *, without: Collection[str] = ()) -> Served:
+async def list_namespaced_resources(
+    client: KubeClient, *, without: Collection[str] = ()
+) -> ListableResources:
     """Returns the namespaced resources that can be listed, except those of the groups ``without``.
 
     A group version whose discovery fails makes the answer incomplete, also with 404: an aggregated
@@ -56,7 +58,7 @@ async def namespaced_resources(client: KubeClient, *, without: Collection[str] =
             continue
         for resource in _listable(group_version, answer):
             found.setdefault((resource.group, resource.plural), resource)
-    return Served(tuple(found.values()), unknown)
+    return ListableResources(tuple(found.values()), unknown)
 
 
 def _versions(group: Object) -> list[str]:

@@ -28,7 +28,7 @@ class KubeError(Exception):
         super().__init__(f"{side}: {what}: {self.message}" if what else f"{side}: {self.message}")
 
 
-class AccessError(KubeError):
+class ClientConfigError(KubeError):
     """The kubeconfig cannot be used: missing, unreadable, incomplete, or its plugin failed."""
 
     retryable = False
@@ -38,13 +38,13 @@ class Unreachable(KubeError):
     """No answer: refused, no route, no such name, cut, or too slow."""
 
 
-class CertificateError(Unreachable):
+class ApiServerCertificateError(Unreachable):
     """The server's certificate is not one that the kubeconfig trusts."""
 
 
-class NotLeading(KubeError):
-    """A write did not pass the fence (`sync.kube.write_fence`). One that was under way may have happened
-    all the same."""
+class NotLeaderError(KubeError):
+    """A write did not pass the fence (`sync.kube.write_fence`). One that was under way may have
+    happened all the same."""
 
 
 class ApiError(KubeError):
@@ -98,7 +98,7 @@ class Conflict(ApiError):
     """
 
 
-class Replaced(Conflict):
+class UidMismatch(Conflict):
     """The 422 that a server gives a patch whose ``metadata.uid`` is not the object's.
 
     It calls that an attempt to change the UID, and here it is how a patch is kept to one object:
@@ -162,7 +162,7 @@ def from_status(
     elif code == 403 and _has_cause(status, "reason", "NamespaceTerminating"):
         cls = NamespaceTerminating
     elif code == 422 and _has_cause(status, "field", "metadata.uid"):
-        cls = Replaced
+        cls = UidMismatch
     elif reason == "Expired" or _has_cause(status, "reason", "ResourceVersionTooLarge"):
         cls = Gone
     elif code == 503 and retry_after is not None:

@@ -1,13 +1,13 @@
 """Upgrades of HTTP/1.1 (exec, attach, port-forward) to an API server, on a connection of their own.
 
 `open_upgrade` sends the request and reads the answer's head; what follows a 101 is not decoded but
-handed, byte for byte, to the protocol that `Upgraded.take` is given. Guarantees:
+handed, byte for byte, to the protocol that `UpgradeResponse.take` is given. Guarantees:
 
 - Bytes that came with the head, or after it but before `take`, are not lost: they are the first
   that the protocol gets. At most one read of them is held.
 - An answer of 400 and above is no exception here, since whoever asked wants its body as it is.
   Only where there is no such answer is it an error: `Unreachable`, `CertificateError`,
-  `AccessError`.
+  `ClientConfigError`.
 - After 401 the credential is read again and the request is made once more.
 - A call that fails or is cancelled leaves no connection and no task behind. After a 101 the
   connection is the caller's: `take` it or `close` it.
@@ -26,18 +26,18 @@ from typing import cast
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from sync.kube import http1 as http
-from sync.kube.credentials import Access
+from sync.kube.credentials import ClientConfig
 from sync.kube.errors import Unreachable
-from sync.kube.sockets import TransportErrors, tunnel_socket
+from sync.kube.sockets import ConnectionErrors, tunnel_socket
 from sync.kube.tls_layer import TlsLayer
-from sync.kube.tls_sessions import Sessions
+from sync.kube.tls_session_cache import TlsSessionCache
 from sync.kube.transport import CONNECT_TIMEOUT, REQUEST_TIMEOUT
 
 USER_AGENT = "cluster-bridge"
 _HUNG_UP = "the server hung up before it answered"
 
 
-class Upgraded:
+class UpgradeResponse:
     """The answer to an upgrade: a connection to take over when `status` is 101, else an error."""
 
     def __init__(self, head: http.Head, body: bytes, wire: _Wire | None) -> None:
@@ -69,32 +69,32 @@ class Upgraded:
 
 
 async def open_upgrade(
-    access: Access,
+    config: ClientConfig,
     method: str,
     path: str,
     query: Sequence[tuple[str, str]],
     headers: Sequence[tuple[str, str]],
-) -> Upgraded:
+) -> UpgradeResponse:
     """Asks for an upgrade and returns the answer; see the module for what it guarantees.
 
     ``path`` comes quoted, ``query`` plain (bytes that are no UTF-8 as surrogate escapes).
     ``headers`` are those of the upgrade: ``Upgrade``, ``X-Stream-Protocol-Version``,
     ``Sec-WebSocket-*``. ``Host``, ``Connection`` and the credential are added.
     """
-    seen = access.generation
-    upgraded = await _open_once(access, method, path, query, headers)
-    if upgraded.status == 401 and await access.renew(seen):
-        upgraded = await _open_once(access, method, path, query, headers)
+    seen = config.generation
+    upgraded = await _open_once(config, method, path, query, headers)
+    if upgraded.status == 401 and await config.renew(seen):
+        upgraded = await _open_once(config, method, path, query, headers)
     return upgraded
 
 
 async def _open_once(
-    access: Access,
+    access: ClientConfig,
     method: str,
     path: str,
     query: Sequence[tuple[str, str]],
     headers: Sequence[tuple[str, str]],
-) -> Upgraded:
+) -> UpgradeResponse:
     what = f"{method} {path} (upgrade)"  # NB: not the query: a command line may hold a secret
     server = urlsplit(access.server)
     target = server.path + path
@@ -111,11 +111,11 @@ async def _open_once(
             *access.headers(),
         ],
     )
-    if access.unproved:
+    if access.unconfirmed:
         raise Unreachable(
             "its address has changed and is being checked", side=access.side, what=what
         )
-    with TransportErrors(access.side, what, access.server, access.suspect):
+    with ConnectionErrors(access.side, what, access.server, access.recheck_files):
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
                 wire = await _reached(access, what)
@@ -123,7 +123,7 @@ async def _open_once(
                 wire.transport.write(message)
                 async with asyncio.timeout(REQUEST_TIMEOUT):
                     head = await _head(wire)
-                    access.sessions.keep(wire.transport.get_extra_info("ssl_object"))
+                    access.tls_sessions.put(wire.transport.get_extra_info("ssl_object"))
                     return await _answered(wire, head)
             except BaseException:
                 wire.transport.abort()
@@ -145,21 +145,21 @@ async def _head(wire: _Wire) -> http.Head:
     return head
 
 
-async def _answered(wire: _Wire, head: http.Head) -> Upgraded:
+async def _answered(wire: _Wire, head: http.Head) -> UpgradeResponse:
     if head.status == 101:
         wire.transport.pause_reading()
-        return Upgraded(head, b"", wire)
+        return UpgradeResponse(head, b"", wire)
     if head.status < 400:
         raise ValueError(f"the answer to an upgrade is {head.status}")
     body = await wire.body(head)
     wire.transport.abort()
-    return Upgraded(head, body, None)
+    return UpgradeResponse(head, body, None)
 
 
 # -- the connection ------------------------------------------------------------------------------
 
 
-async def _reached(access: Access, what: str) -> _Wire:
+async def _reached(access: ClientConfig, what: str) -> _Wire:
     """As `_connect`; what the operating system says is put in plain words."""
     try:
         return await _connect(access)
@@ -177,11 +177,11 @@ def _without_user(url: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-async def _connect(access: Access) -> _Wire:
+async def _connect(access: ClientConfig) -> _Wire:
     """A connection to the API server, TLS included, through the proxy where there is one."""
     name = access.server_hostname or access.host
     if access.proxy is None:
-        return await _dial(access.host, access.port, access.ssl, name, access.sessions)
+        return await _dial(access.host, access.port, access.ssl, name, access.tls_sessions)
     proxy = urlsplit(access.proxy)
     secure = proxy.scheme == "https"
     wire = await _dial(
@@ -204,7 +204,7 @@ async def _dial(
     port: int,
     context: ssl.SSLContext | None,
     name: str,
-    sessions: Sessions | None = None,
+    sessions: TlsSessionCache | None = None,
 ) -> _Wire:
     """Tries the host's addresses one after the other, each for its share of the time."""
     loop = asyncio.get_running_loop()
@@ -228,7 +228,7 @@ async def _dial(
 
 
 async def _established(
-    sock: socket.socket, context: ssl.SSLContext | None, name: str, sessions: Sessions | None
+    sock: socket.socket, context: ssl.SSLContext | None, name: str, sessions: TlsSessionCache | None
 ) -> _Wire:
     loop = asyncio.get_running_loop()
     wire = _Wire()
@@ -236,7 +236,7 @@ async def _established(
         if context is None:
             await loop.create_connection(lambda: wire, sock=sock)
             return wire
-        session = sessions.known(context, name) if sessions is not None else None
+        session = sessions.get(context, name) if sessions is not None else None
         layer = TlsLayer(context, lambda: wire, server_hostname=name, session=session)
         transport, _ = await loop.create_connection(lambda: layer, sock=sock)
     except BaseException:
@@ -260,7 +260,7 @@ async def _secured(wire: _Wire, context: ssl.SSLContext, name: str) -> _Wire:
 
 
 async def _tunnel_through(
-    wire: _Wire, access: Access, user: str | None, password: str | None
+    wire: _Wire, access: ClientConfig, user: str | None, password: str | None
 ) -> None:
     host = f"[{access.host}]" if ":" in access.host else access.host
     headers = [("Host", f"{host}:{access.port}"), ("User-Agent", USER_AGENT)]

@@ -7,7 +7,7 @@
 - A token or a password of the user is preferred to its exec plugin; ``-data`` fields to files.
 - ``as``, ``as-uid``, ``as-groups`` and ``as-user-extra`` become the headers that kubectl sends.
 
-`ConfigProblem` is raised for everything that is wrong with a file. Its text never quotes a file's
+`KubeconfigError` is raised for everything that is wrong with a file. Its text never quotes a file's
 content: a kubeconfig holds keys.
 """
 
@@ -24,7 +24,7 @@ from typing import Any
 
 import yaml
 
-from sync.kube import exec_plugins, oidc
+from sync.kube import credential_plugins, oidc
 from translators.objects import Object
 
 #: The extension of a cluster that is given to exec plugins (client-go's tools/clientcmd/api/v1).
@@ -36,12 +36,12 @@ _TOKEN_BYTES = frozenset(
 )
 
 
-class ConfigProblem(Exception):
+class KubeconfigError(Exception):
     """A kubeconfig cannot be used; the text says why, for people, and holds no secret."""
 
 
 @dataclass
-class Settings:
+class ResolvedContext:
     """How to reach one API server and as whom, as a kubeconfig's context has it."""
 
     host: str = ""
@@ -98,18 +98,20 @@ class _Entry:
         return (self.file.absolute().parent / Path(str(self.fields[name])).expanduser()).absolute()
 
 
-async def read(files: Iterable[Path], context: str | None, memory: oidc.Memory) -> Settings:
+async def read(
+    files: Iterable[Path], context: str | None, memory: oidc.RenewedTokens
+) -> ResolvedContext:
     """Reads the context, or the current one. Runs the exec plugin, or asks the OIDC issuer, where
     the user has one. Raises ConfigProblem and OSError."""
-    settings = Settings()
+    settings = ResolvedContext()
     configs = [(path, parsed) for path in files if (parsed := _parsed(settings, path))]
     if not configs:
-        raise ConfigProblem("the file is empty")
+        raise KubeconfigError("the file is empty")
     name = context or next(
         (str(it["current-context"]) for _, it in configs if it.get("current-context")), ""
     )
     if not name:
-        raise ConfigProblem("no current-context is set; see `kubectl config use-context`")
+        raise KubeconfigError("no current-context is set; see `kubectl config use-context`")
     chosen = _entry(configs, "context", name).fields
     cluster = _entry(configs, "cluster", str(chosen.get("cluster") or ""))
     settings.context, settings.namespace = name, str(chosen.get("namespace") or "")
@@ -121,15 +123,15 @@ async def read(files: Iterable[Path], context: str | None, memory: oidc.Memory) 
     return settings
 
 
-def _parsed(settings: Settings, path: Path) -> Object | None:
+def _parsed(settings: ResolvedContext, path: Path) -> Object | None:
     """The file's content; None of an empty file."""
     try:
         text = settings.content(path).decode("utf-8")
     except UnicodeDecodeError:
-        raise ConfigProblem("it cannot be read: it is not a text file") from None
+        raise KubeconfigError("it cannot be read: it is not a text file") from None
     except OSError as error:
-        raise ConfigProblem(f"it cannot be read: {error.strerror}") from error
-    wrong = ConfigProblem("it is not a kubeconfig; see `kubectl config view`")
+        raise KubeconfigError(f"it cannot be read: {error.strerror}") from error
+    wrong = KubeconfigError("it is not a kubeconfig; see `kubectl config view`")
     try:
         found = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError):
@@ -150,18 +152,18 @@ def _entry(configs: list[tuple[Path, Object]], kind: str, name: str) -> _Entry:
             if isinstance(item, dict) and item.get("name") == name:
                 found = item.get(kind)
                 if found is not None and not isinstance(found, dict):
-                    raise ConfigProblem("it is not a kubeconfig; see `kubectl config view`")
+                    raise KubeconfigError("it is not a kubeconfig; see `kubectl config view`")
                 return _Entry(found or {}, path)
-    raise ConfigProblem(f"it has no {kind} named {name!r}; see `kubectl config view`")
+    raise KubeconfigError(f"it has no {kind} named {name!r}; see `kubectl config view`")
 
 
 # -- the cluster ---------------------------------------------------------------------------------
 
 
-def _take_cluster(settings: Settings, cluster: _Entry) -> None:
+def _take_cluster(settings: ResolvedContext, cluster: _Entry) -> None:
     fields = cluster.fields
     if not fields.get("server"):
-        raise ConfigProblem("the field server is missing; see `kubectl config view`")
+        raise KubeconfigError("the field server is missing; see `kubectl config view`")
     settings.host = str(fields["server"]).rstrip("/")
     settings.verify_ssl = not fields.get("insecure-skip-tls-verify")
     settings.tls_server_name = _text(fields, "tls-server-name")
@@ -173,31 +175,31 @@ def _text(fields: Object, name: str) -> str | None:
     return str(fields[name]) if fields.get(name) else None
 
 
-def _file_or_data(settings: Settings, entry: _Entry, name: str) -> bytes | None:
+def _file_or_data(settings: ResolvedContext, entry: _Entry, name: str) -> bytes | None:
     """The content of the ``-data`` field, or else of the file."""
     data = entry.fields.get(f"{name}-data")
     if data:
         try:
             return base64.b64decode(str(data))
         except (binascii.Error, ValueError):
-            raise ConfigProblem(f"the field {name}-data is not base64") from None
+            raise KubeconfigError(f"the field {name}-data is not base64") from None
     if not entry.fields.get(name):
         return None
     return _file(settings, entry, name)
 
 
-def _file(settings: Settings, entry: _Entry, name: str) -> bytes:
+def _file(settings: ResolvedContext, entry: _Entry, name: str) -> bytes:
     path = entry.path(name)
     try:
         return settings.content(path)
     except FileNotFoundError:
-        raise ConfigProblem(f"no such file: {path}") from None
+        raise KubeconfigError(f"no such file: {path}") from None
 
 
 # -- the user ------------------------------------------------------------------------------------
 
 
-def _take_user(settings: Settings, user: _Entry) -> None:
+def _take_user(settings: ResolvedContext, user: _Entry) -> None:
     """What the user has without asking anybody."""
     fields = user.fields
     settings.cert = _file_or_data(settings, user, "client-certificate")
@@ -219,10 +221,10 @@ def _impersonation(fields: Object) -> list[tuple[str, str]]:
     user, uid = _text(fields, "as"), _text(fields, "as-uid")
     groups, extra = fields.get("as-groups") or [], fields.get("as-user-extra") or {}
     if not isinstance(groups, list) or not isinstance(extra, dict):
-        raise ConfigProblem("its as-groups or as-user-extra has another type than kubectl reads")
+        raise KubeconfigError("its as-groups or as-user-extra has another type than kubectl reads")
     if user is None:
         if uid or groups or extra:
-            raise ConfigProblem(
+            raise KubeconfigError(
                 "it asks to impersonate a UID, groups or extra fields without a user (as)"
             )
         return []
@@ -231,11 +233,11 @@ def _impersonation(fields: Object) -> list[tuple[str, str]]:
     headers += [("Impersonate-Group", str(group)) for group in groups]
     for key, values in extra.items():
         if not isinstance(values, list):
-            raise ConfigProblem("its as-user-extra has a value that is not a list")
+            raise KubeconfigError("its as-user-extra has a value that is not a list")
         name = f"Impersonate-Extra-{_escaped(str(key))}"
         headers += [(name, str(value)) for value in values]
     if not all(value.isprintable() and value.isascii() for _, value in headers):
-        raise ConfigProblem("a field of its impersonation (as…) cannot be sent in a header")
+        raise KubeconfigError("a field of its impersonation (as…) cannot be sent in a header")
     return headers
 
 
@@ -247,12 +249,12 @@ def _escaped(key: str) -> str:
 
 
 async def _take_credential(
-    settings: Settings, user: _Entry, cluster: _Entry, memory: oidc.Memory
+    settings: ResolvedContext, user: _Entry, cluster: _Entry, memory: oidc.RenewedTokens
 ) -> None:
     """What an exec plugin or an OIDC issuer gives."""
     command, provider = user.fields.get("exec"), user.fields.get("auth-provider")
     if command and provider:
-        raise ConfigProblem("its user has both exec and auth-provider; keep one")
+        raise KubeconfigError("its user has both exec and auth-provider; keep one")
     if settings.authorization is not None:
         return
     if command:
@@ -260,7 +262,7 @@ async def _take_credential(
     elif provider:
         name = _mapping(provider).get("name")
         if name != "oidc":
-            raise ConfigProblem(
+            raise KubeconfigError(
                 f"its auth-provider {name!r} is not supported, as in kubectl since 1.26; use an "
                 "exec plugin"
             )
@@ -272,18 +274,20 @@ async def _take_credential(
 
 def _mapping(value: Any) -> Object:
     if not isinstance(value, dict):
-        raise ConfigProblem("it is not a kubeconfig; see `kubectl config view`")
+        raise KubeconfigError("it is not a kubeconfig; see `kubectl config view`")
     return value
 
 
-async def _ask_plugin(settings: Settings, user: _Entry, cluster: _Entry, command: Object) -> None:
+async def _ask_plugin(
+    settings: ResolvedContext, user: _Entry, cluster: _Entry, command: Object
+) -> None:
     program = str(command.get("command") or "")
     if not program:
-        raise ConfigProblem("the field command is missing; see `kubectl config view`")
+        raise KubeconfigError("the field command is missing; see `kubectl config view`")
     if os.sep in program:
         program = str(user.file.absolute().parent / program)
     variables = {str(it.get("name")): str(it.get("value")) for it in command.get("env") or ()}
-    plugin = exec_plugins.Plugin(
+    plugin = credential_plugins.Plugin(
         program=program,
         arguments=[str(it) for it in command.get("args") or ()],
         variables=variables,
@@ -292,16 +296,16 @@ async def _ask_plugin(settings: Settings, user: _Entry, cluster: _Entry, command
         cluster=_cluster_info(settings, cluster) if command.get("provideClusterInfo") else None,
     )
     try:
-        given = await exec_plugins.run(plugin)
-    except exec_plugins.PluginFailed as failed:
-        raise ConfigProblem(f"the credential plugin (users[].user.exec) {failed}") from None
+        given = await credential_plugins.run(plugin)
+    except credential_plugins.CredentialPluginError as failed:
+        raise KubeconfigError(f"the credential plugin (users[].user.exec) {failed}") from None
     if given.token:
         settings.authorization = f"Bearer {given.token}"
     if given.certificate and given.key:
         settings.cert, settings.key = given.certificate.encode(), given.key.encode()
 
 
-def _cluster_info(settings: Settings, cluster: _Entry) -> Object:
+def _cluster_info(settings: ResolvedContext, cluster: _Entry) -> Object:
     """The ``cluster`` of an ExecCredential's spec (client.authentication.k8s.io/v1)."""
     info: Object = {"server": settings.host}
     if settings.tls_server_name:

@@ -42,11 +42,11 @@ KNOWN_MAX = 64
 _CODE = re.compile(r"[a-z_]{1,40}\Z")
 
 
-class OidcProblem(Exception):
+class OidcError(Exception):
     """An issuer gave no token; the text says why, for people, and holds no secret."""
 
 
-class Memory:
+class RenewedTokens:
     """The newest tokens of each refresh token that a kubeconfig has held in this process. One for
     all kubeconfigs of a process: two that share a user must not spend a token twice."""
 
@@ -64,24 +64,24 @@ class Memory:
         self._known[named] = (refresh_token, token)
 
 
-async def id_token(file: Path, config: Object, memory: Memory) -> str:
+async def id_token(file: Path, config: Object, memory: RenewedTokens) -> str:
     """The ID token of the provider, renewed where it has expired. Raises OidcProblem."""
     async with memory.lock:
         return await _id_token(file, config, memory)
 
 
-async def _id_token(file: Path, config: Object, memory: Memory) -> str:
+async def _id_token(file: Path, config: Object, memory: RenewedTokens) -> str:
     named = str(config.get("refresh-token") or "")
     refresh_token, token = memory.newest(named, str(config.get("id-token") or ""))
     if token and not _has_expired(token):
         return token
     for key in ("refresh-token", "client-id", "idp-issuer-url"):
         if not config.get(key):
-            raise OidcProblem(f"oidc: the ID token has expired and {key} is missing; log in again")
+            raise OidcError(f"oidc: the ID token has expired and {key} is missing; log in again")
     answer = await _refreshed(file, config, refresh_token)
     token = str(answer.get("id_token") or "")
     if not token:
-        raise OidcProblem("oidc: the issuer's answer holds no id_token; log in with scope openid")
+        raise OidcError("oidc: the issuer's answer holds no id_token; log in with scope openid")
     following = str(answer.get("refresh_token") or refresh_token)
     memory.keep(named, following, token)
     _write_back(file, named, {"id-token": token, "refresh-token": following})
@@ -113,11 +113,11 @@ async def _refreshed(file: Path, config: Object, refresh_token: str) -> Object:
             found = await _json(session, "GET", f"{issuer}/.well-known/openid-configuration")
             endpoint = str(found.get("token_endpoint") or "")
             if not endpoint:
-                raise OidcProblem("oidc: its issuer names no token_endpoint")
+                raise OidcError("oidc: its issuer names no token_endpoint")
             return await _exchanged(session, endpoint, config, refresh_token)
     except (aiohttp.ClientError, OSError):
         # Not as its cause: it can hold the request.
-        raise OidcProblem("its OIDC issuer did not renew the token; log in again") from None
+        raise OidcError("its OIDC issuer did not renew the token; log in again") from None
 
 
 async def _exchanged(
@@ -137,7 +137,7 @@ async def _exchanged(
         return await _json(session, "POST", endpoint, data=form)
 
 
-class _InvalidClient(OidcProblem):
+class _InvalidClient(OidcError):
     """The issuer did not recognise the client."""
 
 
@@ -157,7 +157,7 @@ async def _json(
         async for chunk in response.content.iter_any():
             raw += chunk
             if len(raw) > ANSWER_LIMIT:
-                raise OidcProblem(f"oidc: the issuer answered with more than {ANSWER_LIMIT} bytes")
+                raise OidcError(f"oidc: the issuer answered with more than {ANSWER_LIMIT} bytes")
     try:
         found = json.loads(raw)
     except ValueError:
@@ -166,14 +166,14 @@ async def _json(
         return found
     code = str(found.get("error") or "") if isinstance(found, dict) else ""
     if code == "invalid_grant":
-        raise OidcProblem(
+        raise OidcError(
             "oidc: the issuer does not accept the refresh token (invalid_grant): it has expired, "
             "was revoked, or has been used by another program; log in again"
         )
     if code == "invalid_client" or (response.status == 401 and data is not None):
         raise _InvalidClient("oidc: the issuer does not accept the client (invalid_client)")
     said = f" ({code})" if _CODE.match(code) else ""
-    raise OidcProblem(f"oidc: the issuer answered {response.status}{said}; log in again")
+    raise OidcError(f"oidc: the issuer answered {response.status}{said}; log in again")
 
 
 def _trust(file: Path, config: Object) -> ssl.SSLContext:
@@ -186,7 +186,7 @@ def _trust(file: Path, config: Object) -> ssl.SSLContext:
         if path:
             return ssl.create_default_context(cafile=file.absolute().parent / str(path))
     except (OSError, ValueError):
-        raise OidcProblem("oidc: idp-certificate-authority is not valid PEM") from None
+        raise OidcError("oidc: idp-certificate-authority is not valid PEM") from None
     return ssl.create_default_context()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from multidict import CIMultiDict
 from yarl import URL
 
-from sync.kube.credentials import Access
+from sync.kube.credentials import ClientConfig
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -20,7 +20,7 @@ Query = Mapping[str, str] | list[tuple[str, str]]
 
 
 @dataclass(slots=True, repr=False)
-class Call:
+class ApiRequest:
     """One request, ready to be sent more than once. It has no repr: the body can be a Secret."""
 
     method: str
@@ -42,12 +42,12 @@ class Call:
         return f"{words} {self.subject}" if self.subject else words
 
 
-class Route:
+class RequestDefaults:
     """What all requests have in common until the credential is read again."""
 
     __slots__ = ("_access", "_options", "_prefix", "_server", "_user_agent", "generation")
 
-    def __init__(self, access: Access, user_agent: str) -> None:
+    def __init__(self, access: ClientConfig, user_agent: str) -> None:
         self.generation = access.generation
         self._access = access
         self._user_agent = user_agent

@@ -11,8 +11,8 @@
   flight: nothing of ours queues then. So a far server, or one with slow webhooks, is no reason to
   ask it less; one that became slower all at once is asked little for as long as it takes to learn
   that.
-- Who waits for a place is served by the turns of `sync.base.fair_queue`; groups are the values of `FLOW`.
-  What is `URGENT` does not wait, and takes no place.
+- Who waits for a place is served by the turns of `sync.base.fair_queue`; groups are the values of
+  `FLOW`. What is `URGENT` does not wait, and takes no place.
 - Whoever is cancelled while it waits leaves nothing behind.
 
 The times are our own loop's too: where that is what is busy, more in flight gains nothing either.
@@ -63,7 +63,7 @@ def urgent() -> Iterator[None]:
         FLOW.reset(token)
 
 
-class Limiter:
+class RequestLimiter:
     """The requests to one API server, ``most`` at once at best.
 
     ``flow = await enter()``, the request, then `leave`, whatever became of it.
@@ -105,7 +105,7 @@ class Limiter:
     async def enter(self) -> Hashable:
         """Waits for a place, and says whose it is, for `leave`."""
         flow = FLOW.get()
-        if flow is URGENT or self._queue.hold(flow, int(self._limit)):
+        if flow is URGENT or self._queue.try_acquire(flow, int(self._limit)):
             return flow
         self._wanted = True
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -15,14 +15,14 @@ from email.utils import parsedate_to_datetime
 EVERY = 10.0
 
 
-class ServerTime:
+class ServerClock:
     """The clock of one API server."""
 
     def __init__(self) -> None:
         self._date: float | None = None
         self._read_at = 0.0
 
-    def read(self, date: str | None) -> None:
+    def update(self, date: str | None) -> None:
         """Takes the ``Date`` header of an answer that has just come."""
         now = time.monotonic()
         if date is None or (self._date is not None and now - self._read_at < EVERY):

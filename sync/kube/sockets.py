@@ -17,16 +17,16 @@ from typing import Any
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 
-from sync.kube.errors import CertificateError, KubeError, Side, Unreachable
+from sync.kube.errors import ApiServerCertificateError, KubeError, Side, Unreachable
 
 #: Seconds of silence before the first probe, between probes, and how many may stay unanswered.
 _PROBES = (("TCP_KEEPIDLE", 8), ("TCP_KEEPINTVL", 4), ("TCP_KEEPCNT", 3))
 #: Milliseconds that sent bytes may stay unacknowledged: the time of all probes together.
 _UNACKNOWLEDGED = 20_000
-#: The same for `lose_soon`: a packet each way every two seconds, and no work for anybody.
+#: The same for `use_fast_keepalive`: a packet each way every two seconds, and no work for anybody.
 _PROBES_SOON = (("TCP_KEEPIDLE", 2), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 2))
 #: Seconds after which a peer that is gone is noticed then.
-LOST_SOON = 6.0
+FAST_KEEPALIVE_SECONDS = 6.0
 #: Where Linux' ``struct tcp_info`` (linux/tcp.h) has what is read of it: two bytes, how often the
 #: oldest bytes were sent again and how many window probes were sent, both since the peer's last
 #: word; the segments that it has not acknowledged; and the milliseconds since its last word.
@@ -36,15 +36,15 @@ _UNACKED = struct.Struct("=24xI")
 _LAST_WORD = struct.Struct("=56xI")
 
 
-class Peer(Enum):
+class PeerState(Enum):
     """What TCP knows of the other end."""
 
-    QUIET = "it has everything that was sent"
-    OWING = "it has not acknowledged all, or does not take more just now"
-    GONE = "it does not answer any more"
+    ACKNOWLEDGED = "it has everything that was sent"
+    UNACKNOWLEDGED = "it has not acknowledged all, or does not take more just now"
+    LOST = "it does not answer any more"
 
 
-def watched_socket(address: tuple[Any, ...]) -> socket.socket:
+def request_socket(address: tuple[Any, ...]) -> socket.socket:
     """A socket for requests, watches and logs: a dead peer is noticed also while we send."""
     sock = tunnel_socket(address)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
@@ -53,19 +53,20 @@ def watched_socket(address: tuple[Any, ...]) -> socket.socket:
 
 
 def tunnel_socket(address: tuple[Any, ...]) -> socket.socket:
-    """A socket for tunnels: as `watched_socket`, but a peer that is alive may refuse to read.
+    """A socket for tunnels: as `request_socket`, but a peer that is alive may refuse to read.
 
     Linux counts a closed window as unacknowledged, so TCP_USER_TIMEOUT would cut
-    ``kubectl exec -i POD -- sh -c 'sleep 60; cat' < BIG_FILE``. Who sends asks `peer_of` instead:
-    keepalive is silent while bytes are on their way, and sending again goes on for 15 minutes.
+    ``kubectl exec -i POD -- sh -c 'sleep 60; cat' < BIG_FILE``. Who sends asks `peer_state`
+    instead: keepalive is silent while bytes are on their way, and sending again goes on for 15
+    minutes.
     """
     family, kind, proto = address[0], address[1], address[2]
     sock = socket.socket(family=family, type=kind, proto=proto)
-    probe_when_silent(sock)
+    enable_keepalive(sock)
     return sock
 
 
-def probe_when_silent(sock: socket.socket) -> None:
+def enable_keepalive(sock: socket.socket) -> None:
     """Turns on TCP keepalive. On a listening socket: for all that are accepted from it."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _PROBES:
@@ -73,38 +74,45 @@ def probe_when_silent(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-def lose_soon(sock: socket.socket) -> None:
-    """Has a connection that is mostly silent, such as a watch, notice in `LOST_SOON` seconds that
-    its peer is gone. Its price is that a slow line may break it where others would not."""
+def use_fast_keepalive(sock: socket.socket) -> None:
+    """Has a connection that is mostly silent, such as a watch, notice in `FAST_KEEPALIVE_SECONDS`
+    seconds that its peer is gone. Its price is that a slow line may break it where others would
+    not."""
     for option, value in _PROBES_SOON:
         if hasattr(socket, option):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(LOST_SOON * 1000))
+        sock.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(FAST_KEEPALIVE_SECONDS * 1000)
+        )
 
 
-def peer_of(sock: socket.socket) -> Peer:
+def peer_state(sock: socket.socket) -> PeerState:
     """What TCP knows of this connection's other end; QUIET where the system does not tell."""
     if not hasattr(socket, "TCP_INFO"):
-        return Peer.QUIET
+        return PeerState.ACKNOWLEDGED
     return read_tcp_info(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_SIZE))
 
 
-def read_tcp_info(info: bytes) -> Peer:
+def read_tcp_info(info: bytes) -> PeerState:
     """Reads a ``struct tcp_info``; of no TCP socket it is empty, and that is QUIET.
 
     A peer with a closed window acknowledges each probe, so their count stays at one at most; they
     come up to two minutes apart, so its last word alone says nothing.
     """
     if len(info) < _LAST_WORD.size:
-        return Peer.QUIET
+        return PeerState.ACKNOWLEDGED
     asked_again = max(_ASKED_AGAIN.unpack_from(info))
     if asked_again > 1 and _LAST_WORD.unpack_from(info)[0] >= _UNACKNOWLEDGED:
-        return Peer.GONE
-    return Peer.OWING if asked_again or _UNACKED.unpack_from(info)[0] else Peer.QUIET
+        return PeerState.LOST
+    return (
+        PeerState.UNACKNOWLEDGED
+        if asked_again or _UNACKED.unpack_from(info)[0]
+        else PeerState.ACKNOWLEDGED
+    )
 
 
-class TransportErrors:
+class ConnectionErrors:
     """Maps what aiohttp and the operating system raise to `Unreachable`, in plain words.
     ``failed`` is called for each failure of a connection."""
 
@@ -125,7 +133,7 @@ class TransportErrors:
         if isinstance(
             error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError
         ):
-            raise self._made(CertificateError, _certificate_words(error)) from error
+            raise self._made(ApiServerCertificateError, _certificate_words(error)) from error
         if isinstance(error, aiohttp.ClientConnectorSSLError | ssl.SSLError):
             raise self._made(Unreachable, "the TLS handshake failed: " + str(error)) from error
         if isinstance(error, TimeoutError):

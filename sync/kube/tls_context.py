@@ -7,10 +7,10 @@ import ssl
 import tempfile
 from pathlib import Path
 
-from sync.kube.kubeconfig import ConfigProblem, Settings
+from sync.kube.kubeconfig import KubeconfigError, ResolvedContext
 
 
-def client_context(settings: Settings) -> ssl.SSLContext:
+def client_context(settings: ResolvedContext) -> ssl.SSLContext:
     """The context for connections to the settings' server. Raises ConfigProblem."""
     context = _verifying(settings.ca)
     # OpenSSL's own settings on a machine can allow older ones.
@@ -30,7 +30,7 @@ def _verifying(authorities: bytes | None) -> ssl.SSLContext:
         return ssl.create_default_context()
     # Comments of a bundle may hold any bytes; OpenSSL reads ASCII.
     text = authorities.decode("ascii", "ignore")
-    wrong = ConfigProblem("its certificate-authority is not valid PEM")
+    wrong = KubeconfigError("its certificate-authority is not valid PEM")
     if not text.strip():
         raise wrong  # An empty text would mean the machine's own authorities.
     try:
@@ -51,11 +51,11 @@ def _load_certificate(context: ssl.SSLContext, cert: bytes, key: bytes) -> None:
         finally:
             Path(name).unlink()
     except (ssl.SSLError, ValueError):
-        raise ConfigProblem(
+        raise KubeconfigError(
             "its client-certificate or client-key is not valid PEM, or they do not belong together"
         ) from None
     except OSError as error:
-        raise ConfigProblem(
+        raise KubeconfigError(
             f"{error.strerror or 'cannot be written'}: a temporary file; TMPDIR says where these "
             "are made"
         ) from None

@@ -3,20 +3,20 @@
 Guarantees:
 
 - An answer comes out as it came over the wire, gzip undone.
-- Bounded concurrency: as many requests at once as the server gains from (`sync.kube.request_limiter`), at
-  most `MAX_CONNECTIONS`; no client-side rate limit. The server's own flow control is honoured:
-  after 429, or 503 with ``Retry-After``, the request is tried again, up to `THROTTLE_ATTEMPTS`
-  times; then `Throttled` is raised and the caller's queue backs off.
+- Bounded concurrency: as many requests at once as the server gains from
+  (`sync.kube.request_limiter`), at most `MAX_CONNECTIONS`; no client-side rate limit. The server's
+  own flow control is honoured: after 429, or 503 with ``Retry-After``, the request is tried again,
+  up to `THROTTLE_ATTEMPTS` times; then `Throttled` is raised and the caller's queue backs off.
 - After 401 the credential is read again and the request is tried once more, at the address that
   was read with it.
 - After a failed connection the credential is read again where its files have changed
-  (`Access.suspect`); where it then leads to another address or CA, nothing is sent before the
-  server has shown that it is the same cluster.
+  (`ClientConfig.recheck_files`); where it then leads to another address or CA, nothing is sent
+  before the server has shown that it is the same cluster.
 - Every request has a limit of time, the wait for its turn included. Watches and streams have
   none in total; a peer that is gone without a word is noticed by TCP (`sync.kube.sockets`), not
   by asking.
-- Through `fenced` a write is sent only while a fence is open (`sync.kube.write_fence`), and `NotLeading`
-  while it is not.
+- Through `fenced` a write is sent only while a fence is open (`sync.kube.write_fence`), and
+  `NotLeaderError` while it is not.
 - Nothing else that can have changed something is sent twice: only the caller knows whether it
   still wants the same thing. A connection that the server closed while it was idle is not used.
   Where the server closes it just as a request is sent, a GET or DELETE is sent once more
@@ -43,8 +43,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from sync.base import tracing
 from sync.base.callbacks import Callbacks
-from sync.base.histograms import Requests
-from sync.kube.credentials import Access
+from sync.base.histograms import RequestMetrics
+from sync.kube.credentials import ClientConfig
 from sync.kube.errors import (
     ApiError,
     Side,
@@ -53,10 +53,10 @@ from sync.kube.errors import (
     Unreachable,
     from_status,
 )
-from sync.kube.request import JSON, Call, Query, Route
-from sync.kube.request_limiter import Limiter
+from sync.kube.request import JSON, ApiRequest, Query, RequestDefaults
+from sync.kube.request_limiter import RequestLimiter
 from sync.kube.resources import NAMESPACES, Object
-from sync.kube.sockets import TransportErrors, watched_socket
+from sync.kube.sockets import ConnectionErrors, request_socket
 from sync.kube.write_fence import Fence, FencedBody, not_leading
 from translators.objects import uid_of
 
@@ -83,33 +83,33 @@ GOODBYE = aiohttp.ClientWSTimeout(ws_close=1.0)
 #: May be entered any number of times.
 _NO_FENCE = nullcontext()
 
-#: What aiohttp raises where a connection or an answer is broken; `TransportErrors` knows each.
+#: What aiohttp raises where a connection or an answer is broken; `ConnectionErrors` knows each.
 _BROKEN = (aiohttp.ClientError, OSError, HttpProcessingError)
 
 
 class Transport:
     """What reaches the API server behind ``access``. Use as an async context manager."""
 
-    def __init__(self, access: Access, *, user_agent: str = "cluster-bridge") -> None:
-        self.access = access
+    def __init__(self, config: ClientConfig, *, user_agent: str = "cluster-bridge") -> None:
+        self.config = config
         self._user_agent = user_agent
-        self._made_route: Route | None = None
+        self._made_route: RequestDefaults | None = None
         self._requests: aiohttp.ClientSession | None = None
         self._streams: aiohttp.ClientSession | None = None
-        self._refused_handlers: Callbacks[[]] = Callbacks(f"{access.side}: refused credential")
+        self._refused_handlers: Callbacks[[]] = Callbacks(f"{config.side}: refused credential")
         self._fence: Fence | None = None
-        self.measures = Requests()
+        self.metrics = RequestMetrics()
         """What was asked through this client, in numbers."""
-        self.limiter = Limiter(most=MAX_CONNECTIONS)
+        self.limiter = RequestLimiter(most=MAX_CONNECTIONS)
         """How many requests are in flight at once, streams aside."""
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.side} {self.access.server}>"
+        return f"<{type(self).__name__} {self.side} {self.config.server}>"
 
     @property
     def side(self) -> Side:
         """Which cluster this is a client of, for messages."""
-        return self.access.side
+        return self.config.side
 
     async def __aenter__(self) -> Self:
         self._requests = _session()
@@ -142,7 +142,7 @@ class Transport:
         subject: str = "",
         timeout: float = REQUEST_TIMEOUT,
         decode: bool = True,
-        patient: bool = True,
+        retry_throttled: bool = True,
     ) -> Object:
         """One request with the retries that the module names; the decoded answer.
 
@@ -152,11 +152,11 @@ class Transport:
         """
         data = None if body is None else orjson.dumps(body)
         kind = "" if body is None else content_type
-        call = Call(method, path, query, subject, data, kind, JSON, timeout)
+        call = ApiRequest(method, path, query, subject, data, kind, JSON, timeout)
         try:
             raw = await self._authorized(call)
         except Throttled as first:
-            if not patient:
+            if not retry_throttled:
                 raise
             raw = await self._again(call, first)
         if decode:
@@ -175,15 +175,15 @@ class Transport:
         """The body of a GET as it is, whatever its type. Raises as `request` does; is not tried
         again when the server asks to wait."""
         # What answers may be somebody behind the API server, such as a kubelet.
-        call = Call("GET", path, query, "", None, "", "*/*", timeout, times_server=False)
+        call = ApiRequest("GET", path, query, "", None, "", "*/*", timeout, times_server=False)
         return await self._authorized(call)
 
-    def on_refused(self, handler: Callable[[], None]) -> Callable[[], None]:
+    def on_unauthorized(self, handler: Callable[[], None]) -> Callable[[], None]:
         """Calls ``handler`` each time that the server does not accept the credential (401) for a
         request, though it was read again; until what is returned is called."""
         return self._refused_handlers.add(handler)
 
-    async def _again(self, call: Call, first: Throttled) -> bytes:
+    async def _again(self, call: ApiRequest, first: Throttled) -> bytes:
         """Tries again when the server said so. ``first``, its answer, is the first attempt."""
         said: list[Throttled] = [first]
 
@@ -200,19 +200,19 @@ class Transport:
         )
         return await retrying(attempt)
 
-    async def _authorized(self, call: Call) -> bytes:
-        seen = self.access.generation
-        attempt = self._attempt if tracing.tracer() is None else self._traced
+    async def _authorized(self, call: ApiRequest) -> bytes:
+        seen = self.config.generation
+        attempt = self._attempt if tracing.get_tracer() is None else self._traced
         try:
-            if self.access.unproved:
+            if self.config.unconfirmed:
                 await self._prove()
             return await attempt(call)
         except Unauthorized:
-            if not await self.access.renew(seen):
+            if not await self.config.renew(seen):
                 self._refused_handlers()
                 raise
         try:
-            if self.access.unproved:
+            if self.config.unconfirmed:
                 await self._prove()
             return await attempt(call)
         except Unauthorized:
@@ -222,25 +222,25 @@ class Transport:
     async def _prove(self) -> None:
         """Asks which cluster answers, after its address or CA changed. Raises AccessError where it
         is another one, and as `request` does."""
-        async with self.access.proving:
-            if self.access.unproved:
+        async with self.config.confirming:
+            if self.config.unconfirmed:
                 path = NAMESPACES.path("kube-system")
-                call = Call("GET", path, None, "", None, "", JSON, REQUEST_TIMEOUT)
-                self.access.prove(uid_of(_decoded(await self._attempt(call)) or {}))
+                call = ApiRequest("GET", path, None, "", None, "", JSON, REQUEST_TIMEOUT)
+                self.config.confirm_cluster(uid_of(_decoded(await self._attempt(call)) or {}))
 
-    async def _traced(self, call: Call) -> bytes:
+    async def _traced(self, call: ApiRequest) -> bytes:
         """The same with a span."""
-        spans = tracing.tracer()
+        spans = tracing.get_tracer()
         if spans is None:
             return await self._attempt(call)
-        with spans.request(self.side, self.access.host, call.method, call.path):
+        with spans.request(self.side, self.config.host, call.method, call.path):
             return await self._attempt(call)
 
-    async def _attempt(self, call: Call) -> bytes:
+    async def _attempt(self, call: ApiRequest) -> bytes:
         """Sends the request once. Each attempt of each request goes through here, and nothing else
         does: what bounds or slows requests stands around this."""
         route = self._route()
-        measures = self.measures
+        metrics = self.metrics
         method = call.method
         fence = self._fence if method != "GET" else None
         code = "none"
@@ -262,19 +262,19 @@ class Transport:
                 finally:
                     self.limiter.leave(flow, method, took, refused=_asks_to_wait(response))
             code = str(response.status)
-            self.access.server_time.read(response.headers.get("Date"))
+            self.config.server_clock.update(response.headers.get("Date"))
         except _BROKEN as error:
             if fence is not None and not fence.is_open:
                 raise not_leading(self.side, call.what) from error
             with self._transport_errors(call.what):
                 raise
         finally:
-            measures.seconds[method, code].observe(time.monotonic() - started)
+            metrics.durations[method, code].observe(time.monotonic() - started)
         if response.status >= 300:
             raise self._failure(response, raw, call.what)
         return raw
 
-    def _body(self, fence: Fence | None, call: Call) -> bytes | FencedBody | None:
+    def _body(self, fence: Fence | None, call: ApiRequest) -> bytes | FencedBody | None:
         """What is sent. Raises NotLeading where it must not be."""
         if fence is None:
             return call.data
@@ -289,9 +289,9 @@ class Transport:
         path: str,
         *,
         query: Query | None = None,
-        answer: float | None = None,
-        idle: float | None = None,
-        ahead: int = READ_AHEAD,
+        answer_timeout: float | None = None,
+        idle_timeout: float | None = None,
+        read_ahead: int = READ_AHEAD,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """An answer whose body is read as it comes (a watch, a log).
 
@@ -301,21 +301,23 @@ class Transport:
         failure; an error while reading is the caller's to map with `reading`.
         """
         what = f"GET {path}"
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=idle)
+        limits = aiohttp.ClientTimeout(
+            total=None, sock_connect=CONNECT_TIMEOUT, sock_read=idle_timeout
+        )
         for last in (False, True):
-            seen = self.access.generation
-            if self.access.unproved:
+            seen = self.config.generation
+            if self.config.unconfirmed:
                 await self._prove()
             route = self._route()
             with self._transport_errors(what):
-                async with asyncio.timeout(answer):
+                async with asyncio.timeout(answer_timeout):
                     response = await _entered(self._streams).get(
                         route.url(path, query),
                         timeout=limits,
-                        read_bufsize=ahead,
+                        read_bufsize=read_ahead,
                         **route.options(),
                     )
-            self.measures.streams[str(response.status)] += 1
+            self.metrics.streams[str(response.status)] += 1
             try:
                 if response.status < 300:
                     yield response
@@ -325,7 +327,7 @@ class Transport:
             finally:
                 response.close()
             retry = isinstance(failure, Unauthorized) and not last
-            if not retry or not await self.access.renew(seen):
+            if not retry or not await self.config.renew(seen):
                 raise failure
 
     @asynccontextmanager
@@ -334,11 +336,11 @@ class Transport:
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse[bool]]:
         """A WebSocket of this subprotocol, closed with the context. Raises as `stream` does; of an
         answer that is no WebSocket only the code is known."""
-        seen = self.access.generation
+        seen = self.config.generation
         try:
             socket = await self._websocket(path, query, protocol)
         except Unauthorized:
-            if not await self.access.renew(seen):
+            if not await self.config.renew(seen):
                 raise
             socket = await self._websocket(path, query, protocol)
         try:
@@ -350,7 +352,7 @@ class Transport:
         self, path: str, query: Query, protocol: str
     ) -> aiohttp.ClientWebSocketResponse[bool]:
         what = f"GET {path} (WebSocket)"
-        if self.access.unproved:
+        if self.config.unconfirmed:
             await self._prove()
         route = self._route()
         options = dict(route.options("*/*"))  # there is no JSON of it: 406
@@ -368,17 +370,17 @@ class Transport:
                 raise from_status(None, code=error.status, side=self.side, what=what) from None
         return socket
 
-    def reading(self, path: str) -> TransportErrors:
+    def map_read_errors(self, path: str) -> ConnectionErrors:
         """A context in which errors of a connection become `Unreachable`."""
         return self._transport_errors(f"GET {path}")
 
     # -- how -------------------------------------------------------------------------------
 
-    def _route(self) -> Route:
-        self.access.look()
+    def _route(self) -> RequestDefaults:
+        self.config.reload_token()
         route = self._made_route
-        if route is None or route.generation != self.access.generation:
-            route = self._made_route = Route(self.access, self._user_agent)
+        if route is None or route.generation != self.config.generation:
+            route = self._made_route = RequestDefaults(self.config, self._user_agent)
         return route
 
     def _failure(self, response: aiohttp.ClientResponse, raw: bytes, what: str) -> ApiError:
@@ -391,8 +393,8 @@ class Transport:
             retry_after=float(after) if after.isdecimal() else None,
         )
 
-    def _transport_errors(self, what: str) -> TransportErrors:
-        return TransportErrors(self.side, what, self.access.server, self.access.suspect)
+    def _transport_errors(self, what: str) -> ConnectionErrors:
+        return ConnectionErrors(self.side, what, self.config.server, self.config.recheck_files)
 
 
 def _session() -> aiohttp.ClientSession:
@@ -400,7 +402,7 @@ def _session() -> aiohttp.ClientSession:
         connector=aiohttp.TCPConnector(
             limit=0,  # `Limiter` has one.
             keepalive_timeout=KEEP_IDLE,
-            socket_factory=watched_socket,
+            socket_factory=request_socket,
         ),
         # The rest of a request's time is `_attempt`'s: aiohttp's own limit costs more.
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT),
@@ -428,7 +430,7 @@ def _no_redirects() -> aiohttp.TraceConfig:
 
 
 def _passing(fence: Fence | None, limit: asyncio.Timeout) -> AbstractContextManager[None]:
-    return _NO_FENCE if fence is None else fence.passing(limit)
+    return _NO_FENCE if fence is None else fence.guard(limit)
 
 
 def _asks_to_wait(response: aiohttp.ClientResponse | None) -> bool:

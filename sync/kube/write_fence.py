@@ -1,7 +1,7 @@
 """Who may write, and until when: a gate before the requests that change something.
 
-A client that goes through a fence (`Transport.fenced`) refuses writes with `NotLeading` while it is
-shut. Reads, watches and streams do not look at it.
+A client that goes through a fence (`Transport.fenced`) refuses writes with `NotLeaderError` while
+it is shut. Reads, watches and streams do not look at it.
 
 - It opens with `extend(until)`, and shuts by itself at that time: whoever holds a lease extends it
   as long as the lease is surely its own. `close` shuts it for good.
@@ -29,7 +29,7 @@ from aiohttp import BytesPayload
 from aiohttp.abc import AbstractStreamWriter
 
 from sync.base.callbacks import Callbacks
-from sync.kube.errors import NotLeading, Side
+from sync.kube.errors import NotLeaderError, Side
 
 if sys.platform == "linux":
 
@@ -44,13 +44,13 @@ else:
 class Fence:
     """Shut until it is extended; to be used in one event loop."""
 
-    def __init__(self, *, behind: Fence | None = None, clock: Callable[[], float] = clock) -> None:
+    def __init__(self, *, outer: Fence | None = None, clock: Callable[[], float] = clock) -> None:
         self._clock = clock
-        self._behind = behind
+        self._behind = outer
         # The fences behind this one.
         self._followers: list[Fence] = []
-        if behind is not None:
-            behind._followers.append(self)
+        if outer is not None:
+            outer._followers.append(self)
         self._until = -math.inf
         self._closed = False
         # What was told last.
@@ -97,7 +97,7 @@ class Fence:
             raise not_leading(side, what)
 
     @contextmanager
-    def passing(self, limit: asyncio.Timeout) -> Iterator[None]:
+    def guard(self, limit: asyncio.Timeout) -> Iterator[None]:
         """One write is under way: ``limit``, which is around it, ends it when the fence shuts."""
         self._under_way.add(limit)
         try:
@@ -155,9 +155,9 @@ class FencedBody(BytesPayload):
         await super().write_with_length(writer, content_length)
 
 
-def not_leading(side: Side, what: str) -> NotLeading:
+def not_leading(side: Side, what: str) -> NotLeaderError:
     """The error of a write that does not pass."""
-    return NotLeading(
+    return NotLeaderError(
         "not sent, or ended: this bridge does not hold the node's lease, or its claim, now",
         side=side,
         what=what,

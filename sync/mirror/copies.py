@@ -14,8 +14,8 @@ object.
   until that pod is gone: a ConfigMap or Secret that it mounts, and the Services of its namespace.
 - In a namespace that was handed over, a ConfigMap or Secret outlives its original while a pod uses
   it: an unmanaged object could take its name, and the pod would read that one.
-- A foreign object of that name is left alone, and `Waiting` says so: a pod must not run with
-  another's configuration. With another's Service it may, and its endpoints stay as they are.
+- A foreign object of that name is left alone, and `ReconcileBlocked` says so: a pod must not run
+  with another's configuration. With another's Service it may, and its endpoints stay as they are.
 - Nothing is deleted on the word of a cache that is not complete.
 """
 
@@ -26,7 +26,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from sync.base import exception_summary
+from sync.base import exceptions
 from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.kube.client import KubeClient
@@ -36,9 +36,9 @@ from sync.mirror import copied_resources
 from sync.mirror.unresolved_references import UnresolvedReferences
 from sync.namespaces.mapping import NamespaceMapping
 from sync.namespaces.watches import NamespaceWatches
-from sync.runtime.controller import Controller, Waiting
+from sync.runtime.controller import Controller, ReconcileBlocked
 from sync.runtime.event_recorder import EventRecorder
-from sync.runtime.log_fields import about
+from sync.runtime.log_fields import name_fields
 from translators.identity import (
     Identity,
     is_owned,
@@ -151,13 +151,13 @@ class CopyController:
             self.controller.queue.add(key)  # so that all are made at once
         for key in missing:
             if not self._is_current(key):
-                await self.controller.settled(key)
+                await self.controller.reconcile_now(key)
         # Before its first pod, a namespace's Services: a kubelet tells them in the environment.
         for key in self._originals(SERVICES, namespace):
             if self._original(key) and self._copy(key) is None and key not in self._clashes:
                 try:
-                    await self.controller.settled(key)
-                except (Waiting, Forbidden, Invalid) as error:
+                    await self.controller.reconcile_now(key)
+                except (ReconcileBlocked, Forbidden, Invalid) as error:
                     log.debug("pod %s/%s: %s", namespace, name_of(pod), error)
         # Home may have refused meanwhile: what is optional would be left out silently.
         self._watches.require(namespace, kinds)
@@ -218,7 +218,7 @@ class CopyController:
         """What home has is known: what was missed while nobody watched is found, copies whose
         originals went as well as originals that have no copy yet."""
         for pod in self._home_pods.store.by_index("namespace", namespace):
-            with exception_summary.passed_over(f"pod {namespace}/{name_of(pod)}"):
+            with exceptions.log_defects(f"pod {namespace}/{name_of(pod)}"):
                 self.home_pod_changed(None, pod)
         for key in self._copies_of(namespace, COPIED_RESOURCES):
             self.controller.queue.add(key)
@@ -295,7 +295,7 @@ class CopyController:
             # Immutable, or of another type: only a new object can be what home's is.
             await self._delete(key, copy)
             return
-        self._copies[key.resource].observe(changed)
+        self._copies[key.resource].observe_write(changed)
         changes.info("%s updated in the remote", key, extra=_about(key))
 
     async def _create(self, key: CopyKey, home: Object, namespace: RemoteNamespace) -> None:
@@ -311,11 +311,11 @@ class CopyController:
         else:
             changes.info("%s copied to %s", key, namespace, extra=_about(key))
         self._clashes.discard(key)
-        self._copies[key.resource].observe(made)
+        self._copies[key.resource].observe_write(made)
 
-    def _clash(self, key: CopyKey, home: Object, namespace: str) -> Waiting:
+    def _clash(self, key: CopyKey, home: Object, namespace: str) -> ReconcileBlocked:
         kind = key.resource.kind
-        waiting = Waiting(
+        waiting = ReconcileBlocked(
             "RemoteClash",
             f"{kind} {namespace}/{key.name} exists in the remote cluster and is not this "
             f"bridge's; rename yours or remove that one",
@@ -419,4 +419,4 @@ def _leaves(home_service: Object | None) -> bool:
 
 def _about(key: CopyKey) -> Mapping[str, Mapping[str, str]]:
     """Home's object, whose copy was changed."""
-    return about(key.resource.kind, key.name, namespace=key.namespace, cluster="remote")
+    return name_fields(key.resource.kind, key.name, namespace=key.namespace, cluster="remote")

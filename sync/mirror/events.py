@@ -44,8 +44,8 @@ from translators.objects import HomeNamespace, Object, metadata, name_of, namesp
 
 log = logging.getLogger(__name__)
 
-#: Events written at once: a small part of `sync.pods.controller.WORKERS`, so that in a burst the pods have
-#: nearly all of the loop.
+#: Events written at once: a small part of `sync.pods.controller.WORKERS`, so that in a burst the
+#: pods have nearly all of the loop.
 WORKERS = 4
 #: Seconds between looks at whether the burst is over, and how long a worker waits at most: events
 #: add at least four writes a second to a burst.
@@ -179,7 +179,7 @@ class EventMirror:
             if packed is not None and origin is not None:
                 wanted = event.to_home(_unpacked(packed), origin, self._identity)
                 await self._tell(uid_of(packed), wanted, followed.written)
-                followed.events.keep_less(packed, _told(packed))
+                followed.events.compact(packed, _told(packed))
 
     async def _give_way(self) -> None:
         waited = 0.0

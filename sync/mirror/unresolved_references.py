@@ -18,7 +18,7 @@ from sync.kube.client import KubeClient
 from sync.kube.errors import NotFound
 from sync.kube.resources import CONFIG_MAPS, SECRETS, Resource
 from sync.namespaces.mapping import NamespaceMapping
-from sync.runtime.controller import Waiting
+from sync.runtime.controller import ReconcileBlocked
 from translators.identity import Identity, is_owned
 from translators.objects import HomeNamespace, Object, namespace_of
 from translators.pods import unresolved_references
@@ -65,18 +65,18 @@ class UnresolvedReferences:
             return False
         return not is_owned(there, self._identity)
 
-    def _clash(self, namespace: HomeNamespace, ref: Reference) -> Waiting:
+    def _clash(self, namespace: HomeNamespace, ref: Reference) -> ReconcileBlocked:
         remote = self._identity.remote_namespace(namespace)
-        return Waiting(
+        return ReconcileBlocked(
             "RemoteClash",
             f"home has no {ref.kind} {namespace}/{ref.name}, and {ref.kind} {remote}/{ref.name} of "
             "the remote cluster is not this bridge's: the pod must not read it; create the "
             f"{ref.kind} at home under another name, or remove that one",
         )
 
-    def _missing(self, namespace: HomeNamespace, ref: Reference) -> Waiting:
+    def _missing(self, namespace: HomeNamespace, ref: Reference) -> ReconcileBlocked:
         remote = self._identity.remote_namespace(namespace)
-        return Waiting(
+        return ReconcileBlocked(
             "ReferenceMissing",
             f"home has no {ref.kind} {namespace}/{ref.name}; namespace {remote} of the remote "
             "cluster is shared with others, so that the pod is created there only once home has it",

@@ -1,11 +1,11 @@
 """The remote namespaces that stand for home's: made when first needed, never taken from others.
 
 `Namespaces.ensure` answers from its cache where it can. A namespace of that name that this home did
-not make, by what home has recorded (`sync.namespaces.ownership`), is refused (`Waiting`), unless its owners handed
-it over with an annotation (`identity.ANNOTATION_ACCEPTS`) and home accepts that. Nor do two home
-namespaces share one, whose names became one, or whose bridges were joined with different templates:
-the second waits. One that `Namespaces.remove` deletes is not given out from the moment of the
-request on.
+not make, by what home has recorded (`sync.namespaces.ownership`), is refused (`ReconcileBlocked`),
+unless its owners handed it over with an annotation (`identity.ANNOTATION_ACCEPTS`) and home accepts
+that. Nor do two home namespaces share one, whose names became one, or whose bridges were joined
+with different templates: the second waits. One that `Namespaces.remove` deletes is not given out
+from the moment of the request on.
 
 Several virtual nodes of one home share a remote namespace, and any of them may delete it when it is
 empty. Each claims it, by an annotation, before the first object that it creates there. To delete it
@@ -29,7 +29,7 @@ from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from sync.kube.resources import NAMESPACES
 from sync.namespaces.ownership import NamespaceOwnership
-from sync.runtime.controller import Waiting
+from sync.runtime.controller import ReconcileBlocked
 from translators.identity import (
     ANNOTATION_HOME_NAMESPACE,
     ANNOTATION_NONCE,
@@ -171,7 +171,7 @@ class NamespaceMapping:
             # Where it was deleted all the same, the informer tells.
             self._removed.pop(uid_of(remote), None)
             if isinstance(error, Conflict):
-                raise Waiting("RemoteNamespaceChanged", error.message) from error
+                raise ReconcileBlocked("RemoteNamespaceChanged", error.message) from error
             raise
 
     def _is_going(self, remote: Object) -> bool:
@@ -199,8 +199,8 @@ class NamespaceMapping:
         try:
             changed = await self._client.patch(NAMESPACES, name_of(remote), patch)
         except Conflict as error:  # Another one has the name by now, or it is admission's.
-            raise Waiting("RemoteNamespaceChanged", error.message) from error
-        self._informer.observe(changed)
+            raise ReconcileBlocked("RemoteNamespaceChanged", error.message) from error
+        self._informer.observe_write(changed)
         return changed
 
     async def _create(self, namespace: HomeNamespace, name: RemoteNamespace) -> Object:
@@ -224,7 +224,7 @@ class NamespaceMapping:
             made = await self._client.get(NAMESPACES, name)
         if self._owned.owns(made):
             await self._owned.record_created(made)
-        self._informer.observe(made)
+        self._informer.observe_write(made)
         return made
 
     # -- whether it may be used ------------------------------------------------------------
@@ -240,7 +240,7 @@ class NamespaceMapping:
                 raise _meet(name, namespace, other)
             self._first[name] = namespace
         else:
-            raise Waiting("RemoteClash", unusable_namespace_message(found, self._identity))
+            raise ReconcileBlocked("RemoteClash", unusable_namespace_message(found, self._identity))
 
     def _other_tenant(self, name: str, namespace: HomeNamespace) -> HomeNamespace | None:
         """Another home namespace that uses a namespace which was handed over: nothing on it tells
@@ -259,16 +259,16 @@ def _notes(obj: Object) -> object:
     return metadata(obj).get("annotations")
 
 
-def _going(name: str) -> Waiting:
-    return Waiting(
+def _going(name: str) -> ReconcileBlocked:
+    return ReconcileBlocked(
         "RemoteNamespaceTerminating",
         f"namespace {name} is being deleted in the remote cluster; "
         "it is made again when it is gone",
     )
 
 
-def _meet(name: str, namespace: HomeNamespace, other: HomeNamespace | None) -> Waiting:
-    return Waiting(
+def _meet(name: str, namespace: HomeNamespace, other: HomeNamespace | None) -> ReconcileBlocked:
+    return ReconcileBlocked(
         "RemoteClash",
         f"namespace {name} of the remote cluster stands for home's namespace {other}, and would "
         f"for {namespace} too: join one of them with another --namespace-template",

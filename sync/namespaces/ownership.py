@@ -28,7 +28,7 @@ from typing import Protocol
 import cachetools
 
 from sync.cache.informer import Informer
-from sync.kube.errors import KubeError, NotLeading
+from sync.kube.errors import KubeError, NotLeaderError
 from translators.identity import ANNOTATION_NONCE, Identity, is_owned
 from translators.objects import Object, is_deleting, metadata, name_of, uid_of
 
@@ -144,7 +144,7 @@ class NamespaceOwnership:
         while self._written < self._changes:
             try:
                 await self._save()
-            except NotLeading as error:
+            except NotLeaderError as error:
                 log.debug("the record of namespaces is not ours to write: %s", error)
             except KubeError as error:
                 log.warning("the record of namespaces could not be written: %s", error)

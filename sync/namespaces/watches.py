@@ -29,8 +29,8 @@ from sync.cache.store import Indexer
 from sync.kube.client import KubeClient
 from sync.kube.errors import Forbidden
 from sync.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, SECRETS, SERVICES, Resource
-from sync.runtime.controller import Waiting
-from sync.runtime.log_fields import about
+from sync.runtime.controller import ReconcileBlocked
+from sync.runtime.log_fields import name_fields
 from translators.mirror import endpointslice
 from translators.objects import HomeNamespace, Object
 from translators.translation_policy import Network
@@ -122,7 +122,7 @@ class NamespaceWatch:
             # A binding grants all kinds at once.
             for other in self.informers.values():
                 if isinstance(other.error, Forbidden):
-                    other.hurry()
+                    other.retry_now()
         if self._settling is not None and not self.forbidden:
             self._settling.cancel()
             self._settle()
@@ -198,7 +198,7 @@ class NamespaceWatches:
             raise self.missing_permission(namespace) or _unread(namespace, "its objects")
         away = [kind for kind in kinds if kind in watch.informers and watch.informers[kind].error]
         for kind in away:
-            watch.informers[kind].hurry()
+            watch.informers[kind].retry_now()
         if away:
             raise _unread(namespace, " and ".join(sorted(map(str, away))))
 
@@ -207,7 +207,7 @@ class NamespaceWatches:
         """Those of all namespaces."""
         return [it for watch in self._watches.values() for it in watch.informers.values()]
 
-    def missing_permission(self, namespace: HomeNamespace) -> Waiting | None:
+    def missing_permission(self, namespace: HomeNamespace) -> ReconcileBlocked | None:
         """What pods of the namespace wait for; None where home refuses nothing, or that is not
         known yet."""
         watch = self._watches.get(namespace)
@@ -274,8 +274,8 @@ class NamespaceWatches:
             self._on_synced(watch.namespace)
 
 
-def _unread(namespace: HomeNamespace, what: str) -> Waiting:
-    return Waiting(
+def _unread(namespace: HomeNamespace, what: str) -> ReconcileBlocked:
+    return ReconcileBlocked(
         "HomeUnread",
         f"the bridge cannot watch {what} of home's namespace {namespace} just now, and the pod "
         "could start with an old state; it starts when the watch is back",
@@ -283,10 +283,10 @@ def _unread(namespace: HomeNamespace, what: str) -> Waiting:
 
 
 def _about(namespace: HomeNamespace) -> Mapping[str, Mapping[str, str]]:
-    return about("Namespace", name=namespace, cluster="home")
+    return name_fields("Namespace", name=namespace, cluster="home")
 
 
-def home_forbids(what: str, namespace: HomeNamespace, *, said: str) -> Waiting:
+def home_forbids(what: str, namespace: HomeNamespace, *, said: str) -> ReconcileBlocked:
     """That home refuses this in the namespace, and what grants it. ``said`` are the words of its
     API server, which name the user."""
     found = _USER.search(said)
@@ -300,7 +300,7 @@ def home_forbids(what: str, namespace: HomeNamespace, *, said: str) -> Waiting:
             f"kubectl create rolebinding cluster-bridge -n {namespace} --user={shlex.quote(user)} "
             "--clusterrole=cluster-bridge:home-namespace"
         )
-    return Waiting(
+    return ReconcileBlocked(
         "HomeForbidden",
         f"home does not let the bridge {what} in namespace {namespace}; an administrator of home "
         f"grants it: {command}",

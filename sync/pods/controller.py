@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from sync.base import exception_summary
+from sync.base import exceptions
 from sync.base.fair_cache import FairCache
 from sync.cache.informer import Informer
 from sync.cache.store import Key
@@ -42,9 +42,9 @@ from sync.pods.plan import Action, PodState
 from sync.pods.service_account_tokens import TokenController
 from sync.pods.status_writer import StatusWriter
 from sync.pods.update import PodUpdater
-from sync.runtime.controller import Controller, Waiting
+from sync.runtime.controller import Controller, ReconcileBlocked
 from sync.runtime.event_recorder import EventRecorder
-from sync.runtime.log_fields import about, about_key, about_object
+from sync.runtime.log_fields import key_fields, name_fields, object_fields
 from translators.identity import (
     LABEL_NODE,
     Identity,
@@ -276,7 +276,9 @@ class PodController:
                 await self._carry_out(key, state, actions)
                 return any(type(action) is plan.WriteStatus for action in actions)
             confirmed = await self._is_gone(key)
-        raise Waiting("Undecided", f"pod {key} is neither here nor gone in the remote cluster")
+        raise ReconcileBlocked(
+            "Undecided", f"pod {key} is neither here nor gone in the remote cluster"
+        )
 
     async def _carry_out(self, key: Key, state: PodState, actions: list[Action]) -> None:
         """One after the other; an update that is refused does not keep the others back."""
@@ -300,7 +302,7 @@ class PodController:
             return True
         if not self._is_counterpart(remote, key):
             return True
-        self._remote_pods.observe(remote)
+        self._remote_pods.observe_write(remote)
         return False
 
     async def _act(self, key: Key, state: PodState, action: Action) -> None:
@@ -341,7 +343,9 @@ class PodController:
         is gone. The remote's API server confirms first that its pod is still being deleted: the
         caches may be of before a cut."""
         if self._remote_nodes.error is not None:
-            raise Waiting("RemoteUnreachable", "the state of the remote's nodes is not known")
+            raise ReconcileBlocked(
+                "RemoteUnreachable", "the state of the remote's nodes is not known"
+            )
         gone = await self._is_gone(key)
         if gone or uid_of(self._known(key) or {}) != uid_of(remote):
             return
@@ -352,7 +356,7 @@ class PodController:
         )
         await self._home.delete(PODS, key.name, namespace=key.namespace, uid=uid_of(home))
         self._events.warn(home, "RemoteNodeLost", message)
-        evicted = about_object("Pod", home, cluster="home")
+        evicted = object_fields("Pod", home, cluster="home")
         changes.info("pod %s: RemoteNodeLost: %s", key, message, extra=evicted)
 
     async def _remove_home(self, key: Key, home: Object) -> None:
@@ -364,7 +368,7 @@ class PodController:
             )
             if self._home_pods.store.get(key) is not None:
                 self._removed.add(uid)
-            changes.info("pod %s: gone", key, extra=about_object("Pod", home, cluster="home"))
+            changes.info("pod %s: gone", key, extra=object_fields("Pod", home, cluster="home"))
 
     async def _create(self, key: Key, home: Object) -> None:
         if self._watches.get(HomeNamespace(key.namespace)) is None:
@@ -380,7 +384,7 @@ class PodController:
             # Asked for when the pod came, so that both are waited for at once.
             await self._tokens.ensure(home)
             await self._make(key, home, namespace, omitted)
-        except Waiting as waiting:
+        except ReconcileBlocked as waiting:
             await self._tell(key, home, waiting.reason, waiting.message)
             raise
         except Throttled:
@@ -409,7 +413,7 @@ class PodController:
                 raise _clash(namespace, key.name, made, self._identity) from None
             if not has_home_uid(made, uid_of(home)):
                 # A former pod of that name, which the cache lacked; its end brings the key back.
-                self._remote_pods.observe(made)
+                self._remote_pods.observe_write(made)
                 return
             await self._creation.check_created(home, translated.pod, made)
         else:
@@ -419,20 +423,20 @@ class PodController:
                 "pod %s: created in the remote, namespace %s",
                 key,
                 namespace,
-                extra=about_object("Pod", home, cluster="remote"),
+                extra=object_fields("Pod", home, cluster="remote"),
             )
             if dropped := [*translated.dropped, *lost]:
                 self._events.warn(home, "FieldDropped", "; ".join(map(str, dropped)))
         self._made(uid_of(home))
         self._telling_made = first
-        self._remote_pods.observe(made)
+        self._remote_pods.observe_write(made)
         self._telling_made = False
 
     async def _check_unanswered(self, key: Key, home: Object, made: Object) -> None:
         """Compares a pod whose creation by this process was not answered (`PodCreation`)."""
         try:
             await self._creation.check_created(home, self._translated(home).pod, made)
-        except Waiting as waiting:
+        except ReconcileBlocked as waiting:
             await self._tell(key, home, waiting.reason, waiting.message)
             raise
 
@@ -447,7 +451,7 @@ class PodController:
             let_go = await self._remote.patch(
                 PODS, name, patch, namespace=namespace, kind="strategic"
             )
-            self._remote_pods.observe(let_go)
+            self._remote_pods.observe_write(let_go)
 
     def _translated(self, home: Object) -> remote_pod.Translated:
         classes = frozenset(name_of(it) for it in self._priority_classes.store)
@@ -494,13 +498,13 @@ class PodController:
         if home is None or begun or self._known(key) is not None:
             return
         message = (
-            f"the bridge has a defect that this pod shows ({exception_summary.words(error)}): please report "
-            "it; the bridge tries again"
+            f"the bridge has a defect that this pod shows ({exceptions.summary(error)}): please "
+            "report it; the bridge tries again"
         )
         try:
             await self._tell(key, home, "BridgeDefect", message)
         except Exception as again:  # noqa: BLE001  # the log has the defect already
-            log.debug("pod %s: its defect is not told: %s", key, exception_summary.words(again))
+            log.debug("pod %s: its defect is not told: %s", key, exceptions.summary(again))
 
     async def _delete(self, key: Key, uid: str, grace: int | None) -> None:
         """Passes a deletion on, once for each grace: the cache shows it only a moment later."""
@@ -509,7 +513,7 @@ class PodController:
         namespace, name = self._remote_key(key)
         await self._remote.delete(PODS, name, namespace=namespace, uid=uid, grace_seconds=grace)
         self._passed_on[uid] = grace
-        passed = about("Pod", key.name, namespace=key.namespace, cluster="remote")
+        passed = name_fields("Pod", key.name, namespace=key.namespace, cluster="remote")
         changes.info("pod %s: deletion passed on to the remote", key, extra=passed)
 
     async def _delete_orphan(self, key: Key, uid: str, home_uid: str | None) -> None:
@@ -521,11 +525,11 @@ class PodController:
         else:
             node = (home.get("spec") or {}).get("nodeName")
             if uid_of(home) == home_uid and node == self._identity.node:
-                self._home_pods.observe(home)
+                self._home_pods.observe_write(home)
                 return
         namespace, name = self._remote_key(key)
         await self._remote.delete(PODS, name, namespace=namespace, uid=uid)
-        orphan = about(
+        orphan = name_fields(
             "Pod", key.name, namespace=key.namespace, uid=home_uid or "", cluster="remote"
         )
         changes.info("pod %s: gone at home, deleted in the remote", key, extra=orphan)
@@ -539,15 +543,15 @@ _REASONS: dict[type[ApiError], str] = {
 }
 
 
-def _clash(namespace: str, name: str, there: Object, identity: Identity) -> Waiting:
+def _clash(namespace: str, name: str, there: Object, identity: Identity) -> ReconcileBlocked:
     if is_owned(there, identity):
         node = (metadata(there).get("labels") or {}).get(LABEL_NODE)
-        return Waiting(
+        return ReconcileBlocked(
             "RemotePodTerminating",
             f"the previous pod of this name, {namespace}/{name} of virtual node {node}, is still "
             "in the remote cluster; this one is created when that one is gone",
         )
-    return Waiting(
+    return ReconcileBlocked(
         "RemoteClash",
         f"pod {namespace}/{name} exists in the remote cluster and is not this virtual node's; "
         "rename yours or remove that one",
@@ -576,5 +580,5 @@ def _tell_phase(old: Object | None, new: Object | None) -> None:
     origin = origin_of(new)
     name = f"{origin.namespace}/{origin.name}" if origin else name_of(new)
     where = (new.get("spec") or {}).get("nodeName") or "no node yet"
-    fields = about_key("Pod", origin) if origin else about_object("Pod", new, cluster="remote")
+    fields = key_fields("Pod", origin) if origin else object_fields("Pod", new, cluster="remote")
     changes.info("pod %s: %s in the remote (%s)", name, status.phase(new), where, extra=fields)

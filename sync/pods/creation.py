@@ -1,7 +1,8 @@
 """Creates remote pods, and lets none run without the fields that restrict it.
 
-The remote's API server may admit a pod without some of its fields (`translators.pods.retained_fields`). The
-answer to each creation is compared with what was sent, at the cost of no request:
+The remote's API server may admit a pod without some of its fields
+(`translators.pods.retained_fields`). The answer to each creation is compared with what was sent, at
+the cost of no request:
 
 - a pod without a field that restricts it is deleted again, and refused with `REASON`;
 - what else is missing is for the caller to report.
@@ -19,7 +20,7 @@ from sync.base.fair_cache import FairCache
 from sync.kube.client import KubeClient
 from sync.kube.errors import BadRequest
 from sync.kube.resources import PODS
-from sync.runtime.controller import Waiting
+from sync.runtime.controller import ReconcileBlocked
 from translators.fieldpaths import Dropped
 from translators.objects import Object, name_of, namespace_of, uid_of
 from translators.pods import retained_fields
@@ -58,7 +59,7 @@ class PodCreator:
         missing = retained_fields.lost(sent, made)
         try:
             self._refuse(home, missing)
-        except Waiting:
+        except ReconcileBlocked:
             namespace = made["metadata"]["namespace"]
             await self._client.delete(PODS, name_of(made), namespace=namespace, uid=uid_of(made))
             raise
@@ -68,9 +69,9 @@ class PodCreator:
         restricting = [it.at for it in missing if it.restricts]
         if restricting:
             self._refused.put(namespace_of(home), uid_of(home), True)
-            raise Waiting(
+            raise ReconcileBlocked(
                 REASON,
-                f"the pod would run without {', '.join(restricting)}: {retained_fields.WHY}; use a remote "
-                "that keeps it, or take it out of the pod",
+                f"the pod would run without {', '.join(restricting)}: {retained_fields.WHY}; use a "
+                "remote that keeps it, or take it out of the pod",
             )
         self._refused.pop(uid_of(home))

@@ -1,7 +1,7 @@
 """What to do for one pod, decided from the state of both clusters.
 
-`plan` is a pure function; `sync.pods.controller` carries out what it says, one action after the other. The
-table, with *gone* meaning that no pod of ours is there:
+`plan` is a pure function; `sync.pods.controller` carries out what it says, one action after the
+other. The table, with *gone* meaning that no pod of ours is there:
 
 | home pod            | remote pod            | actions                                        |
 |---------------------|-----------------------|------------------------------------------------|
@@ -37,8 +37,8 @@ its spec, or what is left of a deletion that was passed on (pod_workers.go,
 calculateEffectiveGracePeriod).
 
 *Given up* needs no mark of its own: home's condition says since when the remote finds no node
-(`translators.pods.unschedulable`), and it is older than the timeout. So a crash between the withdrawal
-and the last status ends in the same way.
+(`translators.pods.unschedulable`), and it is older than the timeout. So a crash between the
+withdrawal and the last status ends in the same way.
 
 "Gone" of a pod that may have run is believed only after asking the remote's API server
 (`ConfirmAbsence`): a cache that lags must neither start a pod twice nor declare one lost.
@@ -107,7 +107,8 @@ class ConfirmAbsence:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make the remote pod; one that must not run twice is held there (`translators.pods.run_once`)."""
+    """Make the remote pod; one that must not run twice is held there
+    (`translators.pods.run_once`)."""
 
 
 @dataclass(frozen=True, slots=True)

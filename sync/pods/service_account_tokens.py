@@ -9,9 +9,9 @@
   one of the bridge's that is wrong by hours costs nothing. A token is requested at most once in
   `FLOOR` seconds.
 - Home's CA, where it is read beside a token, follows home's ``kube-root-ca.crt``.
-- What home refuses is `Waiting`: told at the pod that waits for it, and as an Event at a pod that
-  runs; a right that is missing as `HomeForbidden`, with what grants it. It is tried again with
-  growing waits.
+- What home refuses is `ReconcileBlocked`: told at the pod that waits for it, and as an Event at a
+  pod that runs; a right that is missing as `HomeForbidden`, with what grants it. It is tried again
+  with growing waits.
 - A pod that asks for no token costs nothing; under another policy than ``home`` none does, and
   what an earlier join made goes with its pod.
 - No token is in an error, a log or a repr.
@@ -26,7 +26,7 @@ from datetime import UTC, datetime, timedelta
 
 import cachetools
 
-from sync.base import exception_summary
+from sync.base import exceptions
 from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.kube.client import KubeClient
@@ -35,9 +35,9 @@ from sync.kube.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, Resource
 from sync.namespaces.mapping import NamespaceMapping
 from sync.namespaces.watches import NamespaceWatches, home_forbids
 from sync.pods import plan
-from sync.runtime.controller import Controller, Waiting
+from sync.runtime.controller import Controller, ReconcileBlocked
 from sync.runtime.event_recorder import EventRecorder
-from sync.runtime.log_fields import about_key
+from sync.runtime.log_fields import key_fields
 from translators.identity import has_home_uid, is_owned_by_node, origin_of
 from translators.objects import HomeNamespace, Object, is_deleting, name_of, namespace_of, uid_of
 from translators.pods import references, service_accounts
@@ -114,7 +114,7 @@ class TokenController:
         ref = service_accounts.pod_ref(home)
         needs = self._needs(home)
         if needs.tokens and not self._is_current(ref, needs):
-            await self.controller.settled(ref)
+            await self.controller.reconcile_now(ref)
 
     # -- what changed ----------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class TokenController:
     def namespace_synced(self, namespace: HomeNamespace) -> None:
         """The namespace's CA is known: its pods' tokens can be written."""
         for pod in self._home_pods.store.by_index("namespace", namespace):
-            with exception_summary.passed_over(f"pod {namespace}/{name_of(pod)}"):
+            with exceptions.log_defects(f"pod {namespace}/{name_of(pod)}"):
                 if self._needs(pod).tokens:
                     self.controller.queue.add(service_accounts.pod_ref(pod))
 
@@ -176,7 +176,7 @@ class TokenController:
             return
         try:
             times = await self._write(home, needs, secret)
-        except Waiting as waiting:
+        except ReconcileBlocked as waiting:
             if self._runs(ref):
                 self._events.warn(home, waiting.reason, waiting.message)
             raise
@@ -217,13 +217,13 @@ class TokenController:
                 asked_for = f"create serviceaccounts/token of {name}"
                 raise home_forbids(asked_for, ref.namespace, said=error.message) from error
             what = f"ServiceAccount {ref.namespace}/{name}"
-            raise Waiting(
+            raise ReconcileBlocked(
                 "TokenRefused", f"home issues no token of {what}: {error.message}"
             ) from error
         status = answer.get("status") or {}
         expires = str(status.get("expirationTimestamp") or "")
         if not (status.get("token") and expires):
-            raise Waiting("TokenRefused", "home's answer to a TokenRequest holds no token")
+            raise ReconcileBlocked("TokenRefused", "home's answer to a TokenRequest holds no token")
         # By home's own word: what was asked for may have been shortened, and when the token was
         # issued is told by no other clock.
         life = float((answer.get("spec") or {}).get("expirationSeconds") or wanted.seconds)
@@ -242,16 +242,16 @@ class TokenController:
             name = name_of(desired)
             made = await self._remote.get(SECRETS, name, namespace=namespace)
             if not is_owned_by_node(made, self._identity):
-                raise Waiting(
+                raise ReconcileBlocked(
                     "RemoteClash",
                     f"Secret {namespace}/{name} exists in the remote cluster and is not this "
                     "bridge's; remove that one",
                 ) from None
             self.controller.queue.add(ref)  # The cache lagged: what differs is put right then.
         else:
-            written = about_key("Pod", ref)
+            written = key_fields("Pod", ref)
             changes.info("tokens of pod %s: written to %s", ref, namespace, extra=written)
-        self._secrets.observe(made)
+        self._secrets.observe_write(made)
 
     async def _patch(
         self, ref: PodRef, secret: Object, data: dict[str, str], times: dict[str, Times]
@@ -263,7 +263,7 @@ class TokenController:
         changed = await self._remote.patch(
             SECRETS, name_of(secret), patch, namespace=namespace_of(secret)
         )
-        self._secrets.observe(changed)
+        self._secrets.observe_write(changed)
         log.debug("tokens of pod %s: renewed", ref)
 
     async def _delete(self, ref: PodRef, secret: Object) -> None:
@@ -273,7 +273,7 @@ class TokenController:
         await self._remote.delete(SECRETS, name_of(secret), namespace=namespace_of(secret), uid=uid)
         if self._secret(ref) is not None:
             self._deleted.add(uid)
-        changes.info("tokens of pod %s: removed from the remote", ref, extra=about_key("Pod", ref))
+        changes.info("tokens of pod %s: removed from the remote", ref, extra=key_fields("Pod", ref))
 
     # -- what is known ---------------------------------------------------------------------
 
@@ -314,7 +314,7 @@ class TokenController:
 
     def _home_now(self) -> str:
         """The time of home's clock; of the bridge's, before home has answered anything."""
-        now = self._home.access.server_time.now()
+        now = self._home.config.server_clock.now()
         return self._now() if now is None else now.strftime(_FORMAT)
 
     def _is_current(self, ref: PodRef, needs: Needs) -> bool:
@@ -338,7 +338,7 @@ class TokenController:
         found = watch.informers[CONFIG_MAPS].store.get(key) if watch else None
         text = ((found or {}).get("data") or {}).get(CA_KEY)
         if not text:
-            raise Waiting(
+            raise ReconcileBlocked(
                 "HomeCAMissing",
                 f"home has no ConfigMap {namespace}/{references.ROOT_CA}, which its "
                 "controller-manager publishes, with the certificate that pods trust",

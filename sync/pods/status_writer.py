@@ -13,10 +13,10 @@ from typing import Any
 from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.kube.client import KubeClient
-from sync.kube.errors import NotFound, Replaced
+from sync.kube.errors import NotFound, UidMismatch
 from sync.kube.resources import PODS
 from sync.runtime.event_recorder import EventRecorder
-from sync.runtime.log_fields import about_object
+from sync.runtime.log_fields import object_fields
 from translators.objects import Object, metadata, name_of, namespace_of, uid_of
 
 log = logging.getLogger(__name__)
@@ -57,16 +57,16 @@ class StatusWriter:
                 subresource="status",
                 kind="strategic",
             )
-        except (NotFound, Replaced):
+        except (NotFound, UidMismatch):
             log.debug("pod %s: its status is of no use any more", key)
             return False
         self.writing = _differ_only_in(patch, home, written)
-        self._home_pods.observe(written)
+        self._home_pods.observe_write(written)
         self.writing = False
         if event is not None:
             record = self._events.warn if warning else self._events.normal
             record(home, *event)
-            told = about_object("Pod", home, cluster="home")
+            told = object_fields("Pod", home, cluster="home")
             changes.info("pod %s: %s: %s", key, *event, extra=told)
         return True
 

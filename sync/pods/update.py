@@ -28,7 +28,7 @@ from sync.namespaces.watches import NamespaceWatches
 from sync.pods import plan
 from sync.pods.plan import Update
 from sync.runtime.event_recorder import EventRecorder
-from sync.runtime.log_fields import about_object
+from sync.runtime.log_fields import object_fields
 from translators.objects import HomeNamespace, Object, name_of, namespace_of, uid_of
 from translators.pods import references, remote_pod, resize, retained_fields, unresolved_references
 from translators.pods.resize import Refusal
@@ -98,7 +98,7 @@ class PodUpdater:
                 self._events.warn(home, "UpdateRefused", message)
             raise
         self._refused.pop(path)
-        self._remote_pods.observe(changed)
+        self._remote_pods.observe_write(changed)
         if update.subresource == "ephemeralcontainers" and (
             dropped := retained_fields.lost(update.patch, changed)
         ):
@@ -108,14 +108,14 @@ class PodUpdater:
             # Of what the remote's admission made of it, nothing is to be resized back.
             record = Update(update.uid, remote_pod.resources_record(home))
             changed = await self._patch(key, record)
-            self._remote_pods.observe(changed)
+            self._remote_pods.observe_write(changed)
         undone = update in plan.updates(home, changed, self._policy)
         if undone:
             self._futile.put(key.namespace, path, update.patch)
             said = "pod %s: the remote cluster accepts an update and undoes it"
         else:
             said = "pod %s: updated in the remote"
-        changes.info(said, key, extra=about_object("Pod", home, cluster="remote"))
+        changes.info(said, key, extra=object_fields("Pod", home, cluster="remote"))
         return undone
 
     async def _resolved(self, home: Object, update: Update) -> Update | None:

@@ -12,7 +12,8 @@ slices of ours at home say where (`translators.relay.forward`). A key is a Servi
   address of their own, that they are ready. One that is killed leaves it, and the next one takes it
   up.
 - Slices of Services that are gone, or of namespaces without pods here, are removed.
-- Headless Services have an address for each pod where the policy has a range (`sync.relay.headless`).
+- Headless Services have an address for each pod where the policy has a range
+  (`sync.relay.headless`).
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from sync.pods.controller import PodController
 from sync.relay.headless import Doors, RelayNames, pods_of
 from sync.relay.service_events import ServiceNews
 from sync.relay.slice_writer import SliceWriter
-from sync.runtime.controller import Controller, Waiting
+from sync.runtime.controller import Controller, ReconcileBlocked
 from sync.runtime.event_recorder import EventRecorder
-from sync.runtime.log_fields import about
+from sync.runtime.log_fields import name_fields
 from translators.identity import origin_of
 from translators.mirror import endpointslice
 from translators.mirror import service as services
@@ -48,7 +49,7 @@ changes = logging.getLogger("cluster-bridge.changes")
 #: Services worked at once.
 WORKERS = 8
 #: Seconds for which the remote may be unwatchable before its pods are taken out of Services. With
-#: the time in which the loss is noticed (`sync.kube.sockets.LOST_SOON`) under ten.
+#: the time in which the loss is noticed (`sync.kube.sockets.FAST_KEEPALIVE_SECONDS`) under ten.
 PATIENCE = 2.0
 #: Seconds after that in which connections are still taken and carried: kube-proxy has to learn of
 #: it, and gathers changes for a second unless it is told otherwise (iptables.minSyncPeriod). Both
@@ -187,7 +188,7 @@ class Relay:
             if away
             else "the remote can be reached again: its pods are behind home's Services again"
         )
-        changes.info("relay: %s", said, extra=about("Service", "", cluster="home"))
+        changes.info("relay: %s", said, extra=name_fields("Service", "", cluster="home"))
         for slice_ in self.slices.store:
             self.slice_changed(None, slice_)
         for namespace in {HomeNamespace(namespace_of(pod)) for pod in self._home_pods.store}:
@@ -245,7 +246,7 @@ class Relay:
         except NoPort as error:
             if service is not None:
                 self._news.once(service, "RelayNoPort", str(error))
-            raise Waiting("RelayNoPort", str(error)) from error
+            raise ReconcileBlocked("RelayNoPort", str(error)) from error
         wanted: dict[str, Object] = {}
         if service is not None and ports:
             made = forward.to_slices(service, ports, self._identity, address=self._address)
@@ -280,7 +281,7 @@ class Relay:
                 said,
                 key,
                 len(wanted),
-                extra=about("Service", key.name, namespace=key.namespace, cluster="home"),
+                extra=name_fields("Service", key.name, namespace=key.namespace, cluster="home"),
             )
 
     # -- what cannot be done ---------------------------------------------------------------

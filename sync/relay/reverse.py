@@ -1,8 +1,8 @@
 """Has Services in the remote lead to home's pods where no network does: `--relay-image`.
 
 For each home namespace whose pods on the node may want it there is one relay pod in the remote
-(`translators.relay.agent_pod`), which this makes, makes again when it is gone, and removes; `Carriers`
-speaks to it. A key is a home namespace.
+(`translators.relay.agent_pod`), which this makes, makes again when it is gone, and removes;
+`Carriers` speaks to it. A key is a home namespace.
 
 - A Service has endpoints of ours while it is copied, has ready pods at home, and a relay pod says
   that it listens for it. A control that ends is given `PATIENCE` to come back.
@@ -40,9 +40,9 @@ from sync.relay.forward import AFTERGLOW
 from sync.relay.pod_addresses import PodAddresses
 from sync.relay.reverse_slices import RelaySlices
 from sync.relay.service_events import ServiceNews
-from sync.runtime.controller import Controller, Waiting
+from sync.runtime.controller import Controller, ReconcileBlocked
 from sync.runtime.event_recorder import EventRecorder
-from sync.runtime.log_fields import about
+from sync.runtime.log_fields import name_fields
 from translators.identity import is_owned, matches_home_namespace, origin_of
 from translators.mirror import endpointslice
 from translators.mirror import service as services
@@ -412,8 +412,8 @@ class RelayBack:
         except (Forbidden, Invalid) as error:
             said = f"the remote cluster refuses the relay pod: {error.message}"
             self._say_all(turn, "RelayBackRefused", said)
-            raise Waiting("RelayBackRefused", said) from error
-        self._remote_pods.observe(pod)
+            raise ReconcileBlocked("RelayBackRefused", said) from error
+        self._remote_pods.observe_write(pod)
         self._say_pod(home, pod, "made in the remote")
 
     # -- what is told ----------------------------------------------------------------------
@@ -440,7 +440,7 @@ class RelayBack:
             self._say_all(turn, "RelayBackVersion", said)
 
     def _say_pod(self, home: HomeNamespace, pod: Object, what: str) -> None:
-        where = about("Pod", name_of(pod), namespace=namespace_of(pod), cluster="remote")
+        where = name_fields("Pod", name_of(pod), namespace=namespace_of(pod), cluster="remote")
         changes.info(
             "relay: pod %s/%s %s, for namespace %s",
             namespace_of(pod),

@@ -1,4 +1,5 @@
-"""Our EndpointSlices in the remote, which lead to relay pods (`sync.relay.reverse` decides which)."""
+"""Our EndpointSlices in the remote, which lead to relay pods (`sync.relay.reverse` decides
+which)."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.kube.client import KubeClient
 from sync.relay.slice_writer import SliceWriter
-from sync.runtime.log_fields import about
+from sync.runtime.log_fields import name_fields
 from translators.identity import Identity
 from translators.mirror import endpointslice
 from translators.objects import HomeNamespace, Object, is_deleting, is_ready, namespace_of
@@ -67,5 +68,5 @@ class RelaySlices:
             namespace_of(it) for it in slices if endpointslice.service_name(it) == name
         )
         said = "leads to home's pods" if is_served else "leads to home's pods no more"
-        where = about("Service", name, namespace=namespace, cluster="remote")
+        where = name_fields("Service", name, namespace=namespace, cluster="remote")
         changes.info("Service %s/%s in the remote %s", namespace, name, said, extra=where)

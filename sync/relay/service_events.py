@@ -7,7 +7,7 @@ import logging
 
 from sync.cache.store import Key
 from sync.runtime.event_recorder import EventRecorder
-from sync.runtime.log_fields import about
+from sync.runtime.log_fields import name_fields
 from translators.objects import Object, name_of, namespace_of
 
 changes = logging.getLogger("cluster-bridge.changes")
@@ -31,7 +31,7 @@ class ServiceNews:
         """Tells it."""
         key = _key(service)
         self._events.warn(service, reason, message)
-        where = about("Service", key.name, namespace=key.namespace, cluster="home")
+        where = name_fields("Service", key.name, namespace=key.namespace, cluster="home")
         changes.info("Service %s: %s", key, message, extra=where)
 
     def forget(self, key: Key) -> None:

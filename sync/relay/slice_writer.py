@@ -43,13 +43,13 @@ class SliceWriter:
                 changed = await self._client.patch(
                     ENDPOINT_SLICES, name_of(slice_), patch, namespace=namespace_of(slice_)
                 )
-                self._slices.observe(changed)
+                self._slices.observe_write(changed)
         for desired in left.values():
             with contextlib.suppress(AlreadyExists):  # The cache lags; its event brings the key.
                 made = await self._client.create(
                     ENDPOINT_SLICES, desired, namespace=namespace_of(desired)
                 )
-                self._slices.observe(made)
+                self._slices.observe_write(made)
 
     async def withdraw(
         self,

@@ -1,16 +1,16 @@
 """Workers that take keys from a queue and reconcile each until it succeeds.
 
 - One key is never reconciled twice at once; different keys are, up to ``workers``. Namespaces take
-  turns, and none has all workers (`sync.runtime.workqueue`). Requests of a reconcile go by the same turns
-  (`sync.kube.request_limiter`).
+  turns, and none has all workers (`sync.runtime.workqueue`). Requests of a reconcile go by the same
+  turns (`sync.kube.request_limiter`).
 - A reconcile that raises is tried again with growing waits, for ever; where the same request
   cannot succeed (`KubeError.retryable`), with the longest at once. The first failure of a key
   is logged, the following ones, and what is only waited for, at debug level. A defect in the code
-  (any other exception than `KubeError` or `Waiting`) is logged with where it was raised, not with
-  what the object holds (`sync.base.exception_summary`), and does not stop the other keys; ``on_defect`` may tell
-  it where people look.
+  (any other exception than `KubeError` or `ReconcileBlocked`) is logged with where it was raised,
+  not with what the object holds (`sync.base.exceptions`), and does not stop the other keys;
+  ``on_defect`` may tell it where people look.
 - Reconciles that need not wait for anything let the loop do its other work every `SLICE` seconds.
-- `settled` lets another controller wait for the next result of a key.
+- `reconcile_now` lets another controller wait for the next result of a key.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from time import monotonic
 from typing import Generic, TypeVar
 
-from sync.base import exception_summary
+from sync.base import exceptions
 from sync.base.histograms import Histogram
-from sync.base.tracing import traced
-from sync.kube.errors import KubeError, NotLeading
+from sync.base.tracing import trace_reconcile
+from sync.kube.errors import KubeError, NotLeaderError
 from sync.kube.request_limiter import FLOW
-from sync.runtime.log_fields import about_key
+from sync.runtime.log_fields import key_fields
 from sync.runtime.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
 
-#: How a reconcile can end: in order, for `Waiting`, for `KubeError`, or for any other exception.
+#: How a reconcile can end: in order, for `ReconcileBlocked`, for `KubeError`, or for any other
+#: exception.
 RESULTS = ("success", "waiting", "failure", "defect")
 #: Seconds for which a controller's workers hold the loop at most, one after the other, before
 #: answers that have come meanwhile are read: a part of what a pod on an idle bridge takes.
@@ -43,7 +44,7 @@ SLICE = 0.005
 _QUICK = 0.001
 
 
-class Waiting(Exception):
+class ReconcileBlocked(Exception):
     """A reconcile cannot go on yet, for a reason that is no failure of a request.
 
     ``reason`` is one word in CamelCase, for Events and status; ``message`` a sentence that says
@@ -83,7 +84,7 @@ class Controller(Generic[K]):
         # From 0 on: a series that first appears with the value 1 is no increase to Prometheus.
         self.results: Counter[str] = Counter(dict.fromkeys(RESULTS, 0))
         """How reconciles ended (`RESULTS`)."""
-        self.worked = Histogram()
+        self.work_duration = Histogram()
         """How long they took."""
         # By worker: when it began with the key that it has; 0 where it has none.
         self._began = [0.0] * workers
@@ -105,12 +106,12 @@ class Controller(Generic[K]):
             self.queue.close()
 
     @property
-    def unfinished(self) -> list[float]:
+    def unfinished_work(self) -> list[float]:
         """For how many seconds each key that is being worked has been."""
         now = monotonic()
         return [now - began for began in self._began if began]
 
-    async def settled(self, key: K) -> None:
+    async def reconcile_now(self, key: K) -> None:
         """Has the key reconciled once more and waits for that. Raises what it raised."""
         future = asyncio.get_running_loop().create_future()
         self._settled[key].append(future)
@@ -119,7 +120,7 @@ class Controller(Generic[K]):
 
     async def _work(self, number: int) -> None:
         queue, flow, working = self.queue, None, self._began
-        reconcile = traced(self._reconcile, self.name, self.kind)
+        reconcile = trace_reconcile(self._reconcile, self.name, self.kind)
         key: K | None = None
         while True:
             if key is None:
@@ -132,7 +133,7 @@ class Controller(Generic[K]):
             try:
                 try:
                     await reconcile(key)
-                except (KubeError, Waiting) as error:
+                except (KubeError, ReconcileBlocked) as error:
                     self._failed(key, error, waiting)
                 except Exception as error:  # noqa: BLE001  # one key's defect must not stop the others
                     self._tell_defect(key, error)
@@ -141,7 +142,7 @@ class Controller(Generic[K]):
                 else:
                     self._succeeded(key, waiting)
                 took = monotonic() - started
-                self.worked.observe(took)
+                self.work_duration.observe(took)
                 if took < _QUICK:
                     self._busy += took
                     while self._busy > SLICE:
@@ -152,7 +153,7 @@ class Controller(Generic[K]):
                 for future in waiting:
                     future.cancel()
                 raise
-            if (key := queue.following(key)) is None:
+            if (key := queue.done_and_get(key)) is None:
                 working[number] = 0.0
 
     def _succeeded(self, key: K, waiting: Sequence[asyncio.Future[None]]) -> None:
@@ -165,18 +166,20 @@ class Controller(Generic[K]):
                 future.set_result(None)
 
     def _failed(self, key: K, error: Exception, waiting: Sequence[asyncio.Future[None]]) -> None:
-        result = "waiting" if isinstance(error, Waiting) else "failure"
-        self.results[result if isinstance(error, KubeError | Waiting) else "defect"] += 1
+        result = "waiting" if isinstance(error, ReconcileBlocked) else "failure"
+        self.results[result if isinstance(error, KubeError | ReconcileBlocked) else "defect"] += 1
         wait = self.queue.retry(key, soon=not isinstance(error, KubeError) or error.retryable)
         # What is waited for is told where people look for it: in a status or an Event.
         # So is a write that is not ours to make just now.
-        quiet = key in self._failing or isinstance(error, Waiting | NotLeading)
+        quiet = key in self._failing or isinstance(error, ReconcileBlocked | NotLeaderError)
         level = logging.DEBUG if quiet else logging.WARNING
         self._failing.add(key)
         said = (
-            str(error) if isinstance(error, KubeError | Waiting) else exception_summary.words(error)
+            str(error)
+            if isinstance(error, KubeError | ReconcileBlocked)
+            else exceptions.summary(error)
         )
-        fields = about_key(getattr(getattr(key, "resource", None), "kind", self.kind), key, error)
+        fields = key_fields(getattr(getattr(key, "resource", None), "kind", self.kind), key, error)
         log.log(level, "%s %s: %s (again in %.1f s)", self.name, key, said, wait, extra=fields)
         for future in waiting:
             if not future.done():
@@ -189,8 +192,8 @@ class Controller(Generic[K]):
             "%s %s: a defect in the bridge; please report it: %s",
             self.name,
             key,
-            exception_summary.trace(error),
-            extra=about_key(self.kind, key),
+            exceptions.traced_summary(error),
+            extra=key_fields(self.kind, key),
         )
 
     async def _pause(self) -> None:

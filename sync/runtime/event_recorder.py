@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from sync.base import exception_summary
+from sync.base import exceptions
 from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, KubeError
 from sync.kube.resources import EVENTS
@@ -52,7 +52,7 @@ class EventRecorder:
             except Exception as error:  # noqa: BLE001  # an Event informs, nothing depends on it
                 log.error(  # noqa: TRY400  # a traceback can quote the object
                     "an Event: a defect in the bridge; please report it: %s",
-                    exception_summary.trace(error),
+                    exceptions.traced_summary(error),
                 )
 
     async def _write(self, event: Object) -> None:

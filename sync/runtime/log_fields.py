@@ -20,7 +20,7 @@ NODE: ContextVar[str] = ContextVar("NODE", default="")
 FIELDS = "about"
 
 
-def about(
+def name_fields(
     kind: str,
     name: str = "",
     *,
@@ -33,15 +33,17 @@ def about(
     return {FIELDS: found}
 
 
-def about_object(kind: str, obj: Object, *, cluster: str = "") -> Mapping[str, Mapping[str, str]]:
+def object_fields(kind: str, obj: Object, *, cluster: str = "") -> Mapping[str, Mapping[str, str]]:
     """The same, of an object; ``cluster`` is where the object is, or where something was done."""
-    return about(kind, name_of(obj), namespace=namespace_of(obj), uid=uid_of(obj), cluster=cluster)
+    return name_fields(
+        kind, name_of(obj), namespace=namespace_of(obj), uid=uid_of(obj), cluster=cluster
+    )
 
 
-def about_key(kind: str, key: object, error: object = None) -> Mapping[str, Mapping[str, str]]:
+def key_fields(kind: str, key: object, error: object = None) -> Mapping[str, Mapping[str, str]]:
     """The same, of a key of a queue, which has a namespace and a name or is a name; and of a
     request that failed."""
-    return about(
+    return name_fields(
         kind,
         str(getattr(key, "name", key)),
         namespace=str(getattr(key, "namespace", "")),

@@ -72,7 +72,7 @@ class WorkQueue(Generic[K]):
         """How often a key was added that did not wait already."""
         self.retries = 0
         """How often a key was to be tried again."""
-        self.waited = Histogram()
+        self.queue_duration = Histogram()
         """How long keys waited for a worker, from when they were added."""
 
     def __repr__(self) -> str:
@@ -84,7 +84,7 @@ class WorkQueue(Generic[K]):
         return self._ready.waiting
 
     @property
-    def later(self) -> int:
+    def delayed(self) -> int:
         """How many keys come at a later time, those that failed among them."""
         return len(self._later)
 
@@ -94,22 +94,22 @@ class WorkQueue(Generic[K]):
         return len(self._backoffs)
 
     @property
-    def oldest(self) -> float:
+    def longest_wait(self) -> float:
         """Seconds since the key that has waited longest for a worker was added; 0 without one."""
         # They stand in the order in which they were added.
         first = next(iter(self._since.values()), None)
         return 0.0 if first is None else monotonic() - first
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Drops every key that is added from now on, until `release`."""
         self._held = True
 
     @property
-    def is_held(self) -> bool:
+    def is_paused(self) -> bool:
         """Whether keys are dropped."""
         return self._held
 
-    def release(self) -> None:
+    def resume(self) -> None:
         """Takes keys up from now on."""
         self._held = False
 
@@ -158,7 +158,7 @@ class WorkQueue(Generic[K]):
         """The key succeeded: its next failure is its first."""
         self._backoffs.pop(key, None)
 
-    def hurry(self) -> None:
+    def retry_now(self) -> None:
         """All keys that failed are tried now: what they failed for has changed."""
         for key in list(self._backoffs):
             self._backoffs[key].reset()
@@ -189,14 +189,14 @@ class WorkQueue(Generic[K]):
         self._end(key)
         self._wake()
 
-    def following(self, key: K) -> K | None:
+    def done_and_get(self, key: K) -> K | None:
         """`done`, and `get` where that need not wait; None where it must."""
         former = self._end(key)
         taken = self._ready.take(self._places)
         if taken is None:
             return None
         # As many places are held as before. Who else may have one now, if anybody?
-        if self._waiters and taken[0] != former and self._ready.offers_to(former, self._places):
+        if self._waiters and taken[0] != former and self._ready.can_take_from(former, self._places):
             self._wake_one()
         return self._given(*taken)
 
@@ -209,12 +209,12 @@ class WorkQueue(Generic[K]):
     def _push(self, key: K) -> None:
         group = self._group(key)
         self._ready.add(group, key)
-        if self._waiters and self._ready.offers_to(group, self._places):
+        if self._waiters and self._ready.can_take_from(group, self._places):
             self._wake_one()
 
     def _given(self, group: Hashable, key: K) -> K:
         self.working[key] = group
-        self.waited.observe(monotonic() - self._since.pop(key))
+        self.queue_duration.observe(monotonic() - self._since.pop(key))
         return key
 
     def _end(self, key: K) -> Hashable:
@@ -226,7 +226,7 @@ class WorkQueue(Generic[K]):
 
     def _wake(self) -> None:
         """Wakes a worker if there is a key that it may have."""
-        if self._waiters and self._ready.offers(self._places):
+        if self._waiters and self._ready.can_take(self._places):
             self._wake_one()
 
     def _wake_one(self) -> None:

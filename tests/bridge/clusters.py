@@ -14,8 +14,8 @@ from sync.kube.credentials import KubeconfigRef
 from sync.kube.resources import NODES, Object
 from tests import objects
 from tests.fakeapi import Authority, FakeApi
-from tests.fakeapi.journal import Entry
 from tests.fakeapi.kubeconfig import kubeconfig, write
+from tests.fakeapi.request_log import LoggedRequest
 from tests.sync.world import NODE
 
 #: What proves who we are; to be seen nowhere.
@@ -45,7 +45,7 @@ class Clusters:
         """The settings with these changes."""
         return replace(self.settings, **changes)
 
-    def writes(self) -> list[Entry]:
+    def writes(self) -> list[LoggedRequest]:
         """What either was asked to change."""
         return [*self.home.writes(), *self.remote.writes()]
 

@@ -6,11 +6,18 @@ no controllers, but for what removes the contents of a deleted namespace. `FakeA
 use; `Authority` gives it a certificate.
 """
 
-from tests.fakeapi.credentials import access_to
+from tests.fakeapi.api_errors import ApiErrorResponse
+from tests.fakeapi.client_config import client_config_for
 from tests.fakeapi.faults import Fault
-from tests.fakeapi.journal import Entry
-from tests.fakeapi.refusals import Refused
+from tests.fakeapi.request_log import LoggedRequest
 from tests.fakeapi.server import FakeApi
 from tests.fakeapi.tls import Authority
 
-__all__ = ["Authority", "Entry", "FakeApi", "Fault", "Refused", "access_to"]
+__all__ = [
+    "ApiErrorResponse",
+    "Authority",
+    "FakeApi",
+    "Fault",
+    "LoggedRequest",
+    "client_config_for",
+]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from sync.kube.resources import NAMESPACES, PODS, Object
-from tests.fakeapi import refusals
-from tests.fakeapi.kinds import Kind
+from tests.fakeapi import api_errors
+from tests.fakeapi.resource_registry import Kind
 from tests.fakeapi.store import Store, timestamp
 
 
@@ -38,7 +38,7 @@ def _check_preconditions(kind: Kind, old: Object, options: Object) -> None:
                 f"({value}) does not match the one in record ({have}). The object might have been "
                 "deleted and then recreated"
             )
-            raise refusals.conflict(kind.resource, old["metadata"]["name"], why)
+            raise api_errors.conflict(kind.resource, old["metadata"]["name"], why)
 
 
 def _grace(pod: Object, options: Object) -> int:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from tests.fakeapi.journal import Entry
-from tests.fakeapi.refusals import Refused
+from tests.fakeapi.api_errors import ApiErrorResponse
+from tests.fakeapi.request_log import LoggedRequest
 
 #: ``before``: the connection is cut and nothing has happened. ``after``: the write happened, and
 #: its answer is lost.
@@ -40,7 +40,7 @@ class Fault:
     method: str = "*"
     path: str = "*"
     """A shell pattern for the path without its query; a star also spans slashes."""
-    when: Callable[[Entry], bool] | None = None
+    when: Callable[[LoggedRequest], bool] | None = None
     watch: bool | None = None
     """True meets only watches, False only other requests."""
     times: int | None = 1
@@ -54,7 +54,7 @@ class Fault:
     """The body instead of a Status; with ``code`` or 200."""
     hits: int = 0
 
-    def meets(self, entry: Entry) -> bool:
+    def meets(self, entry: LoggedRequest) -> bool:
         """Whether the request is one that goes wrong."""
         return (
             (self.times is None or self.hits < self.times)
@@ -69,11 +69,11 @@ class Fault:
         """Whether it answers in the server's place."""
         return self.code is not None or self.raw is not None
 
-    def refusal(self) -> Refused:
+    def refusal(self) -> ApiErrorResponse:
         """The Status that the request is answered with."""
         code = self.code or 500
         reason = self.reason or _REASONS.get(code, "")
-        return Refused(code, reason, self.message or f"made to fail with {code}")
+        return ApiErrorResponse(code, reason, self.message or f"made to fail with {code}")
 
 
 class Faults:
@@ -91,7 +91,7 @@ class Faults:
         """Takes one fault away, or all."""
         self._faults = [f for f in self._faults if fault is not None and f is not fault]
 
-    def for_request(self, entry: Entry) -> Fault | None:
+    def for_request(self, entry: LoggedRequest) -> Fault | None:
         """The first fault that meets the request; counts the hit."""
         for fault in self._faults:
             if fault.meets(entry):

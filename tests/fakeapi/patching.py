@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from sync.kube.resources import Object
-from tests.fakeapi import refusals
+from tests.fakeapi import api_errors
 
 #: Lists of objects that are merged, and by which field. A list that is not here is replaced.
 _MERGE_KEYS = {
@@ -99,7 +99,7 @@ def _merge_list(field: str, old: list[Any], patch: list[Any], order: list[Any] |
     result = list(old)
     for item in patch:
         if key not in item:
-            raise refusals.bad_request(f"map: {field} does not contain declared merge key: {key}")
+            raise api_errors.bad_request(f"map: {field} does not contain declared merge key: {key}")
         at = next((i for i, have in enumerate(result) if have.get(key) == item[key]), None)
         if item.get("$patch") == "delete":
             result = [have for have in result if have.get(key) != item[key]]
@@ -133,7 +133,7 @@ def json_patch(target: Object, operations: list[Object]) -> Object:
             document = _operate(document, operation["op"], path, operation.get("value"))
         except (KeyError, IndexError, ValueError, TypeError) as error:
             message = f"the server rejected our request due to an error in our request ({error})"
-            raise refusals.Refused(422, "Invalid", message) from error
+            raise api_errors.ApiErrorResponse(422, "Invalid", message) from error
     result: Object = document
     return result
 

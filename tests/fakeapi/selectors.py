@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from sync.kube.resources import Object
-from tests.fakeapi import refusals
-from tests.fakeapi.kinds import Kind
+from tests.fakeapi import api_errors
+from tests.fakeapi.resource_registry import Kind
 
 Predicate = Callable[[Object], bool]
 
@@ -48,17 +48,17 @@ def _label(part: str) -> Predicate:
     if found := _BARE.match(part):
         key, wanted = found["key"], not found["not"]
         return lambda obj: (key in _labels(obj)) is wanted
-    raise refusals.bad_request(f'unable to parse requirement: found "{part}"')
+    raise api_errors.bad_request(f'unable to parse requirement: found "{part}"')
 
 
 def _field(kind: Kind, part: str) -> Predicate:
     found = _FIELD.match(part)
     if found is None:
-        raise refusals.bad_request(f'invalid selector: "{part}"; can\'t understand "{part}"')
+        raise api_errors.bad_request(f'invalid selector: "{part}"; can\'t understand "{part}"')
     key, value, equal = found["key"], found["value"], found["op"] != "!="
     served = {"metadata.name", *(["metadata.namespace"] if kind.resource.namespaced else [])}
     if kind.fields is not None and key not in served | kind.fields:
-        raise refusals.bad_request(f'field label not supported: "{key}"')
+        raise api_errors.bad_request(f'field label not supported: "{key}"')
     return lambda obj: (_text(obj, key) == value) is equal
 
 

@@ -18,13 +18,13 @@ from typing import Any
 from aiohttp import web
 
 from sync.kube.resources import NAMESPACES, PODS, Object, Resource
-from tests.fakeapi import deletion, patching, refusals, wire
+from tests.fakeapi import api_errors, deletion, http_messages, patching
 from tests.fakeapi.faults import Fault, Faults
-from tests.fakeapi.handling import Api, bind
-from tests.fakeapi.journal import WRITES, Entry
-from tests.fakeapi.kinds import Kind, Registry
+from tests.fakeapi.request_handlers import Api, bind
+from tests.fakeapi.request_log import WRITES, LoggedRequest
+from tests.fakeapi.resource_registry import Kind, Registry
 from tests.fakeapi.store import Store, copy
-from tests.fakeapi.watching import Watch, Watches
+from tests.fakeapi.watches import Watch, Watches
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -46,7 +46,7 @@ class FakeApi:
         self.api = Api(self.store)
         self.watches = Watches(self.store)
         self.faults = Faults()
-        self.log: list[Entry] = []
+        self.log: list[LoggedRequest] = []
         self.token = token
         """The bearer token to be shown; None lets everybody in."""
         self.port = 0
@@ -145,7 +145,7 @@ class FakeApi:
 
     def expire_watches(self, resource: Resource | None = None) -> None:
         """Tells open watches 410 in their streams and ends them."""
-        gone = refusals.expired("The resourceVersion for the provided watch is too old.")
+        gone = api_errors.expired("The resourceVersion for the provided watch is too old.")
         for watch in self.watches.open(resource):
             watch.send({"type": "ERROR", "object": gone.status()}, last=True)
 
@@ -169,11 +169,11 @@ class FakeApi:
 
     # -- what was asked --------------------------------------------------------------------
 
-    def requests(self, method: str = "*", path: str = "*") -> list[Entry]:
+    def requests(self, method: str = "*", path: str = "*") -> list[LoggedRequest]:
         """The logged requests that match."""
         return [e for e in self.log if method in ("*", e.method) and fnmatchcase(e.path, path)]
 
-    def writes(self, path: str = "*") -> list[Entry]:
+    def writes(self, path: str = "*") -> list[LoggedRequest]:
         """The logged requests that change something; reviews do not."""
         return [e for e in self.requests(path=path) if e.method in WRITES and not e.review]
 
@@ -298,14 +298,14 @@ class FakeApi:
     # -- requests --------------------------------------------------------------------------
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        entry = await wire.entry(request)
+        entry = await http_messages.entry(request)
         self.log.append(entry)
         self._changed.set()
         await self._running.wait()
         try:
             response = await self._answer(request, entry)
-        except refusals.Refused as refused:
-            response = wire.as_json(refused.code, refused.status())
+        except api_errors.ApiErrorResponse as refused:
+            response = http_messages.as_json(refused.code, refused.status())
         if not response.prepared:
             now = datetime.fromisoformat(self.api.clock()).timestamp()
             response.headers["Date"] = formatdate(now, usegmt=True)
@@ -313,14 +313,14 @@ class FakeApi:
         self._changed.set()
         return response
 
-    async def _answer(self, request: Any, entry: Entry) -> web.StreamResponse:
+    async def _answer(self, request: Any, entry: LoggedRequest) -> web.StreamResponse:
         fault = self.faults.for_request(entry)
         if fault is not None and fault.delay:
             await asyncio.sleep(fault.delay)
         if fault is not None and (fault.drop == "before" or fault.answers):
-            return wire.cut(request) if fault.drop else wire.failure(fault)
+            return http_messages.cut(request) if fault.drop else http_messages.failure(fault)
         if self.token is not None and entry.authorization != f"Bearer {self.token}":
-            raise refusals.Refused(401, "Unauthorized", "Unauthorized")
+            raise api_errors.ApiErrorResponse(401, "Unauthorized", "Unauthorized")
         for method, path, handler in self._routes:
             if method in ("*", entry.method) and fnmatchcase(entry.path, path):
                 return await handler(request)
@@ -329,5 +329,5 @@ class FakeApi:
             return await self.watches.serve(request, target.kind, target.namespace, entry.query)
         code, body = self.api.answer(entry)
         if fault is not None and fault.drop == "after":
-            return wire.cut(request)
-        return wire.as_json(code, body)
+            return http_messages.cut(request)
+        return http_messages.as_json(code, body)

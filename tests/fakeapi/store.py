@@ -14,9 +14,9 @@ from datetime import UTC, datetime, timedelta
 import orjson
 
 from sync.kube.resources import NAMESPACES, Object
-from tests.fakeapi import defaults, refusals, rules
-from tests.fakeapi.history import Change, History
-from tests.fakeapi.kinds import Kind, Registry
+from tests.fakeapi import api_errors, defaults, validation
+from tests.fakeapi.change_log import Change, History
+from tests.fakeapi.resource_registry import Kind, Registry
 
 #: What a client cannot set or change in metadata.
 _SYSTEM = ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
@@ -57,7 +57,7 @@ class Store:
         """The stored object, not a copy. Raises Refused (404)."""
         obj = self.find(kind, namespace, name)
         if obj is None:
-            raise refusals.not_found(kind.resource, name)
+            raise api_errors.not_found(kind.resource, name)
         return obj
 
     def all(self, kind: Kind, namespace: str | None) -> list[Object]:
@@ -74,15 +74,17 @@ class Store:
         if not meta.get("name"):
             if not meta.get("generateName"):
                 why = "Required value: name or generateName is required"
-                raise refusals.invalid(resource, "", ("metadata.name", why))
+                raise api_errors.invalid(resource, "", ("metadata.name", why))
             meta["name"] = meta["generateName"] + secrets.token_hex(3)[:5]
         name = meta["name"]
         self._place(kind, namespace, obj)
         self._check_namespace(kind, namespace, name)
         if meta.pop("resourceVersion", None):
-            raise refusals.bad_request("resourceVersion should not be set on objects to be created")
+            raise api_errors.bad_request(
+                "resourceVersion should not be set on objects to be created"
+            )
         if self.find(kind, namespace, name) is not None:
-            raise refusals.already_exists(resource, name)
+            raise api_errors.already_exists(resource, name)
         for field in _SYSTEM:
             meta.pop(field, None)
         meta |= {"uid": str(uuid.uuid4()), "creationTimestamp": timestamp()}
@@ -95,7 +97,7 @@ class Store:
             defaults.admit(obj)
         if self.webhook is not None:
             self._mutate(obj)
-        rules.check_create(resource, obj)
+        validation.check_create(resource, obj)
         return obj if dry else self.commit(kind, None, obj)
 
     def _mutate(self, obj: Object) -> None:
@@ -121,7 +123,7 @@ class Store:
                 "the object has been modified; please apply your changes to the latest version "
                 "and try again"
             )
-            raise refusals.conflict(kind.resource, old["metadata"]["name"], why)
+            raise api_errors.conflict(kind.resource, old["metadata"]["name"], why)
         for field in _SYSTEM:
             meta.pop(field, None)
         meta |= {f: old["metadata"][f] for f in _SYSTEM if f in old["metadata"]}
@@ -131,7 +133,7 @@ class Store:
         if self.webhook is not None:
             new = copy(new)
             self._mutate(new)
-        rules.check_update(kind.resource, old, new, subresource)
+        validation.check_update(kind.resource, old, new, subresource)
         if new == old:
             return old
         if kind.generation and _wanted(new) != _wanted(old):
@@ -201,12 +203,12 @@ class Store:
         obj.setdefault("kind", resource.kind)
         if (obj["apiVersion"], obj["kind"]) != (resource.api_version, resource.kind):
             said = f"{obj['apiVersion']}, Kind={obj['kind']}"
-            raise refusals.bad_request(f"the object is {said}, the path is of {resource}")
+            raise api_errors.bad_request(f"the object is {said}, the path is of {resource}")
         if not resource.namespaced:
             meta.pop("namespace", None)
         elif meta.setdefault("namespace", namespace) != namespace:
             message = "the namespace of the provided object does not match the namespace sent on "
-            raise refusals.bad_request(message + "the request")
+            raise api_errors.bad_request(message + "the request")
 
     def _check_namespace(self, kind: Kind, namespace: str, name: str) -> None:
         if not kind.resource.namespaced or not self.namespaces_must_exist:
@@ -217,14 +219,14 @@ class Store:
                 f"unable to create new content in namespace {namespace} because it is being "
                 "terminated"
             )
-            raise refusals.forbidden(kind.resource, name, why, cause="NamespaceTerminating")
+            raise api_errors.forbidden(kind.resource, name, why, cause="NamespaceTerminating")
 
     def _confine(self, kind: Kind, old: Object, new: Object, subresource: str) -> Object:
         """``new`` with only those changes that the path lets through."""
         if subresource == "resize":
-            return rules.resized(kind.resource, old, new)
+            return validation.resized(kind.resource, old, new)
         if subresource == "ephemeralcontainers":
-            result = copy(rules.debugged(kind.resource, old, new))
+            result = copy(validation.debugged(kind.resource, old, new))
             for container in result["spec"].get("ephemeralContainers") or []:
                 defaults.fill_container(container)
             return result

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.fakeapi.api_errors import ApiErrorResponse
 from tests.fakeapi.patching import json_patch, merge, strategic
-from tests.fakeapi.refusals import Refused
 
 A1, A2, B = {"name": "a", "v": 1}, {"name": "a", "v": 2}, {"name": "b"}
 
@@ -79,7 +79,7 @@ def test_strategic(target: Any, patch: Any, expected: Any) -> None:
 
 
 def test_strategic_needs_the_key() -> None:
-    with pytest.raises(Refused, match="merge key: type"):
+    with pytest.raises(ApiErrorResponse, match="merge key: type"):
         strategic({}, {"conditions": [{"status": "True"}]})
 
 
@@ -111,5 +111,5 @@ def test_json_patch(operation: Any, expected: Any) -> None:
     ],
 )
 def test_json_patch_fails(operation: Any) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(ApiErrorResponse):
         json_patch({"a": 1}, [operation])

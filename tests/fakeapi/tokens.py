@@ -6,7 +6,7 @@ import secrets
 from datetime import datetime, timedelta
 
 from sync.kube.resources import PODS, SERVICE_ACCOUNTS, Object
-from tests.fakeapi import refusals
+from tests.fakeapi import api_errors
 from tests.fakeapi.store import Store
 
 #: What a token begins with, so that tests find it wherever it gets to.
@@ -22,15 +22,15 @@ def issue(store: Store, account: Object, body: Object, *, now: str) -> Object:
     seconds = spec.get("expirationSeconds", _LIFE)
     if seconds < _LEAST:
         why = f"Invalid value: {seconds}: may not specify a duration less than 10 minutes"
-        raise refusals.invalid(SERVICE_ACCOUNTS, "", ("spec.expirationSeconds", why))
+        raise api_errors.invalid(SERVICE_ACCOUNTS, "", ("spec.expirationSeconds", why))
     if bound := spec.get("boundObjectRef"):
         pod = store.get(store.registry.of(PODS), namespace, bound["name"])
         if pod["spec"].get("serviceAccountName") != name:
             why = f'cannot bind token for serviceaccount "{name}" to pod running with different'
-            raise refusals.bad_request(f"{why} serviceaccount name.")
+            raise api_errors.bad_request(f"{why} serviceaccount name.")
         if bound.get("uid", pod["metadata"]["uid"]) != pod["metadata"]["uid"]:
             why = "the UID in the bound object reference does not match the UID in record."
-            raise refusals.conflict(PODS, bound["name"], why)
+            raise api_errors.conflict(PODS, bound["name"], why)
     expires = datetime.fromisoformat(now) + timedelta(seconds=seconds)
     status = {
         "token": PREFIX + secrets.token_hex(8),

@@ -110,7 +110,7 @@ async def lines(kube: KubeClient, *, count: int) -> list[bytes]:
     path = CONFIG_MAPS.path(namespace="default")
     with contextlib.suppress(KubeError):
         async with kube.stream(path, query=query) as answer:
-            with kube.reading(path):
+            with kube.map_read_errors(path):
                 while found.count(b"\n") < count and (chunk := await answer.content.readany()):
                     found += chunk
     return found.splitlines(keepends=True)

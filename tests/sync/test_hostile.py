@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sync.base import exception_summary
+from sync.base import exceptions
 from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.kube.client import KubeClient
@@ -176,7 +176,7 @@ async def test_what_a_handler_stumbles_over_is_passed_over_and_counted(
         api.put(config_map("good"))
         await caught_up(api, informer)
         assert sorted(told.take()) == ["+bad", "+good"]
-    assert client.measures.defects == {"configmaps": 1}
+    assert client.metrics.defects == {"configmaps": 1}
     [said] = [it.getMessage() for it in caplog.records if it.levelno == logging.ERROR]
     assert "configmaps default/bad: a defect in the bridge" in said
     assert CANARY not in said
@@ -199,17 +199,15 @@ async def test_an_indexer_that_stumbles_leaves_the_object_and_the_other_indices(
         api.remove(CONFIG_MAPS, "bad", "default")
         await caught_up(api, informer)
         assert not informer.store.has("name", "bad")
-    assert client.measures.defects == {"configmaps": 1}
+    assert client.metrics.defects == {"configmaps": 1}
 
 
 def test_words_on_a_defect_are_its_kind_and_its_place() -> None:
     with pytest.raises(ValueError, match=CANARY) as caught:
         int(CANARY)
-    assert exception_summary.words(caught.value).startswith("ValueError in sync/test_hostile.py:")
-    assert CANARY not in exception_summary.words(caught.value) + exception_summary.trace(
-        caught.value
-    )
-    assert exception_summary.words(KeyError(CANARY)) == "KeyError"
+    assert exceptions.summary(caught.value).startswith("ValueError in sync/test_hostile.py:")
+    assert CANARY not in exceptions.summary(caught.value) + exceptions.traced_summary(caught.value)
+    assert exceptions.summary(KeyError(CANARY)) == "KeyError"
 
 
 async def test_a_remote_pod_that_pretends_to_be_ours_elsewhere_is_not_believed(

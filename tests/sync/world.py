@@ -19,7 +19,7 @@ from sync.relay.reverse import Carriers
 from sync.runtime.workqueue import WorkQueue
 from tests import objects
 from tests.fakeapi import FakeApi
-from tests.fakeapi.credentials import access_to
+from tests.fakeapi.client_config import client_config_for
 from tests.sync.records import MemoryRecord
 from tests.sync.watched import caught_up
 from translators.identity import Identity, home_id_from_uid
@@ -121,7 +121,7 @@ class World:
         await self.settle()
 
     async def _client(self, api: FakeApi, side: Side) -> KubeClient:
-        return await self._clients.enter_async_context(KubeClient(access_to(api, side)))
+        return await self._clients.enter_async_context(KubeClient(client_config_for(api, side)))
 
     async def stop(self) -> None:
         """Kills the engine: whatever it was doing is not finished."""

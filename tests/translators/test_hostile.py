@@ -2,8 +2,8 @@
 
 An API server checks types and most of the words, on the remote's side one that nobody here runs.
 What has the types of its kind is translated whatever its words are. What has not may be refused by
-any ordinary error, which is the object's own affair (`sync.base.exception_summary`): never by one that ends a
-process, and nothing that came in is changed.
+any ordinary error, which is the object's own affair (`sync.base.exceptions`): never by one that
+ends a process, and nothing that came in is changed.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ Guarantees:
 - An end that is not in order, on the remote's side, resets the client: it must not take a part for
   the whole.
 - There are no more connections than the limits say, in all and for each Service, at once and a
-  second; at once, a namespace leaves as many free as it has (`bridge.net.namespace_limits`). What comes faster
-  waits, `PATIENCE` and `TURN_SECONDS` at most; Services take turns. ``limited`` is told of each
-  connection that is refused so.
+  second; at once, a namespace leaves as many free as it has (`bridge.net.namespace_limits`). What
+  comes faster waits, `PATIENCE` and `TURN_SECONDS` at most; Services take turns. ``limited`` is
+  told of each connection that is refused so.
 
 What stands costs no task: a connection has one while a way is opened, and then a `Tunnel`.
 """
@@ -35,13 +35,13 @@ from bridge.relay.forward.balancer import Balance
 from bridge.relay.forward.dial import DIAL_SECONDS, dial
 from bridge.relay.forward.rate_limit import Bucket, Turns
 from bridge.relay.forward_metrics import Measures
-from sync.base import exception_summary
+from sync.base import exceptions
 from sync.cache.store import Key
-from sync.kube.credentials import Access
+from sync.kube.credentials import ClientConfig
 from sync.kube.errors import KubeError
-from sync.kube.http_upgrade import Upgraded
+from sync.kube.http_upgrade import UpgradeResponse
 from sync.relay.forward import Limited
-from sync.runtime.log_fields import about
+from sync.runtime.log_fields import name_fields
 from translators.relay.forward import Backend
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class Share:
 class Connections:
     """All of one bridge's. ``measures`` may outlive it."""
 
-    def __init__(self, remote: Access, *, asked: RelaySettings, measures: Measures) -> None:
+    def __init__(self, remote: ClientConfig, *, asked: RelaySettings, measures: Measures) -> None:
         self._remote = remote
         self._limits = asked
         self._measures = measures
@@ -173,8 +173,8 @@ class Connections:
             log.error(  # noqa: TRY400  # without what the frames hold
                 "relay: Service %s: a defect in the bridge; please report it: %s",
                 share.key,
-                exception_summary.trace(error),
-                extra=about("Service", share.key.name, namespace=share.key.namespace),
+                exceptions.traced_summary(error),
+                extra=name_fields("Service", share.key.name, namespace=share.key.namespace),
             )
         finally:
             if not stands:
@@ -183,7 +183,7 @@ class Connections:
 
     async def _way(
         self, share: Share, balance: Balance, arrival: Arrival
-    ) -> tuple[Backend, Upgraded] | str:
+    ) -> tuple[Backend, UpgradeResponse] | str:
         """A way to a pod, or why there is none."""
         loop = asyncio.get_running_loop()
         peer = arrival.client.get_extra_info("peername")
@@ -211,7 +211,7 @@ class Connections:
             balance.failed(backend, loop.time())
         return "no-way" if tried else "no-pod"
 
-    async def _dial(self, share: Share, backend: Backend) -> Upgraded | None:
+    async def _dial(self, share: Share, backend: Backend) -> UpgradeResponse | None:
         """A way to the pod; None where there is none."""
         try:
             with self._measures.dialling.timed():
@@ -219,13 +219,15 @@ class Connections:
         except KubeError as error:
             self._measures.dials["failed"] += 1
             said = "relay: Service %s: no way to pod %s/%s: %s"
-            where = about("Pod", backend.name, namespace=backend.namespace, cluster="remote")
+            where = name_fields("Pod", backend.name, namespace=backend.namespace, cluster="remote")
             log.info(said, share.key, backend.namespace, backend.name, error, extra=where)
             return None
         self._measures.dials["ok"] += 1
         return upgraded
 
-    def _join(self, share: Share, arrival: Arrival, backend: Backend, upgraded: Upgraded) -> bool:
+    def _join(
+        self, share: Share, arrival: Arrival, backend: Backend, upgraded: UpgradeResponse
+    ) -> bool:
         """Makes the two connections one; whether the client is still there."""
         if arrival.client.is_closing():
             upgraded.close()
@@ -313,7 +315,7 @@ class _Carried:
             backend.name,
             backend.port,
             why,
-            extra=about("Pod", backend.name, namespace=backend.namespace, cluster="remote"),
+            extra=name_fields("Pod", backend.name, namespace=backend.namespace, cluster="remote"),
         )
         reset(self._client)
 

@@ -10,9 +10,9 @@ import os
 import orjson
 
 from bridge.net.port_forward import PROTOCOL
-from sync.kube.credentials import Access
+from sync.kube.credentials import ClientConfig
 from sync.kube.errors import KubeError, Unreachable, from_status
-from sync.kube.http_upgrade import Upgraded, open_upgrade
+from sync.kube.http_upgrade import UpgradeResponse, open_upgrade
 from sync.kube.resources import PODS
 from translators.relay.forward import Backend
 
@@ -23,7 +23,7 @@ DIAL_SECONDS = 4.0
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
-async def dial(access: Access, backend: Backend) -> Upgraded:
+async def dial(access: ClientConfig, backend: Backend) -> UpgradeResponse:
     """A connection that is to be a `Channels`. Raises KubeError where there is no way to the pod.
 
     Whether anything listens on the pod's port is not known then: the kubelet tells that later, in
@@ -62,7 +62,7 @@ async def dial(access: Access, backend: Backend) -> Upgraded:
     return upgraded
 
 
-def _refused(access: Access, upgraded: Upgraded, what: str) -> KubeError:
+def _refused(access: ClientConfig, upgraded: UpgradeResponse, what: str) -> KubeError:
     try:
         body = orjson.loads(upgraded.body)
     except orjson.JSONDecodeError:

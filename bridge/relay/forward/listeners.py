@@ -25,8 +25,8 @@ from bridge.relay.forward.local_route import Range
 from bridge.relay.forward.pod_listeners import PodDoors, refuse_too_many
 from bridge.relay.forward_metrics import Measures
 from sync.cache.store import Key
-from sync.kube.credentials import Access
-from sync.kube.sockets import probe_when_silent
+from sync.kube.credentials import ClientConfig
+from sync.kube.sockets import enable_keepalive
 from sync.relay.forward import Limited, NoPort
 from translators.relay.forward import Place, Plan
 
@@ -54,7 +54,7 @@ class RelayListeners:
 
     def __init__(
         self,
-        remote: Access,
+        remote: ClientConfig,
         *,
         address: str,
         asked: RelaySettings,
@@ -178,6 +178,6 @@ class RelayListeners:
 def _socket(address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     sock = socket.create_server((address, port), family=family, backlog=_BACKLOG)
-    probe_when_silent(sock)
+    enable_keepalive(sock)
     sock.setblocking(False)
     return sock

@@ -19,7 +19,7 @@ from bridge.relay.forward.connections import Arrival, Connections, Share
 from bridge.relay.forward.local_route import Range
 from bridge.relay.forward_metrics import Measures
 from sync.cache.store import Key
-from sync.kube.sockets import probe_when_silent
+from sync.kube.sockets import enable_keepalive
 from sync.relay.forward import NoPort
 from translators.relay.forward import Backend
 from translators.relay.headless import At
@@ -158,7 +158,7 @@ def _bound(at: At) -> socket.socket:
             sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
         sock.bind(at)
         sock.listen(_BACKLOG)
-        probe_when_silent(sock)
+        enable_keepalive(sock)
         sock.setblocking(False)
     except OSError as error:
         sock.close()

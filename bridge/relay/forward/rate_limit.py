@@ -1,8 +1,8 @@
 """How many ways to pods are opened a second and at once, and whose turn it is.
 
 - `Bucket` is a token bucket: so many a second on the long run, and a second's worth at once.
-- `Turns` gives each Service its turn (`sync.base.fair_queue`), so that one to which connections come by
-  the thousand does not keep those of others waiting.
+- `Turns` gives each Service its turn (`sync.base.fair_queue`), so that one to which connections
+  come by the thousand does not keep those of others waiting.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Turns:
         if self._later is not None:
             return  # It comes back when there is a token.
         loop = asyncio.get_running_loop()
-        while self._queue.offers(self._places):
+        while self._queue.can_take(self._places):
             if wait := self._bucket.wait(loop.time()):
                 self._later = loop.call_later(wait, self._again)
                 return

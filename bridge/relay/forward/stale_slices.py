@@ -14,7 +14,7 @@ from bridge.node import join_record
 from sync.kube.client import KubeClient
 from sync.kube.errors import Forbidden, NotFound
 from sync.kube.resources import ENDPOINT_SLICES, NODES
-from sync.runtime.log_fields import about
+from sync.runtime.log_fields import name_fields
 from translators.identity import Identity
 from translators.objects import Object, name_of, namespace_of, uid_of
 from translators.relay import forward
@@ -48,10 +48,12 @@ async def remove(home: KubeClient, identity: Identity) -> None:
             "endpointslices -A -l %s` removes them",
             error,
             forward.selector(identity),
-            extra=about("Node", identity.node, cluster="home"),
+            extra=name_fields("Node", identity.node, cluster="home"),
         )
         return
     for it in left:
-        where = about("EndpointSlice", name_of(it), namespace=namespace_of(it), cluster="home")
+        where = name_fields(
+            "EndpointSlice", name_of(it), namespace=namespace_of(it), cluster="home"
+        )
         said = "EndpointSlice %s/%s of a relay of before removed"
         changes.info(said, namespace_of(it), name_of(it), extra=where)

@@ -2,8 +2,8 @@
 what arrives.
 
 Nothing here dials anybody: there is no credential and no address of home. The bridge comes in by
-port-forwards to a port of the pod's loopback (`bridge.relay.reverse.protocol`), and says on which ports to
-listen.
+port-forwards to a port of the pod's loopback (`bridge.relay.reverse.protocol`), and says on which
+ports to listen.
 
 - A connection that arrives is held, with one read of it at most, until the bridge takes it under
   the word that it was told; for `PICKUP` seconds, then it is reset. There are no more than `HELD`.
@@ -30,7 +30,7 @@ from bridge.net.tunnel import Tunnel
 from bridge.relay.forward.connections import reset
 from bridge.relay.reverse import protocol as words
 from bridge.relay.reverse.framing import Chunks, Watched
-from sync.kube.sockets import probe_when_silent
+from sync.kube.sockets import enable_keepalive
 from translators.relay.agent_pod import CONTROL_PORT
 
 log = logging.getLogger(__name__)
@@ -358,7 +358,7 @@ def _socket(host: str, port: int) -> socket.socket:
         )
     else:
         sock = socket.create_server((host, port), backlog=_BACKLOG)
-    probe_when_silent(sock)
+    enable_keepalive(sock)
     sock.setblocking(False)
     return sock
 

@@ -25,9 +25,9 @@ from bridge.relay.forward.dial import dial
 from bridge.relay.reverse import protocol as words
 from bridge.relay.reverse_metrics import BackMeasures
 from sync.base.backoff import Backoff
-from sync.kube.credentials import Access
+from sync.kube.credentials import ClientConfig
 from sync.kube.errors import KubeError
-from sync.runtime.log_fields import about
+from sync.runtime.log_fields import name_fields
 from translators.objects import HomeNamespace, Object, RemoteUid, name_of, namespace_of, uid_of
 from translators.relay.agent_pod import CONTROL_PORT, UNHEARD
 from translators.relay.forward import Backend
@@ -60,7 +60,7 @@ class Station:
         home: HomeNamespace,
         pod: Object,
         *,
-        remote: Access,
+        remote: ClientConfig,
         measures: BackMeasures,
         leads: Callable[[], bool],
         arrived: Callable[[Station, dict[str, Any]], Awaitable[None]],
@@ -88,7 +88,7 @@ class Station:
     def about(self) -> Mapping[str, Mapping[str, str]]:
         """For a line of the log."""
         backend = self.backend
-        return about("Pod", backend.name, namespace=backend.namespace, cluster="remote")
+        return name_fields("Pod", backend.name, namespace=backend.namespace, cluster="remote")
 
     def say(self, **said: Any) -> None:
         """One line to the pod, if it is spoken to."""

@@ -1,12 +1,13 @@
 """Carries connections from pods of the remote to home's pods, as relay pods tell of them.
 
 To each relay pod that `sync.relay.reverse` shows there is one connection for control
-(`bridge.relay.reverse.control`). For each connection that has arrived in the pod one more port-forward
-is opened, and joined to a connection that is dialled to a ready pod at home.
+(`bridge.relay.reverse.control`). For each connection that has arrived in the pod one more
+port-forward is opened, and joined to a connection that is dialled to a ready pod at home.
 
 - Where a connection leads is decided here alone, by the port that it arrived at and by what was
-  shown last (`translators.relay.reverse.Plan`): the relay pod names no address. One that lies reaches
-  the ready pods of home's Services in that namespace, at these Services' ports, and no more.
+  shown last (`translators.relay.reverse.Plan`): the relay pod names no address. One that lies
+  reaches the ready pods of home's Services in that namespace, at these Services' ports, and no
+  more.
 - There are no more connections than the limits say, in all and for each Service, a namespace
   leaves as many free as it has (`bridge.net.namespace_limits`), and `DIALS` at
   most for which a way is being opened: then the relay pod is not listened to, and holds them.
@@ -38,13 +39,13 @@ from bridge.relay.reverse import protocol as words
 from bridge.relay.reverse.control import Station
 from bridge.relay.reverse.framing import Chunks, Watched
 from bridge.relay.reverse_metrics import BackMeasures
-from sync.base import exception_summary
+from sync.base import exceptions
 from sync.base.callbacks import Callbacks
-from sync.kube.credentials import Access
+from sync.kube.credentials import ClientConfig
 from sync.kube.errors import KubeError
-from sync.kube.http_upgrade import Upgraded
+from sync.kube.http_upgrade import UpgradeResponse
 from sync.kube.sockets import tunnel_socket
-from sync.runtime.log_fields import about
+from sync.runtime.log_fields import name_fields
 from translators.objects import HomeNamespace, Object, uid_of
 from translators.relay.agent_pod import UNHEARD, Heard
 from translators.relay.reverse import Target, Way
@@ -62,12 +63,12 @@ WARNED = 300.0
 
 
 class BackCarriers:
-    """What `sync.relay.reverse` has carry. One for each engine; ``measures`` may outlive it. ``leads``
-    says whether this bridge serves the node now."""
+    """What `sync.relay.reverse` has carry. One for each engine; ``measures`` may outlive it.
+    ``leads`` says whether this bridge serves the node now."""
 
     def __init__(
         self,
-        remote: Access,
+        remote: ClientConfig,
         *,
         asked: RelaySettings,
         measures: BackMeasures,
@@ -199,8 +200,8 @@ class BackCarriers:
             log.error(  # noqa: TRY400  # without what the frames hold
                 "relay: Service %s/%s: a defect in the bridge; please report it: %s",
                 *key,
-                exception_summary.trace(error),
-                extra=about("Service", way.service, namespace=station.home),
+                exceptions.traced_summary(error),
+                extra=name_fields("Service", way.service, namespace=station.home),
             )
         finally:
             self._limit.give(station.home)
@@ -255,7 +256,7 @@ class BackCarriers:
 
     async def _both(
         self, station: Station, way: Way, client: str
-    ) -> tuple[socket.socket, Upgraded] | None:
+    ) -> tuple[socket.socket, UpgradeResponse] | None:
         """Connections to a pod at home and to the relay pod; None where one of them cannot be."""
         sock = await self._near(station, way, client)
         if sock is None:
@@ -283,7 +284,7 @@ class BackCarriers:
                 "--in-cluster), or give its machine a way to them; if there is one, do the pods "
                 "listen, and does a NetworkPolicy of home let the bridge in?",
                 *key,
-                extra=about("Service", way.service, namespace=station.home, cluster="home"),
+                extra=name_fields("Service", way.service, namespace=station.home, cluster="home"),
             )
 
     async def _near(self, station: Station, way: Way, client: str) -> socket.socket | None:
@@ -305,7 +306,9 @@ class BackCarriers:
                     way.service,
                     *target,
                     error or "no answer",
-                    extra=about("Service", way.service, namespace=station.home, cluster="home"),
+                    extra=name_fields(
+                        "Service", way.service, namespace=station.home, cluster="home"
+                    ),
                 )
             except BaseException:
                 sock.close()

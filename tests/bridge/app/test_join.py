@@ -29,7 +29,7 @@ from tests.bridge.clusters import CANARY, Clusters, put_worker
 from tests.bridge.joined import SOON, Joined, begin, caller, joined
 from tests.bridge.kubelet.pki import Pki
 from tests.fakeapi import Authority, FakeApi
-from tests.fakeapi.signer import Signer
+from tests.fakeapi.csr_signer import Signer
 from tests.objects import config_map, node, pod
 from tests.sync.world import NODE, THERE, World
 from translators.capacity.node_capacity import Limits

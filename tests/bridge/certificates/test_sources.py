@@ -38,7 +38,7 @@ from tests.bridge.kubelet.fakes import until
 from tests.bridge.kubelet.pki import Pki
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault
-from tests.fakeapi.signer import Signer
+from tests.fakeapi.csr_signer import Signer
 from tests.sync.virtual import run_virtual
 
 NODE, ADDRESS = "virtual", "192.0.2.7"

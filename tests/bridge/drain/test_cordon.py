@@ -19,7 +19,7 @@ from tests.bridge.clusters import Clusters
 from tests.bridge.joined import SOON
 from tests.bridge.status import examples
 from tests.fakeapi import Fault
-from tests.fakeapi.credentials import access_to
+from tests.fakeapi.client_config import client_config_for
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ async def home(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     monkeypatch.setattr(drain, "POLL", 0.01)
     two.home.put(examples.node())
     two.home.put(objects.node("real"))
-    async with KubeClient(access_to(two.home, "home")) as client:
+    async with KubeClient(client_config_for(two.home, "home")) as client:
         two.home.clear_log()
         yield client
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from bridge.install import self_contained_kubeconfig
-from sync.kube.errors import AccessError
+from sync.kube.errors import ClientConfigError
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.install.kubeconfigs import CANARY, SERVER, config, write
 
@@ -26,7 +26,7 @@ def read(path: Path, content: dict[str, Any], context: str | None = None) -> dic
 
 
 def refused(path: Path, content: dict[str, Any]) -> str:
-    with pytest.raises(AccessError) as caught:
+    with pytest.raises(ClientConfigError) as caught:
         self_contained_kubeconfig.read(KubeconfigRef(write(path, content)))
     assert CANARY not in "".join(traceback.format_exception(caught.value))
     return str(caught.value)
@@ -136,8 +136,8 @@ def test_what_is_missing_is_named(path: Path, missing: str) -> None:
 
 def test_no_kubeconfig_at_all(path: Path) -> None:
     path.write_text(f"{{ {CANARY}: [")
-    with pytest.raises(AccessError, match="not a kubeconfig") as caught:
+    with pytest.raises(ClientConfigError, match="not a kubeconfig") as caught:
         self_contained_kubeconfig.read(KubeconfigRef(path))
     assert CANARY not in "".join(traceback.format_exception(caught.value))
-    with pytest.raises(AccessError, match="no such file"):
+    with pytest.raises(ClientConfigError, match="no such file"):
         self_contained_kubeconfig.read(KubeconfigRef(path.with_name("absent")))

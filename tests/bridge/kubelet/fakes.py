@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, urlsplit
 from aiohttp import web
 
 from bridge.kubelet.pod_directory import Placed, RemotePod
-from sync.kube.credentials import Access, KubeconfigRef
+from sync.kube.credentials import ClientConfig, KubeconfigRef
 from sync.kube.errors import Side
 from sync.kube.resources import Object
 
@@ -28,9 +28,9 @@ from sync.kube.resources import Object
 EXEC = "/exec/default/web/app?command=sh&command=-c&command=a%20b%26c&input=1&output=1&error=1"
 
 
-def access_for(server: str, side: Side, context: ssl.SSLContext | None = None) -> Access:
+def access_for(server: str, side: Side, context: ssl.SSLContext | None = None) -> ClientConfig:
     """An Access that no kubeconfig was read for."""
-    access = Access(KubeconfigRef(Path("none")), side=side)
+    access = ClientConfig(KubeconfigRef(Path("none")), side=side)
     access.server = server
     access.ssl = context
     access._authorization = f"Bearer {side}-credential"

@@ -9,8 +9,8 @@ import pytest
 from bridge.node import conditions as health
 from bridge.node.conditions import Health
 from sync.kube.errors import (
-    AccessError,
-    CertificateError,
+    ApiServerCertificateError,
+    ClientConfigError,
     Forbidden,
     KubeError,
     ServerError,
@@ -80,8 +80,8 @@ _ANSWER: dict[str, Any] = {"side": "remote", "what": "GET /x"}
     [
         (Unauthorized("why", code=401, **_ANSWER), "RemoteCredentialRefused"),
         (Forbidden("why", code=403, **_ANSWER), "RemoteForbidden"),
-        (AccessError("why", **_ANSWER), "RemoteKubeconfigUnusable"),
-        (CertificateError("why", **_ANSWER), "RemoteNotTrusted"),
+        (ClientConfigError("why", **_ANSWER), "RemoteKubeconfigUnusable"),
+        (ApiServerCertificateError("why", **_ANSWER), "RemoteNotTrusted"),
         (Unreachable("why", **_ANSWER), "RemoteUnreachable"),
         (ServerError("why", code=500, **_ANSWER), "RemoteUnreachable"),
     ],

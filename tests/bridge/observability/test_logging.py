@@ -19,7 +19,7 @@ from bridge.observability.json_logging import STEPS, JsonLines
 from bridge.observability.logging import CHANGES, Terminal, to_terminal
 from sync.cache.store import Key
 from sync.kube.errors import Unreachable
-from sync.runtime.log_fields import NODE, about, about_key
+from sync.runtime.log_fields import NODE, key_fields, name_fields
 from tests.bridge.clusters import Clusters
 from tests.bridge.joined import joined
 from tests.sync.world import NODE as JOINED
@@ -203,7 +203,7 @@ def test_a_line_of_json_has_the_same_words_and_what_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with terminal(monkeypatch, log_format="json") as shown:
-        fields = about("Pod", "web", namespace="default", uid="u1", cluster="remote")
+        fields = name_fields("Pod", "web", namespace="default", uid="u1", cluster="remote")
         logging.getLogger(CHANGES).info("pod %s: %s", "default/web", "Run\nning", extra=fields)
         logging.getLogger("sync.cache.informer").info("a step")
         logging.getLogger("sync.cache.informer").warning("a trouble")
@@ -288,10 +288,10 @@ async def test_lines_of_a_join_say_what_they_are_about(
 
 def test_a_request_that_failed_names_its_cluster() -> None:
     error = Unreachable("refused", side="home", what="GET /x")
-    assert about_key("Pod", Key("default", "web"), error) == about(
+    assert key_fields("Pod", Key("default", "web"), error) == name_fields(
         "Pod", "web", namespace="default", cluster="home"
     )
-    assert about_key("Namespace", "default") == about("Namespace", "default")
+    assert key_fields("Namespace", "default") == name_fields("Namespace", "default")
 
 
 @pytest.mark.parametrize("log_format", ["console", "json"])

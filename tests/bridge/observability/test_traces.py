@@ -61,7 +61,7 @@ async def test_a_reconcile_is_a_span_with_its_requests(two: Clusters) -> None:
     exporter = InMemorySpanExporter()
     with traces.spans_to(exporter):
         await one_pod(two)
-    assert tracing.tracer() is None
+    assert tracing.get_tracer() is None
     spans = exporter.get_finished_spans()
     by_id = {span.context.span_id: span for span in spans if span.context is not None}
     posts = [it for it in spans if attributes(it).get("url.path", "").__str__().endswith("/pods")]
@@ -142,17 +142,17 @@ async def test_a_collector_that_is_away_holds_up_nothing(
 
 def test_without_being_asked_there_are_none() -> None:
     with traces.sent(""):
-        assert tracing.tracer() is None
+        assert tracing.get_tracer() is None
 
 
 @pytest.mark.parametrize("variable", traces.VARIABLES)
 def test_the_environment_can_ask(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     monkeypatch.setenv(variable, "http://127.0.0.1:9")
     with traces.sent(""):
-        assert tracing.tracer() is not None
+        assert tracing.get_tracer() is not None
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
     with traces.sent(""):
-        assert tracing.tracer() is None
+        assert tracing.get_tracer() is None
 
 
 def test_what_the_environment_asks_for_is_no_error_where_it_cannot_be(
@@ -161,7 +161,7 @@ def test_what_the_environment_asks_for_is_no_error_where_it_cannot_be(
     monkeypatch.setenv(traces.VARIABLES[0], "http://127.0.0.1:9")
     monkeypatch.setattr(traces, "installed", lambda: False)
     with traces.sent(""):
-        assert tracing.tracer() is None
+        assert tracing.get_tracer() is None
     assert "pip install 'cluster-bridge[traces]'" in caplog.text
 
 

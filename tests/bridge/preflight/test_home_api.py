@@ -9,14 +9,14 @@ import pytest
 from bridge.base.errors import PreflightError
 from bridge.preflight.home_api import HomeApi, home_api_of
 from sync.kube.client import KubeClient
-from sync.kube.credentials import Access
+from sync.kube.credentials import ClientConfig
 from sync.kube.resources import ENDPOINT_SLICES
 from tests.bridge.clusters import API_SLICE
 from tests.conftest import ClientFor
-from tests.fakeapi import FakeApi, access_to
+from tests.fakeapi import FakeApi, client_config_for
 from translators.translation_policy import HostPort
 
-Change = Callable[[Access], None]
+Change = Callable[[ClientConfig], None]
 Asked = Callable[[Change], KubeClient]
 
 ENDPOINT = HostPort("192.0.2.1", 6443)
@@ -29,7 +29,7 @@ async def asked(home_api: FakeApi, client_for: ClientFor, monkeypatch: pytest.Mo
     reached = await client_for(home_api, "home")
 
     def make(change: Change) -> KubeClient:
-        access = access_to(home_api, "home")
+        access = client_config_for(home_api, "home")
         access.server = "https://home.example.com:8443"
         change(access)
         client = KubeClient(access)
@@ -42,21 +42,21 @@ async def asked(home_api: FakeApi, client_for: ClientFor, monkeypatch: pytest.Mo
 def server(url: str) -> Change:
     """A kubeconfig with this server."""
 
-    def change(access: Access) -> None:
+    def change(access: ClientConfig) -> None:
         access.server = url
 
     return change
 
 
-def proxied(access: Access) -> None:
+def proxied(access: ClientConfig) -> None:
     access.proxy = "http://proxy.example.com:3128"
 
 
-def named_by_tls(access: Access) -> None:
+def named_by_tls(access: ClientConfig) -> None:
     access.server_hostname = "kubernetes.default"
 
 
-def in_cluster(access: Access) -> None:
+def in_cluster(access: ClientConfig) -> None:
     access.in_cluster = True
 
 

@@ -16,7 +16,7 @@ from sync.kube.client import KubeClient
 from tests import objects
 from tests.bridge.clusters import Clusters
 from tests.fakeapi import FakeApi
-from tests.fakeapi.credentials import access_to
+from tests.fakeapi.client_config import client_config_for
 
 
 def runs(api: FakeApi, name: str, address: str, port: int = 80) -> None:
@@ -32,8 +32,8 @@ async def found(two: Clusters, choice: NetworkChoice = "auto") -> tuple[str, str
     """The network, and the line that told it."""
     told: list[str] = []
     async with (
-        KubeClient(access_to(two.home, "home")) as home,
-        KubeClient(access_to(two.remote, "remote")) as remote,
+        KubeClient(client_config_for(two.home, "home")) as home,
+        KubeClient(client_config_for(two.remote, "remote")) as remote,
     ):
         network = await network_of(choice, home=home, remote=remote, told=told.append)
     return network, "".join(told)

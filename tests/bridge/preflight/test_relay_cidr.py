@@ -14,8 +14,8 @@ from sync.kube.client import KubeClient
 from sync.kube.resources import SERVICE_CIDRS, Object
 from tests import objects
 from tests.bridge.clusters import Clusters
-from tests.fakeapi.credentials import access_to
-from tests.fakeapi.kinds import Kind
+from tests.fakeapi.client_config import client_config_for
+from tests.fakeapi.resource_registry import Kind
 
 CIDR = "198.51.100.0/24"
 HERE = "192.0.2.1"
@@ -30,7 +30,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def unusable(two: Clusters, *, in_cluster: bool = False, address: str = HERE) -> str:
     """Why not; "" where it can be had."""
-    access = access_to(two.home, "home")
+    access = client_config_for(two.home, "home")
     access.in_cluster = in_cluster
     async with KubeClient(access) as home:
         return await relay_cidr.unusable(CIDR, home=home, address=address)
@@ -114,8 +114,8 @@ async def check(two: Clusters, network: NetworkChoice) -> tuple[str, list[str]]:
     relay = RelaySettings(address=HERE, cidr=CIDR)
     settings = replace(two.settings, network=network, relay=relay)
     async with (
-        KubeClient(access_to(two.home, "home")) as home,
-        KubeClient(access_to(two.remote, "remote")) as remote,
+        KubeClient(client_config_for(two.home, "home")) as home,
+        KubeClient(client_config_for(two.remote, "remote")) as remote,
     ):
         found = await cluster_facts.check(settings, home=home, remote=remote, told=told.append)
     return found.relay_cidr, told

@@ -39,7 +39,7 @@ from sync.kube.resources import (
 from tests.bridge.clusters import Clusters, put_worker
 from tests.bridge.joined import Joined, begin, caller, joined
 from tests.conftest import ClientFor
-from tests.fakeapi import Entry, FakeApi
+from tests.fakeapi import FakeApi, LoggedRequest
 from tests.objects import config_map, pod, secret
 from tests.sync.world import IDENTITY, NODE, THERE, World
 from translators.identity import ANNOTATION_ACCEPTS, origin_of
@@ -181,7 +181,7 @@ async def test_of_many_rights_the_first_are_named_and_the_rest_counted(
 # -- what is used --------------------------------------------------------------------------
 
 
-def uses(side: str, api: FakeApi) -> Iterator[tuple[Use, Entry, str, str]]:
+def uses(side: str, api: FakeApi) -> Iterator[tuple[Use, LoggedRequest, str, str]]:
     """What was asked of the server, as its authorizer sees it; in which namespace, and by which
     name."""
     reviews = {it.path(): it for it in (TOKEN_REVIEWS, SUBJECT_ACCESS_REVIEWS)}

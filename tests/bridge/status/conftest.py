@@ -11,7 +11,7 @@ from bridge.status import bridge_status, node_status
 from sync.kube.client import KubeClient
 from tests.bridge.clusters import CANARY, Clusters
 from tests.bridge.joined import Joined, caller, joined
-from tests.fakeapi.credentials import access_to
+from tests.fakeapi.client_config import client_config_for
 from tests.sync.world import NODE
 
 #: Home's API server asks the node's port for everything below this.
@@ -28,7 +28,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def home(two: Clusters) -> AsyncIterator[KubeClient]:
     """Home, for a person."""
-    async with KubeClient(access_to(two.home, "home")) as client:
+    async with KubeClient(client_config_for(two.home, "home")) as client:
         yield client
 
 

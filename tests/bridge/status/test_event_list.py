@@ -16,7 +16,7 @@ from tests import objects
 from tests.bridge.clusters import Clusters
 from tests.bridge.joined import SOON
 from tests.bridge.status import examples
-from tests.fakeapi.credentials import access_to
+from tests.fakeapi.client_config import client_config_for
 from translators.objects import Object
 
 MIRRORED = {"cluster-bridge.io/node": "remote"}
@@ -27,7 +27,7 @@ async def home(two: Clusters) -> AsyncIterator[KubeClient]:
     """Home, for a person, with one virtual node and another."""
     two.home.put(examples.node())
     two.home.put(objects.node("real"))
-    async with KubeClient(access_to(two.home, "home")) as client:
+    async with KubeClient(client_config_for(two.home, "home")) as client:
         yield client
 
 

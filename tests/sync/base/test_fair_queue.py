@@ -44,8 +44,8 @@ def test_a_group_alone_has_three_quarters_of_the_places(places: int, most: int) 
     for number in range(100):
         queue.add("crowd", f"{number}")
     assert len(taken(queue, places).split()) == most
-    assert queue.hold("crowd", places) is False
-    assert queue.hold("alone", places) is (most < places)
+    assert queue.try_acquire("crowd", places) is False
+    assert queue.try_acquire("alone", places) is (most < places)
 
 
 def test_a_new_group_finds_a_place_while_many_hold_theirs_for_long() -> None:
@@ -54,14 +54,14 @@ def test_a_new_group_finds_a_place_while_many_hold_theirs_for_long() -> None:
         for number in range(100):
             queue.add(group, f"{number}")
     taken(queue, 64)
-    assert queue.hold("alone", 64)
+    assert queue.try_acquire("alone", 64)
 
 
 def test_with_fewer_places_than_are_held_none_is_given() -> None:
     queue: FairQueue[str] = FairQueue()
-    assert all(queue.hold(group, 16) for group in "abcdefgh")
+    assert all(queue.try_acquire(group, 16) for group in "abcdefgh")
     queue.add("new", "n")
-    assert not queue.hold("other", 4)
+    assert not queue.try_acquire("other", 4)
     assert queue.take(4) is None
     for group in "abcde":
         queue.release(group)
@@ -94,9 +94,9 @@ class Model(RuleBasedStateMachine):
     @rule()
     def take(self) -> None:
         able = {group for group, items in self.waiting.items() if items and self.may(group)}
-        assert self.queue.offers(self.places) == bool(able)
+        assert self.queue.can_take(self.places) == bool(able)
         for group in "abcde":
-            assert self.queue.offers_to(group, self.places) == (group in able)
+            assert self.queue.can_take_from(group, self.places) == (group in able)
         found = self.queue.take(self.places)
         if found is None:
             assert not able
@@ -120,7 +120,7 @@ class Model(RuleBasedStateMachine):
     @rule(group=st.sampled_from("abcde"))
     def hold(self, group: str) -> None:
         may = self.may(group)
-        assert self.queue.hold(group, self.places) == may
+        assert self.queue.try_acquire(group, self.places) == may
         self.held[group] += may
 
     @rule(places=st.integers(1, 16))

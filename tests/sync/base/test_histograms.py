@@ -38,12 +38,12 @@ async def test_requests_count_by_method_and_answer_and_streams_by_themselves(
     home_api.heal()
     async with client.stream("/api/v1/pods", query={"watch": "1"}):
         pass
-    assert client.measures.answered == {
+    assert client.metrics.answered == {
         ("GET", "404"): 1,
         ("GET", "none"): 1,
         ("STREAM", "200"): 1,
     }
-    assert {key: sum(it.counts) for key, it in client.measures.seconds.items()} == {
+    assert {key: sum(it.counts) for key, it in client.metrics.durations.items()} == {
         ("GET", "404"): 1,
         ("GET", "none"): 1,
     }

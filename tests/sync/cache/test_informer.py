@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sync.cache.informer import Informer
-from sync.cache.interning import Pool
+from sync.cache.interning import InternPool
 from sync.cache.store import Key
-from sync.cache.watch_stream import Lines
+from sync.cache.watch_stream import LineSplitter
 from sync.kube.client import KubeClient
 from sync.kube.resources import CONFIG_MAPS, PODS
 from tests.fakeapi import FakeApi, Fault
@@ -157,7 +157,7 @@ async def test_parts_that_did_not_change_are_the_same_objects_as_before(
 ) -> None:
     made = pod("a", labels={"app": "x"})
     api.put({**made, "status": {"conditions": [{"type": "Ready"}, {"type": "Initialized"}]}})
-    informer = Informer(client, PODS, pool=Pool())
+    informer = Informer(client, PODS, pool=InternPool())
     told = Told(informer)
     async with watching(informer):
         await caught_up(api, informer)
@@ -254,7 +254,7 @@ async def test_bookmarks_move_the_version_from_which_a_watch_goes_on(
 
 async def test_it_knows_when_the_server_said_something(api: FakeApi, informer: Informer) -> None:
     def heard() -> float:
-        return informer.heard or 0.0
+        return informer.last_contact or 0.0
 
     assert not heard()
     async with watching(informer):
@@ -284,7 +284,7 @@ async def test_what_was_written_is_seen_at_once_and_told_once(
     async with watching(informer):
         api.mute_watches()
         made = await informer.client.create(CONFIG_MAPS, config_map("a"), namespace="default")
-        informer.observe(made)
+        informer.observe_write(made)
         assert informer.store.get(Key("default", "a")) == made
         api.unmute_watches()
         await caught_up(api, informer)
@@ -341,12 +341,12 @@ async def test_what_was_dealt_with_can_be_kept_as_less_of_it(
         first = informer.store.get(Key("default", "a"))
         assert first is not None
         less = {"metadata": first["metadata"]}
-        informer.keep_less(first, less)
+        informer.compact(first, less)
         assert informer.store.get(Key("default", "a")) is less
         assert told.take() == ["+a"]
         api.put(config_map("a", data={"k": "2"}))
         await caught_up(api, informer)
-        informer.keep_less(less, {})
+        informer.compact(less, {})
         second = informer.store.get(Key("default", "a"))
         assert second is not None
         assert second["data"] == {"k": "2"}
@@ -362,7 +362,9 @@ async def test_an_event_older_than_what_was_written_is_passed_over(
         api.mute_watches()
         api.put(config_map("a", data={"k": "1"}))
         patch = {"data": {"k": "2"}}
-        informer.observe(await informer.client.patch(CONFIG_MAPS, "a", patch, namespace="default"))
+        informer.observe_write(
+            await informer.client.patch(CONFIG_MAPS, "a", patch, namespace="default")
+        )
         api.unmute_watches()
         await caught_up(api, informer)
         assert [new and new["data"]["k"] for _, new in told.changes] == ["0", "2"]
@@ -375,7 +377,7 @@ async def test_the_answer_of_a_write_older_than_the_watch_is_passed_over(
         old = api.put(config_map("a", data={"k": "1"}))
         api.put(config_map("a", data={"k": "2"}))
         await caught_up(api, informer)
-        informer.observe(old)
+        informer.observe_write(old)
         kept = informer.store.get(Key("default", "a"))
         assert kept is not None
         assert kept["data"] == {"k": "2"}
@@ -390,7 +392,7 @@ async def test_the_answer_of_a_write_does_not_bring_back_what_is_gone(
         written = api.put(config_map("a"))
         api.remove(CONFIG_MAPS, "a", "default")
         await caught_up(api, informer)
-        informer.observe(written)
+        informer.observe_write(written)
         assert len(informer.store) == 0
         assert told.take() == ["+a", "-a"]
 
@@ -402,9 +404,9 @@ async def test_an_object_that_came_and_went_while_all_was_listed_does_not_stay(
 
     async def meanwhile() -> None:
         await api.until(lambda: api.log)
-        informer.observe(api.put(config_map("ghost")))
+        informer.observe_write(api.put(config_map("ghost")))
         api.remove(CONFIG_MAPS, "ghost", "default")
-        informer.observe(api.put(config_map("real")))
+        informer.observe_write(api.put(config_map("real")))
 
     writing = asyncio.create_task(meanwhile())
     async with watching(informer):
@@ -422,7 +424,7 @@ async def test_events_of_a_former_object_do_not_displace_the_one_that_has_its_na
         api.mute_watches()
         api.put(config_map("a", data={"k": "changed"}))
         api.remove(CONFIG_MAPS, "a", "default")
-        informer.observe(
+        informer.observe_write(
             await informer.client.create(CONFIG_MAPS, config_map("a"), namespace="default")
         )
         assert told.take() == ["+a", "-a", "+a"]
@@ -443,7 +445,7 @@ async def test_a_deletion_from_the_selection_that_was_undone_since_is_passed_ove
         api.mute_watches()
         api.update(CONFIG_MAPS, "a", {"metadata": {"labels": {"mine": "no"}}}, "default")
         patch = {"metadata": {"labels": {"mine": "yes"}}, "data": {"k": "v"}}
-        informer.observe(await client.patch(CONFIG_MAPS, "a", patch, namespace="default"))
+        informer.observe_write(await client.patch(CONFIG_MAPS, "a", patch, namespace="default"))
         api.unmute_watches()
         await caught_up(api, informer)
         assert told.take() == ["+a", "~a"]
@@ -460,24 +462,24 @@ def test_lines_come_whole_wherever_the_chunks_are_cut(lines: list[bytes], cuts: 
     data = b"".join(line + b"\n" for line in lines)
     places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
 
-    splitter = Lines()
-    found = [splitter.of(data[begin:end]) for begin, end in itertools.pairwise(places)]
+    splitter = LineSplitter()
+    found = [splitter.feed(data[begin:end]) for begin, end in itertools.pairwise(places)]
     assert [line for some in found for line in some] == lines
 
 
 async def test_a_watch_was_heard_when_it_began_and_when_it_said_something(
     api: FakeApi, informer: Informer
 ) -> None:
-    never = informer.heard
+    never = informer.last_contact
     assert never is None
     async with watching(informer):
         await api.until(lambda: api.open_watches(CONFIG_MAPS))
         api.put(config_map("a"))
         await api.until(lambda: len(informer.store) == 1)
-        first = informer.heard
+        first = informer.last_contact
         assert first is not None
         await asyncio.sleep(0.02)
-        assert informer.heard == first
+        assert informer.last_contact == first
         api.end_watches(CONFIG_MAPS)  # and no event afterwards
-        await api.until(lambda: (informer.heard or 0) > first)
+        await api.until(lambda: (informer.last_contact or 0) > first)
         assert len(informer.store) == 1

@@ -81,17 +81,17 @@ async def test_a_watch_that_is_doubted_goes_on_from_where_it_was_or_is_refused(
     api: FakeApi, client: KubeClient, informer: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A credential is revoked: the watch stands, and another request is refused."""
-    client.on_refused(informer.doubt)
+    client.on_unauthorized(informer.rewatch)
     told = Told(informer)
     async with watching(informer):
         await caught_up(api, informer)
         api.clear_log()
-        informer.doubt()
+        informer.rewatch()
         await caught_up(api, informer)
         assert not api.requests("GET"), "it is young"
 
         monkeypatch.setattr(informer_module, "DOUBT_AGE", 0.0)
-        informer.doubt()
+        informer.rewatch()
         api.put(config_map("a"))
         await caught_up(api, informer)
         assert told.take() == ["+a"]
@@ -409,7 +409,7 @@ async def test_two_doubts_in_consecutive_loop_turns_rewatch_once(
         await caught_up(api, informer)
         api.clear_log()
         for _ in range(4):
-            informer.doubt()
+            informer.rewatch()
             await asyncio.sleep(0)
         api.put(config_map("a"))
         await caught_up(api, informer)
@@ -428,10 +428,10 @@ async def test_two_retries_in_consecutive_loop_turns_end_one_wait(
         api.break_watches()
         await api.until(lambda: informer.error is not None)
         for _ in range(4):
-            informer.hurry()
+            informer.retry_now()
             await asyncio.sleep(0)
         api.heal()
-        informer.hurry()
+        informer.retry_now()
         await api.until(lambda: informer.error is None)
         assert not task.done()
 
@@ -442,7 +442,7 @@ async def test_refresh_while_the_watch_is_being_ended_returns(
     monkeypatch.setattr(informer_module, "DOUBT_AGE", 0.0)
     async with watching(informer):
         await caught_up(api, informer)
-        informer.doubt()
+        informer.rewatch()
         await asyncio.sleep(0)
         async with asyncio.timeout(5):
             await informer.refresh()
@@ -465,7 +465,7 @@ async def test_state_handler_that_raises_is_logged_once_and_counted(
             await api.until(lambda: informer.error is None)
         assert not task.done()
     assert told.states == [False, True] * 2, "the other handlers hear it all the same"
-    assert informer.client.measures.defects[str(CONFIG_MAPS)] == 4
+    assert informer.client.metrics.defects[str(CONFIG_MAPS)] == 4
     errors = [it.getMessage() for it in caplog.records if it.levelname == "ERROR"]
     assert len(errors) == 1
     assert "broken" in errors[0]
@@ -478,7 +478,7 @@ async def test_handler_of_refused_requests_that_raises_leaves_the_error_as_it_is
     def broken() -> None:
         raise ValueError
 
-    client.on_refused(broken)
+    client.on_unauthorized(broken)
     api.fail(Fault("*", "*", code=401, times=None))
     with pytest.raises(Unauthorized):
         await client.get(CONFIG_MAPS, "a", namespace="default")
@@ -551,14 +551,14 @@ async def test_list_of_another_shape_is_a_failure_that_is_waited_out(
         assert len(waits.taken) == 2
         assert informer.store.keys() == {Key("default", "a")}
         assert informer.error is None
-        assert informer.client.measures.defects[str(CONFIG_MAPS)] == 2
+        assert informer.client.metrics.defects[str(CONFIG_MAPS)] == 2
 
 
 async def test_handler_of_renewed_credentials_is_forgotten_with_the_informer(
     client: KubeClient, informer: Informer
 ) -> None:
     """Namespaces come and go, and the client stays."""
-    before = len(client.access.renewed)
+    before = len(client.config.renewed)
     async with watching(informer):
-        assert len(client.access.renewed) == before + 1
-    assert len(client.access.renewed) == before
+        assert len(client.config.renewed) == before + 1
+    assert len(client.config.renewed) == before

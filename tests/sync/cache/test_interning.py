@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sync.cache.interning import Pool, itself, keep_old, pool_pod
+from sync.cache.interning import InternPool, intern_pod, no_interning, share_unchanged
 from tests.objects import pod
 from translators.objects import Object
 
@@ -46,14 +46,14 @@ def test_parts_that_are_equal_to_those_before_are_those(
     new: Object, old: Object, pooled: bool
 ) -> None:
     said = copy.deepcopy(new), copy.deepcopy(old)
-    keep_old(new, old, Pool() if pooled else itself)
+    share_unchanged(new, old, InternPool() if pooled else no_interning)
     assert (new, old) == said
     assert [it for key in new for it in unshared(new[key], old.get(key), key)] == []
 
 
 @given(st.lists(_OBJECTS, max_size=8), st.integers(1, 4))
 def test_a_pool_changes_no_object_and_stays_small(objects: list[Object], size: int) -> None:
-    pool = Pool(size)
+    pool = InternPool(size)
     for obj in objects:
         before = orjson.dumps(obj)
         assert orjson.dumps(pool(obj)) == before
@@ -62,18 +62,18 @@ def test_a_pool_changes_no_object_and_stays_small(objects: list[Object], size: i
 
 @given(st.lists(_OBJECTS, max_size=6))
 def test_what_a_pool_gave_out_is_not_changed_by_what_comes_later(objects: list[Object]) -> None:
-    pool = Pool()
+    pool = InternPool()
     kept = [(pool(copy.deepcopy(obj)), orjson.dumps(obj)) for obj in itertools.chain(objects)]
     for obj, before in kept:
         assert orjson.dumps(obj) == before
 
 
 def test_pods_of_one_template_have_their_parts_once() -> None:
-    pool, pods = Pool(), [pod("a", node="n"), pod("b", node="n"), pod("c", node="other")]
+    pool, pods = InternPool(), [pod("a", node="n"), pod("b", node="n"), pod("c", node="other")]
     for number, one in enumerate(pods):
         one["metadata"]["labels"] = {"app": "web"}
         one["status"] = {"podIP": f"10.0.0.{number}", "hostIPs": [{"ip": "10.0.0.9"}]}
-        pool_pod(one, pool)
+        intern_pod(one, pool)
     a, b, c = pods
     assert a["spec"] is b["spec"]
     assert a["spec"] is not c["spec"]
@@ -85,12 +85,12 @@ def test_pods_of_one_template_have_their_parts_once() -> None:
 
 def test_parts_with_one_hash_stay_two(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sync.cache.interning.hash", lambda _: 7, raising=False)
-    pool = Pool()
+    pool = InternPool()
     assert [pool({"a": ["1"]}), pool({"a": ["2"]})] == [{"a": ["1"]}, {"a": ["2"]}]
 
 
 def test_a_part_that_is_used_again_outlives_those_that_are_not() -> None:
-    pool = Pool(4)
+    pool = InternPool(4)
     used = pool({"app": "web"})
     for number in range(20):
         pool({"uid": str(number)})

@@ -299,7 +299,7 @@ async def test_standby_queues_nothing_and_works_all_at_takeover(world: World) ->
         await churn(world)
         await world.caught_up()
         queues = [it.queue for it in engine.controllers]
-        assert sum(len(it) + it.later + len(it.working) for it in queues) == 0
+        assert sum(len(it) + it.delayed + len(it.working) for it in queues) == 0
         assert sum(it.adds for it in queues) == 0
 
         await world.take_over()

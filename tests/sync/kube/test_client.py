@@ -16,7 +16,7 @@ from sync.kube.client import KubeClient
 from sync.kube.credentials import KubeconfigRef, load
 from sync.kube.resources import CONFIG_MAPS, NODES, PODS
 from sync.kube.transport import THROTTLE_ATTEMPTS
-from tests.fakeapi import FakeApi, Fault, access_to
+from tests.fakeapi import FakeApi, Fault, client_config_for
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.objects import config_map, pod
 
@@ -231,13 +231,13 @@ async def test_delete_tells_other_failures(api: FakeApi, client: KubeClient) -> 
 
 
 async def test_user_agent(api: FakeApi) -> None:
-    async with KubeClient(access_to(api), user_agent="bridge/1") as client:
+    async with KubeClient(client_config_for(api), user_agent="bridge/1") as client:
         await client.list(NODES)
     assert api.log[0].user_agent == "bridge/1"
 
 
 async def test_outside_of_its_context() -> None:
-    client = KubeClient(access_module.Access(KubeconfigRef(), side="home"))
+    client = KubeClient(access_module.ClientConfig(KubeconfigRef(), side="home"))
     with pytest.raises(RuntimeError, match="async with"):
         await client.list(NODES)
 
@@ -295,9 +295,9 @@ async def test_many_401_at_once_read_the_credential_once(
 ) -> None:
     _, client, token = rotating
     token.write_text("new\n")
-    before = client.access.generation
+    before = client.config.generation
     await asyncio.gather(*(client.list(NODES) for _ in range(20)))
-    assert client.access.generation == before + 1
+    assert client.config.generation == before + 1
 
 
 # -- flow control --------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from sync.cache.store import Key
 from sync.kube import credentials as access_module
 from sync.kube import in_cluster
 from sync.kube.client import KubeClient
-from sync.kube.credentials import Access, KubeconfigRef, load
-from sync.kube.errors import AccessError, CertificateError, Unreachable
+from sync.kube.credentials import ClientConfig, KubeconfigRef, load
+from sync.kube.errors import ApiServerCertificateError, ClientConfigError, Unreachable
 from sync.kube.http_upgrade import open_upgrade
 from sync.kube.resources import CONFIG_MAPS, NAMESPACES, SERVICES, Object
 from tests.fakeapi import Authority, FakeApi
@@ -83,7 +83,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 @asynccontextmanager
-async def informed(access: Access) -> AsyncIterator[Informer]:
+async def informed(access: ClientConfig) -> AsyncIterator[Informer]:
     async with KubeClient(access) as client:
         informer = Informer(client, CONFIG_MAPS)
         async with watching(informer):
@@ -97,9 +97,9 @@ async def test_rotated_authority_is_followed_when_the_kubeconfig_is_rewritten(
     async with informed(await load(cluster.tell(), side="remote")) as informer:
         await caught_up(api, informer)
         await cluster.rotate()
-        await api.until(lambda: isinstance(informer.error, CertificateError))
+        await api.until(lambda: isinstance(informer.error, ApiServerCertificateError))
         cluster.tell()
-        informer.hurry()
+        informer.retry_now()
         await api.until(lambda: informer.error is None)
         api.put(config_map("a"))
         await caught_up(api, informer)
@@ -113,9 +113,9 @@ async def test_rotated_authority_file_is_followed(cluster: Cluster) -> None:
     access = await load(KubeconfigRef(write(cluster.path, config)), side="remote")
     async with informed(access) as informer:
         await cluster.rotate()
-        await cluster.api.until(lambda: isinstance(informer.error, CertificateError))
+        await cluster.api.until(lambda: isinstance(informer.error, ApiServerCertificateError))
         ca.write_bytes(cluster.authority.cert.read_bytes())
-        informer.hurry()
+        informer.retry_now()
         await cluster.api.until(lambda: informer.error is None)
 
 
@@ -131,7 +131,7 @@ async def test_server_that_moved_is_followed_with_what_is_known(cluster: Cluster
         api.clear_log()
         await api.until(lambda: api.open_watches() and informer.error is None)
         assert api.log[0].path == "/api/v1/namespaces/kube-system", "first: which cluster is it?"
-        assert not access.unproved
+        assert not access.unconfirmed
         assert not api.requests("GET", "/api/v1/configmaps") or all(
             it.watch for it in api.requests("GET", "/api/v1/configmaps")
         )
@@ -151,9 +151,9 @@ async def test_another_cluster_at_the_new_address_is_sent_nothing(
         await caught_up(api, informer)
         await api.stop()
         stranger.tell()
-        await other.until(lambda: isinstance(informer.error, AccessError))
+        await other.until(lambda: isinstance(informer.error, ClientConfigError))
         assert "another cluster" in str(informer.error)
-        with pytest.raises(AccessError, match="another cluster"):
+        with pytest.raises(ClientConfigError, match="another cluster"):
             await informer.client.create(CONFIG_MAPS, config_map("b"), namespace="default")
         with pytest.raises(Unreachable):
             await open_upgrade(access, "POST", "/api/v1/namespaces/default/pods/a/exec", [], [])
@@ -162,7 +162,7 @@ async def test_another_cluster_at_the_new_address_is_sent_nothing(
 
         await api.start()
         cluster.tell()
-        informer.hurry()
+        informer.retry_now()
         await api.until(lambda: informer.error is None)
 
 
@@ -188,11 +188,11 @@ async def test_half_written_kubeconfig_leaves_what_was_read(
         cluster.path.write_text("clusters: [canary-4711")
         for _ in range(3):
             informer.error = None
-            informer.hurry()
+            informer.retry_now()
             await api.until(lambda: informer.error is not None)
             await asyncio.sleep(0.02)
         cluster.tell()
-        informer.hurry()
+        informer.retry_now()
         await api.until(lambda: informer.error is None)
     warned = [it.getMessage() for it in caplog.records if "cannot be read" in it.getMessage()]
     assert len([it for it in caplog.records if it.levelname == "WARNING"]) < 8
@@ -240,7 +240,7 @@ async def test_upgrade_follows_a_rotated_authority(cluster: Cluster) -> None:
     assert (await open_upgrade(access, "POST", path, [], [])).status >= 400
     await cluster.rotate()
     cluster.tell()
-    with pytest.raises(CertificateError):
+    with pytest.raises(ApiServerCertificateError):
         await open_upgrade(access, "POST", path, [], [])
     await cluster.api.until(lambda: access.generation == 2)
     assert (await open_upgrade(access, "POST", path, [], [])).status >= 400
@@ -259,9 +259,9 @@ async def test_account_of_a_pod_follows_the_rotated_authority_of_its_cluster(
     monkeypatch.setenv("KUBECONFIG", str(cluster.folder / "absent"))
     async with informed(await load(KubeconfigRef(), side="home")) as informer:
         await cluster.rotate()
-        await cluster.api.until(lambda: isinstance(informer.error, CertificateError))
+        await cluster.api.until(lambda: isinstance(informer.error, ApiServerCertificateError))
         (account / "ca.crt").write_bytes(cluster.authority.cert.read_bytes())
-        informer.hurry()
+        informer.retry_now()
         await cluster.api.until(lambda: informer.error is None)
 
 
@@ -273,7 +273,7 @@ async def test_kubeconfig_that_is_missing_for_a_moment_is_not_the_pods_account(
     access = await load(KubeconfigRef(), side="remote")
     monkeypatch.setattr(in_cluster, "available", lambda: True)
     cluster.path.unlink()
-    with pytest.raises(AccessError, match="no such file"):
+    with pytest.raises(ClientConfigError, match="no such file"):
         await access.renew(access.generation)
     assert not access.in_cluster
     assert access.server == cluster.api.url

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 
+from sync.kube import credential_plugins
 from sync.kube import credentials as access_module
-from sync.kube import exec_plugins
-from sync.kube.credentials import Access, KubeconfigRef, load
-from sync.kube.errors import AccessError
+from sync.kube.credentials import ClientConfig, KubeconfigRef, load
+from sync.kube.errors import ClientConfigError
 from tests.fakeapi import Authority
 from tests.fakeapi.kubeconfig import credential, kubeconfig, plugin, write
 
@@ -28,7 +28,7 @@ CANARY = "canary-4711"
 
 async def refused(ref: KubeconfigRef) -> str:
     """The message of the AccessError that reading gives, tracebacks searched for secrets."""
-    with pytest.raises(AccessError) as caught:
+    with pytest.raises(ClientConfigError) as caught:
         await load(ref, side="remote")
     assert CANARY not in "".join(traceback.format_exception(caught.value))
     assert CANARY not in repr(caught.value)
@@ -40,7 +40,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "config"
 
 
-async def read(path: Path, content: dict[str, Any], **ref: Any) -> Access:
+async def read(path: Path, content: dict[str, Any], **ref: Any) -> ClientConfig:
     return await load(KubeconfigRef(write(path, content), **ref), side="remote")
 
 
@@ -257,7 +257,7 @@ async def test_plugin_may_be_asked_in_a_terminal(
 ) -> None:
     """Then it stays in the terminal's group, and is ended by itself."""
     terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setattr(exec_plugins, "sys", terminal)
+    monkeypatch.setattr(credential_plugins, "sys", terminal)
     monkeypatch.setattr("sync.kube.credentials.PLUGIN_SECONDS", 0.5)
     pids = path.with_name("pids")
     script = "cut -d' ' -f5 /proc/$$/stat >PGID; echo $$ >PIDS; exec sleep 60\n"
@@ -284,8 +284,8 @@ async def test_one_sides_plugin_failing_is_not_the_others(tmp_path: Path) -> Non
         load(KubeconfigRef(write(tmp_path / "bad.yaml", bad)), side="remote"),
         return_exceptions=True,
     )
-    assert isinstance(home, Access)
-    assert isinstance(remote, AccessError)
+    assert isinstance(home, ClientConfig)
+    assert isinstance(remote, ClientConfigError)
 
 
 # -- what does not work --------------------------------------------------------------------

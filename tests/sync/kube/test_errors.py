@@ -74,12 +74,12 @@ def test_another_uid_is_a_conflict_though_the_server_calls_it_invalid() -> None:
     causes = [{"field": "metadata.uid", "message": "field is immutable"}]
     said = status(422, "Invalid", "metadata.uid: Invalid value", details={"causes": causes})
     error = from_status(said, code=422, side="remote", what="PATCH /p")
-    assert type(error) is errors.Replaced
+    assert type(error) is errors.UidMismatch
     assert error.code == 422
 
 
 def test_what_cannot_help_to_repeat() -> None:
-    hopeless = {errors.BadRequest, errors.Invalid, errors.AccessError}
+    hopeless = {errors.BadRequest, errors.Invalid, errors.ClientConfigError}
     found = [KubeError]
     for cls in found:
         found += cls.__subclasses__()

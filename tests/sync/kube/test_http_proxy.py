@@ -9,12 +9,12 @@ import pytest
 from sync.kube import http_proxy
 from sync.kube.client import KubeClient
 from sync.kube.credentials import KubeconfigRef, load
-from sync.kube.errors import AccessError, Unreachable
+from sync.kube.errors import ClientConfigError, Unreachable
 from sync.kube.http_upgrade import open_upgrade
 from sync.kube.resources import SERVICES
 from tests.fakeapi import Authority, FakeApi
+from tests.fakeapi.http_proxy import proxying
 from tests.fakeapi.kubeconfig import kubeconfig, write
-from tests.fakeapi.proxy import proxying
 
 PROXY = "http://proxy.test:3128"
 
@@ -95,7 +95,7 @@ async def test_proxy_that_is_not_supported_is_refused(
     if where == "environment":
         monkeypatch.setenv("HTTPS_PROXY", proxy)
     path = write(tmp_path / "c", kubeconfig("https://a.test", cluster=cluster))
-    with pytest.raises(AccessError, match="proxy") as caught:
+    with pytest.raises(ClientConfigError, match="proxy") as caught:
         await load(KubeconfigRef(path), side="home")
     assert "s3cret" not in str(caught.value)
     if proxy.startswith("socks5"):

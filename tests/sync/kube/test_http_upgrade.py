@@ -14,11 +14,11 @@ from typing import cast
 import pytest
 
 from sync.kube import http_upgrade
-from sync.kube.credentials import Access, KubeconfigRef
-from sync.kube.errors import CertificateError, Unreachable
+from sync.kube.credentials import ClientConfig, KubeconfigRef
+from sync.kube.errors import ApiServerCertificateError, Unreachable
 from sync.kube.http1 import HEAD_LIMIT
-from sync.kube.http_upgrade import Upgraded, open_upgrade
-from tests.fakeapi.proxy import proxying
+from sync.kube.http_upgrade import UpgradeResponse, open_upgrade
+from tests.fakeapi.http_proxy import proxying
 from tests.fakeapi.tls import Authority
 
 Play = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -79,7 +79,7 @@ async def server() -> AsyncIterator[Server]:
         yield made
 
 
-class FakeAccess(Access):
+class FakeAccess(ClientConfig):
     """An Access whose credential is renewed as often as ``credentials`` has one."""
 
     def __init__(self, url: str, *credentials: str) -> None:
@@ -98,11 +98,11 @@ class FakeAccess(Access):
 
 
 def access(server: Server, *credentials: str, prefix: str = "") -> FakeAccess:
-    """Access to a server without TLS."""
+    """Client config for a server without TLS."""
     return FakeAccess(f"http://127.0.0.1:{server.port}{prefix}", *credentials)
 
 
-async def opened(to: Access) -> Upgraded:
+async def opened(to: ClientConfig) -> UpgradeResponse:
     """An upgrade as the others ask for it."""
     headers = [("Upgrade", "SPDY/3.1"), ("X-Stream-Protocol-Version", "v4"), ("X-A", "1")]
     query = [("command", "a b"), ("command", "\udcff&"), ("stdin", "true")]
@@ -304,7 +304,7 @@ async def secure(authority: Authority) -> AsyncIterator[Server]:
 
 
 def trusting(authority: Authority, server: Server, *, by_name: str | None = None) -> FakeAccess:
-    """Access to a server with TLS."""
+    """Client config for a server with TLS."""
     made = FakeAccess(f"https://127.0.0.1:{server.port}", "token")
     made.ssl = ssl.create_default_context(cafile=authority.cert)
     made.ssl.verify_flags &= ~ssl.VerifyFlags.VERIFY_X509_STRICT
@@ -324,9 +324,9 @@ async def test_over_tls(secure: Server, authority: Authority) -> None:
 async def test_a_certificate_that_is_not_trusted(secure: Server, authority: Authority) -> None:
     to = trusting(authority, secure)
     to.ssl = ssl.create_default_context()
-    with pytest.raises(CertificateError, match="certificate-authority"):
+    with pytest.raises(ApiServerCertificateError, match="certificate-authority"):
         await opened(to)
-    with pytest.raises(CertificateError):
+    with pytest.raises(ApiServerCertificateError):
         await opened(trusting(authority, secure, by_name="other.example"))
     assert not secure.heads
 

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from sync.kube import credentials as access_module
 from sync.kube.client import KubeClient
-from sync.kube.credentials import Access, KubeconfigRef, load
+from sync.kube.credentials import ClientConfig, KubeconfigRef, load
 from sync.kube.errors import ApiError, KubeError
 from sync.kube.http_upgrade import open_upgrade
 from sync.kube.resources import CONFIG_MAPS
@@ -29,13 +29,13 @@ SENT = [
 
 
 @pytest.fixture
-async def access(api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Access:
+async def access(api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClientConfig:
     monkeypatch.setattr(access_module, "RENEW_INTERVAL", 0.0)
     path = write(tmp_path / "config", kubeconfig(api.url, user=USER))
     return await load(KubeconfigRef(path), side="remote")
 
 
-async def everything(access: Access) -> None:
+async def everything(access: ClientConfig) -> None:
     """Each kind of request that the bridge makes."""
     async with KubeClient(access) as client:
         made = await client.create(CONFIG_MAPS, config_map("a"), namespace="default")
@@ -54,7 +54,7 @@ async def everything(access: Access) -> None:
     await open_upgrade(access, "POST", path, [], [("Upgrade", "SPDY/3.1")])
 
 
-async def test_every_request_impersonates(api: FakeApi, access: Access) -> None:
+async def test_every_request_impersonates(api: FakeApi, access: ClientConfig) -> None:
     await everything(access)
     assert {it.method for it in api.log} == {"GET", "POST", "PATCH", "DELETE"}
     assert len(api.log) >= 8
@@ -62,7 +62,7 @@ async def test_every_request_impersonates(api: FakeApi, access: Access) -> None:
 
 
 async def test_every_request_impersonates_after_the_credential_was_read_again(
-    api: FakeApi, access: Access
+    api: FakeApi, access: ClientConfig
 ) -> None:
     api.fail(Fault("*", "*", code=401, times=1))
     await everything(access)
@@ -71,7 +71,7 @@ async def test_every_request_impersonates_after_the_credential_was_read_again(
 
 
 async def test_caller_of_an_upgrade_cannot_choose_whom_to_impersonate(
-    api: FakeApi, access: Access
+    api: FakeApi, access: ClientConfig
 ) -> None:
     """The bridge's own headers come last, and no caller's are passed on."""
     seen: list[list[str]] = []

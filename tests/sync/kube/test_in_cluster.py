@@ -10,7 +10,7 @@ import pytest
 from sync.kube import in_cluster
 from sync.kube.client import KubeClient
 from sync.kube.credentials import KubeconfigRef, load
-from sync.kube.errors import AccessError
+from sync.kube.errors import ClientConfigError
 from sync.kube.resources import NODES
 from tests.fakeapi import Authority, FakeApi
 from tests.fakeapi.kubeconfig import kubeconfig, write
@@ -59,14 +59,14 @@ async def test_a_kubeconfig_that_is_there_comes_first(api: FakeApi, tmp_path: Pa
 
 @pytest.mark.usefixtures("api")
 async def test_one_that_is_named_has_to_be_there() -> None:
-    with pytest.raises(AccessError, match="no such file"):
+    with pytest.raises(ClientConfigError, match="no such file"):
         await load(KubeconfigRef(Path("/nowhere")), side="home")
 
 
 @pytest.mark.usefixtures("api")
 async def test_outside_of_a_pod_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
-    with pytest.raises(AccessError, match="no such file"):
+    with pytest.raises(ClientConfigError, match="no such file"):
         await load(KubeconfigRef(), side="home")
 
 
@@ -87,7 +87,7 @@ async def test_a_renewed_token_is_taken_before_the_old_one_ends(
         monkeypatch.setattr(in_cluster, "LOOK_SECONDS", 0.0)
         renew(api)
         assert (await client.list(NODES)).items == []
-        assert client.access.authorization() == {"Authorization": f"Bearer {NEW}"}
+        assert client.config.authorization() == {"Authorization": f"Bearer {NEW}"}
     assert len(api.log) == 1
 
 
@@ -98,7 +98,9 @@ async def test_a_token_that_cannot_be_read_is_told(
         raise PermissionError(13, "Permission denied", "token")
 
     monkeypatch.setattr(in_cluster, "token", unreadable)
-    with pytest.raises(AccessError, match="the pod's token cannot be read: Permission denied"):
+    with pytest.raises(
+        ClientConfigError, match="the pod's token cannot be read: Permission denied"
+    ):
         await load(KubeconfigRef(), side="home")
     assert api.log == []
 

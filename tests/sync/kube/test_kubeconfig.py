@@ -13,20 +13,20 @@ from typing import Any
 
 import pytest
 
-from sync.kube.credentials import Access, KubeconfigRef, load
-from sync.kube.errors import AccessError
+from sync.kube.credentials import ClientConfig, KubeconfigRef, load
+from sync.kube.errors import ClientConfigError
 from tests.fakeapi import Authority
 from tests.fakeapi.kubeconfig import credential, kubeconfig, plugin, write
 
 SERVER = "https://127.0.0.1:6443"
 
 
-async def read(path: Path, content: dict[str, Any]) -> Access:
+async def read(path: Path, content: dict[str, Any]) -> ClientConfig:
     return await load(KubeconfigRef(write(path, content)), side="remote")
 
 
 async def refused(path: Path, content: dict[str, Any]) -> str:
-    with pytest.raises(AccessError) as caught:
+    with pytest.raises(ClientConfigError) as caught:
         await read(path, content)
     return str(caught.value)
 
@@ -83,7 +83,7 @@ async def test_list_of_empty_files_is_an_error(
     for file in files:
         file.write_text("")
     monkeypatch.setenv("KUBECONFIG", os.pathsep.join(map(str, files)))
-    with pytest.raises(AccessError, match="empty"):
+    with pytest.raises(ClientConfigError, match="empty"):
         await load(KubeconfigRef(), side="home")
 
 

@@ -29,7 +29,7 @@ async def test_refused(api: FakeApi, client: KubeClient) -> None:
 
 
 async def test_no_such_host(client: KubeClient) -> None:
-    client.access.server = "http://no-such-host.invalid:1"
+    client.config.server = "http://no-such-host.invalid:1"
     with pytest.raises(errors.Unreachable, match="no-such-host"):
         await client.list(NODES)
 
@@ -105,23 +105,23 @@ async def test_stream_that_breaks(api: FakeApi, client: KubeClient) -> None:
     async with client.stream(path, query={"watch": "1"}) as response:
         await api.until(lambda: api.open_watches(PODS))
         api.break_watches()
-        with pytest.raises(errors.Unreachable), client.reading(path):
+        with pytest.raises(errors.Unreachable), client.map_read_errors(path):
             await response.content.readline()
 
 
 async def test_stream_that_falls_silent(api: FakeApi, client: KubeClient) -> None:
     path = PODS.path()
     api.mute_watches()
-    async with client.stream(path, query={"watch": "1"}, idle=0.05) as response:
+    async with client.stream(path, query={"watch": "1"}, idle_timeout=0.05) as response:
         api.put(pod("a"))
-        with pytest.raises(errors.Unreachable, match="in time"), client.reading(path):
+        with pytest.raises(errors.Unreachable, match="in time"), client.map_read_errors(path):
             await response.content.readline()
 
 
 async def test_stream_that_is_not_even_begun(api: FakeApi, client: KubeClient) -> None:
     api.pause()
     with pytest.raises(errors.Unreachable, match="in time"):
-        async with client.stream(PODS.path(), query={"watch": "1"}, idle=0.05):
+        async with client.stream(PODS.path(), query={"watch": "1"}, idle_timeout=0.05):
             pytest.fail("there is no answer")
 
 
@@ -172,9 +172,9 @@ async def test_a_certificate_that_is_not_trusted(
         cluster = {"certificate-authority": str(trusted.cert)}
         config = write(tmp_path / "config", kubeconfig(server.url, cluster=cluster))
         async with KubeClient(await load(KubeconfigRef(config), side="remote")) as client:
-            with pytest.raises(errors.CertificateError, match="certificate-authority"):
+            with pytest.raises(errors.ApiServerCertificateError, match="certificate-authority"):
                 await client.list(SECRETS)
-            with pytest.raises(errors.CertificateError):
+            with pytest.raises(errors.ApiServerCertificateError):
                 async with client.stream(SECRETS.path()):
                     pytest.fail("it is not trusted")
 

@@ -18,8 +18,8 @@ from aiohttp import web
 
 from sync.kube import credentials as access_module
 from sync.kube import oidc
-from sync.kube.credentials import Access, KubeconfigRef, load
-from sync.kube.errors import AccessError
+from sync.kube.credentials import ClientConfig, KubeconfigRef, load
+from sync.kube.errors import ClientConfigError
 from tests.fakeapi.kubeconfig import kubeconfig, write
 
 SERVER = "https://127.0.0.1:6443"
@@ -75,7 +75,7 @@ class Issuer:
 @pytest.fixture
 async def issuer(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Issuer]:
     monkeypatch.setattr(access_module, "RENEW_INTERVAL", 0.0)
-    monkeypatch.setattr(access_module, "_OIDC", oidc.Memory())
+    monkeypatch.setattr(access_module, "_OIDC", oidc.RenewedTokens())
     made = Issuer()
     runner = web.AppRunner(made.app(), access_log=None)
     await runner.setup()
@@ -98,7 +98,7 @@ def config(issuer: Issuer, **more: str) -> dict[str, Any]:
     return kubeconfig(SERVER, user={"auth-provider": {"name": "oidc", "config": settings}})
 
 
-async def read(path: Path) -> Access:
+async def read(path: Path) -> ClientConfig:
     return await load(KubeconfigRef(path), side="remote")
 
 
@@ -201,7 +201,7 @@ async def test_refusal_is_one_sentence_without_what_is_secret(
     issuer: Issuer, tmp_path: Path, more: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    with pytest.raises(AccessError, match="log in again") as caught:
+    with pytest.raises(ClientConfigError, match="log in again") as caught:
         await read(write(tmp_path / "c", config(issuer, **more)))
     assert ("invalid_grant" in str(caught.value)) == ("refresh-token" in more)
     for secret in (CANARY, "used-up", "e30."):
@@ -220,7 +220,7 @@ async def test_issuers_certificate_is_verified(
     await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
     issuer.url = f"https://127.0.0.1:{runner.addresses[0][1]}"
     try:
-        with pytest.raises(AccessError, match="OIDC issuer did not renew"):
+        with pytest.raises(ClientConfigError, match="OIDC issuer did not renew"):
             await read(write(tmp_path / "c", config(issuer)))
         assert issuer.auth == []
         trusting = {"idp-certificate-authority": str(authority.cert)}

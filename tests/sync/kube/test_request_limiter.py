@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from sync.kube.request_limiter import FLOW, LEAST, START, TARGET, Limiter, urgent
+from sync.kube.request_limiter import FLOW, LEAST, START, TARGET, RequestLimiter, urgent
 from tests.sync.virtual import run_virtual
 
 MOST = 64
@@ -61,7 +61,7 @@ class Load:
     """Namespaces whose requests never end, through one limiter."""
 
     def __init__(self, answer: Answer) -> None:
-        self.limiter = Limiter(most=MOST, clock=asyncio.get_running_loop().time)
+        self.limiter = RequestLimiter(most=MOST, clock=asyncio.get_running_loop().time)
         self.answer = answer
         self.answered: Counter[str] = Counter()
         self.refused = 0
@@ -206,15 +206,15 @@ def test_refusals_lower_the_limit_and_it_recovers() -> None:
 
 def test_refusals_of_one_moment_lower_it_once_and_never_below_the_least() -> None:
     now = 0.0
-    it = Limiter(most=MOST, clock=lambda: now)
-    assert all(it._queue.hold(number, it.limit) for number in range(START))
+    it = RequestLimiter(most=MOST, clock=lambda: now)
+    assert all(it._queue.try_acquire(number, it.limit) for number in range(START))
     now = 1.0
     for number in range(START):
         it.leave(number, "POST", 0.5, refused=True)
     assert it.limit == START // 2
     for _ in range(10):
         now += 1.0
-        assert it._queue.hold("a", it.limit)
+        assert it._queue.try_acquire("a", it.limit)
         it.leave("a", "POST", 0.5, refused=True)
     assert it.limit == LEAST
 
@@ -263,7 +263,7 @@ def test_what_is_urgent_waits_for_nobody_and_its_tasks_neither() -> None:
 
 def test_whoever_is_cancelled_leaves_its_place_to_the_next() -> None:
     async def main() -> None:
-        it = Limiter(most=MOST)
+        it = RequestLimiter(most=MOST)
         flows = [await it.enter() for _ in range(START * 3 // 4)]
         waiting = [asyncio.create_task(it.enter()) for _ in range(3)]
         await asyncio.sleep(0)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sync.kube.client import KubeClient
-from sync.kube.credentials import Access, KubeconfigRef
+from sync.kube.credentials import ClientConfig, KubeconfigRef
 from sync.kube.errors import KubeError
 from sync.kube.resources import SECRETS
 from tests.objects import secret
@@ -61,7 +61,7 @@ async def server_saying(answer: str) -> AsyncIterator[KubeClient]:
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    access = Access(KubeconfigRef(), side="remote")
+    access = ClientConfig(KubeconfigRef(), side="remote")
     access.server = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     access._authorization = f"Bearer {TOKEN}"  # what `load` would have found
     async with server, KubeClient(access) as client:
@@ -86,7 +86,7 @@ async def error_of(client: KubeClient, how: str) -> KubeError | None:
         else:
             path = SECRETS.path()
             async with client.stream(path) as response:
-                with client.reading(path):
+                with client.map_read_errors(path):
                     await response.read()
     except KubeError as error:
         return error

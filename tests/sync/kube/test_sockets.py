@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from sync.kube.sockets import Peer, read_tcp_info
+from sync.kube.sockets import PeerState, read_tcp_info
 
 WAITED = 20_000
 
@@ -26,18 +26,18 @@ def tcp_info(*, resent: int = 0, probes: int = 0, unacked: int = 0, last_word: i
 @pytest.mark.parametrize(
     ("info", "peer"),
     [
-        (tcp_info(), Peer.QUIET),
-        (tcp_info(last_word=4 * 3600 * 1000), Peer.QUIET),
-        (tcp_info(unacked=3), Peer.OWING),
-        (tcp_info(unacked=3, resent=5, last_word=WAITED - 1), Peer.OWING),
-        (tcp_info(unacked=3, resent=5, last_word=WAITED), Peer.GONE),
+        (tcp_info(), PeerState.ACKNOWLEDGED),
+        (tcp_info(last_word=4 * 3600 * 1000), PeerState.ACKNOWLEDGED),
+        (tcp_info(unacked=3), PeerState.UNACKNOWLEDGED),
+        (tcp_info(unacked=3, resent=5, last_word=WAITED - 1), PeerState.UNACKNOWLEDGED),
+        (tcp_info(unacked=3, resent=5, last_word=WAITED), PeerState.LOST),
         # A closed window: probed two minutes after its last word, and it will answer.
-        (tcp_info(probes=1, last_word=120_000), Peer.OWING),
-        (tcp_info(probes=2, last_word=180_000), Peer.GONE),
+        (tcp_info(probes=1, last_word=120_000), PeerState.UNACKNOWLEDGED),
+        (tcp_info(probes=2, last_word=180_000), PeerState.LOST),
         # Idle for long, and the first bytes since are on their way.
-        (tcp_info(unacked=1, resent=1, last_word=3_600_000), Peer.OWING),
-        (b"", Peer.QUIET),
+        (tcp_info(unacked=1, resent=1, last_word=3_600_000), PeerState.UNACKNOWLEDGED),
+        (b"", PeerState.ACKNOWLEDGED),
     ],
 )
-def test_a_peer_is_gone_when_it_does_not_answer_for_long(info: bytes, peer: Peer) -> None:
+def test_a_peer_is_gone_when_it_does_not_answer_for_long(info: bytes, peer: PeerState) -> None:
     assert read_tcp_info(info) is peer

@@ -15,7 +15,7 @@ from aiohttp import web
 from sync.kube import credentials as access_module
 from sync.kube import errors, transport
 from sync.kube.client import KubeClient
-from sync.kube.credentials import Access, KubeconfigRef, load
+from sync.kube.credentials import ClientConfig, KubeconfigRef, load
 from sync.kube.resources import CONFIG_MAPS, NODES
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault
@@ -60,7 +60,7 @@ class HangingUp:
 @contextlib.asynccontextmanager
 async def client_of(hanging_up: HangingUp) -> AsyncIterator[KubeClient]:
     server = await asyncio.start_server(hanging_up.serve, "127.0.0.1", 0)
-    access = Access(KubeconfigRef(), side="remote")
+    access = ClientConfig(KubeconfigRef(), side="remote")
     access.server = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with server, KubeClient(access) as client:
         yield client
@@ -156,7 +156,7 @@ async def test_after_401_the_address_is_the_new_one_too(
 
 
 async def test_the_path_of_the_servers_address_stays(api: FakeApi, client: KubeClient) -> None:
-    client.access.server += "/k8s/clusters/c%2F1"
+    client.config.server += "/k8s/clusters/c%2F1"
     for query in (None, {"labelSelector": "a=b c"}):
         with pytest.raises(errors.NotFound):
             await client.request("GET", NODES.path("n%2F1"), query=query)
@@ -236,7 +236,7 @@ async def test_a_stream_is_read_as_far_ahead_as_was_asked_for(
         return response
 
     api.route("GET", "/big", big)
-    async with client.stream("/big", ahead=ahead):
+    async with client.stream("/big", read_ahead=ahead):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(5.0 if ahead == 2**24 else 0.5):
                 await written.wait()

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from sync.kube.client import KubeClient
-from sync.kube.errors import NotLeading, Throttled
+from sync.kube.errors import NotLeaderError, Throttled
 from sync.kube.resources import CONFIG_MAPS, Object
 from sync.kube.write_fence import Fence, FencedBody, clock
 from tests.fakeapi import FakeApi, Fault
@@ -60,7 +60,7 @@ async def test_nothing_is_written_before_it_is_open_and_everything_read(
         lambda: fenced.request("PUT", "/api/v1/nodes/a", body={}),
     ]
     for attempt in writes:
-        with pytest.raises(NotLeading) as caught:
+        with pytest.raises(NotLeaderError) as caught:
             await attempt()
         assert caught.value.retryable
         assert "lease" in str(caught.value)
@@ -91,7 +91,7 @@ async def test_its_time_counts_and_not_its_timer(api: FakeApi, client: KubeClien
     fence.extend(time.now + 60)
     await write(fenced)
     time.now += 61
-    with pytest.raises(NotLeading):
+    with pytest.raises(NotLeaderError):
         await write(fenced)
     assert len(api.writes()) == 1
 
@@ -100,7 +100,7 @@ async def test_one_that_is_closed_does_not_open_again(fence: Fence, fenced: Kube
     fence.close()
     fence.extend(clock() + 60)
     assert not fence.is_open
-    with pytest.raises(NotLeading):
+    with pytest.raises(NotLeaderError):
         await write(fenced)
 
 
@@ -116,7 +116,7 @@ async def test_what_is_under_way_when_it_shuts_is_ended(
     fence.close()
     async with asyncio.timeout(2):
         ended = await asyncio.gather(*attempts, return_exceptions=True)
-    assert [type(it) for it in ended] == [NotLeading] * 3
+    assert [type(it) for it in ended] == [NotLeaderError] * 3
     assert fenced.limiter.in_flight == 0
 
 
@@ -126,7 +126,7 @@ async def test_it_shuts_by_itself_and_opens_again(api: FakeApi, client: KubeClie
     fenced = client.fenced(fence)
     api.fail(Fault("POST", "*/configmaps", delay=30))
     fence.extend(clock() + 0.05)
-    with pytest.raises(NotLeading):
+    with pytest.raises(NotLeaderError):
         async with asyncio.timeout(2):
             await write(fenced)
     assert told == [True, False]
@@ -140,7 +140,7 @@ async def test_it_shuts_by_itself_and_opens_again(api: FakeApi, client: KubeClie
 async def test_a_fence_behind_another_is_open_while_both_are(
     api: FakeApi, fence: Fence, client: KubeClient
 ) -> None:
-    second, told = Fence(behind=fence), list[bool]()
+    second, told = Fence(outer=fence), list[bool]()
     second.on_change(told.append)
     both = client.fenced(second)
     assert not second.is_open
@@ -149,7 +149,7 @@ async def test_a_fence_behind_another_is_open_while_both_are(
     # It shuts with the first, which ends what is under way, and opens with the first again.
     fence.extend(clock() + 0.2)
     api.fail(Fault("POST", "*/configmaps", delay=30))
-    with pytest.raises(NotLeading):
+    with pytest.raises(NotLeaderError):
         async with asyncio.timeout(2):
             await write(both)
     fence.extend(clock() + 60)
@@ -157,7 +157,7 @@ async def test_a_fence_behind_another_is_open_while_both_are(
     # By itself it shuts the writes behind it alone.
     second.extend(clock() + 0.05)
     api.fail(Fault("POST", "*/configmaps", delay=30))
-    with pytest.raises(NotLeading):
+    with pytest.raises(NotLeaderError):
         async with asyncio.timeout(2):
             await write(both)
     assert (fence.is_open, second.is_open) == (True, False)
@@ -175,7 +175,7 @@ async def test_what_waits_for_its_turn_is_not_sent_later(
     attempt = asyncio.create_task(write(fenced))
     await api.until(lambda: len(api.writes()) == 1)
     fence.close()
-    with pytest.raises((NotLeading, Throttled)):
+    with pytest.raises((NotLeaderError, Throttled)):
         async with asyncio.timeout(3):
             await attempt
     assert len(api.writes()) == 1
@@ -192,7 +192,7 @@ async def test_a_body_is_not_sent_on_a_connection_that_comes_too_late(
         await passed(self, writer, length)  # type: ignore[arg-type]
 
     monkeypatch.setattr(FencedBody, "write_with_length", late)
-    with pytest.raises(NotLeading):
+    with pytest.raises(NotLeaderError):
         await write(fenced)
     await asyncio.sleep(0.02)
     assert api.log == []
@@ -204,6 +204,6 @@ async def test_nothing_of_a_body_is_in_the_error(
     caplog.set_level(logging.DEBUG)
     fence.close()
     body = config_map("a", data={"k": "canary-4711"})
-    with pytest.raises(NotLeading) as caught:
+    with pytest.raises(NotLeaderError) as caught:
         await fenced.create(CONFIG_MAPS, body, namespace="default")
     assert "canary" not in f"{caught.value!r} {caught.value.__cause__!r} {caplog.text}"

@@ -12,7 +12,7 @@ from sync.mirror import events
 from sync.mirror.events import EventMirror
 from tests import objects
 from tests.conftest import ClientFor
-from tests.fakeapi import Entry, FakeApi, Fault
+from tests.fakeapi import FakeApi, Fault, LoggedRequest
 from tests.sync.world import IDENTITY, NODE, THERE, World
 from translators.identity import ANNOTATION_ACCEPTS, LABEL_NODE, remote_metadata
 from translators.objects import HomeNamespace
@@ -37,7 +37,7 @@ def heard(world: World, namespace: str = "default") -> dict[str, Object]:
 
 def writes(world: World) -> list[str]:
     """What was written of Events at home."""
-    entries: list[Entry] = world.home.writes("*/events*")
+    entries: list[LoggedRequest] = world.home.writes("*/events*")
     return [entry.method for entry in entries]
 
 

@@ -13,7 +13,7 @@ from sync.kube.client import KubeClient
 from sync.kube.resources import EVENTS, NAMESPACES, PODS, Object
 from sync.namespaces.mapping import NamespaceMapping
 from sync.namespaces.ownership import NamespaceOwnership
-from sync.runtime.controller import Waiting
+from sync.runtime.controller import ReconcileBlocked
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import secret
 from tests.sync.records import MemoryRecord
@@ -85,7 +85,9 @@ async def test_a_foreign_namespace_is_refused_with_what_to_do(
 ) -> None:
     theirs = api.put(foreign())
     async with watching(informer):
-        with pytest.raises(Waiting, match="kubectl annotate namespace default-h") as caught:
+        with pytest.raises(
+            ReconcileBlocked, match="kubectl annotate namespace default-h"
+        ) as caught:
             await namespaces.ensure(DEFAULT)
     assert caught.value.reason == "RemoteClash"
     assert api.get(NAMESPACES, THERE) == theirs
@@ -105,7 +107,7 @@ async def test_a_namespace_that_was_handed_over_is_used_until_it_is_taken_back(
         assert api.get(NAMESPACES, THERE) == theirs
         api.put(foreign())
         await caught_up(api, informer)
-        with pytest.raises(Waiting):
+        with pytest.raises(ReconcileBlocked):
             await namespaces.ensure(DEFAULT)
 
 
@@ -114,7 +116,7 @@ async def test_a_namespace_that_was_handed_to_another_home_is_foreign(
 ) -> None:
     api.put(foreign(**{ANNOTATION_ACCEPTS: "another"}))
     async with watching(informer):
-        with pytest.raises(Waiting):
+        with pytest.raises(ReconcileBlocked):
             await namespaces.ensure(DEFAULT)
 
 
@@ -126,7 +128,7 @@ async def test_a_namespace_that_is_being_deleted_is_waited_for(
         api.put({**foreign("x"), "kind": "ConfigMap", "metadata": _held()})
         api.delete(NAMESPACES, THERE)
         await caught_up(api, informer)
-        with pytest.raises(Waiting, match="RemoteNamespaceTerminating"):
+        with pytest.raises(ReconcileBlocked, match="RemoteNamespaceTerminating"):
             await namespaces.ensure(DEFAULT)
 
 

@@ -14,7 +14,7 @@ from sync.kube.errors import Invalid, Unreachable
 from sync.kube.request_limiter import FLOW
 from sync.runtime import controller as controller_module
 from sync.runtime import workqueue
-from sync.runtime.controller import SLICE, Controller, Waiting
+from sync.runtime.controller import SLICE, Controller, ReconcileBlocked
 from tests.sync.virtual import run_virtual
 
 Reconcile = Callable[[str], Awaitable[None]]
@@ -78,7 +78,7 @@ async def test_different_keys_run_in_parallel_up_to_the_number_of_workers() -> N
     async with running(worked, workers=3) as controller:
         for key in "abcdefg":
             controller.queue.add(key)
-        await controller.settled("g")
+        await controller.reconcile_now("g")
     assert worked.most == 3
     assert set(worked.calls) == set("abcdefg")
 
@@ -89,12 +89,12 @@ async def test_one_key_is_never_worked_twice_at_once() -> None:
         for _ in range(10):
             controller.queue.add("a")
             await asyncio.sleep(0.0005)
-        await controller.settled("a")
+        await controller.reconcile_now("a")
     assert worked.most == 1
 
 
 async def test_a_key_that_fails_is_tried_until_it_succeeds() -> None:
-    worked = Worked(refused(), Waiting("Busy", "wait"), refused())
+    worked = Worked(refused(), ReconcileBlocked("Busy", "wait"), refused())
     async with running(worked) as controller:
         controller.queue.add("a")
         await worked.until(4)
@@ -128,7 +128,7 @@ async def test_a_defect_is_logged_with_its_place_and_stops_no_other_key(
     worked = Worked(ValueError("invalid literal: 'canary-4711'"))
     async with running(worked, workers=1) as controller:
         controller.queue.add("a")
-        await controller.settled("b")
+        await controller.reconcile_now("b")
         await worked.until(3)
     assert sorted(worked.calls) == ["a", "a", "b"]
     (record,) = [r for r in caplog.records if r.levelno == logging.ERROR]
@@ -139,10 +139,10 @@ async def test_a_defect_is_logged_with_its_place_and_stops_no_other_key(
 
 
 async def test_settled_raises_what_the_reconcile_raised() -> None:
-    async with running(Worked(Waiting("Busy", "wait"))) as controller:
-        with pytest.raises(Waiting, match="Busy: wait"):
-            await controller.settled("a")
-        await controller.settled("a")
+    async with running(Worked(ReconcileBlocked("Busy", "wait"))) as controller:
+        with pytest.raises(ReconcileBlocked, match="Busy: wait"):
+            await controller.reconcile_now("a")
+        await controller.reconcile_now("a")
 
 
 async def test_who_waits_while_the_key_is_worked_waits_for_the_turn_after() -> None:
@@ -157,7 +157,7 @@ async def test_who_waits_while_the_key_is_worked_waits_for_the_turn_after() -> N
     async with running(reconcile) as controller:
         controller.queue.add("a")
         await asyncio.sleep(0.001)
-        waiting = asyncio.create_task(controller.settled("a"))
+        waiting = asyncio.create_task(controller.reconcile_now("a"))
         await asyncio.sleep(0.001)
         turns[0].set()
         await asyncio.sleep(0.001)
@@ -170,7 +170,7 @@ async def test_who_waits_while_the_key_is_worked_waits_for_the_turn_after() -> N
 async def test_many_can_wait_for_one_key_and_one_may_leave() -> None:
     worked = Worked(refused())
     async with running(worked) as controller:
-        waiting = [asyncio.create_task(controller.settled("a")) for _ in range(3)]
+        waiting = [asyncio.create_task(controller.reconcile_now("a")) for _ in range(3)]
         await asyncio.sleep(0)
         waiting[0].cancel()
         results = await asyncio.gather(*waiting, return_exceptions=True)
@@ -183,7 +183,7 @@ async def test_who_waits_when_the_controller_ends_does_not_wait_for_ever() -> No
         await asyncio.Event().wait()
 
     async with running(reconcile) as controller:
-        waiting = asyncio.create_task(controller.settled("a"))
+        waiting = asyncio.create_task(controller.reconcile_now("a"))
         await asyncio.sleep(0.001)
     with pytest.raises(asyncio.CancelledError):
         async with asyncio.timeout(1):
@@ -215,7 +215,7 @@ def test_a_key_that_fails_for_days_is_tried_once_a_minute(
             await asyncio.sleep(86_400)
             calls = len(worked.calls)
             assert 86_400 / 60 <= calls <= 86_400 / 30 + 20
-            controller.queue.hurry()
+            controller.queue.retry_now()
             await asyncio.sleep(0.01)
             assert len(worked.calls) == calls + 1
 
@@ -282,7 +282,7 @@ async def test_requests_of_a_reconcile_are_its_namespaces() -> None:
     controller = Controller("test", reconcile, workers=1)
     task = asyncio.create_task(controller.run())
     for key in ("a", "a", "b", "a"):
-        await controller.settled(Key(key, "x"))
+        await controller.reconcile_now(Key(key, "x"))
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert seen == [("a", "a"), ("a", "a"), ("b", "b"), ("a", "a")]
@@ -297,14 +297,14 @@ async def test_what_is_unfinished_is_told_while_it_is() -> None:
         await end.wait()
 
     async with running(reconcile, workers=2) as controller:
-        assert controller.unfinished == []
+        assert controller.unfinished_work == []
         controller.queue.add("a")
         await going.wait()
-        (before,) = controller.unfinished
-        (after,) = controller.unfinished
+        (before,) = controller.unfinished_work
+        (after,) = controller.unfinished_work
         assert 0 <= before <= after
         end.set()
         controller.queue.add("b")
-        await controller.settled("b")
+        await controller.reconcile_now("b")
         await asyncio.sleep(0)
-        assert controller.unfinished == []
+        assert controller.unfinished_work == []

@@ -36,17 +36,17 @@ async def turns() -> None:
 
 async def test_what_it_says_of_itself() -> None:
     queue: WorkQueue[str] = WorkQueue()
-    assert (queue.later, queue.failing, queue.oldest) == (0, 0, 0.0)
+    assert (queue.delayed, queue.failing, queue.longest_wait) == (0, 0, 0.0)
     queue.add("a")
     await asyncio.sleep(0.02)
     queue.add("b")
-    assert queue.oldest >= 0.02
+    assert queue.longest_wait >= 0.02
     assert await queue.get() == "a"
-    assert queue.oldest < 0.02
+    assert queue.longest_wait < 0.02
     queue.retry("a")
     queue.done("a")
     queue.add_after("c", 60)
-    assert (queue.later, queue.failing) == (2, 1)
+    assert (queue.delayed, queue.failing) == (2, 1)
     queue.forget("a")
     assert queue.failing == 0
     queue.close()
@@ -208,7 +208,7 @@ def test_hurry_brings_the_keys_that_failed_and_no_other() -> None:
         queue.retry("failed")
         queue.add_after("planned", 500)
         before = asyncio.get_running_loop().time()
-        queue.hurry()
+        queue.retry_now()
         assert await take(queue, 1) == ["failed"]
         assert asyncio.get_running_loop().time() == before
         assert queue.retry("failed") <= RETRY_FIRST
@@ -413,7 +413,7 @@ async def test_a_worker_that_is_done_goes_on_with_the_next_and_wakes_who_may_hav
     idle = asyncio.create_task(queue.get())
     await turns()
     assert not idle.done(), "the last quarter is for others"
-    assert queue.following(taken[0]) == Key("a", "6")
+    assert queue.done_and_get(taken[0]) == Key("a", "6")
     queue.done(taken[1])
     assert await idle == Key("a", "7")
 
@@ -449,7 +449,7 @@ def test_any_load_is_worked_to_its_end_by_workers_that_never_idle_while_they_may
                     assert sum(it.namespace == namespace for it in working) <= most
                 await asyncio.sleep(lasts[key])
                 working.remove(key)
-                key = queue.following(key)
+                key = queue.done_and_get(key)
 
         def add(key: Key) -> None:
             owed.add(key)
@@ -464,7 +464,7 @@ def test_any_load_is_worked_to_its_end_by_workers_that_never_idle_while_they_may
                 await asyncio.sleep(1.25)
                 idle = len(queue._waiters)
                 assert idle == workers - len(working)
-                assert not (idle and queue._ready.offers(workers))
+                assert not (idle and queue._ready.can_take(workers))
             assert not owed
             assert len(queue) == 0
             for task in tasks:

@@ -15,7 +15,7 @@ from bridge.relay.forward import connections as connections_module
 from bridge.relay.forward.listeners import RelayListeners
 from bridge.relay.forward_metrics import Measures
 from sync.cache.store import Key
-from sync.kube.credentials import Access
+from sync.kube.credentials import ClientConfig
 from sync.relay.forward import NoPort
 from tests.bridge.kubelet.fakes import Asked, FakeRemote, access_for, until
 from tests.bridge.relay import pods
@@ -240,7 +240,7 @@ async def test_a_way_that_is_lost_before_it_is_joined_ends_the_client(
 ) -> None:
     said = b""
 
-    async def lost(access: Access, backend: Backend) -> LostAtOnce:
+    async def lost(access: ClientConfig, backend: Backend) -> LostAtOnce:
         return LostAtOnce(said)
 
     monkeypatch.setattr(connections_module, "dial", lost)

@@ -18,7 +18,7 @@ from bridge.relay.forward import netlink
 from bridge.relay.forward.listeners import RelayListeners
 from bridge.relay.forward_metrics import Measures
 from sync.cache.store import Key
-from sync.kube.credentials import Access
+from sync.kube.credentials import ClientConfig
 from sync.relay.forward import NoPort
 from tests.bridge.kubelet.fakes import FakeRemote, access_for, until
 from tests.bridge.relay import pods
@@ -60,7 +60,7 @@ def routes(monkeypatch: pytest.MonkeyPatch) -> Routes:
 class Relay:
     """Doors at work, before a remote."""
 
-    def __init__(self, access: Access, asked: RelaySettings) -> None:
+    def __init__(self, access: ClientConfig, asked: RelaySettings) -> None:
         self.measures = Measures()
         self.told: list[tuple[Key, str]] = []
         self.listeners = RelayListeners(

@@ -1,22 +1,22 @@
-"""Access to a fake server without a kubeconfig file."""
+"""Client config for a fake server without a kubeconfig file."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
 
-from sync.kube.credentials import Access, KubeconfigRef
+from sync.kube.credentials import ClientConfig, KubeconfigRef
 from sync.kube.errors import Side
 from tests.fakeapi.server import FakeApi
 
 
-def access_to(server: FakeApi, side: Side = "remote") -> Access:
-    """An Access as `sync.kube.credentials.load` gives it, but made by hand.
+def client_config_for(server: FakeApi, side: Side = "remote") -> ClientConfig:
+    """A ClientConfig as `sync.kube.credentials.load` gives it, but made by hand.
 
     `load` needs a file, and a quarter of a second for its first import. There is nothing to read
     again either: a credential that is refused stays so.
     """
-    access = Access(KubeconfigRef(Path("none")), side=side)
+    access = ClientConfig(KubeconfigRef(Path("none")), side=side)
     access.server = server.url
     access.context = "fake"
     access._authorization = f"Bearer {server.token}" if server.token else None

@@ -25,13 +25,13 @@ class _Kept:
     until: float
 
 
-class Sessions:
+class TlsSessionCache:
     """Of one API server: one session, the newest that came of a whole handshake."""
 
     def __init__(self) -> None:
         self._kept: _Kept | None = None
 
-    def known(self, context: ssl.SSLContext, name: str) -> ssl.SSLSession | None:
+    def get(self, context: ssl.SSLContext, name: str) -> ssl.SSLSession | None:
         """What a connection of this context to this name may go on with, if there is something."""
         kept = self._kept
         if kept is None or kept.context is not context or kept.name != name:
@@ -41,7 +41,7 @@ class Sessions:
             return None
         return kept.session
 
-    def keep(self, tls: ssl.SSLObject | None) -> None:
+    def put(self, tls: ssl.SSLObject | None) -> None:
         """Takes the session of a connection whose peer has sent something, unless it went on with
         one itself: what was checked would never be checked again."""
         if tls is None or tls.session_reused:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import orjson
 
 from sync.kube.resources import Object
-from tests.fakeapi import refusals
-from tests.fakeapi.kinds import Kind
+from tests.fakeapi import api_errors
+from tests.fakeapi.resource_registry import Kind
 from tests.fakeapi.selectors import selection
 from tests.fakeapi.store import Store
 
@@ -62,7 +62,7 @@ class Lister:
     def _resume(self, token: str) -> _Rest:
         rest = self._rests.get(token)
         if rest is None:
-            raise refusals.bad_request("continue key is not valid")
+            raise api_errors.bad_request("continue key is not valid")
         if rest.revision < self._store.history.compacted:
             fresh = self._keep(_Rest(self._store.history.revision, rest.items))
             message = (
@@ -70,7 +70,7 @@ class Lister:
                 "You can start a new list without the continue parameter, or use the continue "
                 "token in this response to retrieve the remainder of the results."
             )
-            raise refusals.expired(message, resume=fresh)
+            raise api_errors.expired(message, resume=fresh)
         return rest
 
 
@@ -90,14 +90,14 @@ def _validate(query: dict[str, str], current: int) -> None:
         why = "resourceVersionMatch is forbidden when continue is provided"
         raise options_invalid("resourceVersionMatch", why)
     if version and not version.isdecimal():
-        raise refusals.bad_request(f'Invalid value: "{version}": invalid resource version')
+        raise api_errors.bad_request(f'Invalid value: "{version}": invalid resource version')
     if int(version or 0) > current:
-        raise refusals.too_new(int(version), current)
+        raise api_errors.too_new(int(version), current)
 
 
-def options_invalid(field: str, why: str) -> refusals.Refused:
+def options_invalid(field: str, why: str) -> api_errors.ApiErrorResponse:
     """The options of a list or watch contradict each other."""
     message = f'ListOptions.meta.k8s.io "" is invalid: {field}: Forbidden: {why}'
     causes = [{"reason": "FieldValueForbidden", "message": f"Forbidden: {why}", "field": field}]
     details = {"group": "meta.k8s.io", "kind": "ListOptions", "causes": causes}
-    return refusals.Refused(422, "Invalid", message, details=details)
+    return api_errors.ApiErrorResponse(422, "Invalid", message, details=details)

@@ -18,13 +18,13 @@ log = logging.getLogger(__name__)
 _PLACES = 8
 
 
-def words(error: BaseException) -> str:
+def summary(error: BaseException) -> str:
     """``TypeError in translators/pods/remote_pod.py:12 (to_remote)``: one line, for people."""
     places = _places(error)
     return f"{type(error).__name__} in {places[-1]}" if places else type(error).__name__
 
 
-def trace(error: BaseException) -> str:
+def traced_summary(error: BaseException) -> str:
     """The same with how it came there, for a report: innermost last."""
     return f"{type(error).__name__}\n" + "\n".join(f"  {it}" for it in _places(error)[-_PLACES:])
 
@@ -40,10 +40,10 @@ def _short(filename: str) -> str:
 
 
 @contextlib.contextmanager
-def passed_over(what: object) -> Iterator[None]:
+def log_defects(what: object) -> Iterator[None]:
     """For one of many: what the bridge stumbles over in the block is logged as of ``what``, by
     its place, and the next one has its turn."""
     try:
         yield
     except Exception as error:  # noqa: BLE001  # that is what it is for
-        log.error("%s: a defect in the bridge; please report it: %s", what, trace(error))  # noqa: TRY400
+        log.error("%s: a defect in the bridge; please report it: %s", what, traced_summary(error))  # noqa: TRY400

@@ -23,7 +23,7 @@ PROTOCOL = "v4.channel.k8s.io"
 _OUTPUT, _ERROR, _END = 1, 2, 3
 
 
-class TooMuchOutput(Exception):
+class OutputLimitExceeded(Exception):
     """The command has written more than was asked to be kept."""
 
 
@@ -50,12 +50,12 @@ async def run_command(
     query += [("command", argument) for argument in argv]
     streams = {_OUTPUT: bytearray(), _ERROR: bytearray(), _END: bytearray()}
     async with client.websocket(path, query=query, protocol=PROTOCOL) as socket:
-        with client.reading(path):
+        with client.map_read_errors(path):
             async for message in socket:
                 if message.type is aiohttp.WSMsgType.BINARY and message.data:
                     streams.setdefault(message.data[0], bytearray()).extend(message.data[1:])
                 if sum(map(len, streams.values())) > limit:
-                    raise TooMuchOutput
+                    raise OutputLimitExceeded
     if not streams[_END]:
         raise Unreachable(
             "the connection broke before the command ended", side=client.side, what=f"GET {path}"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sync.kube import tls_sessions as sessions_module
+from sync.kube import tls_session_cache as sessions_module
 from sync.kube.tls_layer import TlsLayer
-from sync.kube.tls_sessions import Sessions
+from sync.kube.tls_session_cache import TlsSessionCache
 from tests.fakeapi.tls import Authority
 
 NAME = "127.0.0.1"
@@ -64,17 +64,17 @@ async def serving(context: ssl.SSLContext) -> AsyncIterator[int]:
         server.close()
 
 
-async def connected(context: ssl.SSLContext, port: int, sessions: Sessions) -> ssl.SSLObject:
+async def connected(context: ssl.SSLContext, port: int, sessions: TlsSessionCache) -> ssl.SSLObject:
     """What is known of one connection."""
     hello = Hello()
-    known = sessions.known(context, NAME)
+    known = sessions.get(context, NAME)
     layer = TlsLayer(context, lambda: hello, server_hostname=NAME, session=known)
     await asyncio.get_running_loop().create_connection(lambda: layer, NAME, port)
     try:
         await layer.ready
         assert await hello.heard == b"hello"
         found: ssl.SSLObject = layer.get_extra_info("ssl_object")
-        sessions.keep(found)
+        sessions.put(found)
         return found
     finally:
         layer.abort()
@@ -83,7 +83,7 @@ async def connected(context: ssl.SSLContext, port: int, sessions: Sessions) -> s
 async def test_the_next_connections_go_on_with_the_first_ones_session(
     server_tls: ssl.SSLContext, client_tls: ssl.SSLContext
 ) -> None:
-    sessions = Sessions()
+    sessions = TlsSessionCache()
     async with serving(server_tls) as port:
         found = [await connected(client_tls, port, sessions) for _ in range(3)]
     assert [it.session_reused for it in found] == [False, True, True]
@@ -93,12 +93,12 @@ async def test_a_session_is_of_one_context_and_name(
     server_tls: ssl.SSLContext, client_tls: ssl.SSLContext
 ) -> None:
     """Another credential, or another trust, is another context."""
-    sessions = Sessions()
+    sessions = TlsSessionCache()
     async with serving(server_tls) as port:
         await connected(client_tls, port, sessions)
-    assert sessions.known(client_tls, NAME) is not None
-    assert sessions.known(client_tls, "localhost") is None
-    assert sessions.known(ssl.create_default_context(), NAME) is None
+    assert sessions.get(client_tls, NAME) is not None
+    assert sessions.get(client_tls, "localhost") is None
+    assert sessions.get(ssl.create_default_context(), NAME) is None
 
 
 async def test_certificates_are_checked_anew_after_a_while(
@@ -108,7 +108,7 @@ async def test_certificates_are_checked_anew_after_a_while(
     monkeypatch.setattr(sessions_module, "SECONDS", 100.0)
     now = 1000.0
     monkeypatch.setattr(sessions_module, "monotonic", lambda: now)
-    sessions = Sessions()
+    sessions = TlsSessionCache()
     reused = []
     async with serving(server_tls) as port:
         for passed in (0.0, 60.0, 60.0):
@@ -120,7 +120,7 @@ async def test_certificates_are_checked_anew_after_a_while(
 async def test_another_server_is_checked_whatever_session_is_offered(
     server_tls: ssl.SSLContext, client_tls: ssl.SSLContext, other_tls: ssl.SSLContext
 ) -> None:
-    sessions = Sessions()
+    sessions = TlsSessionCache()
     async with serving(server_tls) as port:
         await connected(client_tls, port, sessions)
     async with serving(other_tls) as port:

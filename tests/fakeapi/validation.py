@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import orjson
 
 from sync.kube.resources import Object, Resource
-from tests.fakeapi import refusals
+from tests.fakeapi import api_errors
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([\w.-]*[A-Za-z0-9])?)?")
@@ -56,7 +56,7 @@ def check_update(resource: Resource, old: Object, new: Object, subresource: str)
 
 def _refuse(resource: Resource, obj: Object, problems: list[Problem]) -> None:
     if problems:
-        raise refusals.invalid(resource, obj["metadata"]["name"], *problems)
+        raise api_errors.invalid(resource, obj["metadata"]["name"], *problems)
 
 
 def _metadata(resource: Resource, obj: Object) -> Iterator[Problem]:
@@ -157,7 +157,7 @@ def resized(resource: Resource, old: Object, new: Object) -> Object:
                     container[field] = asked[field]
     if result["spec"] != new["spec"]:
         why = "Forbidden: only cpu and memory resources are mutable"
-        raise refusals.invalid(resource, old["metadata"]["name"], ("spec", why))
+        raise api_errors.invalid(resource, old["metadata"]["name"], ("spec", why))
     return result
 
 
@@ -168,5 +168,5 @@ def debugged(resource: Resource, old: Object, new: Object) -> Object:
     if any(container not in after for container in before):
         why = "Forbidden: existing ephemeral containers may not be changed or removed"
         name = old["metadata"]["name"]
-        raise refusals.invalid(resource, name, ("spec.ephemeralContainers", why))
+        raise api_errors.invalid(resource, name, ("spec.ephemeralContainers", why))
     return {**old, "spec": {**old["spec"], "ephemeralContainers": after}}

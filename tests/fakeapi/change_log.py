@@ -11,8 +11,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from sync.kube.resources import Object
-from tests.fakeapi import refusals
-from tests.fakeapi.kinds import Kind
+from tests.fakeapi import api_errors
+from tests.fakeapi.resource_registry import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ class History:
         """A follower of everything after the version. Raises Refused: 410 where that is
         compacted, 504 where it is yet to come."""
         if since < self.compacted:
-            raise refusals.expired(f"too old resource version: {since} ({self.compacted})")
+            raise api_errors.expired(f"too old resource version: {since} ({self.compacted})")
         if since > self.revision:
-            raise refusals.too_new(since, self.revision)
+            raise api_errors.too_new(since, self.revision)
         follower = Follower(deque(c for c in self._changes if c.revision > since))
         if follower.pending:
             follower.wake.set()

@@ -9,10 +9,10 @@ import orjson
 from aiohttp import web
 
 from sync.kube.resources import Object, Resource
-from tests.fakeapi import refusals
-from tests.fakeapi.history import Change, Follower
-from tests.fakeapi.kinds import Kind
-from tests.fakeapi.listing import options_invalid
+from tests.fakeapi import api_errors
+from tests.fakeapi.change_log import Change, Follower
+from tests.fakeapi.lists import options_invalid
+from tests.fakeapi.resource_registry import Kind
 from tests.fakeapi.selectors import Predicate, selection
 from tests.fakeapi.store import Store
 
@@ -86,7 +86,7 @@ class Watches:
         passes = selection(kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
         try:
             follower, initial = self._start(kind, namespace, query, passes)
-        except refusals.Refused as refused:
+        except api_errors.ApiErrorResponse as refused:
             if refused.code != 410 or not self.gone_in_stream:
                 raise
             follower, initial = Follower(), [{"type": "ERROR", "object": refused.status()}]
@@ -132,7 +132,7 @@ class Watches:
         stream = _true(query, "sendInitialEvents")
         from_now = version in ("", "0") or stream
         if stream and int(version or 0) > history.revision:
-            raise refusals.too_new(int(version), history.revision)
+            raise api_errors.too_new(int(version), history.revision)
         if not from_now or query.get("sendInitialEvents") == "false":
             return history.follow(history.revision if from_now else int(version)), []
         initial: list[Object] = [
@@ -150,7 +150,7 @@ class Watches:
     def _validate(self, query: dict[str, str]) -> None:
         match, version = query.get("resourceVersionMatch", ""), query.get("resourceVersion", "")
         if version and not version.isdecimal():
-            raise refusals.bad_request(f'Invalid value: "{version}": invalid resource version')
+            raise api_errors.bad_request(f'Invalid value: "{version}": invalid resource version')
         if "sendInitialEvents" in query:
             if match != "NotOlderThan":
                 why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"

@@ -40,7 +40,7 @@ _started: ContextVar[list[asyncio.subprocess.Process] | None] = ContextVar(
 )
 
 
-class PluginFailed(Exception):
+class CredentialPluginError(Exception):
     """A plugin gave no credential; the text continues "the credential plugin …"."""
 
 
@@ -71,7 +71,7 @@ async def run(plugin: Plugin) -> Credential:
     """Runs the plugin to its end. Raises PluginFailed, whose text holds nothing of its output."""
     terminal = bool(sys.stdin and sys.stdin.isatty())
     if plugin.interactive == "Always" and not terminal:
-        raise PluginFailed("needs a terminal (interactiveMode: Always), and there is none")
+        raise CredentialPluginError("needs a terminal (interactiveMode: Always), and there is none")
     interactive = terminal and plugin.interactive != "Never"
     try:
         process = await _start(
@@ -88,10 +88,10 @@ async def run(plugin: Plugin) -> Credential:
         )
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "its command is malformed"
-        raise PluginFailed(f"cannot be started: {why}: {plugin.program}") from None
+        raise CredentialPluginError(f"cannot be started: {why}: {plugin.program}") from None
     answer, _ = await asyncio.gather(_read(process.stdout, ANSWER_LIMIT), _read(process.stderr, 0))
     if code := await process.wait():
-        raise PluginFailed(f"failed with exit code {code}; run it by hand to see why")
+        raise CredentialPluginError(f"failed with exit code {code}; run it by hand to see why")
     return _credential(answer, plugin.api_version)
 
 
@@ -113,25 +113,29 @@ async def _read(stream: asyncio.StreamReader | None, limit: int) -> bytes:
 
 def _credential(answer: bytes, api_version: str) -> Credential:
     if len(answer) > ANSWER_LIMIT:
-        raise PluginFailed(f"answered with more than {ANSWER_LIMIT} bytes")
+        raise CredentialPluginError(f"answered with more than {ANSWER_LIMIT} bytes")
     try:
         said = json.loads(answer)
     except ValueError:
         said = None
     status = said.get("status") if isinstance(said, dict) else None
     if not isinstance(status, dict):
-        raise PluginFailed("answered with something that is not an ExecCredential with a status")
+        raise CredentialPluginError(
+            "answered with something that is not an ExecCredential with a status"
+        )
     if said.get("apiVersion") != api_version:
-        raise PluginFailed(
+        raise CredentialPluginError(
             f"answered in another apiVersion than {api_version}, which the kubeconfig names"
         )
     token, certificate, key = (
         str(status.get(name) or "") for name in ("token", "clientCertificateData", "clientKeyData")
     )
     if bool(certificate) != bool(key):
-        raise PluginFailed("gave one of clientCertificateData and clientKeyData without the other")
+        raise CredentialPluginError(
+            "gave one of clientCertificateData and clientKeyData without the other"
+        )
     if not (token or certificate):
-        raise PluginFailed("gave neither a token nor a client certificate")
+        raise CredentialPluginError("gave neither a token nor a client certificate")
     return Credential(token.strip(), certificate, key)
 
 
@@ -139,7 +143,7 @@ def _credential(answer: bytes, api_version: str) -> Credential:
 
 
 @contextlib.asynccontextmanager
-async def ended() -> AsyncIterator[None]:
+async def kill_on_exit() -> AsyncIterator[None]:
     """Kills what plugins of this task still run when the block ends, however it does."""
     processes: list[asyncio.subprocess.Process] = []
     token = _started.set(processes)

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from sync.kube import resources as known
 from sync.kube.resources import Object, Resource
-from tests.fakeapi import refusals
+from tests.fakeapi import api_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +134,14 @@ class Registry:
         elif parts[0] == "apis" and len(parts) > 3:
             group, version, rest = parts[1], parts[2], parts[3:]
         else:
-            raise refusals.unknown_path()
+            raise api_errors.unknown_path()
         namespace = None
         if len(rest) > 2 and rest[0] == "namespaces" and rest[2] not in ("status", "finalize"):
             namespace, rest = rest[1], rest[2:]
         kind = self._by_place.get((group, version, rest[0])) if rest else None
         if kind is None or (namespace is not None and not kind.resource.namespaced):
-            raise refusals.unknown_path()
+            raise api_errors.unknown_path()
         name = rest[1] if len(rest) > 1 else None
         if name is not None and kind.resource.namespaced and namespace is None:
-            raise refusals.unknown_path()
+            raise api_errors.unknown_path()
         return Target(kind, namespace, name, "/".join(rest[2:]))

@@ -13,11 +13,11 @@ from sync.kube.resources import (
     TOKEN_REVIEWS,
     Object,
 )
-from tests.fakeapi import patching, refusals, tokens
+from tests.fakeapi import api_errors, patching, tokens
 from tests.fakeapi.deletion import delete
-from tests.fakeapi.journal import Entry
-from tests.fakeapi.kinds import Kind, Target
-from tests.fakeapi.listing import Lister
+from tests.fakeapi.lists import Lister
+from tests.fakeapi.request_log import LoggedRequest
+from tests.fakeapi.resource_registry import Kind, Target
 from tests.fakeapi.selectors import selection
 from tests.fakeapi.store import Store, timestamp
 
@@ -48,7 +48,7 @@ class Api:
         self.budget: Callable[[Object], str] = lambda _pod: ""
         """Why a PodDisruptionBudget keeps the pod from being evicted; "" where none does."""
 
-    def answer(self, entry: Entry) -> Answer:
+    def answer(self, entry: LoggedRequest) -> Answer:
         """The code and body. Raises Refused."""
         if entry.method == "POST" and entry.path in _REVIEWS:
             return 201, self._review(entry)
@@ -56,19 +56,19 @@ class Api:
             return 200, found
         target = self.store.registry.resolve(entry.path)
         if target.subresource and not _has(target):
-            raise refusals.unknown_path()
+            raise api_errors.unknown_path()
         if entry.method not in _METHODS:
             raise _not_allowed()
         return _METHODS[entry.method](self, target, entry)
 
     # -- methods ---------------------------------------------------------------------------
 
-    def _get(self, target: Target, entry: Entry) -> Answer:
+    def _get(self, target: Target, entry: LoggedRequest) -> Answer:
         if target.name is None:
             return 200, self.lister.answer(target.kind, target.namespace, entry.query)
         return 200, self._old(target)
 
-    def _post(self, target: Target, entry: Entry) -> Answer:
+    def _post(self, target: Target, entry: LoggedRequest) -> Answer:
         body = _body(entry)
         if target.subresource == "binding":
             return 201, self._bind(target, body)
@@ -83,21 +83,21 @@ class Api:
         namespace = target.namespace or ""
         return 201, self.store.create(target.kind, namespace, body, dry=_dry(entry))
 
-    def _put(self, target: Target, entry: Entry) -> Answer:
+    def _put(self, target: Target, entry: LoggedRequest) -> Answer:
         old, body, resource = self._old(target), _body(entry), target.kind.resource
         meta, name = body.get("metadata") or {}, old["metadata"]["name"]
         if meta.get("name") != name:
             message = f"the name of the object ({meta.get('name')}) does not match the name on the "
-            raise refusals.bad_request(message + f"URL ({name})")
+            raise api_errors.bad_request(message + f"URL ({name})")
         if meta.get("uid", old["metadata"]["uid"]) != old["metadata"]["uid"]:
             why = f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: "
-            raise refusals.conflict(resource, name, why + old["metadata"]["uid"])
+            raise api_errors.conflict(resource, name, why + old["metadata"]["uid"])
         if not meta.get("resourceVersion") and not target.kind.blind_put:
             problem = ("metadata.resourceVersion", "Invalid value: 0: must be specified")
-            raise refusals.invalid(resource, name, problem)
+            raise api_errors.invalid(resource, name, problem)
         return 200, self._update(target, old, body, entry)
 
-    def _patch(self, target: Target, entry: Entry) -> Answer:
+    def _patch(self, target: Target, entry: LoggedRequest) -> Answer:
         kind, body = entry.content_type, entry.body
         if kind == _APPLY:
             return self._apply(target, entry)
@@ -109,21 +109,21 @@ class Api:
         elif kind == _STRATEGIC and target.kind.builtin:
             new = patching.strategic(old, _body(entry))
         else:
-            raise refusals.unsupported_media(kind)
+            raise api_errors.unsupported_media(kind)
         return 200, self._update(target, old, new, entry)
 
-    def _apply(self, target: Target, entry: Entry) -> Answer:
+    def _apply(self, target: Target, entry: LoggedRequest) -> Answer:
         """Server-side apply by one manager: made or merged, lists as a whole. What a manager
         applied before and applies no more stays, which a real server removes."""
         body, namespace = _body(entry), target.namespace or ""
         if not entry.query.get("fieldManager"):
-            raise refusals.bad_request("fieldManager is required for apply patch")
+            raise api_errors.bad_request("fieldManager is required for apply patch")
         old = self.store.find(target.kind, namespace, target.name or "")
         if old is None:
             return 201, self.store.create(target.kind, namespace, body, dry=_dry(entry))
         return 200, self._update(target, old, patching.merge(old, body), entry)
 
-    def _delete(self, target: Target, entry: Entry) -> Answer:
+    def _delete(self, target: Target, entry: LoggedRequest) -> Answer:
         options: Object = {**(entry.body if isinstance(entry.body, dict) else {})}
         if "gracePeriodSeconds" in entry.query:
             options["gracePeriodSeconds"] = int(entry.query["gracePeriodSeconds"])
@@ -145,11 +145,11 @@ class Api:
             raise _not_allowed()
         return self.store.get(target.kind, target.namespace or "", target.name)
 
-    def _update(self, target: Target, old: Object, new: Object, entry: Entry) -> Object:
+    def _update(self, target: Target, old: Object, new: Object, entry: LoggedRequest) -> Object:
         dry = _dry(entry)
         return self.store.update(target.kind, old, new, target.subresource, dry=dry)
 
-    def _delete_all(self, target: Target, options: Object, entry: Entry) -> Object:
+    def _delete_all(self, target: Target, options: Object, entry: LoggedRequest) -> Object:
         found = self.lister.answer(target.kind, target.namespace, entry.query)
         passes = selection(
             target.kind,
@@ -165,21 +165,21 @@ class Api:
         old, resource = self._old(target), target.kind.resource
         name = old["metadata"]["name"]
         if (body.get("metadata") or {}).get("uid", "") not in ("", old["metadata"]["uid"]):
-            raise refusals.conflict(resource, name, "Precondition failed: UID in precondition")
+            raise api_errors.conflict(resource, name, "Precondition failed: UID in precondition")
         if old["spec"].get("nodeName") or "deletionTimestamp" in old["metadata"]:
             why = f"pod {name} is already assigned to a node, or is being deleted"
-            raise refusals.conflict(resource, name, why)
+            raise api_errors.conflict(resource, name, why)
         bind(self.store, target.kind, old, body["target"]["name"])
         return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
 
     def _evict(self, target: Target, body: Object, *, dry: bool) -> Object:
         pod = self._old(target)
         if why := self.budget(pod):
-            raise refusals.Refused(429, "TooManyRequests", why)
+            raise api_errors.ApiErrorResponse(429, "TooManyRequests", why)
         delete(self.store, target.kind, pod, body.get("deleteOptions") or {}, dry=dry)
         return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
 
-    def _review(self, entry: Entry) -> Object:
+    def _review(self, entry: LoggedRequest) -> Object:
         body = _body(entry)
         spec = body.get("spec") or {}
         if _REVIEWS[entry.path] == TOKEN_REVIEWS:
@@ -225,7 +225,7 @@ class Api:
         return None
 
 
-_METHODS: dict[str, Callable[[Api, Target, Entry], Answer]] = {
+_METHODS: dict[str, Callable[[Api, Target, LoggedRequest], Answer]] = {
     "GET": Api._get,
     "POST": Api._post,
     "PUT": Api._put,
@@ -239,7 +239,7 @@ def bind(store: Store, kind: Kind, pod: Object, node: str) -> Object:
     Refused for one that is gated (setPodNodeAndMetadata in registry/core/pod/storage)."""
     if pod["spec"].get("schedulingGates"):
         why = "pod has non-empty .spec.schedulingGates"
-        raise refusals.conflict(kind.resource, pod["metadata"]["name"], why)
+        raise api_errors.conflict(kind.resource, pod["metadata"]["name"], why)
     status = pod.get("status") or {}
     conditions = [c for c in status.get("conditions") or [] if c["type"] != "PodScheduled"]
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": timestamp()}
@@ -256,16 +256,16 @@ def _has(target: Target) -> bool:
     return target.kind.resource == PODS and target.subresource in {*_SPECIAL, "binding", "eviction"}
 
 
-def _dry(entry: Entry) -> bool:
+def _dry(entry: LoggedRequest) -> bool:
     return entry.query.get("dryRun") == "All"
 
 
-def _body(entry: Entry) -> Any:
+def _body(entry: LoggedRequest) -> Any:
     if not isinstance(entry.body, dict):
-        raise refusals.bad_request("the body is not a JSON object")
+        raise api_errors.bad_request("the body is not a JSON object")
     return entry.body
 
 
-def _not_allowed() -> refusals.Refused:
+def _not_allowed() -> api_errors.ApiErrorResponse:
     message = "the server does not allow this method on the requested resource"
-    return refusals.Refused(405, "MethodNotAllowed", message)
+    return api_errors.ApiErrorResponse(405, "MethodNotAllowed", message)

@@ -9,10 +9,10 @@ from aiohttp import web
 
 from sync.kube.resources import Object
 from tests.fakeapi.faults import Fault
-from tests.fakeapi.journal import Entry
+from tests.fakeapi.request_log import LoggedRequest
 
 
-async def entry(request: web.BaseRequest) -> Entry:
+async def entry(request: web.BaseRequest) -> LoggedRequest:
     """What the journal keeps of a request."""
     raw = await request.content.read()  # aiohttp's own limit is below an API server's 3 MiB
     body: Any = None
@@ -23,7 +23,7 @@ async def entry(request: web.BaseRequest) -> Entry:
             body = raw
     certificate = request.get_extra_info("peercert") or {}
     names = [pair for part in certificate.get("subject", ()) for pair in part]
-    return Entry(
+    return LoggedRequest(
         method=request.method,
         path=request.rel_url.raw_path,
         query=dict(request.query),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sync.kube.resources import Object, Resource
 
 
-class Refused(Exception):
+class ApiErrorResponse(Exception):
     """A request that is answered by a Status with a code of 400 or more."""
 
     def __init__(
@@ -47,31 +47,33 @@ def _details(resource: Resource, name: str) -> Object:
     return {**details, "group": resource.group} if resource.group else details
 
 
-def unknown_path() -> Refused:
+def unknown_path() -> ApiErrorResponse:
     """No such kind, or not a path of the API at all."""
-    return Refused(404, "NotFound", "the server could not find the requested resource", details={})
+    return ApiErrorResponse(
+        404, "NotFound", "the server could not find the requested resource", details={}
+    )
 
 
-def not_found(resource: Resource, name: str) -> Refused:
+def not_found(resource: Resource, name: str) -> ApiErrorResponse:
     """No such object."""
-    return Refused(
+    return ApiErrorResponse(
         404, "NotFound", f'{resource} "{name}" not found', details=_details(resource, name)
     )
 
 
-def already_exists(resource: Resource, name: str) -> Refused:
+def already_exists(resource: Resource, name: str) -> ApiErrorResponse:
     """A create where the name is taken."""
     message = f'{resource} "{name}" already exists'
-    return Refused(409, "AlreadyExists", message, details=_details(resource, name))
+    return ApiErrorResponse(409, "AlreadyExists", message, details=_details(resource, name))
 
 
-def conflict(resource: Resource, name: str, why: str) -> Refused:
+def conflict(resource: Resource, name: str, why: str) -> ApiErrorResponse:
     """The object is not in the state that the request relies on."""
     message = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
-    return Refused(409, "Conflict", message, details=_details(resource, name))
+    return ApiErrorResponse(409, "Conflict", message, details=_details(resource, name))
 
 
-def invalid(resource: Resource, name: str, *problems: tuple[str, str]) -> Refused:
+def invalid(resource: Resource, name: str, *problems: tuple[str, str]) -> ApiErrorResponse:
     """Rules of the kind are broken; each problem is a field and what is wrong with it."""
     text = ", ".join(f"{field}: {why}" for field, why in problems)
     if len(problems) > 1:
@@ -80,36 +82,40 @@ def invalid(resource: Resource, name: str, *problems: tuple[str, str]) -> Refuse
         {"reason": "FieldValueInvalid", "message": why, "field": field} for field, why in problems
     ]
     details: Object = {"name": name, "kind": resource.kind, "causes": causes}
-    return Refused(422, "Invalid", f'{resource.kind} "{name}" is invalid: {text}', details=details)
+    return ApiErrorResponse(
+        422, "Invalid", f'{resource.kind} "{name}" is invalid: {text}', details=details
+    )
 
 
-def bad_request(message: str) -> Refused:
+def bad_request(message: str) -> ApiErrorResponse:
     """The request itself is malformed."""
-    return Refused(400, "BadRequest", message)
+    return ApiErrorResponse(400, "BadRequest", message)
 
 
-def forbidden(resource: Resource, name: str, why: str, *, cause: str = "") -> Refused:
+def forbidden(resource: Resource, name: str, why: str, *, cause: str = "") -> ApiErrorResponse:
     """Admission or authorization says no."""
     details = _details(resource, name)
     if cause:
         details["causes"] = [{"reason": cause, "message": why, "field": "metadata.namespace"}]
-    return Refused(403, "Forbidden", f'{resource} "{name}" is forbidden: {why}', details=details)
+    return ApiErrorResponse(
+        403, "Forbidden", f'{resource} "{name}" is forbidden: {why}', details=details
+    )
 
 
-def expired(message: str, *, resume: str = "") -> Refused:
+def expired(message: str, *, resume: str = "") -> ApiErrorResponse:
     """The resource version, or the list that a token stands for, has been compacted away."""
-    return Refused(410, "Expired", message, resume=resume)
+    return ApiErrorResponse(410, "Expired", message, resume=resume)
 
 
-def too_new(asked: int, current: int) -> Refused:
+def too_new(asked: int, current: int) -> ApiErrorResponse:
     """A resource version from the future, as after the restore of a backup."""
     message = f"Too large resource version: {asked}, current: {current}"
     causes = [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]
     details: Object = {"causes": causes, "retryAfterSeconds": 1}
-    return Refused(504, "Timeout", message, details=details)
+    return ApiErrorResponse(504, "Timeout", message, details=details)
 
 
-def unsupported_media(content_type: str) -> Refused:
+def unsupported_media(content_type: str) -> ApiErrorResponse:
     """A body, or a kind of patch, that this path does not take."""
     message = f"the body of the request was in an unknown format: {content_type}"
-    return Refused(415, "UnsupportedMediaType", message)
+    return ApiErrorResponse(415, "UnsupportedMediaType", message)

@@ -10,7 +10,7 @@ WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LoggedRequest:
     """One request."""
 
     method: str
