@@ -30,7 +30,7 @@ from bridge.observability.recent_errors import Recent
 from bridge.pod_metrics.endpoints import Metrics
 from bridge.preflight.cluster_facts import Found
 from bridge.relay.forward_metrics import Measures
-from bridge.status.bridge_status import OwnStatus
+from bridge.status.status_endpoint import StatusEndpoint
 from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.engine.engine import Engine
@@ -126,7 +126,7 @@ class KubeletApi:
         directory = self._directory = Directory(engine)
         self._metrics = Metrics(remote, directory, found.identity, found.metrics)
         self._exporter = Exporter()
-        self._status = OwnStatus(
+        self._status = StatusEndpoint(
             found.identity.node,
             home=home,
             remote=remote,
@@ -153,7 +153,7 @@ class KubeletApi:
     def show(self, engine: Engine, node: Informer | None) -> None:
         """Answers by what these know from now on: ``node`` has the Node, where there is one yet.
         Streams that are open go on."""
-        self._status.show(engine, node)
+        self._status.attach(engine, node)
         self._directory.show(engine)
         self._readiness.show(engine)
         self._exporter.show(

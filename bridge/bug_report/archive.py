@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from bridge.base.errors import PreflightError
-from bridge.bug_report.collect import Collected
+from bridge.bug_report.collector import BugReport
 from translators.objects import Object
 
 #: What is in the archive before anything else, for who unpacks it.
@@ -24,12 +24,12 @@ def default_name(now: time.struct_time) -> Path:
     return Path(time.strftime("bridge-bugreport-%Y%m%d-%H%M%S.tar.gz", now))
 
 
-def write(path: Path, found: Collected) -> list[Object]:
+def write(path: Path, report: BugReport) -> list[Object]:
     """Writes the archive. What is in it: file, bytes, and what that is. Raises PreflightError."""
-    files = found.files()
+    files = report.files()
     folder = path.name.removesuffix(".gz").removesuffix(".tar")
     listed = [
-        {"file": name, "bytes": len(content), "what": found.what[name]}
+        {"file": name, "bytes": len(content), "what": report.descriptions[name]}
         for name, content in files.items()
     ]
     lines = [f"{it['file']}: {it['what']}\n" for it in listed]

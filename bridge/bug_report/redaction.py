@@ -30,11 +30,11 @@ from translators.objects import Object, metadata
 #: Stands for what is left out.
 WITHHELD = "<withheld>"
 #: What is shorter is no secret, and is part of too many words.
-SHORTEST = 6
+MIN_SECRET_LENGTH = 6
 #: Words of a longer text that are learned by themselves: a message may quote a part.
-SHORTEST_WORD = 8
+MIN_WORD_LENGTH = 8
 #: More than this is not learned: then free words are left out as a whole.
-MOST = 20_000
+MAX_LEARNED = 20_000
 
 #: Labels and annotations whose values are told: none of a person's.
 _TOLD = frozenset(
@@ -74,9 +74,9 @@ class Redactor:
     def learn(self, value: str) -> None:
         """This, and each long word of it, is not to be told."""
         for part in (value.strip(), *_words(value)):
-            if len(part) >= SHORTEST:
+            if len(part) >= MIN_SECRET_LENGTH:
                 self._known.add(part)
-        self._too_many = self._too_many or len(self._known) > MOST
+        self._too_many = self._too_many or len(self._known) > MAX_LEARNED
 
     def learn_pod(self, pod: Object) -> None:
         """What of it is a person's."""
@@ -92,7 +92,7 @@ class Redactor:
         for value in _private({"annotations": metadata(obj).get("annotations")}):
             self.learn(value)
 
-    def words(self, text: Any) -> str:
+    def redact(self, text: Any) -> str:
         """A message, without what was learned."""
         said = str(text or "")
         if self._too_many:
@@ -116,7 +116,7 @@ class Redactor:
             ],
         }
 
-    def told(self, obj: Object) -> Object:
+    def metadata_only(self, obj: Object) -> Object:
         """An object of which nothing but its metadata is told."""
         return {"kind": obj.get("kind"), "metadata": self.meta(obj)}
 
@@ -139,7 +139,7 @@ class Redactor:
                     for key in ("phase", "reason", "podIP", "hostIP", "startTime", "qosClass")
                     if key in status
                 },
-                "message": self.words(status.get("message")),
+                "message": self.redact(status.get("message")),
                 "conditions": self.conditions(status),
                 **{
                     kind: [self._container_status(it) for it in status.get(kind) or ()]
@@ -176,7 +176,7 @@ class Redactor:
         return {
             **{key: event[key] for key in kept if key in event},
             "about": {key: about.get(key) for key in ("kind", "namespace", "name", "uid")},
-            "message": self.words(event.get("message")),
+            "message": self.redact(event.get("message")),
         }
 
     def lease(self, lease: Object) -> Object:
@@ -197,7 +197,7 @@ class Redactor:
         return [
             {
                 **{key: it[key] for key in _CONDITION if key in it},
-                "message": self.words(it.get("message")),
+                "message": self.redact(it.get("message")),
             }
             for it in status.get("conditions") or ()
         ]
@@ -216,7 +216,7 @@ class Redactor:
             found[kind] = {key: its[key] for key in kept if key in its}
             if its.get("message"):
                 ended = kind == "terminated"
-                found[kind]["message"] = WITHHELD if ended else self.words(its["message"])
+                found[kind]["message"] = WITHHELD if ended else self.redact(its["message"])
         return found
 
 
@@ -234,7 +234,7 @@ def _pairs(pairs: Any) -> Object:
 
 def _words(text: str) -> Iterator[str]:
     for word in text.split():
-        if len(word) >= SHORTEST_WORD:
+        if len(word) >= MIN_WORD_LENGTH:
             yield word
 
 

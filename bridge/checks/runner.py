@@ -25,7 +25,7 @@ from bridge.checks import (
 from bridge.checks.connectivity import Reached, reached
 from bridge.checks.report import Finding, Report, Where, error, info, report, warning
 from bridge.checks.subject import Probe, Subject
-from bridge.install.remote_kubeconfig import remote_of
+from bridge.install.remote_kubeconfig import resolve_remote_kubeconfig
 from bridge.node import join_record as asked_of
 from bridge.node import node_object
 from sync.kube.client import KubeClient
@@ -116,7 +116,9 @@ async def _of_node(
     name = name_of(known)
     ignored: list[str] = []
     found_ref = (
-        await remote_of(stack, home.client, known, settings.remote, warn=ignored.append)
+        await resolve_remote_kubeconfig(
+            stack, home.client, known, settings.remote, warn=ignored.append
+        )
         if home.client
         else None
     )
@@ -126,7 +128,7 @@ async def _of_node(
         hint = "name it with --kubeconfig"
         remote.findings.append(info("BRG102", "remote", said, hint))
     else:
-        remote = await reached(stack, found_ref.ref, "remote", named=found_ref.named)
+        remote = await reached(stack, found_ref.ref, "remote", named=found_ref.description)
     asked = asked_of.settings_of(
         known,
         home=settings.home,

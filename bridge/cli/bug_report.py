@@ -49,7 +49,7 @@ def bugreport(
     what the bridge has made. What is in the archive is listed: read it before you send it.
     """
     from bridge.bug_report import archive
-    from bridge.bug_report.collect import ReportSettings, collect
+    from bridge.bug_report.collector import BugReportSettings, collect
     from bridge.cli.runner import fail, run, step
 
     if context and not kubeconfig:
@@ -58,7 +58,7 @@ def bugreport(
         name = check_name(node, "NODE") if node is not None else ""
     except SettingsError as error:
         raise fail(str(error), code=2) from None
-    settings = ReportSettings(
+    settings = BugReportSettings(
         KubeconfigRef(home_kubeconfig, home_context),
         name,
         KubeconfigRef(kubeconfig, context) if kubeconfig else None,
@@ -67,7 +67,7 @@ def bugreport(
     path = file or archive.default_name(time.localtime())
 
     async def written() -> list[dict[str, object]]:
-        return archive.write(path, await collect(settings, told=step))
+        return archive.write(path, await collect(settings, report=step))
 
     listed = run(lambda _: written(), stops=False)
     rows = [[str(it["file"]), str(it["bytes"]), str(it["what"])] for it in listed]

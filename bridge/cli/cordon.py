@@ -81,8 +81,8 @@ def drain(
     home = KubeconfigRef(home_kubeconfig, home_context)
 
     async def command(_: asyncio.Event) -> None:
-        from bridge.drain import cordon as cordoning
-        from bridge.drain.drain import DrainOptions
+        from bridge.drain import node_commands as cordoning
+        from bridge.drain.eviction import DrainOptions
         from bridge.preflight.cluster_facts import connected, explained
 
         options = DrainOptions(
@@ -94,14 +94,14 @@ def drain(
         async with connected(home, side="home", told=lambda _: None) as client:
             with explained("home"):
                 done = await cordoning.drain(
-                    client, node, options=options, timeout=timeout, dry_run=dry_run, told=step
+                    client, node, options=options, timeout=timeout, dry_run=dry_run, report=step
                 )
         data: Object = {
             "node": node,
             "cordoned": True,
-            "changed": done.changed,
-            "evicted": cordoning.named(done.evicted),
-            "stay": cordoning.named(done.stay),
+            "changed": done.newly_cordoned,
+            "evicted": cordoning.pod_references(done.evicted),
+            "stay": cordoning.pod_references(done.skipped),
             "dryRun": dry_run,
         }
         show(data, output, lambda: _drained(data))
@@ -113,12 +113,14 @@ def _cordon(home: KubeconfigRef, node: str, *, wanted: bool, dry_run: bool, outp
     from bridge.cli.runner import run
 
     async def command(_: asyncio.Event) -> None:
-        from bridge.drain import cordon as cordoning
+        from bridge.drain import node_commands as cordoning
         from bridge.preflight.cluster_facts import connected, explained
 
         async with connected(home, side="home", told=lambda _: None) as client:
             with explained("home"):
-                changed = await cordoning.cordon(client, node, wanted=wanted, dry_run=dry_run)
+                changed = await cordoning.cordon(
+                    client, node, unschedulable=wanted, dry_run=dry_run
+                )
         data: Object = {"node": node, "cordoned": wanted, "changed": changed, "dryRun": dry_run}
         word = "cordoned" if wanted else "uncordoned"
         said = f"node {node} {word if changed else f'is {word} already'}{_dry(dry_run)}"

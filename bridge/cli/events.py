@@ -51,7 +51,7 @@ def events(
                         client, node=node, namespace=namespace, stop=stop, show=_More(output).show
                     )
                 else:
-                    found = await event_list.listed(client, node=node, namespace=namespace)
+                    found = await event_list.list_events(client, node=node, namespace=namespace)
                     show({"events": found}, output, lambda: _table(found))
 
     run(command, stops=watch)
@@ -64,7 +64,7 @@ def _table(found: list[Object]) -> str:
 
     now = datetime.now(UTC)
     return (
-        columns(event_list.HEAD, [event_list.row(it, now) for it in found])
+        columns(event_list.TABLE_HEAD, [event_list.table_row(it, now) for it in found])
         if found
         else "no events"
     )
@@ -90,6 +90,6 @@ class _More:
                 for it in found
             ]
         else:
-            lines = [one_line(event_list.line(it)) for it in found]
+            lines = [one_line(event_list.one_line(it)) for it in found]
         sys.stdout.write("\n".join(lines) + "\n")
         sys.stdout.flush()

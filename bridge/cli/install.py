@@ -12,7 +12,7 @@ from bridge.cli.passed_options import REFUSED, flag
 from bridge.cli.runner import STOP_SECONDS, awaited, fail, run, step
 from bridge.install import apply, manifests, rollout, self_contained_kubeconfig
 from bridge.install.names import Installation
-from bridge.install.self_contained_kubeconfig import SelfContained
+from bridge.install.self_contained_kubeconfig import SelfContainedKubeconfig
 from bridge.preflight.cluster_facts import connected, explained
 from bridge.rbac.manifests import HomeRights, check_namespace
 from sync.kube.errors import ClientConfigError
@@ -42,7 +42,7 @@ def show(wish: Wish) -> None:
     from bridge.cli.rbac import print_objects
 
     wanted, kubeconfig = _wanted(wish)
-    print_objects(manifests.objects(wanted, kubeconfig.text))
+    print_objects(manifests.render(wanted, kubeconfig.text))
     _say(f"node {wanted.node}: the Secret holds the remote's credential; keep this YAML secret")
 
 
@@ -56,15 +56,15 @@ def install(wish: Wish) -> None:
     )
 
 
-async def _install(wish: Wish, wanted: Installation, kubeconfig: SelfContained) -> None:
+async def _install(wish: Wish, wanted: Installation, kubeconfig: SelfContainedKubeconfig) -> None:
     async with connected(wish.settings.home, side="home", told=step) as home:
         with explained("home"):
             done = await apply.apply(
                 home,
-                manifests.objects(wanted, kubeconfig.text),
+                manifests.render(wanted, kubeconfig.text),
                 node=wanted.node,
-                dry=wish.dry,
-                told=step,
+                dry_run=wish.dry,
+                report=step,
             )
         changed = sum(change != "unchanged" for change, _ in done)
         where = f"{wanted.namespace}/{wanted.name}"
@@ -74,9 +74,9 @@ async def _install(wish: Wish, wanted: Installation, kubeconfig: SelfContained) 
         if not changed:
             step(f"home: {where} is as it should be")
         with explained("home"):
-            await rollout.ready(home, wanted, timeout=wish.timeout, told=awaited)
+            await rollout.wait_until_ready(home, wanted, timeout=wish.timeout, report=awaited)
     step(f"home: node {wanted.node} is Ready; `bridge leave --name {wanted.node}` removes it")
-    if not (wanted.bound or wanted.everywhere):
+    if not (wanted.bound_namespaces or wanted.all_namespaces):
         _say(
             "pods of a namespace run when it is bound: bridge rbac namespace NAME --account "
             f"{wanted.account} | kubectl apply -f -"
@@ -88,7 +88,7 @@ def check_relay_from(who: str) -> str:
     return check_network(who, "--relay-from") if "/" in who else check_namespace(who)
 
 
-def _wanted(wish: Wish) -> tuple[Installation, SelfContained]:
+def _wanted(wish: Wish) -> tuple[Installation, SelfContainedKubeconfig]:
     """The installation, and the remote's kubeconfig. Ends the command where it cannot be."""
     settings = wish.settings
     for name, why in REFUSED.items():
@@ -107,7 +107,7 @@ def _wanted(wish: Wish) -> tuple[Installation, SelfContained]:
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     try:
-        kubeconfig = self_contained_kubeconfig.read(settings.remote)
+        kubeconfig = self_contained_kubeconfig.build(settings.remote)
     except ClientConfigError as error:
         raise fail(str(error)) from None
     for note in kubeconfig.notes:
@@ -122,14 +122,14 @@ def _wanted(wish: Wish) -> tuple[Installation, SelfContained]:
     wanted = Installation(
         node=node,
         image=wish.image or f"cluster-bridge:{version()}",
-        rights=rights,
+        permissions=rights,
         arguments=[word for words in wish.given.values() for word in words],
         namespace=wish.namespace,
         replicas=wish.replicas,
-        bound=tuple(wish.bound),
-        everywhere=wish.everywhere,
+        bound_namespaces=tuple(wish.bound),
+        all_namespaces=wish.everywhere,
         port=settings.port,
-        webhook=wish.webhook,
+        offload_webhook=wish.webhook,
         relay_from=relay_from,
     )
     return wanted, kubeconfig

@@ -103,6 +103,8 @@ def leave(
 
     agree = functools.partial(agreed, unasked=yes)
     if not run(
-        lambda _: leave_clusters(settings, told=step, agree=agree), stops=False, end_by=STOP_SECONDS
+        lambda _: leave_clusters(settings, report=step, agree=agree),
+        stops=False,
+        end_by=STOP_SECONDS,
     ):
         raise fail("nothing was removed")

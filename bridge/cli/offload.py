@@ -10,7 +10,7 @@ from bridge.base.output import Output, OutputOption, columns, show
 from bridge.base.settings import SettingsError, check_address
 from bridge.cli.passed_options import flag, is_given
 from bridge.cli.shared_options import HomeContext, HomeKubeconfig, LogFormatOption
-from bridge.offload import Way
+from bridge.offload import Mechanism
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.objects import Object
 from translators.offload_patch import OffloadPolicy
@@ -49,7 +49,7 @@ def offload(
         ),
     ] = None,
     by: Annotated[
-        Way,
+        Mechanism,
         typer.Option(
             help="Who changes the pods: the API server itself, by a policy, or a webhook (bridge "
             "join --in-cluster --offload-webhook, or bridge webhook). auto takes the policy where "
@@ -68,7 +68,7 @@ def offload(
     """
     from bridge.cli.runner import fail, run, step
     from bridge.node.node_options import parse_node_selector
-    from bridge.offload.namespaces import OffloadSettings, offload_namespace
+    from bridge.offload.namespace_policy import OffloadSettings, offload_namespace
 
     home = KubeconfigRef(home_kubeconfig, home_context)
     if namespace is None:
@@ -85,15 +85,15 @@ def offload(
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     settings = OffloadSettings(home, namespace, policy, selector, by, dry_run)
-    answer = run(lambda _: offload_namespace(settings, told=step), stops=False)
+    answer = run(lambda _: offload_namespace(settings, report=step), stops=False)
     show(answer, output, lambda: _table([answer]))
 
 
 def _list(home: KubeconfigRef, output: Output) -> None:
     from bridge.cli.runner import run
-    from bridge.offload.listing import listed
+    from bridge.offload.listing import list_offloaded_namespaces
 
-    found = run(lambda _: listed(home), stops=False)
+    found = run(lambda _: list_offloaded_namespaces(home), stops=False)
     show(
         {"namespaces": found},
         output,
@@ -114,11 +114,11 @@ def unoffload(
     With the last such namespace all goes that changed pods. Pods that are there stay.
     """
     from bridge.cli.runner import run, step
-    from bridge.offload.namespaces import OffloadSettings, unoffload_namespace
+    from bridge.offload.namespace_policy import OffloadSettings, unoffload_namespace
 
     home = KubeconfigRef(home_kubeconfig, home_context)
     settings = OffloadSettings(home, namespace, dry_run=dry_run)
-    answer = run(lambda _: unoffload_namespace(settings, told=step), stops=False)
+    answer = run(lambda _: unoffload_namespace(settings, report=step), stops=False)
     show(answer, output, lambda: _table([answer]))
 
 
@@ -159,8 +159,8 @@ def webhook(
     """
     from bridge.cli import process_handover
     from bridge.cli.runner import STOP_SECONDS, fail, run, step
-    from bridge.offload import webhook_service
-    from bridge.offload.webhook_process import WebhookSettings, serve
+    from bridge.offload import in_cluster_webhook
+    from bridge.offload.standalone_webhook import StandaloneWebhookSettings, serve
 
     try:
         where = check_address(address) if address is not None else None
@@ -169,11 +169,11 @@ def webhook(
     home = KubeconfigRef(home_kubeconfig, home_context)
     process_handover.show(process_handover.Shown(log_format=log_format))
     if service is None:
-        settings = WebhookSettings(home, where, port)
-        run(lambda stop: serve(settings, told=step, stop=stop), end_by=STOP_SECONDS)
+        settings = StandaloneWebhookSettings(home, where, port)
+        run(lambda stop: serve(settings, report=step, stop=stop), end_by=STOP_SECONDS)
         return
     namespace, slash, name = service.partition("/")
     if not (namespace and slash and name) or where is None:
         raise fail("--service takes NAMESPACE/NAME, and needs --address", code=2)
-    behind = webhook_service.SharedSettings(home, namespace, name, where, port)
-    run(lambda stop: webhook_service.serve(behind, told=step, stop=stop), end_by=STOP_SECONDS)
+    behind = in_cluster_webhook.InClusterWebhookSettings(home, namespace, name, where, port)
+    run(lambda stop: in_cluster_webhook.serve(behind, report=step, stop=stop), end_by=STOP_SECONDS)

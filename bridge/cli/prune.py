@@ -50,14 +50,14 @@ def garbage(
     a bridge last wrote there: whether one still looks after these objects, only you know.
     """
     from bridge.cli.runner import STOP_SECONDS, agreed, fail, run, step
-    from bridge.prune.leftovers import GarbageSettings, listed
-    from bridge.prune.leftovers import remove as remove_garbage
+    from bridge.prune.leftovers import PruneSettings, list_leftovers
+    from bridge.prune.leftovers import remove_leftovers as remove_garbage
 
     ref = KubeconfigRef(kubeconfig, context)
     if remove is None:
         if node is not None or yes:
             raise fail("--node and --yes are for --remove HOME", code=2)
-        for line in run(lambda _: listed(GarbageSettings(ref), told=step), stops=False) or [
+        for line in run(lambda _: list_leftovers(PruneSettings(ref), report=step), stops=False) or [
             "no bridge has anything in this cluster"
         ]:
             typer.echo(one_line(line))
@@ -70,12 +70,14 @@ def garbage(
         only = check_name(node, "--node") if node is not None else ""
     except SettingsError as error:
         raise fail(str(error), code=2) from None
-    settings = GarbageSettings(ref, remove, only, timeout)
+    settings = PruneSettings(ref, remove, only, timeout)
     if not yes and not sys.stdin.isatty():
         raise fail("there is nobody to ask; say --yes to remove without a question", code=2)
 
     agree = functools.partial(agreed, unasked=yes)
     if not run(
-        lambda _: remove_garbage(settings, told=step, agree=agree), stops=False, end_by=STOP_SECONDS
+        lambda _: remove_garbage(settings, report=step, agree=agree),
+        stops=False,
+        end_by=STOP_SECONDS,
     ):
         raise fail("nothing was removed")

@@ -55,21 +55,23 @@ def status(
 
     async def command(stop: asyncio.Event) -> bool:
         from bridge.preflight.cluster_facts import connected, explained
-        from bridge.status import node_status, terminal
+        from bridge.status import status_client, terminal
 
         async with connected(home, side="home", told=lambda _: None) as client:
             with explained("home"):
                 if page:
-                    from bridge.status import local_page
+                    from bridge.status import loopback_server
 
-                    await local_page.serve(client, node, stop=stop, opens=opens, announce=step)
+                    await loopback_server.serve(
+                        client, node, stop=stop, open_browser=opens, announce=step
+                    )
                     return True
                 if watch:
-                    async with node_status.watched(client, node) as watched:
+                    async with status_client.watch_statuses(client, node) as watched:
                         return await terminal.follow(watched, stop, output)
-                found = await node_status.once(client, node)
-            show({"nodes": found}, output, lambda: terminal.people(found), is_drawn=True)
-            return terminal.are_ready(found)
+                found = await status_client.read_statuses(client, node)
+            show({"nodes": found}, output, lambda: terminal.render(found), is_drawn=True)
+            return terminal.all_ready(found)
 
     if not run(command, stops=watch or page):
         raise SystemExit(1)

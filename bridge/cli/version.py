@@ -32,14 +32,14 @@ def version(
     if context and not kubeconfig:
         raise fail("--context is one of a kubeconfig; name that with --kubeconfig", code=2)
     if client:
-        ours = {"client": version_report.client()}
+        ours = {"client": version_report.client_version()}
         show(ours, output, lambda: str(ours["client"]["version"]))
         return
     settings = version_report.VersionSettings(
         KubeconfigRef(home_kubeconfig, home_context),
         KubeconfigRef(kubeconfig, context) if kubeconfig else None,
     )
-    found = run(lambda _: version_report.versions(settings), stops=False)
+    found = run(lambda _: version_report.collect_versions(settings), stops=False)
     show(found, output, lambda: _table(found))
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from bridge.base import partial_reads
 from bridge.base.errors import PreflightError
 from bridge.explain.candidate_nodes import Candidate, candidates, storage_of
-from bridge.install.remote_kubeconfig import remote_of
+from bridge.install.remote_kubeconfig import resolve_remote_kubeconfig
 from bridge.node import node_object
 from bridge.preflight.cluster_facts import connected, explained
 from sync.kube.client import KubeClient
@@ -235,7 +235,7 @@ async def _there(
     policy: Policy,
 ) -> None:
     with explained("home"):
-        found = await remote_of(
+        found = await resolve_remote_kubeconfig(
             stack, home, facts.node or {}, settings.remote, warn=facts.unseen.append
         )
     if found is None:

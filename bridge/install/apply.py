@@ -47,21 +47,21 @@ Change = Literal["created", "changed", "unchanged", "removed"]
 
 
 async def apply(
-    home: KubeClient, wanted: Sequence[Object], *, node: str, dry: bool, told: Told
+    home: KubeClient, wanted: Sequence[Object], *, node: str, dry_run: bool, report: Told
 ) -> list[tuple[Change, Object]]:
     """Applies them in their order; a line for each that is not as it was. Raises KubeError, and
     PreflightError where the node's bridge is installed in another namespace."""
     await _check_place(home, wanted, node)
     done: list[tuple[Change, Object]] = []
     for obj in wanted:
-        change, paths = await _apply_one(home, obj, dry=dry)
+        change, paths = await _apply_one(home, obj, dry=dry_run)
         done.append((change, obj))
         if change != "unchanged":
-            told(_line(change, obj, paths, dry=dry))
+            report(_line(change, obj, paths, dry=dry_run))
     for resource, obj in await _outdated(home, wanted, node):
         done.append(("removed", obj))
-        told(_line("removed", obj, (), dry=dry))
-        if not dry:
+        report(_line("removed", obj, (), dry=dry_run))
+        if not dry_run:
             await home.delete(
                 resource, name_of(obj), namespace=namespace_of(obj) or None, uid=uid_of(obj)
             )
@@ -76,7 +76,7 @@ async def _check_place(home: KubeClient, wanted: Sequence[Object], node: str) ->
     """
     name = names.instance_name(node)
     here = {namespace_of(it) for it in wanted if it["kind"] == DEPLOYMENTS.kind}
-    bindings = await home.list(CLUSTER_ROLE_BINDINGS, labels=names.selector(node))
+    bindings = await home.list(CLUSTER_ROLE_BINDINGS, labels=names.label_selector(node))
     subjects = [who for it in bindings.items for who in it.get("subjects") or ()]
     accounts = [it for it in subjects if it.get("kind") == SERVICE_ACCOUNTS.kind]
     for namespace in sorted({str(it.get("namespace") or "") for it in accounts} - here - {""}):
@@ -88,7 +88,7 @@ async def _check_place(home: KubeClient, wanted: Sequence[Object], node: str) ->
                     f"({resource.kind} {namespace}/{name}); nothing was changed. Join with "
                     f"--namespace {namespace} to change it. To move it, remove it first: `bridge "
                     f"leave --name {node}`, or `kubectl delete deployment,secret -n {namespace} -l "
-                    f"{names.selector(node)}`, which leaves the pods of the node running"
+                    f"{names.label_selector(node)}`, which leaves the pods of the node running"
                 )
 
 
@@ -118,7 +118,7 @@ async def _apply_one(home: KubeClient, obj: Object, *, dry: bool) -> tuple[Chang
         return "created", []
     if before is None:
         return "created", []
-    paths = list(differences(before, after))
+    paths = list(changed_paths(before, after))
     return ("changed", paths) if paths else ("unchanged", [])
 
 
@@ -133,7 +133,7 @@ async def _outdated(
         every = resource in _ENDING
         page = await home.list(
             resource,
-            labels=names.selector(node) if every else names.webhook_selector(node),
+            labels=names.label_selector(node) if every else names.webhook_label_selector(node),
         )
         found += [
             (resource, it)
@@ -143,14 +143,14 @@ async def _outdated(
     return found
 
 
-def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
+def changed_paths(before: Any, after: Any, path: str = "") -> Iterator[str]:
     """The paths of the fields that differ; values are not told, they can be secret."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in dict.fromkeys([*before, *after]):
             if path == ".metadata" and key in _THEIRS:
                 continue
             if not (path == "" and key == "status"):
-                yield from differences(before.get(key), after.get(key), f"{path}.{key}")
+                yield from changed_paths(before.get(key), after.get(key), f"{path}.{key}")
     elif (
         isinstance(before, list)
         and isinstance(after, list)
@@ -158,7 +158,7 @@ def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
         and all(isinstance(it, dict) for it in (*before, *after))
     ):
         for place, (old, new) in enumerate(zip(before, after, strict=True)):
-            yield from differences(old, new, f"{path}[{place}]")
+            yield from changed_paths(old, new, f"{path}[{place}]")
     elif before != after:
         yield path.lstrip(".")
 

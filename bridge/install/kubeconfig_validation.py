@@ -2,7 +2,8 @@
 
 A kubeconfig read from a cluster is untrusted input: whoever may write the Secret chose its content,
 and client libraries run programs (``exec``, ``auth-provider``) and send the contents of local files
-(``tokenFile``) that a kubeconfig names. So only what `bridge.install.self_contained_kubeconfig` writes is
+(``tokenFile``) that a kubeconfig names. So only what `bridge.install.self_contained_kubeconfig`
+writes is
 accepted: one cluster over https, one user whose credential is in the kubeconfig itself, one
 context. Everything else is rejected, including fields that this version does not know. A field
 without a value counts as absent.
@@ -32,20 +33,20 @@ MAX_ENTRIES = 100
 _PROXIES = ("http", "https", "socks5")
 
 
-class RejectedKubeconfig(ValueError):
+class RejectedKubeconfigError(ValueError):
     """The kubeconfig holds something that the installer never writes. The message names the field,
     never its value."""
 
 
-def validated(content: bytes) -> bytes:
+def validate(content: bytes) -> bytes:
     """The accepted kubeconfig, serialized again. Raises RejectedKubeconfig."""
     if len(content) > MAX_BYTES:
-        raise RejectedKubeconfig(f"it is larger than {MAX_BYTES // 1024} KiB")
+        raise RejectedKubeconfigError(f"it is larger than {MAX_BYTES // 1024} KiB")
     try:
         parsed = yaml.safe_load(content.decode())
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError):
         # Such an error quotes the content.
-        raise RejectedKubeconfig("it is not YAML") from None
+        raise RejectedKubeconfigError("it is not YAML") from None
     top = _fields(parsed, _TOP, "")
     _require(top, "contexts", "clusters", "users", "current-context")
     context = top["contexts"][0]
@@ -57,16 +58,16 @@ def validated(content: bytes) -> bytes:
     }
     for field, (referred, name) in names.items():
         if referred != name:
-            raise RejectedKubeconfig(f"{field} names no entry of it")
+            raise RejectedKubeconfigError(f"{field} names no entry of it")
     return yaml.safe_dump(top, sort_keys=False).encode()
 
 
-def known_cluster_fields(cluster: Object) -> Object:
+def keep_accepted_cluster_fields(cluster: Object) -> Object:
     """The cluster entry without the fields that `validated` rejects, such as ``extensions``."""
     return {key: value for key, value in cluster.items() if key in CLUSTER}
 
 
-def known_user_fields(user: Object) -> Object:
+def keep_accepted_user_fields(user: Object) -> Object:
     """The user entry, likewise."""
     return {key: value for key, value in user.items() if key in USER}
 
@@ -78,14 +79,16 @@ Check = Callable[[Any, str], Any]
 
 def _fields(value: Any, known: Mapping[str, Check], at: str) -> Object:
     if not isinstance(value, dict):
-        raise RejectedKubeconfig(f"{at or 'it'} is not a map of fields")
+        raise RejectedKubeconfigError(f"{at or 'it'} is not a map of fields")
     found: Object = {}
     for key, content in value.items():
         if content is None or content in ("", [], {}):
             continue
         path = f"{at}.{key}" if at else str(key)
         if not isinstance(key, str) or (check := known.get(key)) is None:
-            raise RejectedKubeconfig(f"{_shown(path)} is a field that the installer does not write")
+            raise RejectedKubeconfigError(
+                f"{_shown(path)} is a field that the installer does not write"
+            )
         found[key] = check(content, path)
     return found
 
@@ -99,7 +102,9 @@ def _shown(path: str) -> str:
 def _require(found: Object, *fields: str, at: str = "") -> None:
     for field in fields:
         if field not in found:
-            raise RejectedKubeconfig(f"{at}.{field} is missing" if at else f"{field} is missing")
+            raise RejectedKubeconfigError(
+                f"{at}.{field} is missing" if at else f"{field} is missing"
+            )
 
 
 def _name(top: Object, entries: str) -> str:
@@ -108,13 +113,13 @@ def _name(top: Object, entries: str) -> str:
 
 def _text(value: Any, at: str) -> str:
     if not isinstance(value, str) or not value.isprintable():
-        raise RejectedKubeconfig(f"{at} is not printable text")
+        raise RejectedKubeconfigError(f"{at} is not printable text")
     return value
 
 
 def _flag(value: Any, at: str) -> bool:
     if not isinstance(value, bool):
-        raise RejectedKubeconfig(f"{at} is not true or false")
+        raise RejectedKubeconfigError(f"{at} is not true or false")
     return value
 
 
@@ -122,7 +127,7 @@ def _base64(value: Any, at: str) -> str:
     try:
         base64.b64decode("".join(_plain(value).split()), validate=True)
     except (binascii.Error, ValueError, TypeError):
-        raise RejectedKubeconfig(f"{at} is not base64") from None
+        raise RejectedKubeconfigError(f"{at} is not base64") from None
     return "".join(_plain(value).split())
 
 
@@ -134,13 +139,13 @@ def _plain(value: Any) -> str:
 
 def _texts(value: Any, at: str) -> list[str]:
     if not isinstance(value, list) or len(value) > MAX_ENTRIES:
-        raise RejectedKubeconfig(f"{at} is not a list, or has over {MAX_ENTRIES} entries")
+        raise RejectedKubeconfigError(f"{at} is not a list, or has over {MAX_ENTRIES} entries")
     return [_text(it, f"{at}[{place}]") for place, it in enumerate(value)]
 
 
 def _extra(value: Any, at: str) -> dict[str, list[str]]:
     if not isinstance(value, dict) or len(value) > MAX_ENTRIES:
-        raise RejectedKubeconfig(f"{at} is not a map, or has over {MAX_ENTRIES} entries")
+        raise RejectedKubeconfigError(f"{at} is not a map, or has over {MAX_ENTRIES} entries")
     return {_text(key, at): _texts(its, f"{at}.{_shown(str(key))}") for key, its in value.items()}
 
 
@@ -153,7 +158,7 @@ def _url(*schemes: str) -> Check:
         except ValueError:
             valid = False
         if not valid or parts.scheme not in schemes or " " in text or parts.query or parts.fragment:
-            raise RejectedKubeconfig(f"{at} is not a URL of {' or '.join(schemes)}")
+            raise RejectedKubeconfigError(f"{at} is not a URL of {' or '.join(schemes)}")
         return text
 
     return check
@@ -162,14 +167,14 @@ def _url(*schemes: str) -> Check:
 def _server(value: Any, at: str) -> str:
     server: str = _url("https")(value, at)
     if "@" in urlsplit(server).netloc:
-        raise RejectedKubeconfig(f"{at} has a password in it")
+        raise RejectedKubeconfigError(f"{at} has a password in it")
     return server
 
 
 def _constant(expected: str) -> Check:
     def check(value: Any, at: str) -> str:
         if value != expected:
-            raise RejectedKubeconfig(f"{at} is not {expected}")
+            raise RejectedKubeconfigError(f"{at} is not {expected}")
         return expected
 
     return check
@@ -183,7 +188,7 @@ def _only_one(key: str, known: Mapping[str, Check]) -> Check:
 
     def check(value: Any, at: str) -> list[Object]:
         if not isinstance(value, list) or len(value) != 1:
-            raise RejectedKubeconfig(f"{at} has not exactly one entry")
+            raise RejectedKubeconfigError(f"{at} has not exactly one entry")
         entry = _fields(value[0], {"name": _text, key: inner}, f"{at}[0]")
         _require(entry, "name", key, at=f"{at}[0]")
         return [entry]

@@ -8,7 +8,14 @@ import hashlib
 
 from bridge.base.app_labels import APP, NAME_LABEL
 from bridge.install import pod_template, webhook_manifests
-from bridge.install.names import ANNOTATION_HASH, ANNOTATION_NODE, KEY, Installation, labels, meta
+from bridge.install.names import (
+    ANNOTATION_HASH,
+    ANNOTATION_NODE,
+    KUBECONFIG_KEY,
+    Installation,
+    labels,
+    object_metadata,
+)
 from bridge.rbac import manifests
 from translators.objects import Object
 
@@ -19,19 +26,22 @@ CERT_DIR = "/tmp/serving-certificate"  # noqa: S108  # a volume of the pod's own
 HEALTH_PORT = 8081
 
 
-def objects(wanted: Installation, kubeconfig: str) -> list[Object]:
+def render(wanted: Installation, kubeconfig: str) -> list[Object]:
     """All of them, with the Secret that holds the remote's kubeconfig."""
     rights = manifests.home(
-        wanted.rights, wanted.account, wanted.bound, everywhere=wanted.everywhere
+        wanted.permissions,
+        wanted.account,
+        wanted.bound_namespaces,
+        everywhere=wanted.all_namespaces,
     )
     made = [
         *(_labelled(wanted, it) for it in rights),
         _secret(wanted, kubeconfig),
-        pod_template.budget(meta(wanted), labels(wanted.node)),
-        *([_policy(wanted)] if wanted.rights.network in ("relay", "auto") else []),
+        pod_template.disruption_budget(object_metadata(wanted), labels(wanted.node)),
+        *([_policy(wanted)] if wanted.permissions.network in ("relay", "auto") else []),
         _deployment(wanted, kubeconfig),
     ]
-    return made + webhook_manifests.objects(wanted) if wanted.webhook else made
+    return made + webhook_manifests.render_webhook(wanted) if wanted.offload_webhook else made
 
 
 def _labelled(wanted: Installation, obj: Object) -> Object:
@@ -47,9 +57,9 @@ def _secret(wanted: Installation, kubeconfig: str) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": meta(wanted),
+        "metadata": object_metadata(wanted),
         "type": "Opaque",
-        "data": {KEY: base64.b64encode(kubeconfig.encode()).decode()},
+        "data": {KUBECONFIG_KEY: base64.b64encode(kubeconfig.encode()).decode()},
     }
 
 
@@ -61,7 +71,7 @@ def _policy(wanted: Installation) -> Object:
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": meta(wanted),
+        "metadata": object_metadata(wanted),
         "spec": {
             "podSelector": {"matchLabels": labels(wanted.node)},
             "policyTypes": ["Ingress"],
@@ -79,31 +89,31 @@ def _peer(who: str) -> Object:
 def _deployment(wanted: Installation, kubeconfig: str) -> Object:
     own = labels(wanted.node)
     secret = {"secretName": wanted.name, "defaultMode": 0o440}
-    spec = pod_template.pod(
+    spec = pod_template.pod_spec(
         wanted.name,
         _container(wanted),
         pods=own,
         volumes=[{"name": "kubeconfig", "secret": secret}],
     )
-    annotations = {ANNOTATION_HASH: digest(kubeconfig)}
+    annotations = {ANNOTATION_HASH: kubeconfig_digest(kubeconfig)}
     return pod_template.deployment(
-        meta(wanted, annotations={ANNOTATION_NODE: wanted.node}),
+        object_metadata(wanted, annotations={ANNOTATION_NODE: wanted.node}),
         replicas=wanted.replicas,
         template={"metadata": {"labels": own, "annotations": annotations}, "spec": spec},
         pods=own,
     )
 
 
-def digest(kubeconfig: str) -> str:
+def kubeconfig_digest(kubeconfig: str) -> str:
     """What tells one credential from another, and nothing of it."""
     return hashlib.sha256(kubeconfig.encode()).hexdigest()[:16]
 
 
-def arguments(wanted: Installation) -> list[str]:
+def container_arguments(wanted: Installation) -> list[str]:
     """What the container is started with."""
-    rights = wanted.rights
+    rights = wanted.permissions
     own = [
-        f"--kubeconfig={FOLDER}/{KEY}",
+        f"--kubeconfig={FOLDER}/{KUBECONFIG_KEY}",
         f"--name={wanted.node}",
         f"--address={pod_template.POD_IP}",
         f"--port={wanted.port}",
@@ -123,7 +133,7 @@ def _container(wanted: Installation) -> Object:
     return pod_template.container(
         "bridge",
         wanted.image,
-        arguments(wanted),
+        container_arguments(wanted),
         ports={"kubelet": wanted.port, "health": HEALTH_PORT},
         probed={"port": "health"},
         resources={

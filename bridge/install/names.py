@@ -22,14 +22,14 @@ from translators.objects import Object
 DEFAULT_NAMESPACE = "cluster-bridge"
 DEFAULT_REPLICAS = 2
 #: The key of the Secret that the remote's kubeconfig is under.
-KEY = "kubeconfig"
+KUBECONFIG_KEY = "kubeconfig"
 #: On the pods: what they were started with, so that another credential rolls them.
 ANNOTATION_HASH = f"{DOMAIN}/kubeconfig-hash"
 #: On the Deployment: the virtual node's name, which a label may be too short for.
 ANNOTATION_NODE = f"{DOMAIN}/node"
 COMPONENT_LABEL = "app.kubernetes.io/component"
 #: The component that is no bridge.
-WEBHOOK = "offload-webhook"
+WEBHOOK_COMPONENT = "offload-webhook"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +38,21 @@ class Installation:
 
     node: str
     image: str
-    rights: HomeRights
+    permissions: HomeRights
     """Of this node's name."""
     arguments: Sequence[str] = ()
     """Options of `bridge join` beside those that the installation decides."""
     namespace: str = DEFAULT_NAMESPACE
     replicas: int = DEFAULT_REPLICAS
-    bound: Sequence[str] = ()
+    bound_namespaces: Sequence[str] = ()
     """Home's namespaces whose pods may run in the remote."""
-    everywhere: bool = False
+    all_namespaces: bool = False
     """Whether pods of all namespaces may."""
     port: int = KUBELET_PORT
     relay_from: Sequence[str] = ()
     """Who may connect to the ports that a relay listens on: namespaces of home, and networks (such
     as 10.0.0.0/16); pods of all namespaces unless given."""
-    webhook: bool = False
+    offload_webhook: bool = False
     """Whether `bridge webhook` runs beside the bridge, with as many replicas."""
 
     @property
@@ -66,9 +66,9 @@ class Installation:
         return Account(self.namespace, self.name)
 
     @property
-    def deployments(self) -> tuple[str, ...]:
+    def deployment_names(self) -> tuple[str, ...]:
         """The names of its Deployments."""
-        return (self.name, webhook_name(self.node)) if self.webhook else (self.name,)
+        return (self.name, webhook_name(self.node)) if self.offload_webhook else (self.name,)
 
 
 def instance_name(node: str) -> str:
@@ -91,35 +91,35 @@ def labels(node: str) -> dict[str, str]:
     return {NAME_LABEL: APP, INSTANCE_LABEL: label_value(instance_name(node))}
 
 
-def selector(node: str) -> str:
+def label_selector(node: str) -> str:
     """Which objects these are, as the API is asked. Of pods: the bridges alone."""
-    return joined(labels(node))
+    return format_selector(labels(node))
 
 
-def webhook_selector(node: str) -> str:
+def webhook_label_selector(node: str) -> str:
     """Which of them are the webhook's."""
-    return joined({**labels(node), COMPONENT_LABEL: WEBHOOK})
+    return format_selector({**labels(node), COMPONENT_LABEL: WEBHOOK_COMPONENT})
 
 
-def webhook_pods(node: str) -> dict[str, str]:
+def webhook_pod_labels(node: str) -> dict[str, str]:
     """What the webhook's pods have. The bridges' Deployment and budget select by `labels`, and
     these are none of theirs."""
-    return {**labels(node), NAME_LABEL: f"{APP}-{WEBHOOK}"}
+    return {**labels(node), NAME_LABEL: f"{APP}-{WEBHOOK_COMPONENT}"}
 
 
-def joined(wanted: dict[str, str]) -> str:
+def format_selector(wanted: dict[str, str]) -> str:
     """Labels as a selector in text."""
     return ",".join(f"{key}={value}" for key, value in wanted.items())
 
 
-def meta(wanted: Installation, **more: Any) -> Object:
+def object_metadata(wanted: Installation, **more: Any) -> Object:
     """The metadata of one of the bridge's objects."""
     found = {"name": wanted.name, "namespace": wanted.namespace, "labels": labels(wanted.node)}
     return {**found, **more}
 
 
-def webhook_meta(wanted: Installation, **more: Any) -> Object:
+def webhook_metadata(wanted: Installation, **more: Any) -> Object:
     """The metadata of one of its webhook's objects."""
-    own = {**labels(wanted.node), COMPONENT_LABEL: WEBHOOK}
+    own = {**labels(wanted.node), COMPONENT_LABEL: WEBHOOK_COMPONENT}
     found = {"name": webhook_name(wanted.node), "namespace": wanted.namespace, "labels": own}
     return {**found, **more}

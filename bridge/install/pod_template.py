@@ -18,7 +18,7 @@ USER = 65532
 POD_IP = "$(POD_IP)"
 
 
-def budget(meta: Object, pods: Mapping[str, str]) -> Object:
+def disruption_budget(meta: Object, pods: Mapping[str, str]) -> Object:
     """A PodDisruptionBudget that lets one of these pods be evicted at a time, also an only one: a
     budget of none would keep its node from being drained. Pods that are not Ready may be evicted
     at any time: with the default policy those of an installation that cannot become Ready (a remote
@@ -54,7 +54,7 @@ def deployment(meta: Object, *, replicas: int, template: Object, pods: Mapping[s
     }
 
 
-def pod(
+def pod_spec(
     account: str, container: Object, *, pods: Mapping[str, str], volumes: Sequence[Object] = ()
 ) -> Object:
     """The spec of a pod with one container."""

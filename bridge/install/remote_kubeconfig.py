@@ -24,32 +24,32 @@ from sync.kube.credentials import KubeconfigRef
 from translators.objects import Object, metadata, name_of
 
 
-class RemoteRef(NamedTuple):
+class RemoteKubeconfig(NamedTuple):
     """A kubeconfig, and how people are told which one."""
 
     ref: KubeconfigRef
-    named: str
+    description: str
 
 
-async def remote_of(
+async def resolve_remote_kubeconfig(
     stack: AsyncExitStack,
     home: KubeClient,
     known: Object,
     given: KubeconfigRef | None,
     *,
     warn: Callable[[str], None],
-) -> RemoteRef | None:
+) -> RemoteKubeconfig | None:
     """That of the Node ``known``, good while ``stack`` is; None where there is none here.
 
     Raises KubeError.
     """
     if ref := given or _remembered(known):
-        return RemoteRef(ref, str(ref))
-    found = await uninstall.kubeconfig(home, name_of(known), known, warn=warn)
+        return RemoteKubeconfig(ref, str(ref))
+    found = await uninstall.read_stored_kubeconfig(home, name_of(known), known, warn=warn)
     if found is None:
         return None
-    ref = KubeconfigRef(stack.enter_context(written(found.content)))
-    return RemoteRef(ref, f"the Secret {found.secret} at home")
+    ref = KubeconfigRef(stack.enter_context(temporary_kubeconfig(found.content)))
+    return RemoteKubeconfig(ref, f"the Secret {found.secret} at home")
 
 
 def _remembered(known: Object) -> KubeconfigRef | None:
@@ -61,7 +61,7 @@ def _remembered(known: Object) -> KubeconfigRef | None:
 
 
 @contextlib.contextmanager
-def written(kubeconfig: bytes) -> Iterator[Path]:
+def temporary_kubeconfig(kubeconfig: bytes) -> Iterator[Path]:
     """A file of this user's alone, while the block runs."""
     with tempfile.TemporaryDirectory(prefix="cluster-bridge-") as folder:
         path = Path(folder) / "kubeconfig"

@@ -33,7 +33,7 @@ from translators.objects import (
 )
 
 #: Seconds between looks.
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 #: Starts that have failed after which another will not help.
 CRASHES = 2
 #: Seconds for a container's log.
@@ -64,18 +64,20 @@ class Trouble(NamedTuple):
         return cls(line, line)
 
 
-async def ready(home: KubeClient, wanted: Installation, *, timeout: float, told: Told) -> None:
+async def wait_until_ready(
+    home: KubeClient, wanted: Installation, *, timeout: float, report: Told
+) -> None:
     """Until it serves the node. Raises PreflightError with the reason where it does not."""
-    watch = _Watch(home, wanted, told)
+    watch = _Watch(home, wanted, report)
     try:
         async with asyncio.timeout(timeout):
             await watch.start_anew()
             while not await watch.look():  # noqa: ASYNC110  # of another machine
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(POLL_SECONDS)
     except TimeoutError:
         raise PreflightError(
             f"home: node {wanted.node} is not Ready after {timeout:.0f} s: {watch.why}; see "
-            f"`kubectl -n {wanted.namespace} describe pods -l {names.selector(wanted.node)}`"
+            f"`kubectl -n {wanted.namespace} describe pods -l {names.label_selector(wanted.node)}`"
         ) from None
 
 
@@ -91,7 +93,7 @@ class _Watch:
 
     async def start_anew(self) -> None:
         """Deletes pods that wait since they have crashed; their Deployment makes others."""
-        for name in self._wanted.deployments:
+        for name in self._wanted.deployment_names:
             _, pods, _ = await self._deployment(name)
             for pod in pods:
                 if any(map(_has_crashed, _containers(pod))) and not is_deleting(pod):
@@ -103,7 +105,7 @@ class _Watch:
     async def look(self) -> bool:
         """Whether it is done. Raises PreflightError where it never will be."""
         lagging, troubles, pods = "", list[Trouble](), list[Object]()
-        for name in self._wanted.deployments:
+        for name in self._wanted.deployment_names:
             why, its, troubled = await self._deployment(name)
             lagging, pods, troubles = lagging or why, pods + its, troubles + troubled
         if not lagging:
@@ -122,7 +124,7 @@ class _Watch:
         """Why not all is as it should be, "" where it is; its pods; and what ails them."""
         where = self._wanted.namespace
         deployment = await self._home.get(DEPLOYMENTS, name, namespace=where)
-        its = names.joined(deployment["spec"]["selector"]["matchLabels"])
+        its = names.format_selector(deployment["spec"]["selector"]["matchLabels"])
         page = await self._home.list(PODS, namespace=where, labels=its)
         pods = [it for it in page.items if _is_of(deployment, it)]
         troubles = [*_of_deployment(deployment), *(it for pod in pods for it in _of_pod(pod))]

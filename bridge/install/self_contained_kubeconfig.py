@@ -41,7 +41,7 @@ _ACCOUNT = (
 
 
 @dataclass(frozen=True, slots=True)
-class SelfContained:
+class SelfContainedKubeconfig:
     """The text of the file, its context, and what the person should know of it."""
 
     text: str
@@ -52,7 +52,7 @@ class SelfContained:
         return f"SelfContained(context={self.context!r})"
 
 
-def read(ref: KubeconfigRef) -> SelfContained:
+def build(ref: KubeconfigRef) -> SelfContainedKubeconfig:
     """The context that is meant, made self-contained. Raises AccessError; talks to nobody."""
     files = [(path, _parsed(ref, path)) for path in _present(ref)]
     name = ref.context or next(
@@ -64,7 +64,9 @@ def read(ref: KubeconfigRef) -> SelfContained:
     cluster, at = _entry(ref, files, "cluster", str(context.get("cluster") or ""))
     user, by = _entry(ref, files, "user", str(context.get("user") or ""))
     notes = list(_checked(ref, cluster, user))
-    cluster = kubeconfig_validation.known_cluster_fields(_inlined(ref, cluster, at, _CLUSTER_FILES))
+    cluster = kubeconfig_validation.keep_accepted_cluster_fields(
+        _inlined(ref, cluster, at, _CLUSTER_FILES)
+    )
     user = _token(ref, _inlined(ref, user, by, _USER_FILES), by)
     config = {
         "apiVersion": "v1",
@@ -72,9 +74,9 @@ def read(ref: KubeconfigRef) -> SelfContained:
         "current-context": name,
         "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
         "clusters": [{"name": name, "cluster": cluster}],
-        "users": [{"name": name, "user": kubeconfig_validation.known_user_fields(user)}],
+        "users": [{"name": name, "user": kubeconfig_validation.keep_accepted_user_fields(user)}],
     }
-    return SelfContained(yaml.safe_dump(config, sort_keys=False), name, tuple(notes))
+    return SelfContainedKubeconfig(yaml.safe_dump(config, sort_keys=False), name, tuple(notes))
 
 
 def _present(ref: KubeconfigRef) -> list[Path]:

@@ -23,7 +23,7 @@ from bridge.base.app_labels import APP, NAME_LABEL
 from bridge.base.errors import PreflightError
 from bridge.install import kubeconfig_validation, names
 from bridge.install.apply_order import KINDS
-from bridge.install.kubeconfig_validation import RejectedKubeconfig
+from bridge.install.kubeconfig_validation import RejectedKubeconfigError
 from bridge.node import node_object
 from bridge.rbac import permissions
 from bridge.rbac.manifests import Account
@@ -45,17 +45,17 @@ from sync.kube.resources import (
 from translators.objects import Object, metadata, name_of, namespace_of, uid_of
 
 #: Seconds between looks at pods that are ending.
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 #: Seconds for them to end: more than their grace.
 END_SECONDS = 60.0
 #: Secrets of other namespaces that are named at most. Each can have 1 MiB.
-NAMED_MOST = 10
+MAX_NAMED = 10
 
 Told = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class ExistingInstallation:
     """What is there."""
 
     node: str
@@ -79,19 +79,21 @@ class Installed:
         return lines
 
 
-async def find(home: KubeClient, name: str, node: Object | None, *, warn: Told) -> Installed | None:
+async def find_installation(
+    home: KubeClient, name: str, node: Object | None, *, warn: Told
+) -> ExistingInstallation | None:
     """The installation of the virtual node ``name``; None where the node's bridge runs elsewhere,
     or the credential may not list what belongs to one. ``node`` is the Node, if there is one;
     ``warn`` gets a line for each Secret that is ignored. Raises KubeError."""
     if not await permissions.may_all(home, _LOOK):
         return None
-    there = await places(home, name, node)
+    there = await installation_namespaces(home, name, node)
     found: list[tuple[Resource, Object]] = []
     for resource in _LOOKED_AT:
         for namespace in there if resource in _NAMED_AFTER else (None,):
-            page = await home.list(resource, namespace=namespace, labels=names.selector(name))
+            page = await home.list(resource, namespace=namespace, labels=names.label_selector(name))
             found += [(resource, it) for it in page.items if _belongs(resource, it, name, there)]
-    await _warn_of_others(home, names.selector(name), there, warn)
+    await _warn_of_others(home, names.label_selector(name), there, warn)
     if not found:
         return None
     found += await _bindings(home, name, there, found)
@@ -99,11 +101,11 @@ async def find(home: KubeClient, name: str, node: Object | None, *, warn: Told) 
     accepted = _accepted([it for kind, it in found if kind is SECRETS], name, there, warn)
     namespace = next((namespace_of(it) for kind, it in found if kind in _NAMED_AFTER), "")
     content = accepted.content if accepted else None
-    return Installed(name, namespace, deployments, found, content)
+    return ExistingInstallation(name, namespace, deployments, found, content)
 
 
 @dataclass(frozen=True, slots=True)
-class Kubeconfig:
+class StoredKubeconfig:
     """The remote's, as an installation has it."""
 
     secret: str
@@ -111,13 +113,13 @@ class Kubeconfig:
     content: bytes = field(repr=False)
 
 
-async def kubeconfig(
+async def read_stored_kubeconfig(
     home: KubeClient, name: str, node: Object | None, *, warn: Told
-) -> Kubeconfig | None:
+) -> StoredKubeconfig | None:
     """That of the node's installation; None where there is none, or the credential may not list
     Secrets there. ``warn`` gets a line for each Secret that is ignored. Raises KubeError."""
-    there = await places(home, name, node)
-    labels = names.selector(name)
+    there = await installation_namespaces(home, name, node)
+    labels = names.label_selector(name)
     found: list[Object] = []
     for namespace in there:
         if await permissions.may_all(home, (Right(SECRETS, ("list",), namespace=namespace),)):
@@ -130,10 +132,12 @@ async def _warn_of_others(home: KubeClient, labels: str, there: Sequence[str], w
     """Names Secrets of other namespaces that have an installation's labels."""
     if not await permissions.may_all(home, (Right(SECRETS, ("list",)),)):
         return
-    query = {"labelSelector": labels, "limit": str(NAMED_MOST)}
+    query = {"labelSelector": labels, "limit": str(MAX_NAMED)}
     page, _ = await home.list_page(SECRETS, query=query)
     for secret in page.items:
-        if namespace_of(secret) not in there and (secret.get("data") or {}).get(names.KEY):
+        if namespace_of(secret) not in there and (secret.get("data") or {}).get(
+            names.KUBECONFIG_KEY
+        ):
             warn(
                 f"home: Secret {_named(secret)} is ignored: it has the labels of this node's "
                 "installation and is in another namespace; whoever made it may want commands to "
@@ -141,7 +145,7 @@ async def _warn_of_others(home: KubeClient, labels: str, there: Sequence[str], w
             )
 
 
-async def places(home: KubeClient, name: str, node: Object | None) -> list[str]:
+async def installation_namespaces(home: KubeClient, name: str, node: Object | None) -> list[str]:
     """The namespaces of the node's installations: one, or several where one was moved by hand.
 
     Which these are is decided by objects that tenants cannot write: the ClusterRoleBinding of the
@@ -152,7 +156,7 @@ async def places(home: KubeClient, name: str, node: Object | None) -> list[str]:
     recorded = str(annotations.get(node_object.ANNOTATION_INSTALLATION) or "")
     if not await permissions.may_all(home, (Right(CLUSTER_ROLE_BINDINGS, ("list",)),)):
         return [recorded] if recorded else []
-    page = await home.list(CLUSTER_ROLE_BINDINGS, labels=names.selector(name))
+    page = await home.list(CLUSTER_ROLE_BINDINGS, labels=names.label_selector(name))
     granted = {
         str(who.get("namespace"))
         for it in page.items
@@ -202,22 +206,23 @@ async def _bindings(
 
 def _accepted(
     secrets: Sequence[Object], node: str, there: Sequence[str], warn: Told
-) -> Kubeconfig | None:
+) -> StoredKubeconfig | None:
     """The first kubeconfig that is as the installer writes it, in the order of ``there``."""
     # The webhook may write its own Secret, which leads to no cluster.
     candidates = [
         it
         for it in secrets
-        if (it.get("data") or {}).get(names.KEY) and name_of(it) != names.webhook_name(node)
+        if (it.get("data") or {}).get(names.KUBECONFIG_KEY)
+        and name_of(it) != names.webhook_name(node)
     ]
-    accepted: Kubeconfig | None = None
+    accepted: StoredKubeconfig | None = None
     for secret in sorted(candidates, key=lambda it: there.index(namespace_of(it))):
         try:
-            content = base64.b64decode(secret["data"][names.KEY], validate=True)
-            found = Kubeconfig(_named(secret), kubeconfig_validation.validated(content))
+            content = base64.b64decode(secret["data"][names.KUBECONFIG_KEY], validate=True)
+            found = StoredKubeconfig(_named(secret), kubeconfig_validation.validate(content))
             accepted = accepted or found
-        except (binascii.Error, RejectedKubeconfig) as problem:
-            why = problem if isinstance(problem, RejectedKubeconfig) else "it is not base64"
+        except (binascii.Error, RejectedKubeconfigError) as problem:
+            why = problem if isinstance(problem, RejectedKubeconfigError) else "it is not base64"
             warn(
                 f"home: Secret {_named(secret)} is ignored: its kubeconfig is not as the installer "
                 f"writes it: {why}; --kubeconfig names the remote's kubeconfig instead"
@@ -225,7 +230,7 @@ def _accepted(
     return accepted
 
 
-async def stop(home: KubeClient, there: Installed, *, told: Told) -> None:
+async def stop(home: KubeClient, there: ExistingInstallation, *, report: Told) -> None:
     """Ends its bridges and its webhook: none serves the node afterwards. Raises KubeError,
     PreflightError."""
     stopped = []
@@ -234,7 +239,7 @@ async def stop(home: KubeClient, there: Installed, *, told: Told) -> None:
         with contextlib.suppress(NotFound):
             await home.patch(DEPLOYMENTS, name, {"spec": {"replicas": 0}}, namespace=namespace)
             stopped.append(deployment)
-            told(f"home: the pods of Deployment {namespace}/{name} are stopped")
+            report(f"home: the pods of Deployment {namespace}/{name} are stopped")
     try:
         async with asyncio.timeout(END_SECONDS):
             for deployment in stopped:
@@ -247,14 +252,14 @@ async def stop(home: KubeClient, there: Installed, *, told: Told) -> None:
 
 
 async def _ended(home: KubeClient, deployment: Object) -> None:
-    pods = names.joined(deployment["spec"]["selector"]["matchLabels"])
+    pods = names.format_selector(deployment["spec"]["selector"]["matchLabels"])
     while (  # noqa: ASYNC110  # of another machine
         await home.list(PODS, namespace=namespace_of(deployment), labels=pods)
     ).items:
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
-async def remove(home: KubeClient, there: Installed, *, told: Told) -> None:
+async def remove(home: KubeClient, there: ExistingInstallation, *, report: Told) -> None:
     """Removes it, and the namespace where a join made it and nothing else is in it."""
     for resource, obj in there.objects:
         await home.delete(
@@ -270,7 +275,7 @@ async def remove(home: KubeClient, there: Installed, *, told: Told) -> None:
     if labels.get(NAME_LABEL) != APP:
         return
     for name, why in await inventory.delete_namespaces(home, [namespace]):
-        told(f"home: namespace {name} stays: {why}")
+        report(f"home: namespace {name} stays: {why}")
 
 
 def _named(obj: Object) -> str:

@@ -2,7 +2,8 @@
 API server cannot do it itself. Pure.
 
 Several replicas behind a Service. They share a certificate, which they make and renew by themselves
-in a Secret that is empty here, and tell home's API server of it (`bridge.offload.webhook_service`). So what
+in a Secret that is empty here, and tell home's API server of it
+(`bridge.offload.in_cluster_webhook`). So what
 is rendered is the same each time, and applying it again takes neither away. The configuration comes
 last, and goes first: no pod waits for a webhook that is not there.
 """
@@ -10,7 +11,7 @@ last, and goes first: no pod waits for a webhook that is not there.
 from __future__ import annotations
 
 from bridge.install import pod_template
-from bridge.install.names import Installation, webhook_meta, webhook_name, webhook_pods
+from bridge.install.names import Installation, webhook_metadata, webhook_name, webhook_pod_labels
 from bridge.offload import admission_policy
 from bridge.rbac import manifests
 from bridge.rbac.manifests import Account
@@ -19,25 +20,25 @@ from translators.objects import Object
 PORT = 9443
 
 
-def objects(wanted: Installation) -> list[Object]:
+def render_webhook(wanted: Installation) -> list[Object]:
     """All of them."""
     name = webhook_name(wanted.node)
     rights = manifests.webhook(Account(wanted.namespace, name))
     for it in rights:
-        it["metadata"]["labels"] = webhook_meta(wanted)["labels"]
-    pods = webhook_pods(wanted.node)
+        it["metadata"]["labels"] = webhook_metadata(wanted)["labels"]
+    pods = webhook_pod_labels(wanted.node)
     return [
         *rights,
         {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": webhook_meta(wanted),
+            "metadata": webhook_metadata(wanted),
             "type": "Opaque",
         },
         {
             "apiVersion": "v1",
             "kind": "Service",
-            "metadata": webhook_meta(wanted),
+            "metadata": webhook_metadata(wanted),
             "spec": {
                 "selector": pods,
                 "ports": [
@@ -45,17 +46,17 @@ def objects(wanted: Installation) -> list[Object]:
                 ],
             },
         },
-        pod_template.budget(webhook_meta(wanted), pods),
+        pod_template.disruption_budget(webhook_metadata(wanted), pods),
         pod_template.deployment(
-            webhook_meta(wanted),
+            webhook_metadata(wanted),
             replicas=wanted.replicas,
             template={
                 "metadata": {"labels": pods},
-                "spec": pod_template.pod(name, _container(wanted), pods=pods),
+                "spec": pod_template.pod_spec(name, _container(wanted), pods=pods),
             },
             pods=pods,
         ),
-        admission_policy.webhook_of(webhook_meta(wanted), wanted.namespace, name),
+        admission_policy.service_configuration(webhook_metadata(wanted), wanted.namespace, name),
     ]
 
 

@@ -14,8 +14,8 @@ from bridge.certificates.certificate_store import CertDir, state_folder
 from bridge.certificates.serving_certificate import CertificateError
 from bridge.election import takeover
 from bridge.install import uninstall
-from bridge.install.uninstall import Installed
-from bridge.leave.summary import AtHome, LeaveSettings
+from bridge.install.uninstall import ExistingInstallation
+from bridge.leave.summary import HomeState, LeaveSettings
 from bridge.node import join_record, node_object
 from bridge.node.lease import LEASE_NAMESPACE, LEASE_SECONDS
 from bridge.relay.forward import stale_slices
@@ -33,36 +33,40 @@ from translators.identity import Identity, home_id_from_uid, label_value
 from translators.objects import Object, metadata, name_of, uid_of
 
 
-async def look(home: KubeClient, settings: LeaveSettings) -> AtHome:
+async def collect(home: KubeClient, settings: LeaveSettings) -> HomeState:
     node = await _node(home, settings.name)
     warnings: list[str] = []
-    there = await uninstall.find(home, settings.name, node, warn=warnings.append)
+    there = await uninstall.find_installation(home, settings.name, node, warn=warnings.append)
     lease = await _lease(home, settings, there)
     identity = home_id_from_uid(uid_of(await home.get(NAMESPACES, "kube-system")))
-    return AtHome(
+    return HomeState(
         home_id=identity,
         node=node,
         lease=lease,
-        pods=await pods_of(home, settings.name),
-        requests=await _requests(home, settings.name),
-        others=await _others(home, settings.name, node),
-        folder=_folder(settings, node, identity),
-        slices=await slices_of(home, settings.name, identity),
+        pods=await list_pods(home, settings.name),
+        certificate_requests=await _requests(home, settings.name),
+        sibling_nodes=await _others(home, settings.name, node),
+        certificate_store=_folder(settings, node, identity),
+        relay_slices=await list_relay_slices(home, settings.name, identity),
         relay_cidr=_left_cidr(node),
-        installed=there,
+        installation=there,
         warnings=warnings,
-        offloaded=await _offloaded(home) if there is not None and there.has_webhook else [],
+        offloaded_namespaces=await _offloaded(home)
+        if there is not None and there.has_webhook
+        else [],
     )
 
 
-async def look_again(home: KubeClient, settings: LeaveSettings, found: AtHome) -> None:
+async def refresh(home: KubeClient, settings: LeaveSettings, found: HomeState) -> None:
     """Brings ``found`` up to date, once no bridge of the node writes any more."""
-    found.pods = await pods_of(home, settings.name)
-    found.requests = await _requests(home, settings.name)
+    found.pods = await list_pods(home, settings.name)
+    found.certificate_requests = await _requests(home, settings.name)
     with contextlib.suppress(NotFound):
         found.lease = await home.get(LEASES, settings.name, namespace=LEASE_NAMESPACE)
-    found.folder = found.folder or _folder(settings, found.node, found.home_id)
-    found.others = await _others(home, settings.name, found.node)
+    found.certificate_store = found.certificate_store or _folder(
+        settings, found.node, found.home_id
+    )
+    found.sibling_nodes = await _others(home, settings.name, found.node)
 
 
 async def _offloaded(home: KubeClient) -> list[str]:
@@ -80,7 +84,7 @@ async def _node(home: KubeClient, name: str) -> Object | None:
 
 
 async def _lease(
-    home: KubeClient, settings: LeaveSettings, there: Installed | None
+    home: KubeClient, settings: LeaveSettings, there: ExistingInstallation | None
 ) -> Object | None:
     """The node's Lease. Raises PreflightError where a bridge that holds it is in the way: not of a
     drain, and what is to be kept it would end, whatever the force. One that is installed in home is
@@ -91,7 +95,7 @@ async def _lease(
         return None
     in_the_way = not settings.drain and (settings.keep_workloads or not settings.force)
     in_the_way = in_the_way and there is None
-    if in_the_way and (served := await served_by(home, settings.name, lease)):
+    if in_the_way and (served := await find_serving_bridge(home, settings.name, lease)):
         how = "" if settings.keep_workloads else ", or leave with --force"
         raise PreflightError(
             f"home: a bridge serves node {settings.name}: {served}; stop it with Ctrl-C and leave "
@@ -100,17 +104,17 @@ async def _lease(
     return lease
 
 
-async def served_by(home: KubeClient, name: str, lease: Object | None) -> str:
+async def find_serving_bridge(home: KubeClient, name: str, lease: Object | None) -> str:
     """How it is known that a bridge serves the node; "" where none does."""
     served = await takeover.served_by(home, name)
     if served is not None:
         return f"{served} renews its lease" if served else ""
     # Of a bridge that had no other lease than the Node's.
-    age = served_since(lease)
+    age = seconds_since_renewal(lease)
     return "" if age is None else f"its Lease was renewed {age:.0f} s ago"
 
 
-def served_since(lease: Object | None) -> float | None:
+def seconds_since_renewal(lease: Object | None) -> float | None:
     """How many seconds ago a bridge last said that it serves the node; None where none does."""
     spec = (lease or {}).get("spec") or {}
     if not (spec.get("holderIdentity") and spec.get("renewTime")):
@@ -134,11 +138,11 @@ async def _others(home: KubeClient, name: str, node: Object | None) -> set[str] 
     return {label_value(name_of(it)) for it in nodes if name_of(it) != name}
 
 
-async def pods_of(home: KubeClient, node_name: str) -> list[Object]:
+async def list_pods(home: KubeClient, node_name: str) -> list[Object]:
     return (await home.list(PODS, fields=f"spec.nodeName={node_name}")).items
 
 
-async def slices_of(home: KubeClient, node_name: str, identity: str) -> list[Object]:
+async def list_relay_slices(home: KubeClient, node_name: str, identity: str) -> list[Object]:
     """The slices of a relay; none where the credential may not look: then it has made none."""
     try:
         return await stale_slices.slices(

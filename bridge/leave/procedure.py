@@ -1,14 +1,14 @@
 """A virtual node's end: removes what is ours from both clusters, after saying what that is.
 
 1. The Node tells which remote it stands for; nothing is touched before the person agreed.
-2. The Node is cordoned. With ``drain`` its pods are evicted (`bridge.drain.drain`).
+2. The Node is cordoned. With ``drain`` its pods are evicted (`bridge.drain.eviction`).
 3. The bridges of the node end: those in home's cluster (`bridge.install.uninstall`), and by
    ``force`` those that run elsewhere (`bridge.election.takeover`).
 4. Both clusters are looked at again: a bridge that was stopped only now wrote until then, and
    another home of the same identity may have taken the claim (`bridge.remote_claim.claim_removal`).
 5. The other pods are deleted at home, so that controllers make them elsewhere at once.
 6. The remote pods end with their own grace; then home's pods go, the copies in the remote, the
-   namespaces that hold nothing more (`bridge.leave.remote_inventory`), and last the Leases, the
+   namespaces that hold nothing more (`bridge.leave.remote_cleanup`), and last the Leases, the
    certificate, what was installed in home for the bridge, and the Node.
 
 What fails, and what is interrupted at whatever point, leaves the rest in place: leaving again goes
@@ -28,12 +28,12 @@ from pathlib import Path
 
 from bridge.base.errors import PreflightError
 from bridge.certificates.serving_certificate import CertificateError
-from bridge.drain import drain
+from bridge.drain import eviction
 from bridge.election import takeover
 from bridge.install import uninstall
-from bridge.install.remote_kubeconfig import written
-from bridge.leave import home_inventory, remote_inventory, summary
-from bridge.leave.summary import AtHome, LeaveSettings, Remote
+from bridge.install.remote_kubeconfig import temporary_kubeconfig
+from bridge.leave import home_inventory, remote_cleanup, summary
+from bridge.leave.summary import HomeState, LeaveSettings, RemoteState
 from bridge.node import namespace_record, node_object
 from bridge.node.lease import LEASE_NAMESPACE
 from bridge.preflight.cluster_facts import connected, explained
@@ -57,25 +57,27 @@ from translators.objects import Object, metadata, name_of, namespace_of, uid_of
 Told = Callable[[str], None]
 
 
-async def leave(settings: LeaveSettings, *, told: Told, agree: Callable[[list[str]], bool]) -> bool:
+async def leave(
+    settings: LeaveSettings, *, report: Told, agree: Callable[[list[str]], bool]
+) -> bool:
     """Leaves, if ``agree`` says yes to the lines that tell what will be removed.
 
     Returns whether it left. Raises PreflightError and KubeError, for the person who asked.
     """
-    async with _at_home(settings, told) as home:
+    async with _at_home(settings, report) as home:
         with explained("home"):
-            found = await home_inventory.look(home, settings)
+            found = await home_inventory.collect(home, settings)
         for line in found.warnings:
-            told(line)
-        async with _there(settings, found, told) as remote:
+            report(line)
+        async with _there(settings, found, report) as remote:
             await _check_claim(settings, home, found, remote)
-            for line in summary.notes(settings, found, remote):
-                told(line)
-            if not agree(summary.summary(settings, found, remote)):
+            for line in summary.warning_lines(settings, found, remote):
+                report(line)
+            if not agree(summary.removal_lines(settings, found, remote)):
                 return False
             with explained():
-                await _leave(settings, home, found, remote, told=told)
-    told(f"node {settings.name} has left")
+                await _leave(settings, home, found, remote, told=report)
+    report(f"node {settings.name} has left")
     return True
 
 
@@ -97,7 +99,9 @@ async def _at_home(settings: LeaveSettings, told: Told) -> AsyncIterator[KubeCli
 
 
 @asynccontextmanager
-async def _there(settings: LeaveSettings, found: AtHome, told: Told) -> AsyncIterator[Remote]:
+async def _there(
+    settings: LeaveSettings, found: HomeState, told: Told
+) -> AsyncIterator[RemoteState]:
     """The other side. Raises PreflightError where it cannot be reached, unless ``force`` is set."""
     async with AsyncExitStack() as stack:
         try:
@@ -108,26 +112,26 @@ async def _there(settings: LeaveSettings, found: AtHome, told: Told) -> AsyncIte
                     f"{error}; nothing was removed. Leave again when the remote answers, or with "
                     "--force to clean up home alone"
                 ) from error
-            remote = Remote(away=str(error))
+            remote = RemoteState(failure=str(error))
         yield remote
 
 
 async def _reached(
-    stack: AsyncExitStack, settings: LeaveSettings, found: AtHome, told: Told
-) -> Remote:
-    there = found.installed
+    stack: AsyncExitStack, settings: LeaveSettings, found: HomeState, told: Told
+) -> RemoteState:
+    there = found.installation
     if settings.remote is None and there is not None and there.kubeconfig is not None:
-        ref = KubeconfigRef(stack.enter_context(written(there.kubeconfig)))
+        ref = KubeconfigRef(stack.enter_context(temporary_kubeconfig(there.kubeconfig)))
     else:
         ref = _remote(settings, found.node)
     client = await stack.enter_async_context(connected(ref, side="remote", told=told))
     with explained("remote"):
         await _check_identity(client, settings.name, found)
-        return Remote(client, "", await remote_inventory.look(client, settings.name, found))
+        return RemoteState(client, "", await remote_cleanup.collect(client, settings.name, found))
 
 
 async def _check_claim(
-    settings: LeaveSettings, home: KubeClient, found: AtHome, remote: Remote
+    settings: LeaveSettings, home: KubeClient, found: HomeState, remote: RemoteState
 ) -> None:
     """Raises PreflightError where another home of this identity uses the remote."""
     if remote.client is None:
@@ -143,7 +147,7 @@ async def _check_claim(
             raise
 
 
-def _identity(settings: LeaveSettings, found: AtHome) -> Identity:
+def _identity(settings: LeaveSettings, found: HomeState) -> Identity:
     return Identity(home_id=found.home_id, home_name=found.home_id[:8], node=settings.name)
 
 
@@ -163,7 +167,7 @@ def _remote(settings: LeaveSettings, node: Object | None) -> KubeconfigRef:
     return KubeconfigRef(Path(path), remembered.get(node_object.ANNOTATION_CONTEXT))
 
 
-async def _check_identity(remote: KubeClient, name: str, found: AtHome) -> None:
+async def _check_identity(remote: KubeClient, name: str, found: HomeState) -> None:
     """Raises PreflightError where it is not the cluster that the node stands for."""
     theirs = home_id_from_uid(uid_of(await remote.get(NAMESPACES, "kube-system")))
     node = found.node
@@ -181,7 +185,7 @@ async def _check_identity(remote: KubeClient, name: str, found: AtHome) -> None:
 
 
 async def _leave(
-    settings: LeaveSettings, home: KubeClient, found: AtHome, remote: Remote, *, told: Told
+    settings: LeaveSettings, home: KubeClient, found: HomeState, remote: RemoteState, *, told: Told
 ) -> None:
     if found.node is not None:
         # The question may have stood for long: with its UID, the patch meets no other Node.
@@ -189,10 +193,10 @@ async def _leave(
         await home.patch(NODES, name_of(found.node), cordon)
     if settings.drain:
         await _drain(settings, home, found, remote, told=told)
-    if found.installed is not None:
-        await uninstall.stop(home, found.installed, told=told)
+    if found.installation is not None:
+        await uninstall.stop(home, found.installation, report=told)
         if not settings.force and (
-            served := await home_inventory.served_by(home, settings.name, None)
+            served := await home_inventory.find_serving_bridge(home, settings.name, None)
         ):
             raise PreflightError(
                 f"home: another bridge serves node {settings.name}: {served}; stop it with Ctrl-C "
@@ -200,8 +204,8 @@ async def _leave(
             )
     async with takeover.taken(home, settings.name, told=told):
         # No bridge writes any more: what came since the question is part of what is removed.
-        await home_inventory.look_again(home, settings, found)
-        if not remote.away:
+        await home_inventory.refresh(home, settings, found)
+        if not remote.failure:
             await _check_claim(settings, home, found, remote)
         if not settings.keep_workloads:
             await _end_there(settings, home, found, remote, told=told)
@@ -210,42 +214,42 @@ async def _leave(
         for pod in found.pods:
             await _delete_pod(home, pod, grace_seconds=0)
         await _remove_from_home(settings, home, found, told=told)
-    if remote.away:
-        for line in summary.left_behind(settings, found, remote):
+    if remote.failure:
+        for line in summary.leftover_lines(settings, found, remote):
             told(line)
 
 
 async def _drain(
-    settings: LeaveSettings, home: KubeClient, found: AtHome, remote: Remote, *, told: Told
+    settings: LeaveSettings, home: KubeClient, found: HomeState, remote: RemoteState, *, told: Told
 ) -> None:
     """Evicts the pods. Raises PreflightError where a bridge is to be stopped before the rest."""
-    served = await home_inventory.served_by(home, settings.name, found.lease)
+    served = await home_inventory.find_serving_bridge(home, settings.name, found.lease)
     # Both may have changed while the question stood.
-    found.pods = await home_inventory.pods_of(home, settings.name)
+    found.pods = await home_inventory.list_pods(home, settings.name)
     if remote.client is not None and not settings.keep_workloads:
-        remote.ours = await remote_inventory.look(remote.client, settings.name, found)
+        remote.inventory = await remote_cleanup.collect(remote.client, settings.name, found)
 
     async def end(pod: Object) -> None:
         if remote.client is not None:
-            its = [it for it in remote.ours.pods if has_home_uid(it, uid_of(pod))]
+            its = [it for it in remote.inventory.pods if has_home_uid(it, uid_of(pod))]
             await inventory.delete_pods(remote.client, its, waiting=lambda _: None)
         await _delete_pod(home, pod, grace_seconds=0)
 
-    async with drain.heartbeat(home, None if served else found.lease):
-        await drain.drain(
+    async with eviction.renew_lease(home, None if served else found.lease):
+        await eviction.evict_pods(
             home,
-            drain.plan(found.pods, drain.ALL).evict,
-            end=None if served else end,
+            eviction.plan_drain(found.pods, eviction.EVICT_ALL).evict,
+            end_pod=None if served else end,
             timeout=settings.timeout,
-            told=told,
+            report=told,
         )
     try:
         lease: Object | None = await home.get(LEASES, settings.name, namespace=LEASE_NAMESPACE)
     except NotFound:
         lease = None
-    if settings.force or found.installed is not None:
+    if settings.force or found.installation is not None:
         return
-    if await home_inventory.served_by(home, settings.name, lease):
+    if await home_inventory.find_serving_bridge(home, settings.name, lease):
         raise PreflightError(
             f"home: node {settings.name} is drained and cordoned, and a bridge still serves it; "
             "stop it with Ctrl-C and leave again"
@@ -253,7 +257,7 @@ async def _drain(
 
 
 async def _end_there(
-    settings: LeaveSettings, home: KubeClient, found: AtHome, remote: Remote, *, told: Told
+    settings: LeaveSettings, home: KubeClient, found: HomeState, remote: RemoteState, *, told: Told
 ) -> None:
     """Ends the pods on both sides, and removes what is ours in the remote. With ``force`` what
     fails is noted in ``remote``, and the rest goes on."""
@@ -263,21 +267,23 @@ async def _end_there(
         return
     try:
         with explained("remote"):
-            await remote_inventory.remove(remote.client, settings, found, remote.ours, told=told)
+            await remote_cleanup.remove(
+                remote.client, settings, found, remote.inventory, report=told
+            )
     except PreflightError as error:
         if not settings.force:
             raise
-        remote.away = str(error)
+        remote.failure = str(error)
 
 
 async def _remove_record(
-    settings: LeaveSettings, home: KubeClient, found: AtHome, remote: Remote, *, told: Told
+    settings: LeaveSettings, home: KubeClient, found: HomeState, remote: RemoteState, *, told: Told
 ) -> None:
     """Removes the record of the namespaces that the bridge created, but for those in which it found
     something of others: the next join is to know them. Of a remote that was not cleaned up nothing
     stays at home."""
     staying: list[str] = []
-    cleaned = remote.client is not None and not remote.away and not settings.keep_workloads
+    cleaned = remote.client is not None and not remote.failure and not settings.keep_workloads
     own = await namespace_record.recorded(home, settings.name) if cleaned else frozenset()
     if own and remote.client is not None:
         labels = f"{LABEL_HOME}={found.home_id}"
@@ -294,9 +300,9 @@ async def _remove_record(
 
 
 async def _remove_claim(
-    settings: LeaveSettings, found: AtHome, remote: Remote, *, told: Told
+    settings: LeaveSettings, found: HomeState, remote: RemoteState, *, told: Told
 ) -> None:
-    if remote.client is None or remote.claim is None or remote.away:
+    if remote.client is None or remote.claim is None or remote.failure:
         return
     try:
         with explained("remote"):
@@ -305,14 +311,14 @@ async def _remove_claim(
     except PreflightError as error:
         if not settings.force:
             raise
-        remote.away = str(error)
+        remote.failure = str(error)
 
 
 async def _remove_from_home(
-    settings: LeaveSettings, home: KubeClient, found: AtHome, *, told: Told
+    settings: LeaveSettings, home: KubeClient, found: HomeState, *, told: Told
 ) -> None:
     """The Node last: while it is there, leaving again finds the rest."""
-    for request in found.requests:
+    for request in found.certificate_requests:
         try:
             await home.delete(CERTIFICATE_SIGNING_REQUESTS, name_of(request), uid=uid_of(request))
         except Forbidden:
@@ -321,7 +327,7 @@ async def _remove_from_home(
                 "not delete it; home removes it by itself within a day"
             )
     # Once more: a bridge that was stopped meanwhile has taken back its own, or made others.
-    for slice_ in await home_inventory.slices_of(home, settings.name, found.home_id):
+    for slice_ in await home_inventory.list_relay_slices(home, settings.name, found.home_id):
         try:
             await home.delete(
                 ENDPOINT_SLICES, name_of(slice_), namespace=namespace_of(slice_), uid=uid_of(slice_)
@@ -333,19 +339,19 @@ async def _remove_from_home(
             )
     if found.lease is not None:
         await home.delete(LEASES, settings.name, namespace=LEASE_NAMESPACE, uid=uid_of(found.lease))
-    if found.folder is not None:
+    if found.certificate_store is not None:
         try:
-            found.folder.remove()
+            found.certificate_store.remove()
         except CertificateError as error:
             told(f"here: {error}")
     if found.relay_cidr:
         _remove_range(found.relay_cidr, told=told)
-    if found.installed is not None:
-        await uninstall.remove(home, found.installed, told=told)
+    if found.installation is not None:
+        await uninstall.remove(home, found.installation, report=told)
     if found.node is not None:
         await home.delete(NODES, settings.name, uid=uid_of(found.node))
         # What a DaemonSet made for the node meanwhile.
-        for pod in await home_inventory.pods_of(home, settings.name):
+        for pod in await home_inventory.list_pods(home, settings.name):
             await _delete_pod(home, pod, grace_seconds=0)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bridge.certificates.certificate_store import CertDir
-from bridge.install.uninstall import Installed
+from bridge.install.uninstall import ExistingInstallation
 from bridge.node.lease import LEASE_NAMESPACE
 from bridge.remote_claim.claim_record import Claim
 from sync.cleanup.inventory import Inventory
@@ -21,10 +21,10 @@ from translators.identity import label_value
 from translators.objects import Object, name_of, namespace_of
 
 #: Lines of objects that are shown in full before the rest is only counted.
-SHOWN = 20
+MAX_LISTED = 20
 #: Seconds that leaving waits for pods to end, unless told otherwise: an uninstallation must not
 #: hang, and the grace of pods is mostly below.
-TIMEOUT = 600.0
+DEFAULT_TIMEOUT = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,77 +41,83 @@ class LeaveSettings:
     """Evict the pods first, as far as PodDisruptionBudgets allow it."""
     keep_workloads: bool = False
     """Leave all that is in the remote as it is."""
-    timeout: float = TIMEOUT
+    timeout: float = DEFAULT_TIMEOUT
     """The longest wait for pods, in seconds."""
     cert_dir: Path | None = None
     """Where the serving certificate is kept; the folder that the Node remembers unless given."""
 
 
 @dataclass(slots=True)
-class AtHome:
+class HomeState:
     """What is the node's in the home cluster, and on this machine."""
 
     home_id: str
     node: Object | None
     lease: Object | None
     pods: list[Object]
-    requests: list[Object]
+    certificate_requests: list[Object]
     """CertificateSigningRequests."""
-    others: set[str] | None
+    sibling_nodes: set[str] | None
     """The labels of the home's other virtual nodes that stand for the same remote."""
-    folder: CertDir | None
+    certificate_store: CertDir | None
     """Where the certificate is kept; None where nothing is kept on this machine."""
-    slices: list[Object] = field(default_factory=list)
+    relay_slices: list[Object] = field(default_factory=list)
     """EndpointSlices that lead home's Services to the bridge."""
     relay_cidr: str = ""
     """What a bridge that was killed has left on this machine, a route to itself; "" for nothing."""
-    installed: Installed | None = None
+    installation: ExistingInstallation | None = None
     """What `bridge join --in-cluster` made."""
     warnings: list[str] = field(default_factory=list)
     """Secrets that have an installation's labels and were ignored, and why."""
-    offloaded: list[str] = field(default_factory=list)
+    offloaded_namespaces: list[str] = field(default_factory=list)
     """Namespaces whose pods its webhook changes."""
 
 
 @dataclass(slots=True)
-class Remote:
+class RemoteState:
     """The other side: ``client`` is None where it cannot be reached; ``away`` says why something
     was not removed there."""
 
     client: KubeClient | None = None
-    away: str = ""
-    ours: Inventory = field(default_factory=Inventory)
+    failure: str = ""
+    inventory: Inventory = field(default_factory=Inventory)
     claim: Claim | None = None
     """The claim of this home's bridges, where there is one."""
 
 
-def summary(settings: LeaveSettings, found: AtHome, remote: Remote) -> list[str]:
+def removal_lines(settings: LeaveSettings, found: HomeState, remote: RemoteState) -> list[str]:
     """What will be removed, line by line."""
     lines = []
     if found.node is not None:
         lines.append(f"home:   Node {settings.name} and its Lease")
     elif found.lease is not None:
         lines.append(f"home:   Lease {LEASE_NAMESPACE}/{settings.name}")
-    lines += [f"home:   CertificateSigningRequest {name_of(it)}" for it in found.requests]
+    lines += [
+        f"home:   CertificateSigningRequest {name_of(it)}" for it in found.certificate_requests
+    ]
     lines += _listed("home:   Pod", found.pods)
-    lines += _listed("home:   EndpointSlice", found.slices)
-    if found.installed is not None:
-        lines += found.installed.lines()
-    if found.folder is not None:
-        lines.append(f"here:   the node's certificate and key in {found.folder}")
+    lines += _listed("home:   EndpointSlice", found.relay_slices)
+    if found.installation is not None:
+        lines += found.installation.lines()
+    if found.certificate_store is not None:
+        lines.append(f"here:   the node's certificate and key in {found.certificate_store}")
     if found.relay_cidr:
         lines.append(f"here:   the route that has {found.relay_cidr} be this machine's own")
-    return lines if settings.keep_workloads else lines + in_remote(remote.ours)
+    return lines if settings.keep_workloads else lines + remote_lines(remote.inventory)
 
 
-def notes(settings: LeaveSettings, found: AtHome, remote: Remote) -> list[str]:
+def warning_lines(settings: LeaveSettings, found: HomeState, remote: RemoteState) -> list[str]:
     """What the person has to know before the answer."""
-    lines = [_WITHOUT_WEBHOOK.format(", ".join(found.offloaded))] if found.offloaded else []
+    lines = (
+        [_WITHOUT_WEBHOOK.format(", ".join(found.offloaded_namespaces))]
+        if found.offloaded_namespaces
+        else []
+    )
     if remote.client is None:
-        return [*lines, f"remote: not reached, and nothing is removed there: {remote.away}"]
+        return [*lines, f"remote: not reached, and nothing is removed there: {remote.failure}"]
     if settings.keep_workloads:
         return lines + _kept(settings, remote)
-    return lines + shared(remote.ours)
+    return lines + shared_lines(remote.inventory)
 
 
 _WITHOUT_WEBHOOK = (
@@ -120,9 +126,9 @@ _WITHOUT_WEBHOOK = (
 )
 
 
-def _kept(settings: LeaveSettings, remote: Remote) -> list[str]:
+def _kept(settings: LeaveSettings, remote: RemoteState) -> list[str]:
     """What it means that the remote's side stays."""
-    pods, copies = len(remote.ours.pods), len(remote.ours.copies)
+    pods, copies = len(remote.inventory.pods), len(remote.inventory.copies)
     stays = (
         f"remote: {pods} pod(s) and {copies} object(s) for them stay as they are, with their "
         "labels. Nobody looks after them: what fails or is deleted is not made again; ConfigMaps, "
@@ -136,11 +142,11 @@ def _kept(settings: LeaveSettings, remote: Remote) -> list[str]:
     return [stays, anew]
 
 
-def left_behind(settings: LeaveSettings, found: AtHome, remote: Remote) -> list[str]:
+def leftover_lines(settings: LeaveSettings, found: HomeState, remote: RemoteState) -> list[str]:
     """What could not be removed, and how to finish later."""
     node = label_value(settings.name)
     if remote.client is not None:
-        what = in_remote(remote.ours)
+        what = remote_lines(remote.inventory)
     else:
         what = _listed("remote: what stands for home's Pod", found.pods)
         what.append("remote: what was copied for these pods, and the namespaces that were made")
@@ -149,32 +155,32 @@ def left_behind(settings: LeaveSettings, found: AtHome, remote: Remote) -> list[
         f"{found.home_id} --node {node}` removes that"
     )
     return [
-        f"remote: not all was removed: {remote.away}",
+        f"remote: not all was removed: {remote.failure}",
         *(f"{line}: may be left" for line in what),
         later,
     ]
 
 
-def shared(ours: Inventory) -> list[str]:
+def shared_lines(ours: Inventory) -> list[str]:
     """What stays of an inventory since other virtual nodes use it, line by line."""
     lines = [
         f"remote: {it.resource.kind} {namespace_of(it.copy)}/{name_of(it.copy)} stays: pods of "
         f"virtual node {it.user} use it"
-        for it in ours.shared[:SHOWN]
+        for it in ours.shared[:MAX_LISTED]
     ]
-    more = len(ours.shared) - SHOWN
+    more = len(ours.shared) - MAX_LISTED
     return (
         [*lines, f"remote: {more} more object(s) stay for the same reason"] if more > 0 else lines
     )
 
 
-def still_there(ours: Inventory) -> str:
+def format_counts(ours: Inventory) -> str:
     """How much an inventory of the remote holds, as part of a sentence."""
     counts = {"Pod": len(ours.pods), "copy": len(ours.copies), "Namespace": len(ours.namespaces)}
     return ", ".join(f"{kind}: {count}" for kind, count in counts.items() if count)
 
 
-def in_remote(ours: Inventory) -> list[str]:
+def remote_lines(ours: Inventory) -> list[str]:
     """What an inventory of the remote holds, line by line."""
     lines = _listed("remote: Pod", ours.pods)
     for resource in dict.fromkeys(resource for resource, _ in ours.copies):
@@ -182,17 +188,17 @@ def in_remote(ours: Inventory) -> list[str]:
         lines += _listed(f"remote: {resource.kind}", copies)
     lines += [
         f"remote: Namespace {name_of(namespace)}, if nothing else is in it"
-        for namespace in ours.namespaces[:SHOWN]
+        for namespace in ours.namespaces[:MAX_LISTED]
     ]
-    if len(ours.namespaces) > SHOWN:
-        more = len(ours.namespaces) - SHOWN
+    if len(ours.namespaces) > MAX_LISTED:
+        more = len(ours.namespaces) - MAX_LISTED
         lines.append(f"remote: Namespace: {more} more, if nothing else is in them")
     return lines
 
 
 def _listed(kind: str, objects: Iterable[Object]) -> list[str]:
     found = list(objects)
-    lines = [f"{kind} {namespace_of(obj)}/{name_of(obj)}" for obj in found[:SHOWN]]
-    if len(found) > SHOWN:
-        lines.append(f"{kind}: {len(found) - SHOWN} more")
+    lines = [f"{kind} {namespace_of(obj)}/{name_of(obj)}" for obj in found[:MAX_LISTED]]
+    if len(found) > MAX_LISTED:
+        lines.append(f"{kind}: {len(found) - MAX_LISTED} more")
     return lines

@@ -11,4 +11,4 @@ from __future__ import annotations
 from typing import Literal
 
 #: Who changes the pods: what the API server can do itself, or else a webhook.
-Way = Literal["auto", "policy", "webhook"]
+Mechanism = Literal["auto", "policy", "webhook"]

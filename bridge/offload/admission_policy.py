@@ -1,8 +1,9 @@
 """The objects at home that have new pods of offloaded namespaces changed. Pure.
 
 Two ways, and one of them at a time: a MutatingAdmissionPolicy, by which the API server does it
-itself, in CEL; or a webhook (`bridge.offload.webhook_process`). Both say the same as
-`translators.offload_patch.patch`. Neither can lock a cluster out: they see pods alone, when they are
+itself, in CEL; or a webhook (`bridge.offload.standalone_webhook`). Both say the same as
+`translators.offload_patch.patch`. Neither can lock a cluster out: they see pods alone, when they
+are
 made, in namespaces that have our label, and where they fail the pod is made as it is.
 """
 
@@ -32,13 +33,13 @@ PATH = "/mutate"
 SERVICE_PORT = 443
 
 
-def policies(version: str) -> Resource:
+def policy_resource(version: str) -> Resource:
     """The policy's kind in a version of the API."""
     plural = "mutatingadmissionpolicies"
     return Resource(GROUP, version, plural, "MutatingAdmissionPolicy", namespaced=False)
 
 
-def bindings(version: str) -> Resource:
+def binding_resource(version: str) -> Resource:
     """What puts a policy into force."""
     plural = "mutatingadmissionpolicybindings"
     return Resource(GROUP, version, plural, "MutatingAdmissionPolicyBinding", namespaced=False)
@@ -150,7 +151,7 @@ _MUTATION = (
 )
 
 
-def policy(version: str) -> Object:
+def mutating_policy(version: str) -> Object:
     """The MutatingAdmissionPolicy."""
     return {
         "apiVersion": f"{GROUP}/{version}",
@@ -169,7 +170,7 @@ def policy(version: str) -> Object:
     }
 
 
-def binding(version: str) -> Object:
+def policy_binding(version: str) -> Object:
     """What puts it into force."""
     return {
         "apiVersion": f"{GROUP}/{version}",
@@ -186,7 +187,7 @@ def binding(version: str) -> Object:
 ANNOTATION_PROCESS = f"{DOMAIN}/webhook-process"
 
 
-def webhook(url: str, authority: bytes, process: str = "") -> Object:
+def url_configuration(url: str, authority: bytes, process: str = "") -> Object:
     """The MutatingWebhookConfiguration of a webhook at ``url``, trusted by this PEM; ``process``
     identifies the process that registers it."""
     client = {"url": url + PATH, "caBundle": b64encode(authority).decode()}
@@ -196,7 +197,7 @@ def webhook(url: str, authority: bytes, process: str = "") -> Object:
     return _configuration(meta, client)
 
 
-def process_of(configuration: Object) -> str:
+def registered_process(configuration: Object) -> str:
     """Which process registered it; "" where that is not recorded."""
     annotations = metadata(configuration).get("annotations") or {}
     return str(annotations.get(ANNOTATION_PROCESS) or "")
@@ -210,7 +211,7 @@ def has_url(configuration: Object, url: str) -> bool:
     )
 
 
-def is_registered(current: Object, wanted: Object) -> bool:
+def is_up_to_date(current: Object, wanted: Object) -> bool:
     """Whether ``current`` has all that ``wanted`` has. The API server adds defaults, also within
     the list of webhooks."""
     return all(_has(current.get(key), value) for key, value in wanted.items())
@@ -228,7 +229,7 @@ def _has(current: Any, wanted: Any) -> bool:
     return bool(current == wanted)
 
 
-def webhook_of(meta: Object, namespace: str, service: str) -> Object:
+def service_configuration(meta: Object, namespace: str, service: str) -> Object:
     """The one of a webhook behind a Service of home's, which has the bundle put in itself."""
     client = {"namespace": namespace, "name": service, "path": PATH, "port": SERVICE_PORT}
     ours = {**meta["labels"], LABEL_PART: "offload"}
@@ -236,13 +237,13 @@ def webhook_of(meta: Object, namespace: str, service: str) -> Object:
     return _configuration(own, {"service": client})
 
 
-def trusting(authority: bytes) -> Object:
+def ca_bundle_patch(authority: bytes) -> Object:
     """The strategic merge patch by which a configuration of ours trusts this PEM."""
     bundle = {"caBundle": b64encode(authority).decode()}
     return {"webhooks": [{"name": _WEBHOOK, "clientConfig": bundle}]}
 
 
-def trusted(configuration: Object) -> bytes:
+def ca_bundle(configuration: Object) -> bytes:
     """The PEM that it trusts; b"" where it trusts none."""
     for it in configuration.get("webhooks") or ():
         if it.get("name") == _WEBHOOK:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from bridge.offload import admission_policy as objects
-from bridge.offload.namespaces import policy_version, webhooks
+from bridge.offload.namespace_policy import list_webhook_configurations, policy_version
 from bridge.preflight.cluster_facts import connected, explained
 from sync.kube.client import KubeClient
 from sync.kube.errors import NotFound
@@ -15,7 +15,7 @@ from translators import offload_patch
 from translators.objects import Object, name_of
 
 
-async def listed(home: KubeconfigRef) -> list[Object]:
+async def list_offloaded_namespaces(home: KubeconfigRef) -> list[Object]:
     """By name: ``namespace``, ``policy``, ``nodeSelector``, and ``by``, which is "policy",
     "webhook", or "" where nothing obeys it. Raises PreflightError."""
     async with connected(home, side="home", told=lambda _: None) as client:
@@ -38,9 +38,9 @@ async def listed(home: KubeconfigRef) -> list[Object]:
 async def _obeyed_by(home: KubeClient) -> str:
     if version := await policy_version(home):
         try:
-            await home.get(objects.bindings(version), objects.NAME)
+            await home.get(objects.binding_resource(version), objects.NAME)
         except NotFound:
             pass
         else:
             return "policy"
-    return "webhook" if await webhooks(home) else ""
+    return "webhook" if await list_webhook_configurations(home) else ""

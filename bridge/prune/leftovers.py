@@ -2,7 +2,8 @@
 
 Nothing is asked of any home, which may be gone for ever. So nobody can say whether a bridge still
 looks after these objects: what is told is when one last wrote any of them, and the person decides.
-Only objects with labels and annotations of ours are looked at (`sync.cleanup.inventory.list_node_inventories`).
+Only objects with labels and annotations of ours are looked at
+(`sync.cleanup.inventory.list_node_inventories`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _HEAD = (
 
 
 @dataclass(frozen=True, slots=True)
-class GarbageSettings:
+class PruneSettings:
     """What `bridge garbage` was asked for."""
 
     remote: KubeconfigRef
@@ -43,22 +44,22 @@ class GarbageSettings:
     """The home whose objects are removed; "" lists those of all."""
     node: str = ""
     """Of that home's virtual nodes this one alone; "" for all."""
-    timeout: float = summary.TIMEOUT
+    timeout: float = summary.DEFAULT_TIMEOUT
     """The longest wait for pods to end, in seconds."""
 
 
-async def listed(settings: GarbageSettings, *, told: Callable[[str], None]) -> list[str]:
+async def list_leftovers(settings: PruneSettings, *, report: Callable[[str], None]) -> list[str]:
     """The lines of a table: who has what. Empty where nobody has anything."""
-    async with connected(settings.remote, side="remote", told=told) as remote:
+    async with connected(settings.remote, side="remote", told=report) as remote:
         with explained("remote"):
             found = await inventory.list_node_inventories(remote)
     return table(found) if found else []
 
 
-async def remove(
-    settings: GarbageSettings,
+async def remove_leftovers(
+    settings: PruneSettings,
     *,
-    told: Callable[[str], None],
+    report: Callable[[str], None],
     agree: Callable[[list[str]], bool],
 ) -> bool:
     """Removes what the home, or one virtual node of it, has there, if ``agree`` says yes to the
@@ -67,35 +68,35 @@ async def remove(
     whose = f"home {settings.home}"
     if settings.node:
         whose = f"node {settings.node} of {whose}"
-    async with connected(settings.remote, side="remote", told=told) as remote:
+    async with connected(settings.remote, side="remote", told=report) as remote:
         with explained("remote"):
             found = await inventory.list_node_inventories(remote, settings.home, settings.node)
             for its in found:
-                told(
+                report(
                     f"remote: home {its.home} wrote objects of its node {its.node} last at "
                     f"{its.last_written}; if a bridge still serves that node, stop it first: it "
                     "would make all of them again"
                 )
-            for line in [line for its in found for line in summary.shared(its)]:
-                told(line)
-            lines = [line for its in found for line in summary.in_remote(its)]
+            for line in [line for its in found for line in summary.shared_lines(its)]:
+                report(line)
+            lines = [line for its in found for line in summary.remote_lines(its)]
             if not agree(lines):
                 return False
-            kept = await _remove(remote, settings, found, told=told)
+            kept = await _remove(remote, settings, found, told=report)
             await _check_gone(remote, settings, kept, whose)
-            await claim_removal.remove_of(remote, settings.home, settings.node, told=told)
+            await claim_removal.remove_of(remote, settings.home, settings.node, told=report)
     if not found:
-        told("remote: unchanged")
+        report("remote: unchanged")
     elif kept or any(its.shared for its in found):
-        told(f"remote: what {whose} had here is gone, except what stays for the reasons above")
+        report(f"remote: what {whose} had here is gone, except what stays for the reasons above")
     else:
-        told(f"remote: what {whose} had here is gone")
+        report(f"remote: what {whose} had here is gone")
     return True
 
 
 async def _remove(
     remote: KubeClient,
-    settings: GarbageSettings,
+    settings: PruneSettings,
     found: Sequence[NodeInventory],
     *,
     told: Callable[[str], None],
@@ -126,7 +127,7 @@ async def _remove(
 
 
 async def _check_gone(
-    remote: KubeClient, settings: GarbageSettings, kept: set[str], whose: str
+    remote: KubeClient, settings: PruneSettings, kept: set[str], whose: str
 ) -> None:
     left = await inventory.list_node_inventories(remote, settings.home, settings.node)
     for its in left:
@@ -134,7 +135,7 @@ async def _check_gone(
         its.namespaces = [
             it for it in its.namespaces if name_of(it) not in kept and not is_deleting(it)
         ]
-    lines = [line for its in left for line in summary.in_remote(its)]
+    lines = [line for its in left for line in summary.remote_lines(its)]
     if lines:
         raise PreflightError(
             f"remote: {whose} has objects here again ({len(lines)}, such as "

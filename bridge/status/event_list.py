@@ -17,7 +17,7 @@ from typing import Any
 import cachetools
 
 from bridge.base.errors import PreflightError
-from bridge.status import node_status, tree
+from bridge.status import status_client, tree
 from sync.cache.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.resources import EVENTS, PODS
@@ -27,10 +27,10 @@ from translators.objects import Object, metadata, name_of, uid_of
 
 #: Pods of which it is not known yet whether they are ours, whose Events are kept.
 UNDECIDED = 1000
-HEAD = ("last seen", "type", "reason", "node", "object", "from", "message")
+TABLE_HEAD = ("last seen", "type", "reason", "node", "object", "from", "message")
 
 
-class Ours:
+class NodeMatcher:
     """Knows which Events are about our nodes: by the names of these, and by their pods."""
 
     def __init__(self, nodes: Iterable[str]) -> None:
@@ -59,7 +59,7 @@ class Ours:
         return host if host in self._by_label.values() else None
 
 
-def told(event: Object, node: str) -> Object:
+def event_record(event: Object, node: str) -> Object:
     """One Event, as it is shown."""
     about = event.get("involvedObject") or {}
     series = event.get("series") or {}
@@ -88,10 +88,10 @@ def told(event: Object, node: str) -> Object:
     }
 
 
-async def listed(home: KubeClient, *, node: str | None, namespace: str | None) -> list[Object]:
+async def list_events(home: KubeClient, *, node: str | None, namespace: str | None) -> list[Object]:
     """All of these, the oldest first. Raises PreflightError and KubeError."""
-    nodes = [name_of(it) for it in await node_status.nodes(home, node)]
-    ours = Ours(nodes)
+    nodes = [name_of(it) for it in await status_client.list_nodes(home, node)]
+    ours = NodeMatcher(nodes)
     for name in nodes:
         pods = await home.list(PODS, namespace=namespace, fields=f"spec.nodeName={name}", slim=_pod)
         for pod in pods.items:
@@ -100,7 +100,7 @@ async def listed(home: KubeClient, *, node: str | None, namespace: str | None) -
 
     def take(event: Object) -> Object:
         if (its := ours.node_of(event)) is not None:
-            found.append(told(event, its))
+            found.append(event_record(event, its))
         return {}
 
     for kind, where in _places(namespace):
@@ -118,7 +118,7 @@ async def follow(
 ) -> None:
     """Gives ``show`` all that there are, and then each one that is said, until ``stop``. Raises
     PreflightError and KubeError."""
-    nodes = [name_of(it) for it in await node_status.nodes(home, node)]
+    nodes = [name_of(it) for it in await status_client.list_nodes(home, node)]
     if not nodes:
         raise PreflightError("home has no virtual nodes; bridge join makes one")
     await _Following(home, nodes, namespace).run(stop, show)
@@ -128,7 +128,7 @@ class _Following:
     """What is said from now on. Nodes that come later are not among it."""
 
     def __init__(self, home: KubeClient, nodes: list[str], namespace: str | None) -> None:
-        self._ours = Ours(nodes)
+        self._ours = NodeMatcher(nodes)
         self._said: asyncio.Queue[Object] = asyncio.Queue()
         # By the pod's UID: about pods that may become ours, since their watch may be behind.
         self._undecided: cachetools.LRUCache[str, list[Object]] = cachetools.LRUCache(UNDECIDED)
@@ -170,7 +170,7 @@ class _Following:
             batch = [await self._said.get()]
             while not self._said.empty():
                 batch.append(self._said.get_nowait())
-            found = [told(it, node) for it in batch if (node := self._ours.node_of(it))]
+            found = [event_record(it, node) for it in batch if (node := self._ours.node_of(it))]
             if found:
                 show(sorted(found, key=_order))
 
@@ -193,7 +193,7 @@ def _places(namespace: str | None) -> list[tuple[str, str | None]]:
     return [("Pod", namespace)] + ([("Node", "default")] if namespace is None else [])
 
 
-def row(event: Object, now: datetime) -> list[str]:
+def table_row(event: Object, now: datetime) -> list[str]:
     """The cells of a table, under `HEAD`."""
     where = f"{event['namespace']}/" if event["namespace"] else ""
     times = f" (x{event['count']})" if event["count"] > 1 else ""
@@ -209,10 +209,10 @@ def row(event: Object, now: datetime) -> list[str]:
     return [tree.printable(it) for it in cells]
 
 
-def line(event: Object) -> str:
+def one_line(event: Object) -> str:
     """One that has just been said, with the time of day in UTC."""
     at = _order(event)[0].strftime("%H:%M:%S")
-    return " ".join([at, *row(event, datetime.now(UTC))[1:]])
+    return " ".join([at, *table_row(event, datetime.now(UTC))[1:]])
 
 
 def _age(moment: str, now: datetime) -> str:
@@ -220,7 +220,7 @@ def _age(moment: str, now: datetime) -> str:
         said = datetime.fromisoformat(moment)
     except ValueError:
         return "?"
-    return tree.lasting((now - said).total_seconds()) if said.tzinfo else "?"
+    return tree.format_age((now - said).total_seconds()) if said.tzinfo else "?"
 
 
 def _order(event: Object) -> tuple[datetime, str, str]:

@@ -22,7 +22,7 @@ from bridge.status.tree import Branch
 from translators.objects import Object
 
 #: Seconds between two looks.
-RENEW = 3
+REFRESH_SECONDS = 3
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8886; --dim: #777; }
@@ -55,7 +55,7 @@ setInterval(async () => {
     note.textContent = '';
   } catch (error) { note.textContent = 'This is an old state. ' + error.message; }
 }, SECONDS * 1000);
-""".replace("SECONDS", str(RENEW))
+""".replace("SECONDS", str(REFRESH_SECONDS))
 
 
 def _hash(source: str) -> str:
@@ -82,26 +82,26 @@ HEADERS = {
 }
 
 
-def elsewhere() -> web.Response:
+def redirect_to_folder() -> web.Response:
     """To the folder, whose relative links are meant."""
     return web.Response(status=301, headers={"Location": "bridge/"})
 
 
-def answer(status: Object) -> web.Response:
+def response(status: Object) -> web.Response:
     """The page of one node, as it is sent."""
     return web.Response(
-        body=rendered(status), content_type="text/html", charset="utf-8", headers=HEADERS
+        body=render(status), content_type="text/html", charset="utf-8", headers=HEADERS
     )
 
 
-def rendered(status: Object) -> bytes:
+def render(status: Object) -> bytes:
     """The page of one node."""
-    root = tree.of(status)
+    root = tree.build_tree(status)
     html = Element("html", lang="en")
     head = SubElement(html, "head")
     SubElement(head, "meta", charset="utf-8")
     SubElement(head, "meta", name="viewport", content="width=device-width, initial-scale=1")
-    SubElement(head, "title").text = _clean(f"{root.label}: {root.said}")
+    SubElement(head, "title").text = _clean(f"{root.label}: {root.text}")
     SubElement(head, "link", rel="icon", href="data:,")
     SubElement(head, "style").text = _STYLE
     SubElement(SubElement(head, "noscript"), "meta", {"http-equiv": "refresh", "content": "5"})
@@ -128,23 +128,23 @@ def rendered(status: Object) -> bytes:
 
 def _list(parent: Element, branch: Branch, percents: dict[str, int | None]) -> None:
     items = SubElement(parent, "ul")
-    for below in branch.below:
+    for below in branch.children:
         item = SubElement(items, "li")
-        label = SubElement(item, "b" if below.below else "span")
+        label = SubElement(item, "b" if below.children else "span")
         label.text = _clean(below.label)
-        if below.said:
+        if below.text:
             label.tail = ": "
             _said(item, below)
         percent = percents.get(below.label)
         if branch.label == "capacity and use" and percent is not None:
             SubElement(item, "progress", max="100", value=str(min(percent, 100)))
-        if below.below:
+        if below.children:
             _list(item, below, percents)
 
 
 def _said(parent: Element, branch: Branch) -> None:
     span = SubElement(parent, "span")
-    span.text = _clean(branch.said)
+    span.text = _clean(branch.text)
     if branch.tone:
         span.set("class", branch.tone)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from bridge.base.output import Output
 from bridge.base.printable_text import json_text
 from bridge.status import tree
-from bridge.status.node_status import Watched
+from bridge.status.status_client import StatusWatch
 from bridge.status.tree import Branch, Tone
 from translators.objects import Object
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 EVERY, LEAST = 2.0, 0.5
 
 _STYLES: dict[Tone, str] = {"": "", "good": "green", "warn": "yellow", "bad": "red", "dim": "dim"}
-NONE = "home has no virtual nodes; bridge join makes one"
+NO_NODES = "home has no virtual nodes; bridge join makes one"
 
 
-def people(statuses: Sequence[Object]) -> str:
+def render(statuses: Sequence[Object]) -> str:
     """The trees of all nodes, for standard output as it is."""
     if not statuses:
-        return NONE
-    roots = [tree.of(it) for it in statuses]
+        return NO_NODES
+    roots = [tree.build_tree(it) for it in statuses]
     if not sys.stdout.isatty():
-        return "\n".join(tree.text(it) for it in roots)
+        return "\n".join(tree.plain_text(it) for it in roots)
     from rich.console import Console
 
     console = Console(file=sys.stdout)
@@ -48,22 +48,22 @@ def people(statuses: Sequence[Object]) -> str:
     return captured.get()
 
 
-def are_ready(statuses: Sequence[Object]) -> bool:
+def all_ready(statuses: Sequence[Object]) -> bool:
     """Whether all nodes are Ready."""
     return all(it["ready"] is True for it in statuses)
 
 
-async def follow(watched: Watched, stop: asyncio.Event, output: Output) -> bool:
+async def follow(watched: StatusWatch, stop: asyncio.Event, output: Output) -> bool:
     """Shows the nodes again and again until ``stop``; whether all were Ready at the end."""
     last: list[Object] = []
     with _shower(output) as show:
         while not stop.is_set():
             watched.changed.clear()
-            last = await watched.look()
+            last = await watched.read()
             show(last)
             await _any(stop, seconds=LEAST)
             await _any(stop, watched.changed, seconds=EVERY - LEAST)
-    return are_ready(last)
+    return all_ready(last)
 
 
 async def _any(*events: asyncio.Event, seconds: float) -> None:
@@ -94,7 +94,7 @@ def _live() -> Iterator[Callable[[list[Object]], None]]:
     with Live(console=Console(file=sys.stdout), auto_refresh=False) as live:
 
         def show(statuses: list[Object]) -> None:
-            drawn = [_drawn(tree.of(it)) for it in statuses] or [_text(Branch(NONE))]
+            drawn = [_drawn(tree.build_tree(it)) for it in statuses] or [_text(Branch(NO_NODES))]
             live.update(Group(*drawn), refresh=True)
 
         yield show
@@ -110,7 +110,7 @@ class _Changes:
         self._lines: list[str] | None = None
 
     def show(self, statuses: list[Object]) -> None:
-        lines = [tree.line(it) for it in statuses]
+        lines = [tree.one_line(it) for it in statuses]
         if lines == self._lines:
             return
         before, self._lines = self._lines or [], lines
@@ -122,7 +122,7 @@ class _Changes:
             dumped = yaml.safe_dump({"nodes": statuses}, sort_keys=False, allow_unicode=True)
             text = f"---\n{dumped}".rstrip("\n")
         else:
-            text = "\n".join([it for it in lines if it not in before] or [NONE] * (not lines))
+            text = "\n".join([it for it in lines if it not in before] or [NO_NODES] * (not lines))
         if text:
             sys.stdout.write(f"{text}\n")
             sys.stdout.flush()
@@ -132,7 +132,7 @@ def _drawn(root: Branch) -> RenderableType:
     from rich.tree import Tree
 
     def grow(into: Tree, branch: Branch) -> None:
-        for below in branch.below:
+        for below in branch.children:
             grow(into.add(_text(below)), below)
 
     drawn = Tree(_text(root), guide_style="dim")
@@ -144,8 +144,8 @@ def _text(branch: Branch) -> Text:
     """One branch; a Text has no markup."""
     from rich.text import Text
 
-    text = Text(tree.printable(branch.label), style="bold" if branch.below else "")
-    if branch.said:
+    text = Text(tree.printable(branch.label), style="bold" if branch.children else "")
+    if branch.text:
         text.append(": ", style="not bold")
-        text.append(tree.printable(branch.said), style=f"not bold {_STYLES[branch.tone]}".strip())
+        text.append(tree.printable(branch.text), style=f"not bold {_STYLES[branch.tone]}".strip())
     return text

@@ -32,12 +32,12 @@ class Branch:
     """``label: said``, and what is below it."""
 
     label: str
-    said: str = ""
+    text: str = ""
     tone: Tone = ""
-    below: tuple[Branch, ...] = ()
+    children: tuple[Branch, ...] = ()
 
 
-def of(status: Object) -> Branch:
+def build_tree(status: Object) -> Branch:
     """The tree of one node: `view.node` with ``bridge`` (None where it is not known, and then
     ``bridgeUnknown`` says why)."""
     bridge = status.get("bridge")
@@ -48,11 +48,11 @@ def of(status: Object) -> Branch:
         *(_bridge(bridge) if bridge else _unknown(status)),
         _versions(status, bridge),
     ]
-    said, tone = health(status)
+    said, tone = format_readiness(status)
     return Branch(str(status["name"]), said, tone, tuple(it for it in below if it is not None))
 
 
-def health(status: Object) -> tuple[str, Tone]:
+def format_readiness(status: Object) -> tuple[str, Tone]:
     """Whether the node is Ready, in words; as `kubectl get nodes` says it."""
     ready = status.get("ready")
     cordoned = ",SchedulingDisabled" if status.get("cordoned") else ""
@@ -61,9 +61,9 @@ def health(status: Object) -> tuple[str, Tone]:
     return (f"Ready{cordoned}", "good") if ready else (f"NotReady{cordoned}", "bad")
 
 
-def line(status: Object) -> str:
+def one_line(status: Object) -> str:
     """One line that changes when something happened that a person wants to know of; no ages."""
-    parts = [health(status)[0]]
+    parts = [format_readiness(status)[0]]
     pods = status.get("pods")
     if pods is not None:
         phases = [f"{count} {phase}" for phase, count in pods["byPhase"].items() if count]
@@ -96,7 +96,7 @@ def _conditions(status: Object) -> Branch | None:
         shown.append(Branch(it["type"], said, "good" if good else "bad"))
     if quiet:
         shown.append(Branch("False", ", ".join(quiet), "dim"))
-    return Branch("conditions", below=tuple(shown)) if shown else None
+    return Branch("conditions", children=tuple(shown)) if shown else None
 
 
 def _resources(status: Object) -> Branch | None:
@@ -109,7 +109,7 @@ def _resources(status: Object) -> Branch | None:
         used, offered, has = _alike(name, it["requested"], it["allocatable"], it["capacity"])
         said = f"{used} of {offered}{part}; the remote has {has}"
         below.append(Branch(name, said, "warn" if (percent or 0) >= 100 else ""))
-    return Branch("capacity and use", below=tuple(below)) if below else None
+    return Branch("capacity and use", children=tuple(below)) if below else None
 
 
 def _pods(status: Object) -> Branch | None:
@@ -132,7 +132,7 @@ def _pods(status: Object) -> Branch | None:
         if more := pods["refused"] - len(named):
             named.append(Branch("and", f"{more} more", "dim"))
         below.append(Branch("not made in the remote", str(pods["refused"]), "warn", tuple(named)))
-    return Branch("pods", f"{pods['total']}, {pods['ready']} ready", below=tuple(below))
+    return Branch("pods", f"{pods['total']}, {pods['ready']} ready", children=tuple(below))
 
 
 def _unknown(status: Object) -> Iterator[Branch]:
@@ -141,7 +141,7 @@ def _unknown(status: Object) -> Iterator[Branch]:
 
 def _bridge(bridge: Object) -> Iterator[Branch]:
     role = bridge["standby"] or "serves the node"
-    yield Branch("bridge", f"{role}; up for {lasting(bridge['uptimeSeconds'])}")
+    yield Branch("bridge", f"{role}; up for {format_age(bridge['uptimeSeconds'])}")
     lag = bridge["lagSeconds"]
     yield Branch("lag", f"{lag:.1f} s", "warn" if lag > LATE else "")
     yield _queues(bridge["queues"])
@@ -166,7 +166,7 @@ def _queues(queues: Iterable[Object]) -> Branch:
         ]
         if parts:
             below.append(Branch(it["name"], ", ".join(parts), "warn" if it["failing"] else ""))
-    return Branch("queues", "" if below else "empty", below=tuple(below))
+    return Branch("queues", "" if below else "empty", children=tuple(below))
 
 
 def _watches(watches: list[Object]) -> Branch:
@@ -174,7 +174,7 @@ def _watches(watches: list[Object]) -> Branch:
     below = [Branch(f"{it['cluster']} {it['resource']}", it["error"], "bad") for it in failing]
     count = sum(it["watches"] for it in watches)
     silent = [it["silentSeconds"] for it in watches if it["silentSeconds"] is not None]
-    last = f", the last word {lasting(min(silent))} ago" if silent else ""
+    last = f", the last word {format_age(min(silent))} ago" if silent else ""
     bad = sum(it["failing"] for it in failing)
     said = f"{count}{last}" + (f", {bad} failing" if bad else "")
     return Branch("watches", said, "bad" if bad else "", tuple(below))
@@ -188,7 +188,7 @@ def _errors(errors: list[Object]) -> Branch:
         below.append(Branch(f"{it['last']}{times}", it["message"], tone))
     if len(errors) > ERRORS:
         below.append(Branch("and", f"{len(errors) - ERRORS} more", "dim"))
-    return Branch("recent errors", "" if below else "none", below=tuple(below))
+    return Branch("recent errors", "" if below else "none", children=tuple(below))
 
 
 def _versions(status: Object, bridge: Object | None) -> Branch | None:
@@ -200,13 +200,13 @@ def _versions(status: Object, bridge: Object | None) -> Branch | None:
         below.append(Branch(side, f"{it['version'] or '?'} at {it['server']}"))
     if versions.get("kubelet"):
         below.append(Branch("the remote's kubelets", versions["kubelet"]))
-    return Branch("versions", below=tuple(below)) if below else None
+    return Branch("versions", children=tuple(below)) if below else None
 
 
 # -- text ----------------------------------------------------------------------------------
 
 
-def lasting(seconds: float) -> str:
+def format_age(seconds: float) -> str:
     """``45s``, ``12m``, ``3h``, ``9d``: as kubectl tells an age."""
     for unit, size, least in (("d", 86400, 2), ("h", 3600, 2), ("m", 60, 2)):
         if seconds >= least * size:
@@ -236,15 +236,18 @@ def _digits(value: float) -> str:
     return f"{value:.2f}".rstrip("0").removesuffix(".")
 
 
-def text(branch: Branch, depth: int = 0) -> str:
+def plain_text(branch: Branch, depth: int = 0) -> str:
     """The tree in plain lines, indented."""
-    lines = [f"{'  ' * depth}{heading(branch)}", *(text(it, depth + 1) for it in branch.below)]
+    lines = [
+        f"{'  ' * depth}{heading(branch)}",
+        *(plain_text(it, depth + 1) for it in branch.children),
+    ]
     return "\n".join(lines)
 
 
 def heading(branch: Branch) -> str:
     """The branch itself as one line that is safe to print."""
-    return printable(f"{branch.label}: {branch.said}" if branch.said else branch.label)
+    return printable(f"{branch.label}: {branch.text}" if branch.text else branch.label)
 
 
 def printable(said: str) -> str:

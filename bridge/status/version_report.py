@@ -15,7 +15,7 @@ from bridge.checks import virtual_node
 from bridge.checks.connectivity import Reached, reached
 from bridge.checks.report import Severity
 from bridge.election import election_record
-from bridge.install.remote_kubeconfig import remote_of
+from bridge.install.remote_kubeconfig import resolve_remote_kubeconfig
 from bridge.node import node_object
 from bridge.node.lease import LEASE_NAMESPACE
 from sync.kube.client import KubeClient
@@ -25,7 +25,7 @@ from sync.kube.resources import LEASES, NODES
 from translators.objects import Object, name_of
 
 #: Seconds for what is asked of home, once it is reached.
-LIMIT = 10.0
+TIMEOUT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +37,20 @@ class VersionSettings:
     """The remote's kubeconfig; the one that each node remembers unless given."""
 
 
-def client() -> Object:
+def client_version() -> Object:
     """This command's own."""
     return {"version": version(), "python": platform.python_version()}
 
 
-async def versions(settings: VersionSettings) -> Object:
+async def collect_versions(settings: VersionSettings) -> Object:
     """All that can be known from here."""
     async with AsyncExitStack() as stack:
         home = await reached(stack, settings.home, "home")
-        found: Object = {"client": client(), "home": _side(home), "nodes": []}
+        found: Object = {"client": client_version(), "home": _side(home), "nodes": []}
         if home.client is None:
             return found
         try:
-            async with asyncio.timeout(LIMIT):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 nodes = (await home.client.list(NODES, labels=node_object.LABEL_REMOTE)).items
                 found["nodes"] = await asyncio.gather(
                     *(_of_node(stack, settings, home.client, it) for it in nodes)
@@ -64,10 +64,12 @@ async def _of_node(
     stack: AsyncExitStack, settings: VersionSettings, home: KubeClient, known: Object
 ) -> Object:
     ignored: list[str] = []
-    found = await remote_of(stack, home, known, settings.remote, warn=ignored.append)
+    found = await resolve_remote_kubeconfig(
+        stack, home, known, settings.remote, warn=ignored.append
+    )
     remote: Object = {"version": "", "problem": "its kubeconfig is not on this machine"}
     if found is not None:
-        remote = _side(await reached(stack, found.ref, "remote", named=found.named))
+        remote = _side(await reached(stack, found.ref, "remote", named=found.description))
     remote["problem"] = "; ".join(it for it in (*ignored, remote["problem"]) if it)
     info = (known.get("status") or {}).get("nodeInfo") or {}
     return {

@@ -13,8 +13,8 @@ from aiohttp import web
 
 from bridge.base.errors import PreflightError
 from bridge.bug_report import archive
-from bridge.bug_report.collect import ReportSettings, collect
-from bridge.bug_report.redaction import MOST, WITHHELD, Redactor
+from bridge.bug_report.collector import BugReportSettings, collect
+from bridge.bug_report.redaction import MAX_LEARNED, WITHHELD, Redactor
 from sync.kube.resources import NODES, PODS, Object
 from tests.bridge.clusters import CANARY, Clusters
 from tests.bridge.joined import joined
@@ -88,9 +88,9 @@ def contents(path: Path) -> dict[str, str]:
 
 async def report(two: Clusters, path: Path, *, addresses: bool = False) -> dict[str, str]:
     """A report of the node, as it is read back."""
-    settings = ReportSettings(two.settings.home, NODE, addresses=addresses)
+    settings = BugReportSettings(two.settings.home, NODE, addresses=addresses)
     told: list[str] = []
-    listed = archive.write(path, await collect(settings, told=told.append))
+    listed = archive.write(path, await collect(settings, report=told.append))
     files = contents(path)
     assert set(files) == {"CONTENTS.txt", *(str(it["file"]) for it in listed)}
     assert CANARY not in str(told) + str(listed)
@@ -152,8 +152,8 @@ async def test_addresses_are_told_where_that_is_wanted(two: Clusters, tmp_path: 
 
 async def test_a_home_that_is_away_is_a_report_too(two: Clusters, tmp_path: Path) -> None:
     await two.home.stop()
-    settings = ReportSettings(two.settings.home)
-    found = await collect(settings, told=lambda _: None)
+    settings = BugReportSettings(two.settings.home)
+    found = await collect(settings, report=lambda _: None)
     path = tmp_path / "report.tar.gz"
     archive.write(path, found)
     files = contents(path)
@@ -163,7 +163,7 @@ async def test_a_home_that_is_away_is_a_report_too(two: Clusters, tmp_path: Path
 
 async def test_a_report_is_its_owner_s_and_goes_over_nothing(two: Clusters, tmp_path: Path) -> None:
     path = tmp_path / "report.tar.gz"
-    found = await collect(ReportSettings(two.settings.home), told=lambda _: None)
+    found = await collect(BugReportSettings(two.settings.home), report=lambda _: None)
     archive.write(path, found)
     assert path.stat().st_mode & 0o777 == 0o600
     with pytest.raises(PreflightError, match="exists; name another file with -f"):
@@ -174,15 +174,15 @@ async def test_a_report_is_its_owner_s_and_goes_over_nothing(two: Clusters, tmp_
 
 def test_a_cluster_with_too_much_to_learn_tells_no_free_words() -> None:
     redactor = Redactor()
-    for number in range(MOST + 1):
+    for number in range(MAX_LEARNED + 1):
         redactor.learn(f"secret-{number}")
-    assert redactor.words("anything") == WITHHELD
-    assert redactor.words(None) == ""
+    assert redactor.redact("anything") == WITHHELD
+    assert redactor.redact(None) == ""
 
 
 def test_short_words_are_no_secrets() -> None:
     redactor = Redactor()
     redactor.learn("a b true")
     redactor.learn("true")
-    assert redactor.words("it is true") == "it is true"
-    assert redactor.words("so a b true it is") == f"so {WITHHELD} it is"
+    assert redactor.redact("it is true") == "it is true"
+    assert redactor.redact("so a b true it is") == f"so {WITHHELD} it is"

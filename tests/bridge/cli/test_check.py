@@ -11,8 +11,8 @@ import yaml
 
 from bridge.base.settings import JoinSettings
 from bridge.base.version import version
-from bridge.bug_report import collect as collect_module
-from bridge.bug_report.collect import Collected, ReportSettings
+from bridge.bug_report import collector as collect_module
+from bridge.bug_report.collector import BugReport, BugReportSettings
 from bridge.checks import runner
 from bridge.checks.report import Finding, Report, error, ok, report, warning
 from bridge.checks.runner import HealthSettings
@@ -152,7 +152,7 @@ def test_versions_of_all(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> Non
     async def versions(_: VersionSettings) -> Object:
         return found
 
-    monkeypatch.setattr(versions_module, "versions", versions)
+    monkeypatch.setattr(versions_module, "collect_versions", versions)
     assert invoke("version").stdout == VERSIONS
     assert json.loads(invoke("version", "-o", "json").stdout) == found
 
@@ -170,9 +170,9 @@ def test_a_report_is_listed_before_it_ends(
 ) -> None:
     asked = []
 
-    async def collect(settings: ReportSettings, *, told: object) -> Collected:
+    async def collect(settings: BugReportSettings, *, report: object) -> BugReport:
         asked.append(settings)
-        found = Collected()
+        found = BugReport()
         found.add("check.json", "what bridge check finds", dict)
         return found
 
@@ -187,7 +187,7 @@ def test_a_report_is_listed_before_it_ends(
         "check.json      2       what bridge check finds",
         "problems.json   2       what could not be read, and why",
     ]
-    assert asked == [ReportSettings(KubeconfigRef(), "burst")]
+    assert asked == [BugReportSettings(KubeconfigRef(), "burst")]
     again = invoke("bugreport", "burst", "-f", str(path))
     assert (again.exit_code, again.stdout) == (1, "")
     assert "exists" in again.stderr

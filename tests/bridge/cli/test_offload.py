@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bridge.offload import listing, namespaces, webhook_process, webhook_service
-from bridge.offload.namespaces import OffloadSettings
-from bridge.offload.webhook_process import WebhookSettings
-from bridge.offload.webhook_service import SharedSettings
+from bridge.offload import in_cluster_webhook, listing, namespace_policy, standalone_webhook
+from bridge.offload.in_cluster_webhook import InClusterWebhookSettings
+from bridge.offload.namespace_policy import OffloadSettings
+from bridge.offload.standalone_webhook import StandaloneWebhookSettings
 from sync.kube.credentials import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
 from translators.objects import Object
@@ -24,24 +24,28 @@ HOME = KubeconfigRef()
 class Asked:
     """What the commands were called with."""
 
-    settings: list[OffloadSettings | WebhookSettings | SharedSettings] = field(default_factory=list)
+    settings: list[OffloadSettings | StandaloneWebhookSettings | InClusterWebhookSettings] = field(
+        default_factory=list
+    )
     listed: list[Object] = field(default_factory=list)
 
-    async def offload(self, settings: OffloadSettings, *, told: Callable[[str], None]) -> Object:
+    async def offload(self, settings: OffloadSettings, *, report: Callable[[str], None]) -> Object:
         self.settings.append(settings)
-        told("home: it is done")
+        report("home: it is done")
         selector = dict(settings.selector)
         return {"namespace": "shop", "policy": "burst", "nodeSelector": selector, "by": "policy"}
 
-    async def unoffload(self, settings: OffloadSettings, *, told: Callable[[str], None]) -> Object:
+    async def unoffload(
+        self, settings: OffloadSettings, *, report: Callable[[str], None]
+    ) -> Object:
         self.settings.append(settings)
         return {"namespace": "shop", "policy": None, "others": []}
 
     async def serve(
         self,
-        settings: WebhookSettings | SharedSettings,
+        settings: StandaloneWebhookSettings | InClusterWebhookSettings,
         *,
-        told: Callable[[str], None],
+        report: Callable[[str], None],
         stop: asyncio.Event,
     ) -> None:
         self.settings.append(settings)
@@ -55,11 +59,11 @@ class Asked:
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """Nothing is written."""
     noted = Asked()
-    monkeypatch.setattr(namespaces, "offload_namespace", noted.offload)
-    monkeypatch.setattr(namespaces, "unoffload_namespace", noted.unoffload)
-    monkeypatch.setattr(webhook_process, "serve", noted.serve)
-    monkeypatch.setattr(webhook_service, "serve", noted.serve)
-    monkeypatch.setattr(listing, "listed", noted.list_all)
+    monkeypatch.setattr(namespace_policy, "offload_namespace", noted.offload)
+    monkeypatch.setattr(namespace_policy, "unoffload_namespace", noted.unoffload)
+    monkeypatch.setattr(standalone_webhook, "serve", noted.serve)
+    monkeypatch.setattr(in_cluster_webhook, "serve", noted.serve)
+    monkeypatch.setattr(listing, "list_offloaded_namespaces", noted.list_all)
     return noted
 
 
@@ -83,7 +87,7 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
     assert asked.settings == [
         OffloadSettings(HOME, "shop", "remote-only", {}, "webhook", dry_run=True),
         OffloadSettings(HOME, "shop", dry_run=True),
-        WebhookSettings(HOME, "192.0.2.1", 0),
+        StandaloneWebhookSettings(HOME, "192.0.2.1", 0),
     ]
 
 
@@ -105,7 +109,7 @@ def test_without_a_namespace_it_lists_what_is_offloaded(invoke: Invoke, asked: A
 def test_a_pod_runs_it_behind_a_service(invoke: Invoke, asked: Asked) -> None:
     done = invoke("webhook", "--address", "192.0.2.1", "--port", "1", "--service", "ns/name")
     assert done.exit_code == 0
-    assert asked.settings == [SharedSettings(HOME, "ns", "name", "192.0.2.1", 1)]
+    assert asked.settings == [InClusterWebhookSettings(HOME, "ns", "name", "192.0.2.1", 1)]
 
 
 @pytest.mark.parametrize(

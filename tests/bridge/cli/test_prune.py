@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bridge.prune import leftovers as garbage_module
-from bridge.prune.leftovers import GarbageSettings
+from bridge.prune.leftovers import PruneSettings
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
 
@@ -22,25 +22,25 @@ REMOVE = (*LIST, "--remove", HOME)
 class Asked:
     """What the two functions were called with."""
 
-    settings: list[GarbageSettings] = field(default_factory=list)
+    settings: list[PruneSettings] = field(default_factory=list)
     table: list[str] = field(default_factory=lambda: ["HOME  NODE", f"{HOME}  burst"])
 
-    async def listed(self, settings: GarbageSettings, *, told: Callable[[str], None]) -> list[str]:
+    async def listed(self, settings: PruneSettings, *, report: Callable[[str], None]) -> list[str]:
         self.settings.append(settings)
-        told("remote: it answers")
+        report("remote: it answers")
         return self.table
 
     async def remove(
         self,
-        settings: GarbageSettings,
+        settings: PruneSettings,
         *,
-        told: Callable[[str], None],
+        report: Callable[[str], None],
         agree: Callable[[list[str]], bool],
     ) -> bool:
         self.settings.append(settings)
         if not agree(["remote: Pod a/b"]):
             return False
-        told("gone")
+        report("gone")
         return True
 
 
@@ -48,8 +48,8 @@ class Asked:
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """Noted, not done."""
     noted = Asked()
-    monkeypatch.setattr(garbage_module, "listed", noted.listed)
-    monkeypatch.setattr(garbage_module, "remove", noted.remove)
+    monkeypatch.setattr(garbage_module, "list_leftovers", noted.listed)
+    monkeypatch.setattr(garbage_module, "remove_leftovers", noted.remove)
     return noted
 
 
@@ -57,7 +57,7 @@ def test_a_list_is_on_standard_output(invoke: Invoke, asked: Asked) -> None:
     done = invoke(*LIST, "--context", "r")
     assert done.exit_code == 0
     assert done.stdout.splitlines() == asked.table
-    assert asked.settings == [GarbageSettings(KubeconfigRef(Path("remote.yaml"), "r"))]
+    assert asked.settings == [PruneSettings(KubeconfigRef(Path("remote.yaml"), "r"))]
 
 
 def test_an_empty_list_says_so(invoke: Invoke, asked: Asked) -> None:
@@ -69,9 +69,7 @@ def test_a_removal_is_of_one_home(invoke: Invoke, asked: Asked) -> None:
     done = invoke(*REMOVE, "--node", "burst", "--timeout", "5", "--yes")
     assert done.exit_code == 0
     assert done.stderr.splitlines() == ["To be removed:", "  remote: Pod a/b", "✓ gone"]
-    assert asked.settings == [
-        GarbageSettings(KubeconfigRef(Path("remote.yaml")), HOME, "burst", 5.0)
-    ]
+    assert asked.settings == [PruneSettings(KubeconfigRef(Path("remote.yaml")), HOME, "burst", 5.0)]
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from bridge.base.errors import PreflightError
-from bridge.drain import cordon
-from bridge.drain.cordon import Drained
-from bridge.drain.drain import DrainOptions
+from bridge.drain import node_commands
+from bridge.drain.eviction import DrainOptions
+from bridge.drain.node_commands import DrainResult
 from bridge.preflight import cluster_facts
-from bridge.status import event_list, local_page, node_status
+from bridge.status import event_list, loopback_server, status_client
 from sync.kube.errors import Forbidden
 from tests import objects
 from tests.bridge.cli.conftest import Invoke
@@ -47,19 +47,25 @@ class Home:
         self._ask(node, namespace)
         return self.events
 
-    async def cordon(self, _: object, name: str, *, wanted: bool, dry_run: bool) -> bool:
-        self._ask(name, wanted, dry_run)
+    async def cordon(self, _: object, name: str, *, unschedulable: bool, dry_run: bool) -> bool:
+        self._ask(name, unschedulable, dry_run)
         return self.changed
 
-    async def drain(self, _: object, name: str, *, told: Any, **options: Any) -> Drained:
+    async def drain(self, _: object, name: str, *, report: Any, **options: Any) -> DrainResult:
         self._ask(name, options)
-        told("home: a step")
-        return Drained(True, [objects.pod("web", "shop")], [objects.pod("agent", "shop")])
+        report("home: a step")
+        return DrainResult(True, [objects.pod("web", "shop")], [objects.pod("agent", "shop")])
 
     async def serve(
-        self, _: object, name: str | None, *, stop: asyncio.Event, opens: bool, announce: object
+        self,
+        _: object,
+        name: str | None,
+        *,
+        stop: asyncio.Event,
+        open_browser: bool,
+        announce: object,
     ) -> None:
-        self._ask(name, opens)
+        self._ask(name, open_browser)
 
 
 @pytest.fixture
@@ -73,11 +79,11 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Home:
         yield None
 
     monkeypatch.setattr(cluster_facts, "connected", connected)
-    monkeypatch.setattr(node_status, "once", there.once)
-    monkeypatch.setattr(event_list, "listed", there.listed)
-    monkeypatch.setattr(cordon, "cordon", there.cordon)
-    monkeypatch.setattr(cordon, "drain", there.drain)
-    monkeypatch.setattr(local_page, "serve", there.serve)
+    monkeypatch.setattr(status_client, "read_statuses", there.once)
+    monkeypatch.setattr(event_list, "list_events", there.listed)
+    monkeypatch.setattr(node_commands, "cordon", there.cordon)
+    monkeypatch.setattr(node_commands, "drain", there.drain)
+    monkeypatch.setattr(loopback_server, "serve", there.serve)
     return there
 
 

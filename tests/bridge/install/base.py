@@ -46,13 +46,13 @@ def without_credential(made: list[Object]) -> list[Object]:
 def base() -> list[Object]:
     """The base's objects."""
     wanted = Installation(NODE, f"cluster-bridge:{version()}", HomeRights(nodes=[NODE]))
-    return without_credential(manifests.objects(wanted, ""))
+    return without_credential(manifests.render(wanted, ""))
 
 
 def component() -> list[Object]:
     """The component's objects."""
     wanted = Installation(NODE, f"cluster-bridge:{version()}", HomeRights(nodes=[NODE]))
-    return webhook_manifests.objects(wanted)
+    return webhook_manifests.render_webhook(wanted)
 
 
 class _Plain(yaml.SafeDumper):

@@ -40,7 +40,7 @@ from translators import offload_patch
 pytestmark = pytest.mark.usefixtures("soon")
 
 WANTED = Installation(NODE, "image:1", HomeRights(nodes=[NODE]))
-WITH_WEBHOOK = replace(WANTED, webhook=True)
+WITH_WEBHOOK = replace(WANTED, offload_webhook=True)
 WHERE = WANTED.namespace
 
 
@@ -56,10 +56,10 @@ class Home:
         """The kinds of changes, without those that are none."""
         path = self.two.settings.remote.path
         assert path is not None
-        made = manifests.objects(wanted, path.read_text())
+        made = manifests.render(wanted, path.read_text())
         self.told.clear()
         done = await apply.apply(
-            self.client, made, node=wanted.node, dry=dry, told=self.told.append
+            self.client, made, node=wanted.node, dry_run=dry, report=self.told.append
         )
         assert CANARY not in "".join(self.told)
         return [change for change, _ in done if change != "unchanged"]
@@ -97,7 +97,9 @@ class Home:
 
     async def waits(self, seconds: float = 1.0, wanted: Installation = WANTED) -> None:
         self.told.clear()
-        await rollout.ready(self.client, wanted, timeout=seconds, told=self.told.append)
+        await rollout.wait_until_ready(
+            self.client, wanted, timeout=seconds, report=self.told.append
+        )
 
 
 @pytest.fixture
@@ -109,7 +111,7 @@ async def remote_api(tmp_path: Path) -> AsyncIterator[FakeApi]:
 
 @pytest.fixture
 async def home(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> object:
-    monkeypatch.setattr(rollout, "LOOK_SECONDS", 0.005)
+    monkeypatch.setattr(rollout, "POLL_SECONDS", 0.005)
     async with KubeClient(await load(two.settings.home, side="home")) as client:
         yield Home(two, client)
 
@@ -135,7 +137,7 @@ async def test_a_dry_run_tells_and_keeps_nothing(home: Home) -> None:
 
 
 async def test_a_right_that_is_asked_for_no_more_ends(home: Home) -> None:
-    await home.apply(replace(WANTED, everywhere=True))
+    await home.apply(replace(WANTED, all_namespaces=True))
     assert await home.apply() == ["removed"]
     assert "ClusterRoleBinding" in home.told[0]
 
@@ -343,13 +345,13 @@ async def left(home: Home, *, force: bool = False) -> list[str]:
         asked.extend(lines)
         return True
 
-    assert await leave(settings, told=home.told.append, agree=agree)
+    assert await leave(settings, report=home.told.append, agree=agree)
     assert CANARY not in "".join([*asked, *home.told])
     return asked
 
 
 async def test_leaving_finds_the_remote_in_the_secret_and_removes_all(home: Home) -> None:
-    await home.apply(replace(WANTED, bound=["default"]))
+    await home.apply(replace(WANTED, bound_namespaces=["default"]))
     asked = await left(home)
     assert f"home:   Deployment {WHERE}/{WANTED.name}" in asked
     assert f"home:   Namespace {WHERE}, if nothing else is in it" in asked
@@ -376,7 +378,7 @@ async def test_leaving_takes_the_webhook_along_when_its_pods_have_ended(home: Ho
 
 
 async def test_a_policy_ends_with_the_relay_that_it_is_for(home: Home) -> None:
-    await home.apply(replace(WANTED, rights=replace(WANTED.rights, network="relay")))
+    await home.apply(replace(WANTED, permissions=replace(WANTED.permissions, network="relay")))
     assert len(home.two.home.objects(NETWORK_POLICIES)) == 1
     await home.apply()
     assert home.two.home.objects(NETWORK_POLICIES) == []

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from bridge.install import kubeconfig_validation, self_contained_kubeconfig
-from bridge.install.kubeconfig_validation import RejectedKubeconfig
+from bridge.install.kubeconfig_validation import RejectedKubeconfigError
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.install.kubeconfigs import CANARY, config, write
 
@@ -20,15 +20,15 @@ EXEC = {"apiVersion": "client.authentication.k8s.io/v1", "command": "/bin/sh"}
 
 def accepted(content: dict[str, Any]) -> dict[str, Any]:
     parsed: dict[str, Any] = yaml.safe_load(
-        kubeconfig_validation.validated(yaml.safe_dump(content).encode())
+        kubeconfig_validation.validate(yaml.safe_dump(content).encode())
     )
     return parsed
 
 
 def rejected(content: dict[str, Any] | bytes) -> str:
     raw = content if isinstance(content, bytes) else yaml.safe_dump(content).encode()
-    with pytest.raises(RejectedKubeconfig) as caught:
-        kubeconfig_validation.validated(raw)
+    with pytest.raises(RejectedKubeconfigError) as caught:
+        kubeconfig_validation.validate(raw)
     assert CANARY not in str(caught.value)
     return str(caught.value)
 
@@ -49,7 +49,7 @@ def test_everything_the_installer_writes_is_accepted(
     tmp_path: Path, user: dict[str, Any] | None, cluster: dict[str, Any]
 ) -> None:
     path = write(tmp_path / "config", config(user=user, cluster=cluster))
-    made = yaml.safe_load(self_contained_kubeconfig.read(KubeconfigRef(path)).text)
+    made = yaml.safe_load(self_contained_kubeconfig.build(KubeconfigRef(path)).text)
     assert accepted(made) == made
 
 

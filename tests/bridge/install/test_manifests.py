@@ -26,7 +26,7 @@ def wanted(node: str = "far", **more: Any) -> Installation:
 
 
 def rendered(what: Installation, kind: str) -> list[dict[str, Any]]:
-    return [it for it in manifests.objects(what, KUBECONFIG) if it["kind"] == kind]
+    return [it for it in manifests.render(what, KUBECONFIG) if it["kind"] == kind]
 
 
 def test_the_base_is_what_is_rendered() -> None:
@@ -44,7 +44,7 @@ def test_the_component_is_what_the_webhook_is_rendered_as() -> None:
 
 
 def test_the_credential_is_in_the_secret_alone() -> None:
-    made = manifests.objects(wanted(), KUBECONFIG)
+    made = manifests.render(wanted(), KUBECONFIG)
     secret = next(it for it in made if it["kind"] == "Secret")
     assert base64.b64decode(secret["data"]["kubeconfig"]).decode() == KUBECONFIG
     assert KUBECONFIG not in str([it for it in made if it["kind"] != "Secret"])
@@ -55,7 +55,7 @@ def test_two_nodes_have_no_object_in_common_but_the_namespace(webhook: bool) -> 
     def names(node: str) -> set[tuple[str, str, str]]:
         return {
             (it["kind"], it["metadata"].get("namespace", ""), it["metadata"]["name"])
-            for it in manifests.objects(wanted(node, webhook=webhook), KUBECONFIG)
+            for it in manifests.render(wanted(node, offload_webhook=webhook), KUBECONFIG)
         }
 
     assert names("near") & names("far") == {("Namespace", "", "cluster-bridge")}
@@ -63,7 +63,7 @@ def test_two_nodes_have_no_object_in_common_but_the_namespace(webhook: bool) -> 
 
 def test_a_webhook_is_beside_the_bridge_and_apart_from_it() -> None:
     """The bridges' Deployment and budget select none of its pods, nor the other way round."""
-    plain, made = (manifests.objects(wanted(webhook=it), KUBECONFIG) for it in (False, True))
+    plain, made = (manifests.render(wanted(offload_webhook=it), KUBECONFIG) for it in (False, True))
     assert made[: len(plain)] == plain
     added = made[len(plain) :]
     assert {it["metadata"]["name"] for it in added if it["kind"] != "Role"} >= {
@@ -82,8 +82,8 @@ def test_a_webhook_is_beside_the_bridge_and_apart_from_it() -> None:
 
 
 def test_a_webhook_writes_its_log_as_the_bridge_does() -> None:
-    made = manifests.objects(
-        wanted(webhook=True, arguments=["--share=0.5", "--log-format=json"]), KUBECONFIG
+    made = manifests.render(
+        wanted(offload_webhook=True, arguments=["--share=0.5", "--log-format=json"]), KUBECONFIG
     )
     bridge, webhook = (
         it["spec"]["template"]["spec"]["containers"][0]["args"]
@@ -96,7 +96,7 @@ def test_a_webhook_writes_its_log_as_the_bridge_does() -> None:
 
 
 def test_a_webhook_may_change_what_is_its_own_alone() -> None:
-    what = wanted(webhook=True, namespace="ns")
+    what = wanted(offload_webhook=True, namespace="ns")
     roles = [*rendered(what, "ClusterRole"), *rendered(what, "Role")]
     own = [it for it in roles if it["metadata"]["name"].endswith(":webhook")]
     rules = [rule for it in own for rule in it["rules"]]
@@ -118,7 +118,7 @@ def test_a_service_can_have_the_name_of_any_webhook() -> None:
 
 
 def test_every_disruption_budget_lets_unhealthy_pods_be_evicted() -> None:
-    budgets = rendered(wanted(webhook=True), "PodDisruptionBudget")
+    budgets = rendered(wanted(offload_webhook=True), "PodDisruptionBudget")
     assert len(budgets) == 2
     for budget in budgets:
         assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
@@ -132,7 +132,7 @@ def test_every_disruption_budget_of_the_chart_lets_unhealthy_pods_be_evicted() -
 
 
 def test_the_container_is_as_strict_as_can_be() -> None:
-    for made in rendered(wanted(webhook=True), "Deployment"):
+    for made in rendered(wanted(offload_webhook=True), "Deployment"):
         spec = made["spec"]["template"]["spec"]
         container = spec["containers"][0]
         assert spec["securityContext"]["runAsNonRoot"]
@@ -146,7 +146,7 @@ def test_the_container_is_as_strict_as_can_be() -> None:
 
 def test_a_long_name_fits() -> None:
     node = "a" * 253
-    made = manifests.objects(wanted(node), KUBECONFIG)
+    made = manifests.render(wanted(node), KUBECONFIG)
     assert all(len(it["metadata"]["name"]) <= 300 for it in made)
     deployment = next(it for it in made if it["kind"] == "Deployment")
     assert len(deployment["metadata"]["name"]) <= 253
@@ -177,14 +177,14 @@ def test_a_relay_is_reached_by_home_s_pods_alone_or_by_those_that_are_named() ->
 
 
 def test_an_argument_is_taken_as_it_is() -> None:
-    made = manifests.arguments(wanted(arguments=["--labels=a=$(POD_IP)"]))
+    made = manifests.container_arguments(wanted(arguments=["--labels=a=$(POD_IP)"]))
     assert made[-1] == "--labels=a=$$(POD_IP)"
 
 
 @pytest.mark.parametrize(("everywhere", "count"), [(False, 1), (True, 2)])
 def test_namespaces_are_bound_as_asked(everywhere: bool, count: int) -> None:
     bound = () if everywhere else ("shop",)
-    what = wanted(everywhere=everywhere, bound=bound)
+    what = wanted(all_namespaces=everywhere, bound_namespaces=bound)
     assert len(rendered(what, "ClusterRoleBinding")) == count
     places = [it["metadata"]["namespace"] for it in rendered(what, "RoleBinding")]
     assert ("shop" in places) is not everywhere

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from bridge.base.errors import PreflightError
-from bridge.bug_report.collect import ReportSettings, collect
+from bridge.bug_report.collector import BugReportSettings, collect
 from bridge.checks import runner
 from bridge.checks.report import Severity
 from bridge.checks.runner import HealthSettings
@@ -60,14 +60,14 @@ def two(two: Clusters) -> Clusters:
 
 def install(two: Clusters) -> None:
     assert two.settings.remote.path is not None
-    for it in manifests.objects(WANTED, two.settings.remote.path.read_text()):
+    for it in manifests.render(WANTED, two.settings.remote.path.read_text()):
         two.home.put(it)
 
 
 def plant(two: Clusters, content: Object, namespace: str = TENANT, name: str = "planted") -> None:
     """A Secret with the labels of the node's installation."""
     meta = {"name": name, "namespace": namespace, "labels": names.labels(NODE)}
-    data = {names.KEY: base64.b64encode(yaml.safe_dump(content).encode()).decode()}
+    data = {names.KUBECONFIG_KEY: base64.b64encode(yaml.safe_dump(content).encode()).decode()}
     two.home.put({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": data})
 
 
@@ -84,14 +84,14 @@ async def everything(two: Clusters) -> str:
     lines: list[str] = []
     checked = await runner.health(HealthSettings(home, ""))
     lines += [it.found for it in checked.findings if it.severity is Severity.WARNING]
-    lines.append(str((await version_report.versions(VersionSettings(home)))["nodes"]))
-    report = await collect(ReportSettings(home), told=lines.append)
+    lines.append(str((await version_report.collect_versions(VersionSettings(home)))["nodes"]))
+    report = await collect(BugReportSettings(home), report=lines.append)
     lines += report.problems
     two.home.put(pod("web"))
     lines += (await explain(ExplainSettings(home, None, "default", "web"))).unseen
     try:
         assert not await leave(
-            LeaveSettings(NODE, home, None, force=False), told=lines.append, agree=lambda _: False
+            LeaveSettings(NODE, home, None, force=False), report=lines.append, agree=lambda _: False
         )
     except PreflightError as error:
         lines.append(str(error))
@@ -163,7 +163,7 @@ async def test_the_namespace_that_the_node_records_counts_where_bindings_cannot_
         return bool(asked["resource"] != CLUSTER_ROLE_BINDINGS.plural)
 
     two.home.api.authorize = authorize
-    [its] = (await version_report.versions(VersionSettings(two.settings.home)))["nodes"]
+    [its] = (await version_report.collect_versions(VersionSettings(two.settings.home)))["nodes"]
     assert its["remote"] == {"version": "v1.34.4", "problem": ""}
 
 
@@ -193,7 +193,7 @@ async def test_leave_removes_nothing_that_a_tenant_gave_the_labels_to(two: Clust
 
     two.home.remove(NODES, NODE)
     settings = LeaveSettings(NODE, two.settings.home, two.settings.remote, force=True)
-    assert not await leave(settings, told=lines.append, agree=refuse)
+    assert not await leave(settings, report=lines.append, agree=refuse)
     removed = [it for it in lines if it.startswith("home:   ")]
     assert any(WANTED.name in it for it in removed)
     assert not any(TENANT in it for it in removed)

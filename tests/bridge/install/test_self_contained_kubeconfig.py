@@ -18,7 +18,7 @@ from tests.bridge.install.kubeconfigs import CANARY, SERVER, config, write
 
 
 def read(path: Path, content: dict[str, Any], context: str | None = None) -> dict[str, Any]:
-    found = self_contained_kubeconfig.read(KubeconfigRef(write(path, content), context))
+    found = self_contained_kubeconfig.build(KubeconfigRef(write(path, content), context))
     assert CANARY not in repr(found)
     parsed: dict[str, Any] = yaml.safe_load(found.text)
     assert parsed["current-context"] == found.context
@@ -27,7 +27,7 @@ def read(path: Path, content: dict[str, Any], context: str | None = None) -> dic
 
 def refused(path: Path, content: dict[str, Any]) -> str:
     with pytest.raises(ClientConfigError) as caught:
-        self_contained_kubeconfig.read(KubeconfigRef(write(path, content)))
+        self_contained_kubeconfig.build(KubeconfigRef(write(path, content)))
     assert CANARY not in "".join(traceback.format_exception(caught.value))
     return str(caught.value)
 
@@ -58,7 +58,7 @@ def test_files_are_put_in_from_where_the_kubeconfig_is(path: Path) -> None:
 
 def test_a_token_file_is_copied_and_that_is_said(path: Path) -> None:
     (path.parent / "token").write_text(f"{CANARY}\n")
-    found = self_contained_kubeconfig.read(
+    found = self_contained_kubeconfig.build(
         KubeconfigRef(write(path, config(user={"tokenFile": "token"})))
     )
     assert yaml.safe_load(found.text)["users"][0]["user"] == {"token": CANARY}
@@ -79,7 +79,7 @@ def test_of_several_files_the_first_that_has_an_entry_counts(
     first = write(path, {"current-context": "far", "users": config()["users"]})
     second = write(path.with_name("second"), config(user={"token": "second"}))
     monkeypatch.setenv("KUBECONFIG", os.pathsep.join(map(str, (first, "/absent", second))))
-    found = self_contained_kubeconfig.read(KubeconfigRef())
+    found = self_contained_kubeconfig.build(KubeconfigRef())
     assert yaml.safe_load(found.text)["users"][0]["user"] == {"token": CANARY}
 
 
@@ -102,7 +102,7 @@ def test_proxy_stays_in_the_kubeconfig(path: Path) -> None:
 
 def test_proxy_of_the_environment_is_noted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.test:3128")
-    found = self_contained_kubeconfig.read(KubeconfigRef(write(path, config())))
+    found = self_contained_kubeconfig.build(KubeconfigRef(write(path, config())))
     assert "set proxy-url" in "".join(found.notes)
 
 
@@ -137,7 +137,7 @@ def test_what_is_missing_is_named(path: Path, missing: str) -> None:
 def test_no_kubeconfig_at_all(path: Path) -> None:
     path.write_text(f"{{ {CANARY}: [")
     with pytest.raises(ClientConfigError, match="not a kubeconfig") as caught:
-        self_contained_kubeconfig.read(KubeconfigRef(path))
+        self_contained_kubeconfig.build(KubeconfigRef(path))
     assert CANARY not in "".join(traceback.format_exception(caught.value))
     with pytest.raises(ClientConfigError, match="no such file"):
-        self_contained_kubeconfig.read(KubeconfigRef(path.with_name("absent")))
+        self_contained_kubeconfig.build(KubeconfigRef(path.with_name("absent")))

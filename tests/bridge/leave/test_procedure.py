@@ -15,7 +15,7 @@ from aiohttp import web
 
 from bridge.base.errors import PreflightError
 from bridge.certificates.certificate_store import state_folder
-from bridge.drain import drain
+from bridge.drain import eviction
 from bridge.leave import summary
 from bridge.leave.procedure import leave
 from bridge.leave.summary import LeaveSettings
@@ -126,7 +126,7 @@ class Left:
     ) -> bool:
         async with asyncio.timeout(SOON):
             return await leave(
-                settings or self.settings, told=self.told.append, agree=agree or self.agree
+                settings or self.settings, report=self.told.append, agree=agree or self.agree
             )
 
     async def refused(self, settings: LeaveSettings | None = None) -> str:
@@ -274,7 +274,7 @@ async def test_a_lease_that_is_left_alone_is_named_too(left: Left) -> None:
 
 
 async def test_long_lists_are_cut(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(summary, "SHOWN", 2)
+    monkeypatch.setattr(summary, "MAX_LISTED", 2)
     for number in range(5):
         left.two.home.put(pod(f"p{number}", node=NODE))
         left.two.remote.put(left.ours(pod(f"p{number}", THERE)))
@@ -695,8 +695,8 @@ def daemon(name: str) -> Object:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pods are looked at, and asked about, often."""
-    monkeypatch.setattr(drain, "RETRY", 0.01)
-    monkeypatch.setattr(drain, "POLL", 0.005)
+    monkeypatch.setattr(eviction, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(eviction, "POLL_SECONDS", 0.005)
 
 
 @pytest.mark.usefixtures("often")

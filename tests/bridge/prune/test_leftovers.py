@@ -11,7 +11,7 @@ from aiohttp import web
 
 from bridge.base.errors import PreflightError
 from bridge.prune import leftovers
-from bridge.prune.leftovers import GarbageSettings
+from bridge.prune.leftovers import PruneSettings
 from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, SERVICES, Object
 from tests.bridge.clusters import CANARY, Clusters
 from tests.bridge.joined import SOON
@@ -54,7 +54,7 @@ class Left:
 
     def __init__(self, two: Clusters) -> None:
         self.remote = two.remote
-        self.settings = GarbageSettings(two.settings.remote)
+        self.settings = PruneSettings(two.settings.remote)
         self.told: list[str] = []
         self.asked: list[list[str]] = []
         self.answer = True
@@ -75,12 +75,14 @@ class Left:
         return self.answer
 
     async def listed(self) -> list[str]:
-        return await leftovers.listed(self.settings, told=self.told.append)
+        return await leftovers.list_leftovers(self.settings, report=self.told.append)
 
     async def remove(self, home: str, node: str = "", *, timeout: float = SOON) -> bool:
         settings = replace(self.settings, home=home, node=node, timeout=timeout)
         async with asyncio.timeout(SOON):
-            return await leftovers.remove(settings, told=self.told.append, agree=self.agree)
+            return await leftovers.remove_leftovers(
+                settings, report=self.told.append, agree=self.agree
+            )
 
 
 @pytest.fixture
@@ -113,7 +115,10 @@ async def test_the_list_says_who_has_what_and_since_when_and_touches_nothing(lef
 
 
 async def test_a_clean_remote_has_an_empty_list(two: Clusters) -> None:
-    assert await leftovers.listed(GarbageSettings(two.settings.remote), told=lambda _: None) == []
+    assert (
+        await leftovers.list_leftovers(PruneSettings(two.settings.remote), report=lambda _: None)
+        == []
+    )
 
 
 async def test_what_one_home_has_is_removed_and_nothing_else(left: Left) -> None:

@@ -15,8 +15,8 @@ from bridge.election import election_record, elector
 from bridge.leave.procedure import leave
 from bridge.leave.summary import LeaveSettings
 from bridge.node.lease import LEASE_NAMESPACE
-from bridge.prune.leftovers import GarbageSettings
-from bridge.prune.leftovers import remove as remove_garbage
+from bridge.prune.leftovers import PruneSettings
+from bridge.prune.leftovers import remove_leftovers as remove_garbage
 from bridge.remote_claim import claim_holder, claim_record
 from bridge.remote_claim.claim_holder import ClaimRefused
 from bridge.remote_claim.claim_record import Claim
@@ -313,7 +313,7 @@ async def test_a_leave_removes_the_claim(two: Clusters, keep_workloads: bool) ->
     async with joined(two):
         pass
     settings = leaving(two, keep_workloads=keep_workloads)
-    assert await leave(settings, told=_quiet, agree=lambda _: True)
+    assert await leave(settings, report=_quiet, agree=lambda _: True)
     assert not two.remote.find(LEASES, lease_of(two), LEASE_NAMESPACE)
     async with joined(two):
         pass
@@ -327,9 +327,9 @@ async def test_a_restored_home_cannot_leave_with_the_originals_pods(
             await renewed(two)
             before = await running(two, "new")
             with pytest.raises(PreflightError, match="renewed after the state that this home"):
-                await leave(leaving(other), told=_quiet, agree=lambda _: True)
+                await leave(leaving(other), report=_quiet, agree=lambda _: True)
             kept = leaving(other, keep_workloads=True)
-            assert await leave(kept, told=_quiet, agree=lambda _: True)
+            assert await leave(kept, report=_quiet, agree=lambda _: True)
         await renewed(two)
         assert uids(two) == before
 
@@ -338,9 +338,9 @@ async def test_garbage_of_a_home_that_is_gone_has_its_claim(two: Clusters) -> No
     async with joined(two):
         await running(two, "web")
     uid = str(two.home.get(NAMESPACES, "kube-system")["metadata"]["uid"])
-    settings = GarbageSettings(two.settings.remote, home=home_id_from_uid(uid))
+    settings = PruneSettings(two.settings.remote, home=home_id_from_uid(uid))
     two.remote.remove(PODS, "web", THERE)
-    assert await remove_garbage(settings, told=_quiet, agree=lambda _: True)
+    assert await remove_garbage(settings, report=_quiet, agree=lambda _: True)
     assert not two.remote.find(LEASES, lease_of(two), LEASE_NAMESPACE)
 
 

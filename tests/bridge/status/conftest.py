@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
-from bridge.status import bridge_status, node_status
+from bridge.status import status_client, status_endpoint
 from sync.kube.client import KubeClient
 from tests.bridge.clusters import CANARY, Clusters
 from tests.bridge.joined import Joined, caller, joined
@@ -21,8 +21,8 @@ PROXY = f"/api/v1/nodes/{NODE}/proxy"
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No answer is given twice, and none is waited for for long."""
-    monkeypatch.setattr(bridge_status, "REMEMBERED", 0.0)
-    monkeypatch.setattr(node_status, "ANSWER", 2.0)
+    monkeypatch.setattr(status_endpoint, "CACHE_SECONDS", 0.0)
+    monkeypatch.setattr(status_client, "TIMEOUT_SECONDS", 2.0)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bridge.status import node_view
+from bridge.status import node_summary
 from tests import objects
 from translators.pods.status import CONDITION_ACCEPTED
 
@@ -51,10 +51,10 @@ def refused(name: str, *, message: str = "take it away") -> dict[str, Any]:
 
 def status(*pods: dict[str, Any], **changes: Any) -> dict[str, Any]:
     """The whole status, with a bridge that is well."""
-    counted = node_view.Pods()
+    counted = node_summary.PodCounts()
     for it in pods:
         counted.add(it)
-    return {**node_view.node(node(), counted), "bridge": bridge(), **changes}
+    return {**node_summary.summarize_node(node(), counted), "bridge": bridge(), **changes}
 
 
 def bridge(**changes: Any) -> dict[str, Any]:

@@ -81,17 +81,17 @@ async def test_events_of_nodes_and_pods_of_ours_in_order(two: Clusters, home: Ku
         "action": "Doing",
     }
     two.home.put(said("new", ours, 0, **new))
-    found = await event_list.listed(home, node=None, namespace=None)
+    found = await event_list.list_events(home, node=None, namespace=None)
     assert reasons(found) == ["Early", "Last", "Dropped", "Node", "New", "Late"]
-    assert found == await event_list.listed(home, node="remote", namespace=None)
-    assert reasons(await event_list.listed(home, node=None, namespace="shop")) == [
+    assert found == await event_list.list_events(home, node="remote", namespace=None)
+    assert reasons(await event_list.list_events(home, node=None, namespace="shop")) == [
         "Early",
         "Last",
         "Dropped",
         "New",
         "Late",
     ]
-    assert await event_list.listed(home, node=None, namespace="empty") == []
+    assert await event_list.list_events(home, node=None, namespace="empty") == []
     assert found[0] == {
         "node": "remote",
         "namespace": "shop",
@@ -106,7 +106,7 @@ async def test_events_of_nodes_and_pods_of_ours_in_order(two: Clusters, home: Ku
         "component": "kubelet",
         "cluster": "remote",
     }
-    row = event_list.row(found[-1], datetime(2030, 1, 1, 0, 0, 19, tzinfo=UTC))
+    row = event_list.table_row(found[-1], datetime(2030, 1, 1, 0, 0, 19, tzinfo=UTC))
     assert row[:4] == ["10s (x3)", "Normal", "Late", "remote"]
     assert row[4:6] == ["pod shop/web", "home default-scheduler"]
 
@@ -116,8 +116,8 @@ async def test_what_strangers_wrote_does_not_reach_the_terminal(
 ) -> None:
     ours = two.home.put(objects.pod("web", "shop", node="remote"))
     two.home.put(said("bad", ours, 1, message="\x1b[2J\nall is well", lastTimestamp="no time"))
-    (found,) = await event_list.listed(home, node=None, namespace=None)
-    shown = [*event_list.row(found, datetime.now(UTC)), event_list.line(found)]
+    (found,) = await event_list.list_events(home, node=None, namespace=None)
+    shown = [*event_list.table_row(found, datetime.now(UTC)), event_list.one_line(found)]
     assert all(cell.isprintable() for cell in shown)
     assert found["message"] == "\x1b[2J\nall is well"
 
@@ -157,7 +157,7 @@ async def test_they_are_followed(two: Clusters, home: KubeClient) -> None:
 
 async def test_nobody_waits_for_nodes_that_are_not_there(two: Clusters, home: KubeClient) -> None:
     with pytest.raises(PreflightError, match="node real is not"):
-        await event_list.listed(home, node="real", namespace=None)
+        await event_list.list_events(home, node="real", namespace=None)
     two.home.clear_log()
     with pytest.raises(PreflightError, match="no node other"):
         await event_list.follow(

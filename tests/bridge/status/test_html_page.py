@@ -44,7 +44,7 @@ class Elements(HTMLParser):
 
 
 def rendered(shown: dict[str, Any]) -> Elements:
-    return Elements(html_page.rendered(shown).decode())
+    return Elements(html_page.render(shown).decode())
 
 
 def test_it_shows_the_tree() -> None:
@@ -100,7 +100,7 @@ def test_the_policy_allows_this_script_and_this_style_alone() -> None:
 
 
 def test_links_are_relative() -> None:
-    html = html_page.rendered(status()).decode()
+    html = html_page.render(status()).decode()
     links = re.findall(r'(?:href|src)="([^"]*)"', html)
     assert sorted(links) == ["data:,", "v1/status"]
 

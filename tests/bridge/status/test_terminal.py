@@ -13,7 +13,7 @@ import yaml
 
 from bridge.base.output import Output
 from bridge.status import terminal as shown
-from bridge.status.node_status import Watched
+from bridge.status.status_client import StatusWatch
 from tests.bridge.status.examples import pod, refused, status
 from translators.objects import Object
 
@@ -29,7 +29,7 @@ class Screen(io.StringIO):
         return self._terminal
 
 
-class Looked(Watched):
+class Looked(StatusWatch):
     """Gives one status after the other, and then says stop."""
 
     def __init__(self, stop: asyncio.Event, *states: list[Object]) -> None:
@@ -37,7 +37,7 @@ class Looked(Watched):
         self._stop, self._states = stop, iter(states)
         self._next: list[Object] = next(self._states)
 
-    async def look(self) -> list[Object]:
+    async def read(self) -> list[Object]:
         now = self._next
         try:
             self._next = next(self._states)
@@ -68,7 +68,7 @@ async def followed(output: Output, *states: list[Object]) -> bool:
 
 
 def test_a_tree_for_people(screen: Screen) -> None:
-    text = shown.people([status(refused("b", message="[red]markup[/red] :smile: \x1b[2J"))])
+    text = shown.render([status(refused("b", message="[red]markup[/red] :smile: \x1b[2J"))])
     assert "FieldRefused: [red]markup[/red] :smile: \ufffd[2J" in text
     assert ("├──" in text) == screen.isatty()
     assert ("\x1b[" in text) == screen.isatty()
@@ -76,13 +76,13 @@ def test_a_tree_for_people(screen: Screen) -> None:
 
 def test_no_color_is_honoured(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    text = shown.people([status()])
+    text = shown.render([status()])
     assert "\x1b[3" not in text
     assert "Ready" in text
 
 
 def test_nothing_is_said_so(screen: Screen) -> None:
-    assert shown.people([]) == shown.NONE
+    assert shown.render([]) == shown.NO_NODES
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_nothing_is_said_so(screen: Screen) -> None:
     ],
 )
 def test_whether_all_are_ready(statuses: list[Object], ready: bool) -> None:
-    assert shown.are_ready(statuses) is ready
+    assert shown.all_ready(statuses) is ready
 
 
 async def test_what_is_followed(screen: Screen) -> None:
@@ -128,4 +128,4 @@ async def test_documents_are_followed_one_a_change(
 async def test_nodes_that_come_are_told_of(screen: Screen) -> None:
     await followed(Output.TABLE, [], [status()])
     text = screen.getvalue()
-    assert text.index(shown.NONE) < text.index("Ready")
+    assert text.index(shown.NO_NODES) < text.index("Ready")

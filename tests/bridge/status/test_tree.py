@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bridge.status import node_view, tree
+from bridge.status import node_summary, tree
 from tests.bridge.status import examples
 from tests.bridge.status.examples import pod, refused, status
 from translators.capacity import pod_requests
@@ -42,7 +42,7 @@ remote: Ready
 
 def test_the_whole_tree() -> None:
     shown = status(pod("a", "Running", conditions=READY), refused("b"), pod("c", "Failed"))
-    assert tree.text(tree.of(shown)) == WHOLE
+    assert tree.plain_text(tree.build_tree(shown)) == WHOLE
 
 
 def test_what_is_the_matter_stands_out() -> None:
@@ -52,9 +52,9 @@ def test_what_is_the_matter_stands_out() -> None:
     bridge = examples.bridge(
         queues=[queue], watches=[watch], errors=[error] * 6, lagSeconds=60.0, streams={"exec": 2}
     )
-    root = tree.of(status(ready=False, cordoned=True, bridge=bridge))
-    assert (root.said, root.tone) == ("NotReady,SchedulingDisabled", "bad")
-    lines = tree.text(root).splitlines()
+    root = tree.build_tree(status(ready=False, cordoned=True, bridge=bridge))
+    assert (root.text, root.tone) == ("NotReady,SchedulingDisabled", "bad")
+    lines = tree.plain_text(root).splitlines()
     for line in (
         "  lag: 60.0 s",
         "    pods: 3 waiting, 2 failing",
@@ -65,12 +65,12 @@ def test_what_is_the_matter_stands_out() -> None:
         "    and: 1 more",
     ):
         assert line in lines
-    assert next(it for it in root.below if it.label == "lag").tone == "warn"
+    assert next(it for it in root.children if it.label == "lag").tone == "warn"
 
 
 def test_a_bridge_that_does_not_answer_leaves_the_rest() -> None:
     shown = status(bridge=None, bridgeUnknown="home: no right", pods=None, podsUnknown="nor that")
-    text = tree.text(tree.of(shown))
+    text = tree.plain_text(tree.build_tree(shown))
     assert "  bridge: home: no right" in text
     assert "  pods: nor that" in text
     assert "    bridge: 0.1.0" in text
@@ -78,7 +78,7 @@ def test_a_bridge_that_does_not_answer_leaves_the_rest() -> None:
 
 def test_a_node_of_which_nothing_is_known() -> None:
     standby = examples.bridge(standby="this bridge stands by for node remote")
-    text = tree.text(tree.of({"name": "remote", "ready": None, "bridge": standby}))
+    text = tree.plain_text(tree.build_tree({"name": "remote", "ready": None, "bridge": standby}))
     assert text.startswith("remote: Unknown\n  bridge: this bridge stands by for node remote; up")
 
 
@@ -92,22 +92,22 @@ def test_a_node_of_which_nothing_is_known() -> None:
 )
 def test_one_line(changes: dict[str, Any], said: str) -> None:
     shown = status(pod("a", "Running"), refused("b"), **changes)
-    assert tree.line(shown).startswith(said)
+    assert tree.one_line(shown).startswith(said)
 
 
 def test_pods_that_ended_use_nothing_and_the_refused_are_counted() -> None:
-    pods = node_view.Pods()
+    pods = node_summary.PodCounts()
     for it in (pod("a", "Succeeded"), pod("b", "Strange"), *(refused(str(n)) for n in range(30))):
         pods.add(it)
-    told = pods.told()
-    assert (told["refused"], len(told["refusedPods"])) == (30, node_view.NAMED)
+    told = pods.as_dict()
+    assert (told["refused"], len(told["refusedPods"])) == (30, node_summary.NAMED)
     assert (told["byPhase"]["Unknown"], told["byPhase"]["Succeeded"]) == (1, 1)
     assert pods.requested == {"cpu": 31 * 500, "pods": 31}
 
 
 def test_a_terminal_is_told_nothing_to_obey() -> None:
     hostile = "\x1b]0;owned\x07 \x9b31m a\nb\u202e"
-    text = tree.text(tree.of(status(refused("b", message=hostile))))
+    text = tree.plain_text(tree.build_tree(status(refused("b", message=hostile))))
     assert all(it.isprintable() or it == "\n" for it in text)
     assert "owned" in text
     assert "shop/b: FieldRefused: \ufffd]0;owned\ufffd \ufffd31m a b\ufffd" in text
@@ -118,7 +118,7 @@ def test_a_terminal_is_told_nothing_to_obey() -> None:
     [(-1, "0s"), (119, "119s"), (120, "2m"), (7200, "2h"), (172_800, "2d"), (9e6, "104d")],
 )
 def test_ages(seconds: float, said: str) -> None:
-    assert tree.lasting(seconds) == said
+    assert tree.format_age(seconds) == said
 
 
 @pytest.mark.parametrize(
@@ -144,15 +144,17 @@ def test_amounts_of_a_line_have_one_unit(
     used, offered, has = quantities
     node = examples.node()
     node["status"] |= {"allocatable": {resource: offered}, "capacity": {resource: has}}
-    counted = node_view.Pods()
+    counted = node_summary.PodCounts()
     counted.requested[resource] = pod_requests.amount(resource, used)
-    text = tree.text(tree.of({**node_view.node(node, counted), "bridge": None}))
+    text = tree.plain_text(
+        tree.build_tree({**node_summary.summarize_node(node, counted), "bridge": None})
+    )
     assert f"    {resource}: {said}\n" in text
 
 
 @pytest.mark.parametrize("missing", ["cluster-bridge.io/virtual-node", "cluster-bridge.io/remote"])
 def test_whose_a_node_is(missing: str) -> None:
     node = examples.node()
-    assert node_view.is_ours(node)
+    assert node_summary.is_virtual_node(node)
     del node["metadata"]["labels"][missing]
-    assert not node_view.is_ours(node)
+    assert not node_summary.is_virtual_node(node)

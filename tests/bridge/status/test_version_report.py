@@ -32,7 +32,7 @@ async def remote_api(tmp_path: Path) -> AsyncIterator[FakeApi]:
 async def test_of_a_node_that_is_served(two: Clusters) -> None:
     two.remote.api.version = "v1.33.1"
     async with joined(two):
-        found = await version_report.versions(VersionSettings(two.settings.home))
+        found = await version_report.collect_versions(VersionSettings(two.settings.home))
     assert found["client"]["version"] == version()
     assert found["home"] == {"version": "v1.34.4", "problem": ""}
     [its] = found["nodes"]
@@ -51,13 +51,13 @@ async def test_of_a_node_whose_bridge_is_installed_at_home(two: Clusters, may_lo
     two.home.update(NODES, NODE, {"metadata": {"annotations": gone}})
     assert two.settings.remote.path is not None
     wanted = Installation(NODE, "image:1", HomeRights(nodes=[NODE]))
-    for it in manifests.objects(wanted, two.settings.remote.path.read_text()):
+    for it in manifests.render(wanted, two.settings.remote.path.read_text()):
         two.home.put(it)
     if not may_look:
         two.home.api.authorize = lambda asked: (
             asked["resourceAttributes"]["resource"] != SECRETS.plural
         )
-    found = await version_report.versions(VersionSettings(two.settings.home))
+    found = await version_report.collect_versions(VersionSettings(two.settings.home))
     [its] = found["nodes"]
     assert its["remote"]["version"] == ("v1.34.4" if may_look else "")
     assert bool(its["remote"]["problem"]) is not may_look
@@ -66,7 +66,7 @@ async def test_of_a_node_whose_bridge_is_installed_at_home(two: Clusters, may_lo
 
 async def test_a_home_that_is_away_is_told(two: Clusters) -> None:
     await two.home.stop()
-    found = await version_report.versions(VersionSettings(two.settings.home))
+    found = await version_report.collect_versions(VersionSettings(two.settings.home))
     assert found["nodes"] == []
     assert found["home"]["version"] == ""
     assert found["home"]["problem"]

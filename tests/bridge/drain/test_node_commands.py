@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from bridge.base.errors import PreflightError
-from bridge.drain import cordon, drain
-from bridge.drain.drain import ALL, DrainOptions
+from bridge.drain import eviction as drain
+from bridge.drain import node_commands
+from bridge.drain.eviction import EVICT_ALL, DrainOptions
 from bridge.election import takeover
 from sync.kube.client import KubeClient
 from sync.kube.resources import NODES, PODS, Object
@@ -30,8 +31,8 @@ async def home(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
         return "host (pid 1)" if node == "remote" else ""
 
     monkeypatch.setattr(takeover, "served_by", served)
-    monkeypatch.setattr(drain, "RETRY", 0.01)
-    monkeypatch.setattr(drain, "POLL", 0.01)
+    monkeypatch.setattr(drain, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(drain, "POLL_SECONDS", 0.01)
     two.home.put(examples.node())
     two.home.put(objects.node("real"))
     async with KubeClient(client_config_for(two.home, "home")) as client:
@@ -50,20 +51,20 @@ def unschedulable(two: Clusters, name: str = "remote") -> object:
 
 async def test_there_and_back_each_once(two: Clusters, home: KubeClient) -> None:
     for wanted in (True, False):
-        assert await cordon.cordon(home, "remote", wanted=wanted, dry_run=False)
+        assert await node_commands.cordon(home, "remote", unschedulable=wanted, dry_run=False)
         assert bool(unschedulable(two)) == wanted
-        assert not await cordon.cordon(home, "remote", wanted=wanted, dry_run=False)
+        assert not await node_commands.cordon(home, "remote", unschedulable=wanted, dry_run=False)
     assert len(two.home.writes()) == 2
 
 
 async def test_a_dry_run_changes_nothing(two: Clusters, home: KubeClient) -> None:
     two.home.put(objects.pod("web", "shop", node="remote"))
     before = two.home.store.history.revision
-    assert await cordon.cordon(home, "remote", wanted=True, dry_run=True)
-    done = await cordon.drain(
-        home, "remote", options=ALL, timeout=1, dry_run=True, told=pytest.fail
+    assert await node_commands.cordon(home, "remote", unschedulable=True, dry_run=True)
+    done = await node_commands.drain(
+        home, "remote", options=EVICT_ALL, timeout=1, dry_run=True, report=pytest.fail
     )
-    assert cordon.named(done.evicted) == [{"namespace": "shop", "name": "web"}]
+    assert node_commands.pod_references(done.evicted) == [{"namespace": "shop", "name": "web"}]
     assert two.home.store.history.revision == before
     assert {it.query.get("dryRun") for it in two.home.writes()} == {"All"}
 
@@ -71,9 +72,11 @@ async def test_a_dry_run_changes_nothing(two: Clusters, home: KubeClient) -> Non
 async def test_nodes_of_others_are_left_alone(two: Clusters, home: KubeClient) -> None:
     for name, why in (("real", "is not a bridge's virtual node"), ("other", "there is no node")):
         with pytest.raises(PreflightError, match=why):
-            await cordon.cordon(home, name, wanted=True, dry_run=False)
+            await node_commands.cordon(home, name, unschedulable=True, dry_run=False)
         with pytest.raises(PreflightError, match=why):
-            await cordon.drain(home, name, options=ALL, timeout=1, dry_run=False, told=pytest.fail)
+            await node_commands.drain(
+                home, name, options=EVICT_ALL, timeout=1, dry_run=False, report=pytest.fail
+            )
     assert not two.home.writes()
 
 
@@ -101,12 +104,12 @@ async def test_a_drain_evicts_all_but_daemons(two: Clusters, home: KubeClient) -
 
     async with asyncio.timeout(SOON), asyncio.TaskGroup() as group:
         group.create_task(ends())
-        done = await cordon.drain(
-            home, "remote", options=ALL, timeout=SOON, dry_run=False, told=told.append
+        done = await node_commands.drain(
+            home, "remote", options=EVICT_ALL, timeout=SOON, dry_run=False, report=told.append
         )
-    assert done.changed
-    assert cordon.named(done.evicted) == [{"namespace": "shop", "name": "web"}]
-    assert cordon.named(done.stay) == [{"namespace": "shop", "name": "agent"}]
+    assert done.newly_cordoned
+    assert node_commands.pod_references(done.evicted) == [{"namespace": "shop", "name": "web"}]
+    assert node_commands.pod_references(done.skipped) == [{"namespace": "shop", "name": "agent"}]
     assert unschedulable(two)
     assert two.home.find(PODS, "agent", "shop")
     assert two.home.find(PODS, "other", "shop")
@@ -122,8 +125,8 @@ async def test_a_drain_that_a_budget_holds_up_says_what_one_can_do(
     two.home.put(objects.pod("web", "shop", node="remote"))
     two.home.api.budget = lambda _: "the budget says no"
     with pytest.raises(PreflightError) as raised:
-        await cordon.drain(
-            home, "remote", options=ALL, timeout=0.2, dry_run=False, told=lambda _: None
+        await node_commands.drain(
+            home, "remote", options=EVICT_ALL, timeout=0.2, dry_run=False, report=lambda _: None
         )
     assert "shop/web: the budget says no" in str(raised.value)
     assert "`bridge uncordon` takes the node back into use" in str(raised.value)
@@ -138,7 +141,9 @@ async def test_a_drain_needs_the_bridge(
 
     monkeypatch.setattr(takeover, "served_by", nobody)
     with pytest.raises(PreflightError, match="no bridge serves node remote"):
-        await cordon.drain(home, "remote", options=ALL, timeout=1, dry_run=False, told=pytest.fail)
+        await node_commands.drain(
+            home, "remote", options=EVICT_ALL, timeout=1, dry_run=False, report=pytest.fail
+        )
     assert not two.home.writes()
 
 
@@ -180,8 +185,8 @@ async def test_a_pod_that_takes_an_option_refuses_the_drain_before_anything_is_c
     two.home.put(owned_by("ReplicaSet", name="may-go"))
     two.home.put(daemon_set("a", "shop"))
     with pytest.raises(PreflightError) as raised:
-        await cordon.drain(
-            home, "remote", options=options, timeout=1, dry_run=False, told=pytest.fail
+        await node_commands.drain(
+            home, "remote", options=options, timeout=1, dry_run=False, report=pytest.fail
         )
     assert "no pod was evicted" in str(raised.value)
     assert flag in str(raised.value)
@@ -200,11 +205,11 @@ async def test_finished_pods_and_allowed_pods_are_evicted_and_mirror_pods_stay()
         finished(with_empty_dir(owned_by("DaemonSet", name="done-daemon"))),
         owned_by("ReplicaSet", name="controlled"),
     ]
-    found = drain.plan([*pods, mirror], DrainOptions())
-    assert (found.evict, found.stay, found.refused) == (pods, [mirror], {})
+    found = drain.plan_drain([*pods, mirror], DrainOptions())
+    assert (found.evict, found.skipped, found.blocking) == (pods, [mirror], {})
     all_pods = [*pods, orphan, with_empty_dir(objects.pod("bare", "shop"))]
-    found = drain.plan(all_pods, ALL, orphans={"orphan"})
-    assert (found.evict, found.refused) == (all_pods, {})
+    found = drain.plan_drain(all_pods, EVICT_ALL, orphans={"orphan"})
+    assert (found.evict, found.blocking) == (all_pods, {})
 
 
 # -- evictions that fail --------------------------------------------------------------------------
@@ -225,13 +230,13 @@ class Draining:
         serving = asyncio.create_task(self._serve())
         options = DrainOptions(force=True, grace_period=grace)
         try:
-            await cordon.drain(
+            await node_commands.drain(
                 self._home,
                 "remote",
                 options=options,
                 timeout=timeout,
                 dry_run=False,
-                told=self.told.append,
+                report=self.told.append,
             )
         except PreflightError as error:
             return str(error)

@@ -17,9 +17,9 @@ from bridge.certificates import x509
 from bridge.certificates.serving_certificate import LIFETIME
 from bridge.install import manifests
 from bridge.install.names import Installation, webhook_name
-from bridge.offload import admission_policy, webhook_certificate, webhook_service
-from bridge.offload.webhook_certificate import Shared
-from bridge.offload.webhook_service import Keeper, SharedSettings
+from bridge.offload import admission_policy, certificate_rotation, in_cluster_webhook
+from bridge.offload.certificate_rotation import RotatedCertificate
+from bridge.offload.in_cluster_webhook import CertificateKeeper, InClusterWebhookSettings
 from bridge.preflight.cluster_facts import connected
 from bridge.rbac.manifests import HomeRights
 from sync.kube.client import KubeClient
@@ -40,62 +40,69 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 # -- the rule ------------------------------------------------------------------------------
 
 
-def _made(at: datetime, host: str = HOST) -> Shared:
+def _made(at: datetime, host: str = HOST) -> RotatedCertificate:
     pair = x509.self_signed(f"a-{at:%s}", [host], now=at)
-    return Shared(pair, at, at + LIFETIME)
+    return RotatedCertificate(pair, at, at + LIFETIME)
 
 
-def _read(data: Object) -> list[Shared]:
-    return webhook_certificate.read({"data": data}, HOST)
+def _read(data: Object) -> list[RotatedCertificate]:
+    return certificate_rotation.read_secret({"data": data}, HOST)
 
 
 def test_what_is_written_is_read() -> None:
     first, second = _made(NOW), _made(NOW + timedelta(days=300))
     assert _read({}) == []
-    assert _read(webhook_certificate.written(first.pair, [], NOW)) == [first]
-    assert _read(webhook_certificate.written(second.pair, [first], NOW)) == [second, first]
-    data = webhook_certificate.written(second.pair, [first], NOW + timedelta(days=370))
+    assert _read(certificate_rotation.secret_data(first.pair, [], NOW)) == [first]
+    assert _read(certificate_rotation.secret_data(second.pair, [first], NOW)) == [second, first]
+    data = certificate_rotation.secret_data(second.pair, [first], NOW + timedelta(days=370))
     assert _read(data) == [second], "what has ended is kept no longer"
     assert data["previous.crt"] is None
 
 
 def test_what_is_no_pair_or_anothers_is_not_there() -> None:
-    good = webhook_certificate.written(_made(NOW).pair, [], NOW)
-    other = webhook_certificate.written(_made(NOW).pair, [], NOW)
+    good = certificate_rotation.secret_data(_made(NOW).pair, [], NOW)
+    other = certificate_rotation.secret_data(_made(NOW).pair, [], NOW)
     assert _read({**good, "tls.key": other["tls.key"]}) == []
     assert _read({**good, "tls.crt": "%"}) == []
-    assert _read(webhook_certificate.written(_made(NOW, "other.svc").pair, [], NOW)) == []
+    assert _read(certificate_rotation.secret_data(_made(NOW, "other.svc").pair, [], NOW)) == []
 
 
 def test_a_successor_is_trusted_before_it_is_shown() -> None:
     old = _made(NOW)
-    due = old.due()
-    assert not webhook_certificate.is_due([old], due - timedelta(seconds=1))
-    assert webhook_certificate.is_due([old], due)
+    due = old.renewal_time()
+    assert not certificate_rotation.needs_renewal([old], due - timedelta(seconds=1))
+    assert certificate_rotation.needs_renewal([old], due)
     new = _made(due)
     known = [new, old]
-    both = webhook_certificate.authority(known)
-    assert webhook_certificate.shown([old], b"", NOW) == old.pair, "the only one there is"
-    assert webhook_certificate.shown(known, both, due) == old.pair
-    later = due + webhook_certificate.SETTLED
-    assert webhook_certificate.shown(known, old.pair.certificate, later) == old.pair, (
-        "home was not told of it"
+    both = certificate_rotation.ca_bundle(known)
+    assert certificate_rotation.certificate_to_serve([old], b"", NOW) == old.pair, (
+        "the only one there is"
     )
-    assert webhook_certificate.shown(known, both, later) == new.pair
-    assert webhook_certificate.shown(known, b"", old.end) == new.pair, "the old one is of no use"
-    assert webhook_certificate.shown([], both, NOW) is None
+    assert certificate_rotation.certificate_to_serve(known, both, due) == old.pair
+    later = due + certificate_rotation.SETTLED
+    assert (
+        certificate_rotation.certificate_to_serve(known, old.pair.certificate, later) == old.pair
+    ), "home was not told of it"
+    assert certificate_rotation.certificate_to_serve(known, both, later) == new.pair
+    assert certificate_rotation.certificate_to_serve(known, b"", old.expires) == new.pair, (
+        "the old one is of no use"
+    )
+    assert certificate_rotation.certificate_to_serve([], both, NOW) is None
 
 
 def test_it_is_looked_at_when_something_is_to_be_done() -> None:
     old = _made(NOW)
-    due = old.due()
-    assert webhook_certificate.next_look([old], NOW) == webhook_certificate.SETTLED.total_seconds()
-    assert webhook_certificate.next_look([old], NOW + timedelta(days=1)) == pytest.approx(
-        (due - NOW - timedelta(days=1)).total_seconds()
-    )
+    due = old.renewal_time()
     assert (
-        webhook_certificate.next_look([_made(due), old], due)
-        == webhook_certificate.SETTLED.total_seconds()
+        certificate_rotation.seconds_until_change([old], NOW)
+        == certificate_rotation.SETTLED.total_seconds()
+    )
+    assert certificate_rotation.seconds_until_change(
+        [old], NOW + timedelta(days=1)
+    ) == pytest.approx((due - NOW - timedelta(days=1)).total_seconds())
+    assert (
+        certificate_rotation.seconds_until_change([_made(due), old], due)
+        == certificate_rotation.SETTLED.total_seconds()
     )
 
 
@@ -109,19 +116,19 @@ class World:
         self.home = two.home
         self.access = two.settings.home
         self.now = datetime.now(UTC)
-        wanted = Installation(NODE, "i", HomeRights(nodes=[NODE]), webhook=True)
-        for it in manifests.objects(wanted, ""):
+        wanted = Installation(NODE, "i", HomeRights(nodes=[NODE]), offload_webhook=True)
+        for it in manifests.render(wanted, ""):
             self.home.put(it)
 
-    def settings(self, port: int = 0) -> SharedSettings:
-        return SharedSettings(self.access, WHERE, NAME, "127.0.0.1", port)
+    def settings(self, port: int = 0) -> InClusterWebhookSettings:
+        return InClusterWebhookSettings(self.access, WHERE, NAME, "127.0.0.1", port)
 
     def data(self) -> Object:
         found: Object = self.home.get(SECRETS, NAME, WHERE).get("data") or {}
         return found
 
     def bundle(self) -> bytes:
-        return admission_policy.trusted(self.home.get(MUTATING_WEBHOOKS, NAME))
+        return admission_policy.ca_bundle(self.home.get(MUTATING_WEBHOOKS, NAME))
 
     def certificates(self) -> list[bytes]:
         return [b64decode(text) for key, text in self.data().items() if key.endswith(".crt")]
@@ -131,8 +138,8 @@ class World:
         return bool(self.data()) and self.bundle() == b"".join(self.certificates())
 
     @asynccontextmanager
-    async def keeping(self, home: KubeClient) -> AsyncIterator[Keeper]:
-        keeper = Keeper(home, self.settings(), now=lambda: self.now)
+    async def keeping(self, home: KubeClient) -> AsyncIterator[CertificateKeeper]:
+        keeper = CertificateKeeper(home, self.settings(), now=lambda: self.now)
         task = asyncio.create_task(keeper.run())
         try:
             yield keeper
@@ -143,8 +150,8 @@ class World:
 
 @pytest.fixture
 def world(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(webhook_service, "RETRY", 0.01)
-    monkeypatch.setattr(webhook_service, "LOOK", 0.02)
+    monkeypatch.setattr(in_cluster_webhook, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(in_cluster_webhook, "MAX_SLEEP_SECONDS", 0.02)
     return World(two)
 
 
@@ -170,7 +177,7 @@ async def test_replicas_share_one_certificate(world: World, home: KubeClient) ->
 async def test_a_bundle_that_somebody_changes_is_put_right(world: World, home: KubeClient) -> None:
     async with world.keeping(home):
         await world.home.until(world.agrees)
-        patch = admission_policy.trusting(b"other")
+        patch = admission_policy.ca_bundle_patch(b"other")
         await home.patch(MUTATING_WEBHOOKS, NAME, patch, kind="strategic")
         await world.home.until(world.agrees)
 
@@ -188,11 +195,11 @@ async def test_it_is_renewed_in_good_time(world: World, home: KubeClient) -> Non
     async with world.keeping(home) as one, world.keeping(home) as other:
         await world.home.until(world.agrees)
         [first] = world.certificates()
-        world.now += LIFETIME * webhook_certificate.RENEW
+        world.now += LIFETIME * certificate_rotation.RENEW
         await world.home.until(lambda: len(world.certificates()) == 2 and world.agrees())
         assert one._shown is not None
         assert one._shown.certificate == first, "every API server is given the time to know it"
-        world.now += webhook_certificate.SETTLED
+        world.now += certificate_rotation.SETTLED
         [new] = [it for it in world.certificates() if it != first]
         await world.home.until(
             lambda: all(it._shown and it._shown.certificate == new for it in (one, other))
@@ -232,7 +239,7 @@ async def test_it_answers_through_the_service_and_says_goodbye(
     stop = asyncio.Event()
     told: list[str] = []
     serving = asyncio.create_task(
-        webhook_service.serve(world.settings(unused_tcp_port), told=told.append, stop=stop)
+        in_cluster_webhook.serve(world.settings(unused_tcp_port), report=told.append, stop=stop)
     )
     await world.home.until(lambda: any("listens" in it for it in told))
     await world.home.until(world.agrees)

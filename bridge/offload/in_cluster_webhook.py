@@ -3,7 +3,7 @@
 Nobody registers or removes anything here: the Service, an empty Secret and the
 MutatingWebhookConfiguration, all of one name, are what `bridge join --in-cluster` installed. The
 replicas keep what these need to work, each for all of them, by
-`bridge.offload.webhook_certificate`:
+`bridge.offload.certificate_rotation`:
 
 - the certificate in the Secret. Who writes first wins; the others take that;
 - the configuration's bundle, which is put right whenever it differs.
@@ -27,8 +27,8 @@ from bridge.certificates import x509
 from bridge.certificates.serving_certificate import ServingCertificate, load_pair, server_context
 from bridge.certificates.sources import utc_now
 from bridge.offload import admission_policy as objects
-from bridge.offload import webhook_certificate
-from bridge.offload.admission_review import ReviewServer
+from bridge.offload import certificate_rotation
+from bridge.offload.admission_server import AdmissionServer
 from bridge.preflight.cluster_facts import connected
 from sync.cache.informer import Informer
 from sync.cache.store import Key
@@ -41,18 +41,18 @@ from translators.objects import Object, metadata, uid_of
 log = logging.getLogger(__name__)
 
 #: Seconds until what failed is tried again.
-RETRY = 5.0
+RETRY_SECONDS = 5.0
 #: Seconds asleep at most: a clock can be set.
-LOOK = 3600.0
+MAX_SLEEP_SECONDS = 3600.0
 #: Seconds that it goes on answering: a Service's endpoints follow within one or two.
-GOODBYE = 5.0
+SHUTDOWN_SECONDS = 5.0
 
 Told = Callable[[str], None]
 Now = Callable[[], datetime]
 
 
 @dataclass(frozen=True, slots=True)
-class SharedSettings:
+class InClusterWebhookSettings:
     """What `bridge webhook --service` was asked for."""
 
     home: KubeconfigRef
@@ -68,38 +68,43 @@ class SharedSettings:
         return f"{self.name}.{self.namespace}.svc"
 
 
-async def serve(settings: SharedSettings, *, told: Told, stop: asyncio.Event) -> None:
+async def serve(settings: InClusterWebhookSettings, *, report: Told, stop: asyncio.Event) -> None:
     """Serves until ``stop``. Raises PreflightError."""
-    async with connected(settings.home, side="home", told=told) as home:
-        keeper = Keeper(home, settings)
-        server = ReviewServer(home, ready=keeper.untrusted)
+    async with connected(settings.home, side="home", told=report) as home:
+        keeper = CertificateKeeper(home, settings)
+        server = AdmissionServer(home, ready=keeper.untrusted)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(server.namespaces.run(), name="namespaces"),
                     group.create_task(keeper.run(), name="certificate"),
-                    group.create_task(_answer(server, keeper, settings, told), name="server"),
+                    group.create_task(_answer(server, keeper, settings, report), name="server"),
                 ]
                 await stop.wait()
-                server.ending()
-                await asyncio.sleep(GOODBYE)
+                server.begin_shutdown()
+                await asyncio.sleep(SHUTDOWN_SECONDS)
                 for task in tasks:
                     task.cancel()
         finally:
-            await server.end()
+            await server.stop()
 
 
 async def _answer(
-    server: ReviewServer, keeper: Keeper, settings: SharedSettings, told: Told
+    server: AdmissionServer,
+    keeper: CertificateKeeper,
+    settings: InClusterWebhookSettings,
+    told: Told,
 ) -> None:
     port = await server.start(settings.address, settings.port, await keeper.context())
     told(f"home: the webhook of Service {settings.namespace}/{settings.name} listens on {port}")
 
 
-class Keeper:
+class CertificateKeeper:
     """The replicas' certificate, and that home's API server trusts it."""
 
-    def __init__(self, home: KubeClient, settings: SharedSettings, *, now: Now = utc_now) -> None:
+    def __init__(
+        self, home: KubeClient, settings: InClusterWebhookSettings, *, now: Now = utc_now
+    ) -> None:
         self._home = home
         self._settings = settings
         self._now = now
@@ -126,7 +131,7 @@ class Keeper:
 
     def _trusted(self) -> bytes:
         found = self._configurations.store.get(Key("", self._settings.name))
-        return objects.trusted(found) if found is not None else b""
+        return objects.ca_bundle(found) if found is not None else b""
 
     async def run(self) -> None:
         """Keeps both, until cancelled."""
@@ -144,13 +149,15 @@ class Keeper:
                 self._trouble = ""
                 seconds = await self._agree()
             except Conflict:
-                seconds = RETRY  # another replica was first; its certificate comes by the watch
+                seconds = (
+                    RETRY_SECONDS  # another replica was first; its certificate comes by the watch
+                )
             except KubeError as error:
                 self._trouble = f"the webhook's certificate cannot be kept: {error}"
-                seconds = RETRY
+                seconds = RETRY_SECONDS
             self._say()
             try:
-                async with asyncio.timeout(min(seconds, LOOK)):
+                async with asyncio.timeout(min(seconds, MAX_SLEEP_SECONDS)):
                     await self._changed.wait()
             except TimeoutError:
                 pass
@@ -161,17 +168,17 @@ class Keeper:
         secret = self._secrets.store.get(Key(where, name))
         if secret is None:
             self._trouble = f"there is no Secret {where}/{name}; join again to have it made"
-            return LOOK
-        known = webhook_certificate.read(secret, self._settings.host)
-        if webhook_certificate.is_due(known, now):
+            return MAX_SLEEP_SECONDS
+        known = certificate_rotation.read_secret(secret, self._settings.host)
+        if certificate_rotation.needs_renewal(known, now):
             known = await self._renew(secret, known, now)
-        await self._have_trusted(webhook_certificate.authority(known))
-        self._show(webhook_certificate.shown(known, self._trusted(), now))
-        return webhook_certificate.next_look(known, now)
+        await self._have_trusted(certificate_rotation.ca_bundle(known))
+        self._show(certificate_rotation.certificate_to_serve(known, self._trusted(), now))
+        return certificate_rotation.seconds_until_change(known, now)
 
     async def _renew(
-        self, secret: Object, known: list[webhook_certificate.Shared], now: datetime
-    ) -> list[webhook_certificate.Shared]:
+        self, secret: Object, known: list[certificate_rotation.RotatedCertificate], now: datetime
+    ) -> list[certificate_rotation.RotatedCertificate]:
         """Makes the next one. Raises Conflict where another replica did."""
         # Each has another: of two authorities with one name some clients would try the first alone.
         called = f"cluster-bridge-webhook-{secrets.token_hex(4)}"
@@ -182,13 +189,13 @@ class Keeper:
             self._settings.name,
             {
                 "metadata": {"uid": uid_of(secret), "resourceVersion": version},
-                "data": webhook_certificate.written(fresh, known, now),
+                "data": certificate_rotation.secret_data(fresh, known, now),
             },
             namespace=self._settings.namespace,
         )
         self._secrets.observe_write(changed)
         log.info("the webhook has a new certificate")
-        return webhook_certificate.read(changed, self._settings.host)
+        return certificate_rotation.read_secret(changed, self._settings.host)
 
     async def _have_trusted(self, authority: bytes) -> None:
         name = self._settings.name
@@ -196,8 +203,8 @@ class Keeper:
         if found is None:
             kind = MUTATING_WEBHOOKS.kind
             self._trouble = f"there is no {kind} {name}; join again to have it made"
-        elif objects.trusted(found) != authority:
-            patch = {"metadata": {"uid": uid_of(found)}, **objects.trusting(authority)}
+        elif objects.ca_bundle(found) != authority:
+            patch = {"metadata": {"uid": uid_of(found)}, **objects.ca_bundle_patch(authority)}
             changed = await self._home.patch(MUTATING_WEBHOOKS, name, patch, kind="strategic")
             self._configurations.observe_write(changed)
 

@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 
 from bridge.base.errors import PreflightError
-from bridge.status import html_page, local_page
-from bridge.status.local_page import Local
+from bridge.status import html_page, loopback_server
+from bridge.status.loopback_server import LoopbackServer
 from sync.kube.client import KubeClient
 from tests.bridge.clusters import Clusters
 from tests.bridge.joined import SOON, Joined
@@ -20,7 +20,7 @@ from tests.sync.world import NODE
 
 
 async def test_the_page_and_its_data(home: KubeClient, bridged: Joined) -> None:
-    server = Local(home, NODE)
+    server = LoopbackServer(home, NODE)
     url = await server.start()
     try:
         async with aiohttp.ClientSession() as session:
@@ -38,7 +38,7 @@ async def test_the_page_and_its_data(home: KubeClient, bridged: Joined) -> None:
 
 
 async def test_nothing_else_is_reached(two: Clusters, home: KubeClient, bridged: Joined) -> None:
-    server = Local(home, NODE)
+    server = LoopbackServer(home, NODE)
     url = await server.start()
     root = url.removesuffix("bridge/")
     parts = urlsplit(url)
@@ -66,7 +66,7 @@ async def test_nothing_else_is_reached(two: Clusters, home: KubeClient, bridged:
 
 async def test_a_refusal_is_passed_on_in_words(two: Clusters, home: KubeClient) -> None:
     two.home.fail(Fault("GET", "*/proxy/*", code=403, message="you may not"))
-    server = Local(home, NODE)
+    server = LoopbackServer(home, NODE)
     url = await server.start()
     try:
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
@@ -88,19 +88,21 @@ async def test_it_says_where_until_it_is_stopped(
 
     monkeypatch.setattr("webbrowser.open", opens)
     async with asyncio.timeout(SOON):
-        await local_page.serve(home, None, stop=stop, opens=True, announce=addresses.append)
+        await loopback_server.serve(
+            home, None, stop=stop, open_browser=True, announce=addresses.append
+        )
     assert addresses == [f"node {NODE}: {opened[0]} until Ctrl-C"]
 
 
 async def test_a_page_is_of_one_node_that_answers(two: Clusters, home: KubeClient) -> None:
     stop = asyncio.Event()
     with pytest.raises(PreflightError, match="home has no virtual nodes"):
-        await local_page.serve(home, None, stop=stop, opens=False, announce=print)
+        await loopback_server.serve(home, None, stop=stop, open_browser=False, announce=print)
     two.home.put(examples.node())
     with pytest.raises(PreflightError, match="does not show its page"):
-        await local_page.serve(home, None, stop=stop, opens=False, announce=print)
+        await loopback_server.serve(home, None, stop=stop, open_browser=False, announce=print)
     other = examples.node()
     other["metadata"]["name"] = "another"
     two.home.put(other)
     with pytest.raises(PreflightError, match="home has another, remote; name one"):
-        await local_page.serve(home, None, stop=stop, opens=False, announce=print)
+        await loopback_server.serve(home, None, stop=stop, open_browser=False, announce=print)

@@ -18,9 +18,9 @@ from aiohttp import web
 from bridge.base.errors import PreflightError
 from bridge.install import names
 from bridge.net import server_connections
-from bridge.offload import admission_policy, listing, namespaces, webhook_process
-from bridge.offload.namespaces import OffloadSettings, offload_namespace, unoffload_namespace
-from bridge.offload.webhook_process import WebhookSettings
+from bridge.offload import admission_policy, listing, namespace_policy, standalone_webhook
+from bridge.offload.namespace_policy import OffloadSettings, offload_namespace, unoffload_namespace
+from bridge.offload.standalone_webhook import StandaloneWebhookSettings
 from bridge.preflight.cluster_facts import connected
 from sync.kube.resources import NAMESPACES, PODS, Object, Resource
 from tests.bridge.clusters import Clusters
@@ -31,7 +31,7 @@ from translators import offload_patch
 
 pytestmark = pytest.mark.usefixtures("soon")
 
-BETA = admission_policy.policies("v1beta1"), admission_policy.bindings("v1beta1")
+BETA = admission_policy.policy_resource("v1beta1"), admission_policy.binding_resource("v1beta1")
 #: More than any of this takes on a machine that is busy.
 SOON = 15.0
 
@@ -41,7 +41,7 @@ class World:
 
     def __init__(self, two: Clusters) -> None:
         self.home = two.home
-        self.settings = OffloadSettings(two.settings.home, "shop", way="auto")
+        self.settings = OffloadSettings(two.settings.home, "shop", mechanism="auto")
         self.told: list[str] = []
         self.namespace("shop")
         two.home.register(admission_policy.WEBHOOKS, status=False)
@@ -82,12 +82,12 @@ class World:
     async def offload(self, **changes: Any) -> Object:
         settings = replace(self.settings, **changes)
         async with asyncio.timeout(SOON):
-            return await offload_namespace(settings, told=self.told.append)
+            return await offload_namespace(settings, report=self.told.append)
 
     async def unoffload(self, namespace: str = "shop", **changes: Any) -> Object:
         settings = replace(self.settings, namespace=namespace, **changes)
         async with asyncio.timeout(SOON):
-            return await unoffload_namespace(settings, told=self.told.append)
+            return await unoffload_namespace(settings, report=self.told.append)
 
 
 def _served(api: FakeApi, resource: Resource) -> bool:
@@ -101,10 +101,10 @@ def _served(api: FakeApi, resource: Resource) -> bool:
 @pytest.fixture
 def world(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> World:
     """Home, and short waits."""
-    monkeypatch.setattr(namespaces, "ASK", 0.01)
-    monkeypatch.setattr(namespaces, "OBEYED_SECONDS", 0.3)
-    monkeypatch.setattr(webhook_process, "RETRY", 0.01)
-    monkeypatch.setattr(webhook_process, "PAUSE", 0.01)
+    monkeypatch.setattr(namespace_policy, "PROBE_SECONDS", 0.01)
+    monkeypatch.setattr(namespace_policy, "ENFORCEMENT_SECONDS", 0.3)
+    monkeypatch.setattr(standalone_webhook, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(standalone_webhook, "MIN_REGISTER_SECONDS", 0.01)
     return World(two)
 
 
@@ -176,7 +176,9 @@ async def test_without_a_webhook_it_says_what_has_to_run(world: World) -> None:
 
 async def test_a_webhook_in_home_is_found_where_there_are_no_policies(world: World) -> None:
     world.admits()
-    world.home.put(admission_policy.webhook_of({"name": "w", "labels": {}}, "cluster-bridge", "w"))
+    world.home.put(
+        admission_policy.service_configuration({"name": "w", "labels": {}}, "cluster-bridge", "w")
+    )
     assert (await world.offload())["by"] == "webhook"
     await world.unoffload()
     assert world.home.find(admission_policy.WEBHOOKS, "w"), "it is its installation's"
@@ -184,13 +186,13 @@ async def test_a_webhook_in_home_is_found_where_there_are_no_policies(world: Wor
 
 async def test_a_webhook_that_does_not_answer_is_named(world: World) -> None:
     meta = {"name": "w", "labels": {}}
-    world.home.put(admission_policy.webhook_of(meta, "cluster-bridge", "w"))
+    world.home.put(admission_policy.service_configuration(meta, "cluster-bridge", "w"))
     with pytest.raises(PreflightError, match="webhook w does not change its pods"):
         await world.offload()
 
 
 async def test_what_is_offloaded_is_listed_with_what_obeys_it(world: World) -> None:
-    assert await listing.listed(world.settings.home) == []
+    assert await listing.list_offloaded_namespaces(world.settings.home) == []
     world.serves_policies()
     await world.offload(selector={"a": "b"})
     world.namespace("blog")
@@ -200,22 +202,27 @@ async def test_what_is_offloaded_is_listed_with_what_obeys_it(world: World) -> N
     blog = {"namespace": "blog", "policy": "remote-only", "nodeSelector": {}}
     for by in ("policy", "", "webhook"):
         found = [{**blog, "by": by}, {**shop, "by": by}]
-        assert await listing.listed(world.settings.home) == found
+        assert await listing.list_offloaded_namespaces(world.settings.home) == found
         if by == "policy":
             world.home.remove(BETA[1], admission_policy.NAME)
         else:
-            world.home.put(admission_policy.webhook_of({"name": "w", "labels": {}}, "ns", "w"))
+            world.home.put(
+                admission_policy.service_configuration({"name": "w", "labels": {}}, "ns", "w")
+            )
 
 
 async def test_a_policy_that_is_not_served_cannot_be_demanded(world: World) -> None:
     with pytest.raises(PreflightError, match="--by webhook"):
-        await world.offload(way="policy")
+        await world.offload(mechanism="policy")
     assert world.home.writes() == []
 
 
 async def test_an_object_of_that_name_of_somebody_elses_is_left_alone(world: World) -> None:
     world.serves_policies()
-    foreign = {**admission_policy.policy("v1beta1"), "metadata": {"name": admission_policy.NAME}}
+    foreign = {
+        **admission_policy.mutating_policy("v1beta1"),
+        "metadata": {"name": admission_policy.NAME},
+    }
     world.home.put(foreign)
     with pytest.raises(PreflightError, match="is not the bridge's"):
         await world.offload()
@@ -247,8 +254,8 @@ def test_what_is_registered_cannot_lock_a_cluster_out() -> None:
             {"key": offload_patch.LABEL, "operator": "In", "values": list(offload_patch.POLICIES)}
         ]
     }
-    hook = admission_policy.webhook("https://192.0.2.1:1", b"pem")["webhooks"][0]
-    spec = admission_policy.policy("v1")["spec"]
+    hook = admission_policy.url_configuration("https://192.0.2.1:1", b"pem")["webhooks"][0]
+    spec = admission_policy.mutating_policy("v1")["spec"]
     for it, where in ((hook, hook), (spec, spec["matchConstraints"])):
         rules = where.get("rules") or where["resourceRules"]
         assert it["failurePolicy"] == "Ignore"
@@ -267,9 +274,9 @@ class Running:
     def __init__(self, world: World) -> None:
         self.world = world
         self.stop = asyncio.Event()
-        settings = WebhookSettings(world.settings.home, "127.0.0.1", 0)
+        settings = StandaloneWebhookSettings(world.settings.home, "127.0.0.1", 0)
         self.task = asyncio.create_task(
-            webhook_process.serve(settings, told=world.told.append, stop=self.stop)
+            standalone_webhook.serve(settings, report=world.told.append, stop=self.stop)
         )
 
     async def registered(self) -> Object:
@@ -342,7 +349,7 @@ OTHER = "https://192.0.2.1:9443"
 
 def register_another(world: World) -> None:
     """Another `bridge webhook` takes the registration over."""
-    theirs = admission_policy.webhook(OTHER, b"theirs", "another-process")
+    theirs = admission_policy.url_configuration(OTHER, b"theirs", "another-process")
     world.home.update(admission_policy.WEBHOOKS, admission_policy.NAME, theirs)
 
 
@@ -386,7 +393,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def test_a_registration_that_was_left_behind_is_taken_over(world: World) -> None:
     offload_shop(world)
-    world.home.put(admission_policy.webhook(OTHER, b"theirs", "killed"))
+    world.home.put(admission_policy.url_configuration(OTHER, b"theirs", "killed"))
     async with running(world):
         await world.home.until(
             lambda: registered_url(world) not in ("", f"{OTHER}/mutate"), timeout=SOON
@@ -415,12 +422,12 @@ async def test_a_registration_that_is_removed_or_changed_is_put_right(
 
 
 def test_defaults_of_the_api_server_are_no_change() -> None:
-    wanted = admission_policy.webhook("https://192.0.2.1:1", b"pem", "p")
+    wanted = admission_policy.url_configuration("https://192.0.2.1:1", b"pem", "p")
     current = json.loads(json.dumps(wanted))
     current["webhooks"][0] |= {"matchPolicy": "Equivalent", "objectSelector": {}}
-    assert admission_policy.is_registered(current, wanted)
+    assert admission_policy.is_up_to_date(current, wanted)
     current["webhooks"][0]["failurePolicy"] = "Fail"
-    assert not admission_policy.is_registered(current, wanted)
+    assert not admission_policy.is_up_to_date(current, wanted)
 
 
 async def test_its_answer_is_the_patch_of_the_namespaces_policy(world: World) -> None:
@@ -483,7 +490,7 @@ async def test_a_new_certificate_is_trusted_before_it_is_shown(world: World) -> 
         connected(world.settings.home, side="home", told=world.told.append) as home,
         asyncio.TaskGroup() as group,
     ):
-        hook = webhook_process.Webhook(home, "127.0.0.1", world.told.append)
+        hook = standalone_webhook.StandaloneWebhook(home, "127.0.0.1", world.told.append)
         await hook.start(0)
         watching = group.create_task(hook.namespaces.run())
         await hook.namespaces.synced.wait()
@@ -501,7 +508,7 @@ async def test_a_new_certificate_is_trusted_before_it_is_shown(world: World) -> 
             assert (await _asked(config, _review({"spec": {}})))[0] == 200
         finally:
             watching.cancel()
-            await hook.end()
+            await hook.stop()
     assert world.ours() == []
 
 
@@ -511,9 +518,9 @@ async def test_a_port_that_is_taken_is_a_sentence(world: World) -> None:
         port = int(
             next(it for it in world.told if "listens" in it).split(";")[0].rpartition(":")[2]
         )
-        settings = WebhookSettings(world.settings.home, "127.0.0.1", port)
+        settings = StandaloneWebhookSettings(world.settings.home, "127.0.0.1", port)
         with pytest.raises(PreflightError, match="--address or --port"):
-            await webhook_process.serve(settings, told=world.told.append, stop=run.stop)
+            await standalone_webhook.serve(settings, report=world.told.append, stop=run.stop)
 
 
 async def test_pods_are_not_made_by_asking(world: World) -> None:

@@ -27,7 +27,7 @@ from translators import offload_patch
 from translators.objects import Object, metadata, name_of
 
 #: Bytes of a review at the most: a pod of 1.5 MB, which is etcd's bound, and what is around it.
-REVIEW_MAX = 4 * 2**20
+MAX_REVIEW_BYTES = 4 * 2**20
 
 #: Seconds for what is left of a body that nobody reads.
 LINGER = 1.0
@@ -36,7 +36,7 @@ LINGER = 1.0
 Ready = Callable[[], str]
 
 
-class ReviewServer:
+class AdmissionServer:
     """It, and the offloaded namespaces that it knows: `namespaces.run` is the caller's to run."""
 
     def __init__(self, home: KubeClient, *, ready: Ready = lambda: "") -> None:
@@ -50,7 +50,7 @@ class ReviewServer:
 
     async def start(self, address: str, port: int, context: ssl.SSLContext) -> int:
         """Listens, and says at which port. Raises PreflightError where that cannot be."""
-        app = web.Application(client_max_size=REVIEW_MAX)
+        app = web.Application(client_max_size=MAX_REVIEW_BYTES)
         app.router.add_post(objects.PATH, self._review)
         app.router.add_get("/livez", _alive)
         app.router.add_get("/readyz", self._readyz)
@@ -75,11 +75,11 @@ class ReviewServer:
         listening: int = self._listener.sockets[0].getsockname()[1]
         return listening
 
-    def ending(self) -> None:
+    def begin_shutdown(self) -> None:
         """It is about to end: who asks goes elsewhere the next time."""
         self._ending = True
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         """Listens no more."""
         if self._listener is not None:
             self._listener.close()

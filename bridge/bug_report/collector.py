@@ -21,7 +21,7 @@ from bridge.checks import runner, virtual_node
 from bridge.checks.connectivity import reached
 from bridge.checks.runner import HealthSettings
 from bridge.election import election_record
-from bridge.install.remote_kubeconfig import remote_of
+from bridge.install.remote_kubeconfig import resolve_remote_kubeconfig
 from bridge.node import node_object
 from bridge.node.lease import LEASE_NAMESPACE
 from bridge.preflight.cluster_facts import cluster_uid
@@ -36,15 +36,15 @@ from translators.identity import home_id_from_uid
 from translators.objects import Object, name_of, namespace_of
 
 #: Seconds for one part.
-PART = 20.0
+PART_SECONDS = 20.0
 #: Objects of one list.
-MOST = 2000
+MAX_OBJECTS = 2000
 
 Told = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class ReportSettings:
+class BugReportSettings:
     """What `bridge bugreport` is asked for."""
 
     home: KubeconfigRef
@@ -57,44 +57,44 @@ class ReportSettings:
 
 
 @dataclass(slots=True)
-class Collected:
+class BugReport:
     """What a report is made of. Nothing is told before all has been learned: see `files`."""
 
     redactor: Redactor = field(default_factory=Redactor)
     parts: dict[str, Callable[[], Any]] = field(default_factory=dict)
     """File → what makes its content, once everything is known."""
-    what: dict[str, str] = field(default_factory=dict)
+    descriptions: dict[str, str] = field(default_factory=dict)
     """File → what it is, in words."""
     problems: list[str] = field(default_factory=list)
-    hidden: dict[str, str] = field(default_factory=dict)
+    replacements: dict[str, str] = field(default_factory=dict)
     """What is replaced in the whole text, and by what."""
 
     def add(self, file: str, what: str, content: Callable[[], Any]) -> None:
         """One file more."""
-        self.parts[file], self.what[file] = content, what
+        self.parts[file], self.descriptions[file] = content, what
 
     def files(self) -> dict[str, bytes]:
         """The text of every file, by its name."""
         found = {file: self._text(content()) for file, content in self.parts.items()}
-        found["problems.json"] = self._text([self.redactor.words(it) for it in self.problems])
-        self.what["problems.json"] = "what could not be read, and why"
+        found["problems.json"] = self._text([self.redactor.redact(it) for it in self.problems])
+        self.descriptions["problems.json"] = "what could not be read, and why"
         return {file: text.encode() for file, text in sorted(found.items())}
 
     def _text(self, content: Any) -> str:
         text = content if isinstance(content, str) else json.dumps(content, indent=2)
         # The longest first: one may be part of another.
-        for secret in sorted(self.hidden, key=len, reverse=True):
-            text = text.replace(secret, self.hidden[secret])
+        for secret in sorted(self.replacements, key=len, reverse=True):
+            text = text.replace(secret, self.replacements[secret])
         return text
 
 
-async def collect(settings: ReportSettings, *, told: Told) -> Collected:
+async def collect(settings: BugReportSettings, *, report: Told) -> BugReport:
     """All that can be had. Raises nothing but for defects."""
-    found = Collected()
+    found = BugReport()
     home = str(Path.home())
     if len(home) > 1:
-        found.hidden[home] = "~"
-    told("versions and health are looked at")
+        found.replacements[home] = "~"
+    report("versions and health are looked at")
     await _words(settings, found)
     async with AsyncExitStack() as stack:
         its = await reached(stack, settings.home, "home")
@@ -103,14 +103,14 @@ async def collect(settings: ReportSettings, *, told: Told) -> Collected:
             return found
         _hide(found, its.client, show=settings.addresses)
         for known in await _nodes(its.client, settings, found):
-            told(f"node {name_of(known)} is looked at")
+            report(f"node {name_of(known)} is looked at")
             await _of_node(stack, settings, its.client, known, found)
     return found
 
 
-async def _words(settings: ReportSettings, found: Collected) -> None:
+async def _words(settings: BugReportSettings, found: BugReport) -> None:
     """Versions and findings: plain data, whose words may quote what is learned later."""
-    said = await version_report.versions(VersionSettings(settings.home, settings.remote))
+    said = await version_report.collect_versions(VersionSettings(settings.home, settings.remote))
     found.add("versions.json", "versions of both clusters and of the bridges", lambda: said)
     health = HealthSettings(settings.home, settings.name, settings.remote)
     report = await runner.health(health)
@@ -118,13 +118,13 @@ async def _words(settings: ReportSettings, found: Collected) -> None:
     def findings() -> Object:
         data = report.as_data()
         for it in data["findings"]:
-            it["found"] = found.redactor.words(it["found"])
+            it["found"] = found.redactor.redact(it["found"])
         return data
 
     found.add("check.json", "what bridge check finds", findings)
 
 
-async def _nodes(home: KubeClient, settings: ReportSettings, found: Collected) -> list[Object]:
+async def _nodes(home: KubeClient, settings: BugReportSettings, found: BugReport) -> list[Object]:
     async def ask() -> list[Object]:
         if not settings.name:
             return (await home.list(NODES, labels=node_object.LABEL_REMOTE)).items
@@ -139,10 +139,10 @@ async def _nodes(home: KubeClient, settings: ReportSettings, found: Collected) -
 
 async def _of_node(
     stack: AsyncExitStack,
-    settings: ReportSettings,
+    settings: BugReportSettings,
     home: KubeClient,
     known: Object,
-    found: Collected,
+    found: BugReport,
 ) -> None:
     name, tell = name_of(known), found.redactor
     folder = f"nodes/{name}"
@@ -156,11 +156,13 @@ async def _of_node(
     events = await _events(home, name, pods, found)
     found.add(f"{folder}/events.json", "Events of both", lambda: [*map(tell.event, events)])
     await _metrics(home, name, folder, found)
-    there = await remote_of(stack, home, known, settings.remote, warn=found.problems.append)
+    there = await resolve_remote_kubeconfig(
+        stack, home, known, settings.remote, warn=found.problems.append
+    )
     if there is None:
         found.problems.append(f"remote of {name}: its kubeconfig is not on this machine")
         return
-    its = await reached(stack, there.ref, "remote", named=there.named)
+    its = await reached(stack, there.ref, "remote", named=there.description)
     if its.client is None:
         found.problems += [it.found for it in its.findings if it.severity == "error"]
         return
@@ -168,7 +170,7 @@ async def _of_node(
     await _of_remote(home, its.client, folder, found)
 
 
-async def _of_remote(home: KubeClient, remote: KubeClient, folder: str, found: Collected) -> None:
+async def _of_remote(home: KubeClient, remote: KubeClient, folder: str, found: BugReport) -> None:
     tell = found.redactor
 
     async def ours() -> list[inventory.NodeInventory]:
@@ -177,8 +179,8 @@ async def _of_remote(home: KubeClient, remote: KubeClient, folder: str, found: C
         )
 
     theirs = await _part(found, "remote: what is ours", ours) or []
-    pods = [pod for its in theirs for pod in its.pods][:MOST]
-    copies = [(resource, copy) for its in theirs for resource, copy in its.copies][:MOST]
+    pods = [pod for its in theirs for pod in its.pods][:MAX_OBJECTS]
+    copies = [(resource, copy) for its in theirs for resource, copy in its.copies][:MAX_OBJECTS]
     namespaces = [it for its in theirs for it in its.namespaces]
     for pod in pods:
         tell.learn_pod(pod)
@@ -194,7 +196,7 @@ async def _of_remote(home: KubeClient, remote: KubeClient, folder: str, found: C
     found.add(
         f"{folder}/remote-objects.json",
         "what the bridge has made there: names and owners, no contents",
-        lambda: [*map(tell.told, [*(copy for _, copy in copies), *namespaces])],
+        lambda: [*map(tell.metadata_only, [*(copy for _, copy in copies), *namespaces])],
     )
     nodes = await _listed(remote, NODES, found)
     found.add(f"{folder}/remote-nodes.json", "the remote's nodes", lambda: [*map(tell.node, nodes)])
@@ -205,7 +207,7 @@ async def _of_remote(home: KubeClient, remote: KubeClient, folder: str, found: C
     found.add(f"{folder}/remote-quotas.json", "its quotas", lambda: [*map(tell.quota, quotas)])
 
 
-async def _leases(home: KubeClient, name: str, found: Collected) -> list[Object]:
+async def _leases(home: KubeClient, name: str, found: BugReport) -> list[Object]:
     leases: list[Object] = []
     for each in (name, election_record.lease_name(name)):
 
@@ -220,7 +222,7 @@ async def _leases(home: KubeClient, name: str, found: Collected) -> list[Object]
 
 
 async def _events(
-    home: KubeClient, name: str, pods: Iterable[Object], found: Collected
+    home: KubeClient, name: str, pods: Iterable[Object], found: BugReport
 ) -> list[Object]:
     of_node = f"involvedObject.kind=Node,involvedObject.name={name}"
     events = await _listed(home, EVENTS, found, fields=of_node)
@@ -230,15 +232,15 @@ async def _events(
         for event in await _listed(home, EVENTS, found, namespace=namespace, fields=selected):
             if (namespace, str((event.get("involvedObject") or {}).get("name"))) in known:
                 events.append(event)
-    return events[:MOST]
+    return events[:MAX_OBJECTS]
 
 
-async def _metrics(home: KubeClient, name: str, folder: str, found: Collected) -> None:
+async def _metrics(home: KubeClient, name: str, folder: str, found: BugReport) -> None:
     """The bridge's own numbers, whose labels name nobody's objects (docs/reference/metrics.md)."""
 
     async def ask() -> str:
         path = NODES.path(name, subresource="proxy/metrics")
-        return (await home.read(path, timeout=PART)).decode(errors="replace")
+        return (await home.read(path, timeout=PART_SECONDS)).decode(errors="replace")
 
     said = await _part(found, f"home: /metrics of {name}", ask)
     if said is not None:
@@ -251,7 +253,7 @@ async def _metrics(home: KubeClient, name: str, folder: str, found: Collected) -
 async def _listed(
     client: KubeClient,
     resource: Resource,
-    found: Collected,
+    found: BugReport,
     *,
     namespace: str | None = None,
     fields: str = "",
@@ -260,33 +262,35 @@ async def _listed(
         return (await client.list(resource, namespace=namespace, fields=fields)).items
 
     objects = await _part(found, f"{client.side}: {resource}", ask) or []
-    if len(objects) > MOST:
-        found.problems.append(f"{client.side}: {len(objects)} {resource}, of which {MOST} are told")
-    return objects[:MOST]
+    if len(objects) > MAX_OBJECTS:
+        found.problems.append(
+            f"{client.side}: {len(objects)} {resource}, of which {MAX_OBJECTS} are told"
+        )
+    return objects[:MAX_OBJECTS]
 
 
-async def _part(found: Collected, what: str, ask: Callable[[], Awaitable[Any]]) -> Any:
+async def _part(found: BugReport, what: str, ask: Callable[[], Awaitable[Any]]) -> Any:
     """What is asked for; None where that cannot be had, which is noted."""
     try:
-        async with asyncio.timeout(PART):
+        async with asyncio.timeout(PART_SECONDS):
             return await ask()
     except KubeError as problem:
         found.problems.append(f"{what}: {problem}")
     except TimeoutError:
-        found.problems.append(f"{what}: no answer in {PART:.0f} s")
+        found.problems.append(f"{what}: no answer in {PART_SECONDS:.0f} s")
     return None
 
 
-def _hide(found: Collected, client: KubeClient, *, show: bool) -> None:
+def _hide(found: BugReport, client: KubeClient, *, show: bool) -> None:
     """What is replaced wherever it stands: the credential, and where the server is."""
     access = client.config
     for header in access.authorization().values():
-        found.hidden[header.partition(" ")[2] or header] = WITHHELD
+        found.replacements[header.partition(" ")[2] or header] = WITHHELD
     for file in access.ref.files().split(os.pathsep):
         for value in _credentials(Path(file).expanduser()):
-            found.hidden[value] = WITHHELD
+            found.replacements[value] = WITHHELD
     if not show:
-        found.hidden[access.host] = f"<{_named(client.side)}>"
+        found.replacements[access.host] = f"<{_named(client.side)}>"
 
 
 def _credentials(file: Path) -> Iterable[str]:

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from bridge.base.errors import PreflightError
-from bridge.status import node_status
+from bridge.status import status_client
 from sync.kube.client import KubeClient
 from sync.kube.errors import Forbidden
 from sync.kube.resources import NODES
@@ -23,21 +23,23 @@ from tests.sync.world import NODE, World
 from translators.objects import Object
 
 
-async def sees(watched: node_status.Watched, condition: Callable[[list[Object]], bool]) -> None:
+async def sees(
+    watched: status_client.StatusWatch, condition: Callable[[list[Object]], bool]
+) -> None:
     """Looks until it is so."""
     while True:
-        if condition(await watched.look()):
+        if condition(await watched.read()):
             return
         await asyncio.sleep(0.01)
 
 
 async def test_node_pods_and_bridge(two: Clusters, home: KubeClient, bridged: Joined) -> None:
     World(two.home, two.remote).pod("web")
-    (found,) = await node_status.once(home, NODE)
+    (found,) = await status_client.read_statuses(home, NODE)
     assert (found["name"], found["ready"], found["pods"]["total"]) == (NODE, True, 1)
     assert found["bridge"]["role"] == "leader"
     assert "bridgeUnknown" not in found
-    assert await node_status.once(home, None)
+    assert await status_client.read_statuses(home, None)
 
 
 @pytest.mark.parametrize(
@@ -56,11 +58,11 @@ async def test_node_pods_and_bridge(two: Clusters, home: KubeClient, bridged: Jo
 async def test_a_bridge_that_does_not_answer(
     two: Clusters, home: KubeClient, fault: Fault, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_status, "ANSWER", 0.2)
+    monkeypatch.setattr(status_client, "TIMEOUT_SECONDS", 0.2)
     two.home.put(examples.node())
     fault.path, fault.times = "*/proxy/*", None
     two.home.fail(fault)
-    (found,) = await node_status.once(home, "remote")
+    (found,) = await status_client.read_statuses(home, "remote")
     assert found["bridge"] is None
     assert said in found["bridgeUnknown"]
     assert found["pods"]["total"] == 0
@@ -69,7 +71,7 @@ async def test_a_bridge_that_does_not_answer(
 async def test_pods_that_may_not_be_listed(two: Clusters, home: KubeClient) -> None:
     two.home.put(examples.node())
     two.home.fail(Fault("GET", "/api/v1/pods", code=403, message="you may not"))
-    (found,) = await node_status.once(home, None)
+    (found,) = await status_client.read_statuses(home, None)
     assert found["pods"] is None
     assert found["podsUnknown"] == "home: you may not"
     assert found["resources"]["cpu"]["requested"] is None
@@ -78,26 +80,26 @@ async def test_pods_that_may_not_be_listed(two: Clusters, home: KubeClient) -> N
 async def test_only_nodes_of_ours(two: Clusters, home: KubeClient) -> None:
     two.home.put(objects.node("real"))
     with pytest.raises(PreflightError, match="node real is not a bridge's"):
-        await node_status.once(home, "real")
+        await status_client.read_statuses(home, "real")
     with pytest.raises(PreflightError, match="no node other; there are none"):
-        await node_status.once(home, "other")
-    assert await node_status.once(home, None) == []
+        await status_client.read_statuses(home, "other")
+    assert await status_client.read_statuses(home, None) == []
     two.home.put(examples.node())
     with pytest.raises(PreflightError, match="the virtual nodes are remote"):
-        await node_status.once(home, "other")
-    assert [it["name"] for it in await node_status.once(home, None)] == ["remote"]
+        await status_client.read_statuses(home, "other")
+    assert [it["name"] for it in await status_client.read_statuses(home, None)] == ["remote"]
 
 
 async def test_nodes_that_may_not_be_listed(two: Clusters, home: KubeClient) -> None:
     two.home.fail(Fault("GET", "/api/v1/nodes", code=403, times=None))
     with pytest.raises(Forbidden):
-        await node_status.once(home, None)
+        await status_client.read_statuses(home, None)
 
 
 async def test_what_is_watched_is_told_of(two: Clusters, home: KubeClient, bridged: Joined) -> None:
     world = World(two.home, two.remote)
-    async with asyncio.timeout(SOON), node_status.watched(home, None) as watched:
-        assert [it["name"] for it in await watched.look()] == [NODE]
+    async with asyncio.timeout(SOON), status_client.watch_statuses(home, None) as watched:
+        assert [it["name"] for it in await watched.read()] == [NODE]
         two.home.clear_log()
         watched.changed.clear()
         world.pod("web")
@@ -117,8 +119,8 @@ async def test_a_node_that_goes_while_another_is_waited_for_is_left_out(
         its["metadata"]["name"] = name
         two.home.put(its)
     two.home.fail(Fault("GET", "/api/v1/pods", delay=0.2, times=None))
-    async with asyncio.timeout(SOON), node_status.watched(home, None) as watched:
-        looking = asyncio.create_task(watched.look())
+    async with asyncio.timeout(SOON), status_client.watch_statuses(home, None) as watched:
+        looking = asyncio.create_task(watched.read())
         await two.home.until(lambda: two.home.requests("GET", "/api/v1/pods"))
         two.home.remove(NODES, "remote")
         assert [it["name"] for it in await looking] == ["near"]
@@ -132,14 +134,14 @@ async def test_a_look_at_what_is_watched_costs_home_one_request(
 
     two.home.route("GET", PROXY.replace(NODE, "remote") + "/*", answer)
     two.home.put(examples.node())
-    async with asyncio.timeout(SOON), node_status.watched(home, "remote") as watched:
-        await watched.look()
+    async with asyncio.timeout(SOON), status_client.watch_statuses(home, "remote") as watched:
+        await watched.read()
         two.home.clear_log()
-        found: list[Object] = await watched.look()
+        found: list[Object] = await watched.read()
         assert [it["bridge"]["version"] for it in found] == ["0.1.0"]
         assert [it.path for it in two.home.requests()] == [
             "/api/v1/nodes/remote/proxy/bridge/v1/status"
         ]
     with pytest.raises(PreflightError):
-        async with node_status.watched(home, "other"):
+        async with status_client.watch_statuses(home, "other"):
             pass

@@ -1,7 +1,8 @@
 """`bridge cordon`, `uncordon` and `drain`: as kubectl's, for virtual nodes of ours alone.
 
 - A node that is as it should be already is not written.
-- `drain` cordons, and then evicts what is on the node as `bridge.drain.drain` does. It needs the bridge
+- `drain` cordons, and then evicts what is on the node as `bridge.drain.eviction` does. It needs
+  the bridge
   that serves the node, since nobody else ends its pods in the remote. The node stays cordoned;
   where pods take an option that is not set, it is not cordoned.
 - With ``dry_run`` nothing is written; home is asked whether it would take the change.
@@ -13,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bridge.base.errors import PreflightError
-from bridge.drain import drain as draining
-from bridge.drain.drain import DrainOptions, DrainPlan, is_daemon
+from bridge.drain import eviction as draining
+from bridge.drain.eviction import DrainOptions, DrainPlan, is_daemon
 from bridge.election import takeover
-from bridge.status import node_status
+from bridge.status import status_client
 from sync.kube.client import KubeClient
 from sync.kube.errors import Forbidden, NotFound
 from sync.kube.request import MERGE_PATCH
@@ -27,21 +28,23 @@ Told = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Drained:
+class DrainResult:
     """What a drain did, or would do."""
 
-    changed: bool
+    newly_cordoned: bool
     """Whether the node was not cordoned before."""
     evicted: list[Object]
     """Pods that are off the node."""
-    stay: list[Object]
+    skipped: list[Object]
     """Pods of DaemonSets, and mirror pods."""
 
 
-async def cordon(home: KubeClient, name: str, *, wanted: bool, dry_run: bool) -> bool:
+async def cordon(home: KubeClient, name: str, *, unschedulable: bool, dry_run: bool) -> bool:
     """Has the node take no new pods, or take them again; whether that was a change. Raises
     PreflightError where the node is none of ours, and KubeError."""
-    return await _cordon(home, await node_status.node(home, name), wanted=wanted, dry_run=dry_run)
+    return await _cordon(
+        home, await status_client.get_node(home, name), wanted=unschedulable, dry_run=dry_run
+    )
 
 
 async def _cordon(home: KubeClient, node: Object, *, wanted: bool, dry_run: bool) -> bool:
@@ -69,11 +72,11 @@ async def drain(
     options: DrainOptions,
     timeout: float,
     dry_run: bool,
-    told: Told,
-) -> Drained:
+    report: Told,
+) -> DrainResult:
     """Evicts the pods that ``options`` allow. Raises PreflightError, where it cannot or time is up,
     and KubeError. Nothing is changed where pods are in the way."""
-    node = await node_status.node(home, name)
+    node = await status_client.get_node(home, name)
     if not await takeover.served_by(home, name):
         raise PreflightError(
             f"home: no bridge serves node {name}, so nobody would end its pods in the remote; "
@@ -82,28 +85,28 @@ async def drain(
     plan = await _plan(home, name, options)
     changed = await _cordon(home, node, wanted=True, dry_run=dry_run)
     if dry_run:
-        return Drained(changed, plan.evict, plan.stay)
+        return DrainResult(changed, plan.evict, plan.skipped)
     if changed:
-        told(f"home: node {name} takes no new pods")
+        report(f"home: node {name} takes no new pods")
     # Those that came before the node was cordoned.
     plan = await _plan(home, name, options)
-    await draining.drain(
+    await draining.evict_pods(
         home,
         plan.evict,
-        end=None,
+        end_pod=None,
         timeout=timeout,
-        told=told,
+        report=report,
         grace_period=options.grace_period,
-        instead="`bridge uncordon` takes the node back into use",
+        alternative="`bridge uncordon` takes the node back into use",
     )
-    return Drained(changed, plan.evict, plan.stay)
+    return DrainResult(changed, plan.evict, plan.skipped)
 
 
 async def _plan(home: KubeClient, name: str, options: DrainOptions) -> DrainPlan:
     """Raises PreflightError where pods are in the way."""
     pods = (await home.list(PODS, fields=f"spec.nodeName={name}")).items
-    plan = draining.plan(pods, options, orphans=await _orphans(home, pods))
-    plan.check(name)
+    plan = draining.plan_drain(pods, options, orphans=await _orphans(home, pods))
+    plan.check_unblocked(name)
     return plan
 
 
@@ -121,6 +124,6 @@ async def _orphans(home: KubeClient, pods: list[Object]) -> set[str]:
     return found
 
 
-def named(pods: list[Object]) -> list[Object]:
+def pod_references(pods: list[Object]) -> list[Object]:
     """The pods, as they are told."""
     return [{"namespace": namespace_of(it), "name": name_of(it)} for it in pods]

@@ -10,8 +10,8 @@
 - The certificate is its own, made when it starts, and anew before it ends: the API server is told
   of both before the new one is shown. Its key is on disk only while OpenSSL reads it.
 
-What it answers is `bridge.offload.admission_review`'s. Behind a Service of home's cluster it is
-`bridge.offload.webhook_service`.
+What it answers is `bridge.offload.admission_server`'s. Behind a Service of home's cluster it is
+`bridge.offload.in_cluster_webhook`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from bridge.certificates.serving_certificate import (
 )
 from bridge.certificates.x509 import self_signed
 from bridge.offload import admission_policy as objects
-from bridge.offload.admission_review import ReviewServer
-from bridge.offload.namespaces import Writer
+from bridge.offload.admission_server import AdmissionServer
+from bridge.offload.namespace_policy import EnforcementWriter
 from bridge.preflight.cluster_facts import connected, explained, own_address
 from sync.cache.informer import Informer
 from sync.kube.client import KubeClient
@@ -46,9 +46,9 @@ log = logging.getLogger(__name__)
 
 PORT = 9443
 #: Seconds until a registration that failed is tried again.
-RETRY = 5.0
+RETRY_SECONDS = 5.0
 #: Seconds between two registrations at least: another program may change the configuration, too.
-PAUSE = 1.0
+MIN_REGISTER_SECONDS = 1.0
 #: Seconds for what is taken back at the end.
 RELEASE_SECONDS = 3.0
 _RENEW = LIFETIME.total_seconds() * 0.8
@@ -57,7 +57,7 @@ Told = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class WebhookSettings:
+class StandaloneWebhookSettings:
     """What `bridge webhook` was asked for."""
 
     home: KubeconfigRef
@@ -66,12 +66,12 @@ class WebhookSettings:
     port: int = PORT
 
 
-async def serve(settings: WebhookSettings, *, told: Told, stop: asyncio.Event) -> None:
+async def serve(settings: StandaloneWebhookSettings, *, report: Told, stop: asyncio.Event) -> None:
     """Serves until ``stop``. Raises PreflightError."""
-    async with connected(settings.home, side="home", told=told) as home:
+    async with connected(settings.home, side="home", told=report) as home:
         with explained("home"):
             address = settings.address or await own_address(home)
-        webhook = Webhook(home, address, told)
+        webhook = StandaloneWebhook(home, address, report)
         await webhook.start(settings.port)
         try:
             async with asyncio.TaskGroup() as group:
@@ -85,14 +85,14 @@ async def serve(settings: WebhookSettings, *, told: Told, stop: asyncio.Event) -
                 for task in tasks:
                     task.cancel()
         finally:
-            await webhook.end()
+            await webhook.stop()
 
 
-class Webhook:
+class StandaloneWebhook:
     """The server, and its registration."""
 
     def __init__(self, home: KubeClient, address: str, told: Told) -> None:
-        self._server = ReviewServer(home)
+        self._server = AdmissionServer(home)
         self.namespaces = self._server.namespaces
         own = f"metadata.name={objects.NAME}"
         self.configurations = Informer(home, objects.WEBHOOKS, fields=own)
@@ -121,12 +121,12 @@ class Webhook:
         self.port = await self._server.start(self._address, port, self._context)
         self._told(f"home: the webhook listens on {self.url}; Ctrl-C stops")
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         """Takes the registration back, as far as that can be done, and listens no more."""
         with suppress(TimeoutError, KubeError, PreflightError):
             async with asyncio.timeout(RELEASE_SECONDS):
-                await self._unregister(await self._writer().ours(objects.WEBHOOKS))
-        await self._server.end()
+                await self._unregister(await self._writer().get_managed(objects.WEBHOOKS))
+        await self._server.stop()
 
     # -- registration ----------------------------------------------------------------------
 
@@ -136,34 +136,34 @@ class Webhook:
         while True:
             self._changed.clear()
             await self._register()
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(MIN_REGISTER_SECONDS)
             await self._changed.wait()
 
     async def _register(self) -> None:
         """Registers it as it is now, or takes that back; what fails is tried again."""
         while True:
             try:
-                current = await self._writer().ours(objects.WEBHOOKS)
+                current = await self._writer().get_managed(objects.WEBHOOKS)
                 if any(offload_patch.policy_of(it) for it in self.namespaces.store):
                     await self._ensure(current)
                 else:
                     await self._unregister(current)
             except (KubeError, PreflightError) as error:
                 log.warning("the webhook cannot be registered: %s", error)
-                await asyncio.sleep(RETRY)
+                await asyncio.sleep(RETRY_SECONDS)
             else:
                 return
 
     async def _ensure(self, current: Object | None) -> None:
         """Has the configuration be this process's. The first time it takes over what is there, from
         a process that runs or that was killed; afterwards it leaves a successor's alone."""
-        theirs = objects.process_of(current) if current is not None else ""
+        theirs = objects.registered_process(current) if current is not None else ""
         yields = self._has_registered and theirs not in ("", self._process)
         if yields and not self._yields:
             log.warning("another bridge webhook has taken the registration over; this one waits")
         self._yields = yields
-        wanted = objects.webhook(self.url, self._trusted, self._process)
-        if yields or (current is not None and objects.is_registered(current, wanted)):
+        wanted = objects.url_configuration(self.url, self._trusted, self._process)
+        if yields or (current is not None and objects.is_up_to_date(current, wanted)):
             return
         await self._writer().ensure(objects.WEBHOOKS, wanted)
         self._has_registered = True
@@ -172,7 +172,7 @@ class Webhook:
         """Removes the configuration if this process registered it, as it was seen."""
         if (
             current is None
-            or objects.process_of(current) != self._process
+            or objects.registered_process(current) != self._process
             or not objects.has_url(current, self.url)
         ):
             return
@@ -184,8 +184,8 @@ class Webhook:
             resource_version=metadata(current).get("resourceVersion"),
         )
 
-    def _writer(self) -> Writer:
-        return Writer(self._home, self._told, dry_run=False)
+    def _writer(self) -> EnforcementWriter:
+        return EnforcementWriter(self._home, self._told, dry_run=False)
 
     async def keep_certificate(self) -> None:
         """Makes a new one in good time."""
@@ -198,7 +198,7 @@ class Webhook:
         fresh = _made(self._address)
         self._trusted = self._certificate.certificate + fresh.certificate
         await self._register()
-        await asyncio.sleep(RETRY)
+        await asyncio.sleep(RETRY_SECONDS)
         load_pair(self._context, fresh)
         self._certificate = fresh
 

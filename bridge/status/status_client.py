@@ -17,8 +17,8 @@ import orjson
 
 from bridge.base.errors import PreflightError
 from bridge.node import node_object
-from bridge.status import node_view
-from bridge.status.bridge_status import PATH
+from bridge.status import node_summary
+from bridge.status.status_endpoint import STATUS_PATH
 from sync.cache.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.errors import ApiError, Forbidden, KubeError, NotFound, Unreachable
@@ -27,45 +27,47 @@ from translators.identity import LABEL_VIRTUAL
 from translators.objects import Object, name_of
 
 #: The label selector of the virtual nodes of all bridges.
-OURS = f"{LABEL_VIRTUAL},{node_object.LABEL_REMOTE}"
+VIRTUAL_NODE_SELECTOR = f"{LABEL_VIRTUAL},{node_object.LABEL_REMOTE}"
 #: Seconds for a bridge to answer: through home's API server, which may not reach it at all.
-ANSWER = 5.0
+TIMEOUT_SECONDS = 5.0
 #: Bridges that are asked at once.
-AT_ONCE = 8
+MAX_CONCURRENT = 8
 
 
-async def node(home: KubeClient, name: str) -> Object:
+async def get_node(home: KubeClient, name: str) -> Object:
     """The virtual node of this name. Raises PreflightError where it is none of ours, and
     KubeError."""
     try:
         found = await home.get(NODES, name)
     except NotFound:
-        others = [name_of(it) for it in (await home.list(NODES, labels=OURS)).items]
+        others = [
+            name_of(it) for it in (await home.list(NODES, labels=VIRTUAL_NODE_SELECTOR)).items
+        ]
         there = f"the virtual nodes are {', '.join(others)}" if others else "there are none"
         raise PreflightError(f"home: there is no node {name}; {there}") from None
-    if not node_view.is_ours(found):
+    if not node_summary.is_virtual_node(found):
         raise PreflightError(
             f"home: node {name} is not a bridge's virtual node; kubectl is for all others"
         )
     return found
 
 
-async def nodes(home: KubeClient, name: str | None) -> list[Object]:
+async def list_nodes(home: KubeClient, name: str | None) -> list[Object]:
     """The virtual node of this name, or all. Raises PreflightError and KubeError."""
     if name is not None:
-        return [await node(home, name)]
-    return sorted((await home.list(NODES, labels=OURS)).items, key=name_of)
+        return [await get_node(home, name)]
+    return sorted((await home.list(NODES, labels=VIRTUAL_NODE_SELECTOR)).items, key=name_of)
 
 
-async def once(home: KubeClient, name: str | None) -> list[Object]:
+async def read_statuses(home: KubeClient, name: str | None) -> list[Object]:
     """The status of the node of this name, or of all. Raises PreflightError and KubeError."""
-    found = await nodes(home, name)
+    found = await list_nodes(home, name)
     return await _each(home, [(it, await _pods(home, name_of(it))) for it in found])
 
 
-async def _pods(home: KubeClient, node_name: str) -> node_view.Pods | str:
+async def _pods(home: KubeClient, node_name: str) -> node_summary.PodCounts | str:
     """Those of the node, or why they are not known."""
-    counted = node_view.Pods()
+    counted = node_summary.PodCounts()
 
     def count(pod: Object) -> Object:
         counted.add(pod)
@@ -79,17 +81,17 @@ async def _pods(home: KubeClient, node_name: str) -> node_view.Pods | str:
 
 
 async def _each(
-    home: KubeClient, found: Iterable[tuple[Object, node_view.Pods | str]]
+    home: KubeClient, found: Iterable[tuple[Object, node_summary.PodCounts | str]]
 ) -> list[Object]:
-    turns = asyncio.Semaphore(AT_ONCE)
+    turns = asyncio.Semaphore(MAX_CONCURRENT)
 
-    async def one(node: Object, pods: node_view.Pods | str) -> Object:
+    async def one(node: Object, pods: node_summary.PodCounts | str) -> Object:
         async with turns:
-            answer = await own(home, name_of(node))
+            answer = await fetch_bridge_status(home, name_of(node))
         told = (
-            {**node_view.node(node, None), "podsUnknown": pods}
+            {**node_summary.summarize_node(node, None), "podsUnknown": pods}
             if isinstance(pods, str)
-            else node_view.node(node, pods)
+            else node_summary.summarize_node(node, pods)
         )
         if isinstance(answer, str):
             return {**told, "bridge": None, "bridgeUnknown": answer}
@@ -100,18 +102,18 @@ async def _each(
     return [task.result() for task in tasks]
 
 
-async def own(home: KubeClient, name: str) -> Object | str:
+async def fetch_bridge_status(home: KubeClient, name: str) -> Object | str:
     """What the bridge of the node says of itself, or why it is not known."""
-    path = NODES.path(name, subresource="proxy") + PATH
+    path = NODES.path(name, subresource="proxy") + STATUS_PATH
     try:
-        async with asyncio.timeout(ANSWER):
-            answer = orjson.loads(await home.read(path, timeout=ANSWER))
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            answer = orjson.loads(await home.read(path, timeout=TIMEOUT_SECONDS))
             found: Object = answer["bridge"]
             return found
     except TimeoutError:
         return (
-            f"no answer in {ANSWER:.0f} s through home's API server; is it running, and can home "
-            "reach it?"
+            f"no answer in {TIMEOUT_SECONDS:.0f} s through home's API server; is it running, and "
+            "can home reach it?"
         )
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return "what answers at the node's address is no bridge"
@@ -134,32 +136,32 @@ def _why(error: KubeError) -> str:
     return str(error)
 
 
-class Watched:
+class StatusWatch:
     """Nodes and pods, kept up to date. Use `watched`."""
 
     def __init__(self, home: KubeClient, name: str | None, group: asyncio.TaskGroup) -> None:
         self._home = home
         self._group = group
         fields = f"metadata.name={name}" if name is not None else ""
-        self._nodes = Informer(home, NODES, labels=OURS, fields=fields)
+        self._nodes = Informer(home, NODES, labels=VIRTUAL_NODE_SELECTOR, fields=fields)
         self._watching: asyncio.Task[None] | None = None
         self._pods: dict[str, tuple[Informer, asyncio.Task[None]]] = {}
         self.changed = asyncio.Event()
         """Set at every change; to be cleared by who looks."""
         self._nodes.on_change(self._node_changed)
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         """Returns when the Nodes are known."""
         self._watching = self._group.create_task(self._nodes.run(), name="watch-nodes")
         await self._nodes.synced.wait()
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Ends the watches."""
         for task in (self._watching, *(task for _, task in self._pods.values())):
             if task is not None:
                 task.cancel()
 
-    async def look(self) -> list[Object]:
+    async def read(self) -> list[Object]:
         """The status of each node, as it is now."""
         found = []
         for node in sorted(self._nodes.store, key=name_of):
@@ -168,9 +170,9 @@ class Watched:
                 continue  # It has gone while another's pods were waited for.
             informer, _ = watching
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(ANSWER):
+                async with asyncio.timeout(TIMEOUT_SECONDS):
                     await informer.synced.wait()
-            counted = node_view.Pods()
+            counted = node_summary.PodCounts()
             for pod in informer.store:
                 counted.add(pod)
             known = informer.synced.is_set()
@@ -191,14 +193,14 @@ class Watched:
 
 
 @asynccontextmanager
-async def watched(home: KubeClient, name: str | None) -> AsyncIterator[Watched]:
+async def watch_statuses(home: KubeClient, name: str | None) -> AsyncIterator[StatusWatch]:
     """Watches the node of this name, or all, while the block runs. Raises PreflightError where
     there is none of that name, and KubeError."""
-    await nodes(home, name)
+    await list_nodes(home, name)
     async with asyncio.TaskGroup() as group:
-        found = Watched(home, name, group)
+        found = StatusWatch(home, name, group)
         try:
-            await found.begin()
+            await found.start()
             yield found
         finally:
-            found.end()
+            found.stop()

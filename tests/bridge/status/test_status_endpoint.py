@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bridge.status import bridge_status
+from bridge.status import status_endpoint
 from tests.bridge.clusters import CANARY, Clusters
 from tests.bridge.joined import SOON, begin, caller, joined
 from tests.fakeapi import Fault
@@ -27,11 +27,11 @@ _ROW = re.compile(r"^\| `([\w.\[\]*]+)` \|", re.MULTILINE)
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """No answer is given twice."""
-    monkeypatch.setattr(bridge_status, "REMEMBERED", 0.0)
+    monkeypatch.setattr(status_endpoint, "CACHE_SECONDS", 0.0)
 
 
 async def told(session: aiohttp.ClientSession) -> dict[str, Any]:
-    async with session.get(bridge_status.PATH) as answer:
+    async with session.get(status_endpoint.STATUS_PATH) as answer:
         text = await answer.text()
         assert answer.status == 200, text
     assert CANARY not in text
@@ -140,7 +140,7 @@ async def test_who_may_not_read_metrics_gets_neither_state_nor_page(two: Cluster
 
     async with joined(two) as run, caller(run) as session:
         two.home.api.authorize = allowed
-        for path in (bridge_status.PATH, "/bridge/", "/bridge"):
+        for path in (status_endpoint.STATUS_PATH, "/bridge/", "/bridge"):
             async with session.get(path) as answer:
                 assert answer.status == 403, path
         two.home.api.authenticate = lambda token: None
@@ -150,4 +150,4 @@ async def test_who_may_not_read_metrics_gets_neither_state_nor_page(two: Cluster
 
 @pytest.mark.parametrize("server", ["https://me:secret@host:6443/a?token=b#c"])
 def test_an_address_is_told_without_what_could_be_a_credential(server: str) -> None:
-    assert bridge_status.address(server) == "https://host:6443/a"
+    assert status_endpoint.strip_credentials(server) == "https://host:6443/a"

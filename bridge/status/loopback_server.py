@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from aiohttp import web
 
 from bridge.base.errors import PreflightError
-from bridge.status import node_status
-from bridge.status.bridge_status import PATH
+from bridge.status import status_client
 from bridge.status.html_page import HEADERS
+from bridge.status.status_endpoint import STATUS_PATH
 from sync.kube.client import KubeClient
 from sync.kube.errors import ApiError, KubeError
 from sync.kube.resources import NODES
@@ -26,7 +26,7 @@ from translators.objects import name_of
 
 _HTML, _JSON = "text/html", "application/json"
 #: What is passed on, and what it is.
-_PATHS: Mapping[str, str] = {"/bridge/": _HTML, PATH: _JSON}
+_PATHS: Mapping[str, str] = {"/bridge/": _HTML, STATUS_PATH: _JSON}
 
 
 async def serve(
@@ -34,24 +34,24 @@ async def serve(
     name: str | None,
     *,
     stop: asyncio.Event,
-    opens: bool,
+    open_browser: bool,
     announce: Callable[[str], None],
 ) -> None:
     """Serves the page until ``stop`` is set; ``announce`` gets its address.
 
     Raises PreflightError where there is not the one node to show.
     """
-    found = [name_of(it) for it in await node_status.nodes(home, name)]
+    found = [name_of(it) for it in await status_client.list_nodes(home, name)]
     if len(found) != 1:
         there = f"home has {', '.join(found)}; name one" if found else "home has no virtual nodes"
         raise PreflightError(f"a page is of one node: {there}")
-    if isinstance(why := await node_status.own(home, found[0]), str):
+    if isinstance(why := await status_client.fetch_bridge_status(home, found[0]), str):
         raise PreflightError(f"the bridge of node {found[0]} does not show its page: {why}")
-    server = Local(home, found[0])
+    server = LoopbackServer(home, found[0])
     url = await server.start()
     try:
         announce(f"node {found[0]}: {url} until Ctrl-C")
-        if opens:
+        if open_browser:
             import webbrowser
 
             await asyncio.to_thread(webbrowser.open, url)
@@ -60,7 +60,7 @@ async def serve(
         await server.stop()
 
 
-class Local:
+class LoopbackServer:
     """The server. `start` it, and `stop` it in the end."""
 
     def __init__(self, home: KubeClient, node: str) -> None:
@@ -94,7 +94,7 @@ class Local:
         if request.method != "GET":
             return web.Response(status=405, text="read-only", headers={"Allow": "GET"})
         try:
-            body = await self._home.read(self._proxy + path, timeout=node_status.ANSWER)
+            body = await self._home.read(self._proxy + path, timeout=status_client.TIMEOUT_SECONDS)
         except KubeError as error:
             code = error.code if isinstance(error, ApiError) else 502
             return web.Response(

@@ -28,7 +28,7 @@ from bridge.kubelet.routing import Call, Route
 from bridge.net.active_streams import ActiveStreams
 from bridge.net.single_flight import Remembered
 from bridge.observability.recent_errors import Recent
-from bridge.status import node_view
+from bridge.status import node_summary
 from sync.cache.informer import Informer
 from sync.engine.engine import Engine
 from sync.kube.client import KubeClient
@@ -37,18 +37,18 @@ from sync.runtime.workqueue import WorkQueue
 from translators.objects import Object
 
 #: Where it is served; the page is at the folder before it.
-PATH = "/bridge/v1/status"
+STATUS_PATH = "/bridge/v1/status"
 #: Seconds for which an answer is given again.
-REMEMBERED = 1.0
+CACHE_SECONDS = 1.0
 #: Seconds for which a cluster's version is believed, and for the question.
 VERSION_SECONDS, VERSION_TIMEOUT = 60.0, 1.0
 #: Pods that are counted before other tasks get a turn: about 2 ms of work.
-BATCH = 100
+PODS_PER_BATCH = 100
 #: Characters of an error that are told.
-LENGTH = 500
+MAX_ERROR_LENGTH = 500
 
 
-class OwnStatus:
+class StatusEndpoint:
     """Tells what `show` names. Call `close` at the end."""
 
     def __init__(
@@ -70,7 +70,7 @@ class OwnStatus:
         self._node: Informer | None = None
         self._since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self._started = time.monotonic()
-        self._answers: Remembered[str, Object] = Remembered(lambda _: REMEMBERED)
+        self._answers: Remembered[str, Object] = Remembered(lambda _: CACHE_SECONDS)
         self._versions: Remembered[str, str] = Remembered(lambda _: VERSION_SECONDS)
         # The last that is known, for when a cluster is away.
         self._known: dict[str, str] = {}
@@ -80,11 +80,11 @@ class OwnStatus:
         """What the kubelet API is to serve."""
         get = frozenset({"GET"})
         return [
-            Route(PATH, get, self._serve, of_itself=True),
+            Route(STATUS_PATH, get, self._serve, of_itself=True),
             Route("/bridge", get, self._page, of_itself=True),
         ]
 
-    def show(self, engine: Engine, node: Informer | None) -> None:
+    def attach(self, engine: Engine, node: Informer | None) -> None:
         """Tells what these know from now on. ``node`` has the Node, where there is one yet."""
         self._engine, self._node = engine, node
 
@@ -109,8 +109,8 @@ class OwnStatus:
         from bridge.status import html_page
 
         if not call.request.path.endswith("/"):
-            return html_page.elsewhere()
-        return html_page.answer(await self.status())
+            return html_page.redirect_to_folder()
+        return html_page.response(await self.status())
 
     # -- what is told ----------------------------------------------------------------------
 
@@ -121,12 +121,12 @@ class OwnStatus:
         nodes = [] if self._node is None else list(self._node.store)
         if self._engine is None or not nodes:
             return {"name": self._node_name, "ready": None}
-        pods = node_view.Pods()
+        pods = node_summary.PodCounts()
         for count, pod in enumerate(list(self._engine.home_pods.store), start=1):
             pods.add(pod)
-            if count % BATCH == 0:
+            if count % PODS_PER_BATCH == 0:
                 await asyncio.sleep(0)
-        return node_view.node(nodes[0], pods)
+        return node_summary.summarize_node(nodes[0], pods)
 
     async def _of_bridge(self) -> Object:
         engine = self._engine
@@ -146,10 +146,10 @@ class OwnStatus:
             "lagSeconds": max((it["oldestSeconds"] for it in queues), default=0.0),
             "clusters": {
                 client.side: {
-                    "server": address(client.config.server),
+                    "server": strip_credentials(client.config.server),
                     "version": its,
                     "watched": client.side not in failing,
-                    "error": failing.get(client.side, "")[:LENGTH],
+                    "error": failing.get(client.side, "")[:MAX_ERROR_LENGTH],
                 }
                 for client, its in zip(self._clients, versions, strict=True)
             },
@@ -213,11 +213,11 @@ def _watches(informers: Iterable[Informer]) -> list[Object]:
             )
         if informer.error is not None:
             told["failing"] += 1
-            told["error"] = str(informer.error)[:LENGTH]
+            told["error"] = str(informer.error)[:MAX_ERROR_LENGTH]
     return list(found.values())
 
 
-def address(server: str) -> str:
+def strip_credentials(server: str) -> str:
     """The URL without what could be a credential."""
     parts = urlsplit(server)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

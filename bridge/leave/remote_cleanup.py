@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from bridge.base.errors import PreflightError
-from bridge.leave.summary import AtHome, LeaveSettings, still_there
+from bridge.leave.summary import HomeState, LeaveSettings, format_counts
 from sync.cleanup import inventory
 from sync.cleanup.inventory import Inventory
 from sync.kube.client import KubeClient
@@ -25,14 +25,14 @@ ROUNDS = 5
 Told = Callable[[str], None]
 
 
-async def look(remote: KubeClient, name: str, found: AtHome) -> Inventory:
+async def collect(remote: KubeClient, name: str, found: HomeState) -> Inventory:
     """What the node has in the remote. Raises KubeError."""
     identity = Identity(home_id=found.home_id, home_name=found.home_id[:8], node=name)
-    return await inventory.take_inventory(remote, identity, others=found.others)
+    return await inventory.take_inventory(remote, identity, others=found.sibling_nodes)
 
 
 async def remove(
-    remote: KubeClient, settings: LeaveSettings, found: AtHome, shown: Inventory, *, told: Told
+    remote: KubeClient, settings: LeaveSettings, found: HomeState, shown: Inventory, *, report: Told
 ) -> None:
     """Removes what the node has in the remote; ``shown`` is what the person agreed to, and becomes
     what was there last. Raises PreflightError where pods do not end in time or objects still come,
@@ -40,35 +40,37 @@ async def remove(
     known = frozenset(map(uid_of, _all(shown)))
     kept: dict[str, str] = {}
     for _ in range(ROUNDS):
-        _become(shown, await look(remote, settings.name, found))
+        _become(shown, await collect(remote, settings.name, found))
         for obj in _all(shown):
             if uid_of(obj) not in known:
-                told(f"remote: {_named(obj)} came after the question, and is removed too")
+                report(f"remote: {_named(obj)} came after the question, and is removed too")
         known |= set(map(uid_of, _all(shown)))
-        await _remove_pods(remote, shown.pods, settings.timeout, told=told)
+        await _remove_pods(remote, shown.pods, settings.timeout, told=report)
         await inventory.delete_copies(remote, shown.copies)
         await inventory.transfer_shared_copies(remote, shown.shared)
         has_ended = _has_ended(settings.name, found)
         left = await inventory.delete_namespaces(remote, shown.namespaces, has_ended=has_ended)
         kept |= dict(left)
-        now = await look(remote, settings.name, found)
+        now = await collect(remote, settings.name, found)
         if not now.pods and not any(_is_left(obj, kept) for obj in _all(now)):
             break
     else:
         raise PreflightError(
-            f"remote: objects of node {settings.name} keep coming ({still_there(now)}): a bridge "
+            f"remote: objects of node {settings.name} keep coming ({format_counts(now)}): a bridge "
             "that cannot be seen from here still serves it. Stop that one and leave again"
         )
     for line in [f"namespace {name} stays: {why}" for name, why in kept.items()]:
-        told(f"remote: {line}")
+        report(f"remote: {line}")
 
 
-def _has_ended(name: str, found: AtHome) -> Callable[[str], bool]:
+def _has_ended(name: str, found: HomeState) -> Callable[[str], bool]:
     """Whether a virtual node needs no namespace any more: this one, and those that are no more."""
     label = label_value(name)
 
     def has_ended(node: str) -> bool:
-        return node == label or (found.others is not None and node not in found.others)
+        return node == label or (
+            found.sibling_nodes is not None and node not in found.sibling_nodes
+        )
 
     return has_ended
 

@@ -1,6 +1,7 @@
 """`bridge offload` and `bridge unoffload`: a namespace's pods may, or must, go to virtual nodes.
 
-The policy stands on the namespace, and what obeys it (`bridge.offload.admission_policy`) in the cluster, once
+The policy stands on the namespace, and what obeys it (`bridge.offload.admission_policy`) in the
+cluster, once
 for all namespaces. Both commands compare first and write what differs, so that either can be run
 again; the last namespace that is undone takes what obeyed it along. Whether a policy is obeyed is
 found out by a pod that home's API server is asked to admit without keeping it.
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from bridge.base.app_labels import APP, NAME_LABEL
 from bridge.base.errors import PreflightError
 from bridge.node import node_object
-from bridge.offload import Way
+from bridge.offload import Mechanism
 from bridge.offload import admission_policy as objects
 from bridge.preflight.cluster_facts import connected, explained
 from sync.kube.client import KubeClient
@@ -30,9 +31,9 @@ from translators.offload_patch import OffloadPolicy
 from translators.pods import scheduling_predicates
 
 #: Seconds until an API server obeys a new policy: it looks for them every second.
-OBEYED_SECONDS = 30.0
+ENFORCEMENT_SECONDS = 30.0
 #: Seconds between two questions.
-ASK = 0.5
+PROBE_SECONDS = 0.5
 
 Told = Callable[[str], None]
 
@@ -46,25 +47,29 @@ class OffloadSettings:
     policy: OffloadPolicy = "burst"
     selector: Mapping[str, str] = field(default_factory=dict)
     """Labels of the virtual nodes that pods may come to; of all where it is empty."""
-    way: Way = "auto"
+    mechanism: Mechanism = "auto"
     dry_run: bool = False
 
 
-async def offload_namespace(settings: OffloadSettings, *, told: Told) -> Object:
+async def offload_namespace(settings: OffloadSettings, *, report: Told) -> Object:
     """Does it, and says what there is now. Raises PreflightError where it has no effect."""
     async with connected(settings.home, side="home", told=lambda _: None) as home:
         with explained("home"):
             namespace = await _namespace(home, settings.namespace)
             await _refuse_a_bridges_own(home, settings.namespace)
-            version = await policy_version(home) if settings.way != "webhook" else ""
-            if settings.way == "policy" and not version:
+            version = await policy_version(home) if settings.mechanism != "webhook" else ""
+            if settings.mechanism == "policy" and not version:
                 raise PreflightError(_NOT_SERVED)
-            await _look_at_nodes(home, settings, told)
-            writer = Writer(home, told, dry_run=settings.dry_run)
+            await _look_at_nodes(home, settings, report)
+            writer = EnforcementWriter(home, report, dry_run=settings.dry_run)
             if version:
-                await writer.ensure(objects.policies(version), objects.policy(version))
-                await writer.ensure(objects.bindings(version), objects.binding(version))
-            elif settings.way == "webhook":
+                await writer.ensure(
+                    objects.policy_resource(version), objects.mutating_policy(version)
+                )
+                await writer.ensure(
+                    objects.binding_resource(version), objects.policy_binding(version)
+                )
+            elif settings.mechanism == "webhook":
                 await remove_policy(writer)
             await writer.patch_namespace(namespace, settings.policy, settings.selector)
             answer: Object = {
@@ -76,19 +81,19 @@ async def offload_namespace(settings: OffloadSettings, *, told: Told) -> Object:
                 "written": writer.written,
             }
             if not settings.dry_run:
-                await _check_obeyed(home, settings, told, by_webhook=not version)
+                await _check_obeyed(home, settings, report, by_webhook=not version)
     return answer
 
 
-async def unoffload_namespace(settings: OffloadSettings, *, told: Told) -> Object:
+async def unoffload_namespace(settings: OffloadSettings, *, report: Told) -> Object:
     """Takes it back, and what obeyed it where no other namespace needs that."""
     async with connected(settings.home, side="home", told=lambda _: None) as home:
         with explained("home"):
-            writer = Writer(home, told, dry_run=settings.dry_run)
+            writer = EnforcementWriter(home, report, dry_run=settings.dry_run)
             try:
                 namespace = await home.get(NAMESPACES, settings.namespace)
             except NotFound:
-                told(f"home: there is no namespace {settings.namespace}")
+                report(f"home: there is no namespace {settings.namespace}")
             else:
                 await writer.patch_namespace(namespace, None, {})
             others = (await home.list(NAMESPACES, labels=offload_patch.LABEL)).items
@@ -143,7 +148,7 @@ async def policy_version(home: KubeClient) -> str:
         except NotFound:
             continue
         names = {it.get("name") for it in found.get("resources") or ()}
-        if objects.policies(version).plural in names:
+        if objects.policy_resource(version).plural in names:
             return version
     return ""
 
@@ -180,7 +185,7 @@ def _keeps_off(taint: Object) -> bool:
 # -- writing -------------------------------------------------------------------------------
 
 
-class Writer:
+class EnforcementWriter:
     """Writes what differs, or only tells it."""
 
     def __init__(self, home: KubeClient, told: Told, *, dry_run: bool) -> None:
@@ -197,7 +202,7 @@ class Writer:
 
     async def ensure(self, resource: Resource, wanted: Object) -> None:
         """Has the object be as wanted. Raises PreflightError where one of that name is foreign."""
-        current = await self.ours(resource)
+        current = await self.get_managed(resource)
         if current is None:
             if self._will(f"{resource.kind} {objects.NAME} created"):
                 try:
@@ -211,11 +216,11 @@ class Writer:
 
     async def remove(self, resource: Resource) -> None:
         """Deletes our object of this kind, if it is there."""
-        current = await self.ours(resource)
+        current = await self.get_managed(resource)
         if current is not None and self._will(f"{resource.kind} {objects.NAME} removed"):
             await self.home.delete(resource, objects.NAME, uid=uid_of(current))
 
-    async def ours(self, resource: Resource) -> Object | None:
+    async def get_managed(self, resource: Resource) -> Object | None:
         """The bridge's object of this kind, if there is one. Raises PreflightError where one of
         that name is foreign."""
         try:
@@ -246,17 +251,17 @@ class Writer:
             await self.home.patch(NAMESPACES, name_of(namespace), body)
 
 
-async def remove_all(writer: Writer) -> None:
+async def remove_all(writer: EnforcementWriter) -> None:
     """Removes all that obeys policies; the bindings first."""
     await remove_policy(writer)
     await writer.remove(objects.WEBHOOKS)
 
 
-async def remove_policy(writer: Writer) -> None:
+async def remove_policy(writer: EnforcementWriter) -> None:
     """Removes what has the API server obey policies."""
     if version := await policy_version(writer.home):
-        await writer.remove(objects.bindings(version))
-        await writer.remove(objects.policies(version))
+        await writer.remove(objects.binding_resource(version))
+        await writer.remove(objects.policy_resource(version))
 
 
 # -- whether it is obeyed ------------------------------------------------------------------
@@ -268,10 +273,10 @@ async def _check_obeyed(
     """Waits until a new pod would be changed. Raises PreflightError where that does not come."""
     refusal = ""
     try:
-        async with asyncio.timeout(OBEYED_SECONDS):
+        async with asyncio.timeout(ENFORCEMENT_SECONDS):
             while (answer := await _not_obeyed(home, settings)) is not None:
                 refusal = answer
-                await asyncio.sleep(ASK)  # the server tells nobody
+                await asyncio.sleep(PROBE_SECONDS)  # the server tells nobody
     except TimeoutError:
         if not refusal:
             raise PreflightError(await _why_not(home) if by_webhook else _NOT_OBEYED) from None
@@ -300,11 +305,11 @@ _NOT_OBEYED = (
 
 async def _why_not(home: KubeClient) -> str:
     """Why no webhook has changed a pod."""
-    there = await webhooks(home)
+    there = await list_webhook_configurations(home)
     return _WEBHOOK_AWAY.format(", ".join(map(name_of, there))) if there else _NO_WEBHOOK
 
 
-async def webhooks(home: KubeClient) -> list[Object]:
+async def list_webhook_configurations(home: KubeClient) -> list[Object]:
     """The configurations of our webhooks: that of `bridge webhook`, and those in home's cluster."""
     return (await home.list(objects.WEBHOOKS, labels=f"{objects.LABEL_PART}=offload")).items
 

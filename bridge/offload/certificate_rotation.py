@@ -32,19 +32,19 @@ _KEYS = (("tls.crt", "tls.key"), ("previous.crt", "previous.key"))
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class RotatedCertificate:
     """One that the replicas share."""
 
     pair: ServingCertificate
-    made: datetime
-    end: datetime
+    created: datetime
+    expires: datetime
 
-    def due(self) -> datetime:
+    def renewal_time(self) -> datetime:
         """When its successor is to be made."""
-        return self.made + (self.end - self.made) * RENEW
+        return self.created + (self.expires - self.created) * RENEW
 
 
-def read(secret: Object, host: str) -> list[Shared]:
+def read_secret(secret: Object, host: str) -> list[RotatedCertificate]:
     """What the Secret has for this name, the newest first."""
     data = secret.get("data") or {}
     found = []
@@ -56,18 +56,20 @@ def read(secret: Object, host: str) -> list[Shared]:
             server_context(pair, client_ca="")
             if not x509.lacking(pair, host, ()):
                 begin, end = x509.lifetime(pair)
-                found.append(Shared(pair, begin + CLOCK_SKEW, end))
+                found.append(RotatedCertificate(pair, begin + CLOCK_SKEW, end))
     return found
 
 
-def is_due(known: Sequence[Shared], now: datetime) -> bool:
+def needs_renewal(known: Sequence[RotatedCertificate], now: datetime) -> bool:
     """Whether another one is to be made now."""
-    return not known or now >= known[0].due()
+    return not known or now >= known[0].renewal_time()
 
 
-def written(fresh: ServingCertificate, known: Sequence[Shared], now: datetime) -> Object:
+def secret_data(
+    fresh: ServingCertificate, known: Sequence[RotatedCertificate], now: datetime
+) -> Object:
     """The Secret's data with a new certificate. One that has ended is kept no longer."""
-    kept = [fresh, *(it.pair for it in known if it.end > now)]
+    kept = [fresh, *(it.pair for it in known if it.expires > now)]
     data: Object = {}
     for place, (certificate, key) in enumerate(_KEYS):
         pair = kept[place] if place < len(kept) else None
@@ -76,24 +78,26 @@ def written(fresh: ServingCertificate, known: Sequence[Shared], now: datetime) -
     return data
 
 
-def authority(known: Sequence[Shared]) -> bytes:
+def ca_bundle(known: Sequence[RotatedCertificate]) -> bytes:
     """What is to be trusted."""
     return b"".join(it.pair.certificate for it in known)
 
 
-def shown(known: Sequence[Shared], trusted: bytes, now: datetime) -> ServingCertificate | None:
+def certificate_to_serve(
+    known: Sequence[RotatedCertificate], trusted: bytes, now: datetime
+) -> ServingCertificate | None:
     """The one to show; None where there is none. ``trusted``: what home's API server was told."""
     if not known:
         return None
     newest, *before = known
-    ready = now >= newest.made + SETTLED and newest.pair.certificate in trusted
-    old = next((it for it in before if it.end > now), None)
+    ready = now >= newest.created + SETTLED and newest.pair.certificate in trusted
+    old = next((it for it in before if it.expires > now), None)
     return newest.pair if ready or old is None else old.pair
 
 
-def next_look(known: Sequence[Shared], now: datetime) -> float:
+def seconds_until_change(known: Sequence[RotatedCertificate], now: datetime) -> float:
     """Seconds until any of this is another."""
     if not known:
         return 0.0
-    moments = [known[0].due(), known[0].made + SETTLED, *(it.end for it in known)]
+    moments = [known[0].renewal_time(), known[0].created + SETTLED, *(it.expires for it in known)]
     return min(((it - now).total_seconds() for it in moments if it > now), default=0.0)

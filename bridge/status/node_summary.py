@@ -23,13 +23,13 @@ NAMED = 20
 _OSIMAGE = "cluster-bridge "
 
 
-def is_ours(node: Object) -> bool:
+def is_virtual_node(node: Object) -> bool:
     """Whether the Node is a virtual node of a bridge."""
     labels = metadata(node).get("labels") or {}
     return LABEL_VIRTUAL in labels and node_object.LABEL_REMOTE in labels
 
 
-class Pods:
+class PodCounts:
     """Counts the pods of one node, each by one `add`."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Pods:
                 }
             )
 
-    def told(self) -> Object:
+    def as_dict(self) -> Object:
         """What was counted."""
         return {
             "total": self.phases.total(),
@@ -78,7 +78,7 @@ class Pods:
         }
 
 
-def node(obj: Object, pods: Pods | None) -> Object:
+def summarize_node(obj: Object, pods: PodCounts | None) -> Object:
     """What the Node says, with what its pods use; None where they are not known."""
     status = obj.get("status") or {}
     info = status.get("nodeInfo") or {}
@@ -90,7 +90,7 @@ def node(obj: Object, pods: Pods | None) -> Object:
         "created": metadata(obj).get("creationTimestamp"),
         "conditions": [_condition(it) for it in status.get("conditions") or ()],
         "resources": _resources(status, pods),
-        "pods": None if pods is None else pods.told(),
+        "pods": None if pods is None else pods.as_dict(),
         "versions": {
             "kubelet": str(info.get("kubeletVersion") or ""),
             "bridge": image.removeprefix(_OSIMAGE) if image.startswith(_OSIMAGE) else "",
@@ -103,7 +103,7 @@ def _condition(condition: Object) -> Object:
     return {**told, "since": condition.get("lastTransitionTime")}
 
 
-def _resources(status: Object, pods: Pods | None) -> Object:
+def _resources(status: Object, pods: PodCounts | None) -> Object:
     """By resource: what the node has, what it offers, what its pods request, as quantities."""
     capacity = pod_requests.of_list(status.get("capacity"))
     offered = pod_requests.of_list(status.get("allocatable"))

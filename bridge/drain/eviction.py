@@ -44,18 +44,18 @@ from translators.objects import Object, is_deleting, metadata, name_of, namespac
 
 #: Seconds until an eviction that may pass later is tried again, at least, and at most where the
 #: server asks for more.
-RETRY = 2.0
-RETRY_MOST = 30.0
+RETRY_SECONDS = 2.0
+MAX_RETRY_SECONDS = 30.0
 #: Attempts of a request that the server answers with 500.
-ATTEMPTS = 5
+MAX_SERVER_ERRORS = 5
 #: Seconds between looks at evicted pods that are still ending.
-POLL = 0.5
+POLL_SECONDS = 0.5
 #: Pods that are named when not all could be evicted.
-NAMED = 5
+MAX_NAMED = 5
 #: The annotation of a mirror pod (a kubelet's static pod), which no API call can end.
 MIRROR = "kubernetes.io/config.mirror"
 
-Ending = Callable[[Object], Awaitable[None]]
+EndPod = Callable[[Object], Awaitable[None]]
 T = TypeVar("T")
 
 
@@ -74,7 +74,7 @@ class DrainOptions:
 
 
 #: A node that leaves keeps no pods: who agreed to that has agreed to all of them.
-ALL = DrainOptions(force=True, delete_emptydir_data=True)
+EVICT_ALL = DrainOptions(force=True, delete_emptydir_data=True)
 
 
 @dataclass(slots=True)
@@ -82,14 +82,14 @@ class DrainPlan:
     """What a drain does with the pods of a node."""
 
     evict: list[Object] = field(default_factory=list)
-    stay: list[Object] = field(default_factory=list)
+    skipped: list[Object] = field(default_factory=list)
     """Pods of DaemonSets, and mirror pods."""
-    refused: dict[str, list[Object]] = field(default_factory=dict)
+    blocking: dict[str, list[Object]] = field(default_factory=dict)
     """Pods that are in the way, by the reason, which names the option."""
 
-    def check(self, node: str) -> None:
+    def check_unblocked(self, node: str) -> None:
         """Raises PreflightError where pods are in the way."""
-        reasons = [f"{why}: {_names(map(_named, pods))}" for why, pods in self.refused.items()]
+        reasons = [f"{why}: {_names(map(_named, pods))}" for why, pods in self.blocking.items()]
         if reasons:
             raise PreflightError(
                 f"home: node {node} cannot be drained, and no pod was evicted: {'; '.join(reasons)}"
@@ -101,21 +101,23 @@ def is_daemon(pod: Object) -> bool:
     return (_controller(pod) or {}).get("kind") == "DaemonSet"
 
 
-def plan(pods: list[Object], options: DrainOptions, *, orphans: Collection[str] = ()) -> DrainPlan:
+def plan_drain(
+    pods: list[Object], options: DrainOptions, *, orphans: Collection[str] = ()
+) -> DrainPlan:
     """Sorts the pods. ``orphans`` are the UIDs of pods whose DaemonSet is no more."""
     made = DrainPlan()
     for pod in pods:
         if is_daemon(pod) and not _is_finished(pod) and uid_of(pod) not in orphans:
             if options.ignore_daemonsets:
-                made.stay.append(pod)
+                made.skipped.append(pod)
             else:
                 why = "DaemonSets make these pods again (--ignore-daemonsets leaves them)"
-                made.refused.setdefault(why, []).append(pod)
+                made.blocking.setdefault(why, []).append(pod)
         elif MIRROR in (metadata(pod).get("annotations") or {}):
-            made.stay.append(pod)
+            made.skipped.append(pod)
         elif reasons := _reasons(pod, options, uid_of(pod) in orphans):
             for why in reasons:
-                made.refused.setdefault(why, []).append(pod)
+                made.blocking.setdefault(why, []).append(pod)
         else:
             made.evict.append(pod)
     return made
@@ -139,20 +141,20 @@ def _reasons(pod: Object, options: DrainOptions, is_orphan: bool) -> list[str]:
     return reasons
 
 
-async def drain(
+async def evict_pods(
     home: KubeClient,
     pods: list[Object],
     *,
-    end: Ending | None,
+    end_pod: EndPod | None,
     timeout: float,
-    told: Callable[[str], None],
+    report: Callable[[str], None],
     grace_period: int | None = None,
-    instead: str = "leave without --drain to delete them",
+    alternative: str = "leave without --drain to delete them",
 ) -> None:
     """Evicts the pods and waits until they are gone. ``end`` ends an evicted pod; None where a
     bridge does. Raises PreflightError when time is up or pods cannot be evicted, which says what
     one can do ``instead`` of draining again."""
-    drained = _Drain(home, pods, end=end, told=told, grace_period=grace_period)
+    drained = _Drain(home, pods, end=end_pod, told=report, grace_period=grace_period)
     try:
         async with asyncio.timeout(timeout):
             await drained.run()
@@ -164,7 +166,7 @@ async def drain(
             return
         why, again = drained.left, "Drain again to go on"
     raise PreflightError(
-        f"home: {why}; the node stays cordoned and the rest is as it was. {again}, or {instead}"
+        f"home: {why}; the node stays cordoned and the rest is as it was. {again}, or {alternative}"
     )
 
 
@@ -174,7 +176,7 @@ class _Drain:
         home: KubeClient,
         pods: list[Object],
         *,
-        end: Ending | None,
+        end: EndPod | None,
         told: Callable[[str], None],
         grace_period: int | None,
     ) -> None:
@@ -231,7 +233,7 @@ class _Drain:
 
     async def _until_gone(self, name: str, pod: Object) -> None:
         while await self._now(name, pod) is not None:  # noqa: ASYNC110  # of another machine
-            await asyncio.sleep(POLL)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _evict(self, name: str, pod: Object) -> None:
         """Until it is accepted, or the pod is gone or goes with its namespace. Raises KubeError."""
@@ -256,7 +258,7 @@ class _Drain:
                 if now is None or (isinstance(error, NamespaceTerminating) and is_deleting(now)):
                     return
                 self._keep(name, error)
-                await asyncio.sleep(RETRY)
+                await asyncio.sleep(RETRY_SECONDS)
             else:
                 return
 
@@ -269,11 +271,11 @@ class _Drain:
                 return await request()
             except (Throttled, Unreachable, ServerError) as error:
                 failed += isinstance(error, ServerError) and error.code == 500
-                if isinstance(error, ApiServerCertificateError) or failed >= ATTEMPTS:
+                if isinstance(error, ApiServerCertificateError) or failed >= MAX_SERVER_ERRORS:
                     raise
                 self._keep(name, error)
                 asked = getattr(error, "retry_after", None) or 0.0
-            await asyncio.sleep(min(max(RETRY, asked), RETRY_MOST))
+            await asyncio.sleep(min(max(RETRY_SECONDS, asked), MAX_RETRY_SECONDS))
 
     def _keep(self, name: str, error: KubeError) -> None:
         if name not in self._kept:
@@ -292,7 +294,7 @@ class _Drain:
 
 
 @asynccontextmanager
-async def heartbeat(home: KubeClient, lease: Object | None) -> AsyncIterator[None]:
+async def renew_lease(home: KubeClient, lease: Object | None) -> AsyncIterator[None]:
     """Renews the node's Lease while nobody serves the node, so that home goes on to believe what
     it knows of its pods. Best effort."""
     if lease is None:
@@ -333,5 +335,5 @@ def _named(pod: Object) -> str:
 def _names(names: Iterable[str], between: str = ", ") -> str:
     """The first of them, and how many more there are."""
     found = list(names)
-    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    return between.join(found[:NAMED]) + more
+    more = f" and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
+    return between.join(found[:MAX_NAMED]) + more
