@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bridge.certificates import x509
+from bridge.certificates import x509_builder
 from e2e import bridge as bridge_command
 from e2e.bridge import Bridge
 from e2e.clusters.model import Cluster
@@ -105,7 +105,9 @@ def test_what_is_in_the_way_of_a_join(home: Cluster, remote: Cluster, tmp_path: 
     another home has left: all are found at once."""
     name = home.node_names[0]
     cert, key = tmp_path / "tls.crt", tmp_path / "tls.key"
-    made = x509.self_signed(name, ["192.0.2.1"], now=datetime.now(UTC) - timedelta(days=800))
+    made = x509_builder.self_signed(
+        name, ["192.0.2.1"], now=datetime.now(UTC) - timedelta(days=800)
+    )
     cert.write_bytes(made.certificate)
     key.write_bytes(made.key)
     files = ("--tls-cert-file", cert, "--tls-private-key-file", key)

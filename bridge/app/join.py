@@ -7,7 +7,7 @@
    are worked, and until then it stands by (`bridge.app.replica`).
 4. Until SIGINT or SIGTERM (`stop`), or until a part fails, which ends all.
 5. The parts are cancelled, the Leases are given back, streams are ended within the bound of
-   `bridge.app.kubelet_api`. Workloads in the remote go on.
+   `bridge.app.node_kubelet`. Workloads in the remote go on.
 
 `stop` ends it at whatever step, checks that wait for a cluster among them, within the bounds of
 `bridge.app.replica` and that. (`bridge.cli.runner` bounds what cannot be ended so.)
@@ -23,10 +23,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bridge.app import memory, replica
-from bridge.app.kubelet_api import KubeletApi, cert_dir, prepared
-from bridge.app.probe_server import Health, listening
-from bridge.app.replica import Life
+from bridge.app import replica
+from bridge.app.node_kubelet import NodeKubelet, cert_dir, create_node_kubelet
+from bridge.app.probe_server import ProbeHandler, serve_probes
+from bridge.app.replica import ReplicaTerm
+from bridge.base import memory
 from bridge.base.settings import JoinSettings
 from bridge.base.version import version
 from bridge.election.election_record import Candidate
@@ -37,7 +38,7 @@ from bridge.node.controller import NodeController
 from bridge.node.field_ownership import Marks
 from bridge.node.namespace_record import NamespaceRecord
 from bridge.node.node_object import NodeFacts
-from bridge.observability.recent_errors import Recent
+from bridge.observability.recent_errors import RecentErrors
 from bridge.preflight.cluster_facts import Found
 from bridge.preflight.retry import checked
 from bridge.relay.forward_metrics import Measures
@@ -51,15 +52,17 @@ from sync.runtime.log_fields import NODE
 from translators.translation_policy import Policy
 
 
-async def join(settings: JoinSettings, *, told: Callable[[str], None], stop: asyncio.Event) -> None:
+async def join(
+    settings: JoinSettings, *, report: Callable[[str], None], stop: asyncio.Event
+) -> None:
     """Serves the virtual node, or stands by for it, until ``stop``.
 
     ``told`` gets a line for each step. Raises PreflightError, NodeTaken, NodeLeft, ClaimRefused,
     KubeError and what the kubelet API raises when it cannot listen; all are for the person who
     asked.
     """
-    async with until(stop), giving_back():
-        await serve(settings, told)
+    async with cancel_when_set(stop), giving_back():
+        await serve_node(settings, report)
 
 
 @asynccontextmanager
@@ -73,7 +76,7 @@ async def giving_back() -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def until(stop: asyncio.Event) -> AsyncIterator[None]:
+async def cancel_when_set(stop: asyncio.Event) -> AsyncIterator[None]:
     """Ends its block when ``stop`` is set: what waits in there is cancelled."""
 
     async def end(limit: asyncio.Timeout) -> None:
@@ -93,20 +96,22 @@ async def until(stop: asyncio.Event) -> AsyncIterator[None]:
             raise
 
 
-async def serve(settings: JoinSettings, told: Callable[[str], None]) -> NoReturn:
+async def serve_node(settings: JoinSettings, report: Callable[[str], None]) -> NoReturn:
     """`join` until it is cancelled."""
-    recent = Recent()
-    with recent.collects():
-        await _serve_node(settings, told, recent)
+    recent = RecentErrors()
+    with recent.collect():
+        await _serve_node(settings, report, recent)
     raise AssertionError("it serves until it is cancelled")
 
 
-async def _serve_node(settings: JoinSettings, told: Callable[[str], None], recent: Recent) -> None:
-    health = Health()
+async def _serve_node(
+    settings: JoinSettings, told: Callable[[str], None], recent: RecentErrors
+) -> None:
+    health = ProbeHandler()
     async with (
-        listening(health, settings.address, settings.health_port),
+        serve_probes(health, settings.address, settings.health_port),
         checked(
-            settings, told=told, waits=None if settings.health_port is None else health.waits
+            settings, told=told, waits=None if settings.health_port is None else health.set_waiting
         ) as both,
     ):
         home, remote, found = both.home, both.remote, both.found
@@ -130,7 +135,7 @@ async def _serve_node(settings: JoinSettings, told: Callable[[str], None], recen
         claim = claimed()
         record = NamespaceRecord(home.fenced(claim.home_fence), found.identity.node)
         engine = _engine(settings, found, claim, carried, record, home=home, remote=remote)
-        api = await prepared(
+        api = await create_node_kubelet(
             settings,
             found,
             engine,
@@ -142,28 +147,28 @@ async def _serve_node(settings: JoinSettings, told: Callable[[str], None], recen
             told=told,
         )
 
-        health.show(engine)
+        health.use_engine(engine)
 
-        def life(engine: Engine, claim: RemoteClaim) -> Life:
+        def life(engine: Engine, claim: RemoteClaim) -> ReplicaTerm:
             way, fence = Watched(remote, engine.informers), claim.home_fence
             node = _node(settings, found, engine, api)
             tidy = functools.partial(_tidy, found, home.fenced(fence))
-            return Life(engine, node, fence, claim, way, tidy=tidy)
+            return ReplicaTerm(engine, node, fence, claim, way, tidy=tidy)
 
-        def another() -> Life:
+        def another() -> ReplicaTerm:
             claim = claimed()
             record = NamespaceRecord(home.fenced(claim.home_fence), found.identity.node)
             engine = _engine(settings, found, claim, carried, record, home=home, remote=remote)
-            health.show(engine)
+            health.use_engine(engine)
             return life(engine, claim)
 
         await api.start()
         try:
             first = life(engine, claim)
-            api.show(engine, first.node.node)
+            api.use_engine(engine, first.node.node)
             record.fresh = await first.node.vacant()
             await election.look(served=not record.fresh)
-            serving = replica.serve(first, another, api=api, election=election, told=told)
+            serving = replica.run_replica(first, another, api=api, election=election, report=told)
             await _serve(serving, api)
         finally:
             await api.stop()
@@ -236,7 +241,7 @@ async def _tidy(found: Found, home: KubeClient) -> None:
         await stale_slices.remove(home, found.identity)
 
 
-def _node(settings: JoinSettings, found: Found, engine: Engine, api: KubeletApi) -> NodeController:
+def _node(settings: JoinSettings, found: Found, engine: Engine, api: NodeKubelet) -> NodeController:
     controller = NodeController(
         engine.home_pods.client,
         _facts(settings, found, engine, api.port),
@@ -246,7 +251,7 @@ def _node(settings: JoinSettings, found: Found, engine: Engine, api: KubeletApi)
         unschedulable_pods=engine.unschedulable_pods,
         events=engine.events,
         now=utc_now,
-        note=api.note,
+        note=api.lease_note,
     )
     engine.pods.admission.cached_node = controller.current
     return controller
@@ -279,7 +284,7 @@ def _facts(settings: JoinSettings, found: Found, engine: Engine, port: int) -> N
     )
 
 
-async def _serve(serving: Coroutine[Any, Any, NoReturn], api: KubeletApi) -> None:
+async def _serve(serving: Coroutine[Any, Any, NoReturn], api: NodeKubelet) -> None:
     """Until cancelled, or until a part fails."""
     async with asyncio.TaskGroup() as group:
         group.create_task(serving, name="replica")

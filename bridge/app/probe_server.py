@@ -35,18 +35,18 @@ MAX_LINE, MAX_HEADER, MAX_HEADERS = 1024, 4096, 32
 GOODBYE = 0.5
 
 
-class Health:
+class ProbeHandler:
     """What the probes are answered by."""
 
     def __init__(self) -> None:
         self._readiness: Readiness | None = None
         self._why = "the clusters have not answered yet"
 
-    def waits(self, why: str) -> None:
+    def set_waiting(self, why: str) -> None:
         """A cluster is away."""
         self._why = why
 
-    def show(self, engine: Engine) -> None:
+    def use_engine(self, engine: Engine) -> None:
         """Looks at the caches of this one from now on."""
         self._readiness = Readiness(engine)
 
@@ -61,11 +61,13 @@ class Health:
         return web.Response(status=404, text="there are /livez and /readyz\n")
 
     def _unready(self) -> str:
-        return self._why if self._readiness is None else self._readiness.filled()
+        return self._why if self._readiness is None else self._readiness.caches_problem()
 
 
 @asynccontextmanager
-async def listening(health: Health, address: str | None, port: int | None) -> AsyncIterator[None]:
+async def serve_probes(
+    health: ProbeHandler, address: str | None, port: int | None
+) -> AsyncIterator[None]:
     """Answers while the block runs, at all addresses where none is given; without a port nothing
     listens. Raises ListenError."""
     if port is None:

@@ -29,7 +29,7 @@ class Readiness:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def show(self, engine: Engine) -> None:
+    def use_engine(self, engine: Engine) -> None:
         """Looks at the caches of this one from now on."""
         self._engine = engine
 
@@ -37,9 +37,9 @@ class Readiness:
     def checks(self) -> Mapping[str, Check]:
         """By name, each says why it does not hold."""
         sides = {side: functools.partial(self._watched, side) for side in ("home", "remote")}
-        return {"caches": self.filled, **sides}
+        return {"caches": self.caches_problem, **sides}
 
-    def filled(self) -> str:
+    def caches_problem(self) -> str:
         """Why the caches are not complete; "" where they are."""
         waiting = sum(not informer.synced.is_set() for informer in self._engine.informers)
         return f"{waiting} lists of the clusters are not read yet" if waiting else ""

@@ -28,7 +28,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from bridge.app.kubelet_api import KubeletApi
+from bridge.app.node_kubelet import NodeKubelet
 from bridge.election.elector import Election, Lost
 from bridge.election.reachability import Way
 from bridge.node.controller import NodeController
@@ -47,7 +47,7 @@ REGISTER_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class ReplicaTerm:
     """What decides and writes, from one standing by to the next; all behind one fence."""
 
     engine: Engine
@@ -60,27 +60,27 @@ class Life:
     KubeError."""
 
 
-async def serve(
-    first: Life,
-    again: Callable[[], Life],
+async def run_replica(
+    first: ReplicaTerm,
+    again: Callable[[], ReplicaTerm],
     *,
-    api: KubeletApi,
+    api: NodeKubelet,
     election: Election,
-    told: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> NoReturn:
     """Lives until cancelled, with what ``again`` makes after the first life. Raises NodeLeft,
     ClaimRefused, and what a part raises."""
     life = first
     while True:
         try:
-            await _live(life, election, told)
+            await _live(life, election, report)
         except* Lost as lost:
-            told(str(_only(lost)))
+            report(str(_only(lost)))
         life = again()
-        api.show(life.engine, life.node.node)
+        api.use_engine(life.engine, life.node.node)
 
 
-async def _live(life: Life, election: Election, told: Callable[[str], None]) -> NoReturn:
+async def _live(life: ReplicaTerm, election: Election, told: Callable[[str], None]) -> NoReturn:
     """One life. Raises Lost, in a group."""
     engine, node, fence, claim = life.engine, life.node, life.fence, life.claim
     try:
@@ -110,7 +110,7 @@ async def _live(life: Life, election: Election, told: Callable[[str], None]) -> 
         fence.close()
 
 
-async def _register(life: Life, *, alone: bool) -> None:
+async def _register(life: ReplicaTerm, *, alone: bool) -> None:
     """Has home know the Node, which tells then what it is served by. What fails is tried again, but
     where nobody else has served the node: then a person waits, and is to be told. Raises
     NodeTaken."""
@@ -131,7 +131,7 @@ async def _register(life: Life, *, alone: bool) -> None:
             return
 
 
-def _fence_changed(life: Life, *, is_open: bool) -> None:
+def _fence_changed(life: ReplicaTerm, *, is_open: bool) -> None:
     name, fields = life.node.name, name_fields("Node", life.node.name, cluster="home")
     if is_open:
         changes.info("node %s: the lease is renewed, and work goes on", name, extra=fields)
@@ -142,7 +142,7 @@ def _fence_changed(life: Life, *, is_open: bool) -> None:
         changes.warning(said, name, extra=fields)
 
 
-def _claim_changed(life: Life, *, is_open: bool) -> None:
+def _claim_changed(life: ReplicaTerm, *, is_open: bool) -> None:
     name, fields = life.node.name, name_fields("Node", life.node.name, cluster="remote")
     if is_open:
         changes.info("node %s: writes to the remote are allowed again", name, extra=fields)

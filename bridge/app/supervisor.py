@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from bridge.app import join
-from bridge.base.errors import expected
+from bridge.base.errors import find_user_error
 from bridge.base.settings import Part
 from bridge.election.elector import NodeLeft
 from sync.base import exceptions
@@ -28,12 +28,14 @@ RETRY_FIRST, RETRY_CAP = 2.0, 60.0
 WELL = 60.0
 
 
-async def run(parts: Sequence[Part], *, told: Callable[[str], None], stop: asyncio.Event) -> None:
+async def run_joins(
+    parts: Sequence[Part], *, report: Callable[[str], None], stop: asyncio.Event
+) -> None:
     """Joins all, until ``stop``. Raises NodeLeft where no join is left."""
-    async with join.until(stop), join.giving_back():
+    async with join.cancel_when_set(stop), join.giving_back():
         async with asyncio.TaskGroup() as group:
             for part in parts:
-                group.create_task(_kept(part, told), name=f"join-{part.label}")
+                group.create_task(_kept(part, report), name=f"join-{part.label}")
         raise NodeLeft("no node is left to serve: all were removed by `bridge leave`")
 
 
@@ -44,9 +46,9 @@ async def _kept(part: Part, told: Callable[[str], None]) -> None:
         NODE.set(part.label)
         began = loop.time()
         try:
-            await join.serve(part.settings, told)
+            await join.serve_node(part.settings, told)
         except Exception as error:  # noqa: BLE001  # the others go on
-            reason = expected(error)
+            reason = find_user_error(error)
             if isinstance(reason, NodeLeft):
                 log.error("%s", reason)  # noqa: TRY400
                 return

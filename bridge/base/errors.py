@@ -15,7 +15,7 @@ class PreflightError(BridgeError):
     """A join, or another command, cannot work with the two clusters as they are."""
 
 
-def for_people() -> tuple[type[Exception], ...]:
+def user_error_types() -> tuple[type[Exception], ...]:
     """The classes of errors whose message is written for people."""
     from sync.engine.engine import NamespaceMappingError
     from sync.kube.errors import KubeError
@@ -23,12 +23,12 @@ def for_people() -> tuple[type[Exception], ...]:
     return (BridgeError, NamespaceMappingError, KubeError)
 
 
-def expected(error: BaseException) -> BaseException | None:
+def find_user_error(error: BaseException) -> BaseException | None:
     """The first error for people in ``error``; None where ``error`` holds any defect."""
     if isinstance(error, BaseExceptionGroup):
-        ours, rest = error.split(for_people())
+        ours, rest = error.split(user_error_types())
         return None if ours is None or rest is not None else _first(ours)
-    return error if isinstance(error, for_people()) else None
+    return error if isinstance(error, user_error_types()) else None
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

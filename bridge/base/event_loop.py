@@ -22,7 +22,7 @@ SETTLE_SECONDS = 0.5
 _Connection = tuple[asyncio.Transport, asyncio.Protocol]
 
 
-class Loop(uvloop.Loop):
+class CancelSafeLoop(uvloop.Loop):
     """uvloop's loop; see the module."""
 
     async def create_connection(self, *args: Any, **options: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bridge.base.printable_text import json_text, lines, one_line
+from bridge.base.printable_text import escape_json, escape_line, escape_lines
 
 
 class Output(StrEnum):
@@ -32,25 +32,27 @@ OutputOption = Annotated[
 ]
 
 
-def show(data: Any, output: Output, people: Callable[[], str], *, is_drawn: bool = False) -> None:
+def print_result(
+    data: Any, output: Output, as_text: Callable[[], str], *, is_drawn: bool = False
+) -> None:
     """Prints ``data`` for programs, or else the text that ``people`` gives. Control characters in
     that text are escaped, unless it ``is_drawn``: escaped already, and coloured for a terminal."""
     if output is Output.JSON:
-        text = json_text(json.dumps(data, indent=2, ensure_ascii=False))
+        text = escape_json(json.dumps(data, indent=2, ensure_ascii=False))
     elif output is Output.YAML:
         import yaml
 
         text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
     else:
-        text = people() if is_drawn else lines(people())
+        text = as_text() if is_drawn else escape_lines(as_text())
     sys.stdout.write(text.rstrip("\n") + "\n")
 
 
-def columns(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def format_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table as kubectl has them: heads in capitals, columns left-aligned three blanks apart. A
     cell is one line, whatever is in it."""
-    table = [[head.upper() for head in heads], *([one_line(it) for it in row] for row in rows)]
-    widths = [max(len(line[place]) for line in table) for place in range(len(heads))]
+    table = [[head.upper() for head in headers], *([escape_line(it) for it in row] for row in rows)]
+    widths = [max(len(line[place]) for line in table) for place in range(len(headers))]
     return "\n".join(
         "   ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in table

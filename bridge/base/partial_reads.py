@@ -18,7 +18,7 @@ from translators.objects import Object, namespace_of, uid_of
 _UNKNOWN: Object = {}
 
 
-async def objects(
+async def get_objects(
     client: KubeClient,
     asked_for: Iterable[tuple[Resource, str]],
     namespace: str,
@@ -28,7 +28,7 @@ async def objects(
     several = list(dict.fromkeys(asked_for))
     answers = await asyncio.gather(
         *(
-            one(client, resource, name, unseen, namespace=namespace, ask=True)
+            get_object(client, resource, name, unseen, namespace=namespace, ask=True)
             for resource, name in several
         )
     )
@@ -47,7 +47,7 @@ def _without_data(obj: Object | None) -> Object | None:
     return {**{k: v for k, v in obj.items() if k not in ("data", "binaryData")}, "data": keys}
 
 
-async def one(
+async def get_object(
     client: KubeClient,
     resource: Resource,
     name: str,
@@ -67,7 +67,7 @@ async def one(
         return _UNKNOWN if ask else None
 
 
-async def listed(
+async def list_objects(
     client: KubeClient, resource: Resource, unseen: list[str], **query: Any
 ) -> list[Object]:
     """The objects; none where they cannot be listed."""
@@ -78,10 +78,10 @@ async def listed(
         return []
 
 
-async def events(client: KubeClient, about: Object, unseen: list[str]) -> list[Object]:
+async def list_events(client: KubeClient, about: Object, unseen: list[str]) -> list[Object]:
     """The Events about an object."""
     fields = f"involvedObject.uid={uid_of(about)}"
-    return await listed(client, EVENTS, unseen, namespace=namespace_of(about), fields=fields)
+    return await list_objects(client, EVENTS, unseen, namespace=namespace_of(about), fields=fields)
 
 
 def _note(client: KubeClient, what: str, error: KubeError) -> str:

@@ -9,19 +9,19 @@ written as Python escapes them (``\\x1b``, ``\\u202e``).
 from __future__ import annotations
 
 
-def one_line(text: str) -> str:
+def escape_line(text: str) -> str:
     """The text with all such characters escaped, newlines too."""
     if text.isprintable():
         return text
     return "".join(map(_escaped, text))
 
 
-def lines(text: str) -> str:
+def escape_lines(text: str) -> str:
     """The same for text of several lines, which it keeps."""
-    return "\n".join(map(one_line, text.split("\n")))
+    return "\n".join(map(escape_line, text.split("\n")))
 
 
-def json_text(encoded: str) -> str:
+def escape_json(encoded: str) -> str:
     """Encoded JSON, whose newlines it keeps, with such characters as JSON escapes them. The decoded
     value is the same."""
     if encoded.isprintable():

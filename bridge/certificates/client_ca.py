@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from bridge.certificates.serving_certificate import CertificateError
+from bridge.certificates.tls_key_pair import CertificateError
 from sync.cache.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.resources import CONFIG_MAPS, Object
@@ -21,12 +21,12 @@ NAME = "extension-apiserver-authentication"
 log = logging.getLogger(__name__)
 
 
-def bundle_of(config_map: Object | None) -> str:
+def client_ca_bundle(config_map: Object | None) -> str:
     """The PEM of the authorities, or nothing."""
     return str(((config_map or {}).get("data") or {}).get("client-ca-file") or "")
 
 
-class ClientCa:
+class ClientCaWatcher:
     """``known`` is the bundle that is in use already."""
 
     def __init__(self, home: KubeClient, known: str) -> None:
@@ -42,7 +42,7 @@ class ClientCa:
         await self._informer.run()
 
     def _changed(self, config_map: Object | None, use: Callable[[str], None]) -> None:
-        bundle = bundle_of(config_map)
+        bundle = client_ca_bundle(config_map)
         if not bundle.strip() or bundle == self._known:
             return
         self._known = bundle

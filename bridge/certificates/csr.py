@@ -19,8 +19,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from bridge.certificates.serving_certificate import CertificateError
-from bridge.certificates.x509 import alternatives, key_pem, subject
+from bridge.certificates.tls_key_pair import CertificateError
+from bridge.certificates.x509_builder import key_pem, subject, subject_alternative_name
 from sync.kube.resources import CERTIFICATE_SIGNING_REQUESTS, Object
 from translators.objects import name_of
 
@@ -46,21 +46,21 @@ class Issued:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Rejected:
     """Denied, or the signer cannot sign it; no later answer will come."""
 
-    why: str
+    reason: str
 
 
-Outcome = Pending | Issued | Refused
+Outcome = Pending | Issued | Rejected
 
 
-def new_key() -> bytes:
+def generate_key() -> bytes:
     """A private key, PEM."""
     return key_pem(ec.generate_private_key(ec.SECP256R1()))
 
 
-def signing_request(key: bytes, node_name: str, addresses: Sequence[str]) -> Object:
+def build_csr(key: bytes, node_name: str, addresses: Sequence[str]) -> Object:
     """The CertificateSigningRequest. Raises CertificateError for a key that is none of ours."""
     try:
         private = serialization.load_pem_private_key(key, password=None)
@@ -68,7 +68,7 @@ def signing_request(key: bytes, node_name: str, addresses: Sequence[str]) -> Obj
         raise CertificateError("the key that was kept for a request is not valid PEM") from error
     if not isinstance(private, ec.EllipticCurvePrivateKey):
         raise CertificateError("the key that was kept for a request is no ECDSA key")
-    names = alternatives(node_name, addresses)
+    names = subject_alternative_name(node_name, addresses)
     request = (
         x509.CertificateSigningRequestBuilder()
         .subject_name(subject(node_name))
@@ -91,24 +91,24 @@ def signing_request(key: bytes, node_name: str, addresses: Sequence[str]) -> Obj
     }
 
 
-def is_request_of(request: Object, node_name: str) -> bool:
+def is_csr_of_node(request: Object, node_name: str) -> bool:
     """Whether a CertificateSigningRequest is one that was made here for the node."""
     name, _, digest = name_of(request).rpartition("-")
     return name == _PREFIX + node_name[:_NAMED] and len(digest) == _DIGEST
 
 
-def outcome(request: Object) -> Outcome:
+def csr_outcome(request: Object) -> Outcome:
     """What has become of the request."""
     status = request.get("status") or {}
     conditions = {str(it.get("type")): it for it in status.get("conditions") or []}
     for kind, words in (("Denied", "was denied"), ("Failed", "cannot be signed")):
         if kind in conditions:
             told = (conditions[kind].get(part) for part in ("reason", "message"))
-            return Refused(f"{words}: " + (", ".join(filter(None, told)) or "no reason is given"))
+            return Rejected(f"{words}: " + (", ".join(filter(None, told)) or "no reason is given"))
     encoded = status.get("certificate")
     if "Approved" not in conditions or not encoded:
         return Pending()
     try:
         return Issued(base64.b64decode(encoded, validate=True))
     except (binascii.Error, ValueError):
-        return Refused("was answered with something that is no certificate")
+        return Rejected("was answered with something that is no certificate")

@@ -6,7 +6,8 @@ exists; one that home's controllers have removed (after a day) is made again. A 
 ends before the next one is there goes on: who checks it refuses a self-signed one too. What fails
 is a warning, and is tried ever more seldom.
 
-A bridge imports this only when it is to have such a certificate (`bridge.certificates.x509`).
+A bridge imports this only when it is to have such a certificate
+(`bridge.certificates.x509_builder`).
 """
 
 from __future__ import annotations
@@ -17,15 +18,11 @@ import random
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from bridge.certificates.certificate_store import CertDir
-from bridge.certificates.csr import Issued, Pending, Refused, new_key, outcome, signing_request
-from bridge.certificates.serving_certificate import (
-    CertificateError,
-    ServingCertificate,
-    server_context,
-)
-from bridge.certificates.sources import Now, Use, renewal, sleep_until, utc_now
-from bridge.certificates.x509 import lacking, lifetime, self_signed
+from bridge.certificates.cert_dir import CertDir
+from bridge.certificates.certificate_sources import Now, Use, renewal, sleep_until, utc_now
+from bridge.certificates.csr import Issued, Pending, Rejected, build_csr, csr_outcome, generate_key
+from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair, server_context
+from bridge.certificates.x509_builder import missing_names, self_signed, validity
 from sync.base.backoff import Backoff
 from sync.cache.informer import Informer
 from sync.cache.store import Key
@@ -44,15 +41,15 @@ ASK_FIRST, ASK_CAP = 60.0, 4 * 3600.0
 log = logging.getLogger(__name__)
 
 
-def _until(pair: ServingCertificate) -> str:
-    return f"{lifetime(pair)[1]:%F %R} UTC"
+def _until(pair: TlsKeyPair) -> str:
+    return f"{validity(pair)[1]:%F %R} UTC"
 
 
 class _NotIssued(Exception):
     """A request that will not be answered by a certificate of use."""
 
 
-class Requested:
+class CsrSource:
     """Certificates that home signs. ``told`` gets what a person has to know or to do."""
 
     def __init__(
@@ -62,14 +59,14 @@ class Requested:
         addresses: Sequence[str],
         folder: CertDir,
         *,
-        told: Callable[[str], None],
+        report: Callable[[str], None],
         now: Now = utc_now,
     ) -> None:
         self._home = home
         self._node = node_name
         self._addresses = addresses
         self._folder = folder
-        self._told = told
+        self._told = report
         self._now = now
         self._rng = random.Random()  # noqa: S311  # jitter, not a secret
         self.origin = "self-signed until home has signed one"
@@ -77,7 +74,7 @@ class Requested:
         self._trouble = Backoff(first=RETRY_FIRST, cap=RETRY_CAP)
         self._refusals = Backoff(first=ASK_FIRST, cap=ASK_CAP)
 
-    async def first(self) -> ServingCertificate:
+    async def first(self) -> TlsKeyPair:
         """What home issued before, where that is still good; else one of our own.
 
         Raises CertificateError when the folder cannot be used.
@@ -85,7 +82,7 @@ class Requested:
         self._folder.prepare()
         kept = self._folder.current()
         if kept is not None and not self._fault(kept):
-            self._due = renewal(*lifetime(kept), self._rng)
+            self._due = renewal(*validity(kept), self._rng)
             self.origin = f"one of home's, good until {_until(kept)}"
             return kept
         return self_signed(self._node, self._addresses, now=self._now())
@@ -111,7 +108,7 @@ class Requested:
             wait = self._trouble.next()
             log.warning("the serving certificate: %s; next try in %.0f s", error, wait)
             return wait
-        self._due = renewal(*lifetime(pair), self._rng)
+        self._due = renewal(*validity(pair), self._rng)
         self._trouble.reset()
         self._refusals.reset()
         self._told(
@@ -119,11 +116,11 @@ class Requested:
         )
         return 0.0
 
-    async def _asked(self) -> ServingCertificate:
+    async def _asked(self) -> TlsKeyPair:
         """One that home has signed. Raises KubeError, CertificateError and _NotIssued."""
-        key = self._folder.pending() or new_key()
+        key = self._folder.pending() or generate_key()
         try:
-            request = signing_request(key, self._node, self._addresses)
+            request = build_csr(key, self._node, self._addresses)
         except CertificateError:
             self._folder.forget_pending()  # the next try is with another
             raise
@@ -134,16 +131,16 @@ class Requested:
         except AlreadyExists:
             log.info("certificate signing request %s is taken up again", name)
         answer = await self._answer(name)
-        if isinstance(answer, Refused):
+        if isinstance(answer, Rejected):
             self._folder.forget_pending()
-            raise _NotIssued(f"certificate signing request {name} {answer.why}")
-        pair = ServingCertificate(answer.certificate, key)
+            raise _NotIssued(f"certificate signing request {name} {answer.reason}")
+        pair = TlsKeyPair(answer.certificate, key)
         if fault := self._fault(pair):
             self._folder.forget_pending()
             raise _NotIssued(f"what was issued for certificate signing request {name} {fault}")
         return pair
 
-    async def _answer(self, name: str) -> Issued | Refused:
+    async def _answer(self, name: str) -> Issued | Rejected:
         """Waits for what becomes of the request. Raises _NotIssued when it is removed."""
         selector = f"metadata.name={name}"
         informer = Informer(self._home, CERTIFICATE_SIGNING_REQUESTS, fields=selector)
@@ -157,7 +154,7 @@ class Requested:
                 while True:
                     changed.clear()
                     found = informer.store.get(Key("", name))
-                    answer = outcome(found) if found is not None else None
+                    answer = csr_outcome(found) if found is not None else None
                     if not isinstance(answer, Pending):
                         break
                     await changed.wait()
@@ -174,12 +171,12 @@ class Requested:
             f"kubectl certificate approve {name}"
         )
 
-    def _fault(self, pair: ServingCertificate) -> str:
+    def _fault(self, pair: TlsKeyPair) -> str:
         """Why it is of no use, or nothing."""
         try:
             server_context(pair, client_ca="")
-            missing = lacking(pair, self._node, self._addresses)
-            end = lifetime(pair)[1]
+            missing = missing_names(pair, self._node, self._addresses)
+            end = validity(pair)[1]
         except CertificateError as error:
             return f"cannot be used: {error}"
         if missing:

@@ -22,7 +22,7 @@ OLDEST_REMOTE, OLDEST_HOME = 27, 34
 #: How many minor versions a kubelet may be older than its API server (kubernetes.io, version skew).
 KUBELET_SKEW = 3
 #: Seconds that clocks may differ before it is worth a word, and before certificates fail: those
-#: that are made here begin an hour ago (`bridge.certificates.serving_certificate.CLOCK_SKEW`).
+#: that are made here begin an hour ago (`bridge.certificates.tls_key_pair.CLOCK_SKEW`).
 APART, FAR_APART = 10.0, 3600.0
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 
-from bridge.certificates.serving_certificate import CertificateError, ServingCertificate, from_files
+from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair, read_files
 from bridge.checks.report import Finding, error, info, ok, warning
 from bridge.checks.subject import Probe, Subject
 from bridge.node import join_record
@@ -101,15 +101,15 @@ async def _remedy(subject: Subject) -> str:
 
 async def _pending(subject: Subject) -> list[str]:
     """The node's requests that nobody has decided; none where they may not be listed."""
-    from bridge.certificates.csr import SIGNER, Pending, is_request_of, outcome
+    from bridge.certificates.csr import SIGNER, Pending, csr_outcome, is_csr_of_node
 
     selector = f"spec.signerName={SIGNER}"
     try:
         found = (await subject.at_home.list(CERTIFICATE_SIGNING_REQUESTS, fields=selector)).items
     except KubeError:
         return []
-    ours = (it for it in found if is_request_of(it, subject.name))
-    return [name_of(it) for it in ours if isinstance(outcome(it), Pending)]
+    ours = (it for it in found if is_csr_of_node(it, subject.name))
+    return [name_of(it) for it in ours if isinstance(csr_outcome(it), Pending)]
 
 
 def _endpoint(node: Object) -> HostPort | None:
@@ -133,7 +133,7 @@ async def served_certificate(subject: Subject) -> list[Finding]:
     der, verdict = await asyncio.gather(_certificate_at(at), _verdict_of(subject))
     if der is None:
         return [info("BRG402", "home", f"not checked: {at} cannot be reached from here")]
-    pair = ServingCertificate(ssl.DER_cert_to_PEM_cert(der).encode(), b"")
+    pair = TlsKeyPair(ssl.DER_cert_to_PEM_cert(der).encode(), b"")
     return list(_of_certificate(pair, subject.name, at.host, verdict))
 
 
@@ -172,7 +172,7 @@ async def certificate_files(subject: Subject) -> list[Finding]:
             return [ok("BRG404", "home", "home is to sign it, when somebody approves")]
         return [info("BRG404", "home", "the bridge signs it itself; most API servers do not check")]
     try:
-        pair = await asyncio.to_thread(from_files, settings.certificate, settings.key)
+        pair = await asyncio.to_thread(read_files, settings.certificate, settings.key)
     except CertificateError as bad:
         return [error("BRG402", "home", str(bad))]
     here = settings.address
@@ -181,12 +181,10 @@ async def certificate_files(subject: Subject) -> list[Finding]:
     return list(_of_certificate(pair, subject.name, here or "", Verdict.UNKNOWN))
 
 
-def _of_certificate(
-    pair: ServingCertificate, node: str, host: str, verdict: Verdict
-) -> Iterator[Finding]:
-    from bridge.certificates import x509 as making
+def _of_certificate(pair: TlsKeyPair, node: str, host: str, verdict: Verdict) -> Iterator[Finding]:
+    from bridge.certificates import x509_builder as making
 
-    begin, end = making.lifetime(pair)
+    begin, end = making.validity(pair)
     now = datetime.now(UTC)
     until = end.strftime("%Y-%m-%dT%H:%M:%SZ")
     if end <= now:
@@ -197,7 +195,7 @@ def _of_certificate(
         yield warning("BRG402", "home", f"it is good until {until} only")
     else:
         yield ok("BRG402", "home", f"it is good until {until}")
-    missing = making.lacking(pair, node, [host] if host else [])
+    missing = making.missing_names(pair, node, [host] if host else [])
     if missing:
         yield warning("BRG403", "home", f"it is not good for {', '.join(missing)}")
     else:
@@ -205,7 +203,7 @@ def _of_certificate(
     yield _issuer(pair, verdict)
 
 
-def _issuer(pair: ServingCertificate, verdict: Verdict) -> Finding:
+def _issuer(pair: TlsKeyPair, verdict: Verdict) -> Finding:
     """BRG404."""
     from cryptography import x509
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bridge.base.output import Output, OutputOption, columns, show
+from bridge.base.output import Output, OutputOption, format_table, print_result
 from bridge.base.settings import SettingsError, check_name
 from bridge.cli.shared_options import HomeContext, HomeKubeconfig, RemoteContext, RemoteKubeconfig
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -71,8 +71,8 @@ def bugreport(
 
     listed = run(lambda _: written(), stops=False)
     rows = [[str(it["file"]), str(it["bytes"]), str(it["what"])] for it in listed]
-    show(
+    print_result(
         {"archive": str(path), "files": listed},
         output,
-        lambda: f"{path}\n\n{columns(['file', 'bytes', 'what'], rows)}",
+        lambda: f"{path}\n\n{format_table(['file', 'bytes', 'what'], rows)}",
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bridge.base.output import Output, OutputOption, columns, show
+from bridge.base.output import Output, OutputOption, format_table, print_result
 from bridge.base.settings import (
     DEFAULT_TEMPLATE,
     KUBELET_PORT,
@@ -122,7 +122,8 @@ def check(
     """Say what is the matter with two clusters and the virtual node between them.
 
     Without --pre: the health of the virtual nodes that home has. Each finding has an id, which
-    docs/reference/checks.md explains. Nothing is changed. Exit code 1 where something does not work.
+    docs/reference/checks.md explains. Nothing is changed. Exit code 1 where something does not
+    work.
     """
     from bridge.checks import runner
     from bridge.checks.runner import HealthSettings
@@ -166,14 +167,14 @@ def check(
         return await (runner.preflight(settings) if pre else runner.health(health))
 
     found = run(lambda _: runner.until_well(once, wait or 0.0, told=step), stops=False)
-    show(found.as_data(), output, lambda: table(found))
+    print_result(found.as_data(), output, lambda: table(found))
     if found.failed:
         raise SystemExit(1)
 
 
 def table(found: Report) -> str:
     """For people: every finding in a line, and below what to do."""
-    lines = [columns(["severity", "id", "side", "found"], found.rows()), ""]
+    lines = [format_table(["severity", "id", "side", "found"], found.rows()), ""]
     if advice := found.advice():
         lines += ["What to do:", *(f"  {line}" for line in advice), ""]
     return "\n".join([*lines, found.summary()])

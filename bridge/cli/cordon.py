@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bridge.base.output import Output, OutputOption, show
+from bridge.base.output import Output, OutputOption, print_result
 from bridge.cli.shared_options import HomeContext, HomeKubeconfig
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.objects import Object
@@ -104,7 +104,7 @@ def drain(
             "stay": cordoning.pod_references(done.skipped),
             "dryRun": dry_run,
         }
-        show(data, output, lambda: _drained(data))
+        print_result(data, output, lambda: _drained(data))
 
     run(command, stops=False)
 
@@ -124,7 +124,7 @@ def _cordon(home: KubeconfigRef, node: str, *, wanted: bool, dry_run: bool, outp
         data: Object = {"node": node, "cordoned": wanted, "changed": changed, "dryRun": dry_run}
         word = "cordoned" if wanted else "uncordoned"
         said = f"node {node} {word if changed else f'is {word} already'}{_dry(dry_run)}"
-        show(data, output, lambda: said)
+        print_result(data, output, lambda: said)
 
     run(command, stops=False)
 

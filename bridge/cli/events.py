@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from bridge.base.output import Output, OutputOption, columns, show
-from bridge.base.printable_text import json_text, one_line
+from bridge.base.output import Output, OutputOption, format_table, print_result
+from bridge.base.printable_text import escape_json, escape_line
 from bridge.cli.shared_options import HomeContext, HomeKubeconfig
 from bridge.cli.status import NodeArgument
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -52,7 +52,7 @@ def events(
                     )
                 else:
                     found = await event_list.list_events(client, node=node, namespace=namespace)
-                    show({"events": found}, output, lambda: _table(found))
+                    print_result({"events": found}, output, lambda: _table(found))
 
     run(command, stops=watch)
 
@@ -64,7 +64,7 @@ def _table(found: list[Object]) -> str:
 
     now = datetime.now(UTC)
     return (
-        columns(event_list.TABLE_HEAD, [event_list.table_row(it, now) for it in found])
+        format_table(event_list.TABLE_HEAD, [event_list.table_row(it, now) for it in found])
         if found
         else "no events"
     )
@@ -81,7 +81,7 @@ class _More:
         from bridge.status import event_list
 
         if self._output is Output.JSON:
-            lines = [json_text(json.dumps(it, ensure_ascii=False)) for it in found]
+            lines = [escape_json(json.dumps(it, ensure_ascii=False)) for it in found]
         elif self._output is Output.YAML:
             import yaml
 
@@ -90,6 +90,6 @@ class _More:
                 for it in found
             ]
         else:
-            lines = [one_line(event_list.one_line(it)) for it in found]
+            lines = [escape_line(event_list.one_line(it)) for it in found]
         sys.stdout.write("\n".join(lines) + "\n")
         sys.stdout.flush()

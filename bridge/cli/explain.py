@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from bridge.base.output import Output, OutputOption, show
+from bridge.base.output import Output, OutputOption, print_result
 from bridge.base.settings import SettingsError, check_name
 from bridge.cli.shared_options import HomeContext, HomeKubeconfig, RemoteContext, RemoteKubeconfig
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -103,10 +103,10 @@ def explain_pod(
         made = explaining.translated(facts)
         if made is None:
             raise fail("home: there is no virtual node, so that nothing goes anywhere")
-        show(made.pod, Output.YAML if output is Output.TABLE else output, lambda: "")
+        print_result(made.pod, Output.YAML if output is Output.TABLE else output, lambda: "")
         return
     answer = explaining.report(facts)
-    show(answer, output, lambda: text.lines(answer))
+    print_result(answer, output, lambda: text.lines(answer))
 
 
 def _read(file: Path) -> Object:

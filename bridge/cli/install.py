@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bridge.base.printable_text import one_line
+from bridge.base.printable_text import escape_line
 from bridge.base.settings import JoinSettings, SettingsError, check_network
 from bridge.base.version import version
 from bridge.cli.passed_options import REFUSED, flag
@@ -138,4 +138,4 @@ def _wanted(wish: Wish) -> tuple[Installation, SelfContainedKubeconfig]:
 def _say(line: str) -> None:
     import sys
 
-    print(one_line(line), file=sys.stderr)
+    print(escape_line(line), file=sys.stderr)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bridge.base.output import Output, OutputOption, columns, show
+from bridge.base.output import Output, OutputOption, format_table, print_result
 from bridge.base.settings import SettingsError, check_address
 from bridge.cli.passed_options import flag, is_given
 from bridge.cli.shared_options import HomeContext, HomeKubeconfig, LogFormatOption
@@ -86,7 +86,7 @@ def offload(
         raise fail(str(error), code=2) from None
     settings = OffloadSettings(home, namespace, policy, selector, by, dry_run)
     answer = run(lambda _: offload_namespace(settings, report=step), stops=False)
-    show(answer, output, lambda: _table([answer]))
+    print_result(answer, output, lambda: _table([answer]))
 
 
 def _list(home: KubeconfigRef, output: Output) -> None:
@@ -94,7 +94,7 @@ def _list(home: KubeconfigRef, output: Output) -> None:
     from bridge.offload.listing import list_offloaded_namespaces
 
     found = run(lambda _: list_offloaded_namespaces(home), stops=False)
-    show(
+    print_result(
         {"namespaces": found},
         output,
         lambda: _table(found) if found else "no namespace is offloaded",
@@ -119,11 +119,11 @@ def unoffload(
     home = KubeconfigRef(home_kubeconfig, home_context)
     settings = OffloadSettings(home, namespace, dry_run=dry_run)
     answer = run(lambda _: unoffload_namespace(settings, report=step), stops=False)
-    show(answer, output, lambda: _table([answer]))
+    print_result(answer, output, lambda: _table([answer]))
 
 
 def _table(found: list[Object]) -> str:
-    return columns(["namespace", "policy", "virtual nodes", "by"], map(_row, found))
+    return format_table(["namespace", "policy", "virtual nodes", "by"], map(_row, found))
 
 
 def _row(answer: Object) -> list[str]:

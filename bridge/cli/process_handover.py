@@ -73,7 +73,7 @@ def taken() -> Asked | None:
 
 def serve(asked: Asked) -> None:
     """Joins, and serves until it is stopped."""
-    from bridge.app import memory
+    from bridge.base import memory
 
     memory.begin()
     from bridge.cli.runner import STOP_SECONDS, run, step
@@ -81,7 +81,7 @@ def serve(asked: Asked) -> None:
 
     show(asked.shown, nodes=isinstance(asked.settings, tuple))
     command = _command(asked)
-    with traces.sent(asked.shown.traces):
+    with traces.export_traces(asked.shown.traces):
         memory.settle()
         run(command, end_by=STOP_SECONDS)
     step("stopped; workloads in the remote go on")
@@ -97,16 +97,16 @@ def _command(asked: Asked) -> Callable[[asyncio.Event], Awaitable[None]]:
 
     settings = asked.settings
     if isinstance(settings, tuple):
-        return lambda stop: supervisor.run(settings, told=named, stop=stop)
-    return lambda stop: join.join(settings, told=step, stop=stop)
+        return lambda stop: supervisor.run_joins(settings, report=named, stop=stop)
+    return lambda stop: join.join(settings, report=step, stop=stop)
 
 
 def show(shown: Shown, *, nodes: bool = False) -> None:
     """Sets up where lines go. ``nodes``: they are of several virtual nodes."""
     from bridge.cli.runner import speak_by
     from bridge.observability.json_logging import STEPS
-    from bridge.observability.logging import to_terminal
+    from bridge.observability.logging import configure_logging
 
-    to_terminal(verbose=shown.verbose, log_format=shown.log_format, nodes=nodes)
+    configure_logging(verbose=shown.verbose, log_format=shown.log_format, nodes=nodes)
     if shown.log_format == "json":
         speak_by(logging.getLogger(STEPS).log)

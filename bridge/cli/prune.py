@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from bridge.base.printable_text import one_line
+from bridge.base.printable_text import escape_line
 from bridge.base.settings import SettingsError, check_name
 from bridge.cli.shared_options import CLUSTERS, RemoteContext, Yes
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -60,7 +60,7 @@ def garbage(
         for line in run(lambda _: list_leftovers(PruneSettings(ref), report=step), stops=False) or [
             "no bridge has anything in this cluster"
         ]:
-            typer.echo(one_line(line))
+            typer.echo(escape_line(line))
         return
     if not _HOME.fullmatch(remove):
         raise fail(

@@ -11,10 +11,10 @@ def relay_pod() -> None:
     """
     from bridge.cli.runner import run, step
     from bridge.net.active_streams import descriptors
-    from bridge.observability.logging import to_terminal
+    from bridge.observability.logging import configure_logging
     from bridge.relay.reverse.agent import serve
     from translators.relay.agent_pod import GRACE
 
-    to_terminal(verbose=False)
+    configure_logging(verbose=False)
     descriptors()
     run(lambda stop: serve(stop, told=step), end_by=GRACE - 2.0)

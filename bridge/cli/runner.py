@@ -22,14 +22,14 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from bridge.base.printable_text import one_line
+from bridge.base.printable_text import escape_line
 
 T = TypeVar("T")
 #: Says a line for a person in another way: (level, text).
 Speaker = Callable[[int, str], None]
 
-#: Seconds from the first signal to the end of the process: more than what `bridge.app.join` takes at
-#: the longest, and less than the 10 s after which people, and some supervisors, kill.
+#: Seconds from the first signal to the end of the process: more than what `bridge.app.join` takes
+#: at the longest, and less than the 10 s after which people, and some supervisors, kill.
 STOP_SECONDS = 9.0
 
 #: Of ECMA-48, as every terminal has them.
@@ -52,7 +52,7 @@ def step(text: str) -> None:
     if _Voice.by is not None:
         _Voice.by(logging.INFO, text)
     else:
-        _say(f"{_coloured('✓', _GREEN)} {one_line(text)}")
+        _say(f"{_coloured('✓', _GREEN)} {escape_line(text)}")
 
 
 def awaited(text: str) -> None:
@@ -60,12 +60,12 @@ def awaited(text: str) -> None:
     if _Voice.by is not None:
         _Voice.by(logging.INFO, text)
     else:
-        _say(f"… {one_line(text)}")
+        _say(f"… {escape_line(text)}")
 
 
 def fail(message: str, *, code: int = 1) -> SystemExit:
     """Says in one line what went wrong; raise what this returns."""
-    line = one_line(" ".join(part.strip() for part in message.splitlines()))
+    line = escape_line(" ".join(part.strip() for part in message.splitlines()))
     if _Voice.by is not None:
         _Voice.by(logging.ERROR, line)
     else:
@@ -104,7 +104,7 @@ def agreed(lines: list[str], *, unasked: bool) -> bool:
     if not lines:
         print("nothing is left to remove", file=sys.stderr)
         return True
-    print("To be removed:", *map(one_line, lines), sep="\n  ", file=sys.stderr, flush=True)
+    print("To be removed:", *map(escape_line, lines), sep="\n  ", file=sys.stderr, flush=True)
     return unasked or ask("Remove all this?")
 
 
@@ -122,17 +122,17 @@ def run(
     Errors that are meant for people become one line and exit code 1; anything else is a defect
     and shows its traceback.
     """
-    from bridge.base.errors import expected, for_people
+    from bridge.base.errors import find_user_error, user_error_types
 
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_with_signals(command, stops=stops, end_by=end_by))
-    except for_people() as error:
+    except user_error_types() as error:
         raise fail(str(error)) from None
     except asyncio.CancelledError:
         raise fail("interrupted before it was done") from None
     except BaseExceptionGroup as group:
-        if (reason := expected(group)) is None:
+        if (reason := find_user_error(group)) is None:
             raise
         raise fail(str(reason)) from None
 
@@ -185,7 +185,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop's where it is installed, else the standard one."""
     try:
         importlib.import_module("uvloop")
-        from bridge.base.event_loop import Loop
+        from bridge.base.event_loop import CancelSafeLoop
     except ImportError:
         return None
-    return Loop
+    return CancelSafeLoop

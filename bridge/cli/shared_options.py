@@ -50,7 +50,7 @@ def check_traces(endpoint: str | None) -> str:
     from urllib.parse import urlsplit
 
     from bridge.cli.runner import fail
-    from bridge.observability.traces import EXTRA, installed
+    from bridge.observability.traces import EXTRA, is_installed
 
     if endpoint is None:
         return ""
@@ -58,6 +58,6 @@ def check_traces(endpoint: str | None) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         # Not what was written: it can hold a password.
         raise fail("--traces: write a URL such as http://collector:4318", code=2)
-    if not installed():
+    if not is_installed():
         raise fail(f"--traces needs packages that are not installed: {EXTRA}", code=2)
     return endpoint

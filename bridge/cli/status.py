@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bridge.base.output import Output, OutputOption, show
+from bridge.base.output import Output, OutputOption, print_result
 from bridge.cli.shared_options import HomeContext, HomeKubeconfig
 from sync.kube.kubeconfig_ref import KubeconfigRef
 
@@ -70,7 +70,7 @@ def status(
                     async with status_client.watch_statuses(client, node) as watched:
                         return await terminal.follow(watched, stop, output)
                 found = await status_client.read_statuses(client, node)
-            show({"nodes": found}, output, lambda: terminal.render(found), is_drawn=True)
+            print_result({"nodes": found}, output, lambda: terminal.render(found), is_drawn=True)
             return terminal.all_ready(found)
 
     if not run(command, stops=watch or page):

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bridge.base.output import Output, OutputOption, columns, show
+from bridge.base.output import Output, OutputOption, format_table, print_result
 from bridge.cli.shared_options import HomeContext, HomeKubeconfig, RemoteContext, RemoteKubeconfig
 from sync.kube.kubeconfig_ref import KubeconfigRef
 
@@ -33,14 +33,14 @@ def version(
         raise fail("--context is one of a kubeconfig; name that with --kubeconfig", code=2)
     if client:
         ours = {"client": version_report.client_version()}
-        show(ours, output, lambda: str(ours["client"]["version"]))
+        print_result(ours, output, lambda: str(ours["client"]["version"]))
         return
     settings = version_report.VersionSettings(
         KubeconfigRef(home_kubeconfig, home_context),
         KubeconfigRef(kubeconfig, context) if kubeconfig else None,
     )
     found = run(lambda _: version_report.collect_versions(settings), stops=False)
-    show(found, output, lambda: _table(found))
+    print_result(found, output, lambda: _table(found))
 
 
 def _table(found: dict[str, Any]) -> str:
@@ -50,7 +50,7 @@ def _table(found: dict[str, Any]) -> str:
         served = f"served by {node['servedBy']}" if node["servedBy"] else "served by nobody"
         rows.append(["bridge", node["name"], node["bridge"] or "?", served])
         rows.append(["remote", node["name"], *_side(node["remote"])])
-    return columns(["what", "node", "version", "note"], rows)
+    return format_table(["what", "node", "version", "note"], rows)
 
 
 def _side(its: dict[str, Any]) -> list[str]:

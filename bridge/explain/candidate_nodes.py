@@ -63,7 +63,7 @@ async def candidates(
     nodes = [it for it in (await home.list(NODES, labels=LABEL_VIRTUAL)).items if is_ours(it)]
     bound = await asyncio.gather(
         *(
-            partial_reads.listed(home, PODS, unseen, fields=f"spec.nodeName={name_of(it)}")
+            partial_reads.list_objects(home, PODS, unseen, fields=f"spec.nodeName={name_of(it)}")
             for it in nodes
         )
     )
@@ -84,7 +84,7 @@ async def storage_of(
 ) -> Storage:
     """Home's claims, by name, with their volumes and classes."""
     specs = [it.get("spec") or {} for it in found.values() if it is not None]
-    behind = await partial_reads.objects(
+    behind = await partial_reads.get_objects(
         home,
         [
             *((PERSISTENT_VOLUMES, it["volumeName"]) for it in specs if it.get("volumeName")),

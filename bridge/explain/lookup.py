@@ -168,10 +168,14 @@ async def _at_home(home: KubeClient, settings: ExplainSettings) -> Facts:
     namespace = namespace_of(facts.pod)
     facts.wanted = dependencies.wanted(facts.pod)
     here = [it for it in facts.wanted if it.kind not in ("PriorityClass", "RuntimeClass")]
-    facts.objects = await partial_reads.objects(home, map(_named, here), namespace, facts.unseen)
-    facts.services = await partial_reads.listed(home, SERVICES, facts.unseen, namespace=namespace)
+    facts.objects = await partial_reads.get_objects(
+        home, map(_named, here), namespace, facts.unseen
+    )
+    facts.services = await partial_reads.list_objects(
+        home, SERVICES, facts.unseen, namespace=namespace
+    )
     if facts.stored:
-        facts.events = await partial_reads.events(home, facts.pod, facts.unseen)
+        facts.events = await partial_reads.list_events(home, facts.pod, facts.unseen)
     await _find_node(home, settings, facts)
     return facts
 
@@ -272,24 +276,28 @@ async def _check_is(remote: KubeClient, facts: Facts) -> None:
 async def _in_remote(remote: KubeClient, facts: Facts, policy: Policy) -> There:
     namespace = policy.identity.remote_namespace(HomeNamespace(namespace_of(facts.pod)))
     found, unseen = There(remote.config.server), facts.unseen
-    found.namespace = await partial_reads.one(remote, NAMESPACES, namespace, unseen)
-    found.nodes = await partial_reads.listed(remote, NODES, unseen, labels=policy.node_selection)
-    classes = await partial_reads.listed(remote, PRIORITY_CLASSES, unseen)
+    found.namespace = await partial_reads.get_object(remote, NAMESPACES, namespace, unseen)
+    found.nodes = await partial_reads.list_objects(
+        remote, NODES, unseen, labels=policy.node_selection
+    )
+    classes = await partial_reads.list_objects(remote, PRIORITY_CLASSES, unseen)
     found.priority_classes = frozenset(map(name_of, classes))
     skipped = {"PriorityClass"}
     if policy.service_accounts != "remote":
         skipped.add("ServiceAccount")
     asked_for = [it for it in facts.wanted if it.kind not in skipped]
     if found.namespace is not None:
-        found.pod = await partial_reads.one(
+        found.pod = await partial_reads.get_object(
             remote, PODS, name_of(facts.pod), unseen, namespace=namespace
         )
-        services = await partial_reads.listed(remote, SERVICES, unseen, namespace=namespace)
+        services = await partial_reads.list_objects(remote, SERVICES, unseen, namespace=namespace)
         ours = (it for it in services if is_owned(it, policy.identity))
         found.services = frozenset(map(name_of, ours))
     if found.pod is not None:
-        found.events = await partial_reads.events(remote, found.pod, unseen)
-    found.objects = await partial_reads.objects(remote, map(_named, asked_for), namespace, unseen)
+        found.events = await partial_reads.list_events(remote, found.pod, unseen)
+    found.objects = await partial_reads.get_objects(
+        remote, map(_named, asked_for), namespace, unseen
+    )
     if found.namespace is not None and found.pod is None and not remote_pod.refused(facts.pod):
         found.refusal = await _refusal(remote, facts.pod, policy, found.priority_classes)
     return found

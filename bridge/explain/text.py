@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from bridge.base.output import columns
+from bridge.base.output import format_table
 from translators.objects import Object
 
 #: Places that stand in one line.
@@ -75,7 +75,7 @@ def _section(title: str, told: list[str]) -> str:
 def _table(title: str, heads: tuple[str, ...], rows: list[list[str]]) -> str:
     if not rows:
         return ""
-    return _section(title, columns(heads, rows).splitlines())
+    return _section(title, format_table(heads, rows).splitlines())
 
 
 def _joined(it: Object) -> str:

@@ -1,9 +1,9 @@
 """Who a caller is by the credential that they come with. Pure.
 
 After k8s.io/apiserver/pkg/authentication/request (x509, bearertoken, websocket) and group: a client
-certificate names its caller; a token is read here and asked about by `bridge.kubelet.authz`. None is
-"no such credential"; `BadCredential` is one that is there and worth nothing, which must not become
-an anonymous caller.
+certificate names its caller; a token is read here and asked about by `bridge.kubelet.authz`. None
+is "no such credential"; `BadCredential` is one that is there and worth nothing, which must not
+become an anonymous caller.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BASE64URL = re.compile(r"[A-Za-z0-9_-]*")
 Headers = CIMultiDict[str] | CIMultiDictProxy[str]
 
 
-class BadCredential(Exception):
+class InvalidCredentialError(Exception):
     """It proves nothing: expired, malformed, or nobody's."""
 
 
@@ -63,9 +63,9 @@ def certificate_user(certificate: Mapping[str, Any], der: bytes, *, now: float) 
     if not names or not names[-1] or names[-1] == ANONYMOUS.name:
         return None
     if ssl.cert_time_to_seconds(str(certificate["notAfter"])) < now:
-        raise BadCredential("the certificate has expired")
+        raise InvalidCredentialError("the certificate has expired")
     if len(uids) > 1 or "" in uids:
-        raise BadCredential("the certificate has no single UID")
+        raise InvalidCredentialError("the certificate has no single UID")
     return User(
         names[-1],
         _groups(_values(subject, "organizationName")),
@@ -95,20 +95,20 @@ def websocket_token(headers: Headers) -> str | None:
     if not tokens:
         return None
     if len(tokens) > 1 or len(protocols) < 2:
-        raise BadCredential("one token, and one more subprotocol to answer with")
+        raise InvalidCredentialError("one token, and one more subprotocol to answer with")
     if not _BASE64URL.fullmatch(tokens[0]):
-        raise BadCredential("the token of the WebSocket is not base64url")
+        raise InvalidCredentialError("the token of the WebSocket is not base64url")
     try:
         padded = tokens[0] + "=" * (-len(tokens[0]) % 4)
         return _sendable(base64.urlsafe_b64decode(padded).decode()) or None
     except ValueError as error:
-        raise BadCredential("the token of the WebSocket is no text") from error
+        raise InvalidCredentialError("the token of the WebSocket is no text") from error
 
 
 def _sendable(token: str) -> str:
     """No token of home's has other characters, and others need not go into JSON."""
     if not (token.isascii() and token.isprintable()):
-        raise BadCredential("the token has characters that no token has")
+        raise InvalidCredentialError("the token has characters that no token has")
     return token
 
 

@@ -28,15 +28,15 @@ from aiohttp import web
 
 from bridge.kubelet.authn import (
     ANONYMOUS,
-    BadCredential,
+    InvalidCredentialError,
     User,
     bearer_token,
     certificate_user,
     reviewed_user,
     websocket_token,
 )
-from bridge.net.error_responses import Refusal
-from bridge.net.single_flight import Remembered
+from bridge.net.error_responses import HttpError
+from bridge.net.single_flight import SingleFlightCache
 from sync.kube.client import KubeClient
 from sync.kube.errors import KubeError
 from sync.kube.request_limiter import urgent
@@ -81,7 +81,7 @@ class _Decision:
     allowed: bool
 
 
-class Gate:
+class KubeletAuth:
     """Lets callers in, or refuses them. Call `close` at the end."""
 
     def __init__(
@@ -96,10 +96,10 @@ class Gate:
         self._node = node_name
         self._anonymous = anonymous
         self._turns = {kind: asyncio.Semaphore(REVIEWS) for kind in _KINDS}
-        self._tokens: Remembered[bytes, _Verdict] = Remembered(
+        self._tokens: SingleFlightCache[bytes, _Verdict] = SingleFlightCache(
             lambda _: TOKEN_LIFETIME, clock=clock
         )
-        self._accesses: Remembered[_Access, _Decision] = Remembered(
+        self._accesses: SingleFlightCache[_Access, _Decision] = SingleFlightCache(
             lambda decision: ALLOWED_LIFETIME if decision.allowed else DENIED_LIFETIME, clock=clock
         )
 
@@ -122,19 +122,19 @@ class Gate:
     # -- who ---------------------------------------------------------------------------------
 
     async def authenticate(self, request: web.BaseRequest) -> User:
-        """The caller. Raises Refusal: 401, or 500 when home cannot be asked."""
+        """The caller. Raises HttpError: 401, or 500 when home cannot be asked."""
         bad = False
         for known in (self._by_certificate, self._by_bearer_token, self._by_websocket_token):
             try:
                 user = await known(request)
-            except BadCredential:
+            except InvalidCredentialError:
                 bad = True
                 continue
             if user is not None:
                 return user
         if self._anonymous and not bad:
             return ANONYMOUS
-        raise Refusal(
+        raise HttpError(
             401,
             "the caller is not known; come with a client certificate or a bearer token "
             "of the home cluster",
@@ -160,7 +160,7 @@ class Gate:
         digest = hashlib.sha256(token.encode()).digest()
         user = (await self._tokens.get(digest, partial(self._review_token, token))).user
         if user is None:
-            raise BadCredential("home does not know the token")
+            raise InvalidCredentialError("home does not know the token")
         return user
 
     async def _review_token(self, token: str) -> _Verdict:
@@ -170,14 +170,14 @@ class Gate:
     # -- whether -----------------------------------------------------------------------------
 
     async def authorize(self, user: User, verb: str, subresources: tuple[str, ...]) -> None:
-        """Returns when one of the subresources is allowed. Raises Refusal: 403, or 500."""
+        """Returns when one of the subresources is allowed. Raises HttpError: 403, or 500."""
         for subresource in subresources:
             access = _Access(user, verb, subresource)
             decision = await self._accesses.get(access, partial(self._review_access, access))
             if decision.allowed:
                 return
         asked = " or ".join(f"nodes/{subresource}" for subresource in subresources)
-        raise Refusal(
+        raise HttpError(
             403,
             f"user {user.name!r} may not {verb} {asked} of node {self._node!r} in the home "
             "cluster; a ClusterRole there can allow it",
@@ -209,7 +209,7 @@ class Gate:
                     answer = await self._home.create(resource, review)
         except (KubeError, TimeoutError) as error:
             log.warning("a %s failed, so a request is refused: %s", resource.kind, error)
-            raise Refusal(
+            raise HttpError(
                 500, f"the home cluster did not answer a {resource.kind}; the bridge's log says why"
             ) from error
         status: Object = answer.get("status") or {}

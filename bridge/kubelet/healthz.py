@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 
 from aiohttp import web
 
-from bridge.kubelet.routing import Call, Handler, Route
+from bridge.kubelet.routing import Handler, Route, RoutedRequest
 from bridge.net.error_responses import plain
 
 #: Says in a sentence why it does not hold, or nothing.
@@ -33,11 +33,11 @@ def routes(ready: Mapping[str, Check]) -> list[Route]:
 
 
 def _route(path: str, name: str, checks: Mapping[str, Check]) -> Route:
-    return Route(path, frozenset({"GET"}), _answering(name, checks), of_itself=True)
+    return Route(path, frozenset({"GET"}), _answering(name, checks), is_node_independent=True)
 
 
 def _answering(name: str, checks: Mapping[str, Check]) -> Handler:
-    async def answer(call: Call) -> web.StreamResponse:
+    async def answer(call: RoutedRequest) -> web.StreamResponse:
         asked = parse_qs(call.query, keep_blank_values=True)
         healthy, lines = _looked(checks, asked.get("exclude", []))
         if not healthy:

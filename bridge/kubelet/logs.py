@@ -15,9 +15,9 @@ from aiohttp import web
 from bridge.kubelet.pod_directory import PodDirectory
 from bridge.kubelet.pod_lookup import remote_pod
 from bridge.kubelet.query_options import log_query, parse_query
-from bridge.kubelet.routing import Call
+from bridge.kubelet.routing import RoutedRequest
 from bridge.net.active_streams import ActiveStreams, Stream, cancel_this
-from bridge.net.error_responses import PLAIN, refusal_of
+from bridge.net.error_responses import PLAIN, http_error_from
 from sync.kube.client import KubeClient
 from sync.kube.errors import KubeError
 from sync.kube.resources import PODS
@@ -25,7 +25,7 @@ from sync.kube.resources import PODS
 log = logging.getLogger(__name__)
 
 
-class Logs:
+class LogHandler:
     """Answers ``/containerLogs/{namespace}/{pod}/{container}``."""
 
     def __init__(self, remote: KubeClient, directory: PodDirectory, active: ActiveStreams) -> None:
@@ -33,8 +33,8 @@ class Logs:
         self._directory = directory
         self._active = active
 
-    async def serve(self, call: Call) -> web.StreamResponse:
-        """The log. Raises Refusal while nothing has been sent."""
+    async def serve(self, call: RoutedRequest) -> web.StreamResponse:
+        """The log. Raises HttpError while nothing has been sent."""
         query = log_query(parse_query(call.query), container=call.parameters["container"])
         pod = remote_pod(self._directory, call.parameters)
         path = PODS.path(pod.name, namespace=pod.namespace, subresource="log")
@@ -58,7 +58,7 @@ class Logs:
                     await response.write(chunk)
         except KubeError as error:
             if not response.prepared:
-                raise refusal_of(error) from error
+                raise http_error_from(error) from error
             log.warning("a log was cut short: %s", error)
             if request.transport is not None:
                 request.transport.abort()

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from urllib.parse import unquote_to_bytes
 
-from bridge.net.error_responses import Refusal
+from bridge.net.error_responses import HttpError
 
 _LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
 
@@ -26,21 +26,21 @@ _ESCAPES = re.compile(r"(?:[^%]|%[0-9A-Fa-f]{2})*")
 
 
 def checked(parameter: str, segment: str) -> str:
-    """The name that a segment of a path stands for. Raises Refusal (400) when it is none."""
+    """The name that a segment of a path stands for. Raises HttpError (400) when it is none."""
     shape, length = _SHAPES[parameter]
     name = decoded(segment)
     if len(name) > length or not shape.fullmatch(name):
-        raise Refusal(400, f"{name[:length]!r} in the path is not a valid {parameter} name")
+        raise HttpError(400, f"{name[:length]!r} in the path is not a valid {parameter} name")
     return name
 
 
 def decoded(text: str) -> str:
     """Percent-decoded once; bytes that are no UTF-8 become surrogate escapes.
 
-    Raises Refusal (400) for a percent sign that begins no escape.
+    Raises HttpError (400) for a percent sign that begins no escape.
     """
     if not _ESCAPES.fullmatch(text):
-        raise Refusal(400, "the address has a malformed percent-escape")
+        raise HttpError(400, "the address has a malformed percent-escape")
     return unquote_to_bytes(text.encode("utf-8", "surrogateescape")).decode(
         "utf-8", "surrogateescape"
     )

@@ -20,7 +20,7 @@ class RemotePod:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class ScheduledPod:
     """A pod that a kubelet of the remote runs, and the home pod that it stands for."""
 
     home: Origin
@@ -35,15 +35,15 @@ class Placed:
 class PodDirectory(Protocol):
     """Finds pods by what home calls them. Answers from caches; called on the event loop."""
 
-    def find(self, namespace: str, name: str, uid: str | None) -> RemotePod | None:
+    def find_remote_pod(self, namespace: str, name: str, uid: str | None) -> RemotePod | None:
         """The remote pod of a home pod that is bound to our node; None when there is none (yet).
 
         With ``uid``, only the home pod with this UID counts: another that has taken the name
         since is not the one that is meant.
         """
 
-    def pods(self) -> list[Object]:
+    def home_pods(self) -> list[Object]:
         """The home pods that are bound to our node, as home has them."""
 
-    def placed(self) -> list[Placed]:
+    def scheduled_pods(self) -> list[ScheduledPod]:
         """Where the remote pods of our node are: those that the remote's scheduler has placed."""

@@ -1,8 +1,8 @@
 """What the queries of logs, exec, attach, port-forward and run mean, and what the remote is asked.
 
 A kubelet and an API server spell the same options differently. Here the one is read strictly and
-the other is written. Pure; every fault is a Refusal: 400 for what cannot be read, 422 for what can
-be read but may not be.
+the other is written. Pure; every fault is a HttpError: 400 for what cannot be read, 422 for what
+can be read but may not be.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import chain
 
 from bridge.kubelet.path_names import decoded
-from bridge.net.error_responses import Refusal
+from bridge.net.error_responses import HttpError
 
 #: An argument of a program is 128 KiB at most on Linux and there can be many; thousands are abuse.
 MAX_PARAMETERS = 4096
@@ -31,10 +31,10 @@ def parse_query(raw: str) -> Pairs:
     if not raw:
         return []
     if ";" in raw:
-        raise Refusal(400, "the query has a semicolon; write %3B where a value has one")
+        raise HttpError(400, "the query has a semicolon; write %3B where a value has one")
     fields = [field for field in raw.split("&") if field]
     if len(fields) > MAX_PARAMETERS:
-        raise Refusal(400, f"the query has more than {MAX_PARAMETERS} parameters")
+        raise HttpError(400, f"the query has more than {MAX_PARAMETERS} parameters")
     pairs: Pairs = []
     for field in fields:
         key, _, value = field.replace("+", " ").partition("=")
@@ -56,7 +56,7 @@ def log_query(pairs: Pairs, *, container: str) -> Pairs:
     since = _integer(pairs, "sinceSeconds", least=1)
     moment = _moment(pairs, "sinceTime")
     if since is not None and moment is not None:
-        raise Refusal(422, "sinceSeconds and sinceTime exclude each other; give one of them")
+        raise HttpError(422, "sinceSeconds and sinceTime exclude each other; give one of them")
     lines = _tail(pairs)
     limit = _integer(pairs, "limitBytes", least=1)
     numbers = {"sinceSeconds": since, "tailLines": lines, "limitBytes": limit}
@@ -64,7 +64,7 @@ def log_query(pairs: Pairs, *, container: str) -> Pairs:
     if moment is not None:
         asked.append(("sinceTime", moment))
     if (stream := _first(pairs, "stream")) not in (None, "All"):
-        raise Refusal(400, f"the log of {stream!r} alone is not offered; leave out stream")
+        raise HttpError(400, f"the log of {stream!r} alone is not offered; leave out stream")
     return asked
 
 
@@ -87,9 +87,9 @@ def _integer(pairs: Pairs, key: str, *, least: int) -> int | None:
     if value is None:
         return None
     if not _INTEGER.fullmatch(value) or abs(int(value)) > _INT64_MAX:
-        raise Refusal(400, f"{key} is not a number: {value[:32]!r}")
+        raise HttpError(400, f"{key} is not a number: {value[:32]!r}")
     if int(value) < least:
-        raise Refusal(422, f"{key} must be {least} or more, not {int(value)}")
+        raise HttpError(422, f"{key} must be {least} or more, not {int(value)}")
     return int(value)
 
 
@@ -98,7 +98,7 @@ def _moment(pairs: Pairs, key: str) -> str | None:
     if not value:
         return None
     if not _is_moment(value):
-        raise Refusal(400, f"{key} is not a time such as 2026-01-31T12:00:00Z: {value[:64]!r}")
+        raise HttpError(400, f"{key} is not a time such as 2026-01-31T12:00:00Z: {value[:64]!r}")
     return value
 
 
@@ -127,7 +127,7 @@ def exec_query(pairs: Pairs, *, container: str) -> Pairs:
     if tty and "stderr" in streams:
         streams.remove("stderr")
     if not streams:
-        raise Refusal(400, "no stream is asked for; give one of input=1, output=1 and error=1")
+        raise HttpError(400, "no stream is asked for; give one of input=1, output=1 and error=1")
     commands = [("command", value) for name, value in pairs if name == "command"]
     flags = [(name, "true") for name in chain(streams, ["tty"] if tty else [])]
     return [("container", container), *flags, *commands]
@@ -137,9 +137,9 @@ def run_command_line(pairs: Pairs) -> list[str]:
     """The command of ``/run``: one parameter, split on spaces."""
     line = _first(pairs, "cmd")
     if not line:
-        raise Refusal(400, "no command is asked for; give cmd=PROGRAM%20ARGUMENT")
+        raise HttpError(400, "no command is asked for; give cmd=PROGRAM%20ARGUMENT")
     if any("\ud800" <= character <= "\udfff" for character in line):
-        raise Refusal(400, "the command is not UTF-8; exec takes such arguments")
+        raise HttpError(400, "the command is not UTF-8; exec takes such arguments")
     return line.split(" ")
 
 
@@ -151,8 +151,8 @@ def forward_query(pairs: Pairs, *, websocket: bool) -> Pairs:
     """
     ports = [value for name, value in pairs if name == "port"]
     if websocket and not ports:
-        raise Refusal(400, "no port is asked for; give port=NUMBER")
+        raise HttpError(400, "no port is asked for; give port=NUMBER")
     for port in ports:
         if not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
-            raise Refusal(400, f"port is not a number from 1 to 65535: {port[:32]!r}")
+            raise HttpError(400, f"port is not a number from 1 to 65535: {port[:32]!r}")
     return [("ports", str(int(port))) for port in ports]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from bridge.kubelet.path_names import checked
-from bridge.net.error_responses import Refusal
+from bridge.net.error_responses import HttpError
 
 #: What a kubelet of 1.34 asks for by the first segment; everything else is ``proxy``. Only the
 #: finer ones, which are younger than ``proxy``, fall back to it.
@@ -64,7 +64,7 @@ _ABSENT: Mapping[str, tuple[int, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RoutedRequest:
     """One request that may be answered: its route's parameters, checked, and its raw query."""
 
     request: web.BaseRequest
@@ -72,7 +72,7 @@ class Call:
     query: str
 
 
-Handler = Callable[[Call], Awaitable[web.StreamResponse]]
+Handler = Callable[[RoutedRequest], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Route:
     path: str
     methods: frozenset[str]
     handler: Handler
-    of_itself: bool = False
+    is_node_independent: bool = False
 
     @property
     def segments(self) -> tuple[str, ...]:
@@ -130,15 +130,15 @@ class Router:
             self._by_root.setdefault(route.segments[0], []).append(route)
 
     def find(self, method: str, segments: tuple[str, ...]) -> tuple[Route, dict[str, str]]:
-        """The route and its checked parameters. Raises Refusal: 404, 405, or 400 for a name."""
+        """The route and its checked parameters. Raises HttpError: 404, 405, or 400 for a name."""
         root = segments[0] if segments else ""
         found = [r for r in self._by_root.get(root, ()) if _fits(r.segments, segments)]
         if not found:
-            raise Refusal(*_ABSENT.get(root, (404, "the kubelet API has no such path")))
+            raise HttpError(*_ABSENT.get(root, (404, "the kubelet API has no such path")))
         route = next((r for r in found if method in r.methods), None)
         if route is None:
             allowed = ", ".join(sorted({m for r in found for m in r.methods}))
-            raise Refusal(
+            raise HttpError(
                 405, f"{method} is not offered here, only {allowed}", headers={"Allow": allowed}
             )
         names = (

@@ -12,9 +12,9 @@ from aiohttp import web
 from bridge.kubelet.pod_directory import PodDirectory
 from bridge.kubelet.pod_lookup import remote_pod
 from bridge.kubelet.query_options import parse_query, run_command_line
-from bridge.kubelet.routing import Call
+from bridge.kubelet.routing import RoutedRequest
 from bridge.net.active_streams import ActiveStreams, cancel_this
-from bridge.net.error_responses import PLAIN, Refusal, refusal_of
+from bridge.net.error_responses import PLAIN, HttpError, http_error_from
 from sync.kube.client import KubeClient
 from sync.kube.errors import KubeError
 from sync.kube.pod_exec import OutputLimitExceeded, run_command
@@ -23,7 +23,7 @@ from sync.kube.pod_exec import OutputLimitExceeded, run_command
 MAX_OUTPUT = 1024 * 1024
 
 
-class Run:
+class RunHandler:
     """Answers ``/run/{namespace}/{pod}/{container}``."""
 
     def __init__(self, remote: KubeClient, directory: PodDirectory, active: ActiveStreams) -> None:
@@ -31,8 +31,8 @@ class Run:
         self._directory = directory
         self._active = active
 
-    async def serve(self, call: Call) -> web.StreamResponse:
-        """The command's output. Raises Refusal."""
+    async def serve(self, call: RoutedRequest) -> web.StreamResponse:
+        """The command's output. Raises HttpError."""
         argv = run_command_line(parse_query(call.query))
         pod = remote_pod(self._directory, call.parameters)
         namespace = call.parameters["namespace"]
@@ -47,13 +47,13 @@ class Run:
                     limit=MAX_OUTPUT,
                 )
             except OutputLimitExceeded:
-                raise Refusal(
+                raise HttpError(
                     500, f"the command writes more than {MAX_OUTPUT} bytes; use exec for it"
                 ) from None
             except KubeError as error:
-                raise refusal_of(error) from error
+                raise http_error_from(error) from error
             stream.moved("out", len(output.stdout) + len(output.stderr))
         if output.failure:
-            raise Refusal(500, output.failure)
+            raise HttpError(500, output.failure)
         # A kubelet says that it is JSON, whatever it is.
         return web.Response(body=output.stdout + output.stderr, headers=PLAIN)

@@ -21,17 +21,17 @@ from collections.abc import Callable, Mapping, Sequence
 from aiohttp import HttpVersion10, HttpVersion11, http_exceptions, web
 
 from bridge.base.errors import BridgeError
-from bridge.certificates.serving_certificate import ServingCertificate, server_context
+from bridge.certificates.tls_key_pair import TlsKeyPair, server_context
 from bridge.kubelet import healthz
-from bridge.kubelet.authz import Gate
-from bridge.kubelet.exec import Streams
-from bridge.kubelet.logs import Logs
+from bridge.kubelet.authz import KubeletAuth
+from bridge.kubelet.exec_attach_portforward import StreamHandler
+from bridge.kubelet.logs import LogHandler
+from bridge.kubelet.node_endpoints import NodeEndpoints
 from bridge.kubelet.pod_directory import PodDirectory
-from bridge.kubelet.pod_list import Listings
-from bridge.kubelet.routing import Call, Route, Router, split_target, subresources, verb
-from bridge.kubelet.run import Run
+from bridge.kubelet.routing import Route, RoutedRequest, Router, split_target, subresources, verb
+from bridge.kubelet.run import RunHandler
 from bridge.net.active_streams import MAX_STREAMS, ActiveStreams
-from bridge.net.error_responses import Refusal, plain
+from bridge.net.error_responses import HttpError, plain
 from bridge.net.server_connections import WAITING, Connection, Connections
 from sync.kube.client import KubeClient
 from sync.kube.sockets import enable_keepalive
@@ -72,7 +72,7 @@ class KubeletServer:
         remote: KubeClient,
         directory: PodDirectory,
         node_name: str,
-        certificate: ServingCertificate,
+        certificate: TlsKeyPair,
         client_ca: str,
         anonymous: bool = False,
         routes: Sequence[Route] = (),
@@ -84,14 +84,14 @@ class KubeletServer:
         self._certificate = certificate
         self._client_ca = client_ca
         self._context = server_context(certificate, client_ca=client_ca)
-        self._gate = Gate(home, node_name, anonymous=anonymous)
+        self._gate = KubeletAuth(home, node_name, anonymous=anonymous)
         self._connections = Connections()
         self._standby = standby
         self._active = ActiveStreams(max_streams)
-        logs = Logs(remote, directory, self._active)
-        streams = Streams(remote, directory, self._active)
-        run = Run(remote, directory, self._active)
-        listings = Listings(directory, trouble, anonymous=anonymous)
+        logs = LogHandler(remote, directory, self._active)
+        streams = StreamHandler(remote, directory, self._active)
+        run = RunHandler(remote, directory, self._active)
+        listings = NodeEndpoints(directory, trouble, anonymous=anonymous)
         own = _routes(logs, streams, run, listings)
         self._router = Router([*own, *healthz.routes(ready or {}), *routes])
         self._http: web.Server | None = None
@@ -111,9 +111,7 @@ class KubeletServer:
         """What `Gate.reviews` says."""
         return self._gate.reviews
 
-    def renew(
-        self, *, certificate: ServingCertificate | None = None, client_ca: str | None = None
-    ) -> None:
+    def renew(self, *, certificate: TlsKeyPair | None = None, client_ca: str | None = None) -> None:
         """Another certificate or client CA, for the connections to come.
 
         After another client CA those of before end (`Connections.outdate`), since their callers
@@ -189,26 +187,28 @@ class KubeletServer:
         with self._connections.asking(request):
             try:
                 return await self._answer(request)
-            except Refusal as refusal:
-                return plain(refusal.status, refusal.sentence, refusal.headers)
+            except HttpError as refusal:
+                return plain(refusal.status, refusal.message, refusal.headers)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.version not in (HttpVersion10, HttpVersion11):  # the parser knows others too
-            raise Refusal(400, "only HTTP/1.1 is spoken here", headers={"Connection": "close"})
+            raise HttpError(400, "only HTTP/1.1 is spoken here", headers={"Connection": "close"})
         user = await self._gate.authenticate(request)
         segments, query = split_target(request.raw_path)
         needed = verb(request.method, segments)
         if needed is None:
-            raise Refusal(405, f"{request.method} is not offered", headers={"Allow": "GET, POST"})
+            raise HttpError(405, f"{request.method} is not offered", headers={"Allow": "GET, POST"})
         await self._gate.authorize(user, needed, subresources(segments))
         route, parameters = self._router.find(request.method, segments)
-        if not route.of_itself and (why := self._standby()):
-            raise Refusal(503, f"{why}; ask at the address that the Node has now")
+        if not route.is_node_independent and (why := self._standby()):
+            raise HttpError(503, f"{why}; ask at the address that the Node has now")
         with self._connections.admitted(request):
-            return await route.handler(Call(request, parameters, query))
+            return await route.handler(RoutedRequest(request, parameters, query))
 
 
-def _routes(logs: Logs, streams: Streams, run: Run, listings: Listings) -> list[Route]:
+def _routes(
+    logs: LogHandler, streams: StreamHandler, run: RunHandler, listings: NodeEndpoints
+) -> list[Route]:
     get = frozenset({"GET"})
     post = frozenset({"POST"})
     both = get | post
@@ -224,10 +224,10 @@ def _routes(logs: Logs, streams: Streams, run: Run, listings: Listings) -> list[
         Route("/run/{namespace}/{pod}/{uid}/{container}", post, run.serve),
         Route("/pods", get, listings.pods),
         Route("/runningpods", get, listings.running_pods),
-        Route("/healthz", get, listings.healthy, of_itself=True),
-        Route("/healthz/ping", get, listings.ping, of_itself=True),
-        Route("/healthz/syncloop", get, listings.healthy, of_itself=True),
-        Route("/configz", get, listings.config, of_itself=True),
+        Route("/healthz", get, listings.healthy, is_node_independent=True),
+        Route("/healthz/ping", get, listings.ping, is_node_independent=True),
+        Route("/healthz/syncloop", get, listings.healthy, is_node_independent=True),
+        Route("/configz", get, listings.config, is_node_independent=True),
     ]
 
 

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bridge.base.errors import PreflightError
-from bridge.certificates.certificate_store import CertDir, state_folder
-from bridge.certificates.serving_certificate import CertificateError
+from bridge.certificates.cert_dir import CertDir, default_cert_dir
+from bridge.certificates.tls_key_pair import CertificateError
 from bridge.election import takeover
 from bridge.install import uninstall
 from bridge.install.uninstall import ExistingInstallation
@@ -165,19 +165,19 @@ def _left_cidr(node: Object | None) -> str:
 async def _requests(home: KubeClient, node_name: str) -> list[Object]:
     """The node's requests for a serving certificate; none where the credential may not look: then
     it has made none."""
-    from bridge.certificates.csr import SIGNER, is_request_of
+    from bridge.certificates.csr import SIGNER, is_csr_of_node
 
     try:
         page = await home.list(CERTIFICATE_SIGNING_REQUESTS, fields=f"spec.signerName={SIGNER}")
     except Forbidden:
         return []
-    return [it for it in page.items if is_request_of(it, node_name)]
+    return [it for it in page.items if is_csr_of_node(it, node_name)]
 
 
 def _folder(settings: LeaveSettings, node: Object | None, identity: str) -> CertDir | None:
     remembered = (metadata(node).get("annotations") or {}) if node else {}
     path = settings.cert_dir or remembered.get(node_object.ANNOTATION_CERT_DIR)
     with contextlib.suppress(CertificateError):  # no home folder: nothing is kept in it
-        folder = CertDir(Path(path) if path else state_folder(identity, settings.name))
+        folder = CertDir(Path(path) if path else default_cert_dir(identity, settings.name))
         return folder if folder.exists() else None
     return None

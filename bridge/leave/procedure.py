@@ -27,7 +27,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from bridge.base.errors import PreflightError
-from bridge.certificates.serving_certificate import CertificateError
+from bridge.certificates.tls_key_pair import CertificateError
 from bridge.drain import eviction
 from bridge.election import takeover
 from bridge.install import uninstall

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bridge.certificates.certificate_store import CertDir
+from bridge.certificates.cert_dir import CertDir
 from bridge.install.uninstall import ExistingInstallation
 from bridge.node.lease import LEASE_NAMESPACE
 from bridge.remote_claim.claim_record import Claim

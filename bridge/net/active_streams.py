@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-from bridge.net.error_responses import Refusal
+from bridge.net.error_responses import HttpError
 from bridge.net.namespace_limits import Reason, Shares
 
 #: Streams at once. An idle one takes less than 100 KiB (two connections with TLS; `make bench`
@@ -89,11 +89,11 @@ class ActiveStreams:
 
     @contextmanager
     def one(self, kind: str, namespace: str, end: Callable[[], object]) -> Iterator[Stream]:
-        """Counts one of home's namespace while it lasts. Raises Refusal (429) when there are as
+        """Counts one of home's namespace while it lasts. Raises HttpError (429) when there are as
         many as may be, of all namespaces or of this one."""
         if reason := self.shares.refusal(namespace):
             self.refused[reason] += 1
-            raise Refusal(
+            raise HttpError(
                 429,
                 f"{self._too_many(reason, namespace)}; end some of them (logs that are followed, "
                 "exec, attach, port-forward) and try again",

@@ -1,4 +1,4 @@
-"""Answers that are no: raised as `Refusal` where it is known, written as plain text in one place.
+"""Answers that are no: raised as `HttpError` where it is known, written as plain text in one place.
 
 home's API server puts the text into a Status of its own for the one who asked, so every sentence
 says what is wrong and, where there is one, the next step. No sentence holds a credential.
@@ -16,36 +16,36 @@ from sync.kube.errors import ApiError, KubeError, Unauthorized, Unreachable
 log = logging.getLogger(__name__)
 
 
-class Refusal(Exception):
+class HttpError(Exception):
     """An answer of 400 and above, with one sentence."""
 
     def __init__(
-        self, status: int, sentence: str, *, headers: Mapping[str, str] | None = None
+        self, status: int, message: str, *, headers: Mapping[str, str] | None = None
     ) -> None:
-        super().__init__(sentence)
+        super().__init__(message)
         self.status = status
-        self.sentence = sentence
+        self.message = message
         self.headers = dict(headers or {})
 
 
-def refusal_of(error: KubeError) -> Refusal:
+def http_error_from(error: KubeError) -> HttpError:
     """What a failed request to the remote is to the one who asked.
 
     The remote's own answers keep code and words. That it does not know *us* (401) is not the
     caller's fault, so this becomes 502, as does whatever is no code of HTTP; no answer is 503.
     """
     if isinstance(error, Unauthorized):
-        return Refusal(502, unknown_credential())
+        return HttpError(502, unknown_credential())
     if isinstance(error, ApiError):
         headers = {}
         if error.retry_after is not None:
             headers["Retry-After"] = str(int(error.retry_after))
-        return Refusal(
+        return HttpError(
             error.code if 400 <= error.code <= 599 else 502, error.message, headers=headers
         )
     if isinstance(error, Unreachable):
-        return Refusal(503, f"the {error.side} cluster does not answer: {error.message}")
-    return Refusal(502, f"the {error.side} cluster cannot be asked: {error.message}")
+        return HttpError(503, f"the {error.side} cluster does not answer: {error.message}")
+    return HttpError(502, f"the {error.side} cluster cannot be asked: {error.message}")
 
 
 def unknown_credential() -> str:

@@ -22,7 +22,7 @@ Answer = TypeVar("Answer")
 SIZE = 4096
 
 
-class Remembered(Generic[Key, Answer]):
+class SingleFlightCache(Generic[Key, Answer]):
     """Remembers answers by their questions' keys. Call `close` at the end."""
 
     def __init__(

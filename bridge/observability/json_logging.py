@@ -12,14 +12,14 @@ import json
 import logging
 import time
 
-from bridge.base.printable_text import json_text
+from bridge.base.printable_text import escape_json
 from sync.runtime.log_fields import FIELDS, NODE
 
 #: The logger of lines that a command says to its person.
 STEPS = "cluster-bridge.steps"
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """Records as such lines."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -35,7 +35,7 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         kept = {key: value for key, value in line.items() if value}
-        return json_text(json.dumps(kept, ensure_ascii=False))
+        return escape_json(json.dumps(kept, ensure_ascii=False))
 
     def said(self, text: str) -> str:
         """A line of the log's own."""

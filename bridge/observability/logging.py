@@ -22,9 +22,9 @@ import sys
 import time
 from typing import Protocol
 
-from bridge.base.printable_text import lines, one_line
+from bridge.base.printable_text import escape_line, escape_lines
 from bridge.base.settings import LogFormat
-from bridge.observability.json_logging import STEPS, JsonLines
+from bridge.observability.json_logging import STEPS, JsonFormatter
 from sync.runtime.log_fields import NODE
 
 CHANGES = "cluster-bridge.changes"
@@ -59,15 +59,15 @@ class _Lines(logging.Formatter):
         if second != self._second:
             self._second, self._clock = second, time.strftime("%H:%M:%S", time.localtime(second))
         # Messages quote API servers and names of objects.
-        text = one_line(record.getMessage())
+        text = escape_line(record.getMessage())
         if record.exc_info:
-            text = f"{text}\n{lines(self.formatException(record.exc_info))}"
+            text = f"{text}\n{escape_lines(self.formatException(record.exc_info))}"
         level = "" if record.name == CHANGES else f"{record.levelname.lower()}: "
         node = f"{NODE.get()}: " if self._nodes and NODE.get() else ""
         return f"{self._clock} {node}{level}{text}"
 
 
-class Terminal(logging.Handler):
+class NonBlockingHandler(logging.Handler):
     """Writes to an open file, and never waits for who reads it."""
 
     def __init__(self, file: int, lines: _Format | None = None) -> None:
@@ -103,15 +103,17 @@ class Terminal(logging.Handler):
         return begun
 
 
-def to_terminal(*, verbose: bool, log_format: LogFormat = "console", nodes: bool = False) -> None:
+def configure_logging(
+    *, verbose: bool, log_format: LogFormat = "console", nodes: bool = False
+) -> None:
     """Sends all records to stderr. To be called once, by the command. ``nodes``: several virtual
     nodes are served."""
     # Nothing of these is in a line (the library's HOWTO: Optimization).
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     root = logging.getLogger()
-    made = JsonLines() if log_format == "json" else _Lines(nodes=nodes)
-    root.handlers[:] = [Terminal(sys.stderr.fileno(), made)]
+    made = JsonFormatter() if log_format == "json" else _Lines(nodes=nodes)
+    root.handlers[:] = [NonBlockingHandler(sys.stderr.fileno(), made)]
     root.setLevel(logging.DEBUG if verbose else logging.WARNING)
     for told in (CHANGES, STEPS):
         logging.getLogger(told).setLevel(logging.INFO)

@@ -23,7 +23,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from bridge.election.elector import Election
-from bridge.kubelet.routing import Call, Route
+from bridge.kubelet.routing import Route, RoutedRequest
 from bridge.kubelet.server import KubeletServer
 from bridge.observability.metric_families import by_part, counter, gauge, histogram
 from bridge.pod_metrics.endpoints import Metrics
@@ -42,11 +42,11 @@ SIDES = ("home", "remote")
 _THROTTLED = {(method, "429"): 0 for method in ("GET", "POST", "PATCH", "DELETE")}
 
 
-class Exporter:
+class MetricsEndpoint:
     """Answers ``/metrics``; whose numbers it tells is said by `show`."""
 
     def __init__(self) -> None:
-        self._shown: Parts | None = None
+        self._shown: BridgeCollector | None = None
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         GCCollector(registry=self._registry)
@@ -54,23 +54,23 @@ class Exporter:
     @property
     def route(self) -> Route:
         """What the kubelet API is to serve."""
-        return Route("/metrics", frozenset({"GET"}), self._serve, of_itself=True)
+        return Route("/metrics", frozenset({"GET"}), self._serve, is_node_independent=True)
 
-    def show(self, parts: Parts) -> None:
+    def show(self, parts: BridgeCollector) -> None:
         """Shows the numbers of these parts from now on, and no others'."""
         if self._shown is not None:
             self._registry.unregister(self._shown)
         self._shown = parts
         self._registry.register(parts)
 
-    async def _serve(self, _: Call) -> web.StreamResponse:
+    async def _serve(self, _: RoutedRequest) -> web.StreamResponse:
         return web.Response(
             body=generate_latest(self._registry),
             headers={"Content-Type": CONTENT_TYPE},
         )
 
 
-class Parts(Collector):
+class BridgeCollector(Collector):
     """The parts of one join, and what each says."""
 
     def __init__(

@@ -22,7 +22,7 @@ from translators.objects import Object
 #: Lines that are held, and characters of each.
 KEPT, LENGTH = 30, 500
 
-_current: ContextVar[Recent | None] = ContextVar("recent", default=None)
+_current: ContextVar[RecentErrors | None] = ContextVar("recent", default=None)
 
 
 @dataclass(slots=True)
@@ -33,14 +33,14 @@ class _Said:
     count: int = 1
 
 
-class Recent:
+class RecentErrors:
     """What was said, newest last."""
 
     def __init__(self) -> None:
         self._said: OrderedDict[str, _Said] = OrderedDict()
 
     @contextlib.contextmanager
-    def collects(self) -> Iterator[None]:
+    def collect(self) -> Iterator[None]:
         """Takes what the tasks that are begun in the block log, as long as they run."""
         root = logging.getLogger()
         if not any(isinstance(it, _Collector) for it in root.handlers):
@@ -62,7 +62,7 @@ class Recent:
         known.last, known.count = at, known.count + 1
         self._said[text] = known
 
-    def told(self) -> list[Object]:
+    def as_list(self) -> list[Object]:
         """All, the newest first."""
         return [
             {

@@ -39,7 +39,7 @@ PATH = "/v1/traces"
 FLUSH_SECONDS = 2.0
 
 
-def installed() -> bool:
+def is_installed() -> bool:
     """Whether the packages are there."""
     wanted = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http")
     try:
@@ -49,14 +49,14 @@ def installed() -> bool:
 
 
 @contextmanager
-def sent(endpoint: str) -> Iterator[None]:
+def export_traces(endpoint: str) -> Iterator[None]:
     """Spans of the block go to ``endpoint``, or where the environment says; where neither asks for
     that, there are none. At the end the last ones leave, within `FLUSH_SECONDS`."""
     asked = endpoint or next((os.environ[it] for it in VARIABLES if os.environ.get(it)), "")
     if not asked or (not endpoint and os.environ.get("OTEL_TRACES_EXPORTER") == "none"):
         yield
         return
-    if not installed():
+    if not is_installed():
         log.warning("no traces: their packages are not installed; %s", EXTRA)
         yield
         return

@@ -14,11 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from bridge.certificates import x509
-from bridge.certificates.serving_certificate import (
+from bridge.certificates import x509_builder
+from bridge.certificates.tls_key_pair import (
     CLOCK_SKEW,
     CertificateError,
-    ServingCertificate,
+    TlsKeyPair,
     server_context,
 )
 from translators.objects import Object
@@ -35,7 +35,7 @@ _KEYS = (("tls.crt", "tls.key"), ("previous.crt", "previous.key"))
 class RotatedCertificate:
     """One that the replicas share."""
 
-    pair: ServingCertificate
+    pair: TlsKeyPair
     created: datetime
     expires: datetime
 
@@ -50,12 +50,12 @@ def read_secret(secret: Object, host: str) -> list[RotatedCertificate]:
     found = []
     for certificate, key in _KEYS:
         with suppress(CertificateError, ValueError):
-            pair = ServingCertificate(
+            pair = TlsKeyPair(
                 b64decode(data.get(certificate) or ""), b64decode(data.get(key) or "")
             )
             server_context(pair, client_ca="")
-            if not x509.lacking(pair, host, ()):
-                begin, end = x509.lifetime(pair)
+            if not x509_builder.missing_names(pair, host, ()):
+                begin, end = x509_builder.validity(pair)
                 found.append(RotatedCertificate(pair, begin + CLOCK_SKEW, end))
     return found
 
@@ -65,9 +65,7 @@ def needs_renewal(known: Sequence[RotatedCertificate], now: datetime) -> bool:
     return not known or now >= known[0].renewal_time()
 
 
-def secret_data(
-    fresh: ServingCertificate, known: Sequence[RotatedCertificate], now: datetime
-) -> Object:
+def secret_data(fresh: TlsKeyPair, known: Sequence[RotatedCertificate], now: datetime) -> Object:
     """The Secret's data with a new certificate. One that has ended is kept no longer."""
     kept = [fresh, *(it.pair for it in known if it.expires > now)]
     data: Object = {}
@@ -85,7 +83,7 @@ def ca_bundle(known: Sequence[RotatedCertificate]) -> bytes:
 
 def certificate_to_serve(
     known: Sequence[RotatedCertificate], trusted: bytes, now: datetime
-) -> ServingCertificate | None:
+) -> TlsKeyPair | None:
     """The one to show; None where there is none. ``trusted``: what home's API server was told."""
     if not known:
         return None

@@ -23,9 +23,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from bridge.certificates import x509
-from bridge.certificates.serving_certificate import ServingCertificate, load_pair, server_context
-from bridge.certificates.sources import utc_now
+from bridge.certificates import x509_builder
+from bridge.certificates.certificate_sources import utc_now
+from bridge.certificates.tls_key_pair import TlsKeyPair, load_pair, server_context
 from bridge.offload import admission_policy as objects
 from bridge.offload import certificate_rotation
 from bridge.offload.admission_server import AdmissionServer
@@ -114,7 +114,7 @@ class CertificateKeeper:
         self._changed = asyncio.Event()
         for informer in (self._secrets, self._configurations):
             informer.on_change(lambda *_: self._changed.set())
-        self._shown: ServingCertificate | None = None
+        self._shown: TlsKeyPair | None = None
         self._context: asyncio.Future[ssl.SSLContext] = asyncio.get_running_loop().create_future()
         self._trouble = self._said = ""
 
@@ -182,7 +182,7 @@ class CertificateKeeper:
         """Makes the next one. Raises Conflict where another replica did."""
         # Each has another: of two authorities with one name some clients would try the first alone.
         called = f"cluster-bridge-webhook-{secrets.token_hex(4)}"
-        fresh = x509.self_signed(called, [self._settings.host], now=now)
+        fresh = x509_builder.self_signed(called, [self._settings.host], now=now)
         version = metadata(secret).get("resourceVersion")
         changed = await self._home.patch(
             SECRETS,
@@ -208,7 +208,7 @@ class CertificateKeeper:
             changed = await self._home.patch(MUTATING_WEBHOOKS, name, patch, kind="strategic")
             self._configurations.observe_write(changed)
 
-    def _show(self, pair: ServingCertificate | None) -> None:
+    def _show(self, pair: TlsKeyPair | None) -> None:
         if pair is None or pair == self._shown:
             return
         if self._context.done():

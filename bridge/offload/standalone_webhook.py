@@ -24,13 +24,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from bridge.base.errors import PreflightError
-from bridge.certificates.serving_certificate import (
-    LIFETIME,
-    ServingCertificate,
-    load_pair,
-    server_context,
-)
-from bridge.certificates.x509 import self_signed
+from bridge.certificates.tls_key_pair import LIFETIME, TlsKeyPair, load_pair, server_context
+from bridge.certificates.x509_builder import self_signed
 from bridge.offload import admission_policy as objects
 from bridge.offload.admission_server import AdmissionServer
 from bridge.offload.namespace_policy import EnforcementWriter
@@ -203,6 +198,6 @@ class StandaloneWebhook:
         self._certificate = fresh
 
 
-def _made(address: str) -> ServingCertificate:
+def _made(address: str) -> TlsKeyPair:
     # A name of its own: of two authorities with one name some clients would try the first alone.
     return self_signed(f"cluster-bridge-webhook-{secrets.token_hex(4)}", [address])

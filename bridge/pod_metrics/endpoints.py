@@ -27,10 +27,10 @@ import orjson
 from aiohttp import web
 
 from bridge.base.settings import MetricsSource
-from bridge.kubelet.pod_directory import Placed, PodDirectory
-from bridge.kubelet.routing import Call, Route
-from bridge.net.error_responses import Refusal
-from bridge.net.single_flight import Remembered
+from bridge.kubelet.pod_directory import PodDirectory, ScheduledPod
+from bridge.kubelet.routing import Route, RoutedRequest
+from bridge.net.error_responses import HttpError
+from bridge.net.single_flight import SingleFlightCache
 from bridge.pod_metrics import rate_counters
 from bridge.pod_metrics.kubelets import Answers, Kubelets
 from bridge.pod_metrics.metrics_api import MetricsApi
@@ -86,7 +86,7 @@ class Metrics:
         self._since = round(clock() * 1000)
         self._kubelets = Kubelets(remote)
         self._api = MetricsApi(remote, directory, identity)
-        self._answers: Remembered[str, bytes] = Remembered(lambda _: REMEMBERED)
+        self._answers: SingleFlightCache[str, bytes] = SingleFlightCache(lambda _: REMEMBERED)
 
     async def close(self) -> None:
         """Ends the questions that are under way."""
@@ -99,7 +99,7 @@ class Metrics:
         get, both = frozenset({"GET"}), frozenset({"GET", "POST"})
         return [
             Route("/metrics/resource", get, self._resource),
-            Route("/metrics/slis", get, _slis, of_itself=True),
+            Route("/metrics/slis", get, _slis, is_node_independent=True),
             Route("/metrics/cadvisor", get, partial(self._passed_on, "/metrics/cadvisor")),
             Route("/metrics/probes", get, partial(self._passed_on, "/metrics/probes")),
             Route("/stats/summary", both, self._summary),
@@ -107,31 +107,31 @@ class Metrics:
 
     # -- the paths ---------------------------------------------------------------------------
 
-    async def _resource(self, _: Call) -> web.StreamResponse:
+    async def _resource(self, _: RoutedRequest) -> web.StreamResponse:
         return _text(await self._answer("/metrics/resource", self._ask_resource))
 
-    async def _summary(self, call: Call) -> web.StreamResponse:
+    async def _summary(self, call: RoutedRequest) -> web.StreamResponse:
         short = call.request.query.getall("only_cpu_and_memory", []) == ["true"]
         path = "/stats/summary"
         ask = partial(self._ask_summary, short=short)
         body = await self._answer(f"{path}?short" if short else path, ask)
         return web.Response(body=body, content_type="application/json")
 
-    async def _passed_on(self, path: str, _: Call) -> web.StreamResponse:
+    async def _passed_on(self, path: str, _: RoutedRequest) -> web.StreamResponse:
         if self._source != "kubelets":
             return _empty("the remote's kubelets are not asked; join with --metrics kubelets")
         return _text(await self._answer(path, partial(self._ask_text, path)))
 
     async def _answer(self, key: str, ask: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
         if self._source == "none":
-            raise Refusal(404, "this bridge does not tell what pods use; join with --metrics")
+            raise HttpError(404, "this bridge does not tell what pods use; join with --metrics")
         return await self._answers.get(key, ask)
 
     # -- from kubelets, or from the metrics API ----------------------------------------------
 
     async def _ask_resource(self) -> bytes:
         path = "/metrics/resource"
-        pods = self._directory.placed()
+        pods = self._directory.scheduled_pods()
         present, now = _present(pods), round(self._clock() * 1000)
         if self._source == "kubelets":
             told = await self._kubelets.ask(path, pods, _read_resource)
@@ -152,7 +152,7 @@ class Metrics:
 
     async def _ask_summary(self, *, short: bool) -> bytes:
         path = "/stats/summary"
-        pods, now = self._directory.placed(), round(self._clock() * 1000)
+        pods, now = self._directory.scheduled_pods(), round(self._clock() * 1000)
         if self._source == "kubelets":
             query = {"only_cpu_and_memory": "true"} if short else None
             told = await self._kubelets.ask(path, pods, _read_summary, query=query)
@@ -162,7 +162,7 @@ class Metrics:
             counted = await self._api.ask()
             self._scraped(path, failed=counted is None)
             if counted is None:
-                raise Refusal(503, "the remote's metrics API does not answer")
+                raise HttpError(503, "the remote's metrics API does not answer")
             found = rate_counters.statistics(counted)
         self.usage.count(usages(found), present=_present(pods), now=now)
         whole = summary(
@@ -175,7 +175,7 @@ class Metrics:
         return await asyncio.to_thread(orjson.dumps, whole)
 
     async def _ask_text(self, path: str) -> bytes:
-        told = await self._kubelets.ask(path, self._directory.placed(), _read_families)
+        told = await self._kubelets.ask(path, self._directory.scheduled_pods(), _read_families)
         self._some(path, told)
         return await asyncio.to_thread(_rendered, told.parts)
 
@@ -191,10 +191,10 @@ class Metrics:
         return found
 
     def _some(self, path: str, told: Answers[T]) -> None:
-        """Raises Refusal where nobody answered who was asked."""
+        """Raises HttpError where nobody answered who was asked."""
         self._scraped(path, failed=told.failed > 0)
         if told.failed and not told.parts:
-            raise Refusal(503, "no kubelet of the remote answers; the bridge's log says why")
+            raise HttpError(503, "no kubelet of the remote answers; the bridge's log says why")
 
     def _scraped(self, path: str, *, failed: bool) -> None:
         self.scrapes[path, "partial" if failed else "complete"] += 1
@@ -230,7 +230,7 @@ def _samples(families: Families, name: str) -> Iterator[Sample]:
     return exposition.read(families.get(name, exposition.Family()))
 
 
-def _present(pods: Iterable[Placed]) -> dict[str, int]:
+def _present(pods: Iterable[ScheduledPod]) -> dict[str, int]:
     return {pod.home.uid: pod.since for pod in pods}
 
 
@@ -250,7 +250,7 @@ def _errors(failed: bool) -> Families:
     return found
 
 
-async def _slis(_: Call) -> web.StreamResponse:
+async def _slis(_: RoutedRequest) -> web.StreamResponse:
     return _empty("a virtual node has no component SLIs; /readyz?verbose has the bridge's checks")
 
 

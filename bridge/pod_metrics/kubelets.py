@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from bridge.kubelet.pod_directory import Placed
+from bridge.kubelet.pod_directory import ScheduledPod
 from sync.kube.client import KubeClient
 from sync.kube.errors import KubeError
 from sync.kube.resources import NODES
@@ -53,7 +53,12 @@ class Kubelets:
         self._silent: set[str] = set()
 
     async def ask(
-        self, path: str, pods: list[Placed], read: Reader[T], *, query: dict[str, str] | None = None
+        self,
+        path: str,
+        pods: list[ScheduledPod],
+        read: Reader[T],
+        *,
+        query: dict[str, str] | None = None,
     ) -> Answers[T]:
         """Asks each for ``path``, such as ``/metrics/resource``. An answer on which ``read``
         raises ValueError counts as none."""

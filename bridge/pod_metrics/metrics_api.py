@@ -10,7 +10,7 @@ import asyncio
 import logging
 
 from bridge.kubelet.pod_directory import PodDirectory
-from bridge.net.single_flight import Remembered
+from bridge.net.single_flight import SingleFlightCache
 from bridge.pod_metrics.kubelets import ALL_SECONDS
 from bridge.pod_metrics.rate_counters import Counters, Pod
 from sync.kube.client import KubeClient
@@ -33,7 +33,9 @@ class MetricsApi:
         self._directory = directory
         self._identity = identity
         self._counters = Counters()
-        self._answers: Remembered[str, list[Pod] | None] = Remembered(lambda _: REMEMBERED)
+        self._answers: SingleFlightCache[str, list[Pod] | None] = SingleFlightCache(
+            lambda _: REMEMBERED
+        )
 
     async def close(self) -> None:
         """Ends the question that is under way."""
@@ -52,5 +54,7 @@ class MetricsApi:
             log.debug("the remote's metrics API does not answer: %s", error)
             return None
         items = answer.get("items") or []
-        pods = {RemoteName(it.namespace, it.name): it.home for it in self._directory.placed()}
+        pods = {
+            RemoteName(it.namespace, it.name): it.home for it in self._directory.scheduled_pods()
+        }
         return await asyncio.to_thread(self._counters.count, items, pods)

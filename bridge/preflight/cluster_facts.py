@@ -274,7 +274,7 @@ async def _client_ca(home: KubeClient) -> str:
         found = await home.request("GET", path, timeout=permissions.QUESTION)
     except (NotFound, Forbidden):
         return ""
-    return clientca.bundle_of(found)
+    return clientca.client_ca_bundle(found)
 
 
 def relay_address(settings: JoinSettings, address: str) -> str:

@@ -24,10 +24,10 @@ from aiohttp import web
 
 from bridge.base.version import version
 from bridge.election.elector import Election
-from bridge.kubelet.routing import Call, Route
+from bridge.kubelet.routing import Route, RoutedRequest
 from bridge.net.active_streams import ActiveStreams
-from bridge.net.single_flight import Remembered
-from bridge.observability.recent_errors import Recent
+from bridge.net.single_flight import SingleFlightCache
+from bridge.observability.recent_errors import RecentErrors
 from bridge.status import node_summary
 from sync.cache.informer import Informer
 from sync.engine.engine import Engine
@@ -59,7 +59,7 @@ class StatusEndpoint:
         remote: KubeClient,
         election: Election,
         streams: Callable[[], ActiveStreams],
-        recent: Recent,
+        recent: RecentErrors,
     ) -> None:
         self._node_name = node_name
         self._clients = (home, remote)
@@ -70,8 +70,8 @@ class StatusEndpoint:
         self._node: Informer | None = None
         self._since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self._started = time.monotonic()
-        self._answers: Remembered[str, Object] = Remembered(lambda _: CACHE_SECONDS)
-        self._versions: Remembered[str, str] = Remembered(lambda _: VERSION_SECONDS)
+        self._answers: SingleFlightCache[str, Object] = SingleFlightCache(lambda _: CACHE_SECONDS)
+        self._versions: SingleFlightCache[str, str] = SingleFlightCache(lambda _: VERSION_SECONDS)
         # The last that is known, for when a cluster is away.
         self._known: dict[str, str] = {}
 
@@ -80,8 +80,8 @@ class StatusEndpoint:
         """What the kubelet API is to serve."""
         get = frozenset({"GET"})
         return [
-            Route(STATUS_PATH, get, self._serve, of_itself=True),
-            Route("/bridge", get, self._page, of_itself=True),
+            Route(STATUS_PATH, get, self._serve, is_node_independent=True),
+            Route("/bridge", get, self._page, is_node_independent=True),
         ]
 
     def attach(self, engine: Engine, node: Informer | None) -> None:
@@ -97,14 +97,14 @@ class StatusEndpoint:
         """The node, with the bridge as its field ``bridge``."""
         return await self._answers.get("status", self._told)
 
-    async def _serve(self, _: Call) -> web.StreamResponse:
+    async def _serve(self, _: RoutedRequest) -> web.StreamResponse:
         return web.Response(
             body=orjson.dumps(await self.status()),
             content_type="application/json",
             headers={"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"},
         )
 
-    async def _page(self, call: Call) -> web.StreamResponse:
+    async def _page(self, call: RoutedRequest) -> web.StreamResponse:
         # Elements and their parser, which most bridges are never asked for.
         from bridge.status import html_page
 
@@ -156,7 +156,7 @@ class StatusEndpoint:
             "queues": queues,
             "watches": _watches(watches),
             "streams": dict(self._streams().counts),
-            "errors": self._recent.told(),
+            "errors": self._recent.as_list(),
         }
 
     async def _version(self, client: KubeClient, *, away: bool) -> str:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from bridge.base.output import Output
-from bridge.base.printable_text import json_text
+from bridge.base.printable_text import escape_json
 from bridge.status import tree
 from bridge.status.status_client import StatusWatch
 from bridge.status.tree import Branch, Tone
@@ -115,7 +115,7 @@ class _Changes:
             return
         before, self._lines = self._lines or [], lines
         if self._output is Output.JSON:
-            text = json_text(json.dumps({"nodes": statuses}, ensure_ascii=False))
+            text = escape_json(json.dumps({"nodes": statuses}, ensure_ascii=False))
         elif self._output is Output.YAML:
             import yaml
 

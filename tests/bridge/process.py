@@ -20,9 +20,9 @@ BOUND, STOP = 0.3, 6.0
 #: Seconds for a start, and for a stop that is not to be waited for any longer.
 START, PATIENCE = 40.0, 20.0
 _SCRIPT = f"""
-from bridge.app import kubelet_api, replica
+from bridge.app import node_kubelet, replica
 from bridge.cli import main, runner
-replica.RELEASE_SECONDS = kubelet_api.STREAMS_SECONDS = {BOUND}
+replica.RELEASE_SECONDS = node_kubelet.STREAMS_SECONDS = {BOUND}
 runner.STOP_SECONDS = {STOP}
 EXTRA
 main()

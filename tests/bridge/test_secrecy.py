@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from aiohttp import web
 
-from bridge.observability.json_logging import JsonLines
+from bridge.observability.json_logging import JsonFormatter
 from sync.kube.resources import EVENTS, NODES, PODS, SECRETS, Object
 from tests.bridge.clusters import CANARY, Clusters
 from tests.bridge.joined import Joined, caller, joined
@@ -112,7 +112,7 @@ async def test_what_is_planted_everywhere_is_shown_nowhere(
 
 def _texts(caplog: pytest.LogCaptureFixture) -> Iterator[str]:
     """The lines of our own loggers, with their tracebacks; for people, and as JSON."""
-    formatters = logging.Formatter("%(name)s %(message)s"), JsonLines()
+    formatters = logging.Formatter("%(name)s %(message)s"), JsonFormatter()
     for record in caplog.records:
         if record.name.partition(".")[0] in ("bridge", "sync", "translators", "cluster-bridge"):
             yield from (formatter.format(record) for formatter in formatters)

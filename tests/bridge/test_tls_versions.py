@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.certificates.serving_certificate import ServingCertificate, server_context
+from bridge.certificates.tls_key_pair import TlsKeyPair, server_context
 from sync.kube.credentials import KubeconfigRef, load
 from tests.fakeapi import Authority
 from tests.fakeapi.kubeconfig import kubeconfig, write
@@ -33,7 +33,7 @@ async def ours(authority: Authority, folder: Path) -> ssl.SSLContext:
 
 def kubelets(pair: Pair) -> ssl.SSLContext:
     """With which the kubelet API answers."""
-    own = ServingCertificate(pair.cert.read_bytes(), pair.key.read_bytes())
+    own = TlsKeyPair(pair.cert.read_bytes(), pair.key.read_bytes())
     return server_context(own, client_ca="")
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bridge.app import kubelet_api, replica
+from bridge.app import node_kubelet, replica
 from bridge.base.errors import PreflightError
 from bridge.certificates import client_ca
-from bridge.certificates.serving_certificate import CertificateError
+from bridge.certificates.tls_key_pair import CertificateError
 from bridge.kubelet.server import ListenError
 from bridge.node import node_object
 from bridge.node.controller import NodeController, NodeTaken
@@ -246,7 +246,7 @@ async def test_a_home_that_is_away_does_not_hold_up_the_stop(
 async def test_a_stream_that_is_open_does_not_hold_up_the_stop(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kubelet_api, "STREAMS_SECONDS", 0.1)
+    monkeypatch.setattr(node_kubelet, "STREAMS_SECONDS", 0.1)
     world = World(two.home, two.remote)
     following = asyncio.Event()
 
@@ -444,11 +444,33 @@ def test_the_directory_finds_the_remote_pod_of_a_pod_of_this_node_alone() -> Non
     there = pod("web", THERE)
     there["spec"]["initContainers"] = [{"name": "init"}]
     there["spec"]["ephemeralContainers"] = [{"name": "debug"}]
-    found = kubelet_api.Directory(_engine([home], there)).find("default", "web", "1")
+    found = node_kubelet.EnginePodDirectory(_engine([home], there)).find_remote_pod(
+        "default", "web", "1"
+    )
     assert found is not None
     assert (found.namespace, found.name) == (THERE, "web")
     assert found.containers == {"main", "init", "debug"}
-    assert kubelet_api.Directory(_engine([home], there)).find("default", "web", None) == found
-    assert kubelet_api.Directory(_engine([home], there)).find("default", "web", "2") is None
-    assert kubelet_api.Directory(_engine([home], there)).find("default", "db", None) is None
-    assert kubelet_api.Directory(_engine([home], None)).find("default", "web", None) is None
+    assert (
+        node_kubelet.EnginePodDirectory(_engine([home], there)).find_remote_pod(
+            "default", "web", None
+        )
+        == found
+    )
+    assert (
+        node_kubelet.EnginePodDirectory(_engine([home], there)).find_remote_pod(
+            "default", "web", "2"
+        )
+        is None
+    )
+    assert (
+        node_kubelet.EnginePodDirectory(_engine([home], there)).find_remote_pod(
+            "default", "db", None
+        )
+        is None
+    )
+    assert (
+        node_kubelet.EnginePodDirectory(_engine([home], None)).find_remote_pod(
+            "default", "web", None
+        )
+        is None
+    )

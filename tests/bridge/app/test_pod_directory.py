@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from bridge.app.kubelet_api import Directory
+from bridge.app.node_kubelet import EnginePodDirectory
 from sync.engine.engine import Engine
 from tests import objects
 from translators.identity import (
@@ -51,5 +51,5 @@ def test_a_placed_pod_has_the_time_at_which_the_remote_scheduled_it(
     engine = SimpleNamespace(
         home_pods=SimpleNamespace(store=[home]), pods=SimpleNamespace(remote_of=lambda _: remote)
     )
-    [placed] = Directory(cast("Engine", engine)).placed()
+    [placed] = EnginePodDirectory(cast("Engine", engine)).scheduled_pods()
     assert (placed.node, placed.since) == ("worker", since)

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bridge.app import kubelet_api, replica
+from bridge.app import node_kubelet, replica
 from bridge.cli import runner
 from bridge.kubelet import server
 from sync.kube import credential_plugins
@@ -34,7 +34,7 @@ DEAF = "import socket, time; socket.getaddrinfo = lambda *_, **__: time.sleep(60
 
 def test_the_bounds_are_within_ten_seconds() -> None:
     """Of a stop: the Lease, the streams with their cleanup, a plugin. Then the process is ended."""
-    streams = kubelet_api.STREAMS_SECONDS + 2 * server.CLEANUP
+    streams = node_kubelet.STREAMS_SECONDS + 2 * server.CLEANUP
     longest = credential_plugins.REAPED + replica.RELEASE_SECONDS + streams
     assert longest < runner.STOP_SECONDS
     assert runner.STOP_SECONDS + 0.5 < 10

@@ -52,7 +52,9 @@ async def test_nodes_are_served_side_by_side_and_one_that_fails_comes_later(
     told: list[str] = []
     stop = asyncio.Event()
     running = asyncio.create_task(
-        supervisor.run(parts, told=lambda text: told.append(f"{NODE.get()}: {text}"), stop=stop)
+        supervisor.run_joins(
+            parts, report=lambda text: told.append(f"{NODE.get()}: {text}"), stop=stop
+        )
     )
     try:
         await two.home.until(lambda: ready(two, "east") and ready(two, "west"), timeout=LONG)
@@ -94,7 +96,7 @@ class Serves:
 def serves(monkeypatch: pytest.MonkeyPatch) -> Serves:
     """Nothing is joined."""
     made = Serves()
-    monkeypatch.setattr(join, "serve", made)
+    monkeypatch.setattr(join, "serve_node", made)
     return made
 
 
@@ -112,7 +114,9 @@ async def test_what_one_raises_is_told_and_it_is_begun_again(
         ExceptionGroup("", [ValueError("canary")]),
     ]
     stop = asyncio.Event()
-    running = asyncio.create_task(supervisor.run(parts("good", "bad"), told=print, stop=stop))
+    running = asyncio.create_task(
+        supervisor.run_joins(parts("good", "bad"), report=print, stop=stop)
+    )
     async with asyncio.timeout(SOON):
         while serves.begun.count("bad") < 4:  # noqa: ASYNC110
             await asyncio.sleep(0.002)
@@ -134,5 +138,5 @@ async def test_one_that_was_left_is_not_begun_again_and_the_last_one_ends_all(
     serves.ends = {name: [ExceptionGroup("", [NodeLeft("it left")])] for name in ("a", "b")}
     with pytest.raises(NodeLeft, match="no node is left to serve"):
         async with asyncio.timeout(SOON):
-            await supervisor.run(parts("a", "b"), told=print, stop=asyncio.Event())
+            await supervisor.run_joins(parts("a", "b"), report=print, stop=asyncio.Event())
     assert sorted(serves.begun) == ["a", "b"]

@@ -47,7 +47,7 @@ def server(authority: Authority) -> Iterator[tuple[str, int]]:
 
 def _errors(authority: Authority, address: tuple[str, int], turns: int) -> list[Any]:
     """What the loop reports when connections are cancelled after so many turns."""
-    from bridge.base.event_loop import Loop
+    from bridge.base.event_loop import CancelSafeLoop
 
     context = ssl.create_default_context(cafile=authority.cert)
     found: list[Any] = []
@@ -78,7 +78,7 @@ def _errors(authority: Authority, address: tuple[str, int], turns: int) -> list[
         while len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110  # they end by themselves
             await asyncio.sleep(0.01)
 
-    with asyncio.Runner(loop_factory=Loop) as runner:
+    with asyncio.Runner(loop_factory=CancelSafeLoop) as runner:
         runner.run(cancel())
     return found
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from bridge.certificates.client_ca import NAME, NAMESPACE, ClientCa
-from bridge.certificates.serving_certificate import CertificateError
+from bridge.certificates.client_ca import NAME, NAMESPACE, ClientCaWatcher
+from bridge.certificates.tls_key_pair import CertificateError
 from sync.kube.resources import CONFIG_MAPS
 from tests.bridge.kubelet.fakes import until
 from tests.conftest import ClientFor
@@ -31,7 +31,7 @@ async def test_a_later_bundle_is_used_and_a_bad_one_told_once(
         home_api.update(CONFIG_MAPS, NAME, {"data": None}, NAMESPACE)
         home_api.update(CONFIG_MAPS, NAME, {"data": data}, NAMESPACE)
 
-    client_ca = ClientCa(await client_for(home_api, "home"), "first")
+    client_ca = ClientCaWatcher(await client_for(home_api, "home"), "first")
     task = asyncio.create_task(client_ca.run(use))
     await home_api.until(lambda: home_api.open_watches(CONFIG_MAPS))
     assert not used

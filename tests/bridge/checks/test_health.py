@@ -182,8 +182,8 @@ async def test_a_certificate_that_waits_for_approval_is_approved_by_the_named_co
 ) -> None:
     put_node(two, record={"servingCertificate": "csr"})
     proxied(two, 503, UNTRUSTED)
-    two.home.put(csr.signing_request(csr.new_key(), NODE, ["127.0.0.1"]))
-    two.home.put(csr.signing_request(csr.new_key(), "another", ["127.0.0.1"]))
+    two.home.put(csr.build_csr(csr.generate_key(), NODE, ["127.0.0.1"]))
+    two.home.put(csr.build_csr(csr.generate_key(), "another", ["127.0.0.1"]))
     if not may_list:
         two.home.fail(Fault("GET", "*/certificatesigningrequests", code=403, times=None))
     advice = one(await health(two), "BRG401").advice

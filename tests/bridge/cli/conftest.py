@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from typer.testing import CliRunner, Result
 
-from bridge.app import memory
+from bridge.base import memory
 from bridge.cli.command_group import app
 from bridge.observability import logging as to_stderr
 
@@ -23,7 +23,7 @@ def stays(*_: object) -> None:
 @pytest.fixture
 def invoke(monkeypatch: pytest.MonkeyPatch) -> Invoke:
     """Runs `bridge ARGS` in this process, which stays as it is; logs go where they went before."""
-    monkeypatch.setattr(to_stderr, "to_terminal", lambda **_: None)
+    monkeypatch.setattr(to_stderr, "configure_logging", lambda **_: None)
     monkeypatch.setattr(os, "execve", stays)
     monkeypatch.setattr(memory, "begin", lambda: None)
     monkeypatch.setattr(memory, "settle", lambda: None)

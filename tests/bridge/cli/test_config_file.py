@@ -188,7 +188,7 @@ def test_the_joins_are_run_as_the_file_says(
     async def run(parts: tuple[Part, ...], **_: object) -> None:
         ran.extend(parts)
 
-    monkeypatch.setattr(supervisor, "run", run)
+    monkeypatch.setattr(supervisor, "run_joins", run)
     path = written(tmp_path, {"remotes": [{"kubeconfig": "r", "name": "a"}]})
     done = invoke("run", "--config", str(path))
     assert (done.exit_code, done.stdout) == (0, "")

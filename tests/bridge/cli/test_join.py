@@ -32,10 +32,10 @@ class Asked:
     raises: Exception | None = None
 
     async def join(
-        self, settings: JoinSettings, *, told: Callable[[str], None], stop: asyncio.Event
+        self, settings: JoinSettings, *, report: Callable[[str], None], stop: asyncio.Event
     ) -> None:
         self.settings.append(settings)
-        told("home: a step")
+        report("home: a step")
         if self.raises is not None:
             raise self.raises
 
@@ -254,7 +254,9 @@ def test_verbose_is_for_the_log(
     verbose: bool,
 ) -> None:
     said = []
-    monkeypatch.setattr(to_stderr, "to_terminal", lambda *, verbose, **_: said.append(verbose))
+    monkeypatch.setattr(
+        to_stderr, "configure_logging", lambda *, verbose, **_: said.append(verbose)
+    )
     invoke(*REMOTE, *args)
     assert said == [verbose]
 
@@ -270,7 +272,7 @@ def test_traces_go_to_a_url(invoke: Invoke, asked: Asked, url: str) -> None:
 def test_traces_need_their_packages(
     invoke: Invoke, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(traces, "installed", lambda: False)
+    monkeypatch.setattr(traces, "is_installed", lambda: False)
     done = invoke(*REMOTE, "--traces", "http://collector:4318")
     assert done.exit_code == 2
     assert "pip install 'cluster-bridge[traces]'" in done.stderr

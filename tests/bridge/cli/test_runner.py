@@ -20,7 +20,7 @@ import typer
 
 from bridge import cli
 from bridge.base.errors import PreflightError
-from bridge.certificates.serving_certificate import CertificateError
+from bridge.certificates.tls_key_pair import CertificateError
 from bridge.cli import runner
 from bridge.cli.command_group import app
 from bridge.election.elector import NodeLeft

@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 import uvloop
 
-from bridge.certificates.serving_certificate import from_files
+from bridge.certificates.tls_key_pair import read_files
 from bridge.kubelet.server import KubeletServer
 from bridge.net.active_streams import MAX_STREAMS
 from sync.kube.client import KubeClient
@@ -99,7 +99,7 @@ async def running(
                 remote=other,
                 directory=directory,
                 node_name="virtual",
-                certificate=from_files(*pki.files("node")),
+                certificate=read_files(*pki.files("node")),
                 client_ca=pki.ca_text,
                 max_streams=max_streams,
             )

@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from aiohttp import web
 
-from bridge.kubelet.pod_directory import Placed, RemotePod
+from bridge.kubelet.pod_directory import RemotePod, ScheduledPod
 from sync.kube.credentials import ClientConfig, KubeconfigRef
 from sync.kube.errors import Side
 from sync.kube.resources import Object
@@ -225,15 +225,15 @@ class Directory:
         self.remote = RemotePod("default-home", "web", frozenset({"app", "init"}))
         self.listed: list[Object] = []
 
-    def find(self, namespace: str, name: str, uid: str | None) -> RemotePod | None:
+    def find_remote_pod(self, namespace: str, name: str, uid: str | None) -> RemotePod | None:
         if (namespace, name) != ("default", "web") or uid not in (None, "uid-1"):
             return None
         return self.remote
 
-    def pods(self) -> list[Object]:
+    def home_pods(self) -> list[Object]:
         return self.listed
 
-    def placed(self) -> list[Placed]:
+    def scheduled_pods(self) -> list[ScheduledPod]:
         return []
 
 

@@ -14,7 +14,7 @@ from bridge.kubelet.authn import (
     AUTHENTICATED,
     TOKEN_PROTOCOL,
     UNAUTHENTICATED,
-    BadCredential,
+    InvalidCredentialError,
     User,
     bearer_token,
     certificate_user,
@@ -59,7 +59,7 @@ def test_a_certificate_may_have_a_uid() -> None:
     assert found is not None
     assert found.uid == "u-1"
     for uids in ([(uid, "")], [(uid, "u-1"), (uid, "u-2")]):
-        with pytest.raises(BadCredential):
+        with pytest.raises(InvalidCredentialError):
             user_of(("commonName", "admin"), *uids)
 
 
@@ -71,7 +71,7 @@ def test_a_certificate_that_names_nobody() -> None:
 
 
 def test_a_certificate_that_has_expired_since_the_handshake() -> None:
-    with pytest.raises(BadCredential):
+    with pytest.raises(InvalidCredentialError):
         user_of(("commonName", "admin"), ends=-60.0)
 
 
@@ -95,7 +95,7 @@ def test_bearer_tokens(header: str, token: str | None) -> None:
 
 @pytest.mark.parametrize("token", ["a\x7fb", "\udcff", "ä"])
 def test_tokens_that_are_none_are_asked_of_nobody(token: str) -> None:
-    with pytest.raises(BadCredential):
+    with pytest.raises(InvalidCredentialError):
         bearer_token(CIMultiDict(Authorization=f"Bearer {token}"))
 
 
@@ -131,7 +131,7 @@ def test_a_token_among_the_subprotocols_of_a_websocket() -> None:
     ],
 )
 def test_tokens_of_a_websocket_that_are_malformed(protocols: list[str]) -> None:
-    with pytest.raises(BadCredential):
+    with pytest.raises(InvalidCredentialError):
         websocket_token(offered(*protocols))
 
 

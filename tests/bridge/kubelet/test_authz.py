@@ -12,10 +12,16 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from bridge.kubelet.authn import AUTHENTICATED, TOKEN_PROTOCOL, BadCredential, User
-from bridge.kubelet.authz import ALLOWED_LIFETIME, DENIED_LIFETIME, REVIEWS, TOKEN_LIFETIME, Gate
+from bridge.kubelet.authn import AUTHENTICATED, TOKEN_PROTOCOL, InvalidCredentialError, User
+from bridge.kubelet.authz import (
+    ALLOWED_LIFETIME,
+    DENIED_LIFETIME,
+    REVIEWS,
+    TOKEN_LIFETIME,
+    KubeletAuth,
+)
 from bridge.net import single_flight
-from bridge.net.error_responses import Refusal
+from bridge.net.error_responses import HttpError
 from sync.kube.client import KubeClient
 from tests.bridge.kubelet.conftest import World
 from tests.bridge.kubelet.fakes import EXEC, FakeHome, access_for, echo, until
@@ -188,13 +194,13 @@ ALICE = User("alice", ("people",))
 async def test_accesses_are_remembered_for_their_time(home: FakeHome) -> None:
     clock = Clock()
     async with KubeClient(access_for(home.url, "home")) as client:
-        gate = Gate(client, "virtual", clock=clock)
+        gate = KubeletAuth(client, "virtual", clock=clock)
         home.denied = {("alice", "get", "proxy")}
 
         async def ask(subresource: str) -> int:
             try:
                 await gate.authorize(ALICE, "get", (subresource,))
-            except Refusal as refusal:
+            except HttpError as refusal:
                 assert refusal.status == 403  # noqa: PT017
             return len(home.access_reviews)
 
@@ -225,7 +231,7 @@ async def test_tokens_are_remembered_for_their_time(world: World) -> None:
 async def test_the_same_question_is_asked_once_at_a_time(home: FakeHome) -> None:
     home.delay = 0.05
     async with KubeClient(access_for(home.url, "home")) as client:
-        gate = Gate(client, "virtual")
+        gate = KubeletAuth(client, "virtual")
         impatient = asyncio.create_task(gate.authorize(ALICE, "get", ("pods",)))
         await asyncio.sleep(0.01)
         others = [asyncio.create_task(gate.authorize(ALICE, "get", ("pods",))) for _ in range(9)]
@@ -239,7 +245,7 @@ async def test_the_same_question_is_asked_once_at_a_time(home: FakeHome) -> None
 async def test_closing_ends_what_is_asked(home: FakeHome) -> None:
     home.delay = 0.5
     async with KubeClient(access_for(home.url, "home")) as client:
-        gate = Gate(client, "virtual")
+        gate = KubeletAuth(client, "virtual")
         asking = asyncio.create_task(gate.authorize(ALICE, "get", ("pods",)))
         await asyncio.sleep(0.05)
         await gate.close()
@@ -335,7 +341,7 @@ async def test_a_token_among_the_subprotocols_lets_in_and_stays_here(world: Worl
 async def test_many_tokens_are_asked_about_a_few_at_a_time(home: FakeHome) -> None:
     home.held["TokenReview"] = asyncio.Event()
     async with KubeClient(access_for(home.url, "home")) as client:
-        gate = Gate(client, "virtual")
+        gate = KubeletAuth(client, "virtual")
         asking = [
             asyncio.create_task(gate._by_token(f"unknown-{number}"))
             for number in range(3 * REVIEWS)
@@ -348,7 +354,7 @@ async def test_many_tokens_are_asked_about_a_few_at_a_time(home: FakeHome) -> No
         assert len(home.token_reviews) == REVIEWS
         home.held["TokenReview"].set()
         outcomes = await asyncio.gather(*asking, return_exceptions=True)
-        assert all(isinstance(outcome, BadCredential) for outcome in outcomes)
+        assert all(isinstance(outcome, InvalidCredentialError) for outcome in outcomes)
         assert len(home.token_reviews) == 3 * REVIEWS
         await gate.close()
 
@@ -358,9 +364,9 @@ async def test_what_is_remembered_is_bounded(
 ) -> None:
     monkeypatch.setattr(single_flight, "SIZE", 8)
     async with KubeClient(access_for(home.url, "home")) as client:
-        gate = Gate(client, "virtual")
+        gate = KubeletAuth(client, "virtual")
         for number in range(20):
-            with pytest.raises(BadCredential):
+            with pytest.raises(InvalidCredentialError):
                 await gate._by_token(f"unknown-{number}")
         assert len(gate._tokens._known) == 8
         assert not gate._tokens._asking
@@ -372,13 +378,13 @@ async def test_a_right_that_is_taken_away_is_refused_when_the_answer_is_forgotte
 ) -> None:
     clock = Clock()
     async with KubeClient(access_for(home.url, "home")) as client:
-        gate = Gate(client, "virtual", clock=clock)
+        gate = KubeletAuth(client, "virtual", clock=clock)
         await gate.authorize(ALICE, "get", ("proxy",))
         home.denied = {("alice", "get", "proxy")}
         clock.now += ALLOWED_LIFETIME - 1
         await gate.authorize(ALICE, "get", ("proxy",))
         clock.now += 2
-        with pytest.raises(Refusal) as refused:
+        with pytest.raises(HttpError) as refused:
             await gate.authorize(ALICE, "get", ("proxy",))
         assert refused.value.status == 403
         home.denied = set()

@@ -14,7 +14,7 @@ from bridge.kubelet.query_options import (
     parse_query,
     run_command_line,
 )
-from bridge.net.error_responses import Refusal
+from bridge.net.error_responses import HttpError
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_queries(raw: str, pairs: list[tuple[str, str]]) -> None:
     ["a=%", "a=%2", "a=%zz", "%=1", "a=1;b=2", "&".join("a" for _ in range(MAX_PARAMETERS + 1))],
 )
 def test_malformed_queries(raw: str) -> None:
-    with pytest.raises(Refusal) as refusal:
+    with pytest.raises(HttpError) as refusal:
         parse_query(raw)
     assert refusal.value.status == 400
 
@@ -94,7 +94,7 @@ def test_log_options(raw: str, asked: str) -> None:
     ],
 )
 def test_log_options_that_are_refused(raw: str, status: int) -> None:
-    with pytest.raises(Refusal) as refusal:
+    with pytest.raises(HttpError) as refusal:
         log_query(parse_query(raw), container="app")
     assert refusal.value.status == status
 
@@ -120,7 +120,7 @@ def test_exec_options(raw: str, asked: list[str]) -> None:
 
 @pytest.mark.parametrize("raw", ["", "command=ls", "input=0&output=true", "tty=1&error=1"])
 def test_exec_without_a_stream(raw: str) -> None:
-    with pytest.raises(Refusal) as refusal:
+    with pytest.raises(HttpError) as refusal:
         exec_query(parse_query(raw), container="app")
     assert refusal.value.status == 400
 
@@ -143,13 +143,13 @@ def test_ports() -> None:
 
 @pytest.mark.parametrize("port", ["", "0", "65536", "-1", "80,81", "http", "\uff19"])
 def test_ports_that_are_none(port: str) -> None:
-    with pytest.raises(Refusal) as refusal:
+    with pytest.raises(HttpError) as refusal:
         forward_query([("port", port)], websocket=True)
     assert refusal.value.status == 400
 
 
 def test_a_websocket_names_its_ports() -> None:
-    with pytest.raises(Refusal, match="no port is asked for"):
+    with pytest.raises(HttpError, match="no port is asked for"):
         forward_query([], websocket=True)
 
 
@@ -159,6 +159,6 @@ def test_a_command_line_is_split_on_spaces() -> None:
 
 @pytest.mark.parametrize("raw", ["", "cmd=", "command=ls", "cmd=%ff"])
 def test_a_command_line_that_is_none(raw: str) -> None:
-    with pytest.raises(Refusal) as refusal:
+    with pytest.raises(HttpError) as refusal:
         run_command_line(parse_query(raw))
     assert refusal.value.status == 400

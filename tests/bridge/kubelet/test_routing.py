@@ -7,14 +7,14 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.kubelet.routing import Call, Route, Router, split_target, subresources
-from bridge.net.error_responses import Refusal
+from bridge.kubelet.routing import Route, RoutedRequest, Router, split_target, subresources
+from bridge.net.error_responses import HttpError
 from sync.kube.resources import PODS
 
 GET = frozenset({"GET"})
 
 
-async def never(_: Call) -> web.StreamResponse:
+async def never(_: RoutedRequest) -> web.StreamResponse:
     """No test here gets as far as this."""
     raise AssertionError
 
@@ -35,9 +35,9 @@ def find(target: str, method: str = "GET") -> tuple[str, dict[str, str]]:
     return route.path, parameters
 
 
-def refused(target: str, method: str = "GET") -> Refusal:
+def refused(target: str, method: str = "GET") -> HttpError:
     """The refusal of a target."""
-    with pytest.raises(Refusal) as refusal:
+    with pytest.raises(HttpError) as refusal:
         find(target, method)
     return refusal.value
 
@@ -81,7 +81,7 @@ def test_a_slash_at_the_end_is_ignored(target: str) -> None:
 def test_what_is_not_there(target: str, method: str, status: int) -> None:
     refusal = refused(target, method)
     assert refusal.status == status
-    assert len(refusal.sentence) > 10
+    assert len(refusal.message) > 10
 
 
 def test_another_method_is_told_which() -> None:
@@ -184,6 +184,6 @@ def outcome(target: str, method: str) -> tuple[int, dict[str, str]]:
     """The code that a target is answered with, and its parameters when that is 200."""
     try:
         return 200, find(target, method)[1]
-    except Refusal as refusal:
-        refusal.sentence.encode()  # it can be sent
+    except HttpError as refusal:
+        refusal.message.encode()  # it can be sent
         return refusal.status, {}

@@ -13,11 +13,11 @@ import pytest
 from aiohttp import web
 from cryptography import x509
 
-from bridge.certificates.serving_certificate import CertificateError, from_files, server_context
-from bridge.certificates.x509 import self_signed
-from bridge.kubelet.routing import Call, Route
+from bridge.certificates.tls_key_pair import CertificateError, read_files, server_context
+from bridge.certificates.x509_builder import self_signed
+from bridge.kubelet.routing import Route, RoutedRequest
 from bridge.kubelet.server import MAX_LINE, KubeletServer, ListenError
-from bridge.net.error_responses import Refusal
+from bridge.net.error_responses import HttpError
 from sync.kube.client import KubeClient
 from sync.kube.resources import Object
 from tests.bridge.kubelet.conftest import World
@@ -71,7 +71,7 @@ async def test_health(world: World) -> None:
 
 
 async def test_routes_are_added_and_trouble_is_told(world: World) -> None:
-    async def metrics(_: Call) -> web.StreamResponse:
+    async def metrics(_: RoutedRequest) -> web.StreamResponse:
         return web.Response(text="up 1\n")
 
     route = Route("/metrics/resource", frozenset({"GET"}), metrics)
@@ -215,12 +215,12 @@ def test_files_that_are_no_pair_are_named(pki: Pki, tmp_path: Path) -> None:
     certificate, _ = pki.files("node")
     _, other = pki.files("remote")
     with pytest.raises(CertificateError, match=r"node\.crt and .*remote\.key: .*belong together"):
-        from_files(certificate, other)
+        read_files(certificate, other)
     with pytest.raises(CertificateError, match="none cannot be read: No such file"):
-        from_files(tmp_path / "none", other)
+        read_files(tmp_path / "none", other)
     (tmp_path / "empty").touch()
     with pytest.raises(CertificateError, match="not valid PEM"):
-        from_files(tmp_path / "empty", other)
+        read_files(tmp_path / "empty", other)
 
 
 def test_a_client_ca_that_is_none_says_where_it_comes_from() -> None:
@@ -251,4 +251,4 @@ async def test_ipv6_takes_ipv4_too(world: World) -> None:
 
 
 def test_a_refusal_is_its_sentence() -> None:
-    assert str(Refusal(404, "there is no such thing")) == "there is no such thing"
+    assert str(HttpError(404, "there is no such thing")) == "there is no such thing"

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from bridge.base.errors import PreflightError
-from bridge.certificates.certificate_store import state_folder
+from bridge.certificates.cert_dir import default_cert_dir
 from bridge.drain import eviction
 from bridge.leave import summary
 from bridge.leave.procedure import leave
@@ -841,7 +841,7 @@ async def test_the_state_folder_goes_with_its_last_certificate(
     left: Left, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    folder = state_folder(home_id_from_uid(_cluster(left.two.home)), NODE)
+    folder = default_cert_dir(home_id_from_uid(_cluster(left.two.home)), NODE)
     folder.mkdir(parents=True)
     (folder / "serving.pem").write_text("x")
     assert await left.leave()

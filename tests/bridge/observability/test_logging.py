@@ -15,8 +15,8 @@ from typing import IO, Any
 import pytest
 
 from bridge.base.settings import LogFormat
-from bridge.observability.json_logging import STEPS, JsonLines
-from bridge.observability.logging import CHANGES, Terminal, to_terminal
+from bridge.observability.json_logging import STEPS, JsonFormatter
+from bridge.observability.logging import CHANGES, NonBlockingHandler, configure_logging
 from sync.cache.store import Key
 from sync.kube.errors import Unreachable
 from sync.runtime.log_fields import NODE, key_fields, name_fields
@@ -57,7 +57,7 @@ def terminal(
     try:
         with tempfile.TemporaryFile("w+") as file:
             monkeypatch.setattr(sys, "stderr", file)
-            to_terminal(verbose=verbose, log_format=log_format, nodes=nodes)
+            configure_logging(verbose=verbose, log_format=log_format, nodes=nodes)
             yield Shown(file)
     finally:
         logging.root.handlers[:] = handlers
@@ -115,7 +115,7 @@ def test_a_defect_comes_with_its_traceback(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_what_was_set_up_before_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     with terminal(monkeypatch) as shown:
-        to_terminal(verbose=False)
+        configure_logging(verbose=False)
         logging.getLogger(CHANGES).info("once")
         lines = without_clock(shown)
     assert lines == ["once"]
@@ -136,7 +136,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 def logger_to(file: int) -> logging.Logger:
     """A logger of its own."""
     logger = logging.Logger(CHANGES)
-    logger.addHandler(Terminal(file))
+    logger.addHandler(NonBlockingHandler(file))
     return logger
 
 
@@ -236,7 +236,7 @@ def test_a_traceback_is_in_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_dropped_is_told_in_json_too(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     logger = logging.Logger(CHANGES)
-    logger.addHandler(Terminal(writer, JsonLines()))
+    logger.addHandler(NonBlockingHandler(writer, JsonFormatter()))
     for number in range(20_000):
         logger.info("pod default/web-%d: Running", number)
     read = os.read(reader, 1_000_000).decode().splitlines()

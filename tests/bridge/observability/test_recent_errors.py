@@ -6,20 +6,20 @@ import asyncio
 import logging
 
 from bridge.observability import recent_errors
-from bridge.observability.recent_errors import Recent
+from bridge.observability.recent_errors import RecentErrors
 
 log = logging.getLogger("bridge.test")
 
 
-def messages(of: Recent) -> list[str]:
-    return [it["message"] for it in of.told()]
+def messages(of: RecentErrors) -> list[str]:
+    return [it["message"] for it in of.as_list()]
 
 
 async def test_each_join_has_its_own() -> None:
-    both = Recent(), Recent()
+    both = RecentErrors(), RecentErrors()
 
-    async def work(of: Recent, name: str) -> None:
-        with of.collects():
+    async def work(of: RecentErrors, name: str) -> None:
+        with of.collect():
             async with asyncio.TaskGroup() as group:
                 group.create_task(fails(name))
             asyncio.get_running_loop().call_soon(log.error, "%s calls back", name)
@@ -40,11 +40,11 @@ async def test_each_join_has_its_own() -> None:
 
 
 def test_what_is_said_again_counts() -> None:
-    said = Recent()
+    said = RecentErrors()
     said.add("warning", "a", 0)
     said.add("error", "b", 1)
     said.add("warning", "a", 2)
-    assert said.told() == [
+    assert said.as_list() == [
         {
             "level": "warning",
             "message": "a",
@@ -63,7 +63,7 @@ def test_what_is_said_again_counts() -> None:
 
 
 def test_it_is_bounded() -> None:
-    said = Recent()
+    said = RecentErrors()
     for number in range(1000):
         said.add("error", f"{number} " + "x" * 10_000, number)
     told = messages(said)
@@ -73,7 +73,7 @@ def test_it_is_bounded() -> None:
 
 
 def test_a_traceback_is_not_kept() -> None:
-    said = Recent()
-    with said.collects():
+    said = RecentErrors()
+    with said.collect():
         log.error("it failed", exc_info=ValueError("what an object holds"))
     assert messages(said) == ["it failed"]

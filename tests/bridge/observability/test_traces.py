@@ -108,7 +108,7 @@ async def test_a_collector_gets_them_over_otlp(two: Clusters) -> None:
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         host, port = runner.addresses[0][:2]
-        sending = traces.sent(f"http://{host}:{port}")
+        sending = traces.export_traces(f"http://{host}:{port}")
         sending.__enter__()
         await one_pod(two)
         # Its end waits for the collector, which is in this loop.
@@ -133,7 +133,7 @@ async def test_a_collector_that_is_away_holds_up_nothing(
     monkeypatch.setattr(traces, "FLUSH_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, says nothing
         port = silent.getsockname()[1]
-        with traces.sent(f"http://127.0.0.1:{port}"):
+        with traces.export_traces(f"http://127.0.0.1:{port}"):
             await one_pod(two)
             started = asyncio.get_running_loop().time()
         assert asyncio.get_running_loop().time() - started < SOON
@@ -141,17 +141,17 @@ async def test_a_collector_that_is_away_holds_up_nothing(
 
 
 def test_without_being_asked_there_are_none() -> None:
-    with traces.sent(""):
+    with traces.export_traces(""):
         assert tracing.get_tracer() is None
 
 
 @pytest.mark.parametrize("variable", traces.VARIABLES)
 def test_the_environment_can_ask(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     monkeypatch.setenv(variable, "http://127.0.0.1:9")
-    with traces.sent(""):
+    with traces.export_traces(""):
         assert tracing.get_tracer() is not None
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
-    with traces.sent(""):
+    with traces.export_traces(""):
         assert tracing.get_tracer() is None
 
 
@@ -159,8 +159,8 @@ def test_what_the_environment_asks_for_is_no_error_where_it_cannot_be(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(traces.VARIABLES[0], "http://127.0.0.1:9")
-    monkeypatch.setattr(traces, "installed", lambda: False)
-    with traces.sent(""):
+    monkeypatch.setattr(traces, "is_installed", lambda: False)
+    with traces.export_traces(""):
         assert tracing.get_tracer() is None
     assert "pip install 'cluster-bridge[traces]'" in caplog.text
 

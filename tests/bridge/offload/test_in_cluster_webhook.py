@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 import aiohttp
 import pytest
 
-from bridge.certificates import x509
-from bridge.certificates.serving_certificate import LIFETIME
+from bridge.certificates import x509_builder
+from bridge.certificates.tls_key_pair import LIFETIME
 from bridge.install import manifests
 from bridge.install.names import Installation, webhook_name
 from bridge.offload import admission_policy, certificate_rotation, in_cluster_webhook
@@ -41,7 +41,7 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 def _made(at: datetime, host: str = HOST) -> RotatedCertificate:
-    pair = x509.self_signed(f"a-{at:%s}", [host], now=at)
+    pair = x509_builder.self_signed(f"a-{at:%s}", [host], now=at)
     return RotatedCertificate(pair, at, at + LIFETIME)
 
 

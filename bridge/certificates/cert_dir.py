@@ -13,13 +13,13 @@ import os
 import tempfile
 from pathlib import Path
 
-from bridge.certificates.serving_certificate import CertificateError, ServingCertificate, from_pem
+from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair, parse_pem
 
 #: Of the folder in which the state folders of all homes are.
 _STATE = ("cluster-bridge", "serving")
 
 
-def state_folder(home_id: str, node_name: str) -> Path:
+def default_cert_dir(home_id: str, node_name: str) -> Path:
     """Where programs keep what is to outlive them (XDG Base Directory Specification).
 
     Raises CertificateError where the user has no home.
@@ -51,12 +51,12 @@ class CertDir:
         except OSError as error:
             raise _not_usable(self._current.parent, error) from error
 
-    def current(self) -> ServingCertificate | None:
+    def current(self) -> TlsKeyPair | None:
         """The certificate and its key, or None where none has been issued."""
         content = _read(self._current)
-        return from_pem(content) if content is not None else None
+        return parse_pem(content) if content is not None else None
 
-    def keep(self, pair: ServingCertificate) -> None:
+    def keep(self, pair: TlsKeyPair) -> None:
         """Keeps what was issued; the key of its request is not needed any more."""
         _write(self._current, pair.pem)
         self.forget_pending()

@@ -1,11 +1,12 @@
 """The server's side of TLS: its certificate, and whose client certificates count.
 
-Where a certificate comes from, and when it is renewed, is `bridge.certificates.sources`'s; how one is
-made is `bridge.certificates.x509`'s. A client certificate is asked for, not demanded (metrics-server
-comes with a token), and counts only when it is of home's client CA. One of another CA ends the
-handshake, where a kubelet answers 401: OpenSSL hands over no certificate that it has not verified.
-Private keys are in no repr and no error, and on disk only where OpenSSL has to read them from: in a
-folder of our own that is removed at once.
+Where a certificate comes from, and when it is renewed, is
+`bridge.certificates.certificate_sources`'s; how one is made is
+`bridge.certificates.x509_builder`'s. A client certificate is asked for, not demanded
+(metrics-server comes with a token), and counts only when it is of home's client CA. One of another
+CA ends the handshake, where a kubelet answers 401: OpenSSL hands over no certificate that it has
+not verified. Private keys are in no repr and no error, and on disk only where OpenSSL has to read
+them from: in a folder of our own that is removed at once.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class CertificateError(BridgeError):
 
 
 @dataclass(frozen=True, slots=True)
-class ServingCertificate:
+class TlsKeyPair:
     """A certificate, with what it is signed by behind it, and its key; both PEM."""
 
     certificate: bytes
@@ -43,15 +44,15 @@ class ServingCertificate:
         return self.certificate + self.key
 
 
-def from_pem(content: bytes) -> ServingCertificate | None:
+def parse_pem(content: bytes) -> TlsKeyPair | None:
     """The certificate and, after it, its key; None where there is no key of ours."""
     certificate, mark, key = content.partition(_KEY)
-    return ServingCertificate(certificate, mark + key) if mark else None
+    return TlsKeyPair(certificate, mark + key) if mark else None
 
 
-def from_files(certificate: Path, key: Path) -> ServingCertificate:
+def read_files(certificate: Path, key: Path) -> TlsKeyPair:
     """Reads a pair. Raises CertificateError that names the file."""
-    pair = ServingCertificate(_read(certificate), _read(key))
+    pair = TlsKeyPair(_read(certificate), _read(key))
     try:
         server_context(pair, client_ca="")
     except CertificateError as error:
@@ -66,7 +67,7 @@ def _read(path: Path) -> bytes:
         raise CertificateError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def server_context(pair: ServingCertificate, *, client_ca: str) -> ssl.SSLContext:
+def server_context(pair: TlsKeyPair, *, client_ca: str) -> ssl.SSLContext:
     """The TLS of a server with this certificate. Raises CertificateError.
 
     ``client_ca`` are the certificates, in PEM, that a client's may be signed by; with none, every
@@ -94,7 +95,7 @@ def server_context(pair: ServingCertificate, *, client_ca: str) -> ssl.SSLContex
     return context
 
 
-def load_pair(context: ssl.SSLContext, pair: ServingCertificate) -> None:
+def load_pair(context: ssl.SSLContext, pair: TlsKeyPair) -> None:
     """Has the context show this certificate from now on. Raises CertificateError."""
     try:
         with tempfile.TemporaryDirectory(prefix="bridge-") as folder:  # of mode 0700

@@ -24,13 +24,13 @@ from pathlib import Path
 from subprocess import DEVNULL, PIPE
 from typing import Protocol
 
-from bridge.certificates.serving_certificate import (
+from bridge.certificates.tls_key_pair import (
     CLOCK_SKEW,
     LIFETIME,
     CertificateError,
-    ServingCertificate,
-    from_files,
-    from_pem,
+    TlsKeyPair,
+    parse_pem,
+    read_files,
 )
 
 #: Seconds asleep at most: timers of the loop know nothing of a clock that is set, nor of a suspend.
@@ -43,21 +43,21 @@ MAKING_SECONDS = 10.0
 #: Until the next try, where one that was made could not be put to use.
 RETRY = timedelta(minutes=1)
 
-Use = Callable[[ServingCertificate], None]
+Use = Callable[[TlsKeyPair], None]
 Now = Callable[[], datetime]
-Make = Callable[[str, Sequence[str], datetime], Awaitable[ServingCertificate]]
+Make = Callable[[str, Sequence[str], datetime], Awaitable[TlsKeyPair]]
 
 log = logging.getLogger(__name__)
 
 
-class ServingSource(Protocol):
+class CertificateSource(Protocol):
     """Where a certificate comes from."""
 
     @property
     def origin(self) -> str:
         """What `first` was, in words: "the kubelet API's certificate is ORIGIN"."""
 
-    async def first(self) -> ServingCertificate:
+    async def first(self) -> TlsKeyPair:
         """The one to begin with. Raises CertificateError."""
 
     async def run(self, use: Use) -> None:
@@ -81,16 +81,14 @@ async def sleep_until(moment: datetime, now: Now) -> None:
         await asyncio.sleep(min(left, LOOK))
 
 
-async def self_signed(
-    node_name: str, addresses: Sequence[str], now: datetime
-) -> ServingCertificate:
-    """One that `bridge.certificates.x509` makes, in a process of its own.
+async def create_self_signed(node_name: str, addresses: Sequence[str], now: datetime) -> TlsKeyPair:
+    """One that `bridge.certificates.x509_builder` makes, in a process of its own.
 
     The key comes over a pipe. Where no process can be started, it is made here.
     """
     with contextlib.suppress(OSError, TimeoutError):
         # -P: what lies in the working folder is not ours.
-        command = (sys.executable, "-P", "-m", "bridge.certificates.x509", now.isoformat())
+        command = (sys.executable, "-P", "-m", "bridge.certificates.x509_builder", now.isoformat())
         process = await asyncio.create_subprocess_exec(
             *command, node_name, *addresses, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL
         )
@@ -102,14 +100,14 @@ async def self_signed(
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
-        if process.returncode == 0 and (pair := from_pem(said)) is not None:
+        if process.returncode == 0 and (pair := parse_pem(said)) is not None:
             return pair
-    from bridge.certificates import x509
+    from bridge.certificates import x509_builder
 
-    return x509.self_signed(node_name, addresses, now=now)
+    return x509_builder.self_signed(node_name, addresses, now=now)
 
 
-class SelfSigned:
+class SelfSignedSource:
     """Certificates that are made and signed here. ``make`` is `self_signed`."""
 
     def __init__(
@@ -118,7 +116,7 @@ class SelfSigned:
         addresses: Sequence[str],
         *,
         now: Now = utc_now,
-        make: Make = self_signed,
+        make: Make = create_self_signed,
     ) -> None:
         self._node = node_name
         self._addresses = addresses
@@ -128,7 +126,7 @@ class SelfSigned:
         self._due = now()
         self.origin = "self-signed; API servers that check it need --serving-certificate csr"
 
-    async def first(self) -> ServingCertificate:
+    async def first(self) -> TlsKeyPair:
         """A new one."""
         now = self._now()
         self._due = renewal(now - CLOCK_SKEW, now + LIFETIME, self._rng)
@@ -145,7 +143,7 @@ class SelfSigned:
                 self._due = self._now() + RETRY
 
 
-class Files:
+class FileSource:
     """A certificate and its key, in files that somebody else keeps."""
 
     def __init__(self, certificate: Path, key: Path, *, every: float = FILES_LOOK) -> None:
@@ -155,10 +153,10 @@ class Files:
         self.origin = f"that of {certificate}"
         self._used: object = None
 
-    async def first(self) -> ServingCertificate:
+    async def first(self) -> TlsKeyPair:
         """What they hold now. Raises CertificateError."""
         self._used = self._look()
-        return from_files(self._certificate, self._key)
+        return read_files(self._certificate, self._key)
 
     async def run(self, use: Use) -> None:
         """Takes up what they hold when they have changed. A bad pair is told once."""
@@ -170,7 +168,7 @@ class Files:
                 continue
             self._used = last
             try:
-                use(await asyncio.to_thread(from_files, self._certificate, self._key))
+                use(await asyncio.to_thread(read_files, self._certificate, self._key))
             except CertificateError as error:
                 log.warning("the serving certificate stays as it was: %s", error)
             else:

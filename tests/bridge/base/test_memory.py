@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bridge.app import memory
+from bridge.base import memory
 
 
 @pytest.fixture

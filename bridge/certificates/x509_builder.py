@@ -3,9 +3,10 @@
 One that is made and signed here is accepted by home's API server unless that was started with
 ``--kubelet-certificate-authority``.
 
-What this needs is 10 MB resident, for something that is done once a year: `bridge.certificates.sources`
-has it done in a process of its own (``python -m bridge.certificates.x509 NOW NODE ADDRESS...``), which
-prints the certificate and the key. Nothing that every bridge imports may import this.
+What this needs is 10 MB resident, for something that is done once a year:
+`bridge.certificates.certificate_sources` has it done in a process of its own (``python -m
+bridge.certificates.x509_builder NOW NODE ADDRESS...``), which prints the certificate and the key.
+Nothing that every bridge imports may import this.
 """
 
 from __future__ import annotations
@@ -20,12 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from bridge.certificates.serving_certificate import (
-    CLOCK_SKEW,
-    LIFETIME,
-    CertificateError,
-    ServingCertificate,
-)
+from bridge.certificates.tls_key_pair import CLOCK_SKEW, LIFETIME, CertificateError, TlsKeyPair
 
 #: The longest common name that X.509 has.
 _COMMON_NAME = 64
@@ -33,7 +29,7 @@ _COMMON_NAME = 64
 
 def self_signed(
     node_name: str, addresses: Sequence[str], *, now: datetime | None = None
-) -> ServingCertificate:
+) -> TlsKeyPair:
     """A new certificate for the node, good for its name and its addresses (or host names)."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = subject(node_name)
@@ -46,12 +42,12 @@ def self_signed(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(now + LIFETIME)
-        .add_extension(alternatives(node_name, addresses), critical=False)
+        .add_extension(subject_alternative_name(node_name, addresses), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(key, hashes.SHA256())
     )
-    return ServingCertificate(certificate.public_bytes(serialization.Encoding.PEM), key_pem(key))
+    return TlsKeyPair(certificate.public_bytes(serialization.Encoding.PEM), key_pem(key))
 
 
 def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -74,30 +70,36 @@ def subject(node_name: str) -> x509.Name:
     )
 
 
-def alternatives(node_name: str, addresses: Sequence[str]) -> x509.SubjectAlternativeName:
+def subject_alternative_name(
+    node_name: str, addresses: Sequence[str]
+) -> x509.SubjectAlternativeName:
     """What it is good for: the node's name and its addresses (or host names)."""
     return x509.SubjectAlternativeName(
         dict.fromkeys([*map(_alternative, addresses), x509.DNSName(node_name)])
     )
 
 
-def lifetime(pair: ServingCertificate) -> tuple[datetime, datetime]:
+def validity(pair: TlsKeyPair) -> tuple[datetime, datetime]:
     """From when to when the certificate is good. Raises CertificateError."""
     leaf = _leaf(pair)
     return leaf.not_valid_before_utc, leaf.not_valid_after_utc
 
 
-def lacking(pair: ServingCertificate, node_name: str, addresses: Sequence[str]) -> list[str]:
+def missing_names(pair: TlsKeyPair, node_name: str, addresses: Sequence[str]) -> list[str]:
     """The names and addresses of the node for which the certificate is not good."""
     try:
         found = _leaf(pair).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         known = set(found)
     except x509.ExtensionNotFound:
         known = set()
-    return [str(name.value) for name in alternatives(node_name, addresses) if name not in known]
+    return [
+        str(name.value)
+        for name in subject_alternative_name(node_name, addresses)
+        if name not in known
+    ]
 
 
-def _leaf(pair: ServingCertificate) -> x509.Certificate:
+def _leaf(pair: TlsKeyPair) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(pair.certificate)
     except ValueError as error:

@@ -18,19 +18,24 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from bridge.certificates import csr_source, sources
-from bridge.certificates.certificate_store import CertDir
-from bridge.certificates.csr import Pending, Refused, new_key, outcome, signing_request
-from bridge.certificates.csr_source import Requested
-from bridge.certificates.serving_certificate import (
+from bridge.certificates import certificate_sources, csr_source
+from bridge.certificates.cert_dir import CertDir
+from bridge.certificates.certificate_sources import (
+    CertificateSource,
+    FileSource,
+    SelfSignedSource,
+    renewal,
+)
+from bridge.certificates.csr import Pending, Rejected, build_csr, csr_outcome, generate_key
+from bridge.certificates.csr_source import CsrSource
+from bridge.certificates.tls_key_pair import (
     CLOCK_SKEW,
     LIFETIME,
     CertificateError,
-    ServingCertificate,
+    TlsKeyPair,
     server_context,
 )
-from bridge.certificates.sources import Files, SelfSigned, ServingSource, renewal
-from bridge.certificates.x509 import lacking, lifetime, self_signed
+from bridge.certificates.x509_builder import missing_names, self_signed, validity
 from sync.base.backoff import Backoff
 from sync.kube.client import KubeClient
 from sync.kube.resources import CERTIFICATE_SIGNING_REQUESTS
@@ -45,16 +50,16 @@ NODE, ADDRESS = "virtual", "192.0.2.7"
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-class Used(list[ServingCertificate]):
+class Used(list[TlsKeyPair]):
     """The certificates that a source has handed over, as the server takes them."""
 
-    def __call__(self, pair: ServingCertificate) -> None:
+    def __call__(self, pair: TlsKeyPair) -> None:
         server_context(pair, client_ca="")
         self.append(pair)
 
 
 @asynccontextmanager
-async def running(source: ServingSource) -> AsyncIterator[Used]:
+async def running(source: CertificateSource) -> AsyncIterator[Used]:
     """Runs the source; what it hands over."""
     used = Used()
     task = asyncio.create_task(source.run(used))
@@ -71,7 +76,7 @@ async def running(source: ServingSource) -> AsyncIterator[Used]:
 
 def test_renewal_is_at_seventy_to_ninety_percent() -> None:
     pair = self_signed(NODE, [ADDRESS], now=START)
-    begin, end = lifetime(pair)
+    begin, end = validity(pair)
     parts = [
         (renewal(begin, end, random.Random(seed)) - begin) / (end - begin) for seed in range(99)
     ]
@@ -80,12 +85,12 @@ def test_renewal_is_at_seventy_to_ninety_percent() -> None:
 
 
 def test_a_self_signed_certificate_is_renewed_before_it_ends() -> None:
-    async def here(node: str, addresses: Sequence[str], now: datetime) -> ServingCertificate:
+    async def here(node: str, addresses: Sequence[str], now: datetime) -> TlsKeyPair:
         return self_signed(node, addresses, now=now)
 
     async def years() -> Used:
         loop = asyncio.get_running_loop()
-        source = SelfSigned(
+        source = SelfSignedSource(
             NODE, [ADDRESS], now=lambda: START + timedelta(seconds=loop.time()), make=here
         )
         used = Used([await source.first()])
@@ -97,25 +102,25 @@ def test_a_self_signed_certificate_is_renewed_before_it_ends() -> None:
     used = run_virtual(years)
     assert len(used) in (3, 4)
     for earlier, later in pairwise(used):
-        assert lifetime(later)[0] < lifetime(earlier)[1]
+        assert validity(later)[0] < validity(earlier)[1]
         assert later.key != earlier.key
-        assert not lacking(later, NODE, [ADDRESS])
+        assert not missing_names(later, NODE, [ADDRESS])
 
 
 def test_one_that_cannot_be_put_to_use_is_made_again_a_little_later() -> None:
     """The bridge goes on with what it has."""
 
-    async def here(node: str, addresses: Sequence[str], now: datetime) -> ServingCertificate:
+    async def here(node: str, addresses: Sequence[str], now: datetime) -> TlsKeyPair:
         return self_signed(node, addresses, now=now)
 
     async def minutes() -> list[float]:
         loop = asyncio.get_running_loop()
-        source = SelfSigned(
+        source = SelfSignedSource(
             NODE, [ADDRESS], now=lambda: START + timedelta(seconds=loop.time()), make=here
         )
         tried: list[float] = []
 
-        def use(_: ServingCertificate) -> None:
+        def use(_: TlsKeyPair) -> None:
             tried.append(loop.time())
             if len(tried) < 3:
                 raise CertificateError("the disk is full")
@@ -142,11 +147,11 @@ def test_without_room_for_a_temporary_file_the_error_says_so(
 
 
 async def test_one_is_made_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bridge.certificates.x509.self_signed", None)
-    pair = await sources.self_signed(NODE, [ADDRESS, "node.example"], START)
+    monkeypatch.setattr("bridge.certificates.x509_builder.self_signed", None)
+    pair = await certificate_sources.create_self_signed(NODE, [ADDRESS, "node.example"], START)
     server_context(pair, client_ca="")
-    assert lifetime(pair) == (START - CLOCK_SKEW, START + LIFETIME)
-    assert not lacking(pair, NODE, [ADDRESS, "node.example"])
+    assert validity(pair) == (START - CLOCK_SKEW, START + LIFETIME)
+    assert not missing_names(pair, NODE, [ADDRESS, "node.example"])
 
 
 @pytest.mark.parametrize("script", [None, "exit 1", "echo nonsense", "exec sleep 60"], ids=str)
@@ -158,9 +163,9 @@ async def test_it_is_made_here_where_that_process_does_not_do_it(
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(program))
-    monkeypatch.setattr(sources, "MAKING_SECONDS", 0.5)
-    pair = await sources.self_signed(NODE, [ADDRESS], START)
-    assert not lacking(pair, NODE, [ADDRESS])
+    monkeypatch.setattr(certificate_sources, "MAKING_SECONDS", 0.5)
+    pair = await certificate_sources.create_self_signed(NODE, [ADDRESS], START)
+    assert not missing_names(pair, NODE, [ADDRESS])
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -176,7 +181,7 @@ def copy_pair(pki: Pki, party: str, folder: Path) -> tuple[Path, Path]:
 async def test_files_are_read_again_when_they_have_changed(
     pki: Pki, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    source = Files(*copy_pair(pki, "node", tmp_path), every=0.01)
+    source = FileSource(*copy_pair(pki, "node", tmp_path), every=0.01)
     assert (await source.first()).certificate == pki.files("node")[0].read_bytes()
     assert str(tmp_path) in source.origin
     async with running(source) as used:
@@ -198,7 +203,7 @@ async def test_files_are_read_again_when_they_have_changed(
 
 async def test_files_that_are_missing_at_first_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(CertificateError, match="cannot be read"):
-        await Files(tmp_path / "a", tmp_path / "b").first()
+        await FileSource(tmp_path / "a", tmp_path / "b").first()
 
 
 # -- signed by home --------------------------------------------------------------------------------
@@ -226,20 +231,20 @@ class Make:
         self.folder = folder
         self.told: list[str] = []
 
-    def __call__(self, *, node: str = NODE, address: str = ADDRESS) -> Requested:
-        return Requested(
+    def __call__(self, *, node: str = NODE, address: str = ADDRESS) -> CsrSource:
+        return CsrSource(
             self._home,
             node,
             [address],
             CertDir(self.folder),
-            told=self.told.append,
+            report=self.told.append,
         )
 
 
 async def test_home_signs_what_a_person_approves(make: Make, home_api: FakeApi) -> None:
     signer, source = Signer(home_api), make()
     begin = await source.first()
-    assert not lacking(begin, NODE, [ADDRESS])
+    assert not missing_names(begin, NODE, [ADDRESS])
     assert source.origin == "self-signed until home has signed one"
     async with running(source) as used:
         name = await signer.asked()
@@ -256,7 +261,7 @@ async def test_home_signs_what_a_person_approves(make: Make, home_api: FakeApi) 
         (pair,) = used
         leaf = x509.load_pem_x509_certificate(pair.certificate)
         leaf.verify_directly_issued_by(x509.load_pem_x509_certificate(signer.ca.encode()))
-        assert not lacking(pair, NODE, [ADDRESS])
+        assert not missing_names(pair, NODE, [ADDRESS])
         await home_api.until(lambda: not home_api.open_watches(CERTIFICATE_SIGNING_REQUESTS))
     kept = make.folder / "serving.pem"
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
@@ -311,7 +316,7 @@ async def test_it_is_renewed_before_it_ends(make: Make, home_api: FakeApi) -> No
         signer.approve(await signer.asked())
         await until(lambda: len(used) == 1)
         name = await signer.asked()
-        assert datetime.now(UTC) < lifetime(used[0])[1]
+        assert datetime.now(UTC) < validity(used[0])[1]
         signer.approve(name)
         await until(lambda: len(used) == 2)
     assert used[0].key != used[1].key
@@ -326,8 +331,8 @@ async def test_one_that_is_kept_and_has_ended_or_is_of_another_address_is_not_us
     for pair in (
         self_signed(NODE, [ADDRESS], now=datetime.now(UTC) - timedelta(days=999)),
         self_signed(NODE, ["192.0.2.8"]),
-        ServingCertificate(b"nonsense", new_key()),
-        ServingCertificate(self_signed(NODE, [ADDRESS]).certificate, new_key()),
+        TlsKeyPair(b"nonsense", generate_key()),
+        TlsKeyPair(self_signed(NODE, [ADDRESS]).certificate, generate_key()),
     ):
         folder.keep(pair)
         source = make()
@@ -444,33 +449,33 @@ async def test_no_key_is_in_a_log_or_a_request(
 
 
 def test_a_request_is_named_by_its_key_and_names() -> None:
-    key = new_key()
-    one = signing_request(key, NODE, [ADDRESS])["metadata"]["name"]
+    key = generate_key()
+    one = build_csr(key, NODE, [ADDRESS])["metadata"]["name"]
     assert one.startswith("kubelet-serving-virtual-")
-    assert signing_request(key, NODE, [ADDRESS])["metadata"]["name"] == one
-    assert signing_request(key, NODE, ["192.0.2.8"])["metadata"]["name"] != one
-    assert signing_request(new_key(), NODE, [ADDRESS])["metadata"]["name"] != one
-    assert len(signing_request(key, "n" * 253, [ADDRESS])["metadata"]["name"]) <= 253
+    assert build_csr(key, NODE, [ADDRESS])["metadata"]["name"] == one
+    assert build_csr(key, NODE, ["192.0.2.8"])["metadata"]["name"] != one
+    assert build_csr(generate_key(), NODE, [ADDRESS])["metadata"]["name"] != one
+    assert len(build_csr(key, "n" * 253, [ADDRESS])["metadata"]["name"]) <= 253
 
 
 @pytest.mark.parametrize("key", [b"", b"nonsense"])
 def test_a_key_that_cannot_be_read_is_an_error(key: bytes) -> None:
     with pytest.raises(CertificateError, match="the key that was kept"):
-        signing_request(key, NODE, [ADDRESS])
+        build_csr(key, NODE, [ADDRESS])
 
 
 def test_what_becomes_of_a_request() -> None:
     approved = {"type": "Approved", "status": "True"}
-    assert outcome({}) == Pending()
-    assert outcome({"status": {"conditions": [approved]}}) == Pending()
-    assert outcome({"status": {"certificate": "AAAA"}}) == Pending()
+    assert csr_outcome({}) == Pending()
+    assert csr_outcome({"status": {"conditions": [approved]}}) == Pending()
+    assert csr_outcome({"status": {"certificate": "AAAA"}}) == Pending()
     failed = {"type": "Failed", "reason": "SignerValidationFailure", "message": "why"}
-    assert outcome({"status": {"conditions": [approved, failed]}}) == Refused(
+    assert csr_outcome({"status": {"conditions": [approved, failed]}}) == Rejected(
         "cannot be signed: SignerValidationFailure, why"
     )
-    assert outcome({"status": {"conditions": [{"type": "Denied"}]}}) == Refused(
+    assert csr_outcome({"status": {"conditions": [{"type": "Denied"}]}}) == Rejected(
         "was denied: no reason is given"
     )
-    assert outcome({"status": {"conditions": [approved], "certificate": "!"}}) == Refused(
+    assert csr_outcome({"status": {"conditions": [approved], "certificate": "!"}}) == Rejected(
         "was answered with something that is no certificate"
     )

@@ -9,13 +9,13 @@ from aiohttp import web
 
 from bridge.kubelet.authz import ALLOWED_LIFETIME, DENIED_LIFETIME, TOKEN_LIFETIME
 from bridge.kubelet.pod_directory import PodDirectory
-from bridge.kubelet.routing import Call
-from bridge.net.error_responses import Refusal, plain
+from bridge.kubelet.routing import RoutedRequest
+from bridge.net.error_responses import HttpError, plain
 from bridge.net.tunnel import IDLE
 from sync.kube.resources import Object
 
 
-class Listings:
+class NodeEndpoints:
     """Answers ``/pods``, ``/runningpods/``, ``/healthz`` and ``/configz``.
 
     ``trouble`` says in a sentence why the bridge does not follow the pods just now, or nothing.
@@ -28,25 +28,25 @@ class Listings:
         self._trouble = trouble
         self._anonymous = anonymous
 
-    async def pods(self, _: Call) -> web.StreamResponse:
+    async def pods(self, _: RoutedRequest) -> web.StreamResponse:
         """All home pods of the node, those that are being deleted among them."""
-        return _pod_list(self._directory.pods())
+        return _pod_list(self._directory.home_pods())
 
-    async def running_pods(self, _: Call) -> web.StreamResponse:
+    async def running_pods(self, _: RoutedRequest) -> web.StreamResponse:
         """The pods with a container that runs, and no deletion under way."""
-        return _pod_list([pod for pod in self._directory.pods() if is_running(pod)])
+        return _pod_list([pod for pod in self._directory.home_pods() if is_running(pod)])
 
-    async def ping(self, _: Call) -> web.StreamResponse:
+    async def ping(self, _: RoutedRequest) -> web.StreamResponse:
         """That this answers is the answer."""
         return plain(200, "ok")
 
-    async def healthy(self, _: Call) -> web.StreamResponse:
+    async def healthy(self, _: RoutedRequest) -> web.StreamResponse:
         """ok, or 500 with what is wrong."""
         if trouble := self._trouble():
-            raise Refusal(500, trouble)
+            raise HttpError(500, trouble)
         return plain(200, "ok")
 
-    async def config(self, _: Call) -> web.StreamResponse:
+    async def config(self, _: RoutedRequest) -> web.StreamResponse:
         """What a kubelet's configuration would say of this one."""
         config = {
             "kind": "KubeletConfiguration",

@@ -15,18 +15,18 @@ from typing import TypedDict, Unpack
 from bridge.app.readiness import Readiness
 from bridge.base.settings import JoinSettings
 from bridge.base.version import version
-from bridge.certificates.certificate_store import CertDir, state_folder
-from bridge.certificates.client_ca import ClientCa
-from bridge.certificates.serving_certificate import ServingCertificate
-from bridge.certificates.sources import Files, SelfSigned, ServingSource
+from bridge.certificates.cert_dir import CertDir, default_cert_dir
+from bridge.certificates.certificate_sources import CertificateSource, FileSource, SelfSignedSource
+from bridge.certificates.client_ca import ClientCaWatcher
+from bridge.certificates.tls_key_pair import TlsKeyPair
 from bridge.election.elector import Election
-from bridge.kubelet.pod_directory import Placed, RemotePod
+from bridge.kubelet.pod_directory import RemotePod, ScheduledPod
 from bridge.kubelet.server import KubeletServer
 from bridge.net.active_streams import descriptors, streams_for
 from bridge.node import node_object
 from bridge.node.lease_annotation import Note
-from bridge.observability.metrics import Exporter, Parts
-from bridge.observability.recent_errors import Recent
+from bridge.observability.metrics import BridgeCollector, MetricsEndpoint
+from bridge.observability.recent_errors import RecentErrors
 from bridge.pod_metrics.endpoints import Metrics
 from bridge.preflight.cluster_facts import Found
 from bridge.relay.forward_metrics import Measures
@@ -43,17 +43,17 @@ from translators.pods import references
 STREAMS_SECONDS = 3.0
 
 
-class Directory:
+class EnginePodDirectory:
     """Finds the remote pod of a home pod for the kubelet API: only pods of this node."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def show(self, engine: Engine) -> None:
+    def use_engine(self, engine: Engine) -> None:
         """Looks in the caches of this one from now on."""
         self._engine = engine
 
-    def find(self, namespace: str, name: str, uid: str | None) -> RemotePod | None:
+    def find_remote_pod(self, namespace: str, name: str, uid: str | None) -> RemotePod | None:
         """The remote pod, or None where no such pod is on this node or it is not made yet."""
         home = self._engine.home_pods.store.get(Key(namespace, name))
         if home is None or (uid and uid_of(home) != uid):
@@ -65,11 +65,11 @@ class Directory:
         names = frozenset(str(container["name"]) for container in containers)
         return RemotePod(namespace=namespace_of(remote), name=name_of(remote), containers=names)
 
-    def pods(self) -> list[Object]:
+    def home_pods(self) -> list[Object]:
         """The home pods on this node."""
         return list(self._engine.home_pods.store)
 
-    def placed(self) -> list[Placed]:
+    def scheduled_pods(self) -> list[ScheduledPod]:
         """Where the remote pods of this node are."""
         found = []
         for home in self._engine.home_pods.store:
@@ -78,7 +78,7 @@ class Directory:
             node = str((remote.get("spec") or {}).get("nodeName") or "")
             if origin is not None and node:
                 name = namespace_of(remote), name_of(remote)
-                found.append(Placed(origin, *name, node, _placed_at(remote)))
+                found.append(ScheduledPod(origin, *name, node, _placed_at(remote)))
         return found
 
 
@@ -92,18 +92,18 @@ def _placed_at(remote: Object) -> int:
     return round(moment.timestamp() * 1000)
 
 
-class Around(TypedDict):
+class Dependencies(TypedDict):
     """What of the join it asks, and tells."""
 
     home: KubeClient
     remote: KubeClient
     election: Election
-    recent: Recent
+    recent: RecentErrors
     carried: Measures
     told: Callable[[str], None]
 
 
-class KubeletApi:
+class NodeKubelet:
     """What home's API server asks on port 10250; see the module."""
 
     def __init__(
@@ -112,20 +112,20 @@ class KubeletApi:
         found: Found,
         engine: Engine,
         *,
-        source: ServingSource,
-        certificate: ServingCertificate,
-        **around: Unpack[Around],
+        source: CertificateSource,
+        certificate: TlsKeyPair,
+        **around: Unpack[Dependencies],
     ) -> None:
         home, remote, election = around["home"], around["remote"], around["election"]
         self._address, self._wanted_port = found.address, settings.port
         self._told = around["told"]
         self._source = source
-        self._authorities = ClientCa(home, found.client_ca)
+        self._authorities = ClientCaWatcher(home, found.client_ca)
         self._election = election
         self._carried = around["carried"]
-        directory = self._directory = Directory(engine)
+        directory = self._directory = EnginePodDirectory(engine)
         self._metrics = Metrics(remote, directory, found.identity, found.metrics)
-        self._exporter = Exporter()
+        self._exporter = MetricsEndpoint()
         self._status = StatusEndpoint(
             found.identity.node,
             home=home,
@@ -148,16 +148,16 @@ class KubeletApi:
             ready=self._readiness.checks,
             max_streams=streams_for(descriptors()),
         )
-        self.show(engine, None)
+        self.use_engine(engine, None)
 
-    def show(self, engine: Engine, node: Informer | None) -> None:
+    def use_engine(self, engine: Engine, node: Informer | None) -> None:
         """Answers by what these know from now on: ``node`` has the Node, where there is one yet.
         Streams that are open go on."""
         self._status.attach(engine, node)
-        self._directory.show(engine)
-        self._readiness.show(engine)
+        self._directory.use_engine(engine)
+        self._readiness.use_engine(engine)
         self._exporter.show(
-            Parts(
+            BridgeCollector(
                 version(),
                 engine=engine,
                 server=self._server,
@@ -173,7 +173,7 @@ class KubeletApi:
         return self._server.port
 
     @property
-    def note(self) -> Note:
+    def lease_note(self) -> Note:
         """What is to outlive a restart: the node's processor time."""
         usage = self._metrics.usage
         return Note(node_object.ANNOTATION_CPU_SECONDS, usage.note, usage.go_on)
@@ -199,30 +199,30 @@ class KubeletApi:
         await self._status.close()
 
 
-async def prepared(
-    settings: JoinSettings, found: Found, engine: Engine, **around: Unpack[Around]
-) -> KubeletApi:
+async def create_node_kubelet(
+    settings: JoinSettings, found: Found, engine: Engine, **around: Unpack[Dependencies]
+) -> NodeKubelet:
     """It, with a certificate to begin with. Raises CertificateError."""
     source = _source(settings, found, around["home"], around["told"])
     certificate = await source.first()
-    return KubeletApi(settings, found, engine, source=source, certificate=certificate, **around)
+    return NodeKubelet(settings, found, engine, source=source, certificate=certificate, **around)
 
 
 def cert_dir(settings: JoinSettings, found: Found) -> Path:
     """Where a certificate of home's is kept. Raises CertificateError."""
-    folder = settings.cert_dir or state_folder(found.identity.home_id, found.identity.node)
+    folder = settings.cert_dir or default_cert_dir(found.identity.home_id, found.identity.node)
     return folder.expanduser().absolute()
 
 
 def _source(
     settings: JoinSettings, found: Found, home: KubeClient, told: Callable[[str], None]
-) -> ServingSource:
+) -> CertificateSource:
     node, addresses = found.identity.node, [found.address]
     if settings.certificate is not None and settings.key is not None:
-        return Files(settings.certificate, settings.key)
+        return FileSource(settings.certificate, settings.key)
     if settings.serving == "csr":
-        from bridge.certificates.csr_source import Requested
+        from bridge.certificates.csr_source import CsrSource
 
         folder = CertDir(cert_dir(settings, found))
-        return Requested(home, node, addresses, folder, told=told)
-    return SelfSigned(node, addresses)
+        return CsrSource(home, node, addresses, folder, report=told)
+    return SelfSignedSource(node, addresses)

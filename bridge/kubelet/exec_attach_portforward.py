@@ -21,9 +21,9 @@ from bridge.kubelet.authn import TOKEN_PROTOCOL
 from bridge.kubelet.pod_directory import PodDirectory, RemotePod
 from bridge.kubelet.pod_lookup import remote_pod
 from bridge.kubelet.query_options import Pairs, exec_query, forward_query, parse_query
-from bridge.kubelet.routing import Call
+from bridge.kubelet.routing import RoutedRequest
 from bridge.net.active_streams import ActiveStreams, Stream, cancel_this
-from bridge.net.error_responses import PLAIN, Refusal, refusal_of, unknown_credential
+from bridge.net.error_responses import PLAIN, HttpError, http_error_from, unknown_credential
 from bridge.net.tunnel import Tunnel
 from sync.kube import http1 as http
 from sync.kube.client import KubeClient
@@ -42,7 +42,7 @@ _CARRIES_SPDY = "spdy/3.1+"
 _OF_REFUSALS = ("retry-after", "x-accepted-stream-protocol-versions")
 
 
-class Streams:
+class StreamHandler:
     """Answers ``/exec``, ``/attach`` and ``/portForward``."""
 
     def __init__(self, remote: KubeClient, directory: PodDirectory, active: ActiveStreams) -> None:
@@ -50,27 +50,27 @@ class Streams:
         self._directory = directory
         self._active = active
 
-    async def exec(self, call: Call) -> web.StreamResponse:
-        """Runs a command in a container. Raises Refusal."""
+    async def exec(self, call: RoutedRequest) -> web.StreamResponse:
+        """Runs a command in a container. Raises HttpError."""
         return await self._container_stream(call, "exec")
 
-    async def attach(self, call: Call) -> web.StreamResponse:
-        """Joins a container's own streams. Raises Refusal."""
+    async def attach(self, call: RoutedRequest) -> web.StreamResponse:
+        """Joins a container's own streams. Raises HttpError."""
         return await self._container_stream(call, "attach")
 
-    async def forward(self, call: Call) -> web.StreamResponse:
-        """Reaches ports of a pod. Raises Refusal."""
+    async def forward(self, call: RoutedRequest) -> web.StreamResponse:
+        """Reaches ports of a pod. Raises HttpError."""
         query = forward_query(parse_query(call.query), websocket=_channels(call.request))
         pod = remote_pod(self._directory, call.parameters)
         return await self._tunnelled(call, pod, "portforward", query)
 
-    async def _container_stream(self, call: Call, kind: str) -> web.StreamResponse:
+    async def _container_stream(self, call: RoutedRequest, kind: str) -> web.StreamResponse:
         query = exec_query(parse_query(call.query), container=call.parameters["container"])
         pod = remote_pod(self._directory, call.parameters)
         return await self._tunnelled(call, pod, kind, query)
 
     async def _tunnelled(
-        self, call: Call, pod: RemotePod, kind: str, query: Pairs
+        self, call: RoutedRequest, pod: RemotePod, kind: str, query: Pairs
     ) -> web.StreamResponse:
         request, namespace = call.request, call.parameters["namespace"]
         headers = upgrade_headers(request)
@@ -80,9 +80,9 @@ class Streams:
                 access = self._remote.config
                 upgraded = await open_upgrade(access, request.method, path, query, headers)
             except KubeError as error:
-                raise refusal_of(error) from error
+                raise http_error_from(error) from error
             if upgraded.status == 401:
-                raise Refusal(502, unknown_credential())
+                raise HttpError(502, unknown_credential())
             if upgraded.status != 101:
                 return _relayed(upgraded)
             return await _joined(request, upgraded, stream)
@@ -115,15 +115,15 @@ async def _joined(
 
 
 def upgrade_headers(request: web.BaseRequest) -> list[tuple[str, str]]:
-    """What the remote gets of a request's headers. Raises Refusal (400) when it is no upgrade."""
+    """What the remote gets of a request's headers. Raises HttpError (400) when it is no upgrade."""
     protocols = [value.strip().lower() for value in request.headers.getall("Upgrade", [])]
     options = ",".join(request.headers.getall("Connection", [])).lower().split(",")
     if len(protocols) != 1 or "upgrade" not in [option.strip() for option in options]:
-        raise Refusal(400, "you must upgrade: this is a stream of SPDY/3.1 or a WebSocket")
+        raise HttpError(400, "you must upgrade: this is a stream of SPDY/3.1 or a WebSocket")
     if protocols[0] not in _PROTOCOLS:
-        raise Refusal(400, "you must upgrade to SPDY/3.1 or to a WebSocket, and to nothing else")
+        raise HttpError(400, "you must upgrade to SPDY/3.1 or to a WebSocket, and to nothing else")
     if request.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in request.headers:
-        raise Refusal(400, "an upgrade has no body")
+        raise HttpError(400, "an upgrade has no body")
     return [
         (name, _without_tokens(value) if name.lower() == "sec-websocket-protocol" else value)
         for name, value in request.headers.items()
