@@ -168,7 +168,7 @@ def test_it_is_installed_changed_and_removed(installing: Install) -> None:
     bridges = uids(it.bridges())
     again = it.join()
     assert again.returncode == 0, again.stderr
-    assert "is as it should be" in again.stderr
+    assert "is up to date" in again.stderr
     after = versions(it.objects())
     changed = {key[0] for key, version in after.items() if before[key] != version}
     assert changed <= {"Deployment", "PodDisruptionBudget"}, "but for their status"
@@ -267,7 +267,7 @@ def test_its_webhook_changes_pods_of_offloaded_namespaces(installing: Install) -
     # Installed again: what the replicas have put in stays.
     again = it.join("--offload-webhook")
     assert again.returncode == 0, again.stderr
-    assert "is as it should be" in again.stderr
+    assert "is up to date" in again.stderr
 
     # Stopped in good order: no pod is missed.
     first, second = uids(it.webhooks())

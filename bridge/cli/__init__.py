@@ -1,9 +1,9 @@
 """The command line: `bridge`, and `kubectl bridge` through its second name.
 
-Here belong options, their checks, and how results are shown. Progress goes to stderr. What a
-command does is imported when it runs, so that `--help` answers at once, and what reads the options
-is gone when a bridge runs (`bridge.cli.process_handover`). Exit codes: 0 done, 1 it failed, 2 the options
-are wrong.
+Options, their validation, and the output of results. Progress goes to stderr. A command imports
+what it needs when it runs, so that `--help` answers at once, and a running bridge keeps nothing of
+the option parser in memory (`bridge.cli.process_handover`). Exit codes: 0 success, 1 failure, 2
+invalid options.
 """
 
 from __future__ import annotations

@@ -119,11 +119,11 @@ def check(
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Say what is the matter with two clusters and the virtual node between them.
+    """Diagnose problems with the two clusters and the virtual node.
 
-    Without --pre: the health of the virtual nodes that home has. Each finding has an id, which
-    docs/reference/checks.md explains. Nothing is changed. Exit code 1 where something does not
-    work.
+    Checks the virtual nodes that home has, or with --pre whether two clusters can be joined. Each
+    finding has an id, which docs/reference/checks.md explains. Changes nothing. Exit code 1 if a
+    check finds an error.
     """
     from bridge.checks import runner
     from bridge.checks.runner import HealthSettings

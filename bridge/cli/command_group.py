@@ -11,18 +11,20 @@ from bridge.cli.check import check
 from bridge.cli.cordon import cordon, drain, uncordon
 from bridge.cli.events import events
 from bridge.cli.explain import explain
+from bridge.cli.install import install, render, upgrade
 from bridge.cli.join import join
 from bridge.cli.leave import leave
 from bridge.cli.offload import offload, unoffload, webhook
 from bridge.cli.prune import garbage
 from bridge.cli.rbac import rbac
 from bridge.cli.relay_agent import relay_pod
-from bridge.cli.render import render
 from bridge.cli.run import run
 from bridge.cli.status import status
+from bridge.cli.usage_errors import CommandGroup
 from bridge.cli.version import version
 
 app = typer.Typer(
+    cls=CommandGroup,
     help="Makes a remote Kubernetes cluster appear in the home cluster as one virtual node.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -34,6 +36,8 @@ app = typer.Typer(
     },
 )
 app.command()(join)
+app.command()(install)
+app.command()(upgrade)
 app.command()(render)
 app.command()(run)
 app.command()(leave)

@@ -1,109 +1,202 @@
-"""`bridge join --in-cluster` and `bridge render`: what was asked for becomes an installation."""
+"""`bridge install`, `bridge upgrade` and `bridge render`: a bridge in the home cluster."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 from bridge.base.printable_text import escape_line
-from bridge.base.settings import JoinSettings, SettingsError, check_network
-from bridge.base.version import version
-from bridge.cli.passed_options import REFUSED, flag
-from bridge.cli.runner import STOP_SECONDS, awaited, fail, run, step
-from bridge.install import apply, manifests, rollout, self_contained_kubeconfig
-from bridge.install.names import Installation
-from bridge.install.self_contained_kubeconfig import SelfContainedKubeconfig
-from bridge.preflight.cluster_facts import connected, explained
-from bridge.rbac.manifests import HomeRights, check_namespace
-from sync.kube.errors import ClientConfigError
-from translators.identity import dns_label
+from bridge.base.settings import JoinSettings, SettingsError
+from bridge.cli.join_options import INSTALL, JOIN, PROCESS, join_settings
+from bridge.cli.option import PASSED, Option, given, with_options
+
+if TYPE_CHECKING:
+    from bridge.install.names import Installation
+    from bridge.install.self_contained_kubeconfig import SelfContainedKubeconfig
+
+#: Options of `INSTALL` about applying objects, which `bridge render` does not do.
+_APPLYING = ("dry-run", "timeout")
+
+
+def _shown(*options: Option) -> list[Any]:
+    """The parameters; those that an installed bridge cannot have are accepted, to say why not."""
+    return [it.typer_parameter(hidden=it.is_rejected_in_cluster) for it in options]
+
+
+@with_options(*_shown(*JOIN, *INSTALL, *PROCESS))
+def install(ctx: typer.Context, **values: Any) -> None:
+    """Install the bridge in the home cluster, and wait until its virtual node is Ready.
+
+    Installing again applies what differs. An option that is missing then returns to its default.
+    """
+    apply_request(request(ctx, values))
+
+
+@with_options(*_shown(*JOIN, *INSTALL, *PROCESS))
+def upgrade(ctx: typer.Context, **values: Any) -> None:
+    """Apply an installation again, with another image or other options.
+
+    As bridge install, but an error if the virtual node is not installed. An option that is missing
+    returns to its default: give all options of the installation.
+    """
+    apply_request(request(ctx, values), must_exist=True)
+
+
+@with_options(*_shown(*JOIN, *(it for it in INSTALL if it.name not in _APPLYING), *PROCESS))
+def render(ctx: typer.Context, **values: Any) -> None:
+    """Print what bridge install applies, as YAML for kubectl apply.
+
+    The Secret in it holds the remote's kubeconfig. Contacts neither cluster.
+    """
+    from bridge.cli.rbac import print_objects
+    from bridge.install import manifests
+
+    wanted, kubeconfig = _installation(request(ctx, {"dry_run": True, "timeout": 0.0, **values}))
+    print_objects(manifests.render(wanted, kubeconfig.text))
+    _print_note(
+        f"node {wanted.node}: the Secret holds the remote's credential; keep this YAML secret"
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What the options say."""
+class InstallRequest:
+    """The options of one installation."""
 
     settings: JoinSettings
-    given: Mapping[str, Sequence[str]]
-    """Options of `bridge join` by name, as they were written."""
+    arguments: Sequence[str]
+    """The options that the installed bridge is started with."""
     image: str | None
     namespace: str
     replicas: int
-    bound: Sequence[str]
-    everywhere: bool
-    webhook: bool
+    bind: Sequence[str]
+    all_namespaces: bool
+    offload_webhook: bool
     relay_from: Sequence[str]
-    dry: bool
+    dry_run: bool
     timeout: float
 
 
-def show(wish: Wish) -> None:
-    """Prints the objects as YAML."""
-    from bridge.cli.rbac import print_objects
+def request(ctx: typer.Context, values: Mapping[str, Any]) -> InstallRequest:
+    """The request that the options make. Ends the command if the options are invalid."""
+    from bridge.cli.runner import fail
 
-    wanted, kubeconfig = _wanted(wish)
-    print_objects(manifests.render(wanted, kubeconfig.text))
-    _say(f"node {wanted.node}: the Secret holds the remote's credential; keep this YAML secret")
+    written = given(ctx, (*JOIN, *PROCESS))
+    for option in written:
+        if option.is_rejected_in_cluster:
+            raise fail(
+                f"{option.flag} cannot be used in the home cluster: {option.in_cluster}", code=2
+            )
+    try:
+        settings = join_settings(values)
+    except SettingsError as error:
+        raise fail(str(error), code=2) from None
+    if values["bind"] and values["all_namespaces"]:
+        raise fail("--bind and --all-namespaces exclude each other", code=2)
+    if values["relay_from"] and settings.network not in ("relay", "auto"):
+        raise fail("--relay-from requires --network relay or auto", code=2)
+    if not settings.port:
+        raise fail("--port 0 cannot be used in the home cluster; omit it or name a port", code=2)
+    arguments = [
+        argument
+        for option in written
+        if option.in_cluster == PASSED
+        for argument in option.arguments(values[option.parameter])
+    ]
+    rest = {it.parameter: values[it.parameter] for it in INSTALL}
+    rest |= {name: tuple(rest[name] or ()) for name in ("bind", "relay_from")}
+    return InstallRequest(settings, arguments, **rest)
 
 
-def install(wish: Wish) -> None:
-    """Applies them at home, and waits until the node is Ready."""
-    wanted, kubeconfig = _wanted(wish)
+def apply_request(wanted: InstallRequest, *, must_exist: bool = False) -> None:
+    """Applies the installation at home, and waits until the node is Ready. With ``must_exist`` an
+    installation of the node has to be there."""
+    from bridge.cli.runner import STOP_SECONDS, run
+
+    installation, kubeconfig = _installation(wanted)
     run(
-        lambda _: _install(wish, wanted, kubeconfig),
+        lambda _: _apply(wanted, installation, kubeconfig, must_exist=must_exist),
         stops=False,
         end_by=STOP_SECONDS,
     )
 
 
-async def _install(wish: Wish, wanted: Installation, kubeconfig: SelfContainedKubeconfig) -> None:
-    async with connected(wish.settings.home, side="home", told=step) as home:
+async def _apply(
+    wanted: InstallRequest,
+    installation: Installation,
+    kubeconfig: SelfContainedKubeconfig,
+    *,
+    must_exist: bool,
+) -> None:
+    from bridge.base.errors import PreflightError
+    from bridge.cli.runner import awaited, step
+    from bridge.install import apply, manifests, rollout
+    from bridge.preflight.cluster_facts import connected, explained
+    from sync.kube.errors import NotFound
+    from sync.kube.resources import DEPLOYMENTS
+
+    node, where = installation.node, f"{installation.namespace}/{installation.name}"
+    async with connected(wanted.settings.home, side="home", told=step) as home:
         with explained("home"):
+            if must_exist:
+                try:
+                    await home.get(DEPLOYMENTS, installation.name, namespace=installation.namespace)
+                except NotFound:
+                    raise PreflightError(
+                        f"home: Deployment {where} does not exist; install node {node} first, "
+                        "with bridge install"
+                    ) from None
             done = await apply.apply(
                 home,
-                manifests.render(wanted, kubeconfig.text),
-                node=wanted.node,
-                dry_run=wish.dry,
+                manifests.render(installation, kubeconfig.text),
+                node=node,
+                dry_run=wanted.dry_run,
                 report=step,
             )
         changed = sum(change != "unchanged" for change, _ in done)
-        where = f"{wanted.namespace}/{wanted.name}"
-        if wish.dry:
+        if wanted.dry_run:
             step(f"home: {changed} objects of {where} would change; nothing was changed")
             return
         if not changed:
-            step(f"home: {where} is as it should be")
+            step(f"home: {where} is up to date")
         with explained("home"):
-            await rollout.wait_until_ready(home, wanted, timeout=wish.timeout, report=awaited)
-    step(f"home: node {wanted.node} is Ready; `bridge leave --name {wanted.node}` removes it")
-    if not (wanted.bound_namespaces or wanted.all_namespaces):
-        _say(
-            "pods of a namespace run when it is bound: bridge rbac namespace NAME --account "
-            f"{wanted.account} | kubectl apply -f -"
+            await rollout.wait_until_ready(
+                home, installation, timeout=wanted.timeout, report=awaited
+            )
+    step(f"home: node {node} is Ready; `bridge uninstall {node}` removes it")
+    if not (installation.bound_namespaces or installation.all_namespaces):
+        _print_note(
+            "pods of a namespace run once it is bound: bridge rbac namespace NAME --account "
+            f"{installation.account} | kubectl apply -f -"
         )
 
 
-def check_relay_from(who: str) -> str:
+def check_relay_from(client: str) -> str:
     """A namespace, or a network. Raises SettingsError."""
-    return check_network(who, "--relay-from") if "/" in who else check_namespace(who)
+    from bridge.base.settings import check_network
+    from bridge.rbac.manifests import check_namespace
+
+    return check_network(client, "--relay-from") if "/" in client else check_namespace(client)
 
 
-def _wanted(wish: Wish) -> tuple[Installation, SelfContainedKubeconfig]:
-    """The installation, and the remote's kubeconfig. Ends the command where it cannot be."""
-    settings = wish.settings
-    for name, why in REFUSED.items():
-        if name in wish.given:
-            raise fail(f"{flag(name)} is of no use in home's cluster: {why}", code=2)
-    if wish.bound and wish.everywhere:
-        raise fail("--bind and --all-namespaces exclude each other", code=2)
-    if wish.relay_from and settings.network not in ("relay", "auto"):
-        raise fail("--relay-from is of use with --network relay or auto only", code=2)
-    if not settings.port:
-        raise fail("--port 0 is of no use in home's cluster: each pod has all its ports", code=2)
+def _installation(wanted: InstallRequest) -> tuple[Installation, SelfContainedKubeconfig]:
+    """The installation, and the remote's kubeconfig. Ends the command if either is invalid."""
+    from bridge.base.version import version
+    from bridge.cli.runner import fail
+    from bridge.install import self_contained_kubeconfig
+    from bridge.install.names import Installation
+    from bridge.rbac.manifests import HomeRights, check_namespace
+    from sync.kube.errors import ClientConfigError
+    from translators.identity import dns_label
+
+    settings = wanted.settings
     try:
-        for namespace in (wish.namespace, *wish.bound):
+        for namespace in (wanted.namespace, *wanted.bind):
             check_namespace(namespace)
-        relay_from = tuple(map(check_relay_from, wish.relay_from))
+        relay_from = tuple(map(check_relay_from, wanted.relay_from))
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     try:
@@ -111,31 +204,28 @@ def _wanted(wish: Wish) -> tuple[Installation, SelfContainedKubeconfig]:
     except ClientConfigError as error:
         raise fail(str(error)) from None
     for note in kubeconfig.notes:
-        _say(note)
+        _print_note(note)
     node = settings.name or dns_label(kubeconfig.context)
-    rights = HomeRights(
-        nodes=[node],
-        service_accounts=settings.service_accounts,
-        serving=settings.serving,
-        network=settings.network,
-    )
-    wanted = Installation(
+    installation = Installation(
         node=node,
-        image=wish.image or f"cluster-bridge:{version()}",
-        permissions=rights,
-        arguments=[word for words in wish.given.values() for word in words],
-        namespace=wish.namespace,
-        replicas=wish.replicas,
-        bound_namespaces=tuple(wish.bound),
-        all_namespaces=wish.everywhere,
+        image=wanted.image or f"cluster-bridge:{version()}",
+        permissions=HomeRights(
+            nodes=[node],
+            service_accounts=settings.service_accounts,
+            serving=settings.serving,
+            network=settings.network,
+        ),
+        arguments=wanted.arguments,
+        namespace=wanted.namespace,
+        replicas=wanted.replicas,
+        bound_namespaces=wanted.bind,
+        all_namespaces=wanted.all_namespaces,
         port=settings.port,
-        offload_webhook=wish.webhook,
+        offload_webhook=wanted.offload_webhook,
         relay_from=relay_from,
     )
-    return wanted, kubeconfig
+    return installation, kubeconfig
 
 
-def _say(line: str) -> None:
-    import sys
-
+def _print_note(line: str) -> None:
     print(escape_line(line), file=sys.stderr)

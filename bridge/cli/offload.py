@@ -8,7 +8,7 @@ import typer
 
 from bridge.base.output import Output, OutputOption, format_table, print_result
 from bridge.base.settings import SettingsError, check_address
-from bridge.cli.passed_options import flag, is_given
+from bridge.cli.option import is_given
 from bridge.cli.shared_options import HomeContext, HomeKubeconfig, LogFormatOption
 from bridge.offload import Mechanism
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -72,8 +72,8 @@ def offload(
 
     home = KubeconfigRef(home_kubeconfig, home_context)
     if namespace is None:
-        if given := [it for it in _OF_ONE if is_given(ctx, it)]:
-            raise fail(f"{', '.join(map(flag, given))}: name the namespace too", code=2)
+        if given := [f"--{it.replace('_', '-')}" for it in _OF_ONE if is_given(ctx, it)]:
+            raise fail(f"{', '.join(given)}: name a namespace too", code=2)
         _list(home, output)
         return
     if namespace in _SYSTEM:

@@ -28,8 +28,8 @@ T = TypeVar("T")
 #: Says a line for a person in another way: (level, text).
 Speaker = Callable[[int, str], None]
 
-#: Seconds from the first signal to the end of the process: more than what `bridge.app.join` takes
-#: at the longest, and less than the 10 s after which people, and some supervisors, kill.
+#: Seconds from the first signal to the end of the process: more than `bridge.app.join` needs at
+#: most, and less than the 10 s after which people, and some supervisors, kill.
 STOP_SECONDS = 9.0
 
 #: Of ECMA-48, as every terminal has them.

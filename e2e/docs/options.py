@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
-import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import typer.main
 
@@ -28,9 +26,18 @@ failed, 2 the options are wrong.
 _OTHERS = "Options"
 
 
+#: Commands with many options of another, whose table they refer to.
+_SHARING = {f"bridge {it}": "bridge join" for it in ("install", "upgrade", "render")}
+
+
 def page() -> str:
     """The page."""
-    return "\n".join([_HEAD, *(_section(name, it) for name, it in _commands("bridge", _root()))])
+    commands = dict(_commands("bridge", _root()))
+    sections = [_HEAD]
+    for name, command in commands.items():
+        shared = _SHARING.get(name, "")
+        sections.append(_section(name, command, shared, _rows(commands[shared]) if shared else []))
+    return "\n".join(sections)
 
 
 def _root() -> Any:
@@ -48,27 +55,34 @@ def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
         yield from _commands(f"{name} {word}", found)
 
 
-def _section(name: str, command: Any) -> str:
-    kinds = _kinds(command.callback)
-    arguments: list[str] = []
+def _section(name: str, command: Any, shared: str, without: Sequence[str]) -> str:
+    arguments = [_argument(it) for it in command.params if it.param_type_name == "argument"]
     panels: dict[str, list[str]] = {}
-    for param in command.params:
-        if getattr(param, "hidden", False) or param.name == "help":
-            continue
-        if param.param_type_name == "argument":
-            arguments.append(_argument(param))
-        else:
-            panels.setdefault(param.rich_help_panel or _OTHERS, []).append(
-                _row(param, kinds[param.name])
-            )
-    usage = " ".join([name, *(["[OPTIONS]"] if panels else []), *arguments])
+    for param in _options(command):
+        if (row := _row(param)) not in without:
+            panels.setdefault(param.rich_help_panel or _OTHERS, []).append(row)
+    usage = " ".join([name, *(["[OPTIONS]"] if panels or shared else []), *arguments])
     parts = [f"## `{name}`", f"```\n{usage}\n```", _text(inspect.cleandoc(command.help or ""))]
+    if shared:
+        anchor = shared.replace(" ", "-")
+        parts.append(f"Options: those of [`{shared}`](#{anchor}) that a bridge in a pod can have.")
     for panel, rows in sorted(panels.items(), key=lambda it: it[0] == _OTHERS):
         if len(panels) > 1:
             parts.append(f"**{panel}**")
-        head = "| option | meaning | unless given |\n|---|---|---|"
+        head = "| option | meaning | default |\n|---|---|---|"
         parts.append("\n".join([head, *rows]))
     return "\n\n".join(parts) + "\n"
+
+
+def _options(command: Any) -> Iterator[Any]:
+    for param in command.params:
+        hidden = getattr(param, "hidden", False) or param.name == "help"
+        if not hidden and param.param_type_name == "option":
+            yield param
+
+
+def _rows(command: Any) -> list[str]:
+    return [_row(it) for it in _options(command)]
 
 
 def _argument(param: Any) -> str:
@@ -76,13 +90,13 @@ def _argument(param: Any) -> str:
     return name if param.required or re.fullmatch(r"\[[^][]*\]", name) else f"[{name}]"
 
 
-def _row(param: Any, kind: str) -> str:
+def _row(param: Any) -> str:
     names = ", ".join(f"`{name}`" for name in [*param.opts, *param.secondary_opts])
-    if kind:
-        names += f" `{param.metavar or kind}`".replace("|", "\\|")
+    if kind := _kind(param):
+        names += f" `{kind}`".replace("|", "\\|")
     meaning = _text(param.help or "")
     if param.multiple:
-        meaning += " May be given several times." if "several" not in meaning else ""
+        meaning += " Repeatable." if "epeatable" not in meaning else ""
     if isinstance(param.envvar, str):
         meaning += f" Environment: `{param.envvar}`."
     return f"| {names} | {meaning} | {_default(param)} |"
@@ -102,24 +116,14 @@ def _default(param: Any) -> str:
     return f"`{shown}`"
 
 
-def _kinds(callback: Callable[..., Any]) -> dict[str, str]:
-    """What each parameter takes, in a word; "" for a flag."""
-    hints = typing.get_type_hints(inspect.unwrap(callback))
-    return {name: _kind(hint) for name, hint in hints.items()}
-
-
-def _kind(hint: Any) -> str:
-    if inner := [it for it in get_args(hint) if it is not NoneType and not _is_choice(hint)]:
-        return _kind(inner[0])
-    if get_origin(hint) is Literal:
-        return "|".join(map(str, get_args(hint)))
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return "|".join(str(it.value) for it in hint)
-    return {bool: "", int: "NUMBER", float: "NUMBER", Path: "PATH"}.get(hint, "TEXT")
-
-
-def _is_choice(hint: Any) -> bool:
-    return get_origin(hint) is Literal
+def _kind(param: Any) -> str:
+    """What the option takes, in a word; "" for a flag."""
+    if param.metavar:
+        return str(param.metavar)
+    kind = param.type_descriptor
+    if kind.choices:
+        return "|".join(str(getattr(it, "value", it)) for it in kind.choices)
+    return {bool: "", int: "NUMBER", float: "NUMBER", Path: "PATH"}.get(kind.annotation, "TEXT")
 
 
 def _text(text: str) -> str:

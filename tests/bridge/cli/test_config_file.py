@@ -14,16 +14,15 @@ import yaml
 
 from bridge.app import supervisor
 from bridge.base.settings import Part
-from bridge.cli.config_file import ConfigError, read, schema
-from bridge.cli.config_keys import options
+from bridge.cli.config_file import KEYS, ConfigError, read, schema
 from bridge.cli.join import join
-from bridge.cli.passed_options import FOR_INSTALL, flag
+from bridge.cli.join_options import INSTALL
 from sync.kube.credentials import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "config-file.md"
 #: Options of `join` that are no part of a join: keys of the file itself, and of an installation.
-TOP = {"verbose", "log-format", "traces", "in-cluster", *(flag(it)[2:] for it in FOR_INSTALL)}
+TOP = {"verbose", "log-format", "traces", "in-cluster", *(it.name for it in INSTALL)}
 
 
 def written(folder: Path, content: object) -> Path:
@@ -53,7 +52,7 @@ def test_the_documents_example_is_what_it_says(tmp_path: Path) -> None:
 
 def test_every_option_of_a_join_is_a_key(tmp_path: Path) -> None:
     names = {name.replace("_", "-") for name in inspect.signature(join).parameters} - {"ctx"}
-    assert names - TOP == options().keys()
+    assert names - TOP == KEYS.keys()
     (part,), _ = read(written(tmp_path, {"remotes": [{"kubeconfig": "r"}]}))
     assert part.label == "remotes[0]"
     assert part.settings.port == 10250
@@ -62,7 +61,7 @@ def test_every_option_of_a_join_is_a_key(tmp_path: Path) -> None:
 def test_the_schema_is_one_and_takes_what_is_taken(tmp_path: Path) -> None:
     jsonschema.Draft202012Validator.check_schema(schema())
     jsonschema.validate(example(), schema())
-    assert schema()["properties"]["remotes"]["items"]["properties"].keys() == options().keys()
+    assert schema()["properties"]["remotes"]["items"]["properties"].keys() == KEYS.keys()
     several_wrong: list[Any] = [
         {},
         {"remotes": []},
@@ -79,23 +78,28 @@ def test_the_schema_is_one_and_takes_what_is_taken(tmp_path: Path) -> None:
             read(written(tmp_path, wrong))
 
 
-NEEDS = "it needs kubeconfig: Kubeconfig of the remote cluster."
-NUMBER = "it takes a whole number from 0 to 65535"
+MISSING = "kubeconfig is missing: Kubeconfig of the remote cluster."
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("remote: []", "there is no key 'remote'; did you mean 'remotes'?"),
-        ("remotes: {a: 1}", "remotes: it takes a list of joins, at least one"),
-        ("[]", "it takes keys with values"),
-        ("remotes: [canary", "line 2: "),
-        ("remotes: [a]", "remotes[0]: it takes keys with values"),
-        ("remotes: [{name: a}]", f"remotes[0]: {NEEDS}"),
-        ("remotes: [{zzz: 1}]", "remotes[0]: there is no key 'zzz'; there are kubeconfig, "),
-        ("{remotes: [{kubeconfig: r}], log-format: xml}", "log-format: it takes one of console, "),
-        ("{remotes: [{kubeconfig: r}], traces: collector}", "traces: it takes a URL such as "),
-        ("{remotes: [{kubeconfig: r}], verbose: 1}", "verbose: it takes true or false"),
+        ("remote: []", '"remote" is not a key; did you mean remotes?'),
+        ("remotes: {a: 1}", "remotes: write a list of joins, at least one"),
+        ("[]", "write a map of keys to values"),
+        ("remotes: [canary", "line 2, column 1: the YAML is invalid; check "),
+        ("remotes: [a]", "remotes[0]: write a map of keys to values"),
+        ("remotes: [{name: a}]", f"remotes[0]: {MISSING}"),
+        ("remotes: [{zzz: 1}]", 'remotes[0]: "zzz" is not a key; use kubeconfig, '),
+        (
+            "{remotes: [{kubeconfig: r}], log-format: xml}",
+            'log-format: "xml" is not a valid choice; use console or json',
+        ),
+        ("{remotes: [{kubeconfig: r}], traces: collector}", "traces: write a URL such as "),
+        (
+            "{remotes: [{kubeconfig: r}], verbose: 1}",
+            'verbose: "1" is not true or false; use true or false',
+        ),
         (
             "{remotes: [{kubeconfig: r}], defaults: {port: 1}}",
             "defaults.port: each join has its own; write it in remotes",
@@ -119,18 +123,26 @@ def test_what_is_wrong_is_told_with_the_file(
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ("node_selector: a=b", ": there is no key 'node_selector'; did you mean 'node-selector'?"),
-        ("port: 65536", f".port: {NUMBER}"),
-        ("port: true", f".port: {NUMBER}"),
-        ("port: 1.5", f".port: {NUMBER}"),
-        ("namespace-linger: -1", ".namespace-linger: it takes a number from 0"),
-        ("metrics: no-thanks", ".metrics: it takes one of auto, kubelets, api, none"),
-        ("anonymous-auth: yes please", ".anonymous-auth: it takes true or false"),
-        ("labels: [a]", ".labels: it takes a map of names to values, or a text KEY=VALUE[,"),
-        ("taints: {a: b}", ".taints: it takes a list of texts, or one text"),
-        ("context:", ".context: it takes a text"),
+        ("node_selector: a=b", ': "node_selector" is not a key; did you mean node-selector?'),
+        ("port: 65536", '.port: "65536" is not in range; use 0 to 65535'),
+        ("port: true", '.port: "true" is not a whole number; use 0 to 65535'),
+        ("port: 1.5", '.port: "1.5" is not a whole number; use 0 to 65535'),
+        ("namespace-linger: -1", '.namespace-linger: "-1" is not a duration; use 30s, 5m or 1h'),
+        ("namespace-linger: [1]", ".namespace-linger: a list is not a duration; use 30s, 5m or 1h"),
+        ("relay-idle-timeout: 0s", '.relay-idle-timeout: "0s" is not long enough; use 1s or more'),
+        (
+            "metrics: no-thanks",
+            '.metrics: "no-thanks" is not a valid choice; use auto, kubelets, api or none',
+        ),
+        (
+            "anonymous-auth: yes please",
+            '.anonymous-auth: "yes please" is not true or false; use true or false',
+        ),
+        ("labels: [a]", ".labels: a list is not a map; use a map or KEY=VALUE[,"),
+        ("taints: {a: b}", ".taints: a map is not a list of texts; use a list or a text"),
+        ("context:", '.context: "null" is not a text; use a text'),
         ("name: Big", ": name 'Big': a node's name has lower case"),
-        ("cert-dir: d", ": cert-dir is of use with serving-certificate csr only"),
+        ("cert-dir: d", ": cert-dir requires serving-certificate csr"),
     ],
 )
 def test_what_is_wrong_with_an_option_is_told_with_its_key(
@@ -230,5 +242,5 @@ def test_an_option_can_come_from_the_environment(
 
 def test_help_names_the_variables(invoke: Invoke) -> None:
     shown = re.sub(r"\s|│", "", invoke("join", "--help").stdout)
-    for key in options():
+    for key in KEYS:
         assert f"CLUSTER_BRIDGE_JOIN_{key.upper().replace('-', '_')}]" in shown, key

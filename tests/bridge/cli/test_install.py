@@ -92,18 +92,21 @@ def test_the_secret_is_told_of(invoke: Invoke, remote: tuple[str, str]) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--address", "192.0.2.1"), "--address is of no use in home's cluster"),
-        (("--network", "relay", "--relay-cidr", "10.77.0.0/24"), "cannot route a range to pods"),
-        (("--cert-dir", "/x", "--serving-certificate", "csr"), "each pod keeps its own"),
+        (("--address", "192.0.2.1"), "--address cannot be used in the home cluster"),
+        (
+            ("--network", "relay", "--relay-cidr", "10.77.0.0/24"),
+            "cannot route an IP range to a pod",
+        ),
+        (("--cert-dir", "/x", "--serving-certificate", "csr"), "each pod stores its own"),
         (("--tls-cert-file", "a", "--tls-private-key-file", "b"), "a file of this machine"),
-        (("--health-port", "1"), "the pods have one"),
-        (("--port", "0"), "--port 0 is of no use"),
+        (("--health-port", "1"), "the installation sets one"),
+        (("--port", "0"), "--port 0 cannot be used"),
         (("--bind", "a", "--all-namespaces"), "exclude each other"),
         (("--bind", "A"), "no namespace's name"),
         (("--namespace", "A"), "no namespace's name"),
         (("--network", "relay", "--relay-from", "A"), "no namespace's name"),
         (("--network", "relay", "--relay-from", "10.0.0.1/16"), "ADDRESS/BITS"),
-        (("--relay-from", "shop"), "--network relay or auto only"),
+        (("--relay-from", "shop"), "requires --network relay or auto"),
         (("--share", "2"), "--share"),
     ],
 )
@@ -126,16 +129,16 @@ def test_a_kubeconfig_that_a_pod_cannot_use_fails(invoke: Invoke, tmp_path: Path
 def test_options_of_an_installation_need_it(invoke: Invoke, remote: tuple[str, str]) -> None:
     done = invoke("join", *remote, "--replicas", "2", "--dry-run")
     assert done.exit_code == 2
-    assert "--dry-run, --replicas: of use with --in-cluster only" in done.stderr
+    assert "--dry-run, --replicas: use with bridge install only" in done.stderr
 
 
 def test_join_takes_the_same_options(
     invoke: Invoke, remote: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wishes: list[install.Wish] = []
-    monkeypatch.setattr(install, "install", wishes.append)
+    requests: list[install.InstallRequest] = []
+    monkeypatch.setattr(install, "apply_request", requests.append)
     options = ("--dry-run", "--timeout", "5", "--all-namespaces", "--share", "0.5")
     assert invoke("join", *remote, "--in-cluster", *options).exit_code == 0
-    [wish] = wishes
-    assert (wish.dry, wish.timeout, wish.everywhere) == (True, 5.0, True)
-    assert wish.given == {"share": ["--share=0.5"]}
+    [asked] = requests
+    assert (asked.dry_run, asked.timeout, asked.all_namespaces) == (True, 5.0, True)
+    assert asked.arguments == ["--share=0.5"]

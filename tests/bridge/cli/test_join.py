@@ -153,9 +153,7 @@ def test_what_is_a_relays_needs_one(
 ) -> None:
     done = invoke(*REMOTE, *option, "--network", network)
     assert done.exit_code == 2
-    assert (
-        f"{option[0]} is of use with --network relay or auto, and not with {network}" in done.stderr
-    )
+    assert f"{option[0]} requires --network relay or auto, not {network}" in done.stderr
     assert asked.settings == []
 
 

@@ -263,7 +263,7 @@ def test_the_standard_loop_serves_where_there_is_no_uvloop(
 # -- the command line ----------------------------------------------------------------------
 
 COMMANDS = {
-    *("join", "render", "run", "leave", "garbage", "rbac"),
+    *("join", "install", "upgrade", "render", "run", "leave", "garbage", "rbac"),
     *("check", "status", "events", "explain", "version", "bugreport"),
     *("offload", "unoffload", "webhook", "cordon", "uncordon", "drain"),
 }
@@ -310,6 +310,8 @@ def test_help_names_each_option_and_says_what_it_is_for(invoke: Invoke, name: st
     assert done.exit_code == 0
     said = " ".join(re.sub(r"[│╭╮╰╯─]", " ", done.stdout).split())
     for parameter in commands()[name].params:
+        if getattr(parameter, "hidden", False):
+            continue
         assert parameter.help, parameter.name
         assert parameter.help.endswith("."), parameter.name
         for option in parameter.opts:
