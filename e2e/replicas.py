@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,6 +20,7 @@ from e2e.bridge import Bridge
 from e2e.clusters.model import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import Json
+from translators.timestamps import parse_time
 
 #: What changes something.
 _WRITES = ("create", "update", "patch", "delete", "deletecollection")
@@ -131,7 +131,7 @@ def _write(event: Json) -> Write:
     ref = event.get("objectRef") or {}
     sub = f"/{ref['subresource']}" if ref.get("subresource") else ""
     return Write(
-        at=datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp(),
+        at=parse_time(event["requestReceivedTimestamp"]).timestamp(),
         verb=event["verb"],
         resource=f"{ref.get('resource', '')}{sub}",
         namespace=ref.get("namespace", ""),

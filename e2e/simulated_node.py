@@ -20,6 +20,7 @@ from e2e import ask
 from e2e.clusters.errors import ClusterError
 from e2e.clusters.model import Cluster
 from e2e.kubectl import Json
+from translators.timestamps import format_micro_time, format_time
 
 #: Seconds between two looks at the pods, and between two renewals of the Lease (a kubelet's).
 _LOOK_EVERY, _RENEW_EVERY = 0.5, 10.0
@@ -81,7 +82,7 @@ class SimulatedNode:
             self._patch_status("pod", meta["name"], meta["namespace"], _running(pod))
 
     def _renew(self) -> None:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = format_micro_time(datetime.now(UTC))
         lease = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -116,12 +117,12 @@ def simulated_node(cluster: Cluster, name: str) -> Iterator[SimulatedNode]:
 
 
 def _condition(kind: str) -> Json:
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    now = format_time(datetime.now(UTC))
     return {"type": kind, "status": "True", "lastHeartbeatTime": now, "lastTransitionTime": now}
 
 
 def _running(pod: Json) -> Json:
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    now = format_time(datetime.now(UTC))
     conditions = [
         {"type": kind, "status": "True", "lastTransitionTime": now}
         for kind in ("Initialized", "ContainersReady", "Ready")

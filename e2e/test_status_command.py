@@ -13,7 +13,6 @@ import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 
 from e2e import bridge as bridge_command
@@ -22,6 +21,7 @@ from e2e.bridge import BRIDGE
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, wait_for
 from e2e.workloads import pod, shell
+from translators.timestamps import parse_time
 
 #: What somebody may write into the status of a Node, to be shown.
 HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
@@ -113,7 +113,7 @@ def _events(bridged: Bridged) -> None:
     said = json.loads(bridge(bridged, "events", "-n", bridged.namespace, "-o", "json"))["events"]
     told = {(it["cluster"], it["reason"]) for it in said}
     assert told >= {("home", "Scheduled"), ("remote", "Started"), ("home", "FieldRefused")}
-    moments = [datetime.fromisoformat(it["last"]) for it in said]
+    moments = [parse_time(it["last"]) for it in said]
     assert moments == sorted(moments)
     text = bridge(bridged, "events", bridged.node)
     assert text.startswith("LAST SEEN")

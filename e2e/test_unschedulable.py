@@ -18,6 +18,7 @@ from e2e.clusters.model import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, is_ready, wait_for
 from e2e.workloads import pod, shell
+from translators.timestamps import parse_time
 
 RACK = "example.com/rack"
 SECONDS = 12
@@ -178,7 +179,7 @@ def test_restart_does_not_begin_the_time_anew(bridged: Bridged, down: int) -> No
     back = datetime.now(UTC)
     wait_for(lambda: _given_up(_one(bridged, "waits")), "it is given up")
     over = _conditions(_one(bridged, "waits"))["DisruptionTarget"]
-    began, ended = (datetime.fromisoformat(c["lastTransitionTime"]) for c in (since, over))
+    began, ended = (parse_time(c["lastTransitionTime"]) for c in (since, over))
     waited = (ended - began).total_seconds()
     assert SECONDS <= waited <= max(SECONDS, (back - began).total_seconds()) + SLACK
     assert not bridged.remote_pods()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -38,6 +37,7 @@ from sync.kube.client import KubeClient
 from translators.identity import origin_of
 from translators.objects import Object, condition_of, metadata, name_of, namespace_of, uid_of
 from translators.pods import references
+from translators.timestamps import parse_time
 
 #: Seconds for open exec, log and port-forward streams to end after the stop.
 STREAMS_SECONDS = 3.0
@@ -86,7 +86,7 @@ def _placed_at(remote: Object) -> int:
     """When the remote's scheduler bound the pod, in milliseconds; 0 where that is not known."""
     scheduled = condition_of(remote, "PodScheduled").get("lastTransitionTime")
     try:
-        moment = datetime.fromisoformat(scheduled or metadata(remote)["creationTimestamp"])
+        moment = parse_time(scheduled or metadata(remote)["creationTimestamp"])
     except (KeyError, TypeError, ValueError):
         return 0
     return round(moment.timestamp() * 1000)

@@ -33,6 +33,7 @@ from bridge.election.elector import Election, Lost
 from bridge.election.reachability import Way
 from bridge.node.controller import NodeController
 from bridge.remote_claim.claim_holder import RemoteClaim
+from sync.base.exceptions import first_leaf
 from sync.engine.engine import Engine
 from sync.kube.errors import KubeError, NotLeaderError
 from sync.kube.write_fence import Fence
@@ -75,7 +76,7 @@ async def run_replica(
         try:
             await _live(life, election, report)
         except* Lost as lost:
-            report(str(_only(lost)))
+            report(str(first_leaf(lost)))
         life = again()
         api.use_engine(life.engine, life.node.node)
 
@@ -150,8 +151,3 @@ def _claim_changed(life: ReplicaTerm, *, is_open: bool) -> None:
     elif life.fence.is_open:
         said = "node %s: the remote is not written to until the claim there is renewed"
         changes.warning(said, name, extra=fields)
-
-
-def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    first = group.exceptions[0]
-    return _only(first) if isinstance(first, BaseExceptionGroup) else first

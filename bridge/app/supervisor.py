@@ -61,7 +61,5 @@ async def _kept(part: Part, told: Callable[[str], None]) -> None:
 
 
 def _defect(error: Exception) -> str:
-    first: BaseException = error
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
+    first = exceptions.first_leaf(error)
     return f"a defect in the bridge; please report it: {exceptions.traced_summary(first)}"

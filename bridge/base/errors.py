@@ -5,6 +5,8 @@ Every other exception is a defect: a command reports it with a place in the code
 
 from __future__ import annotations
 
+from sync.base.exceptions import first_leaf
+
 
 class BridgeError(Exception):
     """The bridge cannot go on; the message is one sentence for a person: what failed, on which
@@ -27,10 +29,5 @@ def find_user_error(error: BaseException) -> BaseException | None:
     """The first error for people in ``error``; None where ``error`` holds any defect."""
     if isinstance(error, BaseExceptionGroup):
         ours, rest = error.split(user_error_types())
-        return None if ours is None or rest is not None else _first(ours)
+        return None if ours is None or rest is not None else first_leaf(ours)
     return error if isinstance(error, user_error_types()) else None
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    first = group.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from bridge.certificates.tls_key_pair import CLOCK_SKEW, LIFETIME, CertificateError, TlsKeyPair
+from translators.timestamps import parse_time
 
 #: The longest common name that X.509 has.
 _COMMON_NAME = 64
@@ -114,5 +115,5 @@ def _alternative(address: str) -> x509.GeneralName:
 
 
 if __name__ == "__main__":
-    made = self_signed(sys.argv[2], sys.argv[3:], now=datetime.fromisoformat(sys.argv[1]))
+    made = self_signed(sys.argv[2], sys.argv[3:], now=parse_time(sys.argv[1]))
     sys.stdout.buffer.write(made.pem)

@@ -15,6 +15,7 @@ from bridge.preflight.cluster_facts import cluster_uid
 from bridge.rbac import permissions
 from sync.kube.errors import NotFound, Side
 from sync.kube.resources import LEASES
+from translators.timestamps import parse_time
 
 #: The oldest minor versions: of the remote because of scheduling gates, which are on from 1.27;
 #: of home because nothing older is tested.
@@ -98,7 +99,7 @@ async def bridges_clock(subject: Subject) -> list[Finding]:
 
 def _later_than_now(moment: str, homes_ahead: float) -> float:
     try:
-        said = datetime.fromisoformat(moment)
+        said = parse_time(moment)
     except ValueError:
         return 0.0
     return (said - datetime.now(UTC)).total_seconds() - homes_ahead

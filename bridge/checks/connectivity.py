@@ -30,6 +30,7 @@ from sync.kube.errors import (
     Unauthorized,
 )
 from sync.kube.kubeconfig_ref import KubeconfigRef
+from translators.timestamps import format_time
 
 #: Seconds for one side; credential plugins may ask somebody.
 LIMIT = 12.0
@@ -153,4 +154,4 @@ def of_expiry(access: ClientConfig, now: datetime | None = None) -> Finding:
 
 
 def _at(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return format_time(moment)

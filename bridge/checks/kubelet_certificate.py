@@ -24,6 +24,7 @@ from bridge.rbac import permissions
 from sync.kube.errors import ApiError, Forbidden, KubeError
 from sync.kube.resources import CERTIFICATE_SIGNING_REQUESTS, NODES
 from translators.objects import Object, name_of
+from translators.timestamps import format_time
 from translators.translation_policy import HostPort
 
 #: Seconds for a connection from here.
@@ -186,7 +187,7 @@ def _of_certificate(pair: TlsKeyPair, node: str, host: str, verdict: Verdict) ->
 
     begin, end = making.validity(pair)
     now = datetime.now(UTC)
-    until = end.strftime("%Y-%m-%dT%H:%M:%SZ")
+    until = format_time(end)
     if end <= now:
         yield error("BRG402", "home", f"it has expired, at {until}")
     elif begin > now:

@@ -41,6 +41,7 @@ from sync.kube.errors import (
 )
 from sync.kube.resources import LEASES, PODS
 from translators.objects import Object, is_deleting, metadata, name_of, namespace_of, uid_of
+from translators.timestamps import format_micro_time
 
 #: Seconds until an eviction that may pass later is tried again, at least, and at most where the
 #: server asks for more.
@@ -303,7 +304,7 @@ async def renew_lease(home: KubeClient, lease: Object | None) -> AsyncIterator[N
 
     async def beat() -> None:
         while True:
-            renewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+            renewed = format_micro_time(datetime.now(UTC))
             # A holder that has died would count as alive again.
             spec = {"holderIdentity": None, "renewTime": renewed}
             patch: Object = {"metadata": {"uid": uid_of(lease)}, "spec": spec}

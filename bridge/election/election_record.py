@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from sync.kube.resources import LEASES
 from translators.identity import DOMAIN
 from translators.objects import Object, metadata, uid_of
+from translators.timestamps import format_micro_time
 
 #: Seconds that the Lease lasts, until which its holder must have renewed it or writes no more, and
 #: between its renewals. As in client-go each is greater than the next: what lies between the first
@@ -163,7 +164,7 @@ def held(
     """The patch, or without a Lease the object, that makes it the candidate's, or renews it. With
     its UID and version, it meets no other state. ``lost``: the candidate does not reach the remote.
     ``notes``: the records that it is to have, by annotation."""
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    now = format_micro_time(datetime.now(UTC))
     spec: Object = {
         "holderIdentity": candidate.identity,
         "leaseDurationSeconds": LEASE_SECONDS,

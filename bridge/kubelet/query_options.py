@@ -8,11 +8,11 @@ can be read but may not be.
 from __future__ import annotations
 
 import re
-from datetime import datetime
 from itertools import chain
 
 from bridge.kubelet.path_names import decoded
 from bridge.net.error_responses import HttpError
+from translators.timestamps import parse_time
 
 #: An argument of a program is 128 KiB at most on Linux and there can be many; thousands are abuse.
 MAX_PARAMETERS = 4096
@@ -104,7 +104,7 @@ def _moment(pairs: Pairs, key: str) -> str | None:
 
 def _is_moment(text: str) -> bool:
     try:
-        datetime.fromisoformat(text)
+        parse_time(text)
     except ValueError:
         return False
     # The standard library takes more than RFC 3339 has, and API servers do not.

@@ -31,6 +31,7 @@ from sync.kube.resources import (
 from translators import offload_patch
 from translators.identity import Identity, home_id_from_uid, label_value
 from translators.objects import Object, metadata, name_of, uid_of
+from translators.timestamps import parse_time
 
 
 async def collect(home: KubeClient, settings: LeaveSettings) -> HomeState:
@@ -119,7 +120,7 @@ def seconds_since_renewal(lease: Object | None) -> float | None:
     spec = (lease or {}).get("spec") or {}
     if not (spec.get("holderIdentity") and spec.get("renewTime")):
         return None
-    renewed = datetime.fromisoformat(str(spec["renewTime"]))
+    renewed = parse_time(str(spec["renewTime"]))
     # Home's clock can be ahead of ours.
     age = max((datetime.now(UTC) - renewed).total_seconds(), 0.0)
     return age if age < LEASE_SECONDS else None

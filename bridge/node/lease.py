@@ -19,6 +19,7 @@ from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, Conflict, KubeError, NotFound, NotLeaderError
 from sync.kube.resources import LEASES
 from translators.objects import Object, uid_of
+from translators.timestamps import format_micro_time
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class NodeLease:
         spec = {
             "holderIdentity": self._name,
             "leaseDurationSeconds": LEASE_SECONDS,
-            "renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "renewTime": format_micro_time(datetime.now(UTC)),
         }
         if self._uid:
             try:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from translators.objects import Object
+from translators.timestamps import format_time
 
 #: Lines that are held, and characters of each.
 KEPT, LENGTH = 30, 500
@@ -94,4 +95,4 @@ class _Collector(logging.Handler):
 
 
 def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return format_time(datetime.fromtimestamp(seconds, UTC))

@@ -11,12 +11,13 @@ from datetime import UTC, datetime
 
 from bridge.pod_metrics.node_usage import NodeUsage, PodUsage
 from translators.objects import Object
+from translators.timestamps import format_time, parse_time
 
 
 def moment(milliseconds: int) -> str:
     """The time, in whole seconds as the API writes it."""
     when = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    return when.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return format_time(when)
 
 
 def cpu_stats(at: int, seconds: float, *, cores: float) -> Object:
@@ -40,7 +41,7 @@ def usages(pods: Iterable[Object]) -> Iterator[PodUsage]:
         nanoseconds = cpu.get("usageCoreNanoSeconds")
         if nanoseconds is not None and "time" in cpu:
             # Whole seconds: it was taken before this one was over.
-            at = round(datetime.fromisoformat(str(cpu["time"])).timestamp() * 1000) + 999
+            at = round(parse_time(str(cpu["time"])).timestamp() * 1000) + 999
             used = float(memory.get("workingSetBytes") or 0)
             yield PodUsage(str(pod["podRef"]["uid"]), nanoseconds / 1e9, at, used)
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 
 from bridge.pod_metrics.node_summary import cpu_stats, memory_stats, moment
 from bridge.pod_metrics.node_usage import NOTHING_BYTES, NOTHING_SECONDS, PodUsage
@@ -21,6 +20,7 @@ from translators import quantity
 from translators.identity import Origin
 from translators.objects import Object, name_of, namespace_of
 from translators.pod_metrics.exposition import Families, RemoteName, family, line
+from translators.timestamps import parse_time
 
 #: Those of a kubelet that metrics-server and people look for
 #: (pkg/kubelet/metrics/collectors/resource_metrics.go).
@@ -99,7 +99,7 @@ class Counters:
         return found
 
     def _pod(self, item: Object, home: Origin) -> Pod:
-        at = round(datetime.fromisoformat(str(item["timestamp"])).timestamp() * 1000)
+        at = round(parse_time(str(item["timestamp"])).timestamp() * 1000)
         window = duration(str(item["window"]))
         containers = []
         for container in item["containers"]:

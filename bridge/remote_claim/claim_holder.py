@@ -42,6 +42,7 @@ from sync.kube.resources import LEASES
 from sync.kube.write_fence import Fence, clock
 from translators.identity import Identity
 from translators.objects import Object
+from translators.timestamps import format_micro_time
 
 log = logging.getLogger(__name__)
 
@@ -317,7 +318,7 @@ class RemoteClaim:
 
     async def _write(self, before: Claim | None, record: Record) -> None:
         began = self._clock()
-        renewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        renewed = format_micro_time(datetime.now(UTC))
         body = claim_record.written(
             before, self._identity, self._me, record, renewed=renewed, seconds=CLAIM_SECONDS
         )

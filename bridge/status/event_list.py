@@ -24,6 +24,7 @@ from sync.kube.resources import EVENTS, PODS
 from translators.identity import LABEL_NODE, label_value
 from translators.mirror.event import pod_uid
 from translators.objects import Object, metadata, name_of, uid_of
+from translators.timestamps import parse_time
 
 #: Pods of which it is not known yet whether they are ours, whose Events are kept.
 UNDECIDED = 1000
@@ -217,7 +218,7 @@ def one_line(event: Object) -> str:
 
 def _age(moment: str, now: datetime) -> str:
     try:
-        said = datetime.fromisoformat(moment)
+        said = parse_time(moment)
     except ValueError:
         return "?"
     return tree.format_age((now - said).total_seconds()) if said.tzinfo else "?"
@@ -225,7 +226,7 @@ def _age(moment: str, now: datetime) -> str:
 
 def _order(event: Object) -> tuple[datetime, str, str]:
     try:
-        last = datetime.fromisoformat(str(event["last"]))
+        last = parse_time(str(event["last"]))
     except ValueError:
         last = datetime.min.replace(tzinfo=UTC)
     last = last if last.tzinfo else last.replace(tzinfo=UTC)

@@ -35,6 +35,7 @@ from sync.kube.client import KubeClient
 from sync.kube.errors import KubeError
 from sync.runtime.workqueue import WorkQueue
 from translators.objects import Object
+from translators.timestamps import format_time
 
 #: Where it is served; the page is at the folder before it.
 STATUS_PATH = "/bridge/v1/status"
@@ -68,7 +69,7 @@ class StatusEndpoint:
         self._recent = recent
         self._engine: Engine | None = None
         self._node: Informer | None = None
-        self._since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._since = format_time(datetime.now(UTC))
         self._started = time.monotonic()
         self._answers: SingleFlightCache[str, Object] = SingleFlightCache(lambda _: CACHE_SECONDS)
         self._versions: SingleFlightCache[str, str] = SingleFlightCache(lambda _: VERSION_SECONDS)

@@ -27,6 +27,7 @@ from e2e.bench.targets import judge
 from e2e.bridge import BridgeFailed
 from e2e.clusters import Settings, down, find, specs, up
 from e2e.clusters.model import Backend, Nodes
+from sync.base.exceptions import leaves
 
 Json = dict[str, Any]
 Measure = Callable[[Pair], Awaitable[Report]]
@@ -106,7 +107,7 @@ def _outcome(name: str, run: Callable[[], Report]) -> Json:
     try:
         report = run().as_json()
     except* _FAILURES as group:
-        failed = [str(one) or repr(one) for one in _leaves(group)]
+        failed = [str(one) or repr(one) for one in leaves(group)]
     if failed:
         return {"benchmark": name, "machine": machine(), "failed": "; ".join(failed)}
     return with_targets(report)
@@ -115,11 +116,3 @@ def _outcome(name: str, run: Callable[[], Report]) -> Json:
 def with_targets(report: Json) -> Json:
     """The report, with the verdicts on its figures."""
     return {**report, "targets": [one.as_json() for one in judge(report)]}
-
-
-def _leaves(group: BaseExceptionGroup[Exception]) -> Iterator[Exception]:
-    for one in group.exceptions:
-        if isinstance(one, BaseExceptionGroup):
-            yield from _leaves(one)
-        else:
-            yield one

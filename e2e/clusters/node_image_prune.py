@@ -18,6 +18,7 @@ from typing import Any
 from e2e.clusters.engine import Engine
 from e2e.clusters.model import Progress
 from e2e.clusters.mounts import unmount_below
+from translators.timestamps import parse_time
 
 #: How many images that were put together here are kept; each is about 1.4 GB.
 KEPT = 4
@@ -61,7 +62,7 @@ def outdated(images: Iterable[Mapping[str, Any]], repository: str) -> list[str]:
 
 def _last_used(image: Mapping[str, Any]) -> datetime:
     tagged = (image.get("Metadata") or {}).get("LastTagTime")
-    times = (datetime.fromisoformat(it) for it in (image["Created"], tagged) if it)
+    times = (parse_time(it) for it in (image["Created"], tagged) if it)
     return max(times)
 
 

@@ -1,7 +1,8 @@
-"""Words on an exception that nobody expected, without what the objects at hand hold.
+"""Summaries of unexpected exceptions for the log, and the exceptions inside of groups.
 
-An exception's message can quote an object (``invalid literal for int() with base 10: …``), and so
-can the lines of a traceback that shows values: what is told is its type, and where it was raised.
+Summaries contain the type of an exception and where it was raised, never its message: messages can
+quote an API object (``invalid literal for int() with base 10: ...``), and so can tracebacks that
+show values.
 """
 
 from __future__ import annotations
@@ -14,36 +15,54 @@ from pathlib import PurePath
 
 log = logging.getLogger(__name__)
 
-#: The places that are told, those nearest to the defect: enough to find it.
-_PLACES = 8
+#: How many of the innermost frames `traced_summary` lists.
+_MAX_FRAMES = 8
 
 
 def summary(error: BaseException) -> str:
-    """``TypeError in translators/pods/remote_pod.py:12 (to_remote)``: one line, for people."""
-    places = _places(error)
-    return f"{type(error).__name__} in {places[-1]}" if places else type(error).__name__
+    """One line for people: ``TypeError in translators/pods/remote_pod.py:12 (to_remote)``."""
+    frames = _frames(error)
+    return f"{type(error).__name__} in {frames[-1]}" if frames else type(error).__name__
 
 
 def traced_summary(error: BaseException) -> str:
-    """The same with how it came there, for a report: innermost last."""
-    return f"{type(error).__name__}\n" + "\n".join(f"  {it}" for it in _places(error)[-_PLACES:])
+    """The type and the innermost frames, one per line, innermost last; for a bug report."""
+    frames = _frames(error)[-_MAX_FRAMES:]
+    return f"{type(error).__name__}\n" + "\n".join(f"  {frame}" for frame in frames)
 
 
-def _places(error: BaseException) -> list[str]:
-    found = traceback.extract_tb(error.__traceback__)
-    return [f"{_short(it.filename)}:{it.lineno} ({it.name})" for it in found]
+def _frames(error: BaseException) -> list[str]:
+    frames = traceback.extract_tb(error.__traceback__)
+    return [f"{_short(frame.filename)}:{frame.lineno} ({frame.name})" for frame in frames]
 
 
 def _short(filename: str) -> str:
-    """Without the folders of this machine."""
+    """The last three parts of the path: no directory of this machine is logged."""
     return "/".join(PurePath(filename).parts[-3:])
 
 
 @contextlib.contextmanager
-def log_defects(what: object) -> Iterator[None]:
-    """For one of many: what the bridge stumbles over in the block is logged as of ``what``, by
-    its place, and the next one has its turn."""
+def log_defects(subject: object) -> Iterator[None]:
+    """Logs an exception of the block as a defect met while handling ``subject``, and suppresses
+    it, so that a loop over many subjects continues with the next one."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001  # that is what it is for
-        log.error("%s: a defect in the bridge; please report it: %s", what, traced_summary(error))  # noqa: TRY400
+    except Exception as error:  # noqa: BLE001  # one subject must not stop the others
+        log.error(  # noqa: TRY400  # a traceback can quote the object
+            "%s: a defect in the bridge; please report it: %s", subject, traced_summary(error)
+        )
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions inside of ``error`` that are no groups, depth first; ``error`` itself if it
+    is no group."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error
+
+
+def first_leaf(error: BaseException) -> BaseException:
+    """The first of `leaves`: mostly the one failure that ended a task group."""
+    return next(leaves(error))

@@ -62,6 +62,7 @@ from translators.capacity.node_capacity import NO_LIMITS, Limits
 from translators.identity import Origin, home_namespace_of, is_owned, is_owned_by_node, origin_of
 from translators.objects import HomeNamespace, Object, name_of, namespace_of, uid_of
 from translators.pods import references
+from translators.timestamps import format_time
 from translators.translation_policy import Policy
 
 #: Pods worked or waiting at once that make a burst (one or two are, where they come one after the
@@ -76,7 +77,7 @@ def utc_now() -> str:
 
 @functools.lru_cache(maxsize=1)
 def _rfc3339(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return format_time(datetime.fromtimestamp(seconds, UTC))
 
 
 class NamespaceMappingError(Exception):

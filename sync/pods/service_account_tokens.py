@@ -43,6 +43,7 @@ from translators.objects import HomeNamespace, Object, is_deleting, name_of, nam
 from translators.pods import references, service_accounts
 from translators.pods import status as podstatus
 from translators.pods.service_accounts import CA_KEY, Needs, PodRef, Times, Wanted
+from translators.timestamps import format_time, parse_time
 from translators.translation_policy import Policy
 
 log = logging.getLogger(__name__)
@@ -62,7 +63,6 @@ FLOOR = 60.0
 RECENT_MAX = 20_000
 
 _NOTHING = Needs(frozenset(), ca=False)
-_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class TokenController:
@@ -229,7 +229,7 @@ class TokenController:
         life = float((answer.get("spec") or {}).get("expirationSeconds") or wanted.seconds)
         left = life * (1 - RENEW_AT + self._rng.uniform(0, JITTER))
         renew = _moment(expires) - timedelta(seconds=left)
-        times = self._recent[ref.uid, wanted.key] = Times(renew.strftime(_FORMAT), expires)
+        times = self._recent[ref.uid, wanted.key] = Times(format_time(renew), expires)
         return str(status["token"]), times
 
     async def _create(self, home: Object, data: dict[str, str], times: dict[str, Times]) -> None:
@@ -315,7 +315,7 @@ class TokenController:
     def _home_now(self) -> str:
         """The time of home's clock; of the bridge's, before home has answered anything."""
         now = self._home.config.server_clock.now()
-        return self._now() if now is None else now.strftime(_FORMAT)
+        return self._now() if now is None else format_time(now)
 
     def _is_current(self, ref: PodRef, needs: Needs) -> bool:
         """Whether the Secret has all that is needed."""
@@ -357,7 +357,7 @@ def _is_a_right(error: ApiError) -> bool:
 
 
 def _moment(text: str) -> datetime:
-    moment = datetime.fromisoformat(text)
+    moment = parse_time(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 

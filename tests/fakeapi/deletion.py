@@ -8,6 +8,7 @@ from sync.kube.resources import NAMESPACES, PODS, Object
 from tests.fakeapi import api_errors
 from tests.fakeapi.resource_registry import Kind
 from tests.fakeapi.store import Store, timestamp
+from translators.timestamps import parse_time
 
 
 def delete(store: Store, kind: Kind, old: Object, options: Object, *, dry: bool = False) -> Object:
@@ -60,7 +61,7 @@ def _again(store: Store, kind: Kind, old: Object, grace: int, *, asked: bool) ->
         return old if current == 0 else _mark(store, kind, old, 0, timestamp())
     if not asked or grace >= current:
         return old
-    end = datetime.fromisoformat(meta["deletionTimestamp"]).timestamp() - current + grace
+    end = parse_time(meta["deletionTimestamp"]).timestamp() - current + grace
     ahead = max(0.0, end - datetime.now().astimezone().timestamp())
     return _mark(store, kind, old, grace, timestamp(ahead))
 

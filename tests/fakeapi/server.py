@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
-from datetime import datetime
 from email.utils import formatdate
 from fnmatch import fnmatchcase
 from typing import Any
@@ -25,6 +24,7 @@ from tests.fakeapi.request_log import WRITES, LoggedRequest
 from tests.fakeapi.resource_registry import Kind, Registry
 from tests.fakeapi.store import Store, copy
 from tests.fakeapi.watches import Watch, Watches
+from translators.timestamps import parse_time
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -307,7 +307,7 @@ class FakeApi:
         except api_errors.ApiErrorResponse as refused:
             response = http_messages.as_json(refused.code, refused.status())
         if not response.prepared:
-            now = datetime.fromisoformat(self.api.clock()).timestamp()
+            now = parse_time(self.api.clock()).timestamp()
             response.headers["Date"] = formatdate(now, usegmt=True)
         entry.code.append(response.status)
         self._changed.set()

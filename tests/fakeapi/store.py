@@ -17,6 +17,7 @@ from sync.kube.resources import NAMESPACES, Object
 from tests.fakeapi import api_errors, defaults, validation
 from tests.fakeapi.change_log import Change, History
 from tests.fakeapi.resource_registry import Kind, Registry
+from translators.timestamps import format_time
 
 #: What a client cannot set or change in metadata.
 _SYSTEM = ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
@@ -32,7 +33,7 @@ def copy(obj: Object) -> Object:
 def timestamp(seconds_ahead: float = 0.0) -> str:
     """Now, or later, as API objects write it."""
     moment = datetime.now(UTC) + timedelta(seconds=seconds_ahead)
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return format_time(moment)
 
 
 class Store:

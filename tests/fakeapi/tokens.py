@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from sync.kube.resources import PODS, SERVICE_ACCOUNTS, Object
 from tests.fakeapi import api_errors
 from tests.fakeapi.store import Store
+from translators.timestamps import format_time, parse_time
 
 #: What a token begins with, so that tests find it wherever it gets to.
 PREFIX = "issued-token-"
@@ -31,9 +32,9 @@ def issue(store: Store, account: Object, body: Object, *, now: str) -> Object:
         if bound.get("uid", pod["metadata"]["uid"]) != pod["metadata"]["uid"]:
             why = "the UID in the bound object reference does not match the UID in record."
             raise api_errors.conflict(PODS, bound["name"], why)
-    expires = datetime.fromisoformat(now) + timedelta(seconds=seconds)
+    expires = parse_time(now) + timedelta(seconds=seconds)
     status = {
         "token": PREFIX + secrets.token_hex(8),
-        "expirationTimestamp": expires.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "expirationTimestamp": format_time(expires),
     }
     return {**body, "spec": {"audiences": ["api"], **spec}, "status": status}

@@ -8,10 +8,9 @@ clock, so that a remote whose clock is wrong ends no pod too early.
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from translators.objects import Object, condition_of
 from translators.pods.status import CONDITION_ACCEPTED, CONDITION_REMOTE_SCHEDULED
+from translators.timestamps import parse_time
 
 #: As the kubelet's.
 REASON = "DeadlineExceeded"
@@ -26,7 +25,7 @@ def seconds_left(home: Object, *, now: str) -> float | None:
     since = min(filter(None, map(_waiting_since, _conditions(home))), default=None)
     if allowed is None or since is None:
         return allowed
-    waited = (datetime.fromisoformat(now) - datetime.fromisoformat(since)).total_seconds()
+    waited = (parse_time(now) - parse_time(since)).total_seconds()
     return max(0.0, allowed - max(0.0, waited))
 
 

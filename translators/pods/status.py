@@ -22,13 +22,14 @@ A map that comes out is what `diff.status_patch` compares: None means "must not 
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from translators.identity import DOMAIN
 from translators.merge_patch import absent
 from translators.objects import Object, is_deleting, metadata
 from translators.pods import run_once
+from translators.timestamps import format_time, parse_time
 from translators.translation_policy import Policy
 
 TERMINAL = ("Succeeded", "Failed")
@@ -312,9 +313,9 @@ def _going(ready: Object, home: Object, remote: Object) -> Object:
 def _deleted_at(pod: Object) -> str:
     """When the deletion was asked for: the timestamp in the metadata is when the grace is over."""
     meta = metadata(pod)
-    over = datetime.fromisoformat(meta["deletionTimestamp"])
+    over = parse_time(meta["deletionTimestamp"])
     asked = over - timedelta(seconds=meta.get("deletionGracePeriodSeconds") or 0)
-    return asked.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return format_time(asked)
 
 
 def _gates(home: Object) -> list[str]:

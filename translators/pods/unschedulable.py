@@ -9,10 +9,9 @@ is compared with, so that a remote whose clock is wrong has no pod given up too 
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from translators.objects import Object, condition_of, is_deleting
 from translators.pods.status import CONDITION_REMOTE_SCHEDULED, is_terminal
+from translators.timestamps import parse_time
 from translators.translation_policy import Policy
 
 #: ``status.reason`` of a home pod that was given up, and the Event's.
@@ -40,8 +39,8 @@ def seconds_left(home: Object, policy: Policy, *, now: str) -> float | None:
     condition = condition_of(home, CONDITION_REMOTE_SCHEDULED)
     if policy.unschedulable_timeout is None or not _finds_no_node(condition):
         return None
-    since = datetime.fromisoformat(condition.get("lastTransitionTime") or now)
-    waited = (datetime.fromisoformat(now) - since).total_seconds()
+    since = parse_time(condition.get("lastTransitionTime") or now)
+    waited = (parse_time(now) - since).total_seconds()
     return max(0.0, policy.unschedulable_timeout - max(0.0, waited))
 
 

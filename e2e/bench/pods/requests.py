@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 import orjson
+
+from translators.timestamps import parse_time
 
 #: The user agent of the bridge (`sync.kube.transport`), and of the least bridge.
 BRIDGE = "cluster-bridge"
@@ -149,4 +150,4 @@ def _request(event: dict[str, object]) -> Request:
 
 
 def _seconds(stamp: object) -> float:
-    return datetime.fromisoformat(str(stamp)).timestamp()
+    return parse_time(str(stamp)).timestamp()

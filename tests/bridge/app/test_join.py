@@ -21,6 +21,7 @@ from bridge.kubelet.server import ListenError
 from bridge.node import node_object
 from bridge.node.controller import NodeController, NodeTaken
 from bridge.node.lease import LEASE_NAMESPACE
+from sync.base.exceptions import first_leaf
 from sync.engine.engine import Engine, NamespaceMappingError
 from sync.kube import in_cluster
 from sync.kube.credentials import KubeconfigRef
@@ -57,20 +58,13 @@ def sockets() -> set[str]:
     return found
 
 
-def cause(group: BaseException) -> BaseException:
-    """The one error behind an end, out of all groups."""
-    while isinstance(group, BaseExceptionGroup):
-        group = group.exceptions[0]
-    return group
-
-
 async def ended(two: Clusters, **changes: Any) -> BaseException:
     """What a join that does not come about raises."""
     run = begin(two.but(**changes))
     with pytest.raises((Exception, ExceptionGroup)) as caught:
         async with asyncio.timeout(SOON):
             await run.task
-    return cause(caught.value)
+    return first_leaf(caught.value)
 
 
 # -- while it runs -------------------------------------------------------------------------
@@ -414,7 +408,7 @@ async def test_a_node_that_became_anothers_keeps_its_lease(two: Clusters) -> Non
     with pytest.raises(ExceptionGroup) as caught:
         async with asyncio.timeout(SOON):
             await run.task
-    assert isinstance(cause(caught.value), NodeTaken)
+    assert isinstance(first_leaf(caught.value), NodeTaken)
     assert holder(two.home) == NODE
 
 

@@ -14,6 +14,7 @@ from bridge.election.elector import NodeLeft
 from bridge.leave.procedure import leave
 from bridge.leave.summary import LeaveSettings
 from bridge.node.lease import LEASE_NAMESPACE
+from sync.base.exceptions import first_leaf
 from sync.kube.resources import CONFIG_MAPS, LEASES, NODES, PODS
 from tests.bridge.clusters import Clusters
 from tests.bridge.joined import SOON, Joined, begin, caller, joined
@@ -267,7 +268,7 @@ async def test_all_bridges_of_a_node_that_is_left_by_force_end_and_leave_it_gone
     for run in (first, second):
         with pytest.raises((ExceptionGroup, NodeLeft)) as caught:
             await asyncio.wait_for(run.task, SOON)
-        assert "bridge leave" in str(_cause(caught.value))
+        assert "bridge leave" in str(first_leaf(caught.value))
     assert any("has lost the lease" in line for line in told)
     for kind, name, namespace in ((NODES, NODE, ""), (LEASES, LEASE, LEASE_NAMESPACE)):
         assert two.home.find(kind, name, namespace) is None
@@ -282,9 +283,3 @@ async def test_a_leave_that_fails_gives_the_lease_back(two: Clusters) -> None:
         await leave(leaving(two, force=False), report=lambda _: None, agree=lambda _: True)
     record = election_record.read(two.home.get(LEASES, LEASE, LEASE_NAMESPACE))
     assert (record.holder, record.leaving) == ("", False)
-
-
-def _cause(group: BaseException) -> BaseException:
-    while isinstance(group, BaseExceptionGroup):
-        group = group.exceptions[0]
-    return group

@@ -55,6 +55,7 @@ from translators.identity import (
     used_by_annotation,
 )
 from translators.relay import forward
+from translators.timestamps import format_micro_time, parse_time
 
 pytestmark = pytest.mark.usefixtures("soon")
 
@@ -149,7 +150,7 @@ def _cluster(api: FakeApi) -> str:
 def lease(*, holder: str | None = None, ago: float = 0.0) -> Object:
     """The node's Lease, renewed so many seconds ago."""
     renewed = datetime.now(UTC) - timedelta(seconds=ago)
-    spec: Object = {"renewTime": renewed.strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
+    spec: Object = {"renewTime": format_micro_time(renewed)}
     if holder:
         spec["holderIdentity"] = holder
     return {
@@ -756,7 +757,7 @@ async def test_while_nobody_serves_a_drain_keeps_the_node_alive(left: Left) -> N
     with pytest.raises(PreflightError):
         await left.leave(replace(left.settings, drain=True, timeout=0.1))
     spec = left.two.home.get(LEASES, NODE, LEASE_NAMESPACE)["spec"]
-    renewed = datetime.fromisoformat(spec["renewTime"])
+    renewed = parse_time(spec["renewTime"])
     assert (datetime.now(UTC) - renewed).total_seconds() < 5
     assert not spec.get("holderIdentity")
     assert await left.leave()

@@ -20,6 +20,7 @@ from bridge.prune.leftovers import remove_leftovers as remove_garbage
 from bridge.remote_claim import claim_holder, claim_record
 from bridge.remote_claim.claim_holder import ClaimRefused
 from bridge.remote_claim.claim_record import Claim
+from sync.base.exceptions import first_leaf
 from sync.kube.resources import LEASES, NAMESPACES, PODS
 from tests.bridge.clusters import Clusters
 from tests.bridge.joined import Joined, begin, joined
@@ -83,12 +84,7 @@ async def refused(run: Joined) -> str:
             await run.task
     found = caught.value.split(ClaimRefused)[0]
     assert found is not None
-    return str(_first(found))
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    first = group.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+    return str(first_leaf(found))
 
 
 async def running(two: Clusters, *names: str) -> dict[str, str]:

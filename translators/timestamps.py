@@ -1,0 +1,30 @@
+"""Timestamps of the Kubernetes API: RFC 3339 in UTC, as metav1.Time and metav1.MicroTime.
+
+Pure: callers pass the time in.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def format_time(moment: datetime) -> str:
+    """Formats a metav1.Time: ``2026-01-02T03:04:05Z``, fractions of a second cut off.
+
+    ``moment`` has a time zone.
+    """
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def format_micro_time(moment: datetime) -> str:
+    """Formats a metav1.MicroTime, as Leases have it: ``2026-01-02T03:04:05.000006Z``."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def parse_time(text: str) -> datetime:
+    """Parses either format, with any offset; a timestamp without an offset counts as UTC.
+
+    Raises ValueError for anything else.
+    """
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
