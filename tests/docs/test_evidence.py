@@ -1,0 +1,70 @@
+"""docs/development/evidence.md: each claim of the pages has tests that show it, and these exist."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+
+import pytest
+
+from e2e.docs.pages import DOCS, REPOSITORY
+
+COMPARISON = (DOCS / "explanation/comparison.md").read_text("utf-8")
+FAILURES = (DOCS / "explanation/failure-modes.md").read_text("utf-8")
+EVIDENCE = (DOCS / "development/evidence.md").read_text("utf-8")
+
+
+def rows(page: str) -> list[list[str]]:
+    return [
+        [cell.strip() for cell in line.strip("|").split(" | ")]
+        for line in page.splitlines()
+        if line.startswith("| **")
+    ]
+
+
+@functools.cache
+def names_in(file: str) -> set[str]:
+    tree = ast.parse((REPOSITORY / file).read_text("utf-8"))
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return {it.name for it in tree.body if isinstance(it, functions)}
+
+
+def test_each_claim_has_evidence_and_each_evidence_a_claim() -> None:
+    claims = [row[0] for row in [*rows(COMPARISON), *rows(FAILURES)]]
+
+    assert sorted(claims) == sorted(row[0] for row in rows(EVIDENCE))
+
+
+@pytest.mark.parametrize("row", rows(EVIDENCE), ids=lambda row: row[0])
+def test_the_tests_that_a_row_names_exist(row: list[str]) -> None:
+    named = re.findall(r"`((?:e2e|tests)/[\w/]+\.py)::(test_\w+)`", row[1])
+
+    assert len(named) == row[1].count("`") // 2 > 0
+    for file, name in named:
+        assert name in names_in(file), f"{file}::{name}"
+
+
+def test_each_other_tool_has_a_paragraph_on_when_to_choose_it() -> None:
+    for tool in ("tensile-kube", "Liqo", "Admiralty", "virtual-kubelet"):
+        assert f"**[{tool}](" in COMPARISON
+
+
+def test_each_kind_of_failure_has_a_row() -> None:
+    heads = " ".join(row[0] for row in rows(FAILURES))
+    for kind in ("Cut to the remote", "Cut to home", "Crash", "Upgrade", "Slow API server"):
+        assert f"**{kind}" in heads
+    assert heads.count("**Lost credential of") == 2
+
+
+def test_guaranteed_times_are_those_that_the_end_to_end_tests_assert() -> None:
+    tree = ast.parse((REPOSITORY / "e2e" / "test_failure_modes.py").read_text("utf-8"))
+    assigned = next(
+        it
+        for it in tree.body
+        if isinstance(it, ast.Assign) and ast.unparse(it.targets[0]) == "(TOLD, HEALED, STOPPED)"
+    )
+    reported, healed, stopped = ast.literal_eval(assigned.value)
+    assert f"within {reported:.0f} s (guaranteed)" in FAILURES
+    assert f"within {healed:.0f} s (guaranteed)" in FAILURES
+    assert f"at most {stopped:.0f} s, whatever hangs (guaranteed)" in FAILURES
