@@ -38,7 +38,9 @@ def asked_by_others(bridged: Bridged, resource: str) -> Fraction:
     bytes."""
     return sum(
         (
-            quantity.parse(container.get("resources", {}).get("requests", {}).get(resource, 0))
+            quantity.parse_quantity(
+                container.get("resources", {}).get("requests", {}).get(resource, 0)
+            )
             for pod in get(bridged.remote, "pods", selector="!cluster-bridge.io/node", every=True)
             for container in pod["spec"]["containers"]
         ),

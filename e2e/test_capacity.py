@@ -91,7 +91,7 @@ def test_a_node_that_takes_no_pods_of_ours_does_not_count(bridged: Bridged) -> N
 def test_the_options_bound_what_is_offered(bridged: Bridged) -> None:
     """Every resource of a large worker is offered, by half, after what is kept back, and capped."""
     [theirs] = get(bridged.remote, "nodes")
-    real = pod_requests.of_list(theirs["status"]["allocatable"])
+    real = pod_requests.parse_resource_list(theirs["status"]["allocatable"])
     with _worker(bridged.remote, f"large-{bridged.namespace}"):
         found = _soon(
             lambda: "example.com/gpu" in _allocatable(bridged) and _allocatable(bridged),
@@ -102,10 +102,10 @@ def test_the_options_bound_what_is_offered(bridged: Bridged) -> None:
         assert (found["cpu"], found["pods"]) == (2000, 7)
         assert (found["example.com/gpu"], found["hugepages-2Mi"]) == (2, 2**25)
         status = _node(bridged)["status"]
-        has = pod_requests.of_list(status["capacity"])
+        has = pod_requests.parse_resource_list(status["capacity"])
         both = (
-            pod_requests.of_list(theirs["status"]["capacity"])["cpu"]
-            + pod_requests.of_list(LARGE)["cpu"]
+            pod_requests.parse_resource_list(theirs["status"]["capacity"])["cpu"]
+            + pod_requests.parse_resource_list(LARGE)["cpu"]
         )
         assert (has["cpu"], has["example.com/gpu"]) == (both, 4), (
             "what is there, not what is offered"
@@ -124,7 +124,7 @@ def test_the_options_bound_what_is_offered(bridged: Bridged) -> None:
 def test_the_largest_pod_is_an_annotation(bridged: Bridged) -> None:
     """It is made with the node, and is no more than its one worker has free, ours counted."""
     said = _node(bridged)["metadata"]["annotations"]["cluster-bridge.io/largest-pod"]
-    sizes = pod_requests.of_list(dict(part.split("=") for part in said.split(",")))
+    sizes = pod_requests.parse_resource_list(dict(part.split("=") for part in said.split(",")))
     offered = _allocatable(bridged)
     assert offered["cpu"] - 100 < sizes["cpu"] <= offered["cpu"]
     assert offered["memory"] - 2**27 < sizes["memory"] <= offered["memory"]
@@ -225,7 +225,7 @@ def _node(bridged: Bridged) -> Json:
 
 
 def _allocatable(bridged: Bridged) -> dict[str, int]:
-    return pod_requests.of_list(_node(bridged)["status"].get("allocatable"))
+    return pod_requests.parse_resource_list(_node(bridged)["status"].get("allocatable"))
 
 
 def _condition(bridged: Bridged, kind: str) -> Json:
@@ -239,7 +239,7 @@ def _phases(bridged: Bridged) -> list[str]:
 
 
 def _asked(**amounts: str) -> dict[str, int]:
-    return {**pod_requests.of_list(amounts), "pods": 1}
+    return {**pod_requests.parse_resource_list(amounts), "pods": 1}
 
 
 def _less(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:

@@ -222,8 +222,8 @@ def test_node_is_like_a_node_and_tells_the_remotes_capacity(bridged: Bridged) ->
     written = made_by_bridge(bridged.home)
     assert {node["metadata"]["uid"], lease["metadata"]["uid"]} <= written
     theirs = get(bridged.remote, "nodes")[0]
-    offered = quantity.parse(node["status"]["allocatable"]["cpu"])
-    whole = quantity.parse(theirs["status"]["allocatable"]["cpu"])
+    offered = quantity.parse_quantity(node["status"]["allocatable"]["cpu"])
+    whole = quantity.parse_quantity(theirs["status"]["allocatable"]["cpu"])
     assert offered == whole - asked_by_others(bridged, "cpu")
     name = theirs["metadata"]["name"]
     bridged.remote.kubectl("cordon", name)

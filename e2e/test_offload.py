@@ -72,8 +72,8 @@ def _cpu_left(home: Cluster, node: Json) -> int:
     """Thousandths of a CPU that home's own node has left."""
     name = node["metadata"]["name"]
     bound = [it for it in get(home, "pods", every=True) if it["spec"].get("nodeName") == name]
-    taken = sum(pod_requests.of_pod(it).get("cpu", 0) for it in bound)
-    return pod_requests.of_list(node["status"]["allocatable"])["cpu"] - taken
+    taken = sum(pod_requests.requests_of(it).get("cpu", 0) for it in bound)
+    return pod_requests.parse_resource_list(node["status"]["allocatable"])["cpu"] - taken
 
 
 def _places(bridged: Bridged) -> dict[str, str]:
@@ -200,9 +200,9 @@ def test_the_api_server_does_what_the_translators_say(
             ).stdout
             chosen = selector if options else {}
             for before, after in zip(pods, _documents(said), strict=True):
-                wanted = applied(before, offload_patch.patch(before, policy, chosen))
+                wanted = applied(before, offload_patch.admission_patch(before, policy, chosen))
                 assert _normal(after["spec"]) == _normal(wanted["spec"]), (policy, before["spec"])
-                assert offload_patch.patch(after, policy, chosen) == []
+                assert offload_patch.admission_patch(after, policy, chosen) == []
         finally:
             _bridge(home, "unoffload", namespace)
             home.kubectl("delete", "namespace", namespace, "--wait=false")

@@ -22,7 +22,7 @@ from e2e.clusters.model import Settings
 from e2e.clusters.recipes import Recipe
 from e2e.kubectl import Json
 from translators.capacity import pod_requests
-from translators.quantity import QuantityError, parse, render
+from translators.quantity import QuantityError, format_quantity, parse_quantity
 
 _SOURCE = """package main
 
@@ -130,8 +130,8 @@ _quantities = st.builds(
 def test_a_sum_is_printed_as_apimachinery_prints_it(
     ask: Ask, texts: list[str], binary: bool
 ) -> None:
-    total = sum(map(parse, texts), Fraction(0))
-    assert ask({"quantities": texts, "binary": binary}) == render(total, binary=binary)
+    total = sum(map(parse_quantity, texts), Fraction(0))
+    assert ask({"quantities": texts, "binary": binary}) == format_quantity(total, binary=binary)
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
@@ -139,11 +139,11 @@ def test_a_sum_is_printed_as_apimachinery_prints_it(
 def test_what_is_read_is_read_by_apimachinery_too(ask: Ask, text: str) -> None:
     """That takes some more, such as a suffix without a number, and cannot print 1e100."""
     try:
-        value = parse(text)
+        value = parse_quantity(text)
     except QuantityError:
         return
     if abs(value) < 2**63:
-        assert ask({"quantities": [text], "binary": False}) == render(value)
+        assert ask({"quantities": [text], "binary": False}) == format_quantity(value)
 
 
 _lists = st.fixed_dictionaries(
@@ -212,4 +212,4 @@ def test_a_pods_requests_are_what_the_scheduler_counts(ask: Ask, pod: Json) -> N
         for name, millis in ask({"pod": pod}).items()
         if millis
     }
-    assert pod_requests.of_pod(pod) == {**expected, pod_requests.PODS: 1}
+    assert pod_requests.requests_of(pod) == {**expected, pod_requests.PODS: 1}

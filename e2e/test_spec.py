@@ -11,7 +11,7 @@ from e2e.clusters.model import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, is_ready, wait_for
 from e2e.workloads import pod, shell
-from translators.pods.field_rules import decide
+from translators.pods.field_rules import rule_for
 
 #: Seconds until a kubelet that syncs every 10 s has refreshed a volume, with time to spare.
 VOLUME_SECONDS = 100.0
@@ -21,7 +21,7 @@ def test_every_field_of_this_api_server_is_decided(home: Cluster) -> None:
     """The table knows the schema that the API server itself publishes."""
     published = json.loads(home.kubectl("get", "--raw", "/openapi/v3/api/v1").stdout)
     schemas = published["components"]["schemas"]
-    undecided = [path for path in _fields(schemas, "Pod") if decide(path) is None]
+    undecided = [path for path in _fields(schemas, "Pod") if rule_for(path) is None]
     assert undecided == []
 
 

@@ -19,24 +19,24 @@ _NOTHING: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class FieldMessage:
     """A field that was left out, and why, in words for the pod's owner."""
 
     field: str
-    why: str
+    message: str
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.why}"
+        return f"{self.field}: {self.message}"
 
 
-def each_container(spec: Object, change: Callable[[Object], Object]) -> None:
+def replace_containers(spec: Object, change: Callable[[Object], Object]) -> None:
     """Replaces every container of a new pod (init and ephemeral too) by ``change`` of it."""
     for field_name in CONTAINERS:
         if spec.get(field_name):
             spec[field_name] = [change(container) for container in spec[field_name]]
 
 
-def put(target: Object, key: str, value: Any) -> None:
+def set_or_remove(target: Object, key: str, value: Any) -> None:
     """Sets ``target[key]``, or removes it where the value is empty."""
     if value:
         target[key] = value
@@ -44,11 +44,11 @@ def put(target: Object, key: str, value: Any) -> None:
         target.pop(key, None)
 
 
-class Found(NamedTuple):
+class FoundField(NamedTuple):
     """A field that is not empty, where one of the paths leads."""
 
     path: str
-    at: str
+    location: str
     """The place, for a person: ``spec.volumes[data].projected``."""
     value: Any
 
@@ -64,7 +64,7 @@ class _Step(NamedTuple):
     below: tuple[_Step, ...]
 
 
-class Paths:
+class FieldPaths:
     """Paths that are looked for together: a look costs by what the object has of their beginnings,
     not by how many they are."""
 
@@ -86,12 +86,12 @@ def _steps(tree: dict[str, Any]) -> tuple[_Step, ...]:
     )
 
 
-def found(value: Any, paths: Paths) -> Iterator[Found]:
+def find_fields(value: Any, paths: FieldPaths) -> Iterator[FoundField]:
     """What the paths lead to that is not empty."""
     return _found(value, paths.steps, "")
 
 
-def _found(value: Any, steps: tuple[_Step, ...], at: str) -> Iterator[Found]:
+def _found(value: Any, steps: tuple[_Step, ...], at: str) -> Iterator[FoundField]:
     if not isinstance(value, dict):
         return
     for key, items, path, below in steps:
@@ -100,7 +100,7 @@ def _found(value: Any, steps: tuple[_Step, ...], at: str) -> Iterator[Found]:
             continue
         place = f"{at}.{key}" if at else key
         if path is not None:
-            yield Found(path, place, inner)
+            yield FoundField(path, place, inner)
         if not items:
             yield from _found(inner, below, place)
             continue
@@ -109,7 +109,7 @@ def _found(value: Any, steps: tuple[_Step, ...], at: str) -> Iterator[Found]:
             yield from _found(item, below, f"{place}[{name}]")
 
 
-def without(value: Any, paths: Paths) -> Any:
+def remove_fields(value: Any, paths: FieldPaths) -> Any:
     """The value without what the paths lead to. An item of a list that is empty then goes too."""
     return _without(value, paths.steps)
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-import hashlib
 import re
 import string
 from dataclasses import dataclass
 
+from translators.names import label_value, short_hash
 from translators.objects import HomeNamespace, HomeUid, Object, RemoteNamespace, metadata, name_of
 
 #: All labels, annotations and taints of ours are under this domain.
@@ -52,14 +52,7 @@ ANNOTATION_ACCEPTS = f"{DOMAIN}/accepts-home"
 #: for each, so that they are written independently. No other one deletes the namespace meanwhile.
 USED_BY_DOMAIN = f"used-by.{DOMAIN}"
 
-#: A namespace's name and a label's value are DNS labels of at most this length (RFC 1123).
-DNS_LABEL_MAX = 63
-#: Hex digits of the hashes in names: 64 bits, so that nobody who may choose names at home can find
-#: two that become one.
-SHORT_HASH = 16
-
-#: A name of the greatest length that ends as `_fit` ends those that it cuts.
-_LIKE_CUT = re.compile(rf".{{{DNS_LABEL_MAX - SHORT_HASH - 1}}}-[0-9a-f]{{{SHORT_HASH}}}")
+#: A namespace name (RFC 1123 label).
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
@@ -111,13 +104,13 @@ class Identity:
 
 @functools.lru_cache(maxsize=4096)  # asked for several times for each event
 def _remote_namespace(template: str, namespace: HomeNamespace, home_name: str) -> RemoteNamespace:
-    return RemoteNamespace(_fit(template.format(namespace=namespace, home=home_name)))
+    return RemoteNamespace(label_value(template.format(namespace=namespace, home=home_name)))
 
 
 def home_id_from_uid(kube_system_uid: str) -> str:
     """Home's identity, from the UID of its kube-system namespace: it lives as long as the
     cluster does, and no two clusters have the same."""
-    return hashlib.sha256(kube_system_uid.encode()).hexdigest()[:16]
+    return short_hash(kube_system_uid)
 
 
 def validate_namespace_template(template: str, *, home_name: str) -> None:
@@ -143,26 +136,6 @@ def validate_namespace_template(template: str, *, home_name: str) -> None:
             f"{template!r} gives {sample!r} for namespace 'a': a namespace's name has only "
             "lower case letters, digits and '-', and starts and ends with a letter or digit"
         )
-
-
-def dns_label(text: str) -> str:
-    """``text`` as a DNS label, as near as can be: ``admin@Prod_1`` → ``admin-prod-1``."""
-    plain = re.sub(r"[^-a-z0-9]+", "-", text.lower()).strip("-")
-    return _fit(plain or "cluster")
-
-
-def label_value(text: str) -> str:
-    """``text`` as a label's value: itself where it fits, else cut with a hash of the whole."""
-    return _fit(text)
-
-
-def _fit(text: str) -> str:
-    # What looks like a cut name is hashed too: otherwise somebody could choose it, and have it
-    # stand where the long one stands.
-    if len(text) <= DNS_LABEL_MAX and not _LIKE_CUT.fullmatch(text):
-        return text
-    tail = hashlib.sha256(text.encode()).hexdigest()[:SHORT_HASH]
-    return f"{text[: DNS_LABEL_MAX - SHORT_HASH - 1].rstrip('-.')}-{tail}"
 
 
 # -- ownership -----------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def status_patch(current: Object, desired: Object) -> Object:
     return patch
 
 
-def absent(condition: str) -> Object:
+def delete_condition(condition: str) -> Object:
     """In the conditions of a desired status: there must be none of this type."""
     return {"type": condition, "$patch": "delete"}
 

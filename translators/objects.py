@@ -39,10 +39,21 @@ def is_deleting(obj: Object) -> bool:
     return bool(metadata(obj).get("deletionTimestamp"))
 
 
-def condition_of(obj: Object, kind: str) -> Object:
+def controller_of(obj: Object) -> Object | None:
+    """The owner reference of the object's controller; None if it has no controller."""
+    owners = metadata(obj).get("ownerReferences") or ()
+    return next((owner for owner in owners if owner.get("controller")), None)
+
+
+def is_daemonset_pod(pod: Object) -> bool:
+    """Whether a DaemonSet controls the pod."""
+    return (controller_of(pod) or {}).get("kind") == "DaemonSet"
+
+
+def condition_of(obj: Object, condition_type: str) -> Object:
     """The condition of that type in its status; empty where it has none."""
     found: list[Object] = (obj.get("status") or {}).get("conditions") or []
-    return next((condition for condition in found if condition.get("type") == kind), {})
+    return next((condition for condition in found if condition.get("type") == condition_type), {})
 
 
 def is_ready(obj: Object) -> bool:

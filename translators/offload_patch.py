@@ -23,17 +23,17 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from translators.identity import DOMAIN, LABEL_VIRTUAL
-from translators.objects import Object, metadata
+from translators.objects import Object, is_daemonset_pod, metadata
 
 OffloadPolicy = Literal["burst", "remote-only", "local-only"]
 POLICIES: tuple[OffloadPolicy, ...] = get_args(OffloadPolicy)
 
 #: On a namespace: the policy of its pods.
-LABEL = f"{DOMAIN}/offload"
+LABEL_OFFLOAD = f"{DOMAIN}/offload"
 #: On a namespace: labels of the virtual nodes that its pods may come to, ``KEY=VALUE[,KEY=VALUE]``.
-ANNOTATION_SELECTOR = f"{DOMAIN}/offload-node-selector"
+ANNOTATION_NODE_SELECTOR = f"{DOMAIN}/offload-node-selector"
 #: The most that one preference can weigh among others.
-WEIGHT = 100
+PREFERENCE_WEIGHT = 100
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -42,29 +42,29 @@ _LOCAL: Object = {"key": LABEL_VIRTUAL, "operator": "DoesNotExist"}
 _TOLERATION: Object = {"key": LABEL_VIRTUAL, "operator": "Exists"}
 
 
-def is_left_alone(pod: Object) -> bool:
+def is_exempt(pod: Object) -> bool:
     """Whether admission has nothing to do with the pod."""
-    owners = metadata(pod).get("ownerReferences") or ()
-    daemon = any(it.get("kind") == "DaemonSet" and it.get("controller") for it in owners)
-    return daemon or bool((pod.get("spec") or {}).get("nodeName"))
+    return is_daemonset_pod(pod) or bool((pod.get("spec") or {}).get("nodeName"))
 
 
 def policy_of(namespace: Object) -> OffloadPolicy | None:
     """What the namespace says; None where it says nothing, or what is no policy."""
-    said = (metadata(namespace).get("labels") or {}).get(LABEL)
+    said = (metadata(namespace).get("labels") or {}).get(LABEL_OFFLOAD)
     return next((it for it in POLICIES if it == said), None)
 
 
 def selector_of(namespace: Object) -> dict[str, str]:
     """The labels by which the namespace narrows the virtual nodes."""
-    text = str((metadata(namespace).get("annotations") or {}).get(ANNOTATION_SELECTOR) or "")
+    text = str((metadata(namespace).get("annotations") or {}).get(ANNOTATION_NODE_SELECTOR) or "")
     pairs = (part.split("=") for part in text.split(",") if part)
     return {pair[0]: pair[1] for pair in pairs if len(pair) > 1}
 
 
-def patch(pod: Object, policy: OffloadPolicy, selector: Mapping[str, str]) -> list[Object]:
+def admission_patch(
+    pod: Object, policy: OffloadPolicy, selector: Mapping[str, str]
+) -> list[Object]:
     """The JSON patch (RFC 6902) of a new pod; [] where there is nothing to do."""
-    if is_left_alone(pod):
+    if is_exempt(pod):
         return []
     spec = pod.get("spec") or {}
     found = _selector_undone(spec) if policy == "local-only" else []
@@ -101,7 +101,7 @@ def _affinity(spec: Object, policy: OffloadPolicy, selector: Mapping[str, str]) 
     required, preferred = _required(nodes, policy, selector), nodes.get(_PREFERRED) or []
     found: list[Object] = []
     if policy == "burst":
-        wish = {"weight": WEIGHT, "preference": {"matchExpressions": [_LOCAL]}}
+        wish = {"weight": PREFERENCE_WEIGHT, "preference": {"matchExpressions": [_LOCAL]}}
         if wish not in preferred:
             found.append(_put(f"/spec/affinity/nodeAffinity/{_PREFERRED}", [*preferred, wish]))
     if required is not None and required != (nodes.get(_REQUIRED) or {}).get("nodeSelectorTerms"):

@@ -38,7 +38,7 @@ class QuantityError(ValueError):
     """Not a quantity as Kubernetes writes them."""
 
 
-def parse(text: str | float) -> Fraction:
+def parse_quantity(text: str | float) -> Fraction:
     """``"1500m"`` → 3/2, ``"2Gi"`` → 2147483648, ``"1e3"`` → 1000. Raises QuantityError."""
     match = _PATTERN.fullmatch(str(text))
     if match is None:
@@ -53,7 +53,7 @@ def parse(text: str | float) -> Fraction:
     return max(-_BINARY_MAX, min(value, _BINARY_MAX))
 
 
-def render(value: Fraction, *, binary: bool = False) -> str:
+def format_quantity(value: Fraction, *, binary: bool = False) -> str:
     """The canonical form; what is finer than a nano is rounded away from zero."""
     if value == 0:
         return "0"

@@ -61,7 +61,7 @@ class EnginePodDirectory:
         remote = self._engine.pods.remote_pod_of(home)
         if remote is None:
             return None
-        containers = references.containers(remote.get("spec") or {})
+        containers = references.all_containers(remote.get("spec") or {})
         names = frozenset(str(container["name"]) for container in containers)
         return RemotePod(namespace=namespace_of(remote), name=name_of(remote), containers=names)
 

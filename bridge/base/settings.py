@@ -11,8 +11,9 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from translators.capacity.node_capacity import NO_LIMITS, Limits
-from translators.identity import DOMAIN, dns_label
+from translators.capacity.node_capacity import NO_LIMITS, OfferLimits
+from translators.identity import DOMAIN
+from translators.names import dns_label
 from translators.objects import Object
 from translators.relay import forward, ipam
 from translators.translation_policy import DaemonSets, HostPort, ServiceAccounts
@@ -147,7 +148,7 @@ class JoinSettings:
     """Where the bridge learns what pods use."""
     home_api: HostPort | None = None
     """Where pods reach home's API server; from home's kubeconfig unless given."""
-    limits: Limits = NO_LIMITS
+    limits: OfferLimits = NO_LIMITS
     """How much of the remote the node offers."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     """Labels of the remote's nodes that the node stands for."""
@@ -235,7 +236,7 @@ def check_relay_address(address: str) -> str:
         parsed = ipaddress.ip_address(address)
     except ValueError as error:
         raise SettingsError(message) from error
-    if what := forward.unusable(str(parsed)):
+    if what := forward.invalid_endpoint_address(str(parsed)):
         raise SettingsError(f"{message}; home's API server takes none that is {what}")
     return str(parsed)
 
@@ -247,11 +248,11 @@ def check_relay_cidr(text: str) -> str:
         cidr = ipaddress.ip_network(text)
     except ValueError as error:
         raise SettingsError(message) from error
-    widest, narrowest = ipam.PREFIXES[cidr.version]
+    widest, narrowest = ipam.PREFIX_LENGTHS[cidr.version]
     if not widest <= cidr.prefixlen <= narrowest:
         raise SettingsError(f"{message}, with /{widest} to /{narrowest}")
     for address in (cidr.network_address, cidr.broadcast_address):
-        if what := forward.unusable(str(address)):
+        if what := forward.invalid_endpoint_address(str(address)):
             raise SettingsError(f"{message}; no pod can have an address that is {what}")
     return str(cidr)
 

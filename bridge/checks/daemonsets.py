@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bridge.checks.report import Finding, info, names, ok, warning
 from bridge.checks.subject import Probe, Subject
-from bridge.explain.lookup import template_of
+from bridge.explain.cluster_lookup import pod_of_manifest
 from bridge.node import join_record, node_object
 from bridge.node.field_ownership import Marks
 from bridge.node.node_object import NodeFacts
@@ -74,7 +74,7 @@ async def _found(subject: Subject, node: Object, option: DaemonSets) -> list[Fin
         return [info("BRG507", "home", why)]
     daemon_sets = (await client.list(DAEMON_SETS)).items
     placed = [it for it in daemon_sets if _comes_to(it, node)]
-    unfit = [it for it in placed if remote_pod.refused(template_of(it) or {})]
+    unfit = [it for it in placed if remote_pod.rejection_message(pod_of_manifest(it) or {})]
     if not placed:
         return [ok("BRG507", "home", "no DaemonSet has a pod on the node")]
     if option == "skip":
@@ -96,14 +96,14 @@ def _names(daemon_sets: list[Object]) -> str:
 def _comes_to(daemon_set: Object, node: Object) -> bool:
     """Whether the DaemonSet controller makes a pod for the node: by its labels and taints, whatever
     room it has (predicates of pkg/controller/daemon)."""
-    template = template_of(daemon_set)
+    template = pod_of_manifest(daemon_set)
     if template is None:
         return False
     spec = template["spec"]
     added = [*_ADDED, _ADDED_HOST_NETWORK] if spec.get("hostNetwork") else [*_ADDED]
     tolerations = [*(spec.get("tolerations") or ()), *added]
     bare: Object = {"spec": {**spec, "tolerations": tolerations}}
-    return not scheduling_predicates.refused_by_marks(bare, node)
+    return not scheduling_predicates.label_and_taint_failures(bare, node)
 
 
 PROBES = (

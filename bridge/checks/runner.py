@@ -32,7 +32,7 @@ from sync.kube.client import KubeClient
 from sync.kube.errors import Forbidden, KubeError, NotFound, Side
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.kube.resources import NODES
-from translators.identity import dns_label
+from translators.names import dns_label
 from translators.objects import Object, name_of
 
 #: Seconds for one look: seeing whether a lease is renewed takes 4, and an API server may be slow.

@@ -17,7 +17,8 @@ from sync.pods import plan
 from translators.capacity import resource_quota
 from translators.capacity.node_capacity import NO_SCHEDULABLE_NODES
 from translators.capacity.pod_requests import CPU, MEMORY
-from translators.identity import LABEL_HOME, home_id_from_uid, is_usable_namespace, label_value
+from translators.identity import LABEL_HOME, home_id_from_uid, is_usable_namespace
+from translators.names import label_value
 from translators.objects import HomeNamespace, Object, name_of, namespace_of
 from translators.pods import synthetic_status
 
@@ -50,7 +51,7 @@ async def quotas(subject: Subject) -> list[Finding]:
     if not ours:
         return [ok("BRG502", "remote", "no namespace there stands for one of home yet")]
     bound = [it for it in (await remote.list(RESOURCE_QUOTAS)).items if namespace_of(it) in ours]
-    used_up = [said for it in bound if (said := resource_quota.exhausted(it, _BOUND))]
+    used_up = [said for it in bound if (said := resource_quota.exhausted_keys(it, _BOUND))]
     if used_up:
         return [warning("BRG502", "remote", f"used up: {'; '.join(used_up)}")]
     return [ok("BRG502", "remote", f"{len(bound)} quota(s), none used up")]
@@ -130,7 +131,7 @@ async def pods(subject: Subject) -> list[Finding]:
     found = (await subject.at_home.list(PODS, fields=f"spec.nodeName={subject.name}")).items
     waiting: defaultdict[str, list[Object]] = defaultdict(list)
     for pod in found:
-        if synthetic_status.is_refused(pod):
+        if synthetic_status.is_creation_blocked(pod):
             waiting[str((pod.get("status") or {}).get("reason") or "unknown")].append(pod)
     clashing = waiting.pop(_CLASH, [])
     skipped = waiting.pop(plan.REASON_SKIPPED, [])

@@ -76,10 +76,8 @@ def explain_pod(
     not look at.
     """
     from bridge.cli.runner import fail, run
-    from bridge.explain import answer as explaining
-    from bridge.explain import text
-    from bridge.explain.lookup import ExplainSettings
-    from bridge.explain.lookup import explain as look
+    from bridge.explain import json_report, text_report
+    from bridge.explain.cluster_lookup import ExplainSettings, look_up_pod
 
     if (pod is None) == (file is None):
         raise fail("name one pod, as NAMESPACE/NAME, or a file with -f", code=2)
@@ -95,18 +93,18 @@ def explain_pod(
         remote=KubeconfigRef(kubeconfig, context) if kubeconfig else None,
         namespace=where or namespace or "",
         name=name,
-        given=_read(file) if file is not None else None,
+        manifest=_read(file) if file is not None else None,
         node=chosen,
     )
-    facts = run(lambda _: look(settings), stops=False)
+    facts = run(lambda _: look_up_pod(settings), stops=False)
     if part is Show.REMOTE:
-        made = explaining.translated(facts)
+        made = json_report.translated_pod(facts)
         if made is None:
             raise fail("home: there is no virtual node, so that nothing goes anywhere")
         print_result(made.pod, Output.YAML if output is Output.TABLE else output, lambda: "")
         return
-    answer = explaining.report(facts)
-    print_result(answer, output, lambda: text.lines(answer))
+    answer = json_report.build_report(facts)
+    print_result(answer, output, lambda: text_report.render_report(answer))
 
 
 def _read(file: Path) -> Object:
@@ -114,7 +112,7 @@ def _read(file: Path) -> Object:
     import yaml
 
     from bridge.cli.runner import fail
-    from bridge.explain.lookup import template_of
+    from bridge.explain.cluster_lookup import pod_of_manifest
 
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
@@ -124,7 +122,7 @@ def _read(file: Path) -> Object:
     except (yaml.YAMLError, UnicodeDecodeError):
         raise fail(f"{file}: it is not YAML", code=2) from None
     for obj in objects:
-        if (found := template_of(obj)) is not None:
+        if (found := pod_of_manifest(obj)) is not None:
             return found
     kinds = ", ".join(str(it.get("kind")) for it in objects) or "nothing"
     raise fail(f"{file}: neither a pod nor a template of one is in it, but {kinds}", code=2)

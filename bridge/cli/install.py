@@ -190,7 +190,7 @@ def _installation(wanted: InstallRequest) -> tuple[Installation, SelfContainedKu
     from bridge.install.names import Installation
     from bridge.rbac.manifests import HomeRights, check_namespace
     from sync.kube.errors import ClientConfigError
-    from translators.identity import dns_label
+    from translators.names import dns_label
 
     settings = wanted.settings
     try:

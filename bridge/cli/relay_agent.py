@@ -13,8 +13,8 @@ def relay_pod() -> None:
     from bridge.net.active_streams import descriptors
     from bridge.observability.logging import configure_logging
     from bridge.relay.reverse.agent import serve
-    from translators.relay.agent_pod import GRACE
+    from translators.relay.agent_pod import TERMINATION_GRACE_SECONDS
 
     configure_logging(verbose=False)
     descriptors()
-    run(lambda stop: serve(stop, told=step), end_by=GRACE - 2.0)
+    run(lambda stop: serve(stop, told=step), end_by=TERMINATION_GRACE_SECONDS - 2.0)

@@ -40,7 +40,16 @@ from sync.kube.errors import (
     Unreachable,
 )
 from sync.kube.resources import LEASES, PODS
-from translators.objects import Object, is_deleting, metadata, name_of, namespace_of, uid_of
+from translators.objects import (
+    Object,
+    controller_of,
+    is_daemonset_pod,
+    is_deleting,
+    metadata,
+    name_of,
+    namespace_of,
+    uid_of,
+)
 from translators.timestamps import format_micro_time
 
 #: Seconds until an eviction that may pass later is tried again, at least, and at most where the
@@ -97,18 +106,13 @@ class DrainPlan:
             )
 
 
-def is_daemon(pod: Object) -> bool:
-    """Whether a DaemonSet made the pod."""
-    return (_controller(pod) or {}).get("kind") == "DaemonSet"
-
-
 def plan_drain(
     pods: list[Object], options: DrainOptions, *, orphans: Collection[str] = ()
 ) -> DrainPlan:
     """Sorts the pods. ``orphans`` are the UIDs of pods whose DaemonSet is no more."""
     made = DrainPlan()
     for pod in pods:
-        if is_daemon(pod) and not _is_finished(pod) and uid_of(pod) not in orphans:
+        if is_daemonset_pod(pod) and not _is_finished(pod) and uid_of(pod) not in orphans:
             if options.ignore_daemonsets:
                 made.skipped.append(pod)
             else:
@@ -131,7 +135,7 @@ def _reasons(pod: Object, options: DrainOptions, is_orphan: bool) -> list[str]:
     reasons = []
     if is_orphan and not options.force:
         reasons.append("the DaemonSet of these pods is no more (--force evicts them)")
-    if _controller(pod) is None and not options.force:
+    if controller_of(pod) is None and not options.force:
         reasons.append("no controller makes these pods again (--force evicts them)")
     volumes = (pod.get("spec") or {}).get("volumes") or ()
     if any("emptyDir" in it for it in volumes) and not options.delete_emptydir_data:
@@ -318,11 +322,6 @@ async def renew_lease(home: KubeClient, lease: Object | None) -> AsyncIterator[N
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-def _controller(pod: Object) -> Object | None:
-    owners = metadata(pod).get("ownerReferences") or ()
-    return next((owner for owner in owners if owner.get("controller")), None)
 
 
 def _is_finished(pod: Object) -> bool:

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 
 from bridge.base.errors import PreflightError
 from bridge.drain import eviction as draining
-from bridge.drain.eviction import DrainOptions, DrainPlan, is_daemon
+from bridge.drain.eviction import DrainOptions, DrainPlan
 from bridge.election import takeover
 from bridge.status import status_client
 from sync.kube.client import KubeClient
 from sync.kube.errors import Forbidden, NotFound
 from sync.kube.request import MERGE_PATCH
 from sync.kube.resources import DAEMON_SETS, NODES, PODS
-from translators.objects import Object, metadata, name_of, namespace_of, uid_of
+from translators.objects import Object, is_daemonset_pod, metadata, name_of, namespace_of, uid_of
 
 Told = Callable[[str], None]
 
@@ -113,7 +113,7 @@ async def _plan(home: KubeClient, name: str, options: DrainOptions) -> DrainPlan
 async def _orphans(home: KubeClient, pods: list[Object]) -> set[str]:
     """The UIDs of pods whose DaemonSet is no more. One that may not be read counts as there."""
     found = set()
-    for pod in filter(is_daemon, pods):
+    for pod in filter(is_daemonset_pod, pods):
         owner = next(it for it in metadata(pod)["ownerReferences"] if it.get("controller"))
         try:
             await home.get(DAEMON_SETS, owner["name"], namespace=namespace_of(pod))

@@ -11,7 +11,6 @@ next bridge needs after somebody has deleted the Node.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import socket
 import uuid
@@ -21,6 +20,7 @@ from datetime import UTC, datetime
 
 from sync.kube.resources import LEASES
 from translators.identity import DOMAIN
+from translators.names import truncated_name
 from translators.objects import Object, metadata, uid_of
 from translators.timestamps import format_micro_time
 
@@ -39,23 +39,13 @@ ANNOTATION_LOST, ANNOTATION_ASKED = f"{DOMAIN}/remote-lost", f"{DOMAIN}/asked-by
 _ELECTION = frozenset({ANNOTATION_HOLDER, ANNOTATION_LEAVING, ANNOTATION_LOST, ANNOTATION_ASKED})
 
 _PREFIX = "cluster-bridge-"
-#: A name of an object (RFC 1123), and the digits of a hash where it is cut to that.
-_LONGEST, _DIGITS = 253, 16
 #: Characters of a holder that are shown.
 _SHOWN = 200
 
 
 def lease_name(node: str) -> str:
     """The Lease by which the bridges of this virtual node elect one of them."""
-    return object_name(_PREFIX + node, whole=node)
-
-
-def object_name(name: str, *, whole: str) -> str:
-    """``name``, cut and with a hash of ``whole`` where it is longer than an object's may be."""
-    if len(name) <= _LONGEST:
-        return name
-    digest = hashlib.sha256(whole.encode()).hexdigest()[:_DIGITS]
-    return f"{name[: _LONGEST - _DIGITS - 1].rstrip('-.')}-{digest}"
+    return truncated_name(_PREFIX + node, unique=node)
 
 
 @dataclass(frozen=True, slots=True)

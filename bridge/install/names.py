@@ -7,7 +7,6 @@ of any of them.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,8 @@ from bridge.base.app_labels import APP, INSTANCE_LABEL, NAME_LABEL
 from bridge.base.settings import KUBELET_PORT
 from bridge.election import election_record
 from bridge.rbac.manifests import Account, HomeRights
-from translators.identity import DNS_LABEL_MAX, DOMAIN, SHORT_HASH, label_value
+from translators.identity import DOMAIN
+from translators.names import DNS_LABEL_MAX, hashed_name, label_value
 from translators.objects import Object
 
 DEFAULT_NAMESPACE = "cluster-bridge"
@@ -82,8 +82,7 @@ def webhook_name(node: str) -> str:
     plain = name.replace(".", "-")
     if plain == name and len(name) <= DNS_LABEL_MAX:
         return name
-    tail = hashlib.sha256(name.encode()).hexdigest()[:SHORT_HASH]
-    return f"{plain[: DNS_LABEL_MAX - SHORT_HASH - 1].rstrip('-')}-{tail}"
+    return hashed_name(plain, name, max_length=DNS_LABEL_MAX)
 
 
 def labels(node: str) -> dict[str, str]:

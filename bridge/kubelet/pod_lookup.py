@@ -35,7 +35,7 @@ def _absent(directory: PodDirectory, namespace: str, name: str, uid: str | None)
     for pod in directory.home_pods():
         same = (namespace_of(pod), name_of(pod)) == (namespace, name)
         if same and (not uid or uid == uid_of(pod)):
-            if reason := synthetic_status.reason_not_made(pod):
+            if reason := synthetic_status.creation_blocked_message(pod):
                 why = f"pod {namespace}/{name} does not run in the remote cluster: {reason}"
                 return HttpError(400, why)
             break

@@ -29,7 +29,8 @@ from sync.kube.resources import (
     PODS,
 )
 from translators import offload_patch
-from translators.identity import Identity, home_id_from_uid, label_value
+from translators.identity import Identity, home_id_from_uid
+from translators.names import label_value
 from translators.objects import Object, metadata, name_of, uid_of
 from translators.timestamps import parse_time
 
@@ -71,7 +72,9 @@ async def refresh(home: KubeClient, settings: LeaveSettings, found: HomeState) -
 
 
 async def _offloaded(home: KubeClient) -> list[str]:
-    return sorted(map(name_of, (await home.list(NAMESPACES, labels=offload_patch.LABEL)).items))
+    return sorted(
+        map(name_of, (await home.list(NAMESPACES, labels=offload_patch.LABEL_OFFLOAD)).items)
+    )
 
 
 async def _node(home: KubeClient, name: str) -> Object | None:

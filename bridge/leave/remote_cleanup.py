@@ -16,7 +16,8 @@ from bridge.leave.summary import HomeState, LeaveSettings, format_counts
 from sync.cleanup import inventory
 from sync.cleanup.inventory import Inventory
 from sync.kube.client import KubeClient
-from translators.identity import Identity, label_value
+from translators.identity import Identity
+from translators.names import label_value
 from translators.objects import Object, is_deleting, name_of, namespace_of, uid_of
 
 #: Rounds of removal before objects that still come are an error.

@@ -17,7 +17,7 @@ from bridge.remote_claim.claim_record import Claim
 from sync.cleanup.inventory import Inventory
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from translators.identity import label_value
+from translators.names import label_value
 from translators.objects import Object, name_of, namespace_of
 
 #: Lines of objects that are shown in full before the rest is only counted.

@@ -52,7 +52,7 @@ def within(asked: RelaySettings) -> RelaySettings:
     many as that takes. Says so where it grants fewer."""
     addresses = 0
     if asked.cidr is not None:
-        addresses = min(ipam.size(ipaddress.ip_network(asked.cidr)), _MOST_ADDRESSES)
+        addresses = min(ipam.pool_size(ipaddress.ip_network(asked.cidr)), _MOST_ADDRESSES)
     files = descriptors(wanted(asked.connections, addresses))
     asked = replace(asked, listeners=listeners(files, addresses))
     most = room(asked.connections, files, addresses)

@@ -19,7 +19,7 @@ from sync.kube.errors import (
     KubeError,
     Unauthorized,
 )
-from translators.capacity.node_capacity import NO_SCHEDULABLE_NODES, counts
+from translators.capacity.node_capacity import NO_SCHEDULABLE_NODES, is_counted
 from translators.identity import LABEL_VIRTUAL
 from translators.objects import Object, metadata
 
@@ -110,7 +110,7 @@ def seen(node: Object) -> object:
 
 def _state(node: Object) -> str:
     """Why no pods of ours can be placed on the node; "" where they can."""
-    if counts(node):
+    if is_counted(node):
         return ""
     if not _is_true(node, "Ready"):
         return "NotReady"

@@ -14,7 +14,8 @@ from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, NotFound
 from sync.kube.resources import LEASES
 from sync.namespaces.ownership import OwnershipEntries
-from translators.identity import DOMAIN, label_value
+from translators.identity import DOMAIN
+from translators.names import label_value
 from translators.objects import Object, metadata, uid_of
 
 #: No Lease of a node or of an election has this name: the first is a node's, the others begin with

@@ -18,8 +18,9 @@ from bridge.node.field_ownership import Marks
 from bridge.node.node_options import TAINT_UNSCHEDULABLE
 from sync.capacity.aggregator import RemoteCapacity
 from translators import merge_patch
-from translators.capacity.node_capacity import Capacity, by_importance
-from translators.identity import DOMAIN, LABEL_VIRTUAL, label_value
+from translators.capacity.node_capacity import NodeCapacity, resource_sort_key
+from translators.identity import DOMAIN, LABEL_VIRTUAL
+from translators.names import label_value
 from translators.objects import Object, condition_of
 
 #: Says that a Node is a virtual one of this bridge; the value is the remote's identity.
@@ -170,10 +171,10 @@ def is_ready(node: Object) -> bool | None:
     return bool(said.get("status") == "True") if said else None
 
 
-def describe(capacity: Capacity) -> str:
+def describe(capacity: NodeCapacity) -> str:
     """One line for people: ``2 nodes: cpu 4, memory 16Gi, pods 220``."""
     offered = capacity.allocatable
-    parts = [f"{name} {offered[name]}" for name in sorted(offered, key=by_importance)]
+    parts = [f"{name} {offered[name]}" for name in sorted(offered, key=resource_sort_key)]
     what = ", ".join(parts) or "nothing"
     return f"{capacity.nodes} node{'s' if capacity.nodes != 1 else ''}: {what}"
 

@@ -12,7 +12,7 @@ from fractions import Fraction
 from bridge.base.settings import SettingsError
 from bridge.node.field_ownership import is_fixed
 from translators.capacity import pod_requests
-from translators.capacity.node_capacity import Limits
+from translators.capacity.node_capacity import OfferLimits
 from translators.identity import DOMAIN
 from translators.objects import Object
 from translators.quantity import QuantityError
@@ -71,11 +71,11 @@ def parse_taints(text: str) -> tuple[Object, ...]:
 
 def parse_limits(
     *, reserve: str | None, share: str, cpu: str | None, memory: str | None, pods: int | None
-) -> Limits:
+) -> OfferLimits:
     """The options that bound what the node offers."""
     kept = {} if reserve is None else _pairs("--reserve", reserve, "cpu=2,memory=4Gi")
     caps = {"cpu": cpu, "memory": memory, "pods": str(pods) if pods is not None else None}
-    return Limits(
+    return OfferLimits(
         reserve={
             resource: _amount(f"--reserve {resource}", resource, quantity)
             for resource, quantity in kept.items()
@@ -116,7 +116,7 @@ def _pairs(option: str, text: str, example: str) -> dict[str, str]:
 
 def _amount(option: str, resource: str, quantity: str) -> int:
     try:
-        found = pod_requests.amount(resource, quantity)
+        found = pod_requests.parse_amount(resource, quantity)
     except QuantityError as error:
         raise SettingsError(f"{option}: {error}") from error
     if found < 0:

@@ -66,7 +66,7 @@ CARRIED = frozenset(
 def common(nodes: Iterable[Object]) -> dict[str, str]:
     """The labels that the remote's ``nodes`` share."""
     every = list(nodes)
-    counted = [node for node in every if node_capacity.counts(node)] or every
+    counted = [node for node in every if node_capacity.is_counted(node)] or every
     shared: set[tuple[str, str]] = set.intersection(*map(told, counted)) if counted else set()
     return dict(sorted(shared))
 

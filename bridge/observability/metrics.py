@@ -473,4 +473,4 @@ class BridgeCollector(Collector):
 
 
 def _amounts(quantities: Mapping[str, str]) -> dict[tuple[str, ...], float]:
-    return {(name,): float(quantity.parse(amount)) for name, amount in quantities.items()}
+    return {(name,): float(quantity.parse_quantity(amount)) for name, amount in quantities.items()}

@@ -15,7 +15,12 @@ from typing import Any
 from sync.kube.resources import MUTATING_WEBHOOKS, Resource
 from translators.identity import DOMAIN, LABEL_VIRTUAL
 from translators.objects import Object, metadata
-from translators.offload_patch import ANNOTATION_SELECTOR, LABEL, POLICIES, WEIGHT
+from translators.offload_patch import (
+    ANNOTATION_NODE_SELECTOR,
+    LABEL_OFFLOAD,
+    POLICIES,
+    PREFERENCE_WEIGHT,
+)
 
 GROUP = "admissionregistration.k8s.io"
 #: The name of each of these objects.
@@ -46,7 +51,7 @@ def binding_resource(version: str) -> Resource:
 
 
 _NAMESPACES: Object = {
-    "matchExpressions": [{"key": LABEL, "operator": "In", "values": list(POLICIES)}]
+    "matchExpressions": [{"key": LABEL_OFFLOAD, "operator": "In", "values": list(POLICIES)}]
 }
 _PODS: Object = {
     "apiGroups": [""],
@@ -97,9 +102,9 @@ def _put(path: str, value: str) -> str:
 
 
 _VARIABLES = {
-    "mode": f"namespaceObject.metadata.labels['{LABEL}']",
+    "mode": f"namespaceObject.metadata.labels['{LABEL_OFFLOAD}']",
     "selector": "namespaceObject.metadata.?annotations"
-    f"[?'{ANNOTATION_SELECTOR}'].orValue('').split(',').filter(p, p.contains('='))",
+    f"[?'{ANNOTATION_NODE_SELECTOR}'].orValue('').split(',').filter(p, p.contains('='))",
     "chosen": "variables.selector.map(p, {'key': dyn(p.split('=')[0]), 'operator': dyn('In'), "
     "'values': dyn([p.split('=')[1]])})",
     "tolerations": "object.spec.?tolerations.orValue([])",
@@ -115,7 +120,7 @@ _VARIABLES = {
     + " + "
     + _narrowed("variables.chosen", freed=False),
     "preferred": f"variables.mode != 'burst' ? [] : {_NODES}.?{_PREFERRED}.orValue([]) + "
-    f"[{{'weight': dyn({WEIGHT}), 'preference': dyn({{'matchExpressions': [{_LOCAL}]}})}}]",
+    f"[{{'weight': dyn({PREFERENCE_WEIGHT}), 'preference': dyn({{'matchExpressions': [{_LOCAL}]}})}}]",
 }
 #: Lists of operations, one behind the other.
 _MUTATION = (

@@ -40,7 +40,7 @@ class AdmissionServer:
     """It, and the offloaded namespaces that it knows: `namespaces.run` is the caller's to run."""
 
     def __init__(self, home: KubeClient, *, ready: Ready = lambda: "") -> None:
-        self.namespaces = Informer(home, NAMESPACES, labels=offload_patch.LABEL, slim=_slim)
+        self.namespaces = Informer(home, NAMESPACES, labels=offload_patch.LABEL_OFFLOAD, slim=_slim)
         self._ready = ready
         self._ending = False
         self._runner: web.AppRunner | None = None
@@ -114,7 +114,9 @@ class AdmissionServer:
         policy = offload_patch.policy_of(namespace) if namespace is not None else None
         if namespace is None or policy is None:
             return {}
-        patch = offload_patch.patch(asked["object"], policy, offload_patch.selector_of(namespace))
+        patch = offload_patch.admission_patch(
+            asked["object"], policy, offload_patch.selector_of(namespace)
+        )
         if not patch:
             return {}
         text = base64.b64encode(json.dumps(patch).encode()).decode()
@@ -131,8 +133,8 @@ def _slim(namespace: Object) -> Object:
     kept = {"name": name_of(namespace), "uid": meta.get("uid")}
     kept |= {"resourceVersion": meta.get("resourceVersion")}
     for part, key in (
-        ("labels", offload_patch.LABEL),
-        ("annotations", offload_patch.ANNOTATION_SELECTOR),
+        ("labels", offload_patch.LABEL_OFFLOAD),
+        ("annotations", offload_patch.ANNOTATION_NODE_SELECTOR),
     ):
         if value := (meta.get(part) or {}).get(key):
             kept[part] = {key: value}

@@ -21,7 +21,7 @@ async def list_offloaded_namespaces(home: KubeconfigRef) -> list[Object]:
     async with connected(home, side="home", told=lambda _: None) as client:
         with explained("home"):
             page, by = await asyncio.gather(
-                client.list(NAMESPACES, labels=offload_patch.LABEL), _obeyed_by(client)
+                client.list(NAMESPACES, labels=offload_patch.LABEL_OFFLOAD), _obeyed_by(client)
             )
     return [
         {

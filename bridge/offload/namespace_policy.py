@@ -96,7 +96,7 @@ async def unoffload_namespace(settings: OffloadSettings, *, report: Told) -> Obj
                 report(f"home: there is no namespace {settings.namespace}")
             else:
                 await writer.patch_namespace(namespace, None, {})
-            others = (await home.list(NAMESPACES, labels=offload_patch.LABEL)).items
+            others = (await home.list(NAMESPACES, labels=offload_patch.LABEL_OFFLOAD)).items
             left = sorted(name for it in others if (name := name_of(it)) != settings.namespace)
             if not left:
                 await remove_all(writer)
@@ -239,8 +239,8 @@ class EnforcementWriter:
         """Has the namespace say the policy; None: nothing."""
         text = ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
         wanted = {
-            "labels": {offload_patch.LABEL: policy},
-            "annotations": {offload_patch.ANNOTATION_SELECTOR: text or None},
+            "labels": {offload_patch.LABEL_OFFLOAD: policy},
+            "annotations": {offload_patch.ANNOTATION_NODE_SELECTOR: text or None},
         }
         meta = metadata(namespace)
         current = {"labels": meta.get("labels") or {}, "annotations": meta.get("annotations") or {}}
@@ -323,7 +323,7 @@ async def _not_obeyed(home: KubeClient, settings: OffloadSettings) -> str | None
     except ApiError as error:
         return error.message
     # What would be changed again has not been changed.
-    return "" if offload_patch.patch(made, settings.policy, settings.selector) else None
+    return "" if offload_patch.admission_patch(made, settings.policy, settings.selector) else None
 
 
 def _probe(namespace: str) -> Object:

@@ -40,7 +40,7 @@ from sync.kube.client import KubeClient
 from translators.identity import Identity, Origin
 from translators.objects import Object
 from translators.pod_metrics import exposition, stats_summary
-from translators.pod_metrics.exposition import Families, RemoteName, Sample
+from translators.pod_metrics.exposition import Families, RemotePodName, Sample
 
 #: Seconds: shorter than any interval at which metrics are gathered, longer than replicas that do
 #: it together are apart.
@@ -186,8 +186,10 @@ class Metrics:
         for (name, kind, told), value in zip(
             _NODE, (self.usage.cpu_seconds, self.usage.memory_bytes), strict=True
         ):
-            found[name] = exposition.family(name, kind, told)
-            found[name].samples.append(exposition.line(name, {}, value, self.usage.milliseconds))
+            found[name] = exposition.new_family(name, kind, told)
+            found[name].samples.append(
+                exposition.format_sample(name, {}, value, self.usage.milliseconds)
+            )
         return found
 
     def _some(self, path: str, told: Answers[T]) -> None:
@@ -203,31 +205,31 @@ class Metrics:
 # -- reading, in threads -------------------------------------------------------------------
 
 
-def _read_families(body: bytes, pods: Mapping[RemoteName, Origin]) -> Families:
-    return exposition.relabelled(body.decode(), pods)
+def _read_families(body: bytes, pods: Mapping[RemotePodName, Origin]) -> Families:
+    return exposition.relabel_metrics(body.decode(), pods)
 
 
-def _read_resource(body: bytes, pods: Mapping[RemoteName, Origin]) -> _Told:
+def _read_resource(body: bytes, pods: Mapping[RemotePodName, Origin]) -> _Told:
     families = _read_families(body, pods)
     uids = {(str(home.namespace), home.name): str(home.uid) for home in pods.values()}
     memory = {_pod(it.labels): it.value for it in _samples(families, _MEMORY)}
     usage = [
-        PodUsage(uids[_pod(it.labels)], it.value, it.milliseconds, memory.get(_pod(it.labels), 0.0))
+        PodUsage(uids[_pod(it.labels)], it.value, it.timestamp_ms, memory.get(_pod(it.labels), 0.0))
         for it in _samples(families, _CPU)
-        if it.milliseconds is not None
+        if it.timestamp_ms is not None
     ]
     return _Told(families, usage)
 
 
-def _read_summary(body: bytes, pods: Mapping[RemoteName, Origin]) -> list[Object]:
+def _read_summary(body: bytes, pods: Mapping[RemotePodName, Origin]) -> list[Object]:
     answer = orjson.loads(body)
     if not isinstance(answer, dict):
         raise ValueError("the answer is no summary of statistics")  # noqa: TRY004  # the contract
-    return stats_summary.relabelled(answer, pods)
+    return stats_summary.relabel_stats(answer, pods)
 
 
 def _samples(families: Families, name: str) -> Iterator[Sample]:
-    return exposition.read(families.get(name, exposition.Family()))
+    return exposition.parse_samples(families.get(name, exposition.Family()))
 
 
 def _present(pods: Iterable[ScheduledPod]) -> dict[str, int]:
@@ -239,14 +241,16 @@ def _pod(labels: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _rendered(parts: list[Families]) -> bytes:
-    return exposition.rendered(exposition.merged(parts)).encode()
+    return exposition.render_families(exposition.merge_families(parts)).encode()
 
 
 def _errors(failed: bool) -> Families:
     found = {}
     for name in _ERRORS:
-        found[name] = exposition.family(name, "gauge", "1 if a kubelet of the remote was silent")
-        found[name].samples.append(exposition.line(name, {}, int(failed)))
+        found[name] = exposition.new_family(
+            name, "gauge", "1 if a kubelet of the remote was silent"
+        )
+        found[name].samples.append(exposition.format_sample(name, {}, int(failed)))
     return found
 
 

@@ -20,7 +20,7 @@ from sync.kube.client import KubeClient
 from sync.kube.errors import KubeError
 from sync.kube.resources import NODES
 from translators.identity import Origin
-from translators.pod_metrics.exposition import RemoteName
+from translators.pod_metrics.exposition import RemotePodName
 
 #: Who asks gives up after 10 s (metrics-server's --kubelet-request-timeout, Prometheus'
 #: scrape_timeout): what some nodes have said must be there by then.
@@ -31,7 +31,7 @@ PARALLEL = 32
 
 T = TypeVar("T")
 #: Reads one kubelet's answer, in a thread; given the pods of ours on its node.
-Reader = Callable[[bytes, Mapping[RemoteName, Origin]], T]
+Reader = Callable[[bytes, Mapping[RemotePodName, Origin]], T]
 
 log = logging.getLogger(__name__)
 
@@ -62,14 +62,14 @@ class Kubelets:
     ) -> Answers[T]:
         """Asks each for ``path``, such as ``/metrics/resource``. An answer on which ``read``
         raises ValueError counts as none."""
-        by_node: defaultdict[str, dict[RemoteName, Origin]] = defaultdict(dict)
+        by_node: defaultdict[str, dict[RemotePodName, Origin]] = defaultdict(dict)
         for pod in pods:
-            by_node[pod.node][RemoteName(pod.namespace, pod.name)] = pod.home
+            by_node[pod.node][RemotePodName(pod.namespace, pod.name)] = pod.home
         self._silent &= by_node.keys()
         turn, reading = asyncio.Semaphore(PARALLEL), asyncio.Lock()
         parts: list[T] = []
 
-        async def one(node: str, ours: Mapping[RemoteName, Origin]) -> None:
+        async def one(node: str, ours: Mapping[RemotePodName, Origin]) -> None:
             where = NODES.path(node, subresource="proxy") + path
             async with turn:
                 try:

@@ -17,7 +17,7 @@ from sync.kube.client import KubeClient
 from sync.kube.errors import KubeError
 from sync.kube.resources import POD_METRICS
 from translators.identity import Identity
-from translators.pod_metrics.exposition import RemoteName
+from translators.pod_metrics.exposition import RemotePodName
 
 #: Seconds that an answer serves for all paths.
 REMEMBERED = 1.0
@@ -55,6 +55,6 @@ class MetricsApi:
             return None
         items = answer.get("items") or []
         pods = {
-            RemoteName(it.namespace, it.name): it.home for it in self._directory.scheduled_pods()
+            RemotePodName(it.namespace, it.name): it.home for it in self._directory.scheduled_pods()
         }
         return await asyncio.to_thread(self._counters.count, items, pods)

@@ -19,7 +19,7 @@ from bridge.pod_metrics.node_usage import NOTHING_BYTES, NOTHING_SECONDS, PodUsa
 from translators import quantity
 from translators.identity import Origin
 from translators.objects import Object, name_of, namespace_of
-from translators.pod_metrics.exposition import Families, RemoteName, family, line
+from translators.pod_metrics.exposition import Families, RemotePodName, format_sample, new_family
 from translators.timestamps import parse_time
 
 #: Those of a kubelet that metrics-server and people look for
@@ -80,12 +80,12 @@ class Counters:
         self._counters: dict[tuple[str, str], _Counter] = {}
         self._begun = False
 
-    def count(self, items: Iterable[Object], pods: Mapping[RemoteName, Origin]) -> list[Pod]:
+    def count(self, items: Iterable[Object], pods: Mapping[RemotePodName, Origin]) -> list[Pod]:
         """Takes up an answer: PodMetrics, of which those of ``pods`` count, which are all that are
         there; what is counted for others is forgotten."""
         found = []
         for item in items:
-            home = pods.get(RemoteName(namespace_of(item), name_of(item)))
+            home = pods.get(RemotePodName(namespace_of(item), name_of(item)))
             if home is None:
                 continue
             try:
@@ -105,8 +105,8 @@ class Counters:
         for container in item["containers"]:
             used = container["usage"]
             name = str(container["name"])
-            cores = float(quantity.parse(used["cpu"]))
-            memory = max(float(quantity.parse(used["memory"])), NOTHING_BYTES)
+            cores = float(quantity.parse_quantity(used["cpu"]))
+            memory = max(float(quantity.parse_quantity(used["memory"])), NOTHING_BYTES)
             counter = self._counter((home.uid, name), cores=cores, at=at, window=window)
             containers.append(Container(name, counter.seconds, cores, memory, counter.since))
         cores = sum(it.cores for it in containers)
@@ -129,10 +129,10 @@ class Counters:
 
 def families(pods: Iterable[Pod]) -> Families:
     """``/metrics/resource`` of these pods."""
-    found = {name: family(name, kind, told) for name, kind, told in _FAMILIES}
+    found = {name: new_family(name, kind, told) for name, kind, told in _FAMILIES}
 
     def add(name: str, labels: Mapping[str, str], value: float, at: int | None) -> None:
-        found[name].samples.append(line(name, labels, value, at))
+        found[name].samples.append(format_sample(name, labels, value, at))
 
     for pod in pods:
         whole, at = {"namespace": str(pod.home.namespace), "pod": pod.home.name}, pod.milliseconds

@@ -35,10 +35,10 @@ from sync.kube.resources import CONFIG_MAPS, NAMESPACES, NODES, POD_METRICS
 from translators.identity import (
     Identity,
     NamespaceTemplateError,
-    dns_label,
     home_id_from_uid,
     validate_namespace_template,
 )
+from translators.names import dns_label
 from translators.objects import Object, uid_of
 from translators.relay import forward
 from translators.translation_policy import HostPort, Network
@@ -280,7 +280,7 @@ async def _client_ca(home: KubeClient) -> str:
 def relay_address(settings: JoinSettings, address: str) -> str:
     """Where the bridge listens for connections that it carries. Raises PreflightError."""
     found = settings.relay.address or address
-    if what := forward.unusable(found):
+    if what := forward.invalid_endpoint_address(found):
         raise PreflightError(
             f"home: EndpointSlices take no address that is {what}, such as {found}; give "
             "--relay-address the one at which home's machines and pods reach this machine"

@@ -17,7 +17,7 @@ from sync.kube.client import KubeClient
 from sync.kube.errors import NotFound
 from sync.kube.resources import PODS
 from translators.objects import Object, name_of, namespace_of
-from translators.relay.ipam import Network
+from translators.relay.ipam import IpNetwork
 
 #: How many of home's pods and nodes are looked at.
 LOOKED_AT = "200"
@@ -66,7 +66,7 @@ async def _pod_at(home: KubeClient, address: str) -> str:
     return ""
 
 
-def _of_pods(pods: Iterable[Object]) -> Iterable[tuple[Network, str]]:
+def _of_pods(pods: Iterable[Object]) -> Iterable[tuple[IpNetwork, str]]:
     for pod in pods:
         status = pod.get("status") or {}
         for entry in status.get("podIPs") or ():
@@ -75,12 +75,12 @@ def _of_pods(pods: Iterable[Object]) -> Iterable[tuple[Network, str]]:
                 yield ipaddress.ip_network(str(entry["ip"])), whose
 
 
-async def _of_nodes(home: KubeClient) -> list[tuple[Network, str]]:
+async def _of_nodes(home: KubeClient) -> list[tuple[IpNetwork, str]]:
     """What nodes and their pods have; nothing where the credential may see its own node alone."""
     return [found for node in await _shown(home, _NODES) for found in _of_node(node)]
 
 
-async def _of_services(home: KubeClient) -> list[tuple[Network, str]]:
+async def _of_services(home: KubeClient) -> list[tuple[IpNetwork, str]]:
     return [
         (ipaddress.ip_network(text), "home's Services")
         for known in await _shown(home, _SERVICE_CIDRS)
@@ -101,7 +101,7 @@ async def _shown(home: KubeClient, right: Right) -> list[Object]:
     return list(found.get("items") or ())
 
 
-def _of_node(node: Object) -> Iterable[tuple[Network, str]]:
+def _of_node(node: Object) -> Iterable[tuple[IpNetwork, str]]:
     addresses = (node.get("status") or {}).get("addresses") or ()
     own = [str(it["address"]) for it in addresses if it.get("type") == "InternalIP"]
     for text in (*own, *((node.get("spec") or {}).get("podCIDRs") or ())):

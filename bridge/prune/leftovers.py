@@ -149,7 +149,7 @@ def table(found: Sequence[NodeInventory]) -> list[str]:
     rows = [_HEAD]
     for its in found:
         copies = Counter(resource for resource, _ in its.copies)
-        pods = sum(reverse.home_of(pod) is None for pod in its.pods)
+        pods = sum(reverse.relay_home_namespace(pod) is None for pod in its.pods)
         counts = [pods, *(copies[it] for it in COPIED_RESOURCES), len(its.namespaces)]
         rows.append((its.home, its.node, *map(str, counts), its.last_written))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

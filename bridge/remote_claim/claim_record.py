@@ -22,9 +22,10 @@ import re
 import uuid
 from dataclasses import dataclass
 
-from bridge.election.election_record import ANNOTATION_HOLDER, Candidate, object_name
+from bridge.election.election_record import ANNOTATION_HOLDER, Candidate
 from sync.kube.resources import LEASES
 from translators.identity import DOMAIN, Identity, owner_labels
+from translators.names import truncated_name
 from translators.objects import Object, metadata, uid_of
 
 #: On home's Lease of the election: the record, as ``SEQUENCE ID…``, the newest id first.
@@ -47,7 +48,7 @@ _SHOWN = 200
 def lease_name(identity: Identity) -> str:
     """The name of the claim's Lease in the remote."""
     name = f"{_PREFIX}{identity.home_id}.{identity.node}"
-    return object_name(name, whole=name)
+    return truncated_name(name)
 
 
 def new_id() -> str:

@@ -21,8 +21,9 @@ from bridge.status import status_client, tree
 from sync.cache.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.resources import EVENTS, PODS
-from translators.identity import LABEL_NODE, label_value
-from translators.mirror.event import pod_uid
+from translators.identity import LABEL_NODE
+from translators.mirror.event import involved_uid
+from translators.names import label_value
 from translators.objects import Object, metadata, name_of, uid_of
 from translators.timestamps import parse_time
 
@@ -184,7 +185,7 @@ class _Following:
         if new is None:
             return
         if self._ours.node_of(new) is None:
-            self._undecided.setdefault(pod_uid(new), []).append(new)
+            self._undecided.setdefault(involved_uid(new), []).append(new)
         else:
             self._said.put_nowait(new)
 

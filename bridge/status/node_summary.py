@@ -9,7 +9,7 @@ from collections import Counter
 
 from bridge.node import node_object
 from translators.capacity import pod_requests
-from translators.capacity.node_capacity import by_importance
+from translators.capacity.node_capacity import resource_sort_key
 from translators.capacity.pod_requests import Amounts
 from translators.identity import LABEL_VIRTUAL
 from translators.objects import Object, metadata, name_of, namespace_of
@@ -50,8 +50,8 @@ class PodCounts:
                 self.ready += 1
             elif kind == podstatus.CONDITION_ACCEPTED and value == "False":
                 self._refused(pod, condition)
-        if phase not in podstatus.TERMINAL:
-            for resource, amount in pod_requests.of_pod(pod).items():
+        if phase not in podstatus.TERMINAL_PHASES:
+            for resource, amount in pod_requests.requests_of(pod).items():
                 self.requested[resource] = self.requested.get(resource, 0) + amount
 
     def _refused(self, pod: Object, condition: Object) -> None:
@@ -105,10 +105,10 @@ def _condition(condition: Object) -> Object:
 
 def _resources(status: Object, pods: PodCounts | None) -> Object:
     """By resource: what the node has, what it offers, what its pods request, as quantities."""
-    capacity = pod_requests.of_list(status.get("capacity"))
-    offered = pod_requests.of_list(status.get("allocatable"))
+    capacity = pod_requests.parse_resource_list(status.get("capacity"))
+    offered = pod_requests.parse_resource_list(status.get("allocatable"))
     wanted = None if pods is None else pods.requested
-    names = sorted({*capacity, *offered, *(wanted or ())}, key=by_importance)
+    names = sorted({*capacity, *offered, *(wanted or ())}, key=resource_sort_key)
     return {name: _use(name, capacity, offered, wanted) for name in names}
 
 
@@ -116,8 +116,8 @@ def _use(name: str, capacity: Amounts, offered: Amounts, wanted: Amounts | None)
     has, free = capacity.get(name, 0), offered.get(name, 0)
     used = None if wanted is None else wanted.get(name, 0)
     return {
-        "capacity": pod_requests.printed(name, has),
-        "allocatable": pod_requests.printed(name, free),
-        "requested": None if used is None else pod_requests.printed(name, used),
+        "capacity": pod_requests.format_amount(name, has),
+        "allocatable": pod_requests.format_amount(name, free),
+        "requested": None if used is None else pod_requests.format_amount(name, used),
         "requestedPercent": round(100 * used / free) if used is not None and free else None,
     }

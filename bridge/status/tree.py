@@ -218,7 +218,9 @@ def _alike(resource: str, *quantities: str | None) -> list[str]:
     """Amounts of one resource in one unit, that of the largest, in few digits; "?" for None."""
     scale = 1000 if resource == pod_requests.CPU else 1
     try:
-        amounts = [None if it is None else pod_requests.amount(resource, it) for it in quantities]
+        amounts = [
+            None if it is None else pod_requests.parse_amount(resource, it) for it in quantities
+        ]
     except QuantityError:  # A bridge of another version, or nobody that we know, says so.
         return ["?" if it is None else it for it in quantities]
     most = max(it for it in (*amounts, 0) if it is not None)

@@ -13,7 +13,7 @@ import yaml
 from sync.pods import plan
 from translators import identity
 from translators.capacity import node_capacity, pod_requests, resource_quota
-from translators.mirror import configmap, endpointslice, event, secret, service
+from translators.mirror import configmap_secret, endpointslice, event, service
 from translators.pods import (
     downward_api,
     field_rules,
@@ -23,7 +23,7 @@ from translators.pods import (
     run_once,
     service_accounts,
     status,
-    unschedulable,
+    unschedulable_timeout,
     update,
 )
 from translators.pods.field_rules import Rule
@@ -53,12 +53,12 @@ _DECISIONS: tuple[tuple[str, str, Callable[[Rule], bool]], ...] = (
     (
         "Dropped, and told",
         "The rest of the pod runs. An Event, `FieldDropped`, names what it asked for and lacks.",
-        lambda it: it.decision == "dropped" and not it.quiet,
+        lambda it: it.decision == "dropped" and not it.silent,
     ),
     (
         "Dropped without a word",
         "Home has done already what the field says, or home set it by itself.",
-        lambda it: it.decision == "dropped" and it.quiet,
+        lambda it: it.decision == "dropped" and it.silent,
     ),
     (
         "Translated",
@@ -76,11 +76,10 @@ _PODS = (
     ("Pods that must not run twice", run_once),
     ("Changes of a pod that runs", update),
     ("Pods that cannot fit", kubelet_admission),
-    ("Pods that the remote cannot place", unschedulable),
+    ("Pods that the remote cannot place", unschedulable_timeout),
 )
 _OTHERS = (
-    ("ConfigMaps", configmap),
-    ("Secrets", secret),
+    ("ConfigMaps and Secrets", configmap_secret),
     ("Services", service),
     ("EndpointSlices", endpointslice),
     ("Events", event),
@@ -114,8 +113,10 @@ def _by_reason(rules: dict[str, Rule]) -> Iterator[tuple[str, str]]:
     for path, rule in rules.items():
         fields.setdefault(rule, []).append(path)
     for rule, paths in fields.items():
-        unless = f" (unless it is `{rule.by_home[0]}`)" if rule.by_home else ""
-        yield _folded(paths), rule.why + unless
+        unless = (
+            f" (unless it is `{rule.admission_defaults[0]}`)" if rule.admission_defaults else ""
+        )
+        yield _folded(paths), rule.reason + unless
 
 
 def _folded(paths: Iterable[str]) -> str:
@@ -150,16 +151,19 @@ def _words(module: ModuleType) -> str:
 
 def _status() -> str:
     rows = [
-        ("as the remote's kubelet says", _names(status.CARRIED)),
-        ("home's own", _names(status.HOME_ONLY)),
+        ("as the remote's kubelet says", _names(status.REMOTE_FIELDS)),
+        ("home's own", _names(status.HOME_FIELDS)),
     ]
     return _table(("fields of `status`", "which"), rows)
 
 
 def _left_at_home() -> str:
     rows = [
-        ("Service", _names(f"spec.{it}" for it in service.HOME_ONLY) + ", `spec.ports[].nodePort`"),
-        ("EndpointSlice", _names(f"endpoints[].{it}" for it in endpointslice.HOME_ONLY)),
+        (
+            "Service",
+            _names(f"spec.{it}" for it in service.HOME_FIELDS) + ", `spec.ports[].nodePort`",
+        ),
+        ("EndpointSlice", _names(f"endpoints[].{it}" for it in endpointslice.HOME_FIELDS)),
     ]
     return "### Fields that stay at home\n\n" + _table(("of a", "fields"), rows)
 

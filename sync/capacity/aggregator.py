@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeVar
 
 from sync.base.callbacks import Callbacks
 from translators.capacity import node_capacity, pod_requests, resource_quota
-from translators.capacity.node_capacity import Capacity, Limits
+from translators.capacity.node_capacity import NodeCapacity, OfferLimits
 from translators.capacity.pod_requests import Amounts
 from translators.identity import (
     Identity,
@@ -46,7 +46,7 @@ _SIZES = 4096
 class RemoteCapacity:
     """What there is for the virtual node."""
 
-    capacity: Capacity
+    capacity: NodeCapacity
     largest: str
     """`translators.capacity.node_capacity.largest`."""
     exhausted: tuple[str, ...] | None
@@ -73,8 +73,8 @@ def usage(pod: Object, identity: Identity) -> PodUsage | None:
         # A relay pod is no pod that home's scheduler counts, nor is one with copied labels.
         own=is_owned_by_node(pod, identity)
         and is_in_mapped_namespace(pod, identity)
-        and reverse.home_of(pod) is None,
-        amounts=_once(tuple(sorted(pod_requests.of_pod(pod).items()))),
+        and reverse.relay_home_namespace(pod) is None,
+        amounts=_once(tuple(sorted(pod_requests.requests_of(pod).items()))),
     )
 
 
@@ -87,7 +87,9 @@ def _takes_alike(old: Object, new: Object) -> bool:
     if not labels or old.get("spec") is not new.get("spec"):
         return False
     before, after = old.get("status") or {}, new.get("status") or {}
-    return _has_ended(before) == _has_ended(after) and pod_requests.granted_alike(before, after)
+    return _has_ended(before) == _has_ended(after) and pod_requests.same_allocated_resources(
+        before, after
+    )
 
 
 def _has_ended(status: Object) -> bool:
@@ -158,7 +160,11 @@ class CapacityAggregator:
     namespace of the remote, by its labels and annotations unless given."""
 
     def __init__(
-        self, identity: Identity, limits: Limits, *, accepts: Callable[[Object], bool] | None = None
+        self,
+        identity: Identity,
+        limits: OfferLimits,
+        *,
+        accepts: Callable[[Object], bool] | None = None,
     ) -> None:
         self._identity = identity
         self._accepts = accepts or functools.partial(is_usable_namespace, identity=identity)
@@ -194,27 +200,27 @@ class CapacityAggregator:
             for namespace, several in self._quotas.items()
             if namespace in self._accepted
         }
-        offered = node_capacity.offered(
+        offered = node_capacity.offered_capacity(
             has=self._has.amounts,
             free=self._free.amounts,
             nodes=len(self._counted),
             limits=self._limits,
-            quota=resource_quota.left(
+            quota=resource_quota.remaining(
                 quotas,
-                foreign={
+                unmanaged={
                     name: self._foreign[name].amounts for name in quotas if name in self._foreign
                 },
-                busy=self._busy,
+                namespaces_with_pods=self._busy,
             ),
         )
         used_up = [
-            resource_quota.exhausted(it, offered.capacity)
+            resource_quota.exhausted_keys(it, offered.capacity)
             for several in quotas.values()
             for it in several
         ]
         return RemoteCapacity(
             offered,
-            largest=node_capacity.largest(
+            largest=node_capacity.largest_pod(
                 (node.left for node in self._counted.values()), offered.allocatable
             ),
             exhausted=tuple(sorted(filter(None, used_up))) if quotas else None,
@@ -308,8 +314,8 @@ class CapacityAggregator:
         theirs, ours = (self._requested(name, own=own) for own in (False, True))
         counted = _Counted(
             has=size.capacity,
-            free=node_capacity.free(size.allocatable, theirs),
-            left=node_capacity.free(size.allocatable, theirs, ours),
+            free=node_capacity.free_resources(size.allocatable, theirs),
+            left=node_capacity.free_resources(size.allocatable, theirs, ours),
         )
         self._counted[name] = counted
         self._has.add(counted.has)
@@ -325,7 +331,7 @@ def _add(sums: defaultdict[K, _Sum], key: K, amounts: Amounts, sign: int) -> Non
 def _size(node: Object) -> _Size:
     status = node.get("status") or {}
     return _Size(
-        counts=node_capacity.counts(node),
-        capacity=pod_requests.of_list(status.get("capacity")),
-        allocatable=pod_requests.of_list(status.get("allocatable")),
+        counts=node_capacity.is_counted(node),
+        capacity=pod_requests.parse_resource_list(status.get("capacity")),
+        allocatable=pod_requests.parse_resource_list(status.get("allocatable")),
     )

@@ -16,7 +16,7 @@ from sync.cache.informer import Informer
 from sync.cache.store import Key, key_of
 from translators.identity import Identity, is_in_mapped_namespace, is_owned_by_node
 from translators.objects import Object
-from translators.pods import unschedulable
+from translators.pods import unschedulable_timeout
 
 #: Seconds that a scheduler may need to make room (preemption), which is no shortage.
 GRACE = 5.0
@@ -55,7 +55,7 @@ class UnschedulablePods:
 
     def _changed(self, old: Object | None, new: Object | None) -> None:
         key = key_of(new or old or {})
-        waits = new is not None and unschedulable.waits(new)
+        waits = new is not None and unschedulable_timeout.is_unschedulable(new)
         pod = new or old or {}
         own = is_owned_by_node(pod, self._identity) and is_in_mapped_namespace(pod, self._identity)
         if waits == (key in self._since) or not own:

@@ -80,8 +80,8 @@ class EmptyNamespaceController:
         """An object of ours in the remote went, perhaps the last one."""
         if old is None or new is not None:
             return
-        origin = origin_of(old) or service_accounts.pod_of(old)
-        home = origin.namespace if origin is not None else reverse.home_of(old)
+        origin = origin_of(old) or service_accounts.pod_of_token_secret(old)
+        home = origin.namespace if origin is not None else reverse.relay_home_namespace(old)
         if home is not None:
             self._went(home)
 

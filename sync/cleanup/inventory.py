@@ -181,7 +181,7 @@ async def list_node_inventories(
         return owner
 
     for pod in (await remote.list(PODS, labels=labels)).items:
-        if origin_of(pod) is not None or reverse.home_of(pod) is not None:
+        if origin_of(pod) is not None or reverse.relay_home_namespace(pod) is not None:
             of(pod).pods.append(pod)
     for resource in COPIED_RESOURCES:
         for copy in (await remote.list(resource, labels=copies_selector(resource, labels))).items:
@@ -205,7 +205,11 @@ async def _pods_of_others(remote: KubeClient, labels: str, node: str) -> list[Ob
 
 def _is_a_bridges(copy: Object) -> bool:
     """Whether it has annotations of a bridge's."""
-    known = (origin_of(copy), service_accounts.pod_of(copy), reverse.home_of(copy))
+    known = (
+        origin_of(copy),
+        service_accounts.pod_of_token_secret(copy),
+        reverse.relay_home_namespace(copy),
+    )
     return any(it is not None for it in known)
 
 

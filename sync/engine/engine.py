@@ -58,7 +58,7 @@ from sync.relay.forward import Listeners, Relay
 from sync.relay.reverse import Carriers, RelayBack
 from sync.runtime.controller import Controller
 from sync.runtime.event_recorder import EventRecorder
-from translators.capacity.node_capacity import NO_LIMITS, Limits
+from translators.capacity.node_capacity import NO_LIMITS, OfferLimits
 from translators.identity import Origin, home_namespace_of, is_owned, is_owned_by_node, origin_of
 from translators.objects import HomeNamespace, Object, name_of, namespace_of, uid_of
 from translators.pods import references
@@ -99,7 +99,7 @@ class Engine:
         record: OwnershipRecord,
         namespace_linger: float,
         copy_linger: float,
-        limits: Limits = NO_LIMITS,
+        limits: OfferLimits = NO_LIMITS,
         listeners: Listeners | None = None,
         carriers: Carriers | None = None,
         now: Callable[[], str] = utc_now,
@@ -128,7 +128,7 @@ class Engine:
                 "reference": functools.partial(indexers.remote_references, identity),
                 "relay": indexers.relayed,
             },
-            indexed=("metadata.annotations", *references.PARTS),
+            indexed=("metadata.annotations", *references.REFERENCE_FIELDS),
             pool=pool,
             fast_keepalive=listeners is not None,
         )

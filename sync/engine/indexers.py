@@ -37,7 +37,7 @@ def origins(identity: Identity, remote: Object) -> Iterable[Hashable]:
 
 def relayed(remote: Object) -> Iterable[Hashable]:
     """The home namespace that a relay agent or a slice of reverse forwarding is for."""
-    home = reverse.home_of(remote)
+    home = reverse.relay_home_namespace(remote)
     return () if home is None else (home,)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sync.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, SECRETS, SERVICES, Resource
 from translators.identity import LABEL_NODE, Identity, may_be_set_by_remote
 from translators.merge_patch import merge_patch
-from translators.mirror import configmap, endpointslice, secret, service
+from translators.mirror import configmap_secret, endpointslice, service
 from translators.objects import Object, metadata
 
 #: Maps that are to be the same on both sides, keys that were removed included.
@@ -28,11 +28,13 @@ class CopyRule:
 
 
 COPY_RULES: dict[Resource, CopyRule] = {
-    CONFIG_MAPS: CopyRule(configmap.to_remote, lambda *_: True),
-    SECRETS: CopyRule(secret.to_remote, lambda home, _: secret.is_copied(home)),
-    SERVICES: CopyRule(service.to_remote, lambda home, _: service.is_copied(home)),
+    CONFIG_MAPS: CopyRule(configmap_secret.translate_data, lambda *_: True),
+    SECRETS: CopyRule(
+        configmap_secret.translate_data, lambda home, _: configmap_secret.is_copied_secret(home)
+    ),
+    SERVICES: CopyRule(service.translate_service, lambda home, _: service.is_copied(home)),
     ENDPOINT_SLICES: CopyRule(
-        endpointslice.to_remote,
+        endpointslice.translate_endpoint_slice,
         endpointslice.has_endpoints,
         remote_name=endpointslice.remote_name,
         selector=endpointslice.SELECTOR,
@@ -48,7 +50,7 @@ def patch(resource: Resource, home: Object, copy: Object, identity: Identity) ->
     """
     desired = COPY_RULES[resource].to_remote(home, identity)
     if resource is SERVICES:
-        desired["spec"] = {**dict.fromkeys(service.OPTIONAL), **desired["spec"]}
+        desired["spec"] = {**dict.fromkeys(service.REMOVABLE_FIELDS), **desired["spec"]}
     labels = desired["metadata"]["labels"]
     labels[LABEL_NODE] = (metadata(copy).get("labels") or {}).get(LABEL_NODE, labels[LABEL_NODE])
     for field in ("labels", "annotations"):

@@ -381,7 +381,7 @@ class CopyController:
         if copy is None or not self._is_of(copy, key):
             return None
         # Tokens of a pod are no copy, whatever home has under that name.
-        return None if service_accounts.pod_of(copy) else copy
+        return None if service_accounts.pod_of_token_secret(copy) else copy
 
     def _is_of(self, copy: Object, key: CopyKey) -> bool:
         """Whether it is this home's, and of the key's namespace: another home namespace, or a join

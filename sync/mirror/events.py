@@ -177,7 +177,7 @@ class EventMirror:
             packed = followed.events.store.get(place)
             origin = self._origin(packed) if packed and "said" in packed else None
             if packed is not None and origin is not None:
-                wanted = event.to_home(_unpacked(packed), origin, self._identity)
+                wanted = event.translate_event(_unpacked(packed), origin, self._identity)
                 await self._tell(uid_of(packed), wanted, followed.written)
                 followed.events.compact(packed, _told(packed))
 
@@ -191,12 +191,12 @@ class EventMirror:
             await asyncio.sleep(min(LOOK, left))
 
     async def _list_home_events(self, namespace: HomeNamespace, followed: _Namespace) -> None:
-        selector = event.mirrored_selector(self._identity)
+        selector = event.mirrored_events_selector(self._identity)
         page = await self._home.list(EVENTS, namespace=namespace, labels=selector, slim=_progress)
         known = {name_of(it): it["progress"] for it in page.items}
         written = {}
         for count, packed in enumerate(followed.events.store, start=1):
-            progress = known.get(event.home_name(_unpacked(packed))) if known else None
+            progress = known.get(event.home_event_name(_unpacked(packed))) if known else None
             if progress is not None:
                 written[uid_of(packed)] = progress
             if count % BATCH == 0:
@@ -207,7 +207,7 @@ class EventMirror:
 
     async def _tell(self, uid: str, wanted: Object, written: dict[str, str]) -> None:
         """Makes home's Event be as wanted, where it is not, and notes that."""
-        progress = event.progress(wanted)
+        progress = event.progress_fields(wanted)
         try:
             known = orjson.loads(written[uid]) if uid in written else await self._create(wanted)
             if patch := merge_patch(known, progress):
@@ -223,7 +223,7 @@ class EventMirror:
             made = await self._home.create(EVENTS, wanted, namespace=namespace)
         except AlreadyExists:
             made = await self._home.get(EVENTS, name_of(wanted), namespace=namespace)
-        return event.progress(made)
+        return event.progress_fields(made)
 
     async def _patch(self, wanted: Object, patch: Object) -> None:
         namespace = namespace_of(wanted)
@@ -239,9 +239,9 @@ class EventMirror:
 
 def _packed(remote: Object) -> Object:
     """Until it is told: what an informer needs, the pod's UID, and all else as JSON."""
-    slim = event.slim(remote)
+    slim = event.compact(remote)
     meta = slim.pop("metadata")
-    return {"metadata": meta, "pod": event.pod_uid(remote), "said": _text(slim)}
+    return {"metadata": meta, "pod": event.involved_uid(remote), "said": _text(slim)}
 
 
 def _unpacked(packed: Object) -> Object:
@@ -261,7 +261,7 @@ def _untold(packed: Object) -> tuple[str, ...]:
 
 def _progress(home: Object) -> Object:
     """How far home's Event has gone."""
-    return {"metadata": {"name": name_of(home)}, "progress": _text(event.progress(home))}
+    return {"metadata": {"name": name_of(home)}, "progress": _text(event.progress_fields(home))}
 
 
 def _text(part: Object) -> str:

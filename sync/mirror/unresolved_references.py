@@ -43,7 +43,7 @@ class UnresolvedReferences:
         if not missing:
             return frozenset()
         namespace = HomeNamespace(namespace_of(pod))
-        required = unresolved_references.required(pod)
+        required = unresolved_references.required_references(pod)
         found = set()
         for ref in sorted(missing):
             if self._namespaces.is_owned(namespace):

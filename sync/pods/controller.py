@@ -209,7 +209,7 @@ class PodController:
     def reference_appeared(self, reference: CopyKey) -> None:
         """Home has a ConfigMap or Secret now that it did not have: pods may have waited for it."""
         for home in self._home_pods.store.by_index("reference", reference):
-            if synthetic_status.is_refused(home):
+            if synthetic_status.is_creation_blocked(home):
                 self.controller.queue.add(Key(namespace_of(home), name_of(home)))
 
     # -- where a pod is --------------------------------------------------------------------
@@ -401,7 +401,7 @@ class PodController:
     async def _make(
         self, key: Key, home: Object, namespace: str, omitted: frozenset[Reference]
     ) -> None:
-        translated = remote_pod.omitting(self._translated(home), omitted)
+        translated = remote_pod.without_optional_references(self._translated(home), omitted)
         await self._creation.dry_run(home, translated.pod, namespace=namespace)
         self._making.add(uid_of(home))
         first = False
@@ -418,7 +418,7 @@ class PodController:
             await self._creation.check_created(home, translated.pod, made)
         else:
             lost = await self._creation.check_created(home, translated.pod, made)
-            first = _is_first(home) and not run_once.is_held(made)
+            first = _is_first(home) and not run_once.is_gated(made)
             changes.info(
                 "pod %s: created in the remote, namespace %s",
                 key,
@@ -442,20 +442,20 @@ class PodController:
 
     async def _let_go(self, key: Key, home: Object, held: plan.Ungate) -> None:
         if not held.marked and not await self._statuses.write(
-            home, run_once.handed_over(now=self._now())
+            home, run_once.started_status(now=self._now())
         ):
             return  # Nobody would know that it runs.
         if held.gated:
-            patch = {"metadata": {"uid": held.uid}, **run_once.let_go()}
+            patch = {"metadata": {"uid": held.uid}, **run_once.ungate_patch()}
             namespace, name = self._remote_key(key)
             let_go = await self._remote.patch(
                 PODS, name, patch, namespace=namespace, kind="strategic"
             )
             self._remote_pods.observe_write(let_go)
 
-    def _translated(self, home: Object) -> remote_pod.Translated:
+    def _translated(self, home: Object) -> remote_pod.TranslatedPod:
         classes = frozenset(name_of(it) for it in self._priority_classes.store)
-        return remote_pod.to_remote(home, self._policy, priority_classes=classes)
+        return remote_pod.translate_pod(home, self._policy, priority_classes=classes)
 
     def _made(self, uid: str) -> None:
         """What was remembered of the making and the end of earlier remote pods is settled."""
@@ -478,7 +478,7 @@ class PodController:
             current, reason=reason, message=message, now=self._now(), once_each=once_each
         ):
             await self._act(key, PodState(current, None), action)
-        if (left := active_deadline.seconds_left(current, now=self._now())) is not None:
+        if (left := active_deadline.deadline_remaining(current, now=self._now())) is not None:
             self.controller.queue.add_after(key, left)
 
     async def _tell_server_error(self, key: Key, home: Object, error: ServerError) -> None:
@@ -564,7 +564,7 @@ def _is_first(home: Object) -> bool:
     remote pod comes when it is placed."""
     has_run = bool((home.get("status") or {}).get("containerStatuses"))
     debugged = bool((home.get("spec") or {}).get("ephemeralContainers"))
-    return not (has_run or debugged or synthetic_status.is_refused(home))
+    return not (has_run or debugged or synthetic_status.is_creation_blocked(home))
 
 
 def _there(home: Object | None) -> Object:

@@ -1,7 +1,7 @@
 """Creates remote pods, and lets none run without the fields that restrict it.
 
 The remote's API server may admit a pod without some of its fields
-(`translators.pods.retained_fields`). The answer to each creation is compared with what was sent, at
+(`translators.pods.pruned_fields`). The answer to each creation is compared with what was sent, at
 the cost of no request:
 
 - a pod without a field that restricts it is deleted again, and refused with `REASON`;
@@ -21,9 +21,9 @@ from sync.kube.client import KubeClient
 from sync.kube.errors import BadRequest
 from sync.kube.resources import PODS
 from sync.runtime.controller import ReconcileBlocked
-from translators.fieldpaths import Dropped
+from translators.fieldpaths import FieldMessage
 from translators.objects import Object, name_of, namespace_of, uid_of
-from translators.pods import retained_fields
+from translators.pods import pruned_fields
 
 log = logging.getLogger(__name__)
 
@@ -44,34 +44,34 @@ class PodCreator:
     async def dry_run(self, home: Object, sent: Object, *, namespace: str) -> None:
         """Raises Waiting where a dry run shows that the pod would lose what restricts it. Asks for
         none unless the pod needs it."""
-        if not retained_fields.needs_proof(sent) and uid_of(home) not in self._refused:
+        if not pruned_fields.needs_dry_run(sent) and uid_of(home) not in self._refused:
             return
         try:
             made = await self._client.create(PODS, sent, namespace=namespace, dry_run=True)
         except BadRequest as error:
             log.debug("pod %s: no dry run: %s", name_of(sent), error)
             return
-        self._refuse(home, retained_fields.lost(sent, made))
+        self._refuse(home, pruned_fields.pruned_fields(sent, made))
 
-    async def check_created(self, home: Object, sent: Object, made: Object) -> list[Dropped]:
+    async def check_created(self, home: Object, sent: Object, made: Object) -> list[FieldMessage]:
         """What the pod that was made has lost. Where that restricts it, deletes it and raises
         Waiting."""
-        missing = retained_fields.lost(sent, made)
+        missing = pruned_fields.pruned_fields(sent, made)
         try:
             self._refuse(home, missing)
         except ReconcileBlocked:
             namespace = made["metadata"]["namespace"]
             await self._client.delete(PODS, name_of(made), namespace=namespace, uid=uid_of(made))
             raise
-        return [it.told for it in missing]
+        return [it.field_message for it in missing]
 
-    def _refuse(self, home: Object, missing: list[retained_fields.Lost]) -> None:
-        restricting = [it.at for it in missing if it.restricts]
+    def _refuse(self, home: Object, missing: list[pruned_fields.PrunedField]) -> None:
+        restricting = [it.location for it in missing if it.restricts]
         if restricting:
             self._refused.put(namespace_of(home), uid_of(home), True)
             raise ReconcileBlocked(
                 REASON,
-                f"the pod would run without {', '.join(restricting)}: {retained_fields.WHY}; use a "
+                f"the pod would run without {', '.join(restricting)}: {pruned_fields.MESSAGE}; use a "
                 "remote that keeps it, or take it out of the pod",
             )
         self._refused.pop(uid_of(home))

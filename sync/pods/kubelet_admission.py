@@ -34,7 +34,7 @@ class KubeletAdmission:
     def remote_capacity(self) -> Amounts:
         """What all nodes have together: summed again after one of them changed its size."""
         if self._offered is None:
-            self._offered = kubelet_admission.offered(self._remote_nodes.store)
+            self._offered = kubelet_admission.total_allocatable(self._remote_nodes.store)
         return self._offered
 
     async def virtual_node_for(self, home: Object | None, remote: Object | None) -> Object | None:
@@ -46,9 +46,9 @@ class KubeletAdmission:
             home is None
             or remote is not None
             or node is None
-            or scheduling_predicates.selects(home, node)
+            or scheduling_predicates.selects_node(home, node)
         ):
             return node
-        if run_once.was_handed_over(home) or is_deleting(home) or status.is_terminal(home):
+        if run_once.may_have_started(home) or is_deleting(home) or status.is_terminal(home):
             return node
         return await self._home.get(NODES, name_of(node))

@@ -70,6 +70,8 @@ class PodLatency:
                 self._starting[uid_of(new)] = monotonic()
         elif self._starting and (phase := status.phase(new)) != "Pending":
             since = self._starting.pop(uid_of(new), None)
-            ran = phase in ("Running", "Succeeded") and not synthetic_status.is_refused(new)
+            ran = phase in ("Running", "Succeeded") and not synthetic_status.is_creation_blocked(
+                new
+            )
             if since is not None and ran:
                 self.start.observe(monotonic() - since)

@@ -37,7 +37,7 @@ its spec, or what is left of a deletion that was passed on (pod_workers.go,
 calculateEffectiveGracePeriod).
 
 *Given up* needs no mark of its own: home's condition says since when the remote finds no node
-(`translators.pods.unschedulable`), and it is older than the timeout. So a crash between the
+(`translators.pods.unschedulable_timeout`), and it is older than the timeout. So a crash between the
 withdrawal and the last status ends in the same way.
 
 "Gone" of a pod that may have run is believed only after asking the remote's API server
@@ -52,19 +52,27 @@ from dataclasses import dataclass, field
 from sync.base.resource_version import version_of
 from translators import merge_patch
 from translators.identity import has_home_uid, origin_of
-from translators.objects import HomeUid, Object, RemoteUid, is_deleting, metadata, uid_of
+from translators.objects import (
+    HomeUid,
+    Object,
+    RemoteUid,
+    is_daemonset_pod,
+    is_deleting,
+    metadata,
+    uid_of,
+)
 from translators.pods import (
     active_deadline,
     kubelet_admission,
     remote_pod,
     run_once,
     synthetic_status,
-    unschedulable,
+    unschedulable_timeout,
     update,
 )
-from translators.pods import resize as podresize
+from translators.pods import resize_condition as podresize
 from translators.pods import status as podstatus
-from translators.pods.resize import Refusal
+from translators.pods.resize_condition import ResizeRejection
 from translators.pods.update import Subresource
 from translators.translation_policy import Policy
 
@@ -91,7 +99,7 @@ class PodState:
     """What all nodes of the remote have together; {} where that is not known."""
     node: Object | None = None
     """The virtual node at home; None where it is not known."""
-    rejected_resize: Refusal | None = None
+    rejected_resize: ResizeRejection | None = None
     """The last resize that the remote's API server refused."""
     eviction_seconds: float | None = None
     """Seconds until the home pod is deleted, because the node of the remote pod cannot confirm its
@@ -212,7 +220,7 @@ def plan(state: PodState, policy: Policy, *, now: str) -> list[Action]:
         return _follow(state, home, remote, policy, now=now)
     if why := skipped(home, policy):
         return _skip(home, why, policy, now=now)
-    if unfit := remote_pod.refused(home):
+    if unfit := remote_pod.rejection_message(home):
         return report_waiting(home, reason="FieldRefused", message=unfit, now=now)
     return _absent(state, home, policy, now=now)
 
@@ -224,27 +232,21 @@ def skipped(home: Object, policy: Policy) -> str:
     Most DaemonSets are for home's own nodes (network, storage, log agents), of which the virtual
     node is none.
     """
-    if not is_of_daemon_set(home):
+    if not is_daemonset_pod(home):
         return ""
     if policy.daemonsets == "skip":
         return (
             "the bridge does not run pods of DaemonSets (--daemonsets=skip); to keep the DaemonSet "
             "off this node give it a node affinity, to run it join with --daemonsets=run"
         )
-    if unfit := remote_pod.refused(home):
+    if unfit := remote_pod.rejection_message(home):
         return f"the pod cannot run in the remote cluster: {unfit}"
     return ""
 
 
-def is_of_daemon_set(home: Object) -> bool:
-    """Whether a DaemonSet controls the pod."""
-    owners = metadata(home).get("ownerReferences") or ()
-    return any(owner.get("controller") and owner.get("kind") == "DaemonSet" for owner in owners)
-
-
 def may_run(home: Object, policy: Policy) -> bool:
     """Whether the pod is one to run in the remote: nothing is watched or copied for others."""
-    return not skipped(home, policy) and not remote_pod.refused(home)
+    return not skipped(home, policy) and not remote_pod.rejection_message(home)
 
 
 def _orphan(remote: Object) -> list[Action]:
@@ -275,7 +277,7 @@ def _deleting(state: PodState, home: Object, policy: Policy, *, now: str) -> lis
         if not is_deleting(state.remote) or shortened:
             actions.append(Delete(RemoteUid(uid_of(state.remote)), grace))
         return actions
-    unsure = state.create_pending or (run_once.was_handed_over(home) and state.last_remote is None)
+    unsure = state.create_pending or (run_once.may_have_started(home) and state.last_remote is None)
     if unsure and not state.absence_confirmed:
         return [ConfirmAbsence()]
     return [*_last_status(state, home, policy, now=now), RemoveHomePod()]
@@ -290,7 +292,9 @@ def _last_status(state: PodState, home: Object, policy: Policy, *, now: str) -> 
     if not metadata(home).get("finalizers") or (ended and podstatus.is_terminal(ended)):
         return _status(home, ended, policy, now=now) if ended is not None else []
     # Deleted with a grace of 0, or before it began: there was no last word of the remote's kubelet.
-    wanted = synthetic_status.stopped(home, message="it is gone from the remote cluster", now=now)
+    wanted = synthetic_status.terminated_status(
+        home, message="it is gone from the remote cluster", now=now
+    )
     patch = merge_patch.status_patch(home.get("status") or {}, wanted)
     return [WriteStatus(patch)] if patch else []
 
@@ -305,26 +309,26 @@ def _follow(
     state: PodState, home: Object, remote: Object, policy: Policy, *, now: str
 ) -> list[Action]:
     if run_once.runs_once(home) and not is_deleting(remote) and not podstatus.is_terminal(remote):
-        marked, held = run_once.was_handed_over(home), run_once.is_held(remote)
+        marked, held = run_once.may_have_started(home), run_once.is_gated(remote)
         if held or not marked:
             return [Ungate(RemoteUid(uid_of(remote)), marked=marked, gated=held)]
     found = updates(home, remote, policy)
     following = [it for it in found if state.ineffective_updates.get(it.subresource) != it.patch]
-    acted = not following and podstatus.has_acted(home, remote)
+    acted = not following and podstatus.is_observed_by_kubelet(home, remote)
     resize = next((it.patch for it in following if it.subresource == "resize"), None)
-    pending = podresize.pending(home, resize, state.rejected_resize, now=now)
+    pending = podresize.resize_pending_condition(home, resize, state.rejected_resize, now=now)
     status = _status_of(home, remote, policy, acted=acted, now=now, pending=pending)
     if is_deleting(remote):
         return [*status, *_evicted(state, home, remote)]
-    if not unschedulable.waits(remote):
+    if not unschedulable_timeout.is_unschedulable(remote):
         return [*status, *following]
-    allowed = active_deadline.seconds_left(home, now=now)
+    allowed = active_deadline.deadline_remaining(home, now=now)
     if allowed == 0:
         return [*_overdue(home, now=now), *_terminal(remote)]
     actions = [*status, *following, *([RequeueAfter(allowed)] if allowed is not None else ())]
     if policy.unschedulable_timeout is None:
         return actions
-    left = unschedulable.seconds_left(home, policy, now=now)
+    left = unschedulable_timeout.timeout_remaining(home, policy, now=now)
     if left == 0:
         version = version_of(remote)
         return [*status, DeleteIfUnbound(RemoteUid(uid_of(remote)), version)]
@@ -347,7 +351,7 @@ def updates(home: Object, remote: Object, policy: Policy) -> list[Update]:
     if podstatus.is_terminal(remote):
         return []
     uid = RemoteUid(uid_of(remote))
-    found = update.changes(home, remote, policy)
+    found = update.pod_patches(home, remote, policy)
     return [Update(uid, change.patch, change.subresource) for change in found]
 
 
@@ -355,7 +359,7 @@ def _skip(home: Object, why: str, policy: Policy, *, now: str) -> list[Action]:
     """The status under which the pod's DaemonSet goes on. The Event is recorded once, and again
     only where the status was lost: a Node that was NotReady has its pods' Ready set to False."""
     message = f"nothing of this pod runs, and its DaemonSet counts it as available: {why}"
-    wanted = synthetic_status.skipped(home, reason=REASON_SKIPPED, message=message, now=now)
+    wanted = synthetic_status.skipped_status(home, reason=REASON_SKIPPED, message=message, now=now)
     patch = merge_patch.status_patch(home.get("status") or {}, wanted)
     if not patch:
         return []
@@ -370,7 +374,7 @@ def report_waiting(
 ) -> list[Action]:
     """Tells that the pod waits, once: in its status and a condition, which remember it, and as an
     Event; with ``once_each`` a new Event only for a new reason."""
-    wanted = synthetic_status.pending(home, reason=reason, message=message, now=now)
+    wanted = synthetic_status.pending_status(home, reason=reason, message=message, now=now)
     patch = merge_patch.status_patch(home.get("status") or {}, wanted)
     repeated = once_each and (home.get("status") or {}).get("reason") == reason
     event = None if repeated else (reason, message)
@@ -379,15 +383,17 @@ def report_waiting(
 
 def _absent(state: PodState, home: Object, policy: Policy, *, now: str) -> list[Action]:
     restart = run_once.restart_policy(home.get("spec") or {})
-    marked = run_once.was_handed_over(home)
+    marked = run_once.may_have_started(home)
     # One of which it is not known whether it was made may come yet, and is made again first.
-    if not state.create_pending and unschedulable.is_given_up(
+    if not state.create_pending and unschedulable_timeout.is_timed_out(
         home, state.last_remote, policy, now=now
     ):
         return _give_up(home, policy, now=now) if state.absence_confirmed else [ConfirmAbsence()]
     if state.last_remote is None and (state.create_pending or not marked):
         if not state.create_pending and (
-            rejection := kubelet_admission.rejection(home, state.remote_capacity, state.node)
+            rejection := kubelet_admission.admission_rejection(
+                home, state.remote_capacity, state.node
+            )
         ):
             return _reject(home, *rejection, now=now)
         return _create(home, now=now)
@@ -395,33 +401,41 @@ def _absent(state: PodState, home: Object, policy: Policy, *, now: str) -> list[
         return _status(home, state.last_remote, policy, now=now)
     if not state.absence_confirmed:
         return [ConfirmAbsence()]
-    never_ran = not marked and state.last_remote is not None and run_once.is_held(state.last_remote)
+    never_ran = (
+        not marked and state.last_remote is not None and run_once.is_gated(state.last_remote)
+    )
     if restart != "Never" or never_ran:
         return _create(home, now=now)
     message = (
         "the pod is gone from the remote cluster, nobody knows how far it came, "
         "and its restartPolicy, or a container's, is Never"
     )
-    lost = synthetic_status.failed(home, reason="RemotePodLost", message=message, now=now)
+    lost = synthetic_status.lost_status(home, reason="RemotePodLost", message=message, now=now)
     patch = merge_patch.status_patch(home.get("status") or {}, lost)
     return [WriteStatus(patch, event=("RemotePodLost", message))]
 
 
 def _create(home: Object, *, now: str) -> list[Action]:
     """Of a pod that ran, the status comes first: it does not run, however long this takes."""
-    left = active_deadline.seconds_left(home, now=now)
+    left = active_deadline.deadline_remaining(home, now=now)
     if left == 0:
         return _overdue(home, now=now)
-    patch = merge_patch.status_patch(home.get("status") or {}, synthetic_status.lost(home, now=now))
+    patch = merge_patch.status_patch(
+        home.get("status") or {}, synthetic_status.recreating_status(home, now=now)
+    )
     status = [WriteStatus(patch)] if patch else []
     # A pod that has to wait for the first time is looked at again by whoever writes that.
-    look = [RequeueAfter(left)] if left is not None and synthetic_status.is_refused(home) else []
+    look = (
+        [RequeueAfter(left)]
+        if left is not None and synthetic_status.is_creation_blocked(home)
+        else []
+    )
     return [*status, Create(), *look]
 
 
 def _overdue(home: Object, *, now: str) -> list[Action]:
     """As a kubelet: the pod has Failed."""
-    wanted = synthetic_status.stopped(home, message=active_deadline.MESSAGE, now=now)
+    wanted = synthetic_status.terminated_status(home, message=active_deadline.MESSAGE, now=now)
     wanted |= {"reason": active_deadline.REASON, "message": active_deadline.MESSAGE}
     patch = merge_patch.status_patch(home.get("status") or {}, wanted)
     return [WriteStatus(patch, event=(active_deadline.REASON, active_deadline.MESSAGE))]
@@ -429,15 +443,18 @@ def _overdue(home: Object, *, now: str) -> list[Action]:
 
 def _reject(home: Object, reason: str, message: str, *, now: str) -> list[Action]:
     """As a kubelet: the pod has Failed before it began."""
-    wanted = synthetic_status.rejected(home, reason=reason, message=message, now=now)
+    wanted = synthetic_status.rejected_status(home, reason=reason, message=message, now=now)
     patch = merge_patch.status_patch(home.get("status") or {}, wanted)
     return [WriteStatus(patch, event=(reason, message))]
 
 
 def _give_up(home: Object, policy: Policy, *, now: str) -> list[Action]:
     """The pod has Failed, as a disruption: a Job need not count it."""
-    reason, message = unschedulable.REASON_GIVEN_UP, unschedulable.why_given_up(home, policy)
-    wanted = synthetic_status.failed(home, reason=reason, message=message, now=now)
+    reason, message = (
+        unschedulable_timeout.REASON_REMOTE_UNSCHEDULABLE,
+        unschedulable_timeout.timeout_message(home, policy),
+    )
+    wanted = synthetic_status.lost_status(home, reason=reason, message=message, now=now)
     patch = merge_patch.status_patch(home.get("status") or {}, wanted)
     return [WriteStatus(patch, event=(reason, message))]
 
@@ -459,7 +476,7 @@ def _to_run_again(ended: Object, restart: str) -> bool:
 def _status(home: Object, remote: Object, policy: Policy, *, now: str) -> list[Action]:
     if podstatus.is_terminal(home):
         return []
-    acted = podstatus.has_acted(home, remote) and not updates(home, remote, policy)
+    acted = podstatus.is_observed_by_kubelet(home, remote) and not updates(home, remote, policy)
     return _status_of(home, remote, policy, acted=acted, now=now)
 
 
@@ -474,19 +491,21 @@ def _status_of(
 ) -> list[Action]:
     """What is to be told of a home pod that has not ended. ``acted``: the remote's kubelet has
     done all that home's says. ``pending``: the condition of a resize that was not taken there."""
-    wanted = podstatus.to_home(home, remote, policy, now=now, acted=acted, pending=pending)
+    wanted = podstatus.translate_status(
+        home, remote, policy, now=now, observed=acted, resize_pending=pending
+    )
     event = None
     restart = run_once.restart_policy(home.get("spec") or {})
     lost = is_deleting(remote) and not is_deleting(home) and _to_run_again(remote, restart)
-    if lost and not unschedulable.is_given_up(home, remote, policy, now=now):
+    if lost and not unschedulable_timeout.is_timed_out(home, remote, policy, now=now):
         message = "deleted in the remote cluster"
         if restart != "Never":
             message += "; it is made again there when it is gone"
-        wanted["reason"], wanted["message"] = podstatus.REASON_DELETED, message
+        wanted["reason"], wanted["message"] = podstatus.REASON_REMOTE_POD_DELETED, message
         if podstatus.is_terminal(remote):
             # A terminal phase could not be taken back.
             wanted["phase"] = podstatus.phase(home)
-        if (home.get("status") or {}).get("reason") != podstatus.REASON_DELETED:
-            event = (podstatus.REASON_DELETED, message)
+        if (home.get("status") or {}).get("reason") != podstatus.REASON_REMOTE_POD_DELETED:
+            event = (podstatus.REASON_REMOTE_POD_DELETED, message)
     patch = merge_patch.status_patch(home.get("status") or {}, wanted)
     return [WriteStatus(patch, event=event)] if patch else []

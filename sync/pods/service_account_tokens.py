@@ -42,7 +42,13 @@ from translators.identity import has_home_uid, is_owned_by_node, origin_of
 from translators.objects import HomeNamespace, Object, is_deleting, name_of, namespace_of, uid_of
 from translators.pods import references, service_accounts
 from translators.pods import status as podstatus
-from translators.pods.service_accounts import CA_KEY, Needs, PodRef, Times, Wanted
+from translators.pods.service_accounts import (
+    CA_KEY,
+    PodRef,
+    RequiredTokens,
+    TokenRequest,
+    TokenTimes,
+)
 from translators.timestamps import format_time, parse_time
 from translators.translation_policy import Policy
 
@@ -62,7 +68,7 @@ FLOOR = 60.0
 #: Tokens whose last request is remembered for as long.
 RECENT_MAX = 20_000
 
-_NOTHING = Needs(frozenset(), ca=False)
+_NOTHING = RequiredTokens(frozenset(), needs_ca=False)
 
 
 class TokenController:
@@ -95,7 +101,7 @@ class TokenController:
         self._now = now
         self._rng = random.Random()  # noqa: S311  # jitter, not a secret
         # By pod's UID and the token's key: those that were requested a moment ago.
-        self._recent: cachetools.TTLCache[tuple[str, str], Times]
+        self._recent: cachetools.TTLCache[tuple[str, str], TokenTimes]
         self._recent = cachetools.TTLCache(RECENT_MAX, FLOOR)
         # UIDs of Secrets that were deleted: the cache shows it only a moment later.
         self._deleted: set[str] = set()
@@ -111,7 +117,7 @@ class TokenController:
         Raises Waiting where home does not issue them or a foreign Secret is in the way, and what
         the API servers raise.
         """
-        ref = service_accounts.pod_ref(home)
+        ref = service_accounts.pod_ref_of(home)
         needs = self._needs(home)
         if needs.tokens and not self._is_current(ref, needs):
             await self.controller.reconcile_now(ref)
@@ -126,7 +132,7 @@ class TokenController:
             same = other is not None and uid_of(other) == uid_of(pod)
             if same and other and podstatus.is_terminal(pod) == podstatus.is_terminal(other):
                 continue
-            ref = service_accounts.pod_ref(pod)
+            ref = service_accounts.pod_ref_of(pod)
             if self._needs(pod).tokens or self._secret(ref) is not None:
                 self.controller.queue.add(ref)
 
@@ -142,7 +148,7 @@ class TokenController:
         """A Secret with tokens changed, by us or by somebody else."""
         if new is None and old is not None:
             self._deleted.discard(uid_of(old))
-        ref = service_accounts.pod_of(new or old or {})
+        ref = service_accounts.pod_of_token_secret(new or old or {})
         if ref is not None:
             self.controller.queue.add(ref)
 
@@ -157,7 +163,7 @@ class TokenController:
         for pod in self._home_pods.store.by_index("namespace", namespace):
             with exceptions.log_defects(f"pod {namespace}/{name_of(pod)}"):
                 if self._needs(pod).tokens:
-                    self.controller.queue.add(service_accounts.pod_ref(pod))
+                    self.controller.queue.add(service_accounts.pod_ref_of(pod))
 
     # -- reconcile -------------------------------------------------------------------------
 
@@ -181,21 +187,23 @@ class TokenController:
                 self._events.warn(home, waiting.reason, waiting.message)
             raise
         if times:
-            soonest = min(_seconds(self._home_now(), it.renew) for it in times.values())
+            soonest = min(_seconds(self._home_now(), it.renew_at) for it in times.values())
             self.controller.queue.add_after(ref, max(soonest, FLOOR))
 
-    async def _write(self, home: Object, needs: Needs, secret: Object | None) -> dict[str, Times]:
+    async def _write(
+        self, home: Object, needs: RequiredTokens, secret: Object | None
+    ) -> dict[str, TokenTimes]:
         """Makes the Secret, or patches what is due in it; when each token is to be renewed."""
-        ref = service_accounts.pod_ref(home)
+        ref = service_accounts.pod_ref_of(home)
         # Also where there is a Secret: somebody else can have made the namespace, and the Secret.
         await self._namespaces.ensure(ref.namespace)
-        ca = self._ca(ref.namespace) if needs.ca else None
+        ca = self._ca(ref.namespace) if needs.needs_ca else None
         times = self._valid(secret, needs)
         data = {}
         for wanted in sorted(needs.tokens):
             if wanted.key not in times:
                 data[wanted.key], times[wanted.key] = await self._request(home, wanted)
-        if ca is not None and _held(secret, CA_KEY) != service_accounts.encoded(ca):
+        if ca is not None and _held(secret, CA_KEY) != service_accounts.encode_secret_value(ca):
             data[CA_KEY] = ca
         if secret is None:
             await self._create(home, data, times)
@@ -203,10 +211,10 @@ class TokenController:
             await self._patch(ref, secret, data, times)
         return times
 
-    async def _request(self, home: Object, wanted: Wanted) -> tuple[str, Times]:
-        name, ref = service_accounts.account(home), service_accounts.pod_ref(home)
+    async def _request(self, home: Object, wanted: TokenRequest) -> tuple[str, TokenTimes]:
+        name, ref = service_accounts.service_account_name(home), service_accounts.pod_ref_of(home)
         bound = {"apiVersion": "v1", "kind": "Pod", "name": ref.name, "uid": ref.uid}
-        spec: Object = {"expirationSeconds": wanted.seconds, "boundObjectRef": bound}
+        spec: Object = {"expirationSeconds": wanted.expiration_seconds, "boundObjectRef": bound}
         spec["audiences"] = [wanted.audience] if wanted.audience else []
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         path = SERVICE_ACCOUNTS.path(name, namespace=ref.namespace, subresource="token")
@@ -226,15 +234,19 @@ class TokenController:
             raise ReconcileBlocked("TokenRefused", "home's answer to a TokenRequest holds no token")
         # By home's own word: what was asked for may have been shortened, and when the token was
         # issued is told by no other clock.
-        life = float((answer.get("spec") or {}).get("expirationSeconds") or wanted.seconds)
+        life = float(
+            (answer.get("spec") or {}).get("expirationSeconds") or wanted.expiration_seconds
+        )
         left = life * (1 - RENEW_AT + self._rng.uniform(0, JITTER))
         renew = _moment(expires) - timedelta(seconds=left)
-        times = self._recent[ref.uid, wanted.key] = Times(format_time(renew), expires)
+        times = self._recent[ref.uid, wanted.key] = TokenTimes(format_time(renew), expires)
         return str(status["token"]), times
 
-    async def _create(self, home: Object, data: dict[str, str], times: dict[str, Times]) -> None:
-        ref = service_accounts.pod_ref(home)
-        desired = service_accounts.secret(home, self._identity, data, times)
+    async def _create(
+        self, home: Object, data: dict[str, str], times: dict[str, TokenTimes]
+    ) -> None:
+        ref = service_accounts.pod_ref_of(home)
+        desired = service_accounts.token_secret(home, self._identity, data, times)
         namespace = await self._namespaces.ensure(ref.namespace)
         try:
             made = await self._remote.create(SECRETS, desired, namespace=namespace)
@@ -254,10 +266,12 @@ class TokenController:
         self._secrets.observe_write(made)
 
     async def _patch(
-        self, ref: PodRef, secret: Object, data: dict[str, str], times: dict[str, Times]
+        self, ref: PodRef, secret: Object, data: dict[str, str], times: dict[str, TokenTimes]
     ) -> None:
-        annotations = {service_accounts.ANNOTATION_TIMES: service_accounts.times_text(times)}
-        encoded = {key: service_accounts.encoded(text) for key, text in data.items()}
+        annotations = {
+            service_accounts.ANNOTATION_TOKEN_TIMES: service_accounts.format_token_times(times)
+        }
+        encoded = {key: service_accounts.encode_secret_value(text) for key, text in data.items()}
         meta = {"uid": uid_of(secret), "annotations": annotations}
         patch: Object = {"metadata": meta, "data": encoded}
         changed = await self._remote.patch(
@@ -277,11 +291,11 @@ class TokenController:
 
     # -- what is known ---------------------------------------------------------------------
 
-    def _needs(self, home: Object) -> Needs:
+    def _needs(self, home: Object) -> RequiredTokens:
         """What of tokens the pod is to have now: nothing where it ended or is not to run."""
         if self._policy.service_accounts != "home":
             return _NOTHING
-        found = service_accounts.needs(home)
+        found = service_accounts.required_tokens(home)
         live = plan.may_run(home, self._policy) and not podstatus.is_terminal(home)
         return found if found.tokens and live else _NOTHING
 
@@ -291,7 +305,9 @@ class TokenController:
 
     def _secret(self, ref: PodRef) -> Object | None:
         namespace = self._identity.remote_namespace(ref.namespace)
-        secret = self._secrets.store.get(Key(namespace, service_accounts.secret_name(ref.uid)))
+        secret = self._secrets.store.get(
+            Key(namespace, service_accounts.token_secret_name(ref.uid))
+        )
         own = secret is not None and is_owned_by_node(secret, self._identity)
         return secret if own else None
 
@@ -301,15 +317,19 @@ class TokenController:
         remote = self._remote_pods.store.get(Key(namespace, ref.name))
         return remote is not None and has_home_uid(remote, ref.uid)
 
-    def _valid(self, secret: Object | None, needs: Needs) -> dict[str, Times]:
+    def _valid(self, secret: Object | None, needs: RequiredTokens) -> dict[str, TokenTimes]:
         """The tokens of the Secret that are not due to be renewed."""
-        known, now = service_accounts.times(secret or {}), self._home_now()
-        uid = pod.uid if (pod := service_accounts.pod_of(secret or {})) is not None else ""
+        known, now = service_accounts.parse_token_times(secret or {}), self._home_now()
+        uid = (
+            pod.uid
+            if (pod := service_accounts.pod_of_token_secret(secret or {})) is not None
+            else ""
+        )
         keys = {wanted.key for wanted in needs.tokens}
         return {
             key: it
             for key, it in known.items()
-            if key in keys and (_is_later(it.renew, now) or self._recent.get((uid, key)) == it)
+            if key in keys and (_is_later(it.renew_at, now) or self._recent.get((uid, key)) == it)
         }
 
     def _home_now(self) -> str:
@@ -317,7 +337,7 @@ class TokenController:
         now = self._home.config.server_clock.now()
         return self._now() if now is None else format_time(now)
 
-    def _is_current(self, ref: PodRef, needs: Needs) -> bool:
+    def _is_current(self, ref: PodRef, needs: RequiredTokens) -> bool:
         """Whether the Secret has all that is needed."""
         secret = self._secret(ref)
         if (
@@ -329,7 +349,7 @@ class TokenController:
         valid = self._valid(secret, needs)
         if any(wanted.key not in valid for wanted in needs.tokens):
             return False
-        return not needs.ca or _held(secret, CA_KEY) is not None
+        return not needs.needs_ca or _held(secret, CA_KEY) is not None
 
     def _ca(self, namespace: HomeNamespace) -> str:
         """Home's CA, as it publishes it in the namespace. Raises Waiting where it does not."""

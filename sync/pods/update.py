@@ -2,9 +2,9 @@
 
 - An ephemeral container is sent when the ConfigMaps and Secrets that it refers to are there. One
   that refers to a reserved name is rejected with an Event, once. Fields of it that the remote's API
-  server drops are an Event (`translators.pods.retained_fields`).
+  server drops are an Event (`translators.pods.pruned_fields`).
 - A refusal is told once, as an Event, and raised: the caller tries again. Of a resize the next plan
-  makes a condition, too (`translators.pods.resize`).
+  makes a condition, too (`translators.pods.resize_condition`).
 - A resize that was made is recorded at the remote pod, so that it is not sent again.
 - A change that the remote takes and does not make (its admission webhooks change images or labels
   back) is not sent again while it is the same, and counts as acted on: the remote has decided. That
@@ -30,8 +30,14 @@ from sync.pods.plan import Update
 from sync.runtime.event_recorder import EventRecorder
 from sync.runtime.log_fields import object_fields
 from translators.objects import HomeNamespace, Object, name_of, namespace_of, uid_of
-from translators.pods import references, remote_pod, resize, retained_fields, unresolved_references
-from translators.pods.resize import Refusal
+from translators.pods import (
+    pruned_fields,
+    references,
+    remote_pod,
+    resize_condition,
+    unresolved_references,
+)
+from translators.pods.resize_condition import ResizeRejection
 from translators.pods.update import Subresource
 from translators.translation_policy import Policy
 
@@ -69,7 +75,7 @@ class PodUpdater:
         self._mirror = mirror
         self._events = events
         # What was told of updates that were refused, and those that had no effect.
-        self._refused: FairCache[_Path, Refusal] = FairCache(REMEMBERED_MAX)
+        self._refused: FairCache[_Path, ResizeRejection] = FairCache(REMEMBERED_MAX)
         self._futile: FairCache[_Path, Object] = FairCache(REMEMBERED_MAX)
 
     async def send(self, home: Object, update: Update) -> bool:
@@ -92,7 +98,9 @@ class PodUpdater:
         except (Forbidden, Invalid) as error:
             message = f"the remote cluster refuses the change: {error.message}"
             before = self._refused.get(path)
-            refusal = resize.refusal(update.patch, message, words=error.message)
+            refusal = resize_condition.classify_resize_rejection(
+                update.patch, message, server_message=error.message
+            )
             self._refused.put(key.namespace, path, refusal)
             if before is None or before.message != message:
                 self._events.warn(home, "UpdateRefused", message)
@@ -100,13 +108,15 @@ class PodUpdater:
         self._refused.pop(path)
         self._remote_pods.observe_write(changed)
         if update.subresource == "ephemeralcontainers" and (
-            dropped := retained_fields.lost(update.patch, changed)
+            dropped := pruned_fields.pruned_fields(update.patch, changed)
         ):
             # It runs already, and the API removes no ephemeral container.
-            self._events.warn(home, "FieldDropped", "; ".join(str(it.told) for it in dropped))
+            self._events.warn(
+                home, "FieldDropped", "; ".join(str(it.field_message) for it in dropped)
+            )
         if update.subresource == "resize":
             # Of what the remote's admission made of it, nothing is to be resized back.
-            record = Update(update.uid, remote_pod.resources_record(home))
+            record = Update(update.uid, remote_pod.record_resources_patch(home))
             changed = await self._patch(key, record)
             self._remote_pods.observe_write(changed)
         undone = update in plan.updates(home, changed, self._policy)
@@ -125,17 +135,19 @@ class PodUpdater:
         names = {container["name"] for container in added}
         wanted = (home.get("spec") or {}).get("ephemeralContainers") or ()
         spec = {"ephemeralContainers": [it for it in wanted if it["name"] in names]}
-        if reserved := references.reserved(spec):
-            told = f"Secret {', '.join(reserved)}: {remote_pod.RESERVED}"
+        if reserved := references.reserved_secrets(spec):
+            told = f"Secret {', '.join(reserved)}: {remote_pod.RESERVED_SECRET_MESSAGE}"
             self._events.warn(home, "UpdateRefused", told)
             return None
         omitted = await self._mirror.ensure({**home, "spec": spec})
-        changed, dropped = unresolved_references.without(update.patch["spec"], omitted)
+        changed, dropped = unresolved_references.remove_optional_references(
+            update.patch["spec"], omitted
+        )
         if dropped:
             self._events.warn(home, "FieldDropped", "; ".join(map(str, dropped)))
         return replace(update, patch={**update.patch, "spec": changed})
 
-    def rejected_resize(self, remote: Object) -> Refusal | None:
+    def rejected_resize(self, remote: Object) -> ResizeRejection | None:
         """The last resize of the remote pod that was refused, unless one was taken since."""
         return self._refused.get(_Path(uid_of(remote), "resize"))
 

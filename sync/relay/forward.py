@@ -40,8 +40,8 @@ from translators.mirror import endpointslice
 from translators.mirror import service as services
 from translators.objects import HomeNamespace, Object, is_deleting, name_of, namespace_of
 from translators.relay import forward, headless
-from translators.relay.forward import Place, Plan
-from translators.relay.headless import Endpoint
+from translators.relay.forward import EndpointPort, ForwardPlan
+from translators.relay.headless import HeadlessEndpoint
 from translators.translation_policy import Policy
 
 changes = logging.getLogger("cluster-bridge.changes")
@@ -74,7 +74,9 @@ class Listeners(Protocol):
     def doors(self) -> Doors | None:
         """What listens at addresses of pods; None where none can be had."""
 
-    async def serve(self, key: Key, plan: Plan, known: Mapping[Place, int]) -> dict[Place, int]:
+    async def serve(
+        self, key: Key, plan: ForwardPlan, known: Mapping[EndpointPort, int]
+    ) -> dict[EndpointPort, int]:
         """Listens for the Service at the plan's places, and at no other, and says on which port at
         each; on those of ``known`` where they are free. Raises NoPort."""
 
@@ -110,7 +112,7 @@ class Relay:
         self.slices = Informer(
             home,
             ENDPOINT_SLICES,
-            labels=forward.selector(policy.identity),
+            labels=forward.slice_selector(policy.identity),
             indexers={"service": _service_keys, "pod": pods_of},
         )
         self._writer = SliceWriter(home, self.slices)
@@ -142,14 +144,14 @@ class Relay:
 
     def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
         """A pod of the node came, went, or changed in what is looked at."""
-        if forward.seen(old) != forward.seen(new):
+        if forward.plan_inputs(old) != forward.plan_inputs(new):
             for pod in (old, new):
                 if pod is not None:
                     self._add_services_of(pod)
 
     def remote_pod_changed(self, old: Object | None, new: Object | None) -> None:
         """So did one that stands for one of these."""
-        if forward.seen(old) != forward.seen(new):
+        if forward.plan_inputs(old) != forward.plan_inputs(new):
             origin = origin_of(new or old or {})
             if origin is not None:
                 home = self._home_pods.store.get(Key(origin.namespace, origin.name))
@@ -197,7 +199,7 @@ class Relay:
 
     def _add_services_of(self, pod: Object) -> None:
         for service in self._services(HomeNamespace(namespace_of(pod))):
-            if forward.selects(service, pod):
+            if forward.selects_pod(service, pod):
                 self.controller.queue.add(key_of(service))
 
     # -- run -------------------------------------------------------------------------------
@@ -214,7 +216,7 @@ class Relay:
             finally:
                 if self._patience is not None:
                     self._patience.cancel()
-                if await self._writer.withdraw(left=headless.silenced):
+                if await self._writer.withdraw(left=headless.not_ready_patch):
                     await asyncio.sleep(AFTERGLOW)
                 listening.cancel()
 
@@ -229,16 +231,16 @@ class Relay:
         if service is None:
             self._news.forget(key)
             self._limited_at.pop(key, None)
-        plan, placed = forward.NOTHING, dict[str, Endpoint]()
+        plan, placed = forward.NO_FORWARDING, dict[str, HeadlessEndpoint]()
         if service is not None and not is_deleting(service):
             plan, placed, left_out = self._plan(key, service)
             if left_out:
                 said = "pods in the remote are not reached through this Service: "
                 self._news.once(service, "RelayLeftOut", said + "; ".join(left_out))
         if self._away:
-            plan = forward.NOTHING
+            plan = forward.NO_FORWARDING
         present = self.slices.store.by_index("service", key)
-        known = forward.known_ports(present, key.name, self._identity)
+        known = forward.recorded_forward_ports(present, key.name, self._identity)
         try:
             ports = await self._listeners.serve(key, plan, known)
             if self._names is not None:
@@ -249,25 +251,27 @@ class Relay:
             raise ReconcileBlocked("RelayNoPort", str(error)) from error
         wanted: dict[str, Object] = {}
         if service is not None and ports:
-            made = forward.to_slices(service, ports, self._identity, address=self._address)
+            made = forward.forward_slices(service, ports, self._identity, address=self._address)
             wanted = {name_of(it): it for it in made}
         if service is not None and self._names is not None:
             wanted |= self._names.slices_of(service, placed, self._identity, reached=not self._away)
         await self._write(key, wanted, present)
 
-    def _plan(self, key: Key, service: Object) -> tuple[Plan, dict[str, Endpoint], tuple[str, ...]]:
+    def _plan(
+        self, key: Key, service: Object
+    ) -> tuple[ForwardPlan, dict[str, HeadlessEndpoint], tuple[str, ...]]:
         """What to relay at the bridge's address, or at addresses of pods, and what is left out."""
         behind = self._behind(service)
         if self._names is None or not services.is_headless(service):
-            plan = forward.plan(service, behind, address=self._address)
-            return plan, {}, plan.left_out
-        named = headless.plan(service, behind, family=self._names.family)
+            plan = forward.plan_forwarding(service, behind, address=self._address)
+            return plan, {}, plan.unsupported
+        named = headless.plan_endpoints(service, behind, family=self._names.family)
         placed, lacking = self._names.place(key, named)
-        return forward.NOTHING, placed, (*named.left_out, *lacking)
+        return forward.NO_FORWARDING, placed, (*named.unsupported, *lacking)
 
     def _behind(self, service: Object) -> Iterator[tuple[Object, Object | None]]:
         for home in self._home_pods.store.by_index("namespace", namespace_of(service)):
-            if forward.selects(service, home):
+            if forward.selects_pod(service, home):
                 yield home, self._pods.remote_pod_of(home)
 
     async def _write(

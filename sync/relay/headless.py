@@ -20,14 +20,14 @@ from translators.identity import Identity
 from translators.objects import Object, name_of
 from translators.relay import forward, headless, ipam
 from translators.relay.forward import Backend
-from translators.relay.headless import At, Endpoint, Plan
-from translators.relay.ipam import Addresses, PodName
+from translators.relay.headless import HeadlessEndpoint, HeadlessPlan, ListenAddress
+from translators.relay.ipam import AddressPool, PodName
 
 
 class Doors(Protocol):
     """What listens at addresses of pods."""
 
-    async def open(self, key: Key, doors: Mapping[At, Backend]) -> None:
+    async def open(self, key: Key, doors: Mapping[ListenAddress, Backend]) -> None:
         """Listens for the Service at these, and at no other. Raises NoPort (`sync.relay.forward`)."""
 
 
@@ -41,9 +41,9 @@ class RelayNames:
         self._doors = doors
         self._slices = slices
         self._again = again
-        self._addresses = Addresses(ipaddress.ip_network(cidr))
+        self._addresses = AddressPool(ipaddress.ip_network(cidr))
         self._cidr = cidr
-        self.family = forward.family_of(cidr)
+        self.family = forward.address_family(cidr)
         """The addressType of its slices."""
         # The pods that each Service is listened for.
         self._served: dict[Key, frozenset[PodName]] = {}
@@ -52,14 +52,16 @@ class RelayNames:
     def take_up(self) -> None:
         """Keeps what the slices tell; once, before the first `place`."""
         for slice_ in self._slices.store:
-            if (told := headless.told_by(slice_)) is not None:
-                self._addresses.keep(*told)
+            if (told := headless.recorded_address(slice_)) is not None:
+                self._addresses.restore(*told)
 
-    def place(self, key: Key, plan: Plan) -> tuple[dict[str, Endpoint], tuple[str, ...]]:
+    def place(
+        self, key: Key, plan: HeadlessPlan
+    ) -> tuple[dict[str, HeadlessEndpoint], tuple[str, ...]]:
         """The address of each pod behind the Service, and what to tell of those without one."""
-        placed: dict[str, Endpoint] = {}
+        placed: dict[str, HeadlessEndpoint] = {}
         for endpoint in plan.endpoints:
-            address = self._addresses.of(endpoint.pod)
+            address = self._addresses.allocate(endpoint.pod)
             if address is not None:
                 placed[address] = endpoint
         count = len(plan.endpoints) - len(placed)
@@ -67,17 +69,19 @@ class RelayNames:
             self._lacking.discard(key)
             return placed, ()
         self._lacking.add(key)
-        room = ipam.size(self._addresses.cidr)
+        room = ipam.pool_size(self._addresses.cidr)
         said = f"{count} pod(s) have no address: --relay-cidr {self._cidr} has {room}, all taken"
         return placed, (said,)
 
-    async def serve(self, key: Key, placed: Mapping[str, Endpoint], *, reached: bool) -> None:
+    async def serve(
+        self, key: Key, placed: Mapping[str, HeadlessEndpoint], *, reached: bool
+    ) -> None:
         """Listens for these pods, and for no other of the Service; for none where they are not
         ``reached``, but they keep their addresses. Raises NoPort."""
         doors = {
             at: backend
             for address, endpoint in placed.items()
-            for at, backend in headless.doors(endpoint, address).items()
+            for at, backend in headless.listeners_of(endpoint, address).items()
             if reached
         }
         before = self._served.get(key, frozenset())
@@ -93,14 +97,14 @@ class RelayNames:
     def slices_of(
         self,
         service: Object,
-        placed: Mapping[str, Endpoint],
+        placed: Mapping[str, HeadlessEndpoint],
         identity: Identity,
         *,
         reached: bool,
     ) -> dict[str, Object]:
         """What home is to have, by name."""
         made = (
-            headless.to_slice(service, endpoint, address, identity, reached=reached)
+            headless.endpoint_slice(service, endpoint, address, identity, reachable=reached)
             for address, endpoint in placed.items()
         )
         return {name_of(it): it for it in made}
@@ -115,7 +119,7 @@ class RelayNames:
         is_served = any(pod in pods for pods in self._served.values())
         if is_served or self._slices.store.by_index("pod", pod):
             return
-        if self._addresses.give_back(pod):
+        if self._addresses.release(pod):
             lacking, self._lacking = self._lacking, set()
             for key in lacking:
                 self._again(key)
@@ -123,5 +127,5 @@ class RelayNames:
 
 def pods_of(slice_: Object) -> Iterable[PodName]:
     """The index of slices by the pod whose address they tell."""
-    told = headless.told_by(slice_)
+    told = headless.recorded_address(slice_)
     return () if told is None else (told[0],)

@@ -17,7 +17,7 @@ from sync.kube.client import KubeClient
 from sync.kube.errors import NotFound
 from sync.kube.resources import PODS
 from translators.objects import HomeNamespace, Object, name_of, uid_of
-from translators.relay.reverse import Claim
+from translators.relay.reverse import PodAddress
 
 #: New claims that are looked up one by one. A list has some KiB for each pod of the namespace.
 FEW = 8
@@ -28,9 +28,9 @@ class PodAddresses:
 
     def __init__(self, home: KubeClient) -> None:
         self._home = home
-        self._known: dict[HomeNamespace, dict[Claim, bool]] = {}
+        self._known: dict[HomeNamespace, dict[PodAddress, bool]] = {}
 
-    async def confirmed(self, namespace: HomeNamespace, claims: Set[Claim]) -> Set[Claim]:
+    async def confirmed(self, namespace: HomeNamespace, claims: Set[PodAddress]) -> Set[PodAddress]:
         """Those of the claims that are true. What is claimed no more is forgotten. Raises
         KubeError."""
         known = self._known.get(namespace, {})
@@ -66,7 +66,7 @@ def _slim(pod: Object) -> Object:
     }
 
 
-def _is_true(claim: Claim, pod: Object | None) -> bool:
+def _is_true(claim: PodAddress, pod: Object | None) -> bool:
     if pod is None or uid_of(pod) != claim.uid:
         return False
     status = pod.get("status") or {}

@@ -48,8 +48,8 @@ from translators.mirror import endpointslice
 from translators.mirror import service as services
 from translators.objects import HomeNamespace, Object, is_deleting, name_of, namespace_of, uid_of
 from translators.relay import agent_pod, reverse
-from translators.relay.agent_pod import UNHEARD, Heard
-from translators.relay.reverse import Plan, Slot, Way
+from translators.relay.agent_pod import UNKNOWN_STATE, AgentState
+from translators.relay.reverse import AgentPort, ReversePlan, ReverseRoute
 from translators.translation_policy import Policy
 
 changes = logging.getLogger("cluster-bridge.changes")
@@ -71,10 +71,12 @@ ANEW, ANEW_CAP = 1.0, 60.0
 class Carriers(Protocol):
     """What speaks to relay pods and carries connections; its maker has the sockets."""
 
-    def show(self, home: HomeNamespace, pods: Sequence[Object], ways: Mapping[int, Way]) -> None:
+    def show(
+        self, home: HomeNamespace, pods: Sequence[Object], ways: Mapping[int, ReverseRoute]
+    ) -> None:
         """These pods are the namespace's: have each listen on these ports, and carry so."""
 
-    def heard(self, pod: Object) -> Heard:
+    def heard(self, pod: Object) -> AgentState:
         """What is known of the pod by what it says to this bridge."""
 
     def on_change(self, handler: Callable[[HomeNamespace], None]) -> None:
@@ -91,8 +93,8 @@ class Carriers(Protocol):
 class _State:
     """What is remembered of a namespace. Times are the loop's."""
 
-    ports: dict[Slot, int] = field(default_factory=dict)
-    unwanted: dict[Slot, float] = field(default_factory=dict)
+    ports: dict[AgentPort, int] = field(default_factory=dict)
+    unwanted: dict[AgentPort, float] = field(default_factory=dict)
     """Ports that are listened on until then, and no longer published."""
     silent: dict[str, float] = field(default_factory=dict)
     """Services whose endpoints nobody serves, and until when they stay all the same."""
@@ -113,7 +115,7 @@ class _Turn:
 
     home: HomeNamespace
     state: _State
-    plans: Mapping[str, Plan]
+    plans: Mapping[str, ReversePlan]
     """By Service; only of those that have something to carry."""
     pods: Sequence[Object]
     present: Sequence[Object]
@@ -121,10 +123,10 @@ class _Turn:
     now: float
 
     @property
-    def slots(self) -> Iterator[Slot]:
+    def slots(self) -> Iterator[AgentPort]:
         """All that is to be listened for."""
         for name, plan in self.plans.items():
-            yield from plan.slots(name)
+            yield from plan.agent_ports(name)
 
 
 class RelayBack:
@@ -201,7 +203,7 @@ class RelayBack:
                 self.controller.queue.add(origin.namespace)
 
     def _ours_changed(self, old: Object | None, new: Object | None) -> None:
-        home = reverse.home_of(new or old or {})
+        home = reverse.relay_home_namespace(new or old or {})
         if home is not None:
             self.controller.queue.add(home)
 
@@ -246,11 +248,11 @@ class RelayBack:
         ports = turn.state.ports
         needed = frozenset(ports[slot] for slot in turn.slots if slot in ports)
         stays = self._is_needed(turn)
-        standing = agent_pod.stand(
+        standing = agent_pod.plan_agent_pods(
             turn.pods,
-            wanted=self._hash if stays else None,
+            desired_hash=self._hash if stays else None,
             listening=self._listens_on(needed),
-            silent=lambda pod: self._heard(pod).silent,
+            unresponsive=lambda pod: self._heard(pod).unresponsive,
         )
         self._show(turn, standing, needed)
         await self._slices.write(self._wanted(turn, standing), turn.present)
@@ -266,19 +268,23 @@ class RelayBack:
         if not (stays or turn.pods or turn.present):
             self._states.pop(home, None)
 
-    async def _plans(self, home: HomeNamespace) -> dict[str, Plan]:
+    async def _plans(self, home: HomeNamespace) -> dict[str, ReversePlan]:
         """What is to be carried, by Service; only of those whose copies are ours."""
-        found: dict[str, Plan] = {}
+        found: dict[str, ReversePlan] = {}
         slices = {name: (it, slices) for name, it, slices in self._wanting(home)}
         claimed = {
-            it for _, theirs in slices.values() for it in reverse.claims(theirs, self._identity)
+            it
+            for _, theirs in slices.values()
+            for it in reverse.pod_addresses(theirs, self._identity)
         }
         confirmed = await self._addresses.confirmed(home, claimed)
         for name, (service, theirs) in slices.items():
-            plan = reverse.plan(service, theirs, self._identity, confirmed=confirmed)
-            if plan.left_out:
+            plan = reverse.plan_reverse_forwarding(
+                service, theirs, self._identity, verified=confirmed
+            )
+            if plan.unsupported:
                 said = "pods in the remote do not reach home's pods through this Service: "
-                self._news.once(service, "RelayBackLeftOut", said + "; ".join(plan.left_out))
+                self._news.once(service, "RelayBackLeftOut", said + "; ".join(plan.unsupported))
             if plan.targets:
                 found[name] = plan
         return found
@@ -305,7 +311,7 @@ class RelayBack:
         """Each slot has a port while it is wanted, and for a while after that."""
         state, slots = turn.state, list(turn.slots)
         # Those of an earlier bridge are in its slices.
-        known = state.ports or reverse.known_ports(turn.present)
+        known = state.ports or reverse.recorded_agent_ports(turn.present)
         for slot in known.keys() - set(slots):
             until = state.unwanted.setdefault(slot, turn.now + LINGER)
             if until > turn.now:
@@ -317,7 +323,7 @@ class RelayBack:
             for it, until in state.unwanted.items()
             if it in known and it not in set(slots)
         }
-        state.ports = {**known, **reverse.allocate(slots, known)}
+        state.ports = {**known, **reverse.allocate_ports(slots, known)}
 
     def _is_needed(self, turn: _Turn) -> bool:
         """Whether there is to be a relay pod."""
@@ -336,7 +342,7 @@ class RelayBack:
             self.controller.queue.add_after(turn.home, left)
         return left > 0
 
-    def _show(self, turn: _Turn, standing: agent_pod.Standing, needed: frozenset[int]) -> None:
+    def _show(self, turn: _Turn, standing: agent_pod.AgentPodPlan, needed: frozenset[int]) -> None:
         """Says to the carriers which pods there are, and where connections go."""
         if self._carriers is None:
             return
@@ -356,11 +362,11 @@ class RelayBack:
         state.retired = retired
         ways = {}
         for slot, port in state.ports.items():
-            plan = turn.plans.get(slot.service, reverse.NOTHING)
-            ways[port] = Way(slot.service, plan.targets.get(slot.port, ()), plan.sticky)
+            plan = turn.plans.get(slot.service, reverse.NO_FORWARDING)
+            ways[port] = ReverseRoute(slot.service, plan.targets.get(slot.port, ()), plan.sticky)
         self._carriers.show(turn.home, shown, ways)
 
-    def _wanted(self, turn: _Turn, standing: agent_pod.Standing) -> dict[str, Object]:
+    def _wanted(self, turn: _Turn, standing: agent_pod.AgentPodPlan) -> dict[str, Object]:
         """The slices that are to be there, by name."""
         state = turn.state
         wanted: dict[str, Object] = {}
@@ -369,12 +375,12 @@ class RelayBack:
             copy = self._copy(turn.home, name)
             if copy is None:
                 continue
-            ports = {it: state.ports[it] for it in plan.slots(name) if it in state.ports}
+            ports = {it: state.ports[it] for it in plan.agent_ports(name) if it in state.ports}
             listening = self._listens_on(frozenset(ports.values()))
             pod = next(filter(listening, standing.serving), None)
             if pod is not None:
                 state.silent.pop(name, None)
-                made = reverse.to_slices(copy, ports, pod, turn.home, self._identity)
+                made = reverse.reverse_slices(copy, ports, pod, turn.home, self._identity)
                 wanted |= {name_of(it): it for it in made}
                 continue
             # Somebody is to serve it in a moment: what stands there may stay for that.
@@ -385,7 +391,7 @@ class RelayBack:
                 wanted |= {name_of(it): it for it in kept}
         return wanted
 
-    def _hold_off(self, turn: _Turn, standing: agent_pod.Standing) -> None:
+    def _hold_off(self, turn: _Turn, standing: agent_pod.AgentPodPlan) -> None:
         """After one that has failed the next is made a while later."""
         state, failed = turn.state, frozenset(map(uid_of, standing.failed))
         if failed - state.failed:
@@ -400,7 +406,7 @@ class RelayBack:
             self.controller.queue.add_after(home, turn.state.anew - turn.now)
             return
         namespace = await self._namespaces.ensure(home)
-        made = agent_pod.pod(
+        made = agent_pod.agent_pod(
             f"cluster-bridge-relay-{secrets.token_hex(4)}",
             home,
             self._identity,
@@ -424,18 +430,20 @@ class RelayBack:
             if name_of(service) in turn.plans:
                 self._news.once(service, reason, message)
 
-    def _say_standing(self, turn: _Turn, standing: agent_pod.Standing) -> None:
+    def _say_standing(self, turn: _Turn, standing: agent_pod.AgentPodPlan) -> None:
         """What keeps relay pods from serving."""
         where = f"in namespace {self._identity.remote_namespace(turn.home)} of the remote cluster"
         image = f"(image {self._policy.relay_image})"
-        if why := agent_pod.obstacle(turn.pods):
+        if why := agent_pod.blocking_reason(turn.pods):
             said = f"the relay pod {where} does not run: {why} {image}"
             self._say_all(turn, "RelayBackWaiting", said)
         for pod in standing.failed:
-            if self._heard(pod).silent:
+            if self._heard(pod).unresponsive:
                 said = f"the relay pod {name_of(pod)} {where} does not answer: it is replaced"
                 self._say_all(turn, "RelayBackSilent", said)
-        if standing.stays is not None and (unlike := self._heard(standing.stays).unlike):
+        if standing.current is not None and (
+            unlike := self._heard(standing.current).version_warning
+        ):
             said = f"the relay pod {where} is of another version {image}: {unlike}"
             self._say_all(turn, "RelayBackVersion", said)
 
@@ -462,7 +470,7 @@ class RelayBack:
     def _pods(self, home: HomeNamespace) -> list[Object]:
         """The relay pods of this node for the namespace."""
         found = self._remote_pods.store.by_index("relay", home)
-        return [it for it in found if reverse.is_ours(it, self._identity)]
+        return [it for it in found if reverse.is_own_relay_object(it, self._identity)]
 
     def _scoped(self, home: HomeNamespace) -> Iterable[Object]:
         watch = self._watches.get(home)
@@ -475,8 +483,8 @@ class RelayBack:
             return None
         return copy if matches_home_namespace(copy, home) else None
 
-    def _heard(self, pod: Object) -> Heard:
-        return self._carriers.heard(pod) if self._carriers is not None else UNHEARD
+    def _heard(self, pod: Object) -> AgentState:
+        return self._carriers.heard(pod) if self._carriers is not None else UNKNOWN_STATE
 
     def _listens_on(self, ports: frozenset[int]) -> Callable[[Object], bool]:
         """Whether a pod listens on all of these, and is spoken to."""

@@ -40,7 +40,7 @@ class RelaySlices:
     def present(self, home: HomeNamespace) -> list[Object]:
         """Our slices for the namespace."""
         found = self._slices.store.by_index("relay", home)
-        return [it for it in found if reverse.is_ours(it, self._identity)]
+        return [it for it in found if reverse.is_own_relay_object(it, self._identity)]
 
     async def write(self, wanted: Mapping[str, Object], present: Sequence[Object]) -> None:
         """Has the remote's slices be these, and no others."""
@@ -54,12 +54,12 @@ class RelaySlices:
         return await self._writer.withdraw(self._is_served_there)
 
     def _is_served_there(self, slice_: Object) -> bool:
-        if not reverse.is_ours(slice_, self._identity):
+        if not reverse.is_own_relay_object(slice_, self._identity):
             return False
         key = Key(namespace_of(slice_), endpointslice.service_name(slice_))
-        copy, home = self._services.store.get(key), reverse.home_of(slice_)
+        copy, home = self._services.store.get(key), reverse.relay_home_namespace(slice_)
         return copy is not None and any(
-            forward.selects(copy, pod) and is_ready(pod) and not is_deleting(pod)
+            forward.selects_pod(copy, pod) and is_ready(pod) and not is_deleting(pod)
             for pod in self._pods.store.by_index("namespace", home)
         )
 

@@ -17,7 +17,7 @@ def test_a_page_that_is_made_is_up_to_date(name: str) -> None:
 def test_every_rule_has_its_reason_on_the_page() -> None:
     page = translation.page()
     for rule in field_rules.TABLE.values():
-        assert rule.why.replace("|", "\\|") in page
+        assert rule.reason.replace("|", "\\|") in page
 
 
 def test_options_show_what_they_take_and_what_they_are_unless_given() -> None:

@@ -85,7 +85,7 @@ def remote(
     """A remote pod that stands for the home pod with UID ``of``. ``waits``: the remote's scheduler
     finds no node for it. ``held``: it was not let go (`translators.pods.run_once`)."""
     stood_for = home(uid=of, image=image, deadline=deadline)
-    meta = remote_pod.pod_metadata(stood_for, IDENTITY)
+    meta = remote_pod.remote_pod_metadata(stood_for, IDENTITY)
     meta |= {"uid": uid, "resourceVersion": VERSION}
     if deleting is not None:
         meta |= {"deletionTimestamp": _TIME, "deletionGracePeriodSeconds": deleting}

@@ -16,18 +16,17 @@ from translators.identity import (
     Origin,
     copied_annotations,
     copied_labels,
-    dns_label,
     home_id_from_uid,
     is_owned,
     is_owned_by_node,
     is_usable_namespace,
-    label_value,
     origin_of,
     owner_labels,
     remote_metadata,
     unusable_namespace_message,
     validate_namespace_template,
 )
+from translators.names import dns_label, label_value
 from translators.objects import HomeNamespace, HomeUid, Object
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.fakeapi.patching import strategic
 from tests.translators.patches import apply_merge_patch
 from tests.translators.strategies import json_maps
-from translators.merge_patch import absent, merge_patch, status_patch
+from translators.merge_patch import delete_condition, merge_patch, status_patch
 from translators.objects import Object
 
 _KINDS = ("Ready", "Initialized", "example.com/gate")
@@ -132,7 +132,7 @@ def test_a_null_time_is_the_same_as_none() -> None:
 @pytest.mark.parametrize(
     ("current", "patch"),
     [
-        ([{"type": "Ready", "status": "True"}], {"conditions": [absent("Ready")]}),
+        ([{"type": "Ready", "status": "True"}], {"conditions": [delete_condition("Ready")]}),
         ([{"type": "Other", "status": "True"}], {}),
         (None, {}),
     ],
@@ -141,7 +141,7 @@ def test_a_null_time_is_the_same_as_none() -> None:
 def test_an_absent_condition(current: list[Object] | None, patch: Object) -> None:
     status: Object = {} if current is None else {"conditions": current}
 
-    assert status_patch(status, {"conditions": [absent("Ready")]}) == patch
+    assert status_patch(status, {"conditions": [delete_condition("Ready")]}) == patch
 
 
 def test_addresses_are_replaced_not_merged() -> None:

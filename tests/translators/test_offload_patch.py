@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from translators.objects import Object
-from translators.offload_patch import POLICIES, OffloadPolicy, patch, policy_of, selector_of
+from translators.offload_patch import (
+    POLICIES,
+    OffloadPolicy,
+    admission_patch,
+    policy_of,
+    selector_of,
+)
 
 VIRTUAL = "cluster-bridge.io/virtual-node"
 EXISTS: Object = {"key": VIRTUAL, "operator": "Exists"}
@@ -41,7 +47,7 @@ def offloaded(
 ) -> Object:
     """The spec of a new pod."""
     pod = {"spec": spec}
-    found: Object = applied(pod, patch(pod, policy, selector or {}))["spec"]
+    found: Object = applied(pod, admission_patch(pod, policy, selector or {}))["spec"]
     return found
 
 
@@ -118,7 +124,7 @@ def test_what_is_changed_is_not_changed_again(
     policy: OffloadPolicy, selector: dict[str, str], spec: Object
 ) -> None:
     changed = offloaded(spec, policy, selector)
-    assert patch({"spec": changed}, policy, selector) == []
+    assert admission_patch({"spec": changed}, policy, selector) == []
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -137,10 +143,10 @@ def test_nothing_else_of_the_pod_is_touched(policy: OffloadPolicy, spec: Object)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_pods_for_one_node_are_left_alone(policy: OffloadPolicy) -> None:
     owner = {"kind": "DaemonSet", "name": "log", "controller": True}
-    assert patch({"metadata": {"ownerReferences": [owner]}, "spec": {}}, policy, {}) == []
-    assert patch({"spec": {"nodeName": "a"}}, policy, {}) == []
+    assert admission_patch({"metadata": {"ownerReferences": [owner]}, "spec": {}}, policy, {}) == []
+    assert admission_patch({"spec": {"nodeName": "a"}}, policy, {}) == []
     other = {**owner, "kind": "ReplicaSet"}
-    assert patch({"metadata": {"ownerReferences": [other]}, "spec": {}}, policy, {})
+    assert admission_patch({"metadata": {"ownerReferences": [other]}, "spec": {}}, policy, {})
 
 
 def test_a_namespace_says_its_policy() -> None:

@@ -44,7 +44,7 @@ _COARSE = {CPU: 100, MEMORY: 2**27}
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class OfferLimits:
     """How much of the remote a person lets the virtual node offer."""
 
     reserve: Mapping[str, int] = field(default_factory=dict)
@@ -53,11 +53,11 @@ class Limits:
 
 
 #: All that is free.
-NO_LIMITS = Limits()
+NO_LIMITS = OfferLimits()
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class NodeCapacity:
     """What the virtual node's status says, as maps of resource name → quantity."""
 
     capacity: dict[str, str]
@@ -66,7 +66,7 @@ class Capacity:
     """How many nodes of the remote were summed."""
 
 
-def counts(node: Object) -> bool:
+def is_counted(node: Object) -> bool:
     """Whether pods of ours can be placed on this node of the remote."""
     spec = node.get("spec") or {}
     if spec.get("unschedulable"):
@@ -79,7 +79,7 @@ def counts(node: Object) -> bool:
     return is_ready(node)
 
 
-def free(allocatable: Mapping[str, int], *used: Mapping[str, int]) -> Amounts:
+def free_resources(allocatable: Mapping[str, int], *used: Mapping[str, int]) -> Amounts:
     """What is left of a node, by the resources that it has."""
     return {
         resource: max(0, amount - sum(it.get(resource, 0) for it in used))
@@ -87,14 +87,14 @@ def free(allocatable: Mapping[str, int], *used: Mapping[str, int]) -> Amounts:
     }
 
 
-def offered(
+def offered_capacity(
     *,
     has: Mapping[str, int],
     free: Mapping[str, int],
     nodes: int,
-    limits: Limits,
+    limits: OfferLimits,
     quota: Mapping[str, int],
-) -> Capacity:
+) -> NodeCapacity:
     """From the sums over the nodes that count (``has``: their capacity) to what the Node says.
 
     ``quota``: what quotas leave of the resources that they bound.
@@ -103,14 +103,14 @@ def offered(
         resource: floor(max(0, amount - limits.reserve.get(resource, 0)) * limits.share)
         for resource, amount in free.items()
     }
-    return Capacity(
+    return NodeCapacity(
         capacity=_printed(has),
         allocatable=_printed(_at_most(_at_most(allocatable, limits.caps), quota)),
         nodes=nodes,
     )
 
 
-def largest(nodes: Iterable[Mapping[str, int]], offer: Mapping[str, str]) -> str:
+def largest_pod(nodes: Iterable[Mapping[str, int]], offer: Mapping[str, str]) -> str:
     """The size of the largest pod that could run: ``cpu=1500m,memory=3Gi``.
 
     It is what is free on one node, the one with the most free CPU (of several, the most memory) of
@@ -120,14 +120,14 @@ def largest(nodes: Iterable[Mapping[str, int]], offer: Mapping[str, str]) -> str
     """
     able = (node for node in nodes if node.get(PODS, 0) > 0)
     best = max(able, key=lambda it: (it.get(CPU, 0), it.get(MEMORY, 0)), default={})
-    sizes = _at_most(best, pod_requests.of_list(offer))
+    sizes = _at_most(best, pod_requests.parse_resource_list(offer))
     return ",".join(
-        f"{resource}={pod_requests.printed(resource, sizes.get(resource, 0) // step * step)}"
+        f"{resource}={pod_requests.format_amount(resource, sizes.get(resource, 0) // step * step)}"
         for resource, step in _COARSE.items()
     )
 
 
-def by_importance(resource: str) -> tuple[int, str]:
+def resource_sort_key(resource: str) -> tuple[int, str]:
     """Sorts resources as people read them: CPU, memory, pods, and the others by name."""
     return _FIRST.index(resource) if resource in _FIRST else len(_FIRST), resource
 
@@ -140,6 +140,6 @@ def _at_most(amounts: Mapping[str, int], bounds: Mapping[str, int]) -> Amounts:
 
 def _printed(amounts: Mapping[str, int]) -> dict[str, str]:
     return {
-        resource: pod_requests.printed(resource, amount)
+        resource: pod_requests.format_amount(resource, amount)
         for resource, amount in sorted(amounts.items())
     }

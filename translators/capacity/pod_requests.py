@@ -20,7 +20,7 @@ from math import ceil
 from typing import Any
 
 from translators.objects import Object
-from translators.quantity import QuantityError, parse, render
+from translators.quantity import QuantityError, format_quantity, parse_quantity
 
 #: Resource name → amount: CPU in thousandths, all else in whole units (bytes, pods, devices).
 Amounts = dict[str, int]
@@ -35,7 +35,7 @@ _IN_BYTES = (MEMORY, "ephemeral-storage")
 _TEXTS = 4096
 
 
-def of_pod(pod: Object) -> Amounts:
+def requests_of(pod: Object) -> Amounts:
     """What the pod requests; a resource of which it wants none is left out."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     granted = dict(_granted(status))
@@ -72,7 +72,7 @@ def of_pod(pod: Object) -> Amounts:
     return found | {PODS: 1}
 
 
-def granted_alike(before: Object, after: Object) -> bool:
+def same_allocated_resources(before: Object, after: Object) -> bool:
     """Whether two statuses of a pod of one spec say the same of what `of_pod` reads in them."""
     for kind in _STATUSES:
         old, new = before.get(kind), after.get(kind)
@@ -82,16 +82,16 @@ def granted_alike(before: Object, after: Object) -> bool:
     return conditions or _is_infeasible(before) == _is_infeasible(after)
 
 
-def of_list(resources: Mapping[str, str] | None) -> Amounts:
+def parse_resource_list(resources: Mapping[str, str] | None) -> Amounts:
     """A ResourceList, such as a node's ``status.allocatable``."""
     return {
         resource: _whole(resource, millis) for resource, millis in _millis_of(resources).items()
     }
 
 
-def amount(resource: str, quantity: str) -> int:
+def parse_amount(resource: str, quantity: str) -> int:
     """One quantity of a resource. Raises QuantityError."""
-    return _whole(resource, ceil(parse(quantity) * 1000))
+    return _whole(resource, ceil(parse_quantity(quantity) * 1000))
 
 
 def is_in_bytes(resource: str) -> bool:
@@ -99,11 +99,11 @@ def is_in_bytes(resource: str) -> bool:
     return resource in _IN_BYTES or resource.startswith(HUGE_PAGES)
 
 
-def printed(resource: str, amount: int) -> str:
+def format_amount(resource: str, amount: int) -> str:
     """The canonical quantity: ``1500m``, ``3Gi``, ``110``."""
     if resource == CPU:
-        return render(Fraction(amount, 1000))
-    return render(Fraction(amount), binary=is_in_bytes(resource))
+        return format_quantity(Fraction(amount, 1000))
+    return format_quantity(Fraction(amount), binary=is_in_bytes(resource))
 
 
 # -- thousandths: an API server keeps nothing finer (SetDefaults_ResourceList) ---------------
@@ -112,7 +112,7 @@ def printed(resource: str, amount: int) -> str:
 @lru_cache(maxsize=_TEXTS)
 def _millis(quantity: str) -> int:
     try:
-        return ceil(parse(quantity) * 1000)
+        return ceil(parse_quantity(quantity) * 1000)
     except QuantityError:
         return 0  # No API server lets it pass.
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from translators.capacity.pod_requests import CPU, HUGE_PAGES, MEMORY, PODS, Amounts, amount
+from translators.capacity.pod_requests import CPU, HUGE_PAGES, MEMORY, PODS, Amounts, parse_amount
 from translators.objects import Object, name_of, namespace_of
 
 #: Keys of ``spec.hard`` that name a resource plainly (pkg/quota/v1/evaluator/core/pods.go).
@@ -27,22 +27,22 @@ _PLAIN = (CPU, MEMORY, PODS, "ephemeral-storage")
 _REQUESTS, _LIMITS = "requests.", "limits."
 
 
-def bounds(quota: Object) -> Amounts:
+def quota_limits(quota: Object) -> Amounts:
     """What all pods of its namespace may request together, by resource."""
     found: Amounts = {}
     for key, quantity in _hard(quota).items():
         resource = _resource(key)
         if resource and not key.startswith(_LIMITS):
-            hard = amount(resource, quantity)
+            hard = parse_amount(resource, quantity)
             found[resource] = min(hard, found.get(resource, hard))
     return found
 
 
-def left(
+def remaining(
     quotas: Mapping[str, Iterable[Object]],
     *,
-    foreign: Mapping[str, Mapping[str, int]],
-    busy: Collection[str],
+    unmanaged: Mapping[str, Mapping[str, int]],
+    namespaces_with_pods: Collection[str],
 ) -> Amounts:
     """What home's pods may request together, of the resources that are bounded.
 
@@ -51,22 +51,24 @@ def left(
     """
     by_namespace: dict[str, Amounts] = {}
     for namespace, several in quotas.items():
-        used = foreign.get(namespace, {})
+        used = unmanaged.get(namespace, {})
         room: Amounts = {}
         for quota in several:
-            for resource, hard in bounds(quota).items():
+            for resource, hard in quota_limits(quota).items():
                 rest = max(0, hard - used.get(resource, 0))
                 room[resource] = min(rest, room.get(resource, rest))
         by_namespace[namespace] = room
     found: Amounts = {}
     for room in by_namespace.values():
         for resource, rest in room.items():
-            if all(resource in by_namespace.get(namespace, {}) for namespace in busy):
+            if all(
+                resource in by_namespace.get(namespace, {}) for namespace in namespaces_with_pods
+            ):
                 found[resource] = found.get(resource, 0) + rest
     return found
 
 
-def exhausted(quota: Object, resources: Collection[str]) -> str:
+def exhausted_keys(quota: Object, resources: Collection[str]) -> str:
     """Which bounds of a quota on these resources are reached, in words; "" where none is.
 
     The API server's own count (``status.used``) decides, as it does when a pod is made.
@@ -76,7 +78,7 @@ def exhausted(quota: Object, resources: Collection[str]) -> str:
         key
         for key, hard in sorted(_hard(quota).items())
         if (resource := _resource(key)) in resources
-        and amount(resource, used.get(key, "0")) >= amount(resource, hard)
+        and parse_amount(resource, used.get(key, "0")) >= parse_amount(resource, hard)
     ]
     if not keys:
         return ""

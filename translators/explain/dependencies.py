@@ -12,7 +12,7 @@ from typing import Any
 
 from translators.objects import Object
 from translators.pods.references import Reference, references
-from translators.pods.service_accounts import account
+from translators.pods.service_accounts import service_account_name
 
 #: Where a ConfigMap or Secret is named together with whether it is optional.
 _SOURCES = {
@@ -27,7 +27,7 @@ _PARTS = ("initContainers", "containers", "ephemeralContainers", "volumes")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Dependency:
     """An object that the pod names."""
 
     kind: str
@@ -38,10 +38,10 @@ class Wanted:
     """Keys that must be in it."""
 
 
-def wanted(pod: Object) -> list[Wanted]:
+def dependencies_of(pod: Object) -> list[Dependency]:
     """Each object once, in a stable order."""
     spec = pod.get("spec") or {}
-    found = {it: Wanted(it.kind, it.name, required=False) for it in references(pod)}
+    found = {it: Dependency(it.kind, it.name, required=False) for it in references(pod)}
     named = [it for part in _PARTS for it in _named(spec.get(part) or ())]
     sure = {Reference(_kind(it), it.name) for it in named}
     pulled = {Reference("Secret", it["name"]) for it in spec.get("imagePullSecrets") or () if it}
@@ -54,14 +54,19 @@ def wanted(pod: Object) -> list[Wanted]:
         if ref in found and it.required:
             found[ref] = replace(found[ref], required=True, keys=found[ref].keys | it.keys)
     copied = sorted(found.values(), key=lambda it: (it.kind, it.name))
-    return [*copied, Wanted("ServiceAccount", account(pod)), *_claims(spec), *_classes(spec)]
+    return [
+        *copied,
+        Dependency("ServiceAccount", service_account_name(pod)),
+        *_claims(spec),
+        *_classes(spec),
+    ]
 
 
-def _kind(it: Wanted) -> Any:
+def _kind(it: Dependency) -> Any:
     return it.kind
 
 
-def _named(value: Any) -> Iterator[Wanted]:
+def _named(value: Any) -> Iterator[Dependency]:
     if isinstance(value, list):
         for item in value:
             yield from _named(item)
@@ -70,7 +75,9 @@ def _named(value: Any) -> Iterator[Wanted]:
             kind = _SOURCES.get(key)
             name = (inner.get("name") or inner.get("secretName")) if _is_map(inner) else None
             if kind and name:
-                yield Wanted(kind, str(name), not inner.get("optional"), frozenset(_keys(inner)))
+                yield Dependency(
+                    kind, str(name), not inner.get("optional"), frozenset(_keys(inner))
+                )
             else:
                 yield from _named(inner)
 
@@ -86,14 +93,14 @@ def _keys(source: Object) -> Iterator[str]:
         yield str(item.get("key"))
 
 
-def _claims(spec: Object) -> Iterator[Wanted]:
+def _claims(spec: Object) -> Iterator[Dependency]:
     for volume in spec.get("volumes") or ():
         if name := (volume.get("persistentVolumeClaim") or {}).get("claimName"):
-            yield Wanted("PersistentVolumeClaim", str(name))
+            yield Dependency("PersistentVolumeClaim", str(name))
 
 
-def _classes(spec: Object) -> Iterator[Wanted]:
+def _classes(spec: Object) -> Iterator[Dependency]:
     if spec.get("priorityClassName"):
-        yield Wanted("PriorityClass", str(spec["priorityClassName"]), required=False)
+        yield Dependency("PriorityClass", str(spec["priorityClassName"]), required=False)
     if spec.get("runtimeClassName"):
-        yield Wanted("RuntimeClass", str(spec["runtimeClassName"]))
+        yield Dependency("RuntimeClass", str(spec["runtimeClassName"]))

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import Any, Literal
 
-from translators.fieldpaths import Dropped
+from translators.fieldpaths import FieldMessage
 from translators.identity import is_bridge_key
 from translators.objects import Object
 from translators.pods import field_rules
@@ -41,19 +41,19 @@ class Difference:
     """One field that is not the same on both sides."""
 
     path: str
-    at: str
+    location: str
     change: Change
     before: Any = None
     after: Any = None
     rule: str = ""
     """The rule's path in its table; "" where no rule says that this may be."""
-    why: str = ""
-    lost: bool = False
+    reason: str = ""
+    unsupported: bool = False
     """Whether the pod's owner asked for it and does not get it; it is told in an Event too."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class DifferenceRule:
     """Why something that the table of fields calls carried or translated is different."""
 
     path: str
@@ -65,9 +65,9 @@ class Reason:
 
 def _reason(
     path: str, changes: str, why: str, when: Callable[[str, Any], bool] = lambda *_: True
-) -> Reason:
+) -> DifferenceRule:
     known: dict[str, Change] = {"added": "added", "removed": "removed", "changed": "changed"}
-    return Reason(path, frozenset(known[word] for word in changes.split()), why, when)
+    return DifferenceRule(path, frozenset(known[word] for word in changes.split()), why, when)
 
 
 def _ours(key: str, _: Any) -> bool:
@@ -84,7 +84,7 @@ _REQUIRED = f"{_TERM}requiredDuringSchedulingIgnoredDuringExecution[]"
 _PREFERRED = f"{_TERM}preferredDuringSchedulingIgnoredDuringExecution[]"
 _SOURCES = "spec.volumes[].projected.sources[]"
 
-REASONS: tuple[Reason, ...] = (
+REASONS: tuple[DifferenceRule, ...] = (
     _reason(
         "metadata.namespace", "changed", "what home's namespace is in the remote (the template)"
     ),
@@ -171,17 +171,21 @@ REASONS: tuple[Reason, ...] = (
 )
 
 
-def differences(
-    home: Object, remote: Object, dropped: Iterable[Dropped] = ()
+def find_differences(
+    home: Object, remote: Object, dropped: Iterable[FieldMessage] = ()
 ) -> Iterator[Difference]:
     """Every difference of ``remote`` from ``home``, in the order of their fields.
 
     ``dropped`` is what the translation tells of (`pod.Translated`): its words are the better ones.
     """
-    told = {item.field: item.why for item in dropped}
+    told = {item.field: item.message for item in dropped}
     for found in _compare(home, remote, "", ""):
-        why = next((said for field, said in told.items() if _touches(field, found.at)), None)
-        yield replace(found, why=why, lost=True) if why and found.change != "added" else found
+        why = next((said for field, said in told.items() if _touches(field, found.location)), None)
+        yield (
+            replace(found, reason=why, unsupported=True)
+            if why and found.change != "added"
+            else found
+        )
 
 
 def _touches(field: str, at: str) -> bool:
@@ -281,15 +285,15 @@ def _whole(change: Change, value: Any, path: str, at: str, key: str) -> Iterator
 
 def _rule(path: str, change: Change, key: str, value: Any) -> tuple[str, str]:
     """The rule's path and its words; "" where there is none."""
-    usual = field_rules.usual(path)
+    usual = field_rules.table_path(path)
     for reason in REASONS:
         if change in reason.changes and _leads_to(reason.path, usual) and reason.when(key, value):
             return reason.path, reason.why
-    rule = field_rules.decide(path)
+    rule = field_rules.rule_for(path)
     # The table tells what becomes of what there is; what comes to it is told above, place by place.
     if rule is None or rule.decision == "carried" or change == "added" or path in _TOLD_ABOVE:
         return "", ""
-    return usual, _MODULE.sub("", rule.why)
+    return usual, _MODULE.sub("", rule.reason)
 
 
 def _leads_to(rule: str, path: str) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from translators.objects import Object, is_deleting
-from translators.pods.scheduling_predicates import Obstacle, matches
+from translators.pods.scheduling_predicates import PredicateFailure, term_matches_node
 
 #: The provisioner of classes whose volumes people make beforehand
 #: (k8s.io/kubernetes/pkg/controller/volume/persistentvolume/util NotSupportedProvisioner).
@@ -25,7 +25,7 @@ _Binding: TypeAlias = Literal["immediate", "static", "provisioned", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class PodStorage:
     """What home has of a pod's claims, by name. None is missing; a name that could not be looked up
     is not there, and decides nothing."""
 
@@ -34,7 +34,7 @@ class Storage:
     classes: Mapping[str, Object | None] = field(default_factory=dict)
 
 
-def named(pod: Object) -> dict[str, str]:
+def claim_names(pod: Object) -> dict[str, str]:
     """The claims that a pod names, by the names of its volumes."""
     found = {}
     for volume in (pod.get("spec") or {}).get("volumes") or ():
@@ -43,16 +43,18 @@ def named(pod: Object) -> dict[str, str]:
     return found
 
 
-def obstacles(pod: Object, node: Object, storage: Storage) -> Iterator[Obstacle]:
+def volume_binding_failures(
+    pod: Object, node: Object, storage: PodStorage
+) -> Iterator[PredicateFailure]:
     """What of the pod's claims keeps it off the node."""
-    for volume, name in named(pod).items():
+    for volume, name in claim_names(pod).items():
         if name in storage.claims and (why := _why(storage.claims[name], node, storage)):
-            yield Obstacle(f"spec.volumes[{volume}]", f"PersistentVolumeClaim {name} {why}")
+            yield PredicateFailure(f"spec.volumes[{volume}]", f"PersistentVolumeClaim {name} {why}")
 
 
-def waiting(pod: Object, storage: Storage) -> Iterator[str]:
+def unbound_claims(pod: Object, storage: PodStorage) -> Iterator[str]:
     """Unbound claims that do not keep the pod off by themselves, as text."""
-    for name in named(pod).values():
+    for name in claim_names(pod).values():
         claim = storage.claims.get(name)
         if not claim or _phase(claim) != "Pending":
             continue
@@ -66,7 +68,7 @@ def waiting(pod: Object, storage: Storage) -> Iterator[str]:
                 )
 
 
-def _why(claim: Object | None, node: Object, storage: Storage) -> str:
+def _why(claim: Object | None, node: Object, storage: PodStorage) -> str:
     if claim is None:
         return "is missing at home"
     if is_deleting(claim):
@@ -84,7 +86,7 @@ def _why(claim: Object | None, node: Object, storage: Storage) -> str:
     return ""
 
 
-def _elsewhere(claim: Object, node: Object, storage: Storage) -> str:
+def _elsewhere(claim: Object, node: Object, storage: PodStorage) -> str:
     """Why the bound volume cannot be used on the node; "" where it can, or nobody knows."""
     name = str((claim.get("spec") or {}).get("volumeName") or "")
     if name not in storage.volumes:
@@ -94,12 +96,12 @@ def _elsewhere(claim: Object, node: Object, storage: Storage) -> str:
         return f"is bound at home to PersistentVolume {name}, which does not exist"
     required = ((volume.get("spec") or {}).get("nodeAffinity") or {}).get("required") or {}
     terms = required.get("nodeSelectorTerms") or ()
-    if not terms or any(matches(term, node) for term in terms):
+    if not terms or any(term_matches_node(term, node) for term in terms):
         return ""
     return f"is bound at home to PersistentVolume {name}, which only other nodes can use"
 
 
-def _binding(claim: Object, storage: Storage) -> _Binding:
+def _binding(claim: Object, storage: PodStorage) -> _Binding:
     name = str((claim.get("spec") or {}).get("storageClassName") or "")
     if name and name not in storage.classes:
         return "unknown"

@@ -11,9 +11,8 @@ node's have names of their own (`remote_name`).
 
 from __future__ import annotations
 
-import hashlib
-
-from translators.identity import SHORT_HASH, Identity, remote_metadata
+from translators.identity import Identity, remote_metadata
+from translators.names import hashed_name
 from translators.objects import Object, metadata, name_of
 
 LABEL_SERVICE = "kubernetes.io/service-name"
@@ -27,9 +26,7 @@ SELECTOR = f"{LABEL_MANAGED_BY}={MANAGER}"
 #: Written by home's controller with each change, for its own latency.
 _TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
 #: Fields of an endpoint that speak of home's nodes, zones and objects.
-HOME_ONLY = frozenset({"deprecatedTopology", "hints", "nodeName", "targetRef", "zone"})
-#: The longest name of an object (RFC 1123 subdomain).
-_NAME_MAX = 253
+HOME_FIELDS = frozenset({"deprecatedTopology", "hints", "nodeName", "targetRef", "zone"})
 
 
 def service_name(slice_: Object) -> str:
@@ -39,8 +36,7 @@ def service_name(slice_: Object) -> str:
 
 def remote_name(name: str, identity: Identity) -> str:
     """The name of the slice's counterpart: its own, and a hash that is the virtual node's."""
-    tail = hashlib.sha256(f"{identity.node}/{name}".encode()).hexdigest()[:SHORT_HASH]
-    return f"{name[: _NAME_MAX - SHORT_HASH - 1].rstrip('-.')}-{tail}"
+    return hashed_name(name, f"{identity.node}/{name}")
 
 
 def has_endpoints(home: Object, identity: Identity) -> bool:
@@ -48,7 +44,7 @@ def has_endpoints(home: Object, identity: Identity) -> bool:
     return bool(_endpoints(home, identity))
 
 
-def to_remote(home: Object, identity: Identity) -> Object:
+def translate_endpoint_slice(home: Object, identity: Identity) -> Object:
     """The remote counterpart of a home EndpointSlice."""
     meta = remote_metadata(home, identity)
     meta["name"] = remote_name(name_of(home), identity)
@@ -59,7 +55,7 @@ def to_remote(home: Object, identity: Identity) -> Object:
 
 def _endpoints(home: Object, identity: Identity) -> list[Object]:
     return [
-        {key: value for key, value in endpoint.items() if key not in HOME_ONLY}
+        {key: value for key, value in endpoint.items() if key not in HOME_FIELDS}
         for endpoint in home.get("endpoints") or ()
         if endpoint.get("nodeName") != identity.node
     ]

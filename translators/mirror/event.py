@@ -7,17 +7,17 @@ related to, and the pod's name in the message.
 
 from __future__ import annotations
 
-import hashlib
 import re
 
-from translators.identity import LABEL_NODE, SHORT_HASH, Identity, Origin
+from translators.identity import LABEL_NODE, Identity, Origin
+from translators.names import hashed_name
 from translators.objects import Object, namespace_of, uid_of
 
 #: The API's limit on an Event's message, in characters. It holds for those with ``eventTime``
 #: (legacyValidateEvent in kubernetes pkg/apis/core/validation/events.go), and for ours.
 MESSAGE_MAX = 1024
-#: An object's name has at most 253 characters; this leaves room for the digest.
-_STEM_MAX = 200
+#: The longest name of an Event of the bridge: 200 characters of the object's name, and the hash.
+_NAME_MAX = 217
 
 #: What changes while an event goes on (client-go, tools/record eventLogger and tools/events).
 _PROGRESS = ("count", "lastTimestamp", "message", "series")
@@ -26,24 +26,23 @@ _PROGRESS = ("count", "lastTimestamp", "message", "series")
 _NAMED = re.compile(r"(?<![\w./-])[a-z0-9-]+/[a-z0-9.-]*[a-z0-9](?![\w/-]|\.\w)")
 
 
-def event_name(about: str, said: str) -> str:
+def event_name(about: str, content: str) -> str:
     """The name of the Event about the object called ``about`` that is told apart from others by
     ``said``: the same whenever it is computed, so that nothing is told twice."""
-    digest = hashlib.sha256(said.encode()).hexdigest()[:SHORT_HASH]
-    return f"{about[:_STEM_MAX].rstrip('-.')}.{digest}"
+    return hashed_name(about, content, max_length=_NAME_MAX, separator=".")
 
 
-def mirrored_selector(identity: Identity) -> str:
+def mirrored_events_selector(identity: Identity) -> str:
     """The label selector of the Events at home that stand for events of the remote."""
     return f"{LABEL_NODE}={identity.node_label}"
 
 
-def pod_uid(event: Object) -> str:
+def involved_uid(event: Object) -> str:
     """The UID of the object that the event is about; "" where it names none."""
     return str((event.get("involvedObject") or {}).get("uid") or "")
 
 
-def slim(remote: Object) -> Object:
+def compact(remote: Object) -> Object:
     """The event without what is empty and without metadata that nothing here reads."""
     meta = remote["metadata"]
     kept = {key: value for key, value in remote.items() if value not in (None, "", {})}
@@ -53,13 +52,13 @@ def slim(remote: Object) -> Object:
     return kept
 
 
-def home_name(remote: Object) -> str:
+def home_event_name(remote: Object) -> str:
     """The name that the event has at home: it follows from the remote event's UID."""
     about = remote.get("involvedObject") or {}
     return event_name(str(about.get("name") or ""), uid_of(remote))
 
 
-def to_home(remote: Object, origin: Origin, identity: Identity) -> Object:
+def translate_event(remote: Object, origin: Origin, identity: Identity) -> Object:
     """Home's Event for an event about the remote pod that stands for ``origin``.
 
     ``source.host`` stays the remote's node: it is where the pod runs.
@@ -67,7 +66,7 @@ def to_home(remote: Object, origin: Origin, identity: Identity) -> Object:
     about = remote.get("involvedObject") or {}
     event = {key: value for key, value in remote.items() if value is not None}
     event["metadata"] = {
-        "name": home_name(remote),
+        "name": home_event_name(remote),
         "namespace": origin.namespace,
         "labels": {LABEL_NODE: identity.node_label},
     }
@@ -85,7 +84,7 @@ def to_home(remote: Object, origin: Origin, identity: Identity) -> Object:
     return event
 
 
-def progress(event: Object) -> Object:
+def progress_fields(event: Object) -> Object:
     """How far the event has gone; None where it says nothing. From one to the next, `merge_patch`
     gives what to write."""
     return {key: event.get(key) or None for key in _PROGRESS}

@@ -13,7 +13,7 @@ from translators.identity import ANNOTATION_MIRROR, Identity, remote_metadata
 from translators.objects import Object, metadata, name_of, namespace_of
 
 #: Fields of a Service's spec that belong to home's network alone.
-HOME_ONLY = (
+HOME_FIELDS = (
     "allocateLoadBalancerNodePorts",
     "clusterIP",
     "clusterIPs",
@@ -28,7 +28,7 @@ HOME_ONLY = (
 
 
 #: Fields of a Service's spec that somebody can take back; most others have a default.
-OPTIONAL = (
+REMOVABLE_FIELDS = (
     "externalName",
     "ports",
     "publishNotReadyAddresses",
@@ -56,10 +56,10 @@ def is_headless(service: Object) -> bool:
     return (service.get("spec") or {}).get("clusterIP") == "None"
 
 
-def to_remote(home: Object, identity: Identity) -> Object:
+def translate_service(home: Object, identity: Identity) -> Object:
     """The remote counterpart of a home Service. Status is the remote's own."""
     spec = home.get("spec") or {}
-    carried = {key: value for key, value in spec.items() if key not in HOME_ONLY}
+    carried = {key: value for key, value in spec.items() if key not in HOME_FIELDS}
     if is_headless(home):
         carried["clusterIP"] = "None"
     if carried.get("ipFamilyPolicy") == "RequireDualStack":

@@ -25,7 +25,7 @@ _ESCAPE = re.compile(r'\\([\\"n])')
 _SUFFIXES = ("_bucket", "_count", "_sum")
 
 
-class RemoteName(NamedTuple):
+class RemotePodName(NamedTuple):
     """A pod of the remote, as its kubelets name it."""
 
     namespace: str
@@ -49,11 +49,11 @@ class Sample(NamedTuple):
 
     labels: dict[str, str]
     value: float
-    milliseconds: int | None
+    timestamp_ms: int | None
     """Since 1970; None where the sample does not say when it was taken."""
 
 
-def relabelled(text: str, pods: Mapping[RemoteName, Origin]) -> Families:
+def relabel_metrics(text: str, pods: Mapping[RemotePodName, Origin]) -> Families:
     """The samples of these pods, by family and in the order in which they came."""
     families: Families = {}
     headers: dict[str, list[str]] = {}
@@ -86,7 +86,7 @@ def relabelled(text: str, pods: Mapping[RemoteName, Origin]) -> Families:
     return families
 
 
-def merged(parts: Iterable[Families]) -> Families:
+def merge_families(parts: Iterable[Families]) -> Families:
     """The samples of several kubelets, each family once."""
     found: Families = {}
     for part in parts:
@@ -96,7 +96,7 @@ def merged(parts: Iterable[Families]) -> Families:
     return found
 
 
-def rendered(families: Families) -> str:
+def render_families(families: Families) -> str:
     """The text, families in the order of their names as kubelets have them."""
     lines = [
         line for _, family in sorted(families.items()) for line in (*family.header, *family.samples)
@@ -104,19 +104,21 @@ def rendered(families: Families) -> str:
     return "\n".join([*lines, ""])
 
 
-def family(name: str, kind: str, told: str) -> Family:
+def new_family(name: str, kind: str, help_text: str) -> Family:
     """A family without samples. ``kind`` is ``counter`` or ``gauge``; ``told`` its HELP."""
-    return Family([f"# HELP {name} {told}", f"# TYPE {name} {kind}"])
+    return Family([f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"])
 
 
-def line(name: str, labels: Mapping[str, str], value: float, at: int | None = None) -> str:
+def format_sample(
+    name: str, labels: Mapping[str, str], value: float, timestamp_ms: int | None = None
+) -> str:
     """One sample; ``at`` in milliseconds since 1970."""
     pairs = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
-    stamp = f" {at}" if at is not None else ""
+    stamp = f" {timestamp_ms}" if timestamp_ms is not None else ""
     return f"{name}{{{pairs}}} {value!r}{stamp}" if pairs else f"{name} {value!r}{stamp}"
 
 
-def read(family: Family) -> Iterator[Sample]:
+def parse_samples(family: Family) -> Iterator[Sample]:
     """The samples of a family that has labels. Values that are no numbers are left out."""
     for text in family.samples:
         labels, _, rest = text.partition("{")[2].rpartition("}")
@@ -129,12 +131,12 @@ def read(family: Family) -> Iterator[Sample]:
         yield Sample(_read_labels(labels) or {}, value, at)
 
 
-def _in_home_names(labels: str, pods: Mapping[RemoteName, Origin]) -> str | None:
+def _in_home_names(labels: str, pods: Mapping[RemotePodName, Origin]) -> str | None:
     """The label set with home's names; None for one that is not of a pod of ours."""
     found = _spans(labels)
     if found is None or "namespace" not in found or "pod" not in found:
         return None
-    home = pods.get(RemoteName(found["namespace"][2], found["pod"][2]))
+    home = pods.get(RemotePodName(found["namespace"][2], found["pod"][2]))
     if home is None:
         return None
     renamed = {"namespace": home.namespace, "pod": home.name, "pod_uid": home.uid}

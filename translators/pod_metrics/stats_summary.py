@@ -10,16 +10,16 @@ from collections.abc import Mapping
 
 from translators.identity import Origin
 from translators.objects import Object
-from translators.pod_metrics.exposition import RemoteName
+from translators.pod_metrics.exposition import RemotePodName
 
 
-def relabelled(summary: Object, pods: Mapping[RemoteName, Origin]) -> list[Object]:
+def relabel_stats(summary: Object, pods: Mapping[RemotePodName, Origin]) -> list[Object]:
     """The entries of these pods: reference, and the namespace of the claims of its volumes, are
     home's; everything else is as it came, known here or not."""
     found = []
     for stats in summary.get("pods") or ():
         ref = stats.get("podRef") or {}
-        home = pods.get(RemoteName(str(ref.get("namespace")), str(ref.get("name"))))
+        home = pods.get(RemotePodName(str(ref.get("namespace")), str(ref.get("name"))))
         if home is not None:
             found.append(_of(stats, home))
     return found

@@ -17,7 +17,7 @@ REASON = "DeadlineExceeded"
 MESSAGE = "Pod was active on the node longer than the specified deadline"
 
 
-def seconds_left(home: Object, *, now: str) -> float | None:
+def deadline_remaining(home: Object, *, now: str) -> float | None:
     """How long the pod may wait still: all of its deadline where its status does not show that it
     waits, 0 when the deadline has passed; None where it has none. ``now`` is the time in RFC 3339.
     """

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from translators.fieldpaths import Dropped, Paths, found
+from translators.fieldpaths import FieldMessage, FieldPaths, find_fields
 from translators.identity import (
     ANNOTATION_ANNOTATIONS_FILE,
     ANNOTATION_HOME_NAMESPACE,
@@ -43,13 +43,13 @@ _FILES = {
     "labels": ANNOTATION_LABELS_FILE,
     "annotations": ANNOTATION_ANNOTATIONS_FILE,
 }
-_FILE_PATHS = Paths(
+_FILE_PATHS = FieldPaths(
     "spec.volumes[].downwardAPI.items[].fieldRef.fieldPath",
     "spec.volumes[].projected.sources[].downwardAPI.items[].fieldRef.fieldPath",
 )
 
 
-def identity_in_env(container: Object, *, account: str, address: str) -> Object:
+def translate_env(container: Object, *, account: str, address: str) -> Object:
     if not container.get("env"):
         return container
     known = {
@@ -72,7 +72,7 @@ def _variable(variable: Object, known: dict[str, str]) -> Object:
 # -- files ---------------------------------------------------------------------------------
 
 
-def files(home: Object) -> dict[str, str]:
+def map_files(home: Object) -> dict[str, str]:
     """The text of each file of whole labels or annotations that a volume of the pod has, by the
     annotation that is to hold it."""
     paths = {path for _, path in _file_paths(home)}
@@ -89,7 +89,7 @@ def files(home: Object) -> dict[str, str]:
     }
 
 
-def fit(annotations: Mapping[str, str], texts: Mapping[str, str]) -> bool:
+def fits_annotation_limit(annotations: Mapping[str, str], texts: Mapping[str, str]) -> bool:
     """Whether a pod may have these annotations together with these texts."""
     if not texts:
         return True  # What else it has is for the API server to judge.
@@ -97,17 +97,17 @@ def fit(annotations: Mapping[str, str], texts: Mapping[str, str]) -> bool:
     return sum(len(k.encode()) + len(v.encode()) for k, v in both.items()) <= ANNOTATIONS_MAX
 
 
-def too_large(home: Object) -> list[Dropped]:
+def oversized_map_files(home: Object) -> list[FieldMessage]:
     """The files of whole maps, as what is told when their text has no room."""
     whole = [f"metadata.{field}" for field in _FILES]
     why = "with their text there are too many annotations; the file holds the remote pod's"
-    return [Dropped(at, why) for at, path in _file_paths(home) if path in whole]
+    return [FieldMessage(at, why) for at, path in _file_paths(home) if path in whole]
 
 
 def _file_paths(home: Object) -> Iterator[tuple[str, str]]:
     if not (home.get("spec") or {}).get("volumes"):
         return
-    for _, at, path in found(home, _FILE_PATHS):
+    for _, at, path in find_fields(home, _FILE_PATHS):
         yield at, path
 
 
@@ -146,7 +146,7 @@ def _escaped(char: str) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def identity_in_volume(volume: Object, texts: Mapping[str, str]) -> Object:
+def translate_volume(volume: Object, texts: Mapping[str, str]) -> Object:
     """The volume with its downward API files reading home's identity, and those whose text is in
     ``texts`` (`files`) reading that."""
     rewritten = _REWRITTEN_FIELDS | {

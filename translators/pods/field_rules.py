@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from translators.fieldpaths import Dropped, Paths, found, without
+from translators.fieldpaths import FieldMessage, FieldPaths, find_fields, remove_fields
 from translators.objects import Object
 
 Decision = Literal["carried", "translated", "dropped", "refused"]
@@ -33,10 +33,10 @@ class Rule:
     """What becomes of a field, and why."""
 
     decision: Decision
-    why: str
-    quiet: bool = False
+    reason: str
+    silent: bool = False
     """Whether the owner is not told that it is dropped."""
-    by_home: tuple[Any, ...] = ()
+    admission_defaults: tuple[Any, ...] = ()
     """Values that home's admission writes where the owner says nothing: not told either."""
 
 
@@ -46,11 +46,11 @@ def _all(paths: str, rule: Rule, *, under: str = "") -> dict[str, Rule]:
 
 _AS_IT_IS = Rule("carried", "means the same in the remote")
 _MACHINES = Rule("carried", "speaks of the machine, which is one of the remote's")
-_HOMES = Rule("dropped", "belongs to home's object alone", quiet=True)
-_OBEYED = Rule("dropped", "home's admission and scheduler have done what it says", quiet=True)
+_HOMES = Rule("dropped", "belongs to home's object alone", silent=True)
+_OBEYED = Rule("dropped", "home's admission and scheduler have done what it says", silent=True)
 _PLACED = Rule("translated", "placement: what means something among the remote's nodes and pods")
 _COPIED = Rule("translated", "references: the object that it names is copied first")
-_ACCOUNT = Rule("dropped", "serviceaccount: the identity is given by the bridge", quiet=True)
+_ACCOUNT = Rule("dropped", "serviceaccount: the identity is given by the bridge", silent=True)
 _HOST = "the remote's machines are not home's: remove it, or keep the pod off this node"
 
 _METADATA: dict[str, Rule] = {
@@ -84,7 +84,7 @@ _SPEC: dict[str, Rule] = {
     ),
     **_all(
         "overhead",
-        Rule("dropped", "the remote's runtime class sets its own", quiet=True),
+        Rule("dropped", "the remote's runtime class sets its own", silent=True),
         under="spec.",
     ),
     **_all("imagePullSecrets[].name", _COPIED, under="spec."),
@@ -97,7 +97,7 @@ _SPEC: dict[str, Rule] = {
     **_all("nodeName preemptionPolicy priority schedulingGates[].**", _OBEYED, under="spec."),
     **_all(
         "readinessGates[].**",
-        Rule("dropped", "podstatus: home's status counts its gates", quiet=True),
+        Rule("dropped", "podstatus: home's status counts its gates", silent=True),
         under="spec.",
     ),
     **_all(
@@ -105,7 +105,7 @@ _SPEC: dict[str, Rule] = {
         Rule(
             "dropped",
             "names a scheduler of home's; the remote's default one places the pod there",
-            by_home=("default-scheduler",),
+            admission_defaults=("default-scheduler",),
         ),
         under="spec.",
     ),
@@ -249,22 +249,22 @@ TABLE: dict[str, Rule] = {
     **_AFFINITY,
     **_CONTAINERS,
     **_VOLUMES,
-    **_all("status.**", Rule("dropped", "podstatus: it comes from the remote", quiet=True)),
+    **_all("status.**", Rule("dropped", "podstatus: it comes from the remote", silent=True)),
 }
 
 _KINDS = ("containers", "initContainers", "ephemeralContainers")
 _OTHER_CONTAINERS = re.compile(r"^spec\.(init|ephemeral)Containers\[\]")
 
 
-def usual(path: str) -> str:
+def table_path(path: str) -> str:
     """The path by which the table decides the field."""
     path = _OTHER_CONTAINERS.sub("spec.containers[]", path)
     return path.replace("spec.affinity.podAntiAffinity.", "spec.affinity.podAffinity.")
 
 
-def decide(path: str) -> Rule | None:
+def rule_for(path: str) -> Rule | None:
     """The rule for a field, such as ``spec.volumes[].hostPath.path``; None where there is none."""
-    path = usual(path)
+    path = table_path(path)
     if path in TABLE:
         return TABLE[path]
     while path and f"{path}.**" not in TABLE:
@@ -286,22 +286,22 @@ def _with_decision(decision: Decision) -> Iterator[tuple[str, Rule]]:
 
 
 _DROPPED = dict(_with_decision("dropped"))
-_TOLD = Paths(*(path for path, rule in _DROPPED.items() if not rule.quiet))
-_GONE = Paths(*_DROPPED)
+_TOLD = FieldPaths(*(path for path, rule in _DROPPED.items() if not rule.silent))
+_GONE = FieldPaths(*_DROPPED)
 _REFUSED = dict(_with_decision("refused"))
-_REFUSING = Paths(*_REFUSED)
+_REFUSING = FieldPaths(*_REFUSED)
 
 
-def without_dropped(pod: Object) -> tuple[Object, list[Dropped]]:
+def drop_fields(pod: Object) -> tuple[Object, list[FieldMessage]]:
     """The pod without what the table drops, and what of it its owner should know."""
     told = [
-        Dropped(at, _DROPPED[path].why)
-        for path, at, value in found(pod, _TOLD)
-        if value not in _DROPPED[path].by_home
+        FieldMessage(at, _DROPPED[path].reason)
+        for path, at, value in find_fields(pod, _TOLD)
+        if value not in _DROPPED[path].admission_defaults
     ]
-    return without(pod, _GONE), told
+    return remove_fields(pod, _GONE), told
 
 
-def refused(pod: Object) -> list[Dropped]:
+def rejected_fields(pod: Object) -> list[FieldMessage]:
     """The fields for which the pod cannot run in the remote, each with what to do about it."""
-    return [Dropped(at, _REFUSED[path].why) for path, at, _ in found(pod, _REFUSING)]
+    return [FieldMessage(at, _REFUSED[path].reason) for path, at, _ in find_fields(pod, _REFUSING)]

@@ -25,17 +25,17 @@ from translators.pods import scheduling_predicates
 _FIRST = ("cpu", "memory", "ephemeral-storage")
 
 
-def offered(nodes: Iterable[Object]) -> Amounts:
+def total_allocatable(nodes: Iterable[Object]) -> Amounts:
     """The allocatable resources of all nodes together; {} where there are none."""
     total: Amounts = {}
     for node in nodes:
-        found = pod_requests.of_list((node.get("status") or {}).get("allocatable"))
+        found = pod_requests.parse_resource_list((node.get("status") or {}).get("allocatable"))
         for resource, amount in found.items():
             total[resource] = total.get(resource, 0) + amount
     return total
 
 
-def rejection(
+def admission_rejection(
     home: Object, has: Mapping[str, int], node: Object | None = None
 ) -> tuple[str, str] | None:
     """(reason, message) as a kubelet's where the pod asks for more than ``has``, or does not select
@@ -48,7 +48,7 @@ def rejection(
 
 
 def _misplaced(home: Object, node: Object) -> tuple[str, str] | None:
-    if scheduling_predicates.selects(home, node):
+    if scheduling_predicates.selects_node(home, node):
         return None
     return "NodeAffinity", (
         "Pod was rejected: Predicate NodeAffinity failed: "
@@ -59,7 +59,7 @@ def _misplaced(home: Object, node: Object) -> tuple[str, str] | None:
 def _too_large(home: Object, has: Mapping[str, int]) -> tuple[str, str] | None:
     if not has:
         return None
-    asked = pod_requests.of_pod(home)
+    asked = pod_requests.requests_of(home)
     del asked[pod_requests.PODS]  # One pod is never more than the nodes have.
     for resource in sorted(asked, key=lambda it: (it not in _FIRST, it)):
         if asked[resource] > has.get(resource, 0):

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from translators.fieldpaths import Dropped, put
+from translators.fieldpaths import FieldMessage, set_or_remove
 from translators.identity import LABEL_HOME, Identity
 from translators.objects import HomeNamespace, Object
 
@@ -38,16 +38,16 @@ _WHEN = (
 )
 
 
-def kept_selector(selector: Object | None) -> Object:
+def translate_node_selector(selector: Object | None) -> Object:
     """The node selector less what can only mean home's nodes."""
     return {key: value for key, value in (selector or {}).items() if key in _KEPT_KEYS}
 
 
-def confine(spec: Object, selector: Mapping[str, str]) -> None:
+def restrict_to_nodes(spec: Object, selector: Mapping[str, str]) -> None:
     """Confines the remote pod of this spec to the nodes with these labels, and to those that it
     selects itself: a label that it wants otherwise is demanded beside, not instead."""
     own = spec.get("nodeSelector") or {}
-    put(spec, "nodeSelector", {**selector, **own})
+    set_or_remove(spec, "nodeSelector", {**selector, **own})
     demanded = [
         {"key": key, "operator": "In", "values": [value]}
         for key, value in selector.items()
@@ -67,7 +67,7 @@ def confine(spec: Object, selector: Mapping[str, str]) -> None:
     spec["affinity"] = {**affinity, "nodeAffinity": nodes}
 
 
-def priority_class(name: str | None, known: frozenset[str]) -> Dropped | None:
+def dropped_priority_class(name: str | None, known: frozenset[str]) -> FieldMessage | None:
     """Why the priority class is not carried; None where it is. ``known``: the remote's classes."""
     if not name or (name in known and not name.startswith(_SYSTEM_CLASS)):
         return None
@@ -76,13 +76,15 @@ def priority_class(name: str | None, known: frozenset[str]) -> Dropped | None:
         if name.startswith(_SYSTEM_CLASS)
         else "is no PriorityClass of the remote cluster"
     )
-    return Dropped("spec.priorityClassName", f"{name} {why}; the pod has the default priority")
+    return FieldMessage("spec.priorityClassName", f"{name} {why}; the pod has the default priority")
 
 
-def affinity(wanted: Object | None, identity: Identity, dropped: list[Dropped]) -> Object:
+def translate_affinity(
+    wanted: Object | None, identity: Identity, dropped: list[FieldMessage]
+) -> Object:
     """Affinity among the remote's nodes and pods; namespaces are renamed to the remote's."""
     result = dict(wanted or {})
-    put(result, "nodeAffinity", _node_affinity(result.get("nodeAffinity")))
+    set_or_remove(result, "nodeAffinity", _node_affinity(result.get("nodeAffinity")))
     for kind in ("podAffinity", "podAntiAffinity"):
         if not result.get(kind):
             continue
@@ -90,8 +92,8 @@ def affinity(wanted: Object | None, identity: Identity, dropped: list[Dropped]) 
         for when in _WHEN:
             if when in terms:
                 at = f"spec.affinity.{kind}.{when}"
-                put(terms, when, _pod_terms(terms[when] or (), identity, at, dropped))
-        put(result, kind, terms)
+                set_or_remove(terms, when, _pod_terms(terms[when] or (), identity, at, dropped))
+        set_or_remove(result, kind, terms)
     return result
 
 
@@ -107,7 +109,7 @@ def _node_affinity(affinity: Object | None) -> Object:
         }
     preferred = found.pop("preferredDuringSchedulingIgnoredDuringExecution", None) or ()
     wishes = [{**wish, "preference": _node_term(wish.get("preference"))} for wish in preferred]
-    put(
+    set_or_remove(
         found,
         "preferredDuringSchedulingIgnoredDuringExecution",
         [wish for wish in wishes if wish["preference"]],
@@ -126,7 +128,9 @@ def _node_term(term: Object | None) -> Object:
 # -- other pods ----------------------------------------------------------------------------
 
 
-def _pod_terms(terms: Any, identity: Identity, at: str, dropped: list[Dropped]) -> list[Object]:
+def _pod_terms(
+    terms: Any, identity: Identity, at: str, dropped: list[FieldMessage]
+) -> list[Object]:
     """The (weighted) terms, less those that no namespace of the remote is known for."""
     kept = []
     for number, term in enumerate(terms):
@@ -137,7 +141,7 @@ def _pod_terms(terms: Any, identity: Identity, at: str, dropped: list[Dropped]) 
                 part for part in (f"{at}[{number}]", inner, "namespaceSelector") if part
             )
             why = "labels of home's namespaces are not in the remote; name the namespaces instead"
-            dropped.append(Dropped(path, why))
+            dropped.append(FieldMessage(path, why))
         else:
             kept.append({**term, inner: changed} if inner else changed)
     return kept
@@ -148,7 +152,7 @@ def _pod_term(term: Object, identity: Identity) -> Object | None:
 
     Listed and selected namespaces are added up, so that of both the list can stand alone.
     """
-    term = without_merged_keys(term)
+    term = remove_merged_label_keys(term)
     if term.get("namespaces"):
         names = [identity.remote_namespace(HomeNamespace(name)) for name in term["namespaces"]]
         term = {**term, "namespaces": names}
@@ -177,16 +181,16 @@ def _namespace_selector(selector: Object, identity: Identity) -> Object | None:
     if not labels and not any(e.get("operator") == "In" for e in expressions):
         found[LABEL_HOME] = identity.home_id
     result: Object = {**selector}
-    put(result, "matchLabels", found)
+    set_or_remove(result, "matchLabels", found)
     named = [
         {**e, "values": [renamed(name) for name in e["values"]]} if e.get("values") else e
         for e in expressions
     ]
-    put(result, "matchExpressions", named)
+    set_or_remove(result, "matchExpressions", named)
     return result
 
 
-def without_merged_keys(term: Object) -> Object:
+def remove_merged_label_keys(term: Object) -> Object:
     """A term or a spread constraint without ``matchLabelKeys`` that its selector has already.
 
     The API server writes the pod's own values of these labels into the label selector of a new
@@ -197,5 +201,5 @@ def without_merged_keys(term: Object) -> Object:
     for field_name, operator in (("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")):
         merged = {e.get("key") for e in expressions if e.get("operator") == operator}
         kept = [key for key in term.get(field_name) or () if key not in merged]
-        put(changed, field_name, kept)
+        set_or_remove(changed, field_name, kept)
     return changed

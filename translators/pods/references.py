@@ -19,7 +19,7 @@ from translators.objects import Object
 Kind = Literal["ConfigMap", "Secret"]
 
 #: The parts of a pod that `references` reads.
-PARTS = (
+REFERENCE_FIELDS = (
     "spec.containers",
     "spec.initContainers",
     "spec.ephemeralContainers",
@@ -54,7 +54,7 @@ def references(pod: Object) -> frozenset[Reference]:
     return frozenset(filter(_is_copied, _all(pod.get("spec") or {})))
 
 
-def reserved(spec: Object) -> list[str]:
+def reserved_secrets(spec: Object) -> list[str]:
     """The Secrets with a name of the bridge's own token Secrets that a pod's spec refers to."""
     return sorted(ref.name for ref in _all(spec) if _is_reserved(ref))
 
@@ -76,14 +76,14 @@ def _is_reserved(ref: Reference) -> bool:
     return ref.kind == "Secret" and ref.name.startswith(TOKEN_PREFIX)
 
 
-def containers(spec: Object) -> Iterator[Object]:
+def all_containers(spec: Object) -> Iterator[Object]:
     """All containers of a pod's spec: ordinary, init (sidecars too) and ephemeral."""
     for field in CONTAINERS:
         yield from spec.get(field) or ()
 
 
 def _from_containers(spec: Object) -> Iterator[Reference]:
-    for container in containers(spec):
+    for container in all_containers(spec):
         for source in container.get("envFrom") or ():
             yield from _named("ConfigMap", source.get("configMapRef"))
             yield from _named("Secret", source.get("secretRef"))

@@ -15,13 +15,12 @@ What follows later, when the pod runs, is `translators.pods.update`'s.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from translators.fieldpaths import Dropped, each_container, put
+from translators.fieldpaths import FieldMessage, replace_containers, set_or_remove
 from translators.identity import (
     ANNOTATION_CARRIED_FIELDS,
     ANNOTATION_CARRIED_IMAGES,
@@ -35,6 +34,7 @@ from translators.identity import (
     may_be_set_by_remote,
     remote_metadata,
 )
+from translators.names import short_hash
 from translators.objects import Object, metadata
 from translators.pods import (
     downward_api,
@@ -44,49 +44,47 @@ from translators.pods import (
     run_once,
     unresolved_references,
 )
-from translators.pods.downward_api import identity_in_env, identity_in_volume
+from translators.pods.downward_api import translate_env, translate_volume
 from translators.pods.references import Reference
-from translators.pods.service_accounts import account, with_identity
+from translators.pods.service_accounts import apply_service_account, service_account_name
 from translators.translation_policy import Policy
 
 #: The resources that may change in place (ValidatePodResize in pkg/apis/core/validation).
-RESIZED = ("cpu", "memory")
-#: Hex digits of a digest that tells one value of a field from the next: nothing relies on it that
-#: somebody could gain by two values with the same one.
-_DIGEST = 16
+RESIZABLE = ("cpu", "memory")
 #: Why a reference to a token Secret of the bridge's is rejected.
-RESERVED = (
+RESERVED_SECRET_MESSAGE = (
     f"names that begin with {references.TOKEN_PREFIX} are reserved for the tokens that the bridge "
     "writes for each pod: give the Secret another name"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Translated:
+class TranslatedPod:
     """A remote pod, and what of the home pod is not in it."""
 
     pod: Object
-    dropped: list[Dropped] = field(default_factory=list)
+    dropped: list[FieldMessage] = field(default_factory=list)
 
 
-def refused(home: Object) -> str:
+def rejection_message(home: Object) -> str:
     """Why the pod cannot run in the remote, in words for its owner; "" where it can."""
-    return "; ".join(map(str, unfit(home)))
+    return "; ".join(map(str, rejections(home)))
 
 
-def unfit(home: Object) -> list[Dropped]:
+def rejections(home: Object) -> list[FieldMessage]:
     """The fields for which the pod cannot run in the remote, each with what to do about it."""
     spec = home.get("spec") or {}
     # An ephemeral container comes to a pod that runs, and must not end it (`sync.pods.update`).
     fixed = {key: value for key, value in spec.items() if key != "ephemeralContainers"}
-    return field_rules.refused(home) + [
-        Dropped(f"Secret {name}", RESERVED) for name in references.reserved(fixed)
+    return field_rules.rejected_fields(home) + [
+        FieldMessage(f"Secret {name}", RESERVED_SECRET_MESSAGE)
+        for name in references.reserved_secrets(fixed)
     ]
 
 
-def to_remote(
+def translate_pod(
     home: Object, policy: Policy, *, priority_classes: frozenset[str] = frozenset()
-) -> Translated:
+) -> TranslatedPod:
     """The pod to create in the remote for a home pod that is bound to the virtual node.
 
     ``priority_classes`` are the names of those that the remote has. Ephemeral containers are left
@@ -95,17 +93,19 @@ def to_remote(
     translated = _translated(home, policy, priority_classes)
     spec = translated.pod["spec"]
     spec.pop("ephemeralContainers", None)
-    run_once.hold(spec)
+    run_once.add_gate(spec)
     return translated
 
 
-def omitting(translated: Translated, refs: Collection[Reference]) -> Translated:
+def without_optional_references(
+    translated: TranslatedPod, refs: Collection[Reference]
+) -> TranslatedPod:
     """The remote pod without these optional references (`translators.pods.unresolved_references`)."""
-    spec, dropped = unresolved_references.without(translated.pod["spec"], refs)
-    return Translated({**translated.pod, "spec": spec}, [*translated.dropped, *dropped])
+    spec, dropped = unresolved_references.remove_optional_references(translated.pod["spec"], refs)
+    return TranslatedPod({**translated.pod, "spec": spec}, [*translated.dropped, *dropped])
 
 
-def ephemeral_containers(home: Object, policy: Policy) -> list[Object]:
+def translate_ephemeral_containers(home: Object, policy: Policy) -> list[Object]:
     """The pod's ephemeral containers as they are in the remote."""
     found: list[Object] = (
         _translated(home, policy, frozenset()).pod["spec"].get("ephemeralContainers", [])
@@ -113,39 +113,45 @@ def ephemeral_containers(home: Object, policy: Policy) -> list[Object]:
     return found
 
 
-def _translated(home: Object, policy: Policy, priority_classes: frozenset[str]) -> Translated:
+def _translated(home: Object, policy: Policy, priority_classes: frozenset[str]) -> TranslatedPod:
     identity = policy.identity
-    less, dropped = field_rules.without_dropped(home)
+    less, dropped = field_rules.drop_fields(home)
     spec: Object = dict(less.get("spec") or {})
-    put(spec, "nodeSelector", placement.kept_selector(spec.get("nodeSelector")))
-    put(spec, "affinity", placement.affinity(spec.get("affinity"), identity, dropped))
-    placement.confine(spec, policy.node_selector)
+    set_or_remove(spec, "nodeSelector", placement.translate_node_selector(spec.get("nodeSelector")))
+    set_or_remove(
+        spec, "affinity", placement.translate_affinity(spec.get("affinity"), identity, dropped)
+    )
+    placement.restrict_to_nodes(spec, policy.node_selector)
     if spec.get("topologySpreadConstraints"):
         spec["topologySpreadConstraints"] = [
-            placement.without_merged_keys(constraint)
+            placement.remove_merged_label_keys(constraint)
             for constraint in spec["topologySpreadConstraints"]
         ]
-    put(spec, "tolerations", tolerations(home))
-    without_class = placement.priority_class(spec.get("priorityClassName"), priority_classes)
+    set_or_remove(spec, "tolerations", translate_tolerations(home))
+    without_class = placement.dropped_priority_class(
+        spec.get("priorityClassName"), priority_classes
+    )
     if without_class is not None:
         del spec["priorityClassName"]
         dropped.append(without_class)
-    with_identity(spec, home, policy, dropped)
-    name, address = account(home), policy.node_address
-    each_container(spec, lambda c: identity_in_env(c, account=name, address=address))
-    meta = pod_metadata(home, identity)
-    texts = downward_api.files(home)
-    if downward_api.fit(meta["annotations"], texts):
+    apply_service_account(spec, home, policy, dropped)
+    name, address = service_account_name(home), policy.node_address
+    replace_containers(spec, lambda c: translate_env(c, account=name, address=address))
+    meta = remote_pod_metadata(home, identity)
+    texts = downward_api.map_files(home)
+    if downward_api.fits_annotation_limit(meta["annotations"], texts):
         meta["annotations"] |= texts
     else:
-        dropped += downward_api.too_large(home)
+        dropped += downward_api.oversized_map_files(home)
         texts = {}
-    put(spec, "volumes", [identity_in_volume(item, texts) for item in spec.get("volumes") or ()])
+    set_or_remove(
+        spec, "volumes", [translate_volume(item, texts) for item in spec.get("volumes") or ()]
+    )
     pod = {key: value for key, value in less.items() if key != "status"}
-    return Translated(pod={**pod, "metadata": meta, "spec": spec}, dropped=dropped)
+    return TranslatedPod(pod={**pod, "metadata": meta, "spec": spec}, dropped=dropped)
 
 
-def pod_metadata(home: Object, identity: Identity) -> Object:
+def remote_pod_metadata(home: Object, identity: Identity) -> Object:
     """As `identity.remote_metadata`, and the node's name where the downward API finds it, and what
     `podupdate` is to know of home later: the images, and which keys came from there that could as
     well be the remote's own (`identity.may_be_set_by_remote`)."""
@@ -167,21 +173,21 @@ def pod_metadata(home: Object, identity: Identity) -> Object:
     }
     if images:
         meta["annotations"][ANNOTATION_CARRIED_IMAGES] = _compact(images)
-    if resources := resources_of(home):
+    if resources := resizable_resources(home):
         meta["annotations"][ANNOTATION_CARRIED_RESOURCES] = _compact(resources)
-    if fields := fields_of(home):
+    if fields := mutable_field_digests(home):
         meta["annotations"][ANNOTATION_CARRIED_FIELDS] = _compact(fields)
     return meta
 
 
-def resources_of(home: Object) -> Object:
+def resizable_resources(home: Object) -> Object:
     """The CPU and memory of each container that can be resized in place, by its name; {} where no
     container names any."""
     found: Object = {}
     for container in _resizable(home):
         its = container.get("resources") or {}
         named = {
-            field_name: {key: its[field_name][key] for key in RESIZED if key in its[field_name]}
+            field_name: {key: its[field_name][key] for key in RESIZABLE if key in its[field_name]}
             for field_name in ("requests", "limits")
             if its.get(field_name)
         }
@@ -199,34 +205,34 @@ def _resizable(home: Object) -> Iterator[Object]:
             yield container
 
 
-def fields_of(home: Object) -> Object:
+def mutable_field_digests(home: Object) -> Object:
     """A digest of each field of the pod that may change while it runs and that the remote's
     admission may change, but for those that have a record of their own; {} where it has none."""
     deadline = (home.get("spec") or {}).get("activeDeadlineSeconds")
-    values = {"activeDeadlineSeconds": deadline, "tolerations": tolerations(home)}
+    values = {"activeDeadlineSeconds": deadline, "tolerations": translate_tolerations(home)}
     return {key: _digest(value) for key, value in values.items() if value}
 
 
 def _digest(value: Any) -> str:
     text = json.dumps(value, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST]
+    return short_hash(text)
 
 
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def carried_keys(remote: Object, field_name: str) -> set[str]:
+def last_applied_keys(remote: Object, field_name: str) -> set[str]:
     """The keys with a domain that a remote pod's ``labels`` or ``annotations`` have of home's."""
     keys = _recorded(remote, ANNOTATION_CARRIED_KEYS).get(field_name)
     return set(map(str, keys)) if isinstance(keys, list) else set()
 
 
-def carried_images(remote: Object) -> Object:
+def last_applied_images(remote: Object) -> Object:
     """The image that home's container of each name had when it was last carried."""
     return _recorded(remote, ANNOTATION_CARRIED_IMAGES)
 
 
-def carried_resources(remote: Object) -> Object | None:
+def last_applied_resources(remote: Object) -> Object | None:
     """What `resources_of` gave for home's pod when its resources were last carried; None where
     that is not recorded, as of a pod that an older bridge made."""
     if ANNOTATION_CARRIED_RESOURCES not in (metadata(remote).get("annotations") or {}):
@@ -234,14 +240,14 @@ def carried_resources(remote: Object) -> Object | None:
     return _recorded(remote, ANNOTATION_CARRIED_RESOURCES)
 
 
-def carried_fields(remote: Object) -> Object:
+def last_applied_fields(remote: Object) -> Object:
     """What `fields_of` gave for home's pod when these fields were last carried."""
     return _recorded(remote, ANNOTATION_CARRIED_FIELDS)
 
 
-def resources_record(home: Object) -> Object:
+def record_resources_patch(home: Object) -> Object:
     """The strategic merge patch that records home's resources as carried."""
-    text = _compact(resources_of(home))
+    text = _compact(resizable_resources(home))
     return {"metadata": {"annotations": {ANNOTATION_CARRIED_RESOURCES: text}}}
 
 
@@ -254,7 +260,7 @@ def _recorded(remote: Object, annotation: str) -> Object:
     return found if isinstance(found, dict) else {}
 
 
-def tolerations(home: Object) -> list[Object]:
+def translate_tolerations(home: Object) -> list[Object]:
     """The pod's tolerations, less those that can only mean the virtual node's taint."""
     found = (home.get("spec") or {}).get("tolerations") or ()
     return [item for item in found if not str(item.get("key", "")).startswith(DOMAIN + "/")]

@@ -41,23 +41,23 @@ def restart_policy(spec: Object) -> str:
     return str(spec.get("restartPolicy") or "Always")
 
 
-def hold(spec: Object) -> None:
+def add_gate(spec: Object) -> None:
     """Adds the gate to the ``spec`` of a remote pod that is to be made, where it runs once."""
     if restart_policy(spec) == "Never":
         spec["schedulingGates"] = [{"name": GATE}]
 
 
-def is_held(remote: Object) -> bool:
+def is_gated(remote: Object) -> bool:
     """Whether the gate is there, so that the pod has not run."""
     return {"name": GATE} in _gates(remote)
 
 
-def let_go() -> Object:
+def ungate_patch() -> Object:
     """The strategic merge patch that removes the gate and no other."""
     return {"spec": {"schedulingGates": [{"name": GATE, "$patch": "delete"}]}}
 
 
-def is_stale(condition: Object, remote: Object) -> bool:
+def is_only_own_gate(condition: Object, remote: Object) -> bool:
     """Whether a PodScheduled of the remote tells of our gate alone: that is between us."""
     others = any(gate != {"name": GATE} for gate in _gates(remote))
     return condition.get("reason") == _REASON_GATED and not others
@@ -67,7 +67,7 @@ def _gates(pod: Object) -> list[Object]:
     return (pod.get("spec") or {}).get("schedulingGates") or []
 
 
-def handed_over(*, now: str) -> Object:
+def started_status(*, now: str) -> Object:
     """The mark, written before the remote pod is let go, that the pod may have run from now on.
 
     ``now`` is the time in RFC 3339. It is ``startTime``: "when the object was acknowledged by the
@@ -76,6 +76,6 @@ def handed_over(*, now: str) -> Object:
     return {"startTime": now}
 
 
-def was_handed_over(home: Object) -> bool:
+def may_have_started(home: Object) -> bool:
     """Whether the pod may have run in the remote before."""
     return bool((home.get("status") or {}).get("startTime"))

@@ -18,20 +18,22 @@ from translators.objects import Object, condition_of, metadata, name_of
 #: The taint of a cordoned node (k8s.io/api/core/v1 TaintNodeUnschedulable).
 _CORDONED = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 #: How the fields begin by which a pod names the nodes that it wants.
-SELECTION = ("spec.nodeSelector", "spec.affinity.nodeAffinity")
+NODE_SELECTION_FIELDS = ("spec.nodeSelector", "spec.affinity.nodeAffinity")
 _TERMINAL = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
-class Obstacle:
+class PredicateFailure:
     """One thing that keeps the pod off the node."""
 
     field: str
     """Of the pod, which a person could change; of the node where it begins with ``node.``."""
-    why: str
+    message: str
 
 
-def obstacles(pod: Object, node: Object, bound: Iterable[Object] = ()) -> list[Obstacle]:
+def predicate_failures(
+    pod: Object, node: Object, bound: Iterable[Object] = ()
+) -> list[PredicateFailure]:
     """All of them; none where the node would do. ``bound`` are the pods that are on it."""
     return [
         *_gates(pod),
@@ -42,53 +44,53 @@ def obstacles(pod: Object, node: Object, bound: Iterable[Object] = ()) -> list[O
     ]
 
 
-def refused_by_marks(pod: Object, node: Object) -> list[Obstacle]:
+def label_and_taint_failures(pod: Object, node: Object) -> list[PredicateFailure]:
     """The obstacles that are labels and taints of the node, whatever room it has."""
     return [*_selected(pod, node), *_tainted(pod, node)]
 
 
-def _gates(pod: Object) -> Iterator[Obstacle]:
+def _gates(pod: Object) -> Iterator[PredicateFailure]:
     for gate in (pod.get("spec") or {}).get("schedulingGates") or ():
         why = "no scheduler looks at the pod until whoever set this gate removes it"
-        yield Obstacle(f"spec.schedulingGates[{gate.get('name')}]", why)
+        yield PredicateFailure(f"spec.schedulingGates[{gate.get('name')}]", why)
 
 
-def _unready(node: Object) -> Iterator[Obstacle]:
+def _unready(node: Object) -> Iterator[PredicateFailure]:
     """The cause comes before what follows from it: taints, and nothing left."""
     ready = condition_of(node, "Ready")
     said = ready.get("message") or ready.get("reason") or "no bridge serves it"
     if ready and ready.get("status") != "True":
-        yield Obstacle("node.status", f"the node is not Ready: {said}")
+        yield PredicateFailure("node.status", f"the node is not Ready: {said}")
     elif ready.get("reason") == NO_SCHEDULABLE_NODES:
-        yield Obstacle("node.status", str(said))
+        yield PredicateFailure("node.status", str(said))
 
 
 # -- labels ---------------------------------------------------------------------------------
 
 
-def selects(pod: Object, node: Object) -> bool:
+def selects_node(pod: Object, node: Object) -> bool:
     """Whether the pod's node selector and required node affinity select the node."""
     return next(_selected(pod, node), None) is None
 
 
-def _selected(pod: Object, node: Object) -> Iterator[Obstacle]:
+def _selected(pod: Object, node: Object) -> Iterator[PredicateFailure]:
     spec, labels = pod.get("spec") or {}, metadata(node).get("labels") or {}
     for key, value in (spec.get("nodeSelector") or {}).items():
         if labels.get(key) != value:
             has = f"it is {labels[key]!r} there" if key in labels else "the node has no such label"
-            yield Obstacle(f"spec.nodeSelector[{key}]", f"wants {value!r}; {has}")
+            yield PredicateFailure(f"spec.nodeSelector[{key}]", f"wants {value!r}; {has}")
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     terms = required.get("nodeSelectorTerms") or ()
-    if terms and not any(matches(term, node) for term in terms):
+    if terms and not any(term_matches_node(term, node) for term in terms):
         wanted = " or ".join(_words(term) for term in terms)
-        yield Obstacle(
+        yield PredicateFailure(
             "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution",
             f"wants {wanted}; the node's labels are otherwise",
         )
 
 
-def matches(term: Object, node: Object) -> bool:
+def term_matches_node(term: Object, node: Object) -> bool:
     """Whether a node selector's term selects the node; an empty one selects none."""
     labels = metadata(node).get("labels") or {}
     fields = {"metadata.name": name_of(node)}
@@ -140,7 +142,7 @@ def _words(term: Object) -> str:
 # -- taints ---------------------------------------------------------------------------------
 
 
-def _tainted(pod: Object, node: Object) -> Iterator[Obstacle]:
+def _tainted(pod: Object, node: Object) -> Iterator[PredicateFailure]:
     spec = node.get("spec") or {}
     tolerations = (pod.get("spec") or {}).get("tolerations") or ()
     taints = [it for it in spec.get("taints") or () if it.get("effect") != "PreferNoSchedule"]
@@ -149,9 +151,11 @@ def _tainted(pod: Object, node: Object) -> Iterator[Obstacle]:
         if taint["key"] != _CORDONED["key"] and not any(tolerates(it, taint) for it in tolerations):
             value = f"={taint['value']}" if taint.get("value") else ""
             named = f"{taint['key']}{value}:{taint.get('effect')}"
-            yield Obstacle("spec.tolerations", f"tolerates not the node's taint {named}")
+            yield PredicateFailure("spec.tolerations", f"tolerates not the node's taint {named}")
     if cordoned and not any(tolerates(it, _CORDONED) for it in tolerations):
-        yield Obstacle("node.spec.unschedulable", "the node is cordoned; kubectl uncordon opens it")
+        yield PredicateFailure(
+            "node.spec.unschedulable", "the node is cordoned; kubectl uncordon opens it"
+        )
 
 
 def tolerates(toleration: Object, taint: Object) -> bool:
@@ -167,23 +171,23 @@ def tolerates(toleration: Object, taint: Object) -> bool:
 # -- resources ------------------------------------------------------------------------------
 
 
-def _too_much(pod: Object, node: Object, bound: Iterable[Object]) -> Iterator[Obstacle]:
-    has = pod_requests.of_list((node.get("status") or {}).get("allocatable"))
+def _too_much(pod: Object, node: Object, bound: Iterable[Object]) -> Iterator[PredicateFailure]:
+    has = pod_requests.parse_resource_list((node.get("status") or {}).get("allocatable"))
     taken: pod_requests.Amounts = {}
     own = metadata(pod).get("uid")
     for other in bound:
         if metadata(other).get("uid") == own or _has_ended(other):
             continue
-        for resource, amount in pod_requests.of_pod(other).items():
+        for resource, amount in pod_requests.requests_of(other).items():
             taken[resource] = taken.get(resource, 0) + amount
-    for resource, amount in sorted(pod_requests.of_pod(pod).items()):
+    for resource, amount in sorted(pod_requests.requests_of(pod).items()):
         free = has.get(resource, 0) - taken.get(resource, 0)
         if amount > free:
-            of = pod_requests.printed(resource, has.get(resource, 0))
-            yield Obstacle(
+            of = pod_requests.format_amount(resource, has.get(resource, 0))
+            yield PredicateFailure(
                 f"resources.requests[{resource}]",
-                f"asks for {pod_requests.printed(resource, amount)}; the node has "
-                f"{pod_requests.printed(resource, max(free, 0))} left of {of}",
+                f"asks for {pod_requests.format_amount(resource, amount)}; the node has "
+                f"{pod_requests.format_amount(resource, max(free, 0))} left of {of}",
             )
 
 

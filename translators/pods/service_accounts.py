@@ -13,15 +13,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from translators.fieldpaths import Dropped, each_container, put
-from translators.identity import DOMAIN, SHORT_HASH, Identity, owner_labels
+from translators.fieldpaths import FieldMessage, replace_containers, set_or_remove
+from translators.identity import DOMAIN, Identity, owner_labels
+from translators.names import short_hash
 from translators.objects import HomeNamespace, Object, metadata, name_of, namespace_of, uid_of
 from translators.pods import references
 from translators.translation_policy import HostPort, Policy
@@ -38,29 +38,29 @@ _GROUPS_MODE = 0o600
 CA_KEY = "ca.crt"
 #: Of our Secret: the home pod, as ``namespace/name``, and its UID; and when each key is due to be
 #: renewed and expires, as JSON ``{key: [renew, expires]}`` in RFC 3339.
-ANNOTATION_POD = f"{DOMAIN}/token-pod"
-ANNOTATION_POD_UID = f"{DOMAIN}/token-pod-uid"
-ANNOTATION_TIMES = f"{DOMAIN}/token-times"
+ANNOTATION_TOKEN_POD = f"{DOMAIN}/token-pod"
+ANNOTATION_TOKEN_POD_UID = f"{DOMAIN}/token-pod-uid"
+ANNOTATION_TOKEN_TIMES = f"{DOMAIN}/token-times"
 
 
-class Wanted(NamedTuple):
+class TokenRequest(NamedTuple):
     """A token as a volume asks for it: ``audience`` "" is the API server itself."""
 
     audience: str
-    seconds: int
+    expiration_seconds: int
 
     @property
     def key(self) -> str:
         """Its key in the Secret."""
         text = json.dumps(self)
-        return f"token-{hashlib.sha256(text.encode()).hexdigest()[:SHORT_HASH]}"
+        return f"token-{short_hash(text)}"
 
 
-class Times(NamedTuple):
+class TokenTimes(NamedTuple):
     """RFC 3339."""
 
-    renew: str
-    expires: str
+    renew_at: str
+    expires_at: str
 
 
 class PodRef(NamedTuple):
@@ -75,34 +75,36 @@ class PodRef(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class RequiredTokens:
     """What the Secret of a pod has to hold."""
 
-    tokens: frozenset[Wanted]
-    ca: bool
+    tokens: frozenset[TokenRequest]
+    needs_ca: bool
     """Whether home's CA is read beside a token."""
 
 
-def account(home: Object) -> str:
+def service_account_name(home: Object) -> str:
     """The name of the pod's service account."""
     return str((home.get("spec") or {}).get("serviceAccountName") or "default")
 
 
-def pod_ref(home: Object) -> PodRef:
+def pod_ref_of(home: Object) -> PodRef:
     """The pod's own."""
     return PodRef(HomeNamespace(namespace_of(home)), name_of(home), uid_of(home))
 
 
-def needs(home: Object) -> Needs:
+def required_tokens(home: Object) -> RequiredTokens:
     """The tokens that the pod's volumes ask for, each once."""
     volumes = [v for v in (home.get("spec") or {}).get("volumes") or () if _has_token(v)]
     sources = [source for volume in volumes for source in volume["projected"]["sources"]]
     tokens = [s["serviceAccountToken"] for s in sources if "serviceAccountToken" in s]
-    return Needs(frozenset(map(_wanted, tokens)), ca=any(map(_is_ca, sources)))
+    return RequiredTokens(frozenset(map(_wanted, tokens)), needs_ca=any(map(_is_ca, sources)))
 
 
-def _wanted(source: Object) -> Wanted:
-    return Wanted(str(source.get("audience") or ""), int(source.get("expirationSeconds") or _LIFE))
+def _wanted(source: Object) -> TokenRequest:
+    return TokenRequest(
+        str(source.get("audience") or ""), int(source.get("expirationSeconds") or _LIFE)
+    )
 
 
 def _has_token(volume: Object) -> bool:
@@ -117,60 +119,62 @@ def _is_ca(source: Object) -> bool:
 # -- the Secret ----------------------------------------------------------------------------
 
 
-def secret_name(uid: str) -> str:
+def token_secret_name(uid: str) -> str:
     """The Secret of the home pod with this UID. `references` keeps the prefix for us."""
     return f"{references.TOKEN_PREFIX}{uid}"
 
 
-def secret(
-    home: Object, identity: Identity, data: Mapping[str, str], times: Mapping[str, Times]
+def token_secret(
+    home: Object, identity: Identity, data: Mapping[str, str], times: Mapping[str, TokenTimes]
 ) -> Object:
     """The Secret with these texts. It names no origin: it is no copy of anything at home."""
-    ref = pod_ref(home)
+    ref = pod_ref_of(home)
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {
-            "name": secret_name(ref.uid),
+            "name": token_secret_name(ref.uid),
             "namespace": identity.remote_namespace(ref.namespace),
             "labels": owner_labels(identity),
             "annotations": {
-                ANNOTATION_POD: str(ref),
-                ANNOTATION_POD_UID: ref.uid,
-                ANNOTATION_TIMES: times_text(times),
+                ANNOTATION_TOKEN_POD: str(ref),
+                ANNOTATION_TOKEN_POD_UID: ref.uid,
+                ANNOTATION_TOKEN_TIMES: format_token_times(times),
             },
         },
         "type": "Opaque",
-        "data": {key: encoded(text) for key, text in data.items()},
+        "data": {key: encode_secret_value(text) for key, text in data.items()},
     }
 
 
-def encoded(text: str) -> str:
+def encode_secret_value(text: str) -> str:
     """As a Secret's data holds it."""
     return b64encode(text.encode()).decode()
 
 
-def times_text(times: Mapping[str, Times]) -> str:
+def format_token_times(times: Mapping[str, TokenTimes]) -> str:
     """The annotation of the Secret that tells these times."""
     return json.dumps(times, separators=(",", ":"), sort_keys=True)
 
 
-def times(token_secret: Object) -> dict[str, Times]:
+def parse_token_times(token_secret: Object) -> dict[str, TokenTimes]:
     """What the annotation tells; what cannot be read, or has no token, is not known."""
-    text = (metadata(token_secret).get("annotations") or {}).get(ANNOTATION_TIMES) or "{}"
+    text = (metadata(token_secret).get("annotations") or {}).get(ANNOTATION_TOKEN_TIMES) or "{}"
     data = token_secret.get("data") or {}
     try:
-        return {key: Times(*map(str, it)) for key, it in json.loads(text).items() if data.get(key)}
+        return {
+            key: TokenTimes(*map(str, it)) for key, it in json.loads(text).items() if data.get(key)
+        }
     except (ValueError, TypeError, AttributeError):
         return {}
 
 
-def pod_of(token_secret: Object) -> PodRef | None:
+def pod_of_token_secret(token_secret: Object) -> PodRef | None:
     """The home pod that a Secret of the remote is for; None for other Secrets."""
     annotations = metadata(token_secret).get("annotations") or {}
-    namespace, _, name = str(annotations.get(ANNOTATION_POD) or "").partition("/")
-    uid = str(annotations.get(ANNOTATION_POD_UID) or "")
-    if not (namespace and name) or name_of(token_secret) != secret_name(uid):
+    namespace, _, name = str(annotations.get(ANNOTATION_TOKEN_POD) or "").partition("/")
+    uid = str(annotations.get(ANNOTATION_TOKEN_POD_UID) or "")
+    if not (namespace and name) or name_of(token_secret) != token_secret_name(uid):
         return None
     return PodRef(HomeNamespace(namespace), name, uid)
 
@@ -178,25 +182,31 @@ def pod_of(token_secret: Object) -> PodRef | None:
 # -- the pod -------------------------------------------------------------------------------
 
 
-def with_identity(spec: Object, home: Object, policy: Policy, dropped: list[Dropped]) -> None:
+def apply_service_account(
+    spec: Object, home: Object, policy: Policy, dropped: list[FieldMessage]
+) -> None:
     """Gives the new pod's spec the identity that the policy says."""
     spec["automountServiceAccountToken"] = False
     if policy.service_accounts == "home":
-        name = secret_name(uid_of(home))
+        name = token_secret_name(uid_of(home))
         grouped = (spec.get("securityContext") or {}).get("fsGroup") is not None
         mode = _GROUPS_MODE if grouped else None
-        put(spec, "volumes", [_from_secret(it, name, mode) for it in spec.get("volumes") or ()])
+        set_or_remove(
+            spec, "volumes", [_from_secret(it, name, mode) for it in spec.get("volumes") or ()]
+        )
         if policy.home_api is not None:
             known = _environment(policy.home_api)
-            each_container(spec, lambda container: _with_env(container, known))
+            replace_containers(spec, lambda container: _with_env(container, known))
         return
     added = _without_added(spec)
     if policy.service_accounts == "remote":
-        spec["serviceAccountName"] = account(home)
+        spec["serviceAccountName"] = service_account_name(home)
         said = (home.get("spec") or {}).get("automountServiceAccountToken")
         spec["automountServiceAccountToken"] = bool(added) if said is None else said
     else:
-        put(spec, "volumes", [_without_tokens(it, dropped) for it in spec.get("volumes") or ()])
+        set_or_remove(
+            spec, "volumes", [_without_tokens(it, dropped) for it in spec.get("volumes") or ()]
+        )
 
 
 def _from_secret(volume: Object, name: str, mode: int | None) -> Object:
@@ -248,22 +258,22 @@ def _without_added(spec: Object) -> set[str]:
     """Takes out the volume that home's admission added, with its mounts; its name."""
     mounted = {
         mount.get("name")
-        for container in references.containers(spec)
+        for container in references.all_containers(spec)
         for mount in container.get("volumeMounts") or ()
         if mount.get("mountPath") == _TOKEN_MOUNT
     }
     volumes = spec.get("volumes") or ()
     added = {it["name"] for it in volumes if it["name"] in mounted and _has_token(it)}
-    put(spec, "volumes", [it for it in volumes if it["name"] not in added])
-    each_container(spec, lambda container: _without_mounts(container, added))
+    set_or_remove(spec, "volumes", [it for it in volumes if it["name"] not in added])
+    replace_containers(spec, lambda container: _without_mounts(container, added))
     return added
 
 
-def _without_tokens(volume: Object, dropped: list[Dropped]) -> Object:
+def _without_tokens(volume: Object, dropped: list[FieldMessage]) -> Object:
     if not _has_token(volume):
         return volume
     path = f"spec.volumes[{volume['name']}].projected.serviceAccountToken"
-    dropped.append(Dropped(path, "tokens of home's service accounts stay at home"))
+    dropped.append(FieldMessage(path, "tokens of home's service accounts stay at home"))
     kept = [it for it in volume["projected"]["sources"] if "serviceAccountToken" not in it]
     return {**volume, "projected": {**volume["projected"], "sources": kept}}
 
@@ -274,5 +284,5 @@ def _without_mounts(container: Object, volumes: set[str]) -> Object:
         return container
     kept = [mount for mount in mounts if mount.get("name") not in volumes]
     changed = dict(container)
-    put(changed, "volumeMounts", kept)
+    set_or_remove(changed, "volumeMounts", kept)
     return changed

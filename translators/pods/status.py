@@ -26,13 +26,13 @@ from datetime import timedelta
 from typing import Any
 
 from translators.identity import DOMAIN
-from translators.merge_patch import absent
+from translators.merge_patch import delete_condition
 from translators.objects import Object, is_deleting, metadata
 from translators.pods import run_once
 from translators.timestamps import format_time, parse_time
 from translators.translation_policy import Policy
 
-TERMINAL = ("Succeeded", "Failed")
+TERMINAL_PHASES = ("Succeeded", "Failed")
 
 #: Told at home while the remote's scheduler finds no node: PodScheduled itself is home's, and
 #: stays True.
@@ -41,13 +41,13 @@ CONDITION_REMOTE_SCHEDULED = f"{DOMAIN}/RemoteScheduled"
 #: False at home while the pod cannot be made in the remote, with the reason; gone when it is made.
 CONDITION_ACCEPTED = f"{DOMAIN}/Accepted"
 #: Begins the message of a DisruptionTarget that comes from the remote.
-FROM_REMOTE = "in the remote cluster: "
+REMOTE_MESSAGE_PREFIX = "in the remote cluster: "
 #: ``status.reason`` of a pod whose remote pod somebody deleted there; it will be made again.
-REASON_DELETED = "RemotePodDeleted"
+REASON_REMOTE_POD_DELETED = "RemotePodDeleted"
 
 #: Carried whole from the remote's status; all lists but the conditions as they are. With
 #: `HOME_ONLY` this decides every field of a PodStatus (to v1.36); unknown ones are carried too.
-CARRIED = frozenset(
+REMOTE_FIELDS = frozenset(
     {
         "allocatedResources",
         "conditions",
@@ -66,7 +66,7 @@ CARRIED = frozenset(
     }
 )
 #: Set at home by its API server or scheduler, or computed here; never taken from the remote.
-HOME_ONLY = frozenset(
+HOME_FIELDS = frozenset(
     {
         "extendedResourceClaimStatus",
         "hostIP",
@@ -114,10 +114,10 @@ def phase(pod: Object) -> str:
 
 def is_terminal(pod: Object) -> bool:
     """Whether the pod has ended for good: a terminal phase never changes."""
-    return phase(pod) in TERMINAL
+    return phase(pod) in TERMINAL_PHASES
 
 
-def has_acted(home: Object, remote: Object) -> bool:
+def is_observed_by_kubelet(home: Object, remote: Object) -> bool:
     """Whether the remote's kubelet has seen the remote pod as it is now, and its deletion where
     home's is being deleted.
 
@@ -133,23 +133,23 @@ def has_acted(home: Object, remote: Object) -> bool:
     return bool(observed >= (metadata(remote).get("generation") or 0))
 
 
-def to_home(
+def translate_status(
     home: Object,
     remote: Object,
     policy: Policy,
     *,
     now: str,
-    acted: bool = True,
-    pending: Object | None = None,
+    observed: bool = True,
+    resize_pending: Object | None = None,
 ) -> Object:
     """The status of the home pod while ``remote`` stands for it. ``acted``: the remote has done
     all that home's spec says, so that home's generation counts as observed. ``now`` is the time in
     RFC 3339. ``pending``: the condition of a resize that the remote has not taken, which its own
-    kubelet knows nothing of (`translators.pods.resize`)."""
+    kubelet knows nothing of (`translators.pods.resize_condition`)."""
     theirs: Object = remote.get("status") or {}
     ours: Object = home.get("status") or {}
     status: Object = dict.fromkeys(_REMOVABLE)
-    unsaid = HOME_ONLY if policy.network == "flat" else HOME_ONLY | _ADDRESSES
+    unsaid = HOME_FIELDS if policy.network == "flat" else HOME_FIELDS | _ADDRESSES
     status.update({key: value for key, value in theirs.items() if key not in unsaid})
     status["phase"] = phase(remote)
     if ours.get("startTime"):
@@ -158,7 +158,9 @@ def to_home(
         # Only once the pod has a machine, as a kubelet does.
         status["hostIP"] = policy.node_address
         status["hostIPs"] = [{"ip": policy.node_address}]
-    generation = (metadata(home) if acted else {}).get("generation", ours.get("observedGeneration"))
+    generation = (metadata(home) if observed else {}).get(
+        "generation", ours.get("observedGeneration")
+    )
     if generation is not None:
         status["observedGeneration"] = generation
     for field_name in _STATUSES:
@@ -166,13 +168,14 @@ def to_home(
         if found:
             status[field_name] = found
     said = {
-        c["type"]: c for c in [*(theirs.get("conditions") or ()), *([pending] if pending else ())]
+        c["type"]: c
+        for c in [*(theirs.get("conditions") or ()), *([resize_pending] if resize_pending else ())]
     }
     status["conditions"] = _conditions(home, remote, list(said.values()), generation, now)
     return status
 
 
-def not_running(home: Object, *, reason: str, message: str, now: str) -> Object:
+def not_running_status(home: Object, *, reason: str, message: str, now: str) -> Object:
     """The parts of the status of a pod whose remote pod is gone and is to be created again: no
     container runs, it is not Ready, and it has no address. {} for a pod that never ran. ``now`` is
     the time in RFC 3339."""
@@ -258,7 +261,7 @@ def _conditions(
         if kind in gates:
             continue  # Whoever opens home's gates does so at home.
         if kind == "PodScheduled":
-            if run_once.is_stale(condition, remote):
+            if run_once.is_only_own_gate(condition, remote):
                 continue
             ours = merged.get(kind)
             if ours and "observedGeneration" in condition:
@@ -268,13 +271,13 @@ def _conditions(
                 continue
             before = merged.get(kind) or {}
             same = all(before.get(k) == condition.get(k) for k in ("status", "reason"))
-            # By our clock, and for each reason: `translators.pods.unschedulable` counts from it.
+            # By our clock, and for each reason: `translators.pods.unschedulable_timeout` counts from it.
             since = (before.get("lastTransitionTime") if same else None) or now
             condition = {**condition, "type": kind, "lastTransitionTime": since}  # noqa: PLW2901
         elif kind == "DisruptionTarget":
             if kind in merged and not _is_remotes(merged[kind]):
                 continue  # Home's own has been acted on already.
-            message = FROM_REMOTE + str(condition.get("message") or "")
+            message = REMOTE_MESSAGE_PREFIX + str(condition.get("message") or "")
             condition = {**condition, "message": message}  # noqa: PLW2901
         elif kind == "Ready":
             condition = _ready(_going(condition, home, remote), home, merged)  # noqa: PLW2901
@@ -282,7 +285,9 @@ def _conditions(
             # None where home's API server knows none of pods, and would not store it.
             condition = {**condition, "observedGeneration": generation}  # noqa: PLW2901
         merged[kind] = condition
-    return [absent(kind) if kind in over else condition for kind, condition in merged.items()]
+    return [
+        delete_condition(kind) if kind in over else condition for kind, condition in merged.items()
+    ]
 
 
 def _is_over(condition: Object, said: set[str]) -> bool:
@@ -294,7 +299,7 @@ def _is_over(condition: Object, said: set[str]) -> bool:
 
 
 def _is_remotes(condition: Object) -> bool:
-    return str(condition.get("message") or "").startswith(FROM_REMOTE)
+    return str(condition.get("message") or "").startswith(REMOTE_MESSAGE_PREFIX)
 
 
 def _going(ready: Object, home: Object, remote: Object) -> Object:
@@ -304,7 +309,7 @@ def _going(ready: Object, home: Object, remote: Object) -> Object:
     return {
         **ready,
         "status": "False",
-        "reason": REASON_DELETED,
+        "reason": REASON_REMOTE_POD_DELETED,
         "message": "the pod is being deleted in the remote cluster",
         "lastTransitionTime": _deleted_at(remote),
     }

@@ -6,7 +6,7 @@ As in `translators.pods.status`, what comes out is for `diff.status_patch`.
 
 from __future__ import annotations
 
-from translators.merge_patch import absent
+from translators.merge_patch import delete_condition
 from translators.objects import Object, condition_of, metadata
 from translators.pods import status as podstatus
 from translators.pods.status import CONDITION_ACCEPTED, CONDITION_REMOTE_SCHEDULED
@@ -26,7 +26,7 @@ _OF_CONTAINERS = (
 )
 
 
-def pending(home: Object, *, reason: str, message: str, now: str) -> Object:
+def pending_status(home: Object, *, reason: str, message: str, now: str) -> Object:
     """The status of a pod that cannot be made in the remote for now. One that ran before is not
     Ready and has no address, so that no Service leads to it.
 
@@ -40,7 +40,7 @@ def pending(home: Object, *, reason: str, message: str, now: str) -> Object:
         "message": message,
         "lastTransitionTime": before.get("lastTransitionTime") or now,
     }
-    stopped = podstatus.not_running(home, reason=reason, message=message, now=now)
+    stopped = podstatus.not_running_status(home, reason=reason, message=message, now=now)
     return {
         **stopped,
         "phase": "Pending",
@@ -50,18 +50,18 @@ def pending(home: Object, *, reason: str, message: str, now: str) -> Object:
     }
 
 
-def lost(home: Object, *, now: str) -> Object:
+def recreating_status(home: Object, *, now: str) -> Object:
     """The status of a pod that ran, whose remote pod is gone, and which is created again there:
     written before that, as it may not succeed. ``now`` is the time in RFC 3339."""
     message = "the remote pod is gone, and is created again"
-    reason = podstatus.REASON_DELETED
-    found = podstatus.not_running(home, reason=reason, message=message, now=now)
+    reason = podstatus.REASON_REMOTE_POD_DELETED
+    found = podstatus.not_running_status(home, reason=reason, message=message, now=now)
     if not found:
         return {}
     return {**found, "phase": "Pending"}
 
 
-def skipped(home: Object, *, reason: str, message: str, now: str) -> Object:
+def skipped_status(home: Object, *, reason: str, message: str, now: str) -> Object:
     """The status of a DaemonSet's pod that does not run and counts as available.
 
     The DaemonSet controller counts a pod as available while its Ready condition is True
@@ -88,7 +88,7 @@ def skipped(home: Object, *, reason: str, message: str, now: str) -> Object:
         "phase": "Running",
         "reason": reason,
         "message": message,
-        "conditions": [*conditions, *map(absent, _OF_REMOTE_POD)],
+        "conditions": [*conditions, *map(delete_condition, _OF_REMOTE_POD)],
         **dict.fromkeys(_OF_CONTAINERS),
     }
     generation = metadata(home).get("generation")
@@ -111,12 +111,12 @@ def _since(condition: Object, known: dict[str, Object], now: str) -> str:
     return str((before.get("lastTransitionTime") if same else None) or now)
 
 
-def is_refused(home: Object) -> bool:
+def is_creation_blocked(home: Object) -> bool:
     """Whether the pod waits since the last attempt to make it (`pending`)."""
     return bool(condition_of(home, CONDITION_ACCEPTED))
 
 
-def reason_not_made(home: Object) -> str:
+def creation_blocked_message(home: Object) -> str:
     """Why the pod is not in the remote, for people: the Accepted condition's reason and message;
     "" where it has none."""
     accepted = condition_of(home, CONDITION_ACCEPTED)
@@ -124,10 +124,13 @@ def reason_not_made(home: Object) -> str:
     return ": ".join(str(part) for part in said if part)
 
 
-def failed(home: Object, *, reason: str, message: str, now: str) -> Object:
+def lost_status(home: Object, *, reason: str, message: str, now: str) -> Object:
     """The status of a pod that was lost in the remote and must not run again: `stopped`, and why.
     ``now`` is the time in RFC 3339."""
-    status = stopped(home, message=message, now=now) | {"reason": reason, "message": message}
+    status = terminated_status(home, message=message, now=now) | {
+        "reason": reason,
+        "message": message,
+    }
     if not condition_of(home, "DisruptionTarget"):
         # As the garbage collector says of pods whose node is gone: a Job need not count it.
         target = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": now}
@@ -135,7 +138,7 @@ def failed(home: Object, *, reason: str, message: str, now: str) -> Object:
     return status
 
 
-def stopped(home: Object, *, message: str, now: str) -> Object:
+def terminated_status(home: Object, *, message: str, now: str) -> Object:
     """The status of a pod of which nothing runs any more, and nobody saw how it ended.
 
     Containers that had not terminated are said to have, with exit code 137, as a kubelet says of
@@ -155,7 +158,7 @@ def stopped(home: Object, *, message: str, now: str) -> Object:
     return status
 
 
-def rejected(home: Object, *, reason: str, message: str, now: str) -> Object:
+def rejected_status(home: Object, *, reason: str, message: str, now: str) -> Object:
     """The status of a pod that is not taken and never will be (`translators.pods.kubelet_admission`), as a kubelet
     writes it (rejectPod in pkg/kubelet/kubelet.go). ``now`` is the time in RFC 3339."""
     status: Object = {"phase": "Failed", "reason": reason, "message": message, "startTime": now}

@@ -9,42 +9,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from translators.fieldpaths import CONTAINERS, Dropped
+from translators.fieldpaths import CONTAINERS, FieldMessage
 from translators.objects import Object
 from translators.pods.references import Kind, Reference, references
 
 _WHY = "home has no such object, and an unmanaged one of the remote must not stand in for it"
 
 
-def required(pod: Object) -> frozenset[Reference]:
+def required_references(pod: Object) -> frozenset[Reference]:
     """The ConfigMaps and Secrets without which a kubelet does not start the pod: those that the pod
     refers to once all optional references are taken out."""
-    spec, _ = without(pod.get("spec") or {}, references(pod))
+    spec, _ = remove_optional_references(pod.get("spec") or {}, references(pod))
     return references({"spec": spec})
 
 
-def without(spec: Object, absent: Collection[Reference]) -> tuple[Object, list[Dropped]]:
+def remove_optional_references(
+    spec: Object, missing: Collection[Reference]
+) -> tuple[Object, list[FieldMessage]]:
     """A pod's spec without its optional references to ``absent``, and what was dropped.
 
     What remains is what a kubelet makes of an optional reference to an object that does not exist:
     no environment variable, an empty volume, no pull secret.
     """
-    if not absent:
+    if not missing:
         return spec, []
-    dropped: list[Dropped] = []
+    dropped: list[FieldMessage] = []
     changed = dict(spec)
     for field_name in CONTAINERS:
         if spec.get(field_name):
             changed[field_name] = [
-                _container(it, f"spec.{field_name}[{it.get('name')}]", absent, dropped)
+                _container(it, f"spec.{field_name}[{it.get('name')}]", missing, dropped)
                 for it in spec[field_name]
             ]
     if spec.get("volumes"):
-        changed["volumes"] = [_volume(it, absent, dropped) for it in spec["volumes"]]
+        changed["volumes"] = [_volume(it, missing, dropped) for it in spec["volumes"]]
     if spec.get("imagePullSecrets"):
         changed["imagePullSecrets"] = _kept(
             spec["imagePullSecrets"],
-            lambda it: it.get("name") and Reference("Secret", it["name"]) in absent,
+            lambda it: it.get("name") and Reference("Secret", it["name"]) in missing,
             "spec.imagePullSecrets",
             dropped,
         )
@@ -52,7 +54,7 @@ def without(spec: Object, absent: Collection[Reference]) -> tuple[Object, list[D
 
 
 def _container(
-    container: Object, at: str, absent: Collection[Reference], dropped: list[Dropped]
+    container: Object, at: str, absent: Collection[Reference], dropped: list[FieldMessage]
 ) -> Object:
     changed = dict(container)
     if container.get("env"):
@@ -69,10 +71,10 @@ def _container(
     return changed
 
 
-def _volume(volume: Object, absent: Collection[Reference], dropped: list[Dropped]) -> Object:
+def _volume(volume: Object, absent: Collection[Reference], dropped: list[FieldMessage]) -> Object:
     at = f"spec.volumes[{volume.get('name')}]"
     if _names(volume, "", absent):
-        dropped.append(Dropped(at, _WHY))
+        dropped.append(FieldMessage(at, _WHY))
         # An optional volume whose object does not exist is an empty directory.
         return {"name": volume["name"], "emptyDir": {}}
     projected = volume.get("projected") or {}
@@ -99,9 +101,9 @@ def _names(source: Object | None, suffix: str, absent: Collection[Reference]) ->
 
 
 def _kept(
-    items: list[Object], is_absent: Callable[[Object], object], at: str, dropped: list[Dropped]
+    items: list[Object], is_absent: Callable[[Object], object], at: str, dropped: list[FieldMessage]
 ) -> list[Object]:
     kept = [it for it in items if not is_absent(it)]
     if len(kept) < len(items):
-        dropped.append(Dropped(at, _WHY))
+        dropped.append(FieldMessage(at, _WHY))
     return kept

@@ -35,38 +35,38 @@ from translators.identity import (
 from translators.objects import Object, metadata
 from translators.pods import downward_api
 from translators.pods.remote_pod import (
-    RESIZED,
-    carried_fields,
-    carried_images,
-    carried_keys,
-    carried_resources,
-    ephemeral_containers,
-    fields_of,
-    pod_metadata,
-    resources_of,
-    tolerations,
+    RESIZABLE,
+    last_applied_fields,
+    last_applied_images,
+    last_applied_keys,
+    last_applied_resources,
+    mutable_field_digests,
+    remote_pod_metadata,
+    resizable_resources,
+    translate_ephemeral_containers,
+    translate_tolerations,
 )
-from translators.quantity import QuantityError, parse
+from translators.quantity import QuantityError, parse_quantity
 from translators.translation_policy import Policy
 
 Subresource = Literal["", "ephemeralcontainers", "resize"]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PodPatch:
     """A strategic merge patch of the remote pod; ``subresource`` "" is the pod itself."""
 
     patch: Object
     subresource: Subresource = ""
 
 
-def changes(home: Object, remote: Object, policy: Policy) -> list[Change]:
+def pod_patches(home: Object, remote: Object, policy: Policy) -> list[PodPatch]:
     """What makes a remote pod follow its home pod; nothing if it does."""
     resize = _resized(home, remote)
     found = [
-        Change(_of_pod(home, remote, policy, resized=not resize)),
-        Change(_debugged(home, remote, policy), "ephemeralcontainers"),
-        Change(resize, "resize"),
+        PodPatch(_of_pod(home, remote, policy, resized=not resize)),
+        PodPatch(_debugged(home, remote, policy), "ephemeralcontainers"),
+        PodPatch(resize, "resize"),
     ]
     return [change for change in found if change.patch]
 
@@ -89,22 +89,22 @@ def _of_pod(home: Object, remote: Object, policy: Policy, *, resized: bool) -> O
 
 
 def _metadata(home: Object, remote: Object, policy: Policy, *, resized: bool) -> Object:
-    wanted, has = pod_metadata(home, policy.identity), metadata(remote)
+    wanted, has = remote_pod_metadata(home, policy.identity), metadata(remote)
     notes = wanted["annotations"]
     if not resized:
         # True only once the resize is made, and the API server takes that on another path.
         notes.pop(ANNOTATION_CARRIED_RESOURCES, None)
     # A file that reads its text from an annotation does so since the pod was made.
     read = has.get("annotations") or {}
-    texts = {key: text for key, text in downward_api.files(home).items() if key in read}
-    if downward_api.fit(notes, texts):
+    texts = {key: text for key, text in downward_api.map_files(home).items() if key in read}
+    if downward_api.fits_annotation_limit(notes, texts):
         notes |= texts
     patch: Object = {}
     record = ANNOTATION_CARRIED_KEYS
     same_keys = notes.get(record) == read.get(record)
     for field_name in ("labels", "annotations"):
         present = has.get(field_name) or {}
-        known = set() if same_keys else {*carried_keys(remote, field_name), record}
+        known = set() if same_keys else {*last_applied_keys(remote, field_name), record}
         changed = {k: v for k, v in wanted[field_name].items() if present.get(k) != v}
         for key in present:
             ours = key in known or not may_be_set_by_remote(key)
@@ -118,7 +118,7 @@ def _metadata(home: Object, remote: Object, policy: Policy, *, resized: bool) ->
 def _spec(home: Object, remote: Object, *, images: bool) -> Object:
     ours, theirs = home.get("spec") or {}, remote.get("spec") or {}
     patch: Object = {}
-    carried = carried_images(remote) if images else {}
+    carried = last_applied_images(remote) if images else {}
     for field_name in ("containers", "initContainers") if images else ():
         wanted = {c["name"]: c.get("image") for c in ours.get(field_name) or ()}
         moved = [
@@ -128,7 +128,7 @@ def _spec(home: Object, remote: Object, *, images: bool) -> Object:
         ]
         if moved:
             patch[field_name] = moved
-    wanted_fields, known = fields_of(home), carried_fields(remote)
+    wanted_fields, known = mutable_field_digests(home), last_applied_fields(remote)
     fields = {key for key, digest in wanted_fields.items() if known.get(key) != digest}
     deadline, current = ours.get("activeDeadlineSeconds"), theirs.get("activeDeadlineSeconds")
     # The API takes no longer one.
@@ -136,7 +136,7 @@ def _spec(home: Object, remote: Object, *, images: bool) -> Object:
     if shorter and "activeDeadlineSeconds" in fields:
         patch["activeDeadlineSeconds"] = deadline
     has = theirs.get("tolerations") or []
-    followed = _tolerations(has, tolerations(home))
+    followed = _tolerations(has, translate_tolerations(home))
     if followed != has and "tolerations" in fields:
         patch["tolerations"] = followed
     return patch
@@ -165,7 +165,7 @@ def _debugged(home: Object, remote: Object, policy: Policy) -> Object:
     wanted = (home.get("spec") or {}).get("ephemeralContainers") or ()
     if all(container["name"] in there for container in wanted):
         return {}
-    added = [c for c in ephemeral_containers(home, policy) if c["name"] not in there]
+    added = [c for c in translate_ephemeral_containers(home, policy) if c["name"] not in there]
     return {"spec": {"ephemeralContainers": added}}
 
 
@@ -173,12 +173,12 @@ def _debugged(home: Object, remote: Object, policy: Policy) -> Object:
 
 
 def _resized(home: Object, remote: Object) -> Object:
-    known = carried_resources(remote)
+    known = last_applied_resources(remote)
     if known is None:
         if _is_as_made(home, remote):
             return {}
         known = {}
-    wanted, theirs = resources_of(home), remote.get("spec") or {}
+    wanted, theirs = resizable_resources(home), remote.get("spec") or {}
     spec = {}
     for field_name in ("containers", "initContainers"):
         changed = [
@@ -211,7 +211,7 @@ def _resources(wanted: Object, has: Object, known: Object) -> Object:
         current, recorded = has.get(field_name) or {}, _map(known.get(field_name))
         differing = {
             key: amount
-            for key in RESIZED
+            for key in RESIZABLE
             if (amount := named.get(key)) is not None
             and not _same(amount, recorded.get(key))
             and not _same(amount, current.get(key))
@@ -230,6 +230,6 @@ def _same(one: str, other: Any) -> bool:
     if one == other:
         return True
     try:
-        return isinstance(other, str) and parse(one) == parse(other)
+        return isinstance(other, str) and parse_quantity(one) == parse_quantity(other)
     except QuantityError:
         return False

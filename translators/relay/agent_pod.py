@@ -8,12 +8,12 @@ replaced, two.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from translators.identity import DOMAIN, Identity, owner_labels
+from translators.names import short_hash
 from translators.objects import (
     HomeNamespace,
     Object,
@@ -23,16 +23,16 @@ from translators.objects import (
     metadata,
     uid_of,
 )
-from translators.relay.reverse import ANNOTATION_FOR, LABEL_RELAY
+from translators.relay.reverse import ANNOTATION_RELAY_FOR, LABEL_RELAY
 
 #: Where the pod is spoken to by port-forwards: of its loopback, which no network reaches.
 CONTROL_PORT = 19999
 #: What the pod was made from: another hash, another pod.
-ANNOTATION_SPEC = f"{DOMAIN}/relay-spec"
+ANNOTATION_SPEC_HASH = f"{DOMAIN}/relay-spec"
 #: Seconds that the pod may take to end: connections go on meanwhile, and its successor begins.
-GRACE = 30
+TERMINATION_GRACE_SECONDS = 30
 #: Seconds after which a machine that does not answer loses the pod, so that another is made.
-AWAY = 10
+UNREACHABLE_TOLERATION_SECONDS = 10
 #: Why containers wait for what only people can change (k8s.io/kubernetes/pkg/kubelet).
 _OBSTACLES = frozenset(
     {
@@ -45,7 +45,7 @@ _OBSTACLES = frozenset(
 _USER = 65532
 
 
-def pod(
+def agent_pod(
     name: str,
     home: HomeNamespace,
     identity: Identity,
@@ -67,8 +67,8 @@ def pod(
                 "app.kubernetes.io/name": "cluster-bridge-relay",
             },
             "annotations": {
-                ANNOTATION_FOR: home,
-                ANNOTATION_SPEC: spec_hash(image, node_selector),
+                ANNOTATION_RELAY_FOR: home,
+                ANNOTATION_SPEC_HASH: spec_hash(image, node_selector),
                 # No controller would make it anew, but the bridge does.
                 "cluster-autoscaler.kubernetes.io/safe-to-evict": "true",
             },
@@ -80,7 +80,7 @@ def pod(
 def spec_hash(image: str, node_selector: Mapping[str, str]) -> str:
     """What tells pods that were made in another way."""
     said = json.dumps(_spec(image, node_selector), sort_keys=True)
-    return hashlib.sha256(said.encode()).hexdigest()[:16]
+    return short_hash(said)
 
 
 def _spec(image: str, node_selector: Mapping[str, str]) -> Object:
@@ -88,7 +88,7 @@ def _spec(image: str, node_selector: Mapping[str, str]) -> Object:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "restartPolicy": "Always",
-        "terminationGracePeriodSeconds": GRACE,
+        "terminationGracePeriodSeconds": TERMINATION_GRACE_SECONDS,
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": _USER,
@@ -100,7 +100,7 @@ def _spec(image: str, node_selector: Mapping[str, str]) -> Object:
                 "key": f"node.kubernetes.io/{what}",
                 "operator": "Exists",
                 "effect": "NoExecute",
-                "tolerationSeconds": AWAY,
+                "tolerationSeconds": UNREACHABLE_TOLERATION_SECONDS,
             }
             for what in ("not-ready", "unreachable")
         ],
@@ -129,22 +129,22 @@ def _spec(image: str, node_selector: Mapping[str, str]) -> Object:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class AgentState:
     """What a bridge knows of a relay pod by what it says, and by what it does not."""
 
     listening: frozenset[int] = frozenset()
     """The ports that it listens on, as far as it says so now."""
-    silent: bool = False
+    unresponsive: bool = False
     """Whether it hangs: it can be spoken to, and does not answer."""
-    unlike: str = ""
+    version_warning: str = ""
     """How its version differs from the bridge's, and what to do, for people."""
 
 
-UNHEARD = Heard()
+UNKNOWN_STATE = AgentState()
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class AgentPodPlan:
     """What is to become of a namespace's relay pods."""
 
     create: bool
@@ -154,17 +154,17 @@ class Standing:
     successor may, too."""
     serving: tuple[Object, ...]
     """Those that can be spoken to, the best first: what the first one listens on it serves."""
-    stays: Object | None
+    current: Object | None
     """The one that is to be there."""
 
 
-def stand(
+def plan_agent_pods(
     pods: Iterable[Object],
     *,
-    wanted: str | None,
+    desired_hash: str | None,
     listening: Callable[[Object], bool],
-    silent: Callable[[Object], bool],
-) -> Standing:
+    unresponsive: Callable[[Object], bool],
+) -> AgentPodPlan:
     """Decides. ``wanted`` is the hash of the pod that is to be there, None for none; ``listening``
     says whether the pod does all that it is asked for, ``silent`` whether it hangs.
 
@@ -174,27 +174,27 @@ def stand(
     ended = [it for it in present if _phase(it) in ("Succeeded", "Failed")]
     going = [it for it in present if is_deleting(it) and it not in ended]
     alive = [it for it in present if it not in ended and it not in going]
-    hangs = [it for it in alive if silent(it)]
-    right = [it for it in alive if it not in hangs and _hash(it) == wanted]
+    hangs = [it for it in alive if unresponsive(it)]
+    right = [it for it in alive if it not in hangs and _hash(it) == desired_hash]
     old = [it for it in alive if it not in hangs and it not in right]
     serves = any(map(listening, right))
     # Of several right ones, which only a race can make, the one that serves stays.
     stays = next(filter(listening, right), right[0] if right else None)
     failed = [*(it for it in ended if not is_deleting(it)), *hangs]
     delete = [*failed, *(it for it in right if it is not stays)]
-    if wanted is None or serves:
+    if desired_hash is None or serves:
         delete += old
     order: Sequence[Object] = [*right, *reversed(old), *reversed(going), *hangs]
-    return Standing(
-        create=wanted is not None and not right,
+    return AgentPodPlan(
+        create=desired_hash is not None and not right,
         delete=tuple(delete),
         failed=tuple(failed),
         serving=tuple(it for it in order if _is_reachable(it)),
-        stays=stays,
+        current=stays,
     )
 
 
-def obstacle(pods: Iterable[Object]) -> str:
+def blocking_reason(pods: Iterable[Object]) -> str:
     """Why a relay pod does not run and will not by itself, in a word of Kubernetes'; "" where
     nothing is known to keep it."""
     for pod in pods:
@@ -211,7 +211,7 @@ def obstacle(pods: Iterable[Object]) -> str:
 
 
 def _hash(pod: Object) -> str:
-    return str((metadata(pod).get("annotations") or {}).get(ANNOTATION_SPEC) or "")
+    return str((metadata(pod).get("annotations") or {}).get(ANNOTATION_SPEC_HASH) or "")
 
 
 def _phase(pod: Object) -> str:

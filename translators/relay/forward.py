@@ -14,15 +14,15 @@ slice of its own, with a port for each port of the Service.
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from translators.identity import LABEL_NODE, SHORT_HASH, Identity
+from translators.identity import LABEL_NODE, Identity
 from translators.mirror import service as services
 from translators.mirror.endpointslice import LABEL_MANAGED_BY, LABEL_SERVICE
+from translators.names import hashed_name
 from translators.objects import (
     Object,
     RemoteUid,
@@ -38,7 +38,7 @@ from translators.objects import (
 #: cluster has that is also the remote of others (`endpointslice.MANAGER`).
 MANAGER = "cluster-bridge-relay"
 #: Endpoints of one Service. More pods than this get as many connections as this many would.
-MOST_ENDPOINTS = 16
+MAX_ENDPOINTS = 16
 #: Seconds for which a client stays with its pod unless the Service says (k8s.io/api/core/v1,
 #: DefaultClientIPServiceAffinitySeconds).
 _AFFINITY_SECONDS = 10800
@@ -46,16 +46,14 @@ _HEADLESS = (
     "it is headless: its name leads to addresses of pods, and those in the remote have none at "
     "home; a Service with a cluster IP leads to them, and --relay-cidr gives them addresses"
 )
-#: The longest name of an object (RFC 1123 subdomain).
-_NAME_MAX = 253
 
 
-class Place(NamedTuple):
+class EndpointPort(NamedTuple):
     """Where the bridge listens: for a port of the Service by its name ("" for the only one), and
     the how many-eth of its endpoints that is."""
 
     port: str
-    number: int
+    ordinal: int
 
 
 class Backend(NamedTuple):
@@ -68,42 +66,44 @@ class Backend(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ForwardPlan:
     """What is to be relayed for a Service; for none, nothing."""
 
     backends: Mapping[str, tuple[Backend, ...]] = field(default_factory=dict)
     """By the name of the Service's port: the ready pods behind it, at least one."""
-    affinity: float | None = None
+    affinity_seconds: float | None = None
     """Seconds for which a client's connections go to the same pod; None: they need not."""
-    left_out: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
     """What of the Service cannot be relayed, and why, in sentences for its owner."""
 
     @property
-    def places(self) -> list[Place]:
+    def endpoint_ports(self) -> list[EndpointPort]:
         """Where to listen, in order."""
         return [
-            Place(port, number)
+            EndpointPort(port, number)
             for port, pods in self.backends.items()
-            for number in range(min(len(pods), MOST_ENDPOINTS))
+            for number in range(min(len(pods), MAX_ENDPOINTS))
         ]
 
 
-NOTHING = Plan()
+NO_FORWARDING = ForwardPlan()
 
 
-def selector(identity: Identity) -> str:
+def slice_selector(identity: Identity) -> str:
     """The label selector of the slices of this virtual node."""
     return f"{LABEL_MANAGED_BY}={MANAGER},{LABEL_NODE}={identity.node_label}"
 
 
-def selects(service: Object, pod: Object) -> bool:
+def selects_pod(service: Object, pod: Object) -> bool:
     """Whether the pod is behind the Service; one without a selector has no pods."""
     wanted: Mapping[str, str] = (service.get("spec") or {}).get("selector") or {}
     labels = metadata(pod).get("labels") or {}
     return bool(wanted) and all(labels.get(key) == value for key, value in wanted.items())
 
 
-def may_serve(home: Object, remote: Object | None, *, not_ready_too: bool = False) -> bool:
+def can_receive_connections(
+    home: Object, remote: Object | None, *, allow_not_ready: bool = False
+) -> bool:
     """Whether new connections may go to the pod.
 
     Both sides count: home's condition has its readiness gates; the remote's is the first to say
@@ -111,12 +111,12 @@ def may_serve(home: Object, remote: Object | None, *, not_ready_too: bool = Fals
     """
     if remote is None or is_deleting(home) or is_deleting(remote):
         return False
-    if not_ready_too:
+    if allow_not_ready:
         return (remote.get("status") or {}).get("phase") == "Running"
     return is_ready(home) and is_ready(remote)
 
 
-def seen(pod: Object | None) -> object:
+def plan_inputs(pod: Object | None) -> object:
     """What of a pod, of either side, a plan is made from."""
     if pod is None:
         return None
@@ -125,44 +125,48 @@ def seen(pod: Object | None) -> object:
     return uid_of(pod), labels, is_deleting(pod), is_ready(pod), phase
 
 
-def plan(service: Object, pods: Iterable[tuple[Object, Object | None]], *, address: str) -> Plan:
+def plan_forwarding(
+    service: Object, pods: Iterable[tuple[Object, Object | None]], *, address: str
+) -> ForwardPlan:
     """What to relay. ``pods`` are those of the virtual node that the Service selects: (at home, in
     the remote). ``address`` is the bridge's, at home."""
     spec = service.get("spec") or {}
     found = list(pods)
     if not found or spec.get("type") == "ExternalName" or not spec.get("selector"):
-        return NOTHING
+        return NO_FORWARDING
     if services.is_headless(service):
-        return Plan(left_out=(_HEADLESS,))
-    if (family := family_of(address)) not in (spec.get("ipFamilies") or [family]):
-        return Plan(left_out=(f"it has no {family} address, and the bridge listens on {address}",))
+        return ForwardPlan(unsupported=(_HEADLESS,))
+    if (family := address_family(address)) not in (spec.get("ipFamilies") or [family]):
+        return ForwardPlan(
+            unsupported=(f"it has no {family} address, and the bridge listens on {address}",)
+        )
     early = bool(spec.get("publishNotReadyAddresses"))
     ready = [
         (home, remote)
         for home, remote in found
-        if remote is not None and may_serve(home, remote, not_ready_too=early)
+        if remote is not None and can_receive_connections(home, remote, allow_not_ready=early)
     ]
     ports, left_out = tcp_ports(spec)
     backends: dict[str, tuple[Backend, ...]] = {}
     for port in ports:
         if behind := tuple(_backends(port, ready)):
             backends[str(port.get("name") or "")] = behind
-    return Plan(backends, affinity_of(spec), left_out)
+    return ForwardPlan(backends, session_affinity_seconds(spec), left_out)
 
 
-def to_slices(
-    service: Object, ports: Mapping[Place, int], identity: Identity, *, address: str
+def forward_slices(
+    service: Object, ports: Mapping[EndpointPort, int], identity: Identity, *, address: str
 ) -> list[Object]:
     """Home's EndpointSlices for a Service, given the port that the bridge listens on at each
     place."""
     told = {str(port.get("name") or ""): port for port in service["spec"].get("ports") or ()}
-    numbers = sorted({place.number for place in ports})
+    numbers = sorted({place.ordinal for place in ports})
     return [
         {
             "apiVersion": "discovery.k8s.io/v1",
             "kind": "EndpointSlice",
             "metadata": slice_metadata(service, number, identity),
-            "addressType": family_of(address),
+            "addressType": address_family(address),
             "endpoints": [
                 {
                     "addresses": [address],
@@ -171,20 +175,24 @@ def to_slices(
                 }
             ],
             "ports": [
-                port_at(told[place.port], port)
+                slice_port(told[place.port], port)
                 for place, port in sorted(ports.items())
-                if place.number == number and place.port in told
+                if place.ordinal == number and place.port in told
             ],
         }
         for number in numbers
     ]
 
 
-def known_ports(slices: Iterable[Object], service: str, identity: Identity) -> dict[Place, int]:
+def recorded_forward_ports(
+    slices: Iterable[Object], service: str, identity: Identity
+) -> dict[EndpointPort, int]:
     """The ports that slices of ours tell: where a bridge listened before."""
-    names = {slice_name(service, number, identity): number for number in range(MOST_ENDPOINTS)}
+    names = {
+        forward_slice_name(service, number, identity): number for number in range(MAX_ENDPOINTS)
+    }
     return {
-        Place(str(port.get("name") or ""), names[name_of(slice_)]): int(port["port"])
+        EndpointPort(str(port.get("name") or ""), names[name_of(slice_)]): int(port["port"])
         for slice_ in slices
         if name_of(slice_) in names
         for port in slice_.get("ports") or ()
@@ -192,33 +200,27 @@ def known_ports(slices: Iterable[Object], service: str, identity: Identity) -> d
     }
 
 
-def slice_name(service: str, which: int | str, identity: Identity) -> str:
+def forward_slice_name(service: str, which: int | str, identity: Identity) -> str:
     """The name of a slice: of a place by its number, of a pod by its name
     (`translators.relay.headless`). Several virtual nodes can have pods of one Service."""
-    return hashed_name(service, identity.node, service, which)
+    return hashed_name(service, f"{identity.node}/{service}/{which}")
 
 
 def slice_metadata(service: Object, which: int | str, identity: Identity) -> Object:
     """What a slice of ours has to be found by, and to go with its Service."""
     return {
-        "name": slice_name(name_of(service), which, identity),
+        "name": forward_slice_name(name_of(service), which, identity),
         "namespace": namespace_of(service),
         "labels": {
             LABEL_SERVICE: name_of(service),
             LABEL_MANAGED_BY: MANAGER,
             LABEL_NODE: identity.node_label,
         },
-        "ownerReferences": owned_by(service),
+        "ownerReferences": service_owner_references(service),
     }
 
 
-def hashed_name(service: str, *told: object) -> str:
-    """The Service's name, as far as there is room, and a hash of what tells its slices apart."""
-    tail = hashlib.sha256("/".join(map(str, told)).encode()).hexdigest()[:SHORT_HASH]
-    return f"{service[: _NAME_MAX - SHORT_HASH - 1].rstrip('-.')}-{tail}"
-
-
-def unusable(address: str) -> str:
+def invalid_endpoint_address(address: str) -> str:
     """Why the address cannot stand in an EndpointSlice, as half a sentence; "" where it can
     (k8s.io/kubernetes/pkg/apis/core/validation, ValidateNonSpecialIP)."""
     ip = ipaddress.ip_address(address)
@@ -233,7 +235,7 @@ def unusable(address: str) -> str:
     return ""
 
 
-def affinity_of(spec: Object) -> float | None:
+def session_affinity_seconds(spec: Object) -> float | None:
     """Seconds for which a Service's client stays with its pod, by the spec; None: it need not."""
     if spec.get("sessionAffinity") != "ClientIP":
         return None
@@ -241,12 +243,12 @@ def affinity_of(spec: Object) -> float | None:
     return float(config.get("timeoutSeconds") or _AFFINITY_SECONDS)
 
 
-def family_of(address: str) -> str:
+def address_family(address: str) -> str:
     """The slice's addressType for it."""
     return "IPv6" if ":" in address else "IPv4"
 
 
-def owned_by(service: Object) -> list[Object]:
+def service_owner_references(service: Object) -> list[Object]:
     """A slice's owner references: it goes with its Service, whatever becomes of the bridge. It does
     not block the deletion: that would take a right on the Service's finalizers."""
     return [
@@ -260,7 +262,7 @@ def owned_by(service: Object) -> list[Object]:
     ]
 
 
-def port_at(told: Object, number: int) -> Object:
+def slice_port(told: Object, number: int) -> Object:
     """A Service's port as that of a slice, which is listened for at this number."""
     port = {"name": str(told.get("name") or ""), "port": number, "protocol": "TCP"}
     if told.get("appProtocol"):
@@ -280,7 +282,7 @@ def tcp_ports(spec: Object) -> tuple[list[Object], tuple[str, ...]]:
     return ports, tuple(left_out)
 
 
-def target(port: Object, pod: Object) -> int | None:
+def resolve_target_port(port: Object, pod: Object) -> int | None:
     """The number of the port in the pod; None where the pod has none of that name. Containers
     first, then sidecars (k8s.io/kubernetes/pkg/api/v1/pod, FindPort)."""
     wanted: Any = port.get("targetPort") or port.get("port")
@@ -302,7 +304,7 @@ def target(port: Object, pod: Object) -> int | None:
 
 def _backends(port: Object, pods: Iterable[tuple[Object, Object]]) -> Iterable[Backend]:
     for home, remote in pods:
-        number = target(port, home)
+        number = resolve_target_port(port, home)
         if number is not None:
             uid = RemoteUid(uid_of(remote))
             yield Backend(namespace_of(remote), name_of(remote), uid, number)

@@ -35,7 +35,7 @@ from translators.relay.ipam import PodName
 _LABEL_HEADLESS = "service.kubernetes.io/headless"
 
 
-class At(NamedTuple):
+class ListenAddress(NamedTuple):
     """Where the bridge listens for one port of one pod."""
 
     address: str
@@ -43,7 +43,7 @@ class At(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class HeadlessEndpoint:
     """One pod behind a headless Service."""
 
     pod: PodName
@@ -58,41 +58,50 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class HeadlessPlan:
     """What is to be reached through one headless Service; for none, nothing."""
 
-    endpoints: tuple[Endpoint, ...] = ()
-    left_out: tuple[str, ...] = ()
+    endpoints: tuple[HeadlessEndpoint, ...] = ()
+    unsupported: tuple[str, ...] = ()
     """What of the Service cannot be relayed, and why, in sentences for its owner."""
 
 
-NOTHING = Plan()
+NO_ENDPOINTS = HeadlessPlan()
 
 
-def plan(service: Object, pods: Iterable[tuple[Object, Object | None]], *, family: str) -> Plan:
+def plan_endpoints(
+    service: Object, pods: Iterable[tuple[Object, Object | None]], *, family: str
+) -> HeadlessPlan:
     """What to relay. ``pods`` are those of the virtual node that the Service selects: (at home, in
     the remote). ``family`` is the addressType that slices would have."""
     spec = service["spec"]
     found = list(pods)
     if not found:
-        return NOTHING
+        return NO_ENDPOINTS
     if family not in (spec.get("ipFamilies") or [family]):
-        return Plan(left_out=(f"it has no {family} address, and --relay-cidr has no others",))
+        return HeadlessPlan(
+            unsupported=(f"it has no {family} address, and --relay-cidr has no others",)
+        )
     ports, left_out = forward.tcp_ports(spec)
     if not spec.get("ports"):
         left_out = ("it names no port, so the bridge does not know which to listen for",)
     running = [(home, remote) for home, remote in found if remote is not None and _runs(remote)]
     endpoints = [_endpoint(service, home, remote, ports) for home, remote in running]
-    return Plan(tuple(it for it in endpoints if it.backends), left_out)
+    return HeadlessPlan(tuple(it for it in endpoints if it.backends), left_out)
 
 
-def doors(endpoint: Endpoint, address: str) -> dict[At, Backend]:
+def listeners_of(endpoint: HeadlessEndpoint, address: str) -> dict[ListenAddress, Backend]:
     """Where to listen for a pod, and what each leads to."""
-    return {At(address, it.port): it for it in endpoint.backends.values()}
+    return {ListenAddress(address, it.port): it for it in endpoint.backends.values()}
 
 
-def to_slice(
-    service: Object, endpoint: Endpoint, address: str, identity: Identity, *, reached: bool = True
+def endpoint_slice(
+    service: Object,
+    endpoint: HeadlessEndpoint,
+    address: str,
+    identity: Identity,
+    *,
+    reachable: bool = True,
 ) -> Object:
     """Home's EndpointSlice for one pod behind the Service. ``reached``: whether the bridge reaches
     the remote's pods at all."""
@@ -101,8 +110,8 @@ def to_slice(
     entry: Object = {
         "addresses": [address],
         "conditions": {
-            "ready": reached and (early or (endpoint.serving and not endpoint.terminating)),
-            "serving": reached and endpoint.serving,
+            "ready": reachable and (early or (endpoint.serving and not endpoint.terminating)),
+            "serving": reachable and endpoint.serving,
             "terminating": endpoint.terminating,
         },
         "nodeName": identity.node,
@@ -122,15 +131,16 @@ def to_slice(
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
         "metadata": meta,
-        "addressType": forward.family_of(address),
+        "addressType": forward.address_family(address),
         "endpoints": [entry],
         "ports": [
-            forward.port_at(told[name], backend.port) for name, backend in endpoint.backends.items()
+            forward.slice_port(told[name], backend.port)
+            for name, backend in endpoint.backends.items()
         ],
     }
 
 
-def silenced(slice_: Object) -> Object | None:
+def not_ready_patch(slice_: Object) -> Object | None:
     """What is to be written over a slice of ours while no bridge serves: nobody is ready. None
     where it is not of pods of a headless Service."""
     if _LABEL_HEADLESS not in (metadata(slice_).get("labels") or {}):
@@ -144,7 +154,7 @@ def silenced(slice_: Object) -> Object | None:
     }
 
 
-def told_by(slice_: Object) -> tuple[PodName, str] | None:
+def recorded_address(slice_: Object) -> tuple[PodName, str] | None:
     """The pod that a slice of ours is about, and its address; None where it is of another kind, or
     somebody has changed it."""
     for endpoint in slice_.get("endpoints") or ():
@@ -162,17 +172,19 @@ def _runs(remote: Object) -> bool:
     return (remote.get("status") or {}).get("phase") == "Running"
 
 
-def _endpoint(service: Object, home: Object, remote: Object, ports: Iterable[Object]) -> Endpoint:
+def _endpoint(
+    service: Object, home: Object, remote: Object, ports: Iterable[Object]
+) -> HeadlessEndpoint:
     spec = home.get("spec") or {}
     named = spec.get("hostname") and spec.get("subdomain") == name_of(service)
     backends = {}
     for port in ports:
-        number = forward.target(port, home)
+        number = forward.resolve_target_port(port, home)
         if number is not None:
             uid = RemoteUid(uid_of(remote))
             backend = Backend(namespace_of(remote), name_of(remote), uid, number)
             backends[str(port.get("name") or "")] = backend
-    return Endpoint(
+    return HeadlessEndpoint(
         PodName(namespace_of(home), name_of(home)),
         uid_of(home),
         str(spec["hostname"]) if named else "",

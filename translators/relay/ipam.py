@@ -11,11 +11,11 @@ import hashlib
 import ipaddress
 from typing import NamedTuple
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 #: The widest and the narrowest prefix that a range may have, by the version of IP: a mistake must
 #: not take a whole organisation's network, and the first and the last address are no pod's.
-PREFIXES = {4: (12, 30), 6: (64, 126)}
+PREFIX_LENGTHS = {4: (12, 30), 6: (64, 126)}
 
 
 class PodName(NamedTuple):
@@ -25,16 +25,16 @@ class PodName(NamedTuple):
     name: str
 
 
-def size(cidr: Network) -> int:
+def pool_size(cidr: IpNetwork) -> int:
     """How many pods have room: all addresses but the first and the last, which are the network's
     own (RFC 1122, 3.2.1.3; RFC 4291, 2.6.1)."""
     return cidr.num_addresses - 2
 
 
-class Addresses:
+class AddressPool:
     """Who has which. No two pods have one, and a pod keeps its own until it is given back."""
 
-    def __init__(self, cidr: Network) -> None:
+    def __init__(self, cidr: IpNetwork) -> None:
         self.cidr = cidr
         self._of: dict[PodName, str] = {}
         self._taken: dict[str, PodName] = {}
@@ -42,25 +42,25 @@ class Addresses:
     def __len__(self) -> int:
         return len(self._of)
 
-    def of(self, pod: PodName) -> str | None:
+    def allocate(self, pod: PodName) -> str | None:
         """The pod's address, chosen now if it has none; None where all are taken."""
         known = self._of.get(pod)
-        if known is not None or len(self._of) >= size(self.cidr):
+        if known is not None or len(self._of) >= pool_size(self.cidr):
             return known
-        number = _number(pod, size(self.cidr))
+        number = _number(pod, pool_size(self.cidr))
         while (address := self._at(number)) in self._taken:
-            number = (number + 1) % size(self.cidr)
+            number = (number + 1) % pool_size(self.cidr)
         self._take(pod, address)
         return address
 
-    def keep(self, pod: PodName, address: str) -> bool:
+    def restore(self, pod: PodName, address: str) -> bool:
         """Takes up what an earlier bridge chose; whether that could be."""
         if not self._may_have(address) or pod in self._of or address in self._taken:
             return self._of.get(pod) == address
         self._take(pod, address)
         return True
 
-    def give_back(self, pod: PodName) -> bool:
+    def release(self, pod: PodName) -> bool:
         """The pod needs none any more; whether it had one."""
         address = self._of.pop(pod, None)
         if address is not None:
@@ -77,7 +77,7 @@ class Addresses:
     def _may_have(self, address: str) -> bool:
         try:
             offset = int(ipaddress.ip_address(address)) - int(self.cidr.network_address)
-            return address == self._at(offset - 1) and 0 < offset <= size(self.cidr)
+            return address == self._at(offset - 1) and 0 < offset <= pool_size(self.cidr)
         except ValueError:  # Somebody wrote it, or the range was another.
             return False
 

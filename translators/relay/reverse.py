@@ -24,15 +24,16 @@ from typing import NamedTuple
 from translators.identity import DOMAIN, Identity, is_owned_by_node, owner_labels
 from translators.mirror import service as services
 from translators.mirror.endpointslice import LABEL_MANAGED_BY, LABEL_SERVICE, MANAGER
+from translators.names import hashed_name
 from translators.objects import HomeNamespace, Object, metadata, name_of, namespace_of, uid_of
 from translators.relay import forward
 
 #: On our pods and slices of this direction: the home namespace that they are for.
-ANNOTATION_FOR = f"{DOMAIN}/relay-for"
+ANNOTATION_RELAY_FOR = f"{DOMAIN}/relay-for"
 #: On both, for people and for policies of the remote's network.
 LABEL_RELAY = f"{DOMAIN}/relay"
 #: Endpoints of one Service.
-MOST_ENDPOINTS = 16
+MAX_ENDPOINTS = 16
 #: The ports that a relay pod listens on, in its own network. Below those that a system gives to
 #: outgoing connections (Linux: from 32768 on).
 FIRST_PORT, LAST_PORT = 20000, 32000
@@ -44,14 +45,14 @@ _HEADLESS = (
 )
 
 
-class Target(NamedTuple):
+class HomeTarget(NamedTuple):
     """A ready pod of home: where the bridge connects to."""
 
     address: str
     port: int
 
 
-class Claim(NamedTuple):
+class PodAddress(NamedTuple):
     """What an EndpointSlice says of one endpoint: that this pod of its namespace has the address.
     Whoever may write EndpointSlices can claim anything."""
 
@@ -60,57 +61,57 @@ class Claim(NamedTuple):
     address: str
 
 
-class Slot(NamedTuple):
+class AgentPort(NamedTuple):
     """One endpoint of one port of a Service: "" is the name of the only port."""
 
     service: str
     port: str
-    number: int
+    ordinal: int
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReversePlan:
     """What is to be carried for a Service; for none, nothing."""
 
-    targets: Mapping[str, tuple[Target, ...]] = field(default_factory=dict)
+    targets: Mapping[str, tuple[HomeTarget, ...]] = field(default_factory=dict)
     """By the name of the Service's port: home's ready pods behind it, at least one."""
     sticky: bool = False
     """Whether a client's connections go to the same pod."""
-    left_out: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
     """What of the Service cannot be carried, and why, in sentences for its owner."""
 
-    def slots(self, service: str) -> list[Slot]:
+    def agent_ports(self, service: str) -> list[AgentPort]:
         """Where to listen, in order."""
         return [
-            Slot(service, port, number)
+            AgentPort(service, port, number)
             for port, targets in self.targets.items()
-            for number in range(min(len(targets), MOST_ENDPOINTS))
+            for number in range(min(len(targets), MAX_ENDPOINTS))
         ]
 
 
-NOTHING = Plan()
+NO_FORWARDING = ReversePlan()
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ReverseRoute:
     """Where connections to one port of a relay pod go."""
 
     service: str
-    targets: tuple[Target, ...] = ()
+    targets: tuple[HomeTarget, ...] = ()
     """None while the port is only listened on so that nobody is refused too soon."""
     sticky: bool = False
 
 
-def home_of(remote: Object) -> HomeNamespace | None:
+def relay_home_namespace(remote: Object) -> HomeNamespace | None:
     """The home namespace that a relay pod or a slice of this direction is for; None for others."""
-    said = (metadata(remote).get("annotations") or {}).get(ANNOTATION_FOR)
+    said = (metadata(remote).get("annotations") or {}).get(ANNOTATION_RELAY_FOR)
     return HomeNamespace(str(said)) if said else None
 
 
-def is_ours(remote: Object, identity: Identity) -> bool:
+def is_own_relay_object(remote: Object, identity: Identity) -> bool:
     """Whether it is a relay pod or slice of this virtual node, where it should be: elsewhere
     somebody has copied labels."""
-    home = home_of(remote)
+    home = relay_home_namespace(remote)
     return (
         home is not None
         and is_owned_by_node(remote, identity)
@@ -118,34 +119,34 @@ def is_ours(remote: Object, identity: Identity) -> bool:
     )
 
 
-def claims(slices: Iterable[Object], identity: Identity) -> set[Claim]:
+def pod_addresses(slices: Iterable[Object], identity: Identity) -> set[PodAddress]:
     """What is to be confirmed before connections are carried to endpoints of these slices."""
     return {
         _claim(endpoint) for it in slices if _is_of_pods(it) for endpoint in _ready(it, identity)
     }
 
 
-def plan(
+def plan_reverse_forwarding(
     service: Object,
     slices: Iterable[Object],
     identity: Identity,
     *,
-    confirmed: Container[Claim],
-) -> Plan:
+    verified: Container[PodAddress],
+) -> ReversePlan:
     """What to carry, given home's EndpointSlices of the Service and the claims that are true."""
     spec = service.get("spec") or {}
     if spec.get("type") == "ExternalName" or not spec.get("selector"):
-        return NOTHING
-    found = [kept for it in slices if _is_of_pods(it) and (kept := _of(it, identity, confirmed))]
+        return NO_FORWARDING
+    found = [kept for it in slices if _is_of_pods(it) and (kept := _of(it, identity, verified))]
     if not found:
-        return NOTHING
+        return NO_FORWARDING
     if services.is_headless(service):
-        return Plan(left_out=(_HEADLESS,))
+        return ReversePlan(unsupported=(_HEADLESS,))
     # Of pods with two addresses, one is enough: that which the Service has first.
     families = [*(spec.get("ipFamilies") or ()), "IPv4", "IPv6"]
     kinds = {it.get("addressType") for it in found}
     family = next((it for it in families if it in kinds), None)
-    targets: dict[str, tuple[Target, ...]] = {}
+    targets: dict[str, tuple[HomeTarget, ...]] = {}
     left_out: list[str] = []
     for port in spec.get("ports") or ():
         protocol = str(port.get("protocol") or "TCP")
@@ -154,16 +155,18 @@ def plan(
             left_out.append(f"port {port.get('port')} is {protocol}, and only TCP is relayed")
         elif behind := _targets(found, family, name, identity):
             targets[name] = behind
-    return Plan(targets, forward.affinity_of(spec) is not None, tuple(left_out))
+    return ReversePlan(targets, forward.session_affinity_seconds(spec) is not None, tuple(left_out))
 
 
-def allocate(wanted: Iterable[Slot], known: Mapping[Slot, int]) -> dict[Slot, int]:
+def allocate_ports(
+    wanted: Iterable[AgentPort], known: Mapping[AgentPort, int]
+) -> dict[AgentPort, int]:
     """A port for each slot: that of before, or the lowest that is free. Fewer than wanted where
     there are no more."""
     slots = list(wanted)
     taken = set(known.values())
     free = (port for port in range(FIRST_PORT, LAST_PORT) if port not in taken)
-    given: dict[Slot, int] = {}
+    given: dict[AgentPort, int] = {}
     for slot in slots:
         port = known.get(slot)
         if port is None:
@@ -173,9 +176,9 @@ def allocate(wanted: Iterable[Slot], known: Mapping[Slot, int]) -> dict[Slot, in
     return given
 
 
-def known_ports(slices: Iterable[Object]) -> dict[Slot, int]:
+def recorded_agent_ports(slices: Iterable[Object]) -> dict[AgentPort, int]:
     """The ports that slices of ours tell: where a relay pod listened before."""
-    found: dict[Slot, int] = {}
+    found: dict[AgentPort, int] = {}
     for slice_ in slices:
         labels = metadata(slice_).get("labels") or {}
         number = str(labels.get(LABEL_RELAY) or "")
@@ -184,19 +187,23 @@ def known_ports(slices: Iterable[Object]) -> dict[Slot, int]:
         for port in slice_.get("ports") or ():
             told = int(port.get("port") or 0)
             if FIRST_PORT <= told < LAST_PORT and told not in found.values():
-                slot = Slot(
+                slot = AgentPort(
                     str(labels.get(LABEL_SERVICE)), str(port.get("name") or ""), int(number)
                 )
                 found[slot] = told
     return found
 
 
-def to_slices(
-    copy: Object, ports: Mapping[Slot, int], pod: Object, home: HomeNamespace, identity: Identity
+def reverse_slices(
+    copy: Object,
+    ports: Mapping[AgentPort, int],
+    pod: Object,
+    home: HomeNamespace,
+    identity: Identity,
 ) -> list[Object]:
     """The remote's EndpointSlices for a copied Service, given the relay pod and its ports."""
     told = {str(port.get("name") or ""): port for port in copy["spec"].get("ports") or ()}
-    numbers = sorted({slot.number for slot in ports})
+    numbers = sorted({slot.ordinal for slot in ports})
     return [
         {
             "apiVersion": "discovery.k8s.io/v1",
@@ -205,26 +212,26 @@ def to_slices(
             "addressType": family,
             "endpoints": [_endpoint(address, pod)],
             "ports": [
-                forward.port_at(told[slot.port], port)
+                forward.slice_port(told[slot.port], port)
                 for slot, port in sorted(ports.items())
-                if slot.number == number and slot.port in told
+                if slot.ordinal == number and slot.port in told
             ],
         }
-        for family, address in addresses(pod).items()
+        for family, address in addresses_by_family(pod).items()
         for number in numbers
     ]
 
 
-def addresses(pod: Object) -> dict[str, str]:
+def addresses_by_family(pod: Object) -> dict[str, str]:
     """The pod's addresses by family."""
     status = pod.get("status") or {}
     ips = [str(it.get("ip")) for it in status.get("podIPs") or ()] or [str(status.get("podIP"))]
-    return {forward.family_of(ip): ip for ip in reversed(ips) if ip != "None"}
+    return {forward.address_family(ip): ip for ip in reversed(ips) if ip != "None"}
 
 
-def slice_name(service: str, number: int, family: str, identity: Identity) -> str:
+def reverse_slice_name(service: str, number: int, family: str, identity: Identity) -> str:
     """The name of a slice. Several virtual nodes can serve one remote Service."""
-    return forward.hashed_name(service, "back", identity.node, service, number, family)
+    return hashed_name(service, f"back/{identity.node}/{service}/{number}/{family}")
 
 
 # -- parts -----------------------------------------------------------------------------------
@@ -235,15 +242,17 @@ def _is_of_pods(slice_: Object) -> bool:
     return labels.get(LABEL_MANAGED_BY) == _CONTROLLER
 
 
-def _of(slice_: Object, identity: Identity, confirmed: Container[Claim]) -> Object | None:
+def _of(slice_: Object, identity: Identity, confirmed: Container[PodAddress]) -> Object | None:
     """The slice with the endpoints that are ready and confirmed alone; None where none is."""
     endpoints = [it for it in _ready(slice_, identity) if _claim(it) in confirmed]
     return {**slice_, "endpoints": endpoints} if endpoints else None
 
 
-def _claim(endpoint: Object) -> Claim:
+def _claim(endpoint: Object) -> PodAddress:
     target = endpoint["targetRef"]
-    return Claim(str(target.get("name")), str(target.get("uid")), str(endpoint["addresses"][0]))
+    return PodAddress(
+        str(target.get("name")), str(target.get("uid")), str(endpoint["addresses"][0])
+    )
 
 
 def _ready(slice_: Object, identity: Identity) -> Iterator[Object]:
@@ -263,9 +272,9 @@ def _ready(slice_: Object, identity: Identity) -> Iterator[Object]:
 
 def _targets(
     slices: Sequence[Object], family: str | None, name: str, identity: Identity
-) -> tuple[Target, ...]:
+) -> tuple[HomeTarget, ...]:
     found = {
-        Target(str(endpoint["addresses"][0]), int(port["port"]))
+        HomeTarget(str(endpoint["addresses"][0]), int(port["port"]))
         for slice_ in slices
         if slice_.get("addressType") == family
         for port in slice_.get("ports") or ()
@@ -295,7 +304,7 @@ def _metadata(
     copy: Object, number: int, family: str, home: HomeNamespace, identity: Identity
 ) -> Object:
     return {
-        "name": slice_name(name_of(copy), number, family, identity),
+        "name": reverse_slice_name(name_of(copy), number, family, identity),
         "namespace": namespace_of(copy),
         "labels": {
             **owner_labels(identity),
@@ -303,6 +312,6 @@ def _metadata(
             LABEL_MANAGED_BY: MANAGER,
             LABEL_RELAY: str(number),
         },
-        "annotations": {ANNOTATION_FOR: home},
-        "ownerReferences": forward.owned_by(copy),
+        "annotations": {ANNOTATION_RELAY_FOR: home},
+        "ownerReferences": forward.service_owner_references(copy),
     }

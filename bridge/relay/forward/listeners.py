@@ -28,7 +28,7 @@ from sync.cache.store import Key
 from sync.kube.credentials import ClientConfig
 from sync.kube.sockets import enable_keepalive
 from sync.relay.forward import Limited, NoPort
-from translators.relay.forward import Place, Plan
+from translators.relay.forward import EndpointPort, ForwardPlan
 
 #: Seconds for which a place is listened on after it is no longer published: kube-proxies learn of
 #: that at their own pace, within a second mostly.
@@ -44,9 +44,9 @@ class _Served:
         self.key = key
         self.share = share
         self.ports: dict[str, Balance] = {}
-        self.sockets: dict[Place, asyncio.Server] = {}
-        self.numbers: dict[Place, int] = {}
-        self.ending: dict[Place, asyncio.TimerHandle] = {}
+        self.sockets: dict[EndpointPort, asyncio.Server] = {}
+        self.numbers: dict[EndpointPort, int] = {}
+        self.ending: dict[EndpointPort, asyncio.TimerHandle] = {}
 
 
 class RelayListeners:
@@ -82,9 +82,11 @@ class RelayListeners:
         """See `sync.relay.forward.Listeners`; there where a range was asked for."""
         return self._doors
 
-    async def serve(self, key: Key, plan: Plan, known: Mapping[Place, int]) -> dict[Place, int]:
+    async def serve(
+        self, key: Key, plan: ForwardPlan, known: Mapping[EndpointPort, int]
+    ) -> dict[EndpointPort, int]:
         """See `sync.relay.forward.Listeners`. One call for a key at a time."""
-        places = plan.places
+        places = plan.endpoint_ports
         served = self._served.get(key)
         if served is None:
             if not places:
@@ -92,7 +94,7 @@ class RelayListeners:
             served = self._served[key] = _Served(key, self._connections.share(key))
         for port in {*served.ports, *plan.backends}:
             balance = served.ports.setdefault(port, Balance())
-            balance.show(plan.backends.get(port, ()), plan.affinity)
+            balance.show(plan.backends.get(port, ()), plan.affinity_seconds)
         loop = asyncio.get_running_loop()
         for place in [*served.sockets]:
             if place not in places and place not in served.ending:
@@ -105,7 +107,7 @@ class RelayListeners:
                 await self._listen(served, place, known.get(place))
         return {place: served.numbers[place] for place in places}
 
-    async def _listen(self, served: _Served, place: Place, wish: int | None) -> None:
+    async def _listen(self, served: _Served, place: EndpointPort, wish: int | None) -> None:
         namespace = served.key.namespace
         refuse_too_many(self._limit, namespace)
         sock = self._bound(wish)
@@ -145,7 +147,7 @@ class RelayListeners:
             "more: one for each port of a Service and each ready pod behind it, up to 16"
         )
 
-    def _close(self, served: _Served, place: Place) -> None:
+    def _close(self, served: _Served, place: EndpointPort) -> None:
         served.ending.pop(place, None)
         served.numbers.pop(place, None)
         server = served.sockets.pop(place, None)

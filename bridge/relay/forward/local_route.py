@@ -23,7 +23,7 @@ import socket
 from typing import NoReturn
 
 from bridge.relay.forward import netlink
-from translators.relay.ipam import Network
+from translators.relay.ipam import IpNetwork
 
 log = logging.getLogger(__name__)
 
@@ -135,14 +135,14 @@ def check(cidr: str) -> None:
             )
 
 
-def _is_there(network: Network) -> bool:
+def _is_there(network: IpNetwork) -> bool:
     try:
         return any(it.ours and it.to == network for it in netlink.routes(network.version))
     except OSError:
         return False
 
 
-def _is_dead(network: Network) -> bool:
+def _is_dead(network: IpNetwork) -> bool:
     """Whether no bridge that runs has that range."""
     name = _named(network)
     if name is None:
@@ -151,7 +151,7 @@ def _is_dead(network: Network) -> bool:
     return True
 
 
-def _named(network: Network) -> socket.socket | None:
+def _named(network: IpNetwork) -> socket.socket | None:
     """What shows in this network namespace that the range is somebody's; None where it is
     another's."""
     name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -163,7 +163,7 @@ def _named(network: Network) -> socket.socket | None:
     return name
 
 
-def _refused(network: Network, error: OSError) -> str:
+def _refused(network: IpNetwork, error: OSError) -> str:
     if isinstance(error, PermissionError):
         return (
             f"--relay-cidr {network} takes the right to change this machine's routes "

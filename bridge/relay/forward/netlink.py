@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from translators.relay.ipam import Network
+from translators.relay.ipam import IpNetwork
 
 #: Marks our routes (rtm_protocol). Free for everybody from 4 on; of those that have names in
 #: iproute2's rt_protos it is none.
@@ -42,7 +42,7 @@ _NOBODYS = 0xFFFFFFF0
 class Route:
     """One of this machine's."""
 
-    to: Network
+    to: IpNetwork
     local: bool
     """It leads to this machine itself."""
     ours: bool
@@ -57,19 +57,19 @@ def routes(version: int) -> list[Route]:
     return [_read(body) for body in _ask(_GET, _DUMP, route)]
 
 
-def add(to: Network) -> None:
+def add(to: IpNetwork) -> None:
     """Has all addresses of a network be this machine's own. Raises OSError: EEXIST where they are
     already, PermissionError."""
     _ask(_NEW, _ACK | _CREATE | _EXCLUSIVE, _ours(to))
 
 
-def remove(to: Network) -> None:
+def remove(to: IpNetwork) -> None:
     """Takes back what `add` did, and nothing that others did. Raises OSError: ESRCH where there is
     nothing, PermissionError."""
     _ask(_DELETE, _ACK, _ours(to))
 
 
-def may_change(to: Network) -> bool:
+def may_change(to: IpNetwork) -> bool:
     """Whether this process may change routes: it tries to remove one that cannot be there. The
     kernel asks for the capability first."""
     number = _attribute(_PRIORITY, struct.pack("=I", _NOBODYS))
@@ -85,7 +85,7 @@ def may_change(to: Network) -> bool:
 # -- messages --------------------------------------------------------------------------------
 
 
-def _ours(to: Network) -> bytes:
+def _ours(to: IpNetwork) -> bytes:
     """The route as `add` makes it: ``local NETWORK dev lo proto 203``."""
     kind = (_family(to.version), to.prefixlen, 0, 0, _TABLE_LOCAL, PROTOCOL, _HOST, _LOCAL)
     loopback = struct.pack("=I", socket.if_nametoindex("lo"))

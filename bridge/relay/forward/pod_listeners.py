@@ -22,7 +22,7 @@ from sync.cache.store import Key
 from sync.kube.sockets import enable_keepalive
 from sync.relay.forward import NoPort
 from translators.relay.forward import Backend
-from translators.relay.headless import At
+from translators.relay.headless import ListenAddress
 
 #: Connections that the system keeps until they are taken.
 _BACKLOG = 1024
@@ -67,12 +67,12 @@ class PodDoors:
         self._range = cidr
         self._limit = limit
         self._measures = measures
-        self._doors: dict[At, _Door] = {}
-        self._of: dict[Key, set[At]] = {}
+        self._doors: dict[ListenAddress, _Door] = {}
+        self._of: dict[Key, set[ListenAddress]] = {}
         self._addresses: Counter[str] = Counter()
         self._opening = asyncio.Lock()
 
-    async def open(self, key: Key, doors: Mapping[At, Backend]) -> None:
+    async def open(self, key: Key, doors: Mapping[ListenAddress, Backend]) -> None:
         """Listens for the Service at these, and at no other. Raises NoPort."""
         for at in self._of.get(key, set()) - doors.keys():
             self._leave(key, at)
@@ -87,7 +87,7 @@ class PodDoors:
                 # Only now: it waits, and who is cancelled there leaves nothing that nobody knows.
                 await door.server.start_serving()
 
-    async def _made(self, at: At, share: Share) -> _Door:
+    async def _made(self, at: ListenAddress, share: Share) -> _Door:
         def arrival() -> Arrival:
             return Arrival(self._connections, door.share, door.balance)
 
@@ -107,7 +107,7 @@ class PodDoors:
         self._count(+1)
         return door
 
-    def _leave(self, key: Key, at: At) -> None:
+    def _leave(self, key: Key, at: ListenAddress) -> None:
         self._of[key].remove(at)
         if not self._of[key]:
             del self._of[key]
@@ -147,7 +147,7 @@ def refuse_too_many(limit: Shares, namespace: str) -> None:
     )
 
 
-def _bound(at: At) -> socket.socket:
+def _bound(at: ListenAddress) -> socket.socket:
     """Raises NoPort."""
     family = socket.AF_INET6 if ":" in at.address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
@@ -166,7 +166,7 @@ def _bound(at: At) -> socket.socket:
     return sock
 
 
-def _refused(at: At, error: OSError) -> str:
+def _refused(at: ListenAddress, error: OSError) -> str:
     said = f"the bridge cannot listen on port {at.port} of {at.address} (--relay-cidr)"
     if error.errno == errno.EADDRINUSE:
         return (

@@ -24,7 +24,7 @@ changes = logging.getLogger("cluster-bridge.changes")
 
 async def slices(home: KubeClient, identity: Identity) -> list[Object]:
     """The EndpointSlices of a node's relay. Raises KubeError."""
-    return (await home.list(ENDPOINT_SLICES, labels=forward.selector(identity))).items
+    return (await home.list(ENDPOINT_SLICES, labels=forward.slice_selector(identity))).items
 
 
 async def remove(home: KubeClient, identity: Identity) -> None:
@@ -47,7 +47,7 @@ async def remove(home: KubeClient, identity: Identity) -> None:
             "slices of a relay of before may be left, and lead to nobody: %s; `kubectl delete "
             "endpointslices -A -l %s` removes them",
             error,
-            forward.selector(identity),
+            forward.slice_selector(identity),
             extra=name_fields("Node", identity.node, cluster="home"),
         )
         return

@@ -29,9 +29,9 @@ from sync.kube.credentials import ClientConfig
 from sync.kube.errors import KubeError
 from sync.runtime.log_fields import name_fields
 from translators.objects import HomeNamespace, Object, RemoteUid, name_of, namespace_of, uid_of
-from translators.relay.agent_pod import CONTROL_PORT, UNHEARD
+from translators.relay.agent_pod import CONTROL_PORT, UNKNOWN_STATE
 from translators.relay.forward import Backend
-from translators.relay.reverse import Way
+from translators.relay.reverse import ReverseRoute
 
 log = logging.getLogger(__name__)
 
@@ -70,8 +70,8 @@ class Station:
         self.backend = Backend(
             namespace_of(pod), name_of(pod), RemoteUid(uid_of(pod)), CONTROL_PORT
         )
-        self.ways: Mapping[int, Way] = {}
-        self.heard = UNHEARD
+        self.ways: Mapping[int, ReverseRoute] = {}
+        self.heard = UNKNOWN_STATE
         self.task: asyncio.Task[None] | None = None
         self._remote = remote
         self._measures = measures

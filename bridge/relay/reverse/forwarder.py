@@ -47,8 +47,8 @@ from sync.kube.http_upgrade import UpgradeResponse
 from sync.kube.sockets import tunnel_socket
 from sync.runtime.log_fields import name_fields
 from translators.objects import HomeNamespace, Object, uid_of
-from translators.relay.agent_pod import UNHEARD, Heard
-from translators.relay.reverse import Target, Way
+from translators.relay.agent_pod import UNKNOWN_STATE, AgentState
+from translators.relay.reverse import HomeTarget, ReverseRoute
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class BackCarriers:
         self._ended = asyncio.Event()
         self._of_service: Counter[tuple[HomeNamespace, str]] = Counter()
         self._turn = 0
-        self._avoided: cachetools.TTLCache[Target, bool] = cachetools.TTLCache(1024, AVOIDED)
+        self._avoided: cachetools.TTLCache[HomeTarget, bool] = cachetools.TTLCache(1024, AVOIDED)
         self._warned: cachetools.TTLCache[tuple[HomeNamespace, str], bool]
         self._warned = cachetools.TTLCache(1024, WARNED)
 
@@ -96,7 +96,9 @@ class BackCarriers:
         """Calls it with the namespace of a pod of which something else is `heard`."""
         self._handlers.add(handler)
 
-    def show(self, home: HomeNamespace, pods: Sequence[Object], ways: Mapping[int, Way]) -> None:
+    def show(
+        self, home: HomeNamespace, pods: Sequence[Object], ways: Mapping[int, ReverseRoute]
+    ) -> None:
         """From now on these pods are the namespace's, and connections go so."""
         wanted = {uid_of(pod): pod for pod in pods}
         for uid, station in [*self._stations.items()]:
@@ -122,10 +124,10 @@ class BackCarriers:
             if station.task is None and self._group is not None:
                 self._begin(self._group, station)
 
-    def heard(self, pod: Object) -> Heard:
+    def heard(self, pod: Object) -> AgentState:
         """What is known of the pod by what it says to this bridge, and by what it does not."""
         station = self._stations.get(uid_of(pod))
-        return station.heard if station is not None else UNHEARD
+        return station.heard if station is not None else UNKNOWN_STATE
 
     async def run(self) -> NoReturn:
         """Carries connections until cancelled, and ends all that is open then."""
@@ -180,7 +182,7 @@ class BackCarriers:
         self._group.create_task(work, name=f"relay-back-{station.home}/{way.service}")
         return True
 
-    def _refused(self, home: HomeNamespace, way: Way | None) -> str:
+    def _refused(self, home: HomeNamespace, way: ReverseRoute | None) -> str:
         """Why a connection is not carried; "" where it is."""
         if way is None or not way.targets:
             return "no-pod"
@@ -190,7 +192,7 @@ class BackCarriers:
             return "service-limit"
         return ""
 
-    async def _carried(self, station: Station, way: Way, word: str, client: str) -> None:
+    async def _carried(self, station: Station, way: ReverseRoute, word: str, client: str) -> None:
         """One connection, to its end. Raises nothing."""
         key = station.home, way.service
         try:
@@ -211,7 +213,7 @@ class BackCarriers:
             if not self._of_service[key]:
                 del self._of_service[key]
 
-    async def _carry(self, station: Station, way: Way, word: str, client: str) -> str:
+    async def _carry(self, station: Station, way: ReverseRoute, word: str, client: str) -> str:
         """How it ended."""
         try:
             with self._measures.opening.timed():
@@ -255,7 +257,7 @@ class BackCarriers:
         return "failed" if broken else "done"
 
     async def _both(
-        self, station: Station, way: Way, client: str
+        self, station: Station, way: ReverseRoute, client: str
     ) -> tuple[socket.socket, UpgradeResponse] | None:
         """Connections to a pod at home and to the relay pod; None where one of them cannot be."""
         sock = await self._near(station, way, client)
@@ -272,7 +274,7 @@ class BackCarriers:
             log.info(said, station.home, way.service, station, error, extra=station.about)
             return None
 
-    def _warn(self, station: Station, way: Way) -> None:
+    def _warn(self, station: Station, way: ReverseRoute) -> None:
         """Says that home's pods cannot be reached, once in a while for each Service."""
         key = station.home, way.service
         if key not in self._warned:
@@ -287,7 +289,7 @@ class BackCarriers:
                 extra=name_fields("Service", way.service, namespace=station.home, cluster="home"),
             )
 
-    async def _near(self, station: Station, way: Way, client: str) -> socket.socket | None:
+    async def _near(self, station: Station, way: ReverseRoute, client: str) -> socket.socket | None:
         """A connection to a ready pod of home."""
         loop = asyncio.get_running_loop()
         for target in self._choice(way, client)[:TRIES]:
@@ -317,7 +319,7 @@ class BackCarriers:
                 return sock
         return None
 
-    def _choice(self, way: Way, client: str) -> list[Target]:
+    def _choice(self, way: ReverseRoute, client: str) -> list[HomeTarget]:
         """Home's pods in the order in which they are to be tried."""
         if way.sticky:
             # The same client gets the same order, and another pod only where its own is gone.
@@ -329,5 +331,5 @@ class BackCarriers:
         return sorted(order, key=lambda it: it in self._avoided)  # stable
 
 
-def _lot(client: str, target: Target) -> bytes:
+def _lot(client: str, target: HomeTarget) -> bytes:
     return hashlib.sha256(f"{client}/{target}".encode()).digest()

@@ -33,7 +33,7 @@ from tests.fakeapi import Authority, FakeApi
 from tests.fakeapi.csr_signer import Signer
 from tests.objects import config_map, node, pod
 from tests.sync.world import NODE, THERE, World
-from translators.capacity.node_capacity import Limits
+from translators.capacity.node_capacity import OfferLimits
 from translators.identity import ANNOTATION_ACCEPTS
 
 pytestmark = pytest.mark.usefixtures("soon")
@@ -169,7 +169,9 @@ async def test_what_others_use_and_what_quotas_leave_is_on_the_node(two: Cluster
     two.remote.put(theirs)
     two.remote.put(pod("ended", node="worker"))
     two.remote.update(PODS, "ended", {"status": {"phase": "Failed"}}, "default")
-    async with joined(two, two.but(limits=Limits(share=Fraction(1, 2)), accept_namespaces=("x",))):
+    async with joined(
+        two, two.but(limits=OfferLimits(share=Fraction(1, 2)), accept_namespaces=("x",))
+    ):
         status = two.home.get(NODES, NODE)["status"]
         assert (status["capacity"]["cpu"], status["allocatable"]["cpu"]) == ("4", "1500m")
         assert status["allocatable"]["pods"] == "54"

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from bridge.base.errors import PreflightError
-from bridge.explain import lookup as explain_module
-from bridge.explain.candidate_nodes import Candidate
-from bridge.explain.lookup import ExplainSettings, Facts
+from bridge.explain import cluster_lookup
+from bridge.explain.candidate_ranking import Candidate
+from bridge.explain.cluster_lookup import ExplainSettings, PodFacts
 from sync.kube.credentials import KubeconfigRef
 from tests import objects
 from tests.bridge.cli.conftest import Invoke
@@ -22,7 +22,7 @@ from translators.objects import Object
 from translators.translation_policy import Policy
 
 
-def _facts() -> Facts:
+def _facts() -> PodFacts:
     pod = objects.pod("web")
     pod["metadata"]["uid"] = "1"
     node: Object = {
@@ -33,19 +33,19 @@ def _facts() -> Facts:
         },
     }
     policy = Policy(Identity("0" * 16, "h", "burst"), "10.0.0.1", service_accounts="none")
-    chosen = Candidate(node, policy, told=True, obstacles=[], skipped=False)
-    return Facts(pod, stored=True, candidates=[chosen], chosen=chosen)
+    chosen = Candidate(node, policy, options_recorded=True, failures=[], skipped=False)
+    return PodFacts(pod, stored=True, candidates=[chosen], chosen=chosen)
 
 
 @dataclass
 class Asked:
-    """What `bridge.explain.lookup.explain` was called with, and what it found."""
+    """What `bridge.explain.cluster_lookup.look_up_pod` was called with, and what it found."""
 
     settings: list[ExplainSettings] = field(default_factory=list)
-    facts: Facts = field(default_factory=_facts)
+    facts: PodFacts = field(default_factory=_facts)
     raises: Exception | None = None
 
-    async def explain(self, settings: ExplainSettings) -> Facts:
+    async def look_up_pod(self, settings: ExplainSettings) -> PodFacts:
         self.settings.append(settings)
         if self.raises is not None:
             raise self.raises
@@ -56,7 +56,7 @@ class Asked:
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """Nothing is looked up."""
     noted = Asked()
-    monkeypatch.setattr(explain_module, "explain", noted.explain)
+    monkeypatch.setattr(cluster_lookup, "look_up_pod", noted.look_up_pod)
     return noted
 
 
@@ -123,7 +123,7 @@ def test_a_file_may_have_a_template_behind_other_objects(
     file.write_text(yaml.safe_dump_all([{"kind": "Service"}, deployment]))
     assert invoke("explain", "pod", "-f", str(file)).exit_code == 0
     (settings,) = asked.settings
-    assert settings.given == {
+    assert settings.manifest == {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"generateName": "web-", "labels": {"a": "b"}, "namespace": "shop"},

@@ -18,7 +18,7 @@ from bridge.observability import logging as to_stderr
 from bridge.observability import traces
 from sync.kube.credentials import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
-from translators.capacity.node_capacity import Limits
+from translators.capacity.node_capacity import OfferLimits
 from translators.translation_policy import HostPort
 
 REMOTE = ("join", "--kubeconfig", "remote.yaml")
@@ -134,7 +134,7 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
             unschedulable_timeout=90.0,
             certificate=Path("tls.crt"),
             key=Path("tls.key"),
-            limits=Limits(
+            limits=OfferLimits(
                 {"cpu": 2000},
                 Fraction(9, 10),
                 {"cpu": 16_000, "memory": 64 * 2**30, "pods": 50},

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from bridge.base.errors import PreflightError
-from bridge.explain import answer as explaining
-from bridge.explain import text as explained
-from bridge.explain.lookup import ExplainSettings, Facts, explain, template_of
+from bridge.explain import json_report, text_report
+from bridge.explain.cluster_lookup import ExplainSettings, PodFacts, look_up_pod, pod_of_manifest
 from bridge.node import join_record, node_object
 from sync.kube.resources import NAMESPACES, NODES, PERSISTENT_VOLUMES, PODS, Object
 from tests import objects
@@ -75,12 +74,12 @@ class Looked:
         self.two.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
         self.two.remote.put(objects.service_account("default", THERE))
 
-    async def look(self, name: str = "web", **changes: Any) -> Facts:
+    async def look(self, name: str = "web", **changes: Any) -> PodFacts:
         settings = replace(self.settings, name=name, **changes)
-        return await explain(settings)
+        return await look_up_pod(settings)
 
     async def answer(self, name: str = "web", **changes: Any) -> Object:
-        return explaining.report(await self.look(name, **changes))
+        return json_report.build_report(await self.look(name, **changes))
 
 
 def _uid(api: FakeApi) -> str:
@@ -147,10 +146,10 @@ async def test_a_secrets_value_is_in_no_answer(looked: Looked) -> None:
     looked.two.home.put(_using())
     looked.two.home.put(objects.secret("key", data={"k": HIDDEN}))
     facts = await looked.look()
-    answer = explaining.report(facts)
-    made = explaining.translated(facts)
+    answer = json_report.build_report(facts)
+    made = json_report.translated_pod(facts)
     assert _named(answer, "Secret")["missingKeys"] == []
-    for said in (repr(facts), json.dumps(answer), explained.lines(answer), repr(made)):
+    for said in (repr(facts), json.dumps(answer), text_report.render_report(answer), repr(made)):
         assert HIDDEN not in said
         assert "correct-horse" not in said
 
@@ -173,7 +172,7 @@ async def test_what_keeps_a_pod_off_the_node_is_said_first(looked: Looked) -> No
     assert answer["placement"]["obstacles"] == [
         {"field": "spec.nodeSelector[tier]", "why": "wants 'other'; it is 'burst' there"}
     ]
-    assert explained.lines(answer).startswith(answer["summary"])
+    assert text_report.render_report(answer).startswith(answer["summary"])
 
 
 async def test_what_the_bridge_refuses_is_said(looked: Looked) -> None:
@@ -206,7 +205,7 @@ async def test_what_the_remote_refuses_is_asked_without_making_it(looked: Looked
 
 async def test_the_nodes_policy_decides_what_a_pod_becomes(looked: Looked) -> None:
     looked.two.home.put(_using())
-    made = explaining.translated(await looked.look())
+    made = json_report.translated_pod(await looked.look())
     assert made is not None
     assert made.pod["spec"]["nodeSelector"] == {"pool": "a"}
     assert made.pod["metadata"]["namespace"] == THERE
@@ -251,9 +250,9 @@ async def test_a_home_without_a_virtual_node_is_said(two: Clusters) -> None:
     looked = Looked(two)
     two.home.put(_using())
     facts = await looked.look()
-    assert explaining.report(facts)["state"] == "NoNode"
-    assert explaining.translated(facts) is None
-    assert "bridge join" in explained.lines(explaining.report(facts))
+    assert json_report.build_report(facts)["state"] == "NoNode"
+    assert json_report.translated_pod(facts) is None
+    assert "bridge join" in text_report.render_report(json_report.build_report(facts))
 
 
 async def test_a_pod_on_a_node_of_homes_is_elsewhere(looked: Looked) -> None:
@@ -263,14 +262,14 @@ async def test_a_pod_on_a_node_of_homes_is_elsewhere(looked: Looked) -> None:
 
 
 async def test_a_template_of_a_file_is_admitted_without_being_made(looked: Looked) -> None:
-    template = template_of(
+    template = pod_of_manifest(
         {
             "kind": "CronJob",
             "metadata": {"name": "tick", "namespace": "default"},
             "spec": {"jobTemplate": {"spec": {"template": {"spec": objects.pod("x")["spec"]}}}},
         }
     )
-    answer = await looked.answer("", given=template)
+    answer = await looked.answer("", manifest=template)
     assert answer["pod"]["stored"] is False
     assert answer["pod"]["name"].startswith("tick-")
     assert answer["state"] == "WouldRun"
@@ -278,14 +277,14 @@ async def test_a_template_of_a_file_is_admitted_without_being_made(looked: Looke
 
 
 async def test_a_daemonsets_template_is_refused_as_the_bridge_does(looked: Looked) -> None:
-    template = template_of(
+    template = pod_of_manifest(
         {
             "kind": "DaemonSet",
             "metadata": {"name": "log"},
             "spec": {"template": {"spec": objects.pod("x")["spec"]}},
         }
     )
-    answer = await looked.answer("", given=template)
+    answer = await looked.answer("", manifest=template)
     assert answer["state"] == "Refused"
     assert "--daemonsets=run" in answer["refusals"][0]["why"]
 
@@ -320,7 +319,7 @@ async def test_a_claim_that_is_missing_or_unbound_at_home_is_an_obstacle_that_na
 ) -> None:
     if claim is not None:
         looked.two.home.put(claim)
-    for changes in ({"name": "", "given": _storing()}, {"name": "web"}):
+    for changes in ({"name": "", "manifest": _storing()}, {"name": "web"}):
         answer = await looked.answer(**changes)
         assert answer["state"] == "NotPlaced"
         [obstacle] = answer["placement"]["obstacles"]
@@ -379,7 +378,7 @@ async def test_of_several_virtual_nodes_the_one_that_fits_is_explained(looked: L
         (NODE, True),
         ("also", False),
     ]
-    assert "also: resources.requests[cpu]" in explained.lines(answer)
+    assert "also: resources.requests[cpu]" in text_report.render_report(answer)
 
 
 async def test_the_virtual_node_that_the_selector_names_is_explained_before_others(
@@ -465,8 +464,8 @@ async def test_the_namespace_is_that_of_homes_context_unless_given(looked: Looke
 
 
 def test_objects_without_a_pod_have_no_template() -> None:
-    assert template_of({"kind": "Service", "spec": {}}) is None
-    assert template_of({"kind": "Deployment", "spec": {"template": {}}}) is None
+    assert pod_of_manifest({"kind": "Service", "spec": {}}) is None
+    assert pod_of_manifest({"kind": "Deployment", "spec": {"template": {}}}) is None
 
 
 # -- with a bridge that runs ---------------------------------------------------------------
@@ -480,9 +479,9 @@ async def test_what_is_said_beforehand_is_what_the_bridge_makes(two: Clusters) -
     async with joined(two):
         two.home.put(_using(nodeName=NODE))
         await two.remote.until(lambda: two.remote.find(PODS, "web", THERE) is not None)
-        facts = await explain(settings)
-        made = explaining.translated(facts)
-        answer = explaining.report(facts)
+        facts = await look_up_pod(settings)
+        made = json_report.translated_pod(facts)
+        answer = json_report.build_report(facts)
         there = two.remote.get(PODS, "web", THERE)
     assert made is not None
     assert made.pod["metadata"]["annotations"] == there["metadata"]["annotations"]

@@ -362,7 +362,7 @@ async def test_leaving_takes_the_webhook_along_when_its_pods_have_ended(home: Ho
     await home.apply(WITH_WEBHOOK)
     name = names.webhook_name(NODE)
     home.runs(name)
-    label = {"metadata": {"labels": {offload_patch.LABEL: "burst"}}}
+    label = {"metadata": {"labels": {offload_patch.LABEL_OFFLOAD: "burst"}}}
     home.two.home.update(NAMESPACES, "default", label)
     home.two.home.clear_log()
     leaving = asyncio.create_task(left(home))

@@ -15,7 +15,7 @@ from bridge.bug_report.collector import BugReportSettings, collect
 from bridge.checks import runner
 from bridge.checks.report import Severity
 from bridge.checks.runner import HealthSettings
-from bridge.explain.lookup import ExplainSettings, explain
+from bridge.explain.cluster_lookup import ExplainSettings, look_up_pod
 from bridge.install import manifests, names
 from bridge.install.names import Installation
 from bridge.leave.procedure import leave
@@ -88,7 +88,7 @@ async def everything(two: Clusters) -> str:
     report = await collect(BugReportSettings(home), report=lines.append)
     lines += report.problems
     two.home.put(pod("web"))
-    lines += (await explain(ExplainSettings(home, None, "default", "web"))).unseen
+    lines += (await look_up_pod(ExplainSettings(home, None, "default", "web"))).not_checked
     try:
         assert not await leave(
             LeaveSettings(NODE, home, None, force=False), report=lines.append, agree=lambda _: False

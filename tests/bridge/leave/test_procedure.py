@@ -182,7 +182,9 @@ def slice_of(service: str, node: str = NODE) -> Object:
     identity = Identity(home_id="any", home_name="h", node=node)
     meta = {"name": service, "namespace": "default", "uid": "service-uid"}
     known: Object = {"metadata": meta, "spec": {"ports": [{"port": 80}]}}
-    (made,) = forward.to_slices(known, {forward.Place("", 0): 4000}, identity, address="192.0.2.1")
+    (made,) = forward.forward_slices(
+        known, {forward.EndpointPort("", 0): 4000}, identity, address="192.0.2.1"
+    )
     return made
 
 

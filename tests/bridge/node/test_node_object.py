@@ -14,7 +14,7 @@ from bridge.node.field_ownership import Marks
 from bridge.node.node_object import NodeFacts
 from sync.capacity.aggregator import RemoteCapacity
 from tests.fakeapi.patching import merge, strategic
-from translators.capacity.node_capacity import Capacity
+from translators.capacity.node_capacity import NodeCapacity
 from translators.objects import Object
 
 _TAINT = {"key": "cluster-bridge.io/virtual-node", "value": "true", "effect": "NoSchedule"}
@@ -28,7 +28,7 @@ _FACTS = NodeFacts(
     annotations={"cluster-bridge.io/context": "remote"},
 )
 _HEALTHY = Health(True, "RemoteReady", "all is well")
-_CAPACITY = Capacity({"cpu": "8"}, {"cpu": "7840m", "memory": "14Gi", "pods": "220"}, nodes=2)
+_CAPACITY = NodeCapacity({"cpu": "8"}, {"cpu": "7840m", "memory": "14Gi", "pods": "220"}, nodes=2)
 _OFFERED = RemoteCapacity(_CAPACITY, "cpu=1,memory=2Gi", None)
 _NOW, _LATER = "2025-11-03T09:00:00Z", "2025-11-03T09:05:00Z"
 
@@ -255,9 +255,9 @@ def test_the_oldest_kubelet_says_what_the_node_can_do(versions: list[str], oldes
 
 def test_capacity_is_one_line_with_the_most_important_first() -> None:
     assert node_object.describe(_CAPACITY) == "2 nodes: cpu 7840m, memory 14Gi, pods 220"
-    gpu = Capacity({}, {"nvidia.com/gpu": "1", "cpu": "2"}, nodes=1)
+    gpu = NodeCapacity({}, {"nvidia.com/gpu": "1", "cpu": "2"}, nodes=1)
     assert node_object.describe(gpu) == "1 node: cpu 2, nvidia.com/gpu 1"
-    assert node_object.describe(Capacity({}, {}, nodes=0)) == "0 nodes: nothing"
+    assert node_object.describe(NodeCapacity({}, {}, nodes=0)) == "0 nodes: nothing"
 
 
 def test_quotas_are_told_of_from_when_there_are_any() -> None:

@@ -14,7 +14,7 @@ from bridge.node.node_options import (
     parse_node_selector,
     parse_taints,
 )
-from translators.capacity.node_capacity import NO_LIMITS, Limits
+from translators.capacity.node_capacity import NO_LIMITS, OfferLimits
 from translators.objects import Object
 
 _DEFAULT = {"key": "cluster-bridge.io/virtual-node", "value": "true", "effect": "NoSchedule"}
@@ -94,7 +94,7 @@ def test_annotations_are_refused(text: str) -> None:
         parse_annotations(text)
 
 
-def _limits(reserve: str | None = None, share: str = "1", cpu: str | None = None) -> Limits:
+def _limits(reserve: str | None = None, share: str = "1", cpu: str | None = None) -> OfferLimits:
     return parse_limits(reserve=reserve, share=share, cpu=cpu, memory=None, pods=None)
 
 
@@ -102,7 +102,7 @@ def test_limits() -> None:
     assert _limits() == NO_LIMITS
     assert parse_limits(
         reserve="cpu=1500m, example.com/gpu=1", share="1/3", cpu="2", memory="1Gi", pods=0
-    ) == Limits(
+    ) == OfferLimits(
         {"cpu": 1500, "example.com/gpu": 1},
         Fraction(1, 3),
         {"cpu": 2000, "memory": 2**30, "pods": 0},

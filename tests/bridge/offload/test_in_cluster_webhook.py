@@ -232,7 +232,7 @@ async def test_what_is_not_installed_is_told(
 async def test_it_answers_through_the_service_and_says_goodbye(
     world: World, unused_tcp_port: int
 ) -> None:
-    labels = {offload_patch.LABEL: "remote-only"}
+    labels = {offload_patch.LABEL_OFFLOAD: "remote-only"}
     namespace: Object = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}
     world.home.put({**namespace, "metadata": {"name": "shop", "labels": labels}})
     assert world.home.get(NAMESPACES, "shop")
@@ -261,7 +261,7 @@ async def test_it_answers_through_the_service_and_says_goodbye(
             url + admission_policy.PATH, json=review, ssl=trust, server_hostname=HOST
         ) as answer:
             said = json.loads(b64decode((await answer.json())["response"]["patch"]))
-        assert said == offload_patch.patch(pod, "remote-only", {})
+        assert said == offload_patch.admission_patch(pod, "remote-only", {})
         stop.set()
         async with asyncio.timeout(5):
             while (await asked("/readyz"))[0] != 503:  # noqa: ASYNC110

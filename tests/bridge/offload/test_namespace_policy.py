@@ -66,7 +66,9 @@ class World:
         said = offload_patch.policy_of(self.shop)
         served = _served(self.home, BETA[1]) and self.home.find(BETA[1], admission_policy.NAME)
         if said is not None and (served or self.home.objects(admission_policy.WEBHOOKS)):
-            pod = applied(pod, offload_patch.patch(pod, said, offload_patch.selector_of(self.shop)))
+            pod = applied(
+                pod, offload_patch.admission_patch(pod, said, offload_patch.selector_of(self.shop))
+            )
         return web.json_response(pod, status=201)
 
     @property
@@ -114,8 +116,8 @@ async def test_offloading_writes_once_and_undoing_leaves_nothing(world: World) -
     answer = await world.offload(selector={"tier": "burst", "a": "b"})
     assert (answer["by"], len(answer["written"])) == ("policy", 3)
     meta = world.shop["metadata"]
-    assert meta["labels"][offload_patch.LABEL] == "burst"
-    assert meta["annotations"] == {offload_patch.ANNOTATION_SELECTOR: "a=b,tier=burst"}
+    assert meta["labels"][offload_patch.LABEL_OFFLOAD] == "burst"
+    assert meta["annotations"] == {offload_patch.ANNOTATION_NODE_SELECTOR: "a=b,tier=burst"}
     again = await world.offload(selector={"tier": "burst", "a": "b"})
     assert again["written"] == []
     await world.unoffload()
@@ -138,7 +140,9 @@ async def test_another_policy_replaces_the_first(world: World) -> None:
 async def test_what_obeys_stays_while_another_namespace_needs_it(world: World) -> None:
     world.serves_policies()
     world.namespace("blog")
-    world.home.update(NAMESPACES, "blog", {"metadata": {"labels": {offload_patch.LABEL: "burst"}}})
+    world.home.update(
+        NAMESPACES, "blog", {"metadata": {"labels": {offload_patch.LABEL_OFFLOAD: "burst"}}}
+    )
     await world.offload()
     assert (await world.unoffload())["others"] == ["blog"]
     assert len(world.ours()) == 2
@@ -196,7 +200,7 @@ async def test_what_is_offloaded_is_listed_with_what_obeys_it(world: World) -> N
     world.serves_policies()
     await world.offload(selector={"a": "b"})
     world.namespace("blog")
-    labels = {"metadata": {"labels": {offload_patch.LABEL: "remote-only"}}}
+    labels = {"metadata": {"labels": {offload_patch.LABEL_OFFLOAD: "remote-only"}}}
     world.home.update(NAMESPACES, "blog", labels)
     shop = {"namespace": "shop", "policy": "burst", "nodeSelector": {"a": "b"}}
     blog = {"namespace": "blog", "policy": "remote-only", "nodeSelector": {}}
@@ -251,7 +255,11 @@ def test_what_is_registered_cannot_lock_a_cluster_out() -> None:
     """Pods alone, when they are made, of labelled namespaces; a failure lets them pass."""
     selector = {
         "matchExpressions": [
-            {"key": offload_patch.LABEL, "operator": "In", "values": list(offload_patch.POLICIES)}
+            {
+                "key": offload_patch.LABEL_OFFLOAD,
+                "operator": "In",
+                "values": list(offload_patch.POLICIES),
+            }
         ]
     }
     hook = admission_policy.url_configuration("https://192.0.2.1:1", b"pem")["webhooks"][0]
@@ -332,13 +340,13 @@ async def _asked(config: Object, body: object) -> tuple[int, Object]:
 async def test_it_is_registered_while_a_namespace_is_offloaded(world: World) -> None:
     async with running(world) as run:
         world.home.update(
-            NAMESPACES, "shop", {"metadata": {"labels": {offload_patch.LABEL: "burst"}}}
+            NAMESPACES, "shop", {"metadata": {"labels": {offload_patch.LABEL_OFFLOAD: "burst"}}}
         )
         await run.registered()
         await world.unoffload()
         await run.gone()
         world.home.update(
-            NAMESPACES, "shop", {"metadata": {"labels": {offload_patch.LABEL: "burst"}}}
+            NAMESPACES, "shop", {"metadata": {"labels": {offload_patch.LABEL_OFFLOAD: "burst"}}}
         )
         await run.registered()
     assert world.ours() == [], "a clean stop takes it back"
@@ -361,7 +369,9 @@ def registered_url(world: World) -> str:
 
 
 def offload_shop(world: World) -> None:
-    world.home.update(NAMESPACES, "shop", {"metadata": {"labels": {offload_patch.LABEL: "burst"}}})
+    world.home.update(
+        NAMESPACES, "shop", {"metadata": {"labels": {offload_patch.LABEL_OFFLOAD: "burst"}}}
+    )
 
 
 async def test_stopping_leaves_the_registration_of_another(world: World) -> None:
@@ -431,7 +441,7 @@ def test_defaults_of_the_api_server_are_no_change() -> None:
 
 
 async def test_its_answer_is_the_patch_of_the_namespaces_policy(world: World) -> None:
-    labels = {"labels": {offload_patch.LABEL: "remote-only"}}
+    labels = {"labels": {offload_patch.LABEL_OFFLOAD: "remote-only"}}
     world.home.update(NAMESPACES, "shop", {"metadata": labels})
     pod: Object = {"metadata": {}, "spec": {"containers": []}}
     async with running(world) as run:
@@ -439,7 +449,7 @@ async def test_its_answer_is_the_patch_of_the_namespaces_policy(world: World) ->
         code, answer = await _asked(config, _review(pod))
         assert (code, answer["uid"], answer["allowed"]) == (200, "7", True)
         patch = json.loads(base64.b64decode(answer["patch"]))
-        assert patch == offload_patch.patch(pod, "remote-only", {})
+        assert patch == offload_patch.admission_patch(pod, "remote-only", {})
         for body in (_review(pod, "other"), _review({"spec": {"nodeName": "a"}})):
             assert await _asked(config, body) == (200, {"uid": "7", "allowed": True})
         bad: list[object] = [{}, [], {"request": {"uid": "1", "namespace": "shop"}}, "x"]
@@ -485,7 +495,9 @@ async def test_a_review_whose_body_does_not_come_is_ended(
 
 
 async def test_a_new_certificate_is_trusted_before_it_is_shown(world: World) -> None:
-    world.home.update(NAMESPACES, "shop", {"metadata": {"labels": {offload_patch.LABEL: "burst"}}})
+    world.home.update(
+        NAMESPACES, "shop", {"metadata": {"labels": {offload_patch.LABEL_OFFLOAD: "burst"}}}
+    )
     async with (
         connected(world.settings.home, side="home", told=world.told.append) as home,
         asyncio.TaskGroup() as group,

@@ -13,10 +13,10 @@ from bridge.pod_metrics.rate_counters import Counters
 from translators.identity import Origin
 from translators.objects import HomeNamespace, HomeUid, Object
 from translators.pod_metrics import exposition
-from translators.pod_metrics.exposition import RemoteName
+from translators.pod_metrics.exposition import RemotePodName
 
 WEB = Origin(HomeNamespace("shop"), "web", HomeUid("home-1"))
-PODS = {RemoteName("shop-h", "web"): WEB}
+PODS = {RemotePodName("shop-h", "web"): WEB}
 #: 2030-01-01T00:00:00Z.
 START = 1893456000000
 
@@ -123,7 +123,7 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 
 
 def test_the_text_is_what_metrics_server_reads() -> None:
-    text = exposition.rendered(rate_counters.families(count(Counters(), said(1))))
+    text = exposition.render_families(rate_counters.families(count(Counters(), said(1))))
     found = {family.name: family for family in text_string_to_metric_families(text)}
     labels = {"container": "main", "namespace": "shop", "pod": "web"}
     (start,) = found["container_start_time_seconds"].samples

@@ -248,7 +248,9 @@ async def test_a_service_whose_endpoints_the_remote_made_goes_without_them(left:
 
 async def test_a_relay_pod_goes_with_the_rest_and_counts_as_no_pod_of_homes(left: Left) -> None:
     identity = Identity(home_id=A, home_name="a", node="burst")
-    made = agent_pod.pod("relay", HomeNamespace("shop"), identity, image="i", node_selector={})
+    made = agent_pod.agent_pod(
+        "relay", HomeNamespace("shop"), identity, image="i", node_selector={}
+    )
     made["metadata"]["namespace"] = "shop-a"
     left.remote.put(made)
     row = next(line for line in await left.listed() if line.split()[:2] == [A, "burst"])

@@ -145,7 +145,7 @@ def test_amounts_of_a_line_have_one_unit(
     node = examples.node()
     node["status"] |= {"allocatable": {resource: offered}, "capacity": {resource: has}}
     counted = node_summary.PodCounts()
-    counted.requested[resource] = pod_requests.amount(resource, used)
+    counted.requested[resource] = pod_requests.parse_amount(resource, used)
     text = tree.plain_text(
         tree.build_tree({**node_summary.summarize_node(node, counted), "bridge": None})
     )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sync.capacity.aggregator import CapacityAggregator, RemoteCapacity, slim_namespace, slim_pod
 from tests.sync.world import IDENTITY
 from translators.capacity import pod_requests
-from translators.capacity.node_capacity import NO_LIMITS, Limits
+from translators.capacity.node_capacity import NO_LIMITS, OfferLimits
 from translators.identity import (
     ANNOTATION_ACCEPTS,
     ANNOTATION_HOME_NAMESPACE,
@@ -76,7 +76,7 @@ def _quota(namespace: str, *, used: dict[str, str] | None = None, **hard: str) -
 def _offer(
     *nodes: Object,
     pods: list[Object] | None = None,
-    limits: Limits = NO_LIMITS,
+    limits: OfferLimits = NO_LIMITS,
 ) -> CapacityAggregator:
     offer = CapacityAggregator(IDENTITY, limits)
     for node in nodes or [_node()]:
@@ -161,7 +161,7 @@ def test_a_resource_goes_with_the_last_node_that_has_it() -> None:
 
 
 def test_limits_are_obeyed() -> None:
-    limits = Limits({"cpu": 1000}, Fraction(1, 2), {"memory": 2**30})
+    limits = OfferLimits({"cpu": 1000}, Fraction(1, 2), {"memory": 2**30})
     found = _offer(pods=[_pod(cpu="1")], limits=limits).current()
     assert found.capacity.allocatable == {"cpu": "1", "memory": "1Gi", "pods": "4"}
 
@@ -289,7 +289,7 @@ def _key(kind: str, obj: Object) -> tuple[str, str, str]:
 def test_after_any_events_it_is_what_a_count_from_scratch_gives(
     events: list[tuple[str, Object, bool]], seed: int
 ) -> None:
-    limits = Limits({"cpu": 500}, Fraction(9, 10), {"pods": 15})
+    limits = OfferLimits({"cpu": 500}, Fraction(9, 10), {"pods": 15})
     offer = CapacityAggregator(IDENTITY, limits)
     known: dict[tuple[str, str, str], Object] = {}
     for kind, obj, is_gone in events:
@@ -304,11 +304,11 @@ def test_after_any_events_it_is_what_a_count_from_scratch_gives(
         offer.current()
     assert offer.current() == _from_scratch(known, limits, random.Random(seed))
     for amounts in (offer.current().capacity.allocatable, offer.current().capacity.capacity):
-        assert all(amount >= 0 for amount in pod_requests.of_list(amounts).values())
+        assert all(amount >= 0 for amount in pod_requests.parse_resource_list(amounts).values())
 
 
 def _from_scratch(
-    known: dict[tuple[str, str, str], Object], limits: Limits, rng: random.Random
+    known: dict[tuple[str, str, str], Object], limits: OfferLimits, rng: random.Random
 ) -> RemoteCapacity:
     """Of what there is now, told in another order."""
     offer = CapacityAggregator(IDENTITY, limits)
@@ -345,16 +345,18 @@ def test_it_is_the_sum_of_what_is_left_of_each_node(
     for name, node in there.items():
         if node["status"]["conditions"][0]["status"] != "True":
             continue
-        for resource, has in pod_requests.of_list(node["status"]["allocatable"]).items():
+        for resource, has in pod_requests.parse_resource_list(
+            node["status"]["allocatable"]
+        ).items():
             used = sum(
-                pod_requests.of_pod(pod).get(resource, 0)
+                pod_requests.requests_of(pod).get(resource, 0)
                 for pod in theirs.values()
                 if pod["spec"].get("nodeName") == name
                 and pod["status"]["phase"] != "Succeeded"
                 and not (pod["metadata"]["labels"] == _OURS and _is_mapped(pod))
             )
             expected[resource] = expected.get(resource, 0) + max(0, has - used)
-    assert pod_requests.of_list(offer.current().capacity.allocatable) == expected
+    assert pod_requests.parse_resource_list(offer.current().capacity.allocatable) == expected
 
 
 def _is_mapped(pod: Object) -> bool:
@@ -392,7 +394,7 @@ def test_usage_is_computed_when_what_it_is_computed_of_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []
-    of_pod = pod_requests.of_pod
+    of_pod = pod_requests.requests_of
 
     def noted(pod: Object) -> pod_requests.Amounts:
         asked.append(pod["metadata"]["name"])

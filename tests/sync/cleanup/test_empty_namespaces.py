@@ -75,7 +75,9 @@ async def test_a_relay_pod_keeps_its_namespace_until_it_is_gone(lived: World) ->
     await lived.start()
     lived.pod()
     await lived.settle()
-    relay = agent_pod.pod("relay", HomeNamespace("default"), IDENTITY, image="i", node_selector={})
+    relay = agent_pod.agent_pod(
+        "relay", HomeNamespace("default"), IDENTITY, image="i", node_selector={}
+    )
     relay["spec"]["nodeName"] = "worker"
     lived.remote.put(relay)
     await _pod_comes_and_goes(lived)

@@ -34,7 +34,7 @@ from translators.identity import (
 )
 from translators.objects import HomeNamespace
 from translators.relay import agent_pod, reverse
-from translators.relay.reverse import Slot
+from translators.relay.reverse import AgentPort
 
 
 @pytest.fixture(autouse=True)
@@ -100,11 +100,11 @@ async def test_relay_pods_and_the_slices_that_lead_to_them_are_ours(
     api: FakeApi, client: KubeClient
 ) -> None:
     home = HomeNamespace("default")
-    relay = agent_pod.pod("relay", home, IDENTITY, image="i", node_selector={})
+    relay = agent_pod.agent_pod("relay", home, IDENTITY, image="i", node_selector={})
     relay["status"] = {"podIP": "10.9.0.1"}
     copy = {"metadata": {"name": "web", "namespace": THERE, "uid": "1"}, "spec": {"ports": [{}]}}
-    slot = Slot("web", "", 0)
-    (slice_,) = reverse.to_slices(copy, {slot: 20000}, api.put(relay), home, IDENTITY)
+    slot = AgentPort("web", "", 0)
+    (slice_,) = reverse.reverse_slices(copy, {slot: 20000}, api.put(relay), home, IDENTITY)
     api.put(slice_)
     found = await take_inventory(client, IDENTITY)
     assert [it["metadata"]["name"] for it in found.pods] == ["relay"]

@@ -57,14 +57,14 @@ async def test_a_pod_whose_making_is_in_doubt_and_that_is_gone_has_not_run_and_i
     hidden = world.remote.fail(Fault("POST", "*/pods", drop="before", times=None))
     world.pod(restartPolicy="Never")
     await world.remote.until(lambda: hidden.hits)
-    assert run_once.is_held(world.there() or {})
+    assert run_once.is_gated(world.there() or {})
     world.remote.remove(PODS, "a", THERE)
     world.remote.heal()
     world.remote.compact()
     world.remote.expire_watches()
     world.remote.unmute_watches()
     await world.settle()
-    assert not run_once.is_held(world.there() or {})
+    assert not run_once.is_gated(world.there() or {})
     world.runs()
     await world.settle()
     assert world.status()["phase"] == "Running"
@@ -80,7 +80,7 @@ async def test_a_pod_that_was_not_let_go_before_a_kill_runs_with_the_next(
     await world.home.until(lambda: fault.hits)
     await world.stop()
     world.home.heal()
-    assert run_once.is_held(world.there() or {})
+    assert run_once.is_gated(world.there() or {})
     if not stays:
         world.remote.remove(PODS, "a", THERE)
     world.forget()
@@ -104,7 +104,7 @@ async def test_a_pod_that_is_gone_after_it_may_have_been_let_go_has_failed(
     await world.stop()
     world.remote.heal()
     assert world.status()["startTime"] == world.now
-    assert run_once.is_held(world.there() or {}) == (drop == "before")
+    assert run_once.is_gated(world.there() or {}) == (drop == "before")
     world.remote.remove(PODS, "a", THERE)
     world.forget()
     await world.start()
@@ -123,7 +123,7 @@ async def test_container_that_runs_once_is_not_started_again_with_a_lost_pod(
     containers = [{"name": "main", **image}, {"name": "migrate", "restartPolicy": "Never", **image}]
     world.pod(containers=containers)
     await world.settle()
-    assert not run_once.is_held(world.there() or {})
+    assert not run_once.is_gated(world.there() or {})
     assert world.status()["startTime"] == world.now
     world.runs()
     await world.settle()
@@ -285,7 +285,7 @@ async def test_a_home_cache_that_lags_does_not_make_a_pod_for_one_that_is_gone(
     world.home.remove(PODS, "late", "default")
     await world.home.until(lambda: world.home.writes("*/late/status"))
     await asyncio.sleep(0.03)
-    assert run_once.is_held(world.there("late") or {})
+    assert run_once.is_gated(world.there("late") or {})
     world.home.unmute_watches()
     await world.settle()
     assert world.there("late") is None

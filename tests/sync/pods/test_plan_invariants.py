@@ -41,8 +41,8 @@ from tests.sync.podstates import (
 )
 from translators.identity import origin_of
 from translators.objects import Object, RemoteUid, is_deleting, uid_of
-from translators.pods import unschedulable
-from translators.pods.run_once import is_held, was_handed_over
+from translators.pods import unschedulable_timeout
+from translators.pods.run_once import is_gated, may_have_started
 from translators.pods.status import is_terminal
 
 _POLICIES = ("Always", "OnFailure", "Never")
@@ -149,8 +149,8 @@ def test_a_pod_that_must_not_run_twice_is_made_once() -> None:
     for state, _ in _with(Create):
         pod = _home(state)
         if pod["spec"]["restartPolicy"] == "Never" and not state.create_pending:
-            assert not was_handed_over(pod)
-            assert state.last_remote is None or is_held(state.last_remote)
+            assert not may_have_started(pod)
+            assert state.last_remote is None or is_gated(state.last_remote)
 
 
 def test_a_pod_that_must_not_run_twice_is_let_go_once_it_is_marked() -> None:
@@ -159,14 +159,14 @@ def test_a_pod_that_must_not_run_twice_is_let_go_once_it_is_marked() -> None:
         assert there is not None
         assert pod["spec"]["restartPolicy"] == "Never"
         assert not any(is_deleting(it) or is_terminal(it) for it in (pod, there))
-        marked, held = was_handed_over(pod), is_held(there)
+        marked, held = may_have_started(pod), is_gated(there)
         assert actions == [Ungate(REMOTE_UID, marked=marked, gated=held)]
         assert held or not marked
 
 
 def test_a_pod_that_may_have_run_is_made_again_only_when_it_is_surely_gone() -> None:
     for state, _ in _with(Create):
-        ran = state.last_remote is not None or was_handed_over(_home(state))
+        ran = state.last_remote is not None or may_have_started(_home(state))
         assert (
             state.absence_confirmed
             or not ran
@@ -180,7 +180,7 @@ def test_the_home_pod_goes_last_and_only_when_nothing_of_it_is_left() -> None:
         assert state.remote is None
         assert isinstance(actions[-1], RemoveHomePod)
         doubtful = state.create_pending or (
-            was_handed_over(_home(state)) and state.last_remote is None
+            may_have_started(_home(state)) and state.last_remote is None
         )
         assert state.absence_confirmed or not doubtful
 
@@ -221,16 +221,16 @@ def test_only_a_live_pod_follows_a_live_pod() -> None:
 def test_a_pod_is_withdrawn_only_unplaced_in_the_version_that_was_seen_and_after_its_time() -> None:
     for state, actions in _with(DeleteIfUnbound):
         assert not is_deleting(_home(state))
-        assert unschedulable.seconds_left(_home(state), POLICY, now=NOW) == 0
+        assert unschedulable_timeout.timeout_remaining(_home(state), POLICY, now=NOW) == 0
         assert state.remote is not None
-        assert unschedulable.waits(state.remote)
+        assert unschedulable_timeout.is_unschedulable(state.remote)
         assert actions[-1] == DeleteIfUnbound(REMOTE_UID, VERSION)
 
 
 def test_a_pod_that_waits_for_a_node_is_looked_at_when_its_time_is_over() -> None:
     for state, actions in _plans():
         pod, there = state.home, state.remote
-        if pod is None or there is None or not unschedulable.waits(there):
+        if pod is None or there is None or not unschedulable_timeout.is_unschedulable(there):
             continue
         if any(isinstance(action, Ungate) for action in actions):
             continue  # The next plan looks at it.

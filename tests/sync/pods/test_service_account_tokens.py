@@ -41,7 +41,7 @@ def tokens(world: World) -> Object:
 
 def _all(world: World) -> list[Object]:
     found = world.remote.objects(SECRETS, THERE)
-    return [it for it in found if service_accounts.pod_of(it)]
+    return [it for it in found if service_accounts.pod_of_token_secret(it)]
 
 
 def texts(world: World) -> list[str]:
@@ -134,7 +134,7 @@ async def test_a_renewal_is_planned_within_the_last_fifth_or_a_little_before(
     asking.pod()
     await asking.settle()
     [[renew, expires]] = json.loads(
-        tokens(asking)["metadata"]["annotations"][service_accounts.ANNOTATION_TIMES]
+        tokens(asking)["metadata"]["annotations"][service_accounts.ANNOTATION_TOKEN_TIMES]
     ).values()
     assert expires == "2030-01-01T01:00:07Z"
     assert "2030-01-01T00:42:00Z" <= renew <= "2030-01-01T00:48:06Z"
@@ -154,7 +154,7 @@ async def test_clock_of_the_bridge_that_is_wrong_by_hours_costs_nothing(
     await asking.settle()
     assert len(asking.home.requests("POST", REQUESTS)) == 1
     [[renew, expires]] = json.loads(
-        tokens(asking)["metadata"]["annotations"][service_accounts.ANNOTATION_TIMES]
+        tokens(asking)["metadata"]["annotations"][service_accounts.ANNOTATION_TOKEN_TIMES]
     ).values()
     assert expires == "2030-01-01T01:00:07Z"
     assert "2030-01-01T00:42:00Z" <= renew <= "2030-01-01T00:48:06Z", "by home's clock"

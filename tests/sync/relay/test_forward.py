@@ -17,7 +17,7 @@ from sync.relay.forward import Limited, NoPort
 from tests.fakeapi import Fault
 from tests.sync.world import ADDRESS, IDENTITY, World
 from translators.relay import forward
-from translators.relay.forward import Place, Plan
+from translators.relay.forward import EndpointPort, ForwardPlan
 
 WEB = Key("default", "web")
 
@@ -26,23 +26,25 @@ class Ports:
     """Stands in for the listeners: gives out ports, and notes what it was asked."""
 
     def __init__(self) -> None:
-        self.plans: dict[Key, Plan] = {}
+        self.plans: dict[Key, ForwardPlan] = {}
         self.next = 4000
         self.full = False
         self.running = False
         self.limited: Limited = lambda _, __: None
-        self._given: dict[tuple[Key, Place], int] = {}
+        self._given: dict[tuple[Key, EndpointPort], int] = {}
         self.doors = None
 
-    async def serve(self, key: Key, plan: Plan, known: Mapping[Place, int]) -> dict[Place, int]:
-        if self.full and plan.places:
+    async def serve(
+        self, key: Key, plan: ForwardPlan, known: Mapping[EndpointPort, int]
+    ) -> dict[EndpointPort, int]:
+        if self.full and plan.endpoint_ports:
             raise NoPort("there is none left")
         self.plans[key] = plan
-        for place in plan.places:
+        for place in plan.endpoint_ports:
             if (key, place) not in self._given:
                 self._given[key, place] = known.get(place) or self.next
                 self.next += 1
-        return {place: self._given[key, place] for place in plan.places}
+        return {place: self._given[key, place] for place in plan.endpoint_ports}
 
     async def run(self, limited: Limited) -> None:
         self.limited = limited
@@ -54,7 +56,7 @@ class Ports:
 
     def pods(self, key: Key = WEB) -> list[str]:
         """The names of the pods that connections of the Service go to."""
-        plan = self.plans.get(key, forward.NOTHING)
+        plan = self.plans.get(key, forward.NO_FORWARDING)
         return sorted({it.name for pods in plan.backends.values() for it in pods})
 
 
@@ -207,8 +209,8 @@ async def test_a_bridge_that_stops_takes_back_what_it_was_publishing(
     await with_pods(world, "a")
     world.home.fail(Fault(path="*/endpointslices", watch=True, times=None, code=503))
     world.home.break_watches(ENDPOINT_SLICES)
-    written = forward.to_slices(
-        world.home.put(service("other")), {Place("", 0): 4001}, IDENTITY, address=ADDRESS
+    written = forward.forward_slices(
+        world.home.put(service("other")), {EndpointPort("", 0): 4001}, IDENTITY, address=ADDRESS
     )
     world.home.put(written[0])
     await world.stop()
@@ -219,8 +221,8 @@ async def test_what_is_left_where_nothing_runs_any_more_is_removed(
     world: World, ports: Ports
 ) -> None:
     """An earlier bridge was killed, and its pods went meanwhile."""
-    old = forward.to_slices(
-        world.home.put(service()), {Place("", 0): 4000}, IDENTITY, address=ADDRESS
+    old = forward.forward_slices(
+        world.home.put(service()), {EndpointPort("", 0): 4000}, IDENTITY, address=ADDRESS
     )
     world.home.put(old[0])
     await world.start()

@@ -16,8 +16,8 @@ from sync.relay.forward import Limited, NoPort
 from tests.fakeapi import Fault
 from tests.sync.relay.test_forward import service, slices
 from tests.sync.world import ADDRESS, THERE, World
-from translators.relay.forward import Backend, Place, Plan
-from translators.relay.headless import At
+from translators.relay.forward import Backend, EndpointPort, ForwardPlan
+from translators.relay.headless import ListenAddress
 
 WEB = Key("default", "web")
 CIDR = "10.77.0.0/29"
@@ -29,14 +29,14 @@ class Doors:
     two pods'."""
 
     def __init__(self) -> None:
-        self.opened: dict[Key, Mapping[At, Backend]] = {}
+        self.opened: dict[Key, Mapping[ListenAddress, Backend]] = {}
         self.refuses = ""
 
     @property
     def doors(self) -> Doors:
         return self
 
-    async def open(self, key: Key, doors: Mapping[At, Backend]) -> None:
+    async def open(self, key: Key, doors: Mapping[ListenAddress, Backend]) -> None:
         if self.refuses and doors:
             raise NoPort(self.refuses)
         await asyncio.sleep(0)
@@ -46,8 +46,10 @@ class Doors:
             for at, backend in known.items():
                 assert whose.setdefault(at.address, backend.name) == backend.name
 
-    async def serve(self, key: Key, plan: Plan, known: Mapping[Place, int]) -> dict[Place, int]:
-        return {place: 4000 + place.number for place in plan.places}
+    async def serve(
+        self, key: Key, plan: ForwardPlan, known: Mapping[EndpointPort, int]
+    ) -> dict[EndpointPort, int]:
+        return {place: 4000 + place.ordinal for place in plan.endpoint_ports}
 
     async def run(self, limited: Limited) -> None:
         await asyncio.get_running_loop().create_future()

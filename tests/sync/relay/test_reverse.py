@@ -18,8 +18,8 @@ from tests.fakeapi import Fault
 from tests.sync.world import ADDRESS, IDENTITY, THERE, World
 from translators.objects import HomeNamespace
 from translators.relay import reverse
-from translators.relay.agent_pod import Heard
-from translators.relay.reverse import Target, Way
+from translators.relay.agent_pod import AgentState
+from translators.relay.reverse import HomeTarget, ReverseRoute
 
 HOME = HomeNamespace("default")
 IMAGE = "bridge:1"
@@ -30,7 +30,7 @@ class Stations:
 
     def __init__(self) -> None:
         self.shown: list[str] = []
-        self.ways: Mapping[int, Way] = {}
+        self.ways: Mapping[int, ReverseRoute] = {}
         self.deaf: set[str] = set()
         self.silent: set[str] = set()
         self.unlike: dict[str, str] = {}
@@ -38,7 +38,9 @@ class Stations:
         self.finished = False
         self._handlers: list[Callable[[HomeNamespace], None]] = []
 
-    def show(self, home: HomeNamespace, pods: Sequence[Object], ways: Mapping[int, Way]) -> None:
+    def show(
+        self, home: HomeNamespace, pods: Sequence[Object], ways: Mapping[int, ReverseRoute]
+    ) -> None:
         names = [it["metadata"]["name"] for it in pods]
         changed = (names, ways.keys()) != (self.shown, self.ways.keys())
         self.shown, self.ways = names, ways
@@ -49,13 +51,13 @@ class Stations:
         for handler in self._handlers:
             handler(HOME)
 
-    def heard(self, pod: Object) -> Heard:
+    def heard(self, pod: Object) -> AgentState:
         name = pod["metadata"]["name"]
         there = name in self.shown and name not in self.deaf | self.silent
-        return Heard(
+        return AgentState(
             listening=frozenset(self.ways) if there else frozenset(),
-            silent=name in self.silent,
-            unlike=self.unlike.get(name, ""),
+            unresponsive=name in self.silent,
+            version_warning=self.unlike.get(name, ""),
         )
 
     def on_change(self, handler: Callable[[HomeNamespace], None]) -> None:
@@ -93,7 +95,7 @@ class There:
 
     def relays(self) -> list[Object]:
         """The relay pods, whatever becomes of them."""
-        found = [it for it in self.world.remote.objects(PODS) if reverse.home_of(it)]
+        found = [it for it in self.world.remote.objects(PODS) if reverse.relay_home_namespace(it)]
         return sorted(found, key=lambda it: str(it["metadata"]["creationTimestamp"]))
 
     def slices(self) -> list[Object]:
@@ -247,7 +249,7 @@ async def test_a_relay_pod_is_made_and_the_service_leads_to_it(there: There) -> 
     assert there.published() == ["10.9.0.50"]
     assert there.stations.targets() == ["10.1.0.1"]
     (way,) = there.stations.ways.values()
-    assert way.targets == (Target("10.1.0.1", 8080),)
+    assert way.targets == (HomeTarget("10.1.0.1", 8080),)
 
 
 async def test_what_changes_nothing_is_not_written(there: There) -> None:
@@ -528,7 +530,7 @@ async def test_a_service_that_is_made_anew_is_told_anew(there: There) -> None:
 async def test_nothing_of_homes_endpoints_is_copied(there: There) -> None:
     """Nobody in the remote could reach them."""
     await there.serve()
-    assert all(reverse.is_ours(it, IDENTITY) for it in there.slices())
+    assert all(reverse.is_own_relay_object(it, IDENTITY) for it in there.slices())
 
 
 async def test_the_relay_pod_and_then_its_namespace_go_with_the_last_pod(there: There) -> None:

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from translators.capacity import pod_requests
 from translators.capacity.node_capacity import (
     NO_LIMITS,
-    Capacity,
-    Limits,
-    counts,
-    free,
-    largest,
-    offered,
+    NodeCapacity,
+    OfferLimits,
+    free_resources,
+    is_counted,
+    largest_pod,
+    offered_capacity,
 )
 from translators.capacity.pod_requests import Amounts
 from translators.objects import Object
@@ -76,13 +76,13 @@ def _node(
     ],
 )
 def test_which_nodes_count(node: Object, expected: bool) -> None:
-    assert counts(node) is expected
+    assert is_counted(node) is expected
 
 
 _NAMES = st.sampled_from(["cpu", "memory", "pods", "nvidia.com/gpu", "hugepages-2Mi"])
 _amounts = st.dictionaries(_NAMES, st.integers(0, 2**40))
 _limits = st.builds(
-    Limits,
+    OfferLimits,
     reserve=_amounts,
     share=st.fractions(min_value=0, max_value=1).filter(bool),
     caps=_amounts,
@@ -91,10 +91,10 @@ _limits = st.builds(
 
 @given(_amounts, _amounts, _limits, _amounts)
 def test_what_is_offered_is_never_negative_nor_more_than_any_bound(
-    has: Amounts, left: Amounts, limits: Limits, quota: Amounts
+    has: Amounts, left: Amounts, limits: OfferLimits, quota: Amounts
 ) -> None:
-    found = offered(has=has, free=left, nodes=1, limits=limits, quota=quota)
-    allocatable = pod_requests.of_list(found.allocatable)
+    found = offered_capacity(has=has, free=left, nodes=1, limits=limits, quota=quota)
+    allocatable = pod_requests.parse_resource_list(found.allocatable)
 
     assert allocatable.keys() == left.keys()
     for name, amount in allocatable.items():
@@ -104,12 +104,14 @@ def test_what_is_offered_is_never_negative_nor_more_than_any_bound(
             *(Fraction(it[name]) for it in (limits.caps, quota) if name in it),
         ]
         assert amount == floor(min(most)) >= 0
-    assert pod_requests.of_list(found.capacity) == has, "what the remote has, whatever is offered"
+    assert pod_requests.parse_resource_list(found.capacity) == has, (
+        "what the remote has, whatever is offered"
+    )
 
 
 @given(_amounts, st.lists(_amounts, max_size=2))
 def test_what_is_free_is_never_negative(has: Amounts, used: list[Amounts]) -> None:
-    left = free(has, *used)
+    left = free_resources(has, *used)
 
     assert left.keys() == has.keys()
     assert all(0 <= left[name] <= has[name] for name in has)
@@ -118,22 +120,22 @@ def test_what_is_free_is_never_negative(has: Amounts, used: list[Amounts]) -> No
 
 def test_the_steps_go_in_their_order() -> None:
     """Ten CPUs of which three are used: less one reserved, half of the rest, and the caps last."""
-    found = offered(
+    found = offered_capacity(
         has={"cpu": 10_000, "memory": 2**35},
         free={"cpu": 7_000, "memory": 2**35},
         nodes=2,
-        limits=Limits({"cpu": 1_000}, Fraction(1, 2), {"memory": 2**30, "pods": 5}),
+        limits=OfferLimits({"cpu": 1_000}, Fraction(1, 2), {"memory": 2**30, "pods": 5}),
         quota={"cpu": 2_500, "pods": 3},
     )
-    assert found == Capacity(
+    assert found == NodeCapacity(
         {"cpu": "10", "memory": "32Gi"}, {"cpu": "2500m", "memory": "1Gi"}, nodes=2
     )
 
 
 def test_no_node_offers_nothing() -> None:
-    assert offered(has={}, free={}, nodes=0, limits=NO_LIMITS, quota={"cpu": 1}) == Capacity(
-        {}, {}, nodes=0
-    )
+    assert offered_capacity(
+        has={}, free={}, nodes=0, limits=NO_LIMITS, quota={"cpu": 1}
+    ) == NodeCapacity({}, {}, nodes=0)
 
 
 @pytest.mark.parametrize(
@@ -156,4 +158,4 @@ def test_no_node_offers_nothing() -> None:
     ],
 )
 def test_the_largest_pod(nodes: list[Amounts], offer: dict[str, str], said: str) -> None:
-    assert largest(nodes, offer) == said
+    assert largest_pod(nodes, offer) == said

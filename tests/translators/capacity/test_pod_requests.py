@@ -70,7 +70,7 @@ def _resized(granted: str, has: str, *, reason: str = "", asks: str = "2") -> Ob
     ],
 )
 def test_cpu_of_a_pod(pod: Object, cpu: int | None) -> None:
-    found = pod_requests.of_pod(pod)
+    found = pod_requests.requests_of(pod)
 
     assert found.get("cpu") == cpu
     assert found["pods"] == 1
@@ -80,7 +80,7 @@ def test_every_resource_counts_in_whole_units() -> None:
     asked = {"memory": "100m", "example.com/gpu": "2", "hugepages-2Mi": "4Mi"}
     pod = _pod(_container(**asked), _container(**asked), resources={"requests": {"x/y": "1"}})
 
-    assert pod_requests.of_pod(pod) == {
+    assert pod_requests.requests_of(pod) == {
         "memory": 1,
         "example.com/gpu": 4,
         "hugepages-2Mi": 2**23,
@@ -89,13 +89,15 @@ def test_every_resource_counts_in_whole_units() -> None:
 
 
 def test_a_list_names_what_it_names() -> None:
-    assert pod_requests.of_list({"cpu": "3920m", "hugepages-1Gi": "0", "pods": "110"}) == {
+    assert pod_requests.parse_resource_list(
+        {"cpu": "3920m", "hugepages-1Gi": "0", "pods": "110"}
+    ) == {
         "cpu": 3920,
         "hugepages-1Gi": 0,
         "pods": 110,
     }
-    assert pod_requests.of_list(None) == {}
-    assert pod_requests.of_list({"cpu": "many"}) == {"cpu": 0}
+    assert pod_requests.parse_resource_list(None) == {}
+    assert pod_requests.parse_resource_list({"cpu": "many"}) == {"cpu": 0}
 
 
 @pytest.mark.parametrize(
@@ -112,5 +114,5 @@ def test_a_list_names_what_it_names() -> None:
     ],
 )
 def test_amounts_are_printed_as_people_know_them(resource: str, amount: int, text: str) -> None:
-    assert pod_requests.printed(resource, amount) == text
-    assert pod_requests.amount(resource, text) == amount
+    assert pod_requests.format_amount(resource, amount) == text
+    assert pod_requests.parse_amount(resource, text) == amount

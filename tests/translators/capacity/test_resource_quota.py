@@ -32,7 +32,7 @@ def _quota(namespace: str = "a", *, used: dict[str, str] | None = None, **hard: 
     ],
 )
 def test_what_a_quota_bounds(hard: dict[str, str], expected: Amounts) -> None:
-    assert resource_quota.bounds(_quota() | {"spec": {"hard": hard}}) == expected
+    assert resource_quota.quota_limits(_quota() | {"spec": {"hard": hard}}) == expected
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_a_quota_of_some_pods_bounds_nothing(scope: Object) -> None:
     scoped = _quota(pods="0")
     scoped["spec"] |= scope
 
-    assert resource_quota.bounds(scoped) == {}
-    assert resource_quota.exhausted(scoped, ["pods"]) == ""
+    assert resource_quota.quota_limits(scoped) == {}
+    assert resource_quota.exhausted_keys(scoped, ["pods"]) == ""
 
 
 @pytest.mark.parametrize(
@@ -71,14 +71,14 @@ def test_a_quota_of_some_pods_bounds_nothing(scope: Object) -> None:
 def test_what_quotas_leave(
     quotas: dict[str, list[Object]], busy: set[str], expected: Amounts
 ) -> None:
-    assert resource_quota.left(quotas, foreign={}, busy=busy) == expected
+    assert resource_quota.remaining(quotas, unmanaged={}, namespaces_with_pods=busy) == expected
 
 
 def test_what_others_use_of_a_quota_is_not_left() -> None:
     quotas = {"a": [_quota(cpu="2", memory="1Gi")], "b": [_quota(cpu="1")]}
     foreign = {"a": {"cpu": 5000, "memory": 2**29}, "c": {"cpu": 1}}
 
-    assert resource_quota.left(quotas, foreign=foreign, busy={"a"}) == {
+    assert resource_quota.remaining(quotas, unmanaged=foreign, namespaces_with_pods={"a"}) == {
         "cpu": 1000,
         "memory": 2**29,
     }
@@ -109,4 +109,4 @@ def test_which_bounds_are_reached(hard: dict[str, str], used: dict[str, str], sa
     counted = _quota(used=used) | {"spec": {"hard": hard}}
     expected = f"namespace a, quota q: {said}" if said else ""
 
-    assert resource_quota.exhausted(counted, {"cpu", "memory", "pods"}) == expected
+    assert resource_quota.exhausted_keys(counted, {"cpu", "memory", "pods"}) == expected

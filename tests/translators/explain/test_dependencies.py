@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.translators.golden import homes
-from translators.explain.dependencies import Wanted, wanted
+from translators.explain.dependencies import Dependency, dependencies_of
 from translators.objects import Object
 from translators.pods.references import references
 
@@ -39,22 +39,24 @@ def test_what_is_optional_and_which_keys_are_named() -> None:
             ],
         }
     }
-    assert wanted(pod) == [
-        Wanted("ConfigMap", "a", required=False),
-        Wanted("ConfigMap", "b", keys=frozenset({"one", "two"})),
-        Wanted("ConfigMap", "c"),
-        Wanted("Secret", "driver"),
-        Wanted("Secret", "pull", required=False),
-        Wanted("Secret", "s", keys=frozenset({"k"})),
-        Wanted("Secret", "t", required=False),
-        Wanted("ServiceAccount", "robot"),
-        Wanted("PersistentVolumeClaim", "data"),
-        Wanted("PriorityClass", "high", required=False),
-        Wanted("RuntimeClass", "gvisor"),
+    assert dependencies_of(pod) == [
+        Dependency("ConfigMap", "a", required=False),
+        Dependency("ConfigMap", "b", keys=frozenset({"one", "two"})),
+        Dependency("ConfigMap", "c"),
+        Dependency("Secret", "driver"),
+        Dependency("Secret", "pull", required=False),
+        Dependency("Secret", "s", keys=frozenset({"k"})),
+        Dependency("Secret", "t", required=False),
+        Dependency("ServiceAccount", "robot"),
+        Dependency("PersistentVolumeClaim", "data"),
+        Dependency("PriorityClass", "high", required=False),
+        Dependency("RuntimeClass", "gvisor"),
     ]
 
 
 def test_all_that_is_copied_is_named() -> None:
     for pod in homes("pod"):
-        named = {(it.kind, it.name) for it in wanted(pod) if it.kind in ("ConfigMap", "Secret")}
+        named = {
+            (it.kind, it.name) for it in dependencies_of(pod) if it.kind in ("ConfigMap", "Secret")
+        }
         assert named == {(it.kind, it.name) for it in references(pod)}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.translators.golden import HOME_API, POLICY, Case, cases
-from translators.explain.differences import Difference, differences
+from translators.explain.differences import Difference, find_differences
 from translators.objects import Object
 from translators.pods import remote_pod
 from translators.translation_policy import Policy
@@ -23,8 +23,8 @@ _POLICIES = [
 
 
 def _found(home: Object, policy: Policy = POLICY) -> list[Difference]:
-    made = remote_pod.to_remote(home, policy)
-    return list(differences(home, made.pod, made.dropped))
+    made = remote_pod.translate_pod(home, policy)
+    return list(find_differences(home, made.pod, made.dropped))
 
 
 @pytest.mark.parametrize("case", _PODS, ids=[case.path.stem for case in _PODS])
@@ -32,14 +32,14 @@ def _found(home: Object, policy: Policy = POLICY) -> list[Difference]:
 def test_every_recorded_difference_has_a_rule_and_words(case: Case, policy: Policy) -> None:
     found = _found(case.content["home"], policy)
     assert found
-    assert [it.at for it in found if not it.rule or not it.why] == []
+    assert [it.location for it in found if not it.rule or not it.reason] == []
 
 
 @pytest.mark.parametrize("case", _PODS, ids=[case.path.stem for case in _PODS])
 def test_the_differences_are_all_there_are(case: Case) -> None:
     """What is told to be removed or added is; a pod compared with itself has none."""
     home = case.content["home"]
-    assert list(differences(home, copy.deepcopy(home))) == []
+    assert list(find_differences(home, copy.deepcopy(home))) == []
     for it in _found(home):
         assert it.before != it.after
         assert (it.before is None) == (it.change == "added")
@@ -68,29 +68,29 @@ def test_what_no_rule_allows_is_told_as_such(place: str, value: Any) -> None:
         "metadata": {"name": "a", "namespace": "shop", "uid": "1"},
         "spec": {"containers": [{"name": "main", "image": "busybox:1"}]},
     }
-    remote = copy.deepcopy(remote_pod.to_remote(home, POLICY).pod)
+    remote = copy.deepcopy(remote_pod.translate_pod(home, POLICY).pod)
     *way, last = place.split(".")
     at: Any = remote
     for step in way:
         at = at[int(step) if step.isdigit() else step]
     at[last] = {**at[last], **value} if last == "labels" else value
-    wrong = [it.path for it in differences(home, remote) if not it.rule]
+    wrong = [it.path for it in find_differences(home, remote) if not it.rule]
     assert wrong
     assert all(it.startswith(place.replace(".0", "[]")) for it in wrong)
 
 
 def test_what_its_owner_does_not_get_is_marked_with_the_better_words() -> None:
     home = next(case for case in _PODS if case.path.stem == "pod-deployment").content["home"]
-    lost = [it for it in _found(home) if it.lost]
-    assert [it.at for it in lost] == ["spec.priorityClassName"]
-    assert "is no PriorityClass of the remote cluster" in lost[0].why
+    lost = [it for it in _found(home) if it.unsupported]
+    assert [it.location for it in lost] == ["spec.priorityClassName"]
+    assert "is no PriorityClass of the remote cluster" in lost[0].reason
 
 
 def test_items_without_names_are_told_apart_by_what_went() -> None:
     def terms(*zones: str) -> Object:
         return {"spec": {"tolerations": [{"key": zone} for zone in zones]}}
 
-    found = list(differences(terms("a", "b", "c"), terms("a", "c")))
-    assert [(it.at, it.change, it.before) for it in found] == [
+    found = list(find_differences(terms("a", "b", "c"), terms("a", "c")))
+    assert [(it.location, it.change, it.before) for it in found] == [
         ("spec.tolerations[1]", "removed", {"key": "b"})
     ]

@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
-from translators.explain.persistent_volume_claims import Storage, obstacles, waiting
+from translators.explain.persistent_volume_claims import (
+    PodStorage,
+    unbound_claims,
+    volume_binding_failures,
+)
 from translators.objects import Object
 
 _NODE: Object = {"metadata": {"name": "burst", "labels": {"tier": "burst"}}}
@@ -33,8 +37,8 @@ def _volume(*values: str) -> Object:
     return {"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}}}
 
 
-def _storage(claim: Object | None, **more: Any) -> Storage:
-    return Storage(claims={"data": claim}, **more)
+def _storage(claim: Object | None, **more: Any) -> PodStorage:
+    return PodStorage(claims={"data": claim}, **more)
 
 
 _LATER = _class("WaitForFirstConsumer")
@@ -60,17 +64,19 @@ _DELETED = {**_claim("Bound"), "metadata": {"deletionTimestamp": "2026-01-01T00:
         (_storage(_claim("Bound", volumeName="v"), volumes={"v": _volume("home")}), "other nodes"),
     ],
 )
-def test_a_claim_that_the_scheduler_cannot_use_is_an_obstacle(storage: Storage, why: str) -> None:
-    [found] = obstacles(_POD, _NODE, storage)
+def test_a_claim_that_the_scheduler_cannot_use_is_an_obstacle(
+    storage: PodStorage, why: str
+) -> None:
+    [found] = volume_binding_failures(_POD, _NODE, storage)
     assert found.field == "spec.volumes[files]"
-    assert found.why.startswith("PersistentVolumeClaim data ")
-    assert why in found.why
+    assert found.message.startswith("PersistentVolumeClaim data ")
+    assert why in found.message
 
 
 @pytest.mark.parametrize(
     ("storage", "waits"),
     [
-        (Storage(), ""),
+        (PodStorage(), ""),
         (_storage(_claim("Bound", volumeName="v")), ""),
         (_storage(_claim("Bound", volumeName="v"), volumes={"v": {"spec": {}}}), ""),
         (_storage(_claim("Bound", volumeName="v"), volumes={"v": _volume("burst")}), ""),
@@ -79,11 +85,11 @@ def test_a_claim_that_the_scheduler_cannot_use_is_an_obstacle(storage: Storage, 
     ],
     ids=["unreadable", "bound", "bound anywhere", "bound here", "provisioned later", "no class"],
 )
-def test_a_claim_that_may_yet_serve_is_no_obstacle(storage: Storage, waits: str) -> None:
-    assert list(obstacles(_POD, _NODE, storage)) == []
-    assert bool(list(waiting(_POD, storage))) is bool(waits)
-    assert waits in "".join(waiting(_POD, storage))
+def test_a_claim_that_may_yet_serve_is_no_obstacle(storage: PodStorage, waits: str) -> None:
+    assert list(volume_binding_failures(_POD, _NODE, storage)) == []
+    assert bool(list(unbound_claims(_POD, storage))) is bool(waits)
+    assert waits in "".join(unbound_claims(_POD, storage))
 
 
 def test_a_pod_without_claims_needs_none() -> None:
-    assert list(obstacles({"spec": {}}, _NODE, _storage(None))) == []
+    assert list(volume_binding_failures({"spec": {}}, _NODE, _storage(None))) == []

@@ -16,7 +16,7 @@ import yaml
 
 from translators import merge_patch
 from translators.identity import Identity, origin_of
-from translators.mirror import configmap, endpointslice, event, secret, service
+from translators.mirror import configmap_secret, endpointslice, event, service
 from translators.objects import Object
 from translators.pods import remote_pod, status
 from translators.translation_policy import HostPort, Policy
@@ -68,31 +68,33 @@ def homes(translate: str) -> list[Object]:
 def _pod(given: Object) -> Object:
     mode = given.get("service_accounts", POLICY.service_accounts)
     policy = replace(POLICY, service_accounts=mode, home_api=HOME_API)
-    translated = remote_pod.to_remote(given["home"], policy)
+    translated = remote_pod.translate_pod(given["home"], policy)
     return {
         "remote": translated.pod,
-        "dropped": [{"field": item.field, "why": item.why} for item in translated.dropped],
+        "dropped": [{"field": item.field, "why": item.message} for item in translated.dropped],
     }
 
 
 def _status(given: Object) -> Object:
     policy = replace(POLICY, network=given.get("network", POLICY.network))
-    wanted = status.to_home(given["home"], given["remote"], policy, now=NOW)
+    wanted = status.translate_status(given["home"], given["remote"], policy, now=NOW)
     return {"patch": merge_patch.status_patch(given["home"].get("status") or {}, wanted)}
 
 
 def _event(given: Object) -> Object:
     origin = origin_of(given["pod"])
     assert origin is not None
-    return {"home": event.to_home(event.slim(given["remote"]), origin, IDENTITY)}
+    return {"home": event.translate_event(event.compact(given["remote"]), origin, IDENTITY)}
 
 
 _TRANSLATIONS: dict[str, Callable[[Object], Object]] = {
     "pod": _pod,
-    "service": lambda given: {"remote": service.to_remote(given["home"], IDENTITY)},
-    "endpointslice": lambda given: {"remote": endpointslice.to_remote(given["home"], IDENTITY)},
-    "configmap": lambda given: {"remote": configmap.to_remote(given["home"], IDENTITY)},
-    "secret": lambda given: {"remote": secret.to_remote(given["home"], IDENTITY)},
+    "service": lambda given: {"remote": service.translate_service(given["home"], IDENTITY)},
+    "endpointslice": lambda given: {
+        "remote": endpointslice.translate_endpoint_slice(given["home"], IDENTITY)
+    },
+    "configmap": lambda given: {"remote": configmap_secret.translate_data(given["home"], IDENTITY)},
+    "secret": lambda given: {"remote": configmap_secret.translate_data(given["home"], IDENTITY)},
     "status": _status,
     "event": _event,
 }

@@ -1,9 +1,8 @@
-"""ConfigMaps and Secrets in the remote: as they are, but for tokens, which stay at home."""
+"""The remote copies of ConfigMaps and Secrets."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,39 +10,30 @@ from hypothesis import given
 
 from tests.translators.golden import IDENTITY
 from tests.translators.strategies import json_values
-from translators.identity import Identity
-from translators.mirror import configmap, secret
+from translators.mirror import configmap_secret
 from translators.objects import Object
-
-_Translate = Callable[[Object, Identity], Object]
-_BOTH = pytest.mark.parametrize(
-    "translate", [configmap.to_remote, secret.to_remote], ids=["ConfigMap", "Secret"]
-)
 
 
 def _home(**more: Any) -> Object:
     return {"metadata": {"name": "settings", "namespace": "shop", "uid": "home-1"}, **more}
 
 
-@_BOTH
 @given(value=json_values)
-def test_all_but_metadata_is_carried(translate: _Translate, value: Any) -> None:
+def test_only_metadata_is_translated(value: Any) -> None:
     content = {"data": {"a": "MQ=="}, "binaryData": {"b": "AA=="}, "type": "t", "future": value}
     home = _home(immutable=True, **content)
     before = copy.deepcopy(home)
-    remote = translate(home, IDENTITY)
+    remote = configmap_secret.translate_data(home, IDENTITY)
 
     assert remote == {"metadata": remote["metadata"], "immutable": True, **content}
     assert home == before
 
 
-@_BOTH
-def test_an_empty_one_stays_empty(translate: _Translate) -> None:
-    assert set(translate(_home(), IDENTITY)) == {"metadata"}
+def test_missing_fields_are_not_added() -> None:
+    assert set(configmap_secret.translate_data(_home(), IDENTITY)) == {"metadata"}
 
 
-@_BOTH
-def test_owners_finalizers_and_versions_stay_at_home(translate: _Translate) -> None:
+def test_home_only_metadata_is_dropped() -> None:
     home = _home()
     home["metadata"] |= {
         "ownerReferences": [{"uid": "x"}],
@@ -55,7 +45,7 @@ def test_owners_finalizers_and_versions_stay_at_home(translate: _Translate) -> N
         "selfLink": "/x",
     }
 
-    assert set(translate(home, IDENTITY)["metadata"]) == {
+    assert set(configmap_secret.translate_data(home, IDENTITY)["metadata"]) == {
         "name",
         "namespace",
         "labels",
@@ -74,5 +64,5 @@ def test_owners_finalizers_and_versions_stay_at_home(translate: _Translate) -> N
     ],
     ids=lambda value: str(value),  # noqa: PLW0108  # booleans too
 )
-def test_which_secrets_leave_home(kind: str | None, leaves: bool) -> None:
-    assert secret.is_copied(_home(type=kind) if kind else _home()) is leaves
+def test_service_account_tokens_are_not_copied(kind: str | None, leaves: bool) -> None:
+    assert configmap_secret.is_copied_secret(_home(type=kind) if kind else _home()) is leaves

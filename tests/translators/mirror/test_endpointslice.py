@@ -19,7 +19,7 @@ from translators.mirror.endpointslice import (
     has_endpoints,
     remote_name,
     service_name,
-    to_remote,
+    translate_endpoint_slice,
 )
 from translators.objects import Object
 
@@ -38,7 +38,7 @@ def test_pods_of_the_virtual_node_are_left_out_and_all_others_stay(nodes: list[s
     home = _slice(*endpoints)
     before = copy.deepcopy(home)
 
-    assert to_remote(home, IDENTITY)["endpoints"] == [
+    assert translate_endpoint_slice(home, IDENTITY)["endpoints"] == [
         {"addresses": endpoint["addresses"]}
         for endpoint in endpoints
         if endpoint.get("nodeName") != IDENTITY.node
@@ -51,7 +51,9 @@ def test_pods_of_the_virtual_node_are_left_out_and_all_others_stay(nodes: list[s
 def test_fields_of_the_future_are_carried(value: Any) -> None:
     new = {"future": value}
     endpoint = {"addresses": ["10.0.0.1"], "conditions": {"ready": True, **new}, **new}
-    remote = to_remote({**_slice(endpoint), "ports": [{"port": 80, **new}], **new}, IDENTITY)
+    remote = translate_endpoint_slice(
+        {**_slice(endpoint), "ports": [{"port": 80, **new}], **new}, IDENTITY
+    )
 
     assert remote["endpoints"] == [endpoint]
     assert remote["ports"] == [{"port": 80, **new}]
@@ -60,7 +62,7 @@ def test_fields_of_the_future_are_carried(value: Any) -> None:
 
 def test_no_controller_of_the_remote_takes_it_for_its_own() -> None:
     home = _slice(**{LABEL_MANAGED_BY: "endpointslice-controller.k8s.io"})
-    remote = to_remote(home, IDENTITY)
+    remote = translate_endpoint_slice(home, IDENTITY)
 
     assert remote["metadata"]["labels"][LABEL_MANAGED_BY] == MANAGER
     assert is_owned_by_node(remote, IDENTITY)
@@ -83,7 +85,7 @@ def test_a_long_name_fits() -> None:
 
 @pytest.mark.parametrize("home", homes("endpointslice"), ids=lambda home: home["metadata"]["name"])
 def test_it_belongs_to_the_service_that_it_belonged_to(home: Object) -> None:
-    assert service_name(home) == service_name(to_remote(home, IDENTITY)) != ""
+    assert service_name(home) == service_name(translate_endpoint_slice(home, IDENTITY)) != ""
 
 
 def test_a_slice_of_no_service_is_none() -> None:

@@ -43,45 +43,45 @@ def told(message: str = "", **fields: object) -> Object:
     ],
 )
 def test_a_message_names_the_home_pod_where_it_named_its_remote_pod(said: str, retold: str) -> None:
-    assert event.to_home(told(said), ORIGIN, IDENTITY)["message"] == retold
+    assert event.translate_event(told(said), ORIGIN, IDENTITY)["message"] == retold
 
 
 def test_a_related_pod_is_the_home_pod_where_it_is_the_same_and_else_named() -> None:
     remote = told(related={"namespace": "shop-berlin", "name": "web", "uid": "there"})
-    related = event.to_home(remote, ORIGIN, IDENTITY)["related"]
+    related = event.translate_event(remote, ORIGIN, IDENTITY)["related"]
     assert related == {"namespace": "shop", "name": "web", "uid": "home-uid"}
     foreign = {"kind": "Node", "name": "worker", "uid": "n"}
-    assert event.to_home(told(related=foreign), ORIGIN, IDENTITY)["related"] == foreign
+    assert event.translate_event(told(related=foreign), ORIGIN, IDENTITY)["related"] == foreign
 
 
 def test_fields_of_the_future_are_carried_and_what_went_in_stays() -> None:
     remote = told("shop-berlin/web", note={"a": 1})
     before = copy.deepcopy(remote)
-    assert event.to_home(event.slim(remote), ORIGIN, IDENTITY)["note"] == {"a": 1}
+    assert event.translate_event(event.compact(remote), ORIGIN, IDENTITY)["note"] == {"a": 1}
     assert remote == before
 
 
 def test_a_message_that_grows_stays_within_the_limit_where_there_is_one() -> None:
     long = Origin(HomeNamespace("a-longer-namespace"), "web", HomeUid("u"))
     said = "shop-berlin/web " + "x" * 1008
-    new = event.to_home(told(said, eventTime="2030-01-01T00:00:00.000000Z"), long, IDENTITY)
+    new = event.translate_event(told(said, eventTime="2030-01-01T00:00:00.000000Z"), long, IDENTITY)
     assert len(new["message"]) == event.MESSAGE_MAX
-    assert len(event.to_home(told(said), long, IDENTITY)["message"]) > event.MESSAGE_MAX
+    assert len(event.translate_event(told(said), long, IDENTITY)["message"]) > event.MESSAGE_MAX
 
 
 def test_progress_is_what_goes_on_and_null_is_nothing() -> None:
     stored = {"count": 1, "message": "m", "series": None, "lastTimestamp": None, "reason": "R"}
     later = {"count": 2, "message": "m", "reason": "R"}
-    assert merge_patch(event.progress(stored), event.progress(later)) == {"count": 2}
-    assert merge_patch(event.progress(later), event.progress(later)) == {}
+    assert merge_patch(event.progress_fields(stored), event.progress_fields(later)) == {"count": 2}
+    assert merge_patch(event.progress_fields(later), event.progress_fields(later)) == {}
 
 
 @given(dns_labels, dns_labels)
 def test_names_follow_from_the_remote_event_alone(one: str, other: str) -> None:
     def name(uid: str) -> str:
         remote = {"metadata": {"uid": uid}, "involvedObject": {"name": "web"}}
-        return event.home_name(remote)
+        return event.home_event_name(remote)
 
     assert (name(one) == name(other)) == (one == other)
-    mirrored = event.to_home(told(), ORIGIN, IDENTITY)
-    assert name_of(mirrored) == event.home_name(told())
+    mirrored = event.translate_event(told(), ORIGIN, IDENTITY)
+    assert name_of(mirrored) == event.home_event_name(told())

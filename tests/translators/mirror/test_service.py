@@ -13,7 +13,13 @@ from tests.translators.golden import IDENTITY, homes
 from tests.translators.strategies import json_values
 from translators.identity import ANNOTATION_MIRROR
 from translators.merge_patch import merge_patch
-from translators.mirror.service import OPTIONAL, is_api_server, is_copied, is_headless, to_remote
+from translators.mirror.service import (
+    REMOVABLE_FIELDS,
+    is_api_server,
+    is_copied,
+    is_headless,
+    translate_service,
+)
 from translators.objects import Object
 
 #: All of the spec that the remote Service does not have.
@@ -39,7 +45,7 @@ def test_what_is_left_out_of_the_spec_is_just_what_is_documented() -> None:
     spec: Object = {name: f"any-{name}" for name in V1ServiceSpec.attribute_map.values()}
     spec["ports"] = [{"port": 80}]
 
-    assert to_remote(_service(spec), IDENTITY)["spec"] == {
+    assert translate_service(_service(spec), IDENTITY)["spec"] == {
         name: value for name, value in spec.items() if name not in _NOT_CARRIED
     }
 
@@ -49,7 +55,7 @@ def test_fields_of_the_future_are_carried(value: Any) -> None:
     new = {"future": value}
     home = {**_service({"ports": [{"port": 80, "nodePort": 30000, **new}], **new}), **new}
     before = copy.deepcopy(home)
-    remote = to_remote({**home, "status": {"loadBalancer": {}}}, IDENTITY)
+    remote = translate_service({**home, "status": {"loadBalancer": {}}}, IDENTITY)
 
     assert remote == {
         **new,
@@ -61,8 +67,8 @@ def test_fields_of_the_future_are_carried(value: Any) -> None:
 
 @pytest.mark.parametrize("home", homes("service"), ids=lambda home: str(home["metadata"]["name"]))
 def test_a_remote_can_be_a_home(home: Object) -> None:
-    first = to_remote(home, IDENTITY)
-    again = to_remote({**first, "metadata": {**first["metadata"], "uid": "x"}}, IDENTITY)
+    first = translate_service(home, IDENTITY)
+    again = translate_service({**first, "metadata": {**first["metadata"], "uid": "x"}}, IDENTITY)
 
     assert again["spec"] == first["spec"]
 
@@ -79,7 +85,7 @@ def test_a_remote_can_be_a_home(home: Object) -> None:
 def test_families_of_addresses(policy: str, carried: str) -> None:
     home = _service({"ipFamilyPolicy": policy, "ipFamilies": ["IPv6", "IPv4"]})
 
-    assert to_remote(home, IDENTITY)["spec"] == {"ipFamilyPolicy": carried}
+    assert translate_service(home, IDENTITY)["spec"] == {"ipFamilyPolicy": carried}
 
 
 @pytest.mark.parametrize(
@@ -111,9 +117,13 @@ def test_headless(spec: Object, expected: bool) -> None:
 
 
 def test_optional_fields_can_be_taken_back() -> None:
-    spec: Object = {"type": "ClusterIP", **dict.fromkeys(OPTIONAL, "x"), "ports": [{"port": 80}]}
-    with_all = to_remote(_service(spec), IDENTITY)
-    without = to_remote(_service({"type": "ClusterIP"}), IDENTITY)
-    without["spec"] |= dict.fromkeys(OPTIONAL)
+    spec: Object = {
+        "type": "ClusterIP",
+        **dict.fromkeys(REMOVABLE_FIELDS, "x"),
+        "ports": [{"port": 80}],
+    }
+    with_all = translate_service(_service(spec), IDENTITY)
+    without = translate_service(_service({"type": "ClusterIP"}), IDENTITY)
+    without["spec"] |= dict.fromkeys(REMOVABLE_FIELDS)
 
-    assert merge_patch(with_all, without) == {"spec": dict.fromkeys(OPTIONAL)}
+    assert merge_patch(with_all, without) == {"spec": dict.fromkeys(REMOVABLE_FIELDS)}

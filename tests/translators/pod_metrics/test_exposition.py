@@ -11,11 +11,11 @@ from tests.translators.strategies import dns_labels
 from translators.identity import Origin
 from translators.objects import HomeNamespace, HomeUid
 from translators.pod_metrics import exposition
-from translators.pod_metrics.exposition import RemoteName
+from translators.pod_metrics.exposition import RemotePodName
 
 OURS = {
-    RemoteName("shop-h", "web"): Origin(HomeNamespace("shop"), "web", HomeUid("home-1")),
-    RemoteName("shop-h", "db"): Origin(HomeNamespace("shop"), "db", HomeUid("home-2")),
+    RemotePodName("shop-h", "web"): Origin(HomeNamespace("shop"), "web", HomeUid("home-1")),
+    RemotePodName("shop-h", "db"): Origin(HomeNamespace("shop"), "db", HomeUid("home-2")),
 }
 
 #: As a kubelet of 1.34 prints it, with a pod of somebody else's.
@@ -37,7 +37,7 @@ resource_scrape_error 0
 
 
 def told(text: str) -> str:
-    return exposition.rendered(exposition.relabelled(text, OURS))
+    return exposition.render_families(exposition.relabel_metrics(text, OURS))
 
 
 def test_samples_of_our_pods_are_kept_in_homes_names_and_no_others() -> None:
@@ -54,7 +54,7 @@ def test_samples_of_our_pods_are_kept_in_homes_names_and_no_others() -> None:
 
 
 def test_no_pods_give_no_text() -> None:
-    assert exposition.rendered(exposition.relabelled(RESOURCE, {})) == ""
+    assert exposition.render_families(exposition.relabel_metrics(RESOURCE, {})) == ""
 
 
 def test_the_uid_of_a_probe_is_homes_and_other_labels_are_as_they_came() -> None:
@@ -76,18 +76,20 @@ def test_a_histogram_stays_together() -> None:
         f"duration_count{{{labels}}} 1\n"
         f"duration_other{{{labels}}} 5\n"
     )
-    assert list(exposition.relabelled(text, OURS)) == ["duration", "duration_other"]
+    assert list(exposition.relabel_metrics(text, OURS)) == ["duration", "duration_other"]
     assert told(text).splitlines()[0] == "# TYPE duration histogram"
 
 
 def test_the_same_family_of_two_kubelets_is_one() -> None:
     second = RESOURCE.replace('pod="web"', 'pod="db"')
-    parts = [exposition.relabelled(text, OURS) for text in (RESOURCE, second)]
-    whole = exposition.rendered(exposition.merged(parts))
+    parts = [exposition.relabel_metrics(text, OURS) for text in (RESOURCE, second)]
+    whole = exposition.render_families(exposition.merge_families(parts))
     assert whole.count("# TYPE container_cpu_usage_seconds_total") == 1
     (cpu, _) = text_string_to_metric_families(whole)
     assert [sample.labels["pod"] for sample in cpu.samples] == ["web", "db"]
-    assert exposition.rendered(exposition.merged(parts[:1])) == told(RESOURCE), "unchanged by that"
+    assert exposition.render_families(exposition.merge_families(parts[:1])) == told(RESOURCE), (
+        "unchanged by that"
+    )
 
 
 def test_a_value_that_looks_like_a_label_names_no_pod() -> None:
@@ -114,11 +116,11 @@ def test_lines_that_are_not_of_the_format_are_left_out() -> None:
 
 
 def test_samples_are_read_with_their_times() -> None:
-    families = exposition.relabelled(RESOURCE, OURS)
-    (sample,) = exposition.read(families["pod_cpu_usage_seconds_total"])
+    families = exposition.relabel_metrics(RESOURCE, OURS)
+    (sample,) = exposition.parse_samples(families["pod_cpu_usage_seconds_total"])
     assert sample == ({"namespace": "shop", "pod": "web"}, 1.5, 1700000000123)
     odd = exposition.Family(samples=['x{pod="a"} NaN', 'x{pod="b"} none', 'x{pod="c"}'])
-    assert [it.labels["pod"] for it in exposition.read(odd)] == ["a"]
+    assert [it.labels["pod"] for it in exposition.parse_samples(odd)] == ["a"]
 
 
 #: Anything that a label's value may be; kubelets label with names of images and containers.
@@ -128,25 +130,27 @@ names = st.sampled_from(["container", "image", "id", "name", "le"])
 
 @given(
     labels=st.dictionaries(names, values),
-    pod=st.sampled_from([*OURS, RemoteName("other", "web"), RemoteName("shop-h", "foreign")]),
+    pod=st.sampled_from([*OURS, RemotePodName("other", "web"), RemotePodName("shop-h", "foreign")]),
     value=st.floats(allow_nan=False, allow_infinity=False),
     at=st.none() | st.integers(0, 2**41),
     first=st.booleans(),
 )
 def test_what_is_written_is_what_prometheus_reads(
-    labels: dict[str, str], pod: RemoteName, value: float, at: int | None, first: bool
+    labels: dict[str, str], pod: RemotePodName, value: float, at: int | None, first: bool
 ) -> None:
     named = {"namespace": pod.namespace, "pod": pod.name}
     given_labels = {**named, **labels} if first else {**labels, **named}
-    families = exposition.relabelled(exposition.line("x", given_labels, value, at), OURS)
+    families = exposition.relabel_metrics(
+        exposition.format_sample("x", given_labels, value, at), OURS
+    )
     home = OURS.get(pod)
     if home is None:
         assert families == {}
         return
     ours = {**labels, "namespace": home.namespace, "pod": home.name}
-    (read,) = exposition.read(families["x"])
+    (read,) = exposition.parse_samples(families["x"])
     assert read == (ours, value, at)
-    (metric,) = text_string_to_metric_families(exposition.rendered(families))
+    (metric,) = text_string_to_metric_families(exposition.render_families(families))
     (sample,) = metric.samples
     assert (sample.labels, sample.value) == (ours, value)
     assert (sample.timestamp is None) == (at is None)
@@ -154,5 +158,5 @@ def test_what_is_written_is_what_prometheus_reads(
 
 @given(st.text(max_size=60), dns_labels)
 def test_no_text_makes_it_fail_or_names_a_pod_that_is_not_ours(text: str, name: str) -> None:
-    families = exposition.relabelled(f'{text}\nx{{namespace="{name}",pod="{name}"}} 1', OURS)
+    families = exposition.relabel_metrics(f'{text}\nx{{namespace="{name}",pod="{name}"}} 1', OURS)
     assert families == {}

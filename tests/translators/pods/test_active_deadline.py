@@ -42,4 +42,4 @@ def _pod(allowed: int | None, **since: tuple[str, str]) -> Object:
     ],
 )
 def test_wait_counts_from_when_it_was_first_written(pod: Object, left: float | None) -> None:
-    assert active_deadline.seconds_left(pod, now=_NOW) == left
+    assert active_deadline.deadline_remaining(pod, now=_NOW) == left

@@ -60,7 +60,7 @@ def test_each_key_has_one_line(value: dict[str, str]) -> None:
 def test_the_file_has_homes_alone(field: str, projected: bool) -> None:
     last = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
     home = _home(field, {"a": "1", "cluster-bridge.io/x": "1", **last}, projected=projected)
-    remote = remote_pod.to_remote(home, POLICY).pod
+    remote = remote_pod.translate_pod(home, POLICY).pod
     annotation = f"cluster-bridge.io/{field}-file"
 
     assert _path(remote) == _TEXT.format(field)
@@ -68,10 +68,10 @@ def test_the_file_has_homes_alone(field: str, projected: bool) -> None:
         'a="1"\nkubectl.kubernetes.io/last-applied-configuration="{}"'
     )
     changed = _home(field, {"b": "2"}, projected=projected)
-    [change] = update.changes(changed, remote, POLICY)
+    [change] = update.pod_patches(changed, remote, POLICY)
     patched = strategic(remote, change.patch)
     assert patched["metadata"]["annotations"][annotation] == 'b="2"'
-    assert update.changes(changed, patched, POLICY) == []
+    assert update.pod_patches(changed, patched, POLICY) == []
 
 
 def test_a_pod_without_such_a_file_has_no_text() -> None:
@@ -79,7 +79,7 @@ def test_a_pod_without_such_a_file_has_no_text() -> None:
     home["spec"]["volumes"][0]["downwardAPI"]["items"][0]["fieldRef"] = {
         "fieldPath": "metadata.name"
     }
-    remote = remote_pod.to_remote(home, POLICY).pod
+    remote = remote_pod.translate_pod(home, POLICY).pod
 
     assert _path(remote) == "metadata.name"
     assert not [key for key in remote["metadata"]["annotations"] if key.endswith("-file")]
@@ -87,18 +87,18 @@ def test_a_pod_without_such_a_file_has_no_text() -> None:
 
 def test_a_text_without_room_is_left_to_the_remote_and_told() -> None:
     large = {"a": "x" * (ANNOTATIONS_MAX // 2)}
-    translated = remote_pod.to_remote(_home("annotations", large), POLICY)
+    translated = remote_pod.translate_pod(_home("annotations", large), POLICY)
 
     assert _path(translated.pod) == "metadata.annotations"
     assert "cluster-bridge.io/annotations-file" not in translated.pod["metadata"]["annotations"]
     [dropped] = translated.dropped
     assert dropped.field == "spec.volumes[me].downwardAPI.items[0].fieldRef.fieldPath"
-    assert update.changes(_home("annotations", large), translated.pod, POLICY) == []
+    assert update.pod_patches(_home("annotations", large), translated.pod, POLICY) == []
 
 
 def test_a_text_that_has_no_room_any_more_stays_as_it_was() -> None:
-    remote = remote_pod.to_remote(_home("annotations", {"a": "1"}), POLICY).pod
+    remote = remote_pod.translate_pod(_home("annotations", {"a": "1"}), POLICY).pod
     large = {"a": "x" * (ANNOTATIONS_MAX // 2)}
-    [change] = update.changes(_home("annotations", large), remote, POLICY)
+    [change] = update.pod_patches(_home("annotations", large), remote, POLICY)
 
     assert change.patch == {"metadata": {"annotations": large}}

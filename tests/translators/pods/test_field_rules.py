@@ -10,10 +10,10 @@ import pytest
 from kubernetes.client import models
 
 from tests.translators.golden import POLICY
-from translators.fieldpaths import Paths, found, without
+from translators.fieldpaths import FieldPaths, find_fields, remove_fields
 from translators.objects import Object
 from translators.pods import remote_pod
-from translators.pods.field_rules import TABLE, decide
+from translators.pods.field_rules import TABLE, rule_for
 
 _WRAPPED = re.compile(r"^(?P<list>List\[)?(?:Dict\[str, )?(?P<inner>\w+)\]?$")
 
@@ -35,7 +35,7 @@ _FIELDS = tuple(_leaves("V1Pod"))
 
 
 def test_every_field_of_the_api_is_decided() -> None:
-    undecided = [path for path in _FIELDS if decide(path) is None]
+    undecided = [path for path in _FIELDS if rule_for(path) is None]
 
     assert undecided == [], "add them to translators.pods.field_rules"
 
@@ -54,7 +54,7 @@ def test_no_rule_is_for_a_field_that_the_api_does_not_have() -> None:
 
 def test_what_no_rule_names_is_not_decided() -> None:
     for path in ("spec.new", "spec.containers[].new", "spec.volumes[].new.path", "new", ""):
-        assert decide(path) is None
+        assert rule_for(path) is None
 
 
 def test_all_kinds_of_containers_and_of_affinity_are_decided_alike() -> None:
@@ -62,14 +62,14 @@ def test_all_kinds_of_containers_and_of_affinity_are_decided_alike() -> None:
         TABLE["spec.containers[].image"],
         "requiredDuringSchedulingIgnoredDuringExecution[]",
     )
-    assert decide("spec.initContainers[].image") is image
-    assert decide("spec.ephemeralContainers[].image") is image
+    assert rule_for("spec.initContainers[].image") is image
+    assert rule_for("spec.ephemeralContainers[].image") is image
     assert (
-        decide("spec.initContainers[].securityContext.capabilities.add")
+        rule_for("spec.initContainers[].securityContext.capabilities.add")
         is (TABLE["spec.containers[].securityContext.**"])
     )
     assert (
-        decide(f"spec.affinity.podAntiAffinity.{term}.namespaces")
+        rule_for(f"spec.affinity.podAntiAffinity.{term}.namespaces")
         is (TABLE[f"spec.affinity.podAffinity.{term}.namespaces"])
     )
 
@@ -92,25 +92,27 @@ def _with(path: str) -> Object:
 @pytest.mark.parametrize("decision", ["carried", "dropped", "refused"])
 def test_the_translation_does_what_the_table_says(decision: str) -> None:
     for path in _FIELDS:
-        rule = decide(path)
+        rule = rule_for(path)
         assert rule
         if rule.decision != decision or not path.startswith("spec."):
             continue
         home = _with(path)
         given = _found(home, path)
         assert given
-        told = remote_pod.refused(home)
-        assert (rule.why in told) == (decision == "refused"), path
-        translated = remote_pod.to_remote(home, POLICY)
+        told = remote_pod.rejection_message(home)
+        assert (rule.reason in told) == (decision == "refused"), path
+        translated = remote_pod.translate_pod(home, POLICY)
         if "ephemeralContainers" in path:
-            translated.pod["spec"]["ephemeralContainers"] = remote_pod.ephemeral_containers(
-                home, POLICY
+            translated.pod["spec"]["ephemeralContainers"] = (
+                remote_pod.translate_ephemeral_containers(home, POLICY)
             )
         if decision == "carried":
             assert _found(translated.pod, path) == given, path
         if decision == "dropped":
             assert _found(translated.pod, path) == [], path
-            assert [item.why for item in translated.dropped] == ([] if rule.quiet else [rule.why])
+            assert [item.message for item in translated.dropped] == (
+                [] if rule.silent else [rule.reason]
+            )
 
 
 # -- what is refused and dropped -----------------------------------------------------------
@@ -127,7 +129,7 @@ def test_a_refusal_names_each_field_and_says_what_to_do() -> None:
             "initContainers": [{"name": "first", **claims}],
         }
     }
-    said = remote_pod.refused(home)
+    said = remote_pod.rejection_message(home)
 
     assert [part.partition(":")[0] for part in said.split("; ")] == [
         "spec.resourceClaims",
@@ -148,7 +150,7 @@ def test_what_home_set_by_itself_is_dropped_without_a_word() -> None:
         "overhead": {"cpu": "1"},
         "serviceAccountName": "default",
     }
-    translated = remote_pod.to_remote(_with("") | {"spec": spec}, POLICY)
+    translated = remote_pod.translate_pod(_with("") | {"spec": spec}, POLICY)
 
     assert translated.dropped == []
     assert translated.pod["spec"].keys() == {"containers", "automountServiceAccountToken"}
@@ -162,7 +164,7 @@ def test_what_the_owner_asked_for_is_told() -> None:
         "priorityClassName": "urgent",
         "volumes": [{"name": "certs", "projected": {"sources": sources}}],
     }
-    translated = remote_pod.to_remote(_with("") | {"spec": spec}, POLICY)
+    translated = remote_pod.translate_pod(_with("") | {"spec": spec}, POLICY)
 
     assert [item.field for item in translated.dropped] == [
         "spec.schedulerName",
@@ -175,12 +177,12 @@ def test_what_the_owner_asked_for_is_told() -> None:
 
 
 def _found(value: Object, path: str) -> list[tuple[str, Any]]:
-    return [(it.at, it.value) for it in found(value, Paths(path))]
+    return [(it.location, it.value) for it in find_fields(value, FieldPaths(path))]
 
 
 def test_a_path_leads_nowhere_where_the_object_has_another_shape() -> None:
     shapes: list[Object] = [{}, {"a": None}, {"a": []}, {"a": [{}]}, {"a": ["b"]}]
     assert [_found(shape, "a[].b") for shape in shapes] == [[]] * len(shapes)
     assert _found({"a": "b"}, "a.b") == []
-    assert without({"a": None}, Paths("a[].b")) == {"a": None}
-    assert without({"a": {"c": 1}}, Paths("b.c")) == {"a": {"c": 1}}
+    assert remove_fields({"a": None}, FieldPaths("a[].b")) == {"a": None}
+    assert remove_fields({"a": {"c": 1}}, FieldPaths("b.c")) == {"a": {"c": 1}}

@@ -11,7 +11,7 @@ from translators.objects import Object
 from translators.pods import kubelet_admission
 
 #: Two nodes together: 8 CPUs and 4 GiB.
-_HAS = kubelet_admission.offered(
+_HAS = kubelet_admission.total_allocatable(
     {"status": {"allocatable": {"cpu": "4", "memory": "2Gi", "example.com/gpu": "1"}}}
     for _ in range(2)
 )
@@ -38,7 +38,7 @@ def _pod(*requests: dict[str, str], **spec: Any) -> Object:
     ],
 )
 def test_what_may_fit_is_taken(pod: Object) -> None:
-    assert kubelet_admission.rejection(pod, _HAS) is None
+    assert kubelet_admission.admission_rejection(pod, _HAS) is None
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_what_may_fit_is_taken(pod: Object) -> None:
     ],
 )
 def test_what_never_fits_is_refused(pod: Object, reason: str, numbers: str) -> None:
-    found = kubelet_admission.rejection(pod, _HAS)
+    found = kubelet_admission.admission_rejection(pod, _HAS)
     assert found is not None
     assert found[0] == reason
     assert numbers in found[1]
@@ -62,7 +62,12 @@ def test_what_never_fits_is_refused(pod: Object, reason: str, numbers: str) -> N
 
 
 def test_nothing_is_refused_where_no_node_is_known() -> None:
-    assert kubelet_admission.rejection(_pod({"cpu": "99"}), kubelet_admission.offered([])) is None
+    assert (
+        kubelet_admission.admission_rejection(
+            _pod({"cpu": "99"}), kubelet_admission.total_allocatable([])
+        )
+        is None
+    )
 
 
 _NODE = {"metadata": {"name": "burst", "labels": {"zone": "a"}}}
@@ -86,7 +91,7 @@ def _affine(**term: Any) -> dict[str, Any]:
     ],
 )
 def test_pod_that_selects_other_nodes_is_rejected_as_by_a_kubelet(spec: dict[str, Any]) -> None:
-    found = kubelet_admission.rejection(_pod({}, **spec), _HAS, _NODE)
+    found = kubelet_admission.admission_rejection(_pod({}, **spec), _HAS, _NODE)
     assert found is not None
     reason, message = found
     assert reason == "NodeAffinity"
@@ -98,11 +103,11 @@ def test_pod_that_selects_the_node_is_admitted() -> None:
         matchFields=[{"key": "metadata.name", "operator": "In", "values": ["burst"]}]
     )
     pod = _pod({}, nodeSelector={"zone": "a"}, affinity=affinity)
-    assert kubelet_admission.rejection(pod, _HAS, _NODE) is None
+    assert kubelet_admission.admission_rejection(pod, _HAS, _NODE) is None
 
 
 def test_resources_are_compared_first() -> None:
-    found = kubelet_admission.rejection(
+    found = kubelet_admission.admission_rejection(
         _pod({"cpu": "99"}, nodeSelector={"zone": "b"}), _HAS, _NODE
     )
     assert found is not None

@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from translators.objects import Object
-from translators.pods.references import PARTS, Reference, containers, references
+from translators.pods.references import REFERENCE_FIELDS, Reference, all_containers, references
 
 
 def _container(name: str) -> Object:
@@ -107,7 +107,7 @@ def test_all_kinds_of_containers_are_listed() -> None:
     kinds = ("initContainers", "containers", "ephemeralContainers")
     spec = {kind: [{"name": kind}] for kind in kinds}
 
-    assert [container["name"] for container in containers(spec)] == list(kinds)
+    assert [container["name"] for container in all_containers(spec)] == list(kinds)
 
 
 def test_the_parts_that_are_read_are_those_that_are_named() -> None:
@@ -120,4 +120,4 @@ def test_the_parts_that_are_read_are_those_that_are_named() -> None:
             return super().get(key, default)
 
     references({"spec": Noted(nodeName="n")})
-    assert read == set(PARTS)
+    assert read == set(REFERENCE_FIELDS)

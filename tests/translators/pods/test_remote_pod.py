@@ -30,7 +30,7 @@ def _home(spec: Object, **meta: Any) -> Object:
 
 
 def _remote(home: Object, identity: Identity = IDENTITY) -> Object:
-    return remote_pod.to_remote(home, Policy(identity, ADDRESS, service_accounts="none")).pod
+    return remote_pod.translate_pod(home, Policy(identity, ADDRESS, service_accounts="none")).pod
 
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -147,7 +147,7 @@ def _anti_affinity(term: Object) -> tuple[Object, list[str]]:
     """A required term in the remote, {} where there is none, and what was told."""
     required = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
     home = _home({"affinity": {"podAntiAffinity": required}})
-    translated = remote_pod.to_remote(home, POLICY)
+    translated = remote_pod.translate_pod(home, POLICY)
     found = translated.pod["spec"].get("affinity", {}).get("podAntiAffinity", {})
     terms = found.get("requiredDuringSchedulingIgnoredDuringExecution", [{}])
     return terms[0], [item.field for item in translated.dropped]
@@ -219,7 +219,7 @@ def test_a_priority_class_is_carried_where_the_remote_has_it(
     known: set[str], carried: bool
 ) -> None:
     home = _home({"priorityClassName": "urgent", "priority": 7, "preemptionPolicy": "Never"})
-    translated = remote_pod.to_remote(home, POLICY, priority_classes=frozenset(known))
+    translated = remote_pod.translate_pod(home, POLICY, priority_classes=frozenset(known))
 
     assert translated.pod["spec"].get("priorityClassName") == ("urgent" if carried else None)
     assert not {"priority", "preemptionPolicy"} & translated.pod["spec"].keys()
@@ -231,7 +231,7 @@ def test_a_priority_class_is_carried_where_the_remote_has_it(
 def test_a_class_of_system_components_is_never_carried() -> None:
     name = "system-node-critical"
     home = _home({"priorityClassName": name})
-    translated = remote_pod.to_remote(home, POLICY, priority_classes=frozenset({name}))
+    translated = remote_pod.translate_pod(home, POLICY, priority_classes=frozenset({name}))
 
     assert "priorityClassName" not in translated.pod["spec"]
     assert "is for components of the cluster itself" in str(translated.dropped[0])
@@ -280,7 +280,7 @@ def test_another_volume_at_the_place_of_the_token_stays() -> None:
 def test_a_dropped_field_is_a_sentence() -> None:
     volume = {"name": "vault", "projected": {"sources": [{"serviceAccountToken": {}}]}}
     policy = Policy(IDENTITY, ADDRESS, service_accounts="none")
-    translated = remote_pod.to_remote(_home({"volumes": [volume]}), policy)
+    translated = remote_pod.translate_pod(_home({"volumes": [volume]}), policy)
 
     [dropped] = translated.dropped
     assert str(dropped) == (
@@ -304,14 +304,14 @@ def _update(home: Object, remote: Object) -> Object:
 def _updates(home: Object, remote: Object) -> dict[str, Object]:
     """The patches by subresource. Once they are made, there are none."""
     before = copy.deepcopy((home, remote))
-    found = update.changes(home, remote, POLICY)
+    found = update.pod_patches(home, remote, POLICY)
     assert (home, remote) == before
     patched = remote
     for change in found:
         patched = strategic(patched, change.patch)
         if change.subresource == "resize":  # As `sync.pods.update` does.
-            patched = strategic(patched, remote_pod.resources_record(home))
-    assert update.changes(home, patched, POLICY) == []
+            patched = strategic(patched, remote_pod.record_resources_patch(home))
+    assert update.pod_patches(home, patched, POLICY) == []
     return {change.subresource: change.patch for change in found}
 
 
@@ -560,7 +560,7 @@ def test_a_resize_is_recorded_once_it_is_made_so_that_home_can_take_it_back() ->
 
     record = _updates(second, remote)
     assert record.keys() == {""}
-    assert record[""] == remote_pod.resources_record(second)
+    assert record[""] == remote_pod.record_resources_patch(second)
     remote = strategic(remote, record[""])
     assert _updates(second, remote) == {}
     assert _updates(first, remote)["resize"] == {
@@ -591,7 +591,7 @@ def test_a_pod_that_an_older_bridge_made_is_resized_only_where_home_may_have_cha
     found = _updates(home, remote)
     assert ("resize" in found) == follows
     if not follows:
-        assert found[""] == remote_pod.resources_record(home)
+        assert found[""] == remote_pod.record_resources_patch(home)
 
 
 @pytest.mark.parametrize("record", ["", "{", "[]", '{"a": 7}', '{"a": {"requests": {"cpu": 7}}}'])
@@ -600,7 +600,7 @@ def test_a_record_of_resources_that_somebody_wrote_over_is_harmless(record: str)
     remote = _remote(home)
     remote["metadata"]["annotations"][ANNOTATION_CARRIED_RESOURCES] = record
 
-    assert _updates(home, remote) == {"": remote_pod.resources_record(home)}
+    assert _updates(home, remote) == {"": remote_pod.record_resources_patch(home)}
 
 
 _labels = st.dictionaries(st.sampled_from(["a", "b", "example.com/c"]), st.sampled_from("12"))
@@ -669,7 +669,7 @@ def test_a_pod_is_confined_to_the_nodes_that_its_node_stands_for(
     )
     home = _home(spec)
     before = copy.deepcopy(home)
-    found = remote_pod.to_remote(home, confined).pod["spec"]
+    found = remote_pod.translate_pod(home, confined).pod["spec"]
 
     assert found["nodeSelector"] == selector
     required = found.get("affinity", {}).get("nodeAffinity", {}).get(_REQUIRED, {})

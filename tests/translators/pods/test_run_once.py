@@ -21,13 +21,13 @@ def _made(policy: str) -> Object:
     home = objects.pod("a")
     home["metadata"]["uid"] = "home-1"
     home["spec"]["restartPolicy"] = policy
-    return remote_pod.to_remote(home, _POLICY).pod
+    return remote_pod.translate_pod(home, _POLICY).pod
 
 
 @pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never"])
 def test_it_is_held_where_it_must_not_run_twice(policy: str) -> None:
     made = _made(policy)
-    assert run_once.is_held(made) == (policy == "Never") == run_once.runs_once(made)
+    assert run_once.is_gated(made) == (policy == "Never") == run_once.runs_once(made)
     assert made["spec"].get("schedulingGates") == ([_OURS] if policy == "Never" else None)
 
 
@@ -52,22 +52,22 @@ def test_container_that_runs_once_has_its_pod_run_once(
     if pod_policy is not None:
         spec["restartPolicy"] = pod_policy
     assert run_once.restart_policy(spec) == expected
-    run_once.hold(spec)
-    assert run_once.is_held({"spec": spec}) == (expected == "Never")
+    run_once.add_gate(spec)
+    assert run_once.is_gated({"spec": spec}) == (expected == "Never")
 
 
 def test_it_is_let_go_and_gates_of_others_stay() -> None:
     made = _made("Never")
     made["spec"]["schedulingGates"].append(_THEIRS)
-    let_go = strategic(made, run_once.let_go())
-    assert not run_once.is_held(let_go)
+    let_go = strategic(made, run_once.ungate_patch())
+    assert not run_once.is_gated(let_go)
     assert let_go["spec"]["schedulingGates"] == [_THEIRS]
 
 
 def test_the_mark_is_the_start() -> None:
     home = objects.pod("a")
-    assert not run_once.was_handed_over(home)
-    assert run_once.was_handed_over({**home, "status": run_once.handed_over(now=_NOW)})
+    assert not run_once.may_have_started(home)
+    assert run_once.may_have_started({**home, "status": run_once.started_status(now=_NOW)})
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,6 @@ def test_home_hears_of_gates_of_others_only(gates: list[Object], told: bool) -> 
     """The scheduler takes the condition back a moment after the last gate went."""
     gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
     remote = {"spec": {"schedulingGates": gates}, "status": {"conditions": [gated]}}
-    status = podstatus.to_home(objects.pod("a"), remote, _POLICY, now=_NOW)
+    status = podstatus.translate_status(objects.pod("a"), remote, _POLICY, now=_NOW)
     kinds = {condition["type"] for condition in status["conditions"]}
     assert (podstatus.CONDITION_REMOTE_SCHEDULED in kinds) == told

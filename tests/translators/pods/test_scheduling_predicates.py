@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from translators.objects import Object
-from translators.pods.scheduling_predicates import obstacles, tolerates
+from translators.pods.scheduling_predicates import predicate_failures, tolerates
 
 _TAINT = {"key": "cluster-bridge.io/virtual-node", "value": "true", "effect": "NoSchedule"}
 
@@ -26,7 +26,7 @@ def _pod(cpu: str = "1", uid: str = "1", **spec: Any) -> Object:
 
 
 def _fields(pod: Object, node: Object, *bound: Object) -> list[str]:
-    return [it.field for it in obstacles(pod, node, bound)]
+    return [it.field for it in predicate_failures(pod, node, bound)]
 
 
 def _requires(*expressions: Object) -> Object:
@@ -36,12 +36,12 @@ def _requires(*expressions: Object) -> Object:
 
 
 def test_a_pod_that_asks_for_nothing_special_fits() -> None:
-    assert obstacles(_pod(), _node()) == []
+    assert predicate_failures(_pod(), _node()) == []
 
 
 def test_selectors_are_compared_with_the_nodes_labels() -> None:
-    found = obstacles(_pod(nodeSelector={"a": "1", "b": "2", "size": "5"}), _node())
-    assert [(it.field, it.why) for it in found] == [
+    found = predicate_failures(_pod(nodeSelector={"a": "1", "b": "2", "size": "5"}), _node())
+    assert [(it.field, it.message) for it in found] == [
         ("spec.nodeSelector[b]", "wants '2'; the node has no such label"),
         ("spec.nodeSelector[size]", "wants '5'; it is '4' there"),
     ]
@@ -116,8 +116,10 @@ def test_tolerations(toleration: Object, holds: bool) -> None:
 def test_what_pods_on_the_node_request_is_taken() -> None:
     ended = _pod("2", "2") | {"status": {"phase": "Succeeded"}}
     assert _fields(_pod(), _node(), _pod("1", "3"), ended, _pod("2", "1")) == []
-    found = obstacles(_pod(), _node(), [_pod("1500m", "3"), _pod("0", "4"), _pod("0", "5")])
-    assert [(it.field, it.why) for it in found] == [
+    found = predicate_failures(
+        _pod(), _node(), [_pod("1500m", "3"), _pod("0", "4"), _pod("0", "5")]
+    )
+    assert [(it.field, it.message) for it in found] == [
         ("resources.requests[cpu]", "asks for 1; the node has 500m left of 2"),
         ("resources.requests[pods]", "asks for 1; the node has 0 left of 3"),
     ]

@@ -13,7 +13,7 @@ from tests import objects
 from tests.translators.golden import HOME_API, IDENTITY
 from translators.objects import Object, uid_of
 from translators.pods import remote_pod, service_accounts
-from translators.pods.service_accounts import CA_KEY, Times
+from translators.pods.service_accounts import CA_KEY, TokenTimes
 from translators.translation_policy import Policy, ServiceAccounts
 
 _SOURCES = st.one_of(
@@ -57,7 +57,7 @@ def _home(volumes: list[list[Object]], **spec: Any) -> Object:
 
 def _remote(home: Object, mode: ServiceAccounts) -> Object:
     policy = Policy(IDENTITY, "10.20.0.5", service_accounts=mode, home_api=HOME_API)
-    spec: Object = remote_pod.to_remote(home, policy).pod["spec"]
+    spec: Object = remote_pod.translate_pod(home, policy).pod["spec"]
     return spec
 
 
@@ -69,17 +69,17 @@ def _sources(spec: Object) -> list[Object]:
 def test_under_home_every_token_is_read_from_the_pods_secret(volumes: list[list[Object]]) -> None:
     home = _home(volumes)
     before = copy.deepcopy(home)
-    needs = service_accounts.needs(home)
+    needs = service_accounts.required_tokens(home)
     read = {
         item["key"]: item
         for source in _sources(_remote(home, "home"))
-        if source.get("secret", {}).get("name") == service_accounts.secret_name(uid_of(home))
+        if source.get("secret", {}).get("name") == service_accounts.token_secret_name(uid_of(home))
         for item in source["secret"]["items"]
     }
 
     assert home == before
     assert set(read) - {CA_KEY} == {wanted.key for wanted in needs.tokens}
-    assert (CA_KEY in read) == needs.ca
+    assert (CA_KEY in read) == needs.needs_ca
 
 
 @given(volumes=_VOLUMES, mode=st.sampled_from(["home", "none"]))
@@ -112,18 +112,18 @@ def test_under_a_group_only_that_group_may_read_a_token(security: Object, mode: 
 
 def test_the_secret_says_whose_it_is_and_when_its_tokens_are_due() -> None:
     home = _home([[{"serviceAccountToken": {"path": "token"}}]])
-    (wanted,) = service_accounts.needs(home).tokens
-    times = {wanted.key: Times("2030-01-01T00:48:00Z", "2030-01-01T01:00:00Z")}
-    made = service_accounts.secret(home, IDENTITY, {wanted.key: "abc"}, times)
+    (wanted,) = service_accounts.required_tokens(home).tokens
+    times = {wanted.key: TokenTimes("2030-01-01T00:48:00Z", "2030-01-01T01:00:00Z")}
+    made = service_accounts.token_secret(home, IDENTITY, {wanted.key: "abc"}, times)
 
-    assert service_accounts.pod_of(made) == service_accounts.pod_ref(home)
-    assert service_accounts.times(made) == times
-    assert service_accounts.pod_of(objects.secret("key")) is None
+    assert service_accounts.pod_of_token_secret(made) == service_accounts.pod_ref_of(home)
+    assert service_accounts.parse_token_times(made) == times
+    assert service_accounts.pod_of_token_secret(objects.secret("key")) is None
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "[]", '{"k": 1}', '{"k": ["a"]}'])
 def test_times_that_somebody_else_wrote_are_not_known(text: str) -> None:
     secret = objects.secret("key", data={"k": "YQ=="})
-    secret["metadata"]["annotations"] = {service_accounts.ANNOTATION_TIMES: text}
+    secret["metadata"]["annotations"] = {service_accounts.ANNOTATION_TOKEN_TIMES: text}
 
-    assert service_accounts.times(secret) == {}
+    assert service_accounts.parse_token_times(secret) == {}

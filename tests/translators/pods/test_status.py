@@ -13,7 +13,7 @@ from kubernetes.client import V1ContainerStatus, V1PodStatus
 from tests.fakeapi.patching import strategic
 from tests.translators.golden import ADDRESS, POLICY
 from tests.translators.strategies import json_values
-from translators.merge_patch import absent, status_patch
+from translators.merge_patch import delete_condition, status_patch
 from translators.objects import Object
 from translators.pods import status as podstatus
 from translators.pods import synthetic_status
@@ -30,7 +30,7 @@ def _home(status: Object | None = None, *, generation: int | None = 1, **spec: A
 
 
 def _to_home(home: Object, theirs: Object) -> Object:
-    return podstatus.to_home(home, {"status": theirs}, POLICY, now=_NOW)
+    return podstatus.translate_status(home, {"status": theirs}, POLICY, now=_NOW)
 
 
 def _condition(kind: str, status: str = "True", second: int = 0, **more: Any) -> Object:
@@ -160,7 +160,9 @@ def test_a_gate_is_opened_at_home_alone() -> None:
 def test_a_condition_that_the_kubelet_took_back_goes() -> None:
     home = _home({"conditions": [_condition("PodResizePending"), _condition("Ready")]})
 
-    assert _found(home, _condition("Ready"))["PodResizePending"] == absent("PodResizePending")
+    assert _found(home, _condition("Ready"))["PodResizePending"] == delete_condition(
+        "PodResizePending"
+    )
 
 
 def test_the_remotes_scheduler_is_heard_when_it_finds_no_node_and_when_it_does() -> None:
@@ -311,7 +313,7 @@ def test_the_remote_has_acted_when_its_kubelet_has_seen_the_pod(
 ) -> None:
     remote: Object = {"metadata": {"generation": generation}, "status": status}
 
-    assert podstatus.has_acted(_home(generation=7), remote) is acted
+    assert podstatus.is_observed_by_kubelet(_home(generation=7), remote) is acted
 
 
 def test_a_deletion_has_been_acted_on_when_it_was_passed_on() -> None:
@@ -319,11 +321,11 @@ def test_a_deletion_has_been_acted_on_when_it_was_passed_on() -> None:
     home["metadata"]["deletionTimestamp"] = _NOW
     remote: Object = {"metadata": {"generation": 1}, "status": {"observedGeneration": 1}}
 
-    assert not podstatus.has_acted(home, remote)
+    assert not podstatus.is_observed_by_kubelet(home, remote)
     remote["metadata"] |= {"deletionTimestamp": _NOW, "generation": 2}
-    assert not podstatus.has_acted(home, remote)
+    assert not podstatus.is_observed_by_kubelet(home, remote)
     remote["status"]["observedGeneration"] = 2
-    assert podstatus.has_acted(home, remote)
+    assert podstatus.is_observed_by_kubelet(home, remote)
 
 
 def test_a_kubelet_that_tells_no_generation_does_not_tell_that_it_saw_a_deletion() -> None:
@@ -331,17 +333,17 @@ def test_a_kubelet_that_tells_no_generation_does_not_tell_that_it_saw_a_deletion
     home = _home(generation=7)
     remote: Object = {"metadata": {}, "status": {"startTime": _NOW}}
 
-    assert podstatus.has_acted(home, remote)
+    assert podstatus.is_observed_by_kubelet(home, remote)
     for one in (home, remote):
         one["metadata"]["deletionTimestamp"] = _NOW
-    assert not podstatus.has_acted(home, remote)
+    assert not podstatus.is_observed_by_kubelet(home, remote)
 
 
 @pytest.mark.parametrize("before", [None, 6], ids=["nothing was told", "an older was told"])
 def test_a_generation_is_told_only_once_it_is_acted_on(before: int | None) -> None:
     home = _home({"observedGeneration": before} if before else {}, generation=7)
     theirs = {"conditions": [{**_condition("Initialized"), "observedGeneration": 1}]}
-    status = podstatus.to_home(home, {"status": theirs}, POLICY, now=_NOW, acted=False)
+    status = podstatus.translate_status(home, {"status": theirs}, POLICY, now=_NOW, observed=False)
 
     assert status.get("observedGeneration") == before
     assert status["conditions"][-1]["observedGeneration"] == before
@@ -383,7 +385,7 @@ def test_a_pod_that_goes_in_the_remote_alone_is_not_ready(deleted_at_home: bool)
         },
         "status": {"conditions": [_condition("Ready")]},
     }
-    (ready,) = podstatus.to_home(home, remote, POLICY, now=_NOW)["conditions"]
+    (ready,) = podstatus.translate_status(home, remote, POLICY, now=_NOW)["conditions"]
 
     if deleted_at_home:
         assert ready == _condition("Ready")
@@ -398,8 +400,8 @@ def test_a_pod_that_goes_in_the_remote_alone_is_not_ready(deleted_at_home: bool)
 def test_every_field_of_a_status_is_decided() -> None:
     known = set(V1PodStatus.attribute_map.values())
 
-    assert known <= podstatus.CARRIED | podstatus.HOME_ONLY
-    assert not podstatus.CARRIED & podstatus.HOME_ONLY
+    assert known <= podstatus.REMOTE_FIELDS | podstatus.HOME_FIELDS
+    assert not podstatus.REMOTE_FIELDS & podstatus.HOME_FIELDS
 
 
 @pytest.mark.parametrize("field", sorted(V1ContainerStatus.attribute_map.values()))
@@ -415,7 +417,7 @@ def test_every_field_of_a_container_status_is_carried(field: str) -> None:
 
 def _waiting(home: Object) -> Object:
     message = "a pod of that name is there"
-    return synthetic_status.pending(home, reason="RemoteClash", message=message, now=_NOW)
+    return synthetic_status.pending_status(home, reason="RemoteClash", message=message, now=_NOW)
 
 
 def test_a_pod_that_waits_says_why() -> None:
@@ -437,8 +439,8 @@ def test_a_pod_that_waits_on_says_since_when_and_stops_when_it_is_made() -> None
     home = _home({"conditions": [{**_waiting(_home())["conditions"][0]}]})
     home["status"]["conditions"][0]["lastTransitionTime"] = "2025-11-01T00:00:00Z"
 
-    assert synthetic_status.is_refused(home)
-    assert not synthetic_status.is_refused(_home())
+    assert synthetic_status.is_creation_blocked(home)
+    assert not synthetic_status.is_creation_blocked(_home())
     assert _waiting(home)["conditions"] == home["status"]["conditions"]
     (gone,) = status_patch(home["status"], _to_home(home, {}))["conditions"]
     assert gone == {"type": podstatus.CONDITION_ACCEPTED, "$patch": "delete"}
@@ -448,7 +450,9 @@ def test_a_skipped_pod_is_ready_whatever_its_readiness_gates_say() -> None:
     closed = _condition(_GATE, "False")
     scheduled = {**_condition("PodScheduled"), "message": "home's own"}
     home = _home({"conditions": [closed, scheduled]}, readinessGates=[{"conditionType": _GATE}])
-    status = synthetic_status.skipped(home, reason="DaemonSetSkipped", message="why", now=_NOW)
+    status = synthetic_status.skipped_status(
+        home, reason="DaemonSetSkipped", message="why", now=_NOW
+    )
 
     patch = status_patch(home["status"], status)
     said = {it["type"]: it["status"] for it in patch["conditions"]}
@@ -464,13 +468,13 @@ def test_a_skipped_pod_that_ran_before_keeps_nothing_of_its_remote_pod() -> None
         "containerStatuses": [_container("main", "running")],
         "conditions": [_condition("Ready"), _condition("PodReadyToStartContainers")],
     }
-    status = synthetic_status.skipped(
+    status = synthetic_status.skipped_status(
         _home(before), reason="DaemonSetSkipped", message="", now=_NOW
     )
 
     patch = status_patch(before, status)
     assert [patch[key] for key in ("podIP", "podIPs", "containerStatuses")] == [None] * 3
-    assert absent("PodReadyToStartContainers") in patch["conditions"]
+    assert delete_condition("PodReadyToStartContainers") in patch["conditions"]
     ready = next(it for it in patch["conditions"] if it["type"] == "Ready")
     assert ready["lastTransitionTime"] == _condition("Ready")["lastTransitionTime"]
 
@@ -490,7 +494,7 @@ def test_a_lost_pod_has_failed_with_all_its_containers() -> None:
         }
     )
     before = copy.deepcopy(home)
-    status = synthetic_status.failed(home, reason="RemotePodLost", message="gone", now=_NOW)
+    status = synthetic_status.lost_status(home, reason="RemotePodLost", message="gone", now=_NOW)
     lost = {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": "gone"}
 
     assert (status["phase"], status["reason"], status["message"]) == (

@@ -40,7 +40,7 @@ def _spec() -> Object:
 def test_all_optional_references_are_taken_out_and_named() -> None:
     spec = _spec()
     before = copy.deepcopy(spec)
-    changed, dropped = unresolved_references.without(spec, _GONE)
+    changed, dropped = unresolved_references.remove_optional_references(spec, _GONE)
     assert spec == before
     assert references.references({"spec": changed}) == {Reference("Secret", "other")}
     assert changed["containers"][0]["env"] == [{"name": "B", "value": "plain"}]
@@ -57,17 +57,18 @@ def test_all_optional_references_are_taken_out_and_named() -> None:
 
 def test_optional_references_alone_require_nothing() -> None:
     assert (
-        unresolved_references.required({"metadata": {"name": "a"}, "spec": _spec()}) == frozenset()
+        unresolved_references.required_references({"metadata": {"name": "a"}, "spec": _spec()})
+        == frozenset()
     )
 
 
 def test_one_required_place_makes_a_reference_required() -> None:
     spec = _spec()
     spec["volumes"].append({"name": "csi", "csi": {"nodePublishSecretRef": {"name": "s"}}})
-    required = unresolved_references.required({"metadata": {"name": "a"}, "spec": spec})
+    required = unresolved_references.required_references({"metadata": {"name": "a"}, "spec": spec})
     assert required == {Reference("Secret", "s")}
 
 
 def test_nothing_changes_without_an_absent_reference() -> None:
     spec = _spec()
-    assert unresolved_references.without(spec, frozenset()) == (spec, [])
+    assert unresolved_references.remove_optional_references(spec, frozenset()) == (spec, [])

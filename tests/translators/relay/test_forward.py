@@ -9,7 +9,7 @@ import pytest
 from translators.identity import Identity
 from translators.objects import Object, RemoteUid
 from translators.relay import forward
-from translators.relay.forward import Backend, Place
+from translators.relay.forward import Backend, EndpointPort
 
 IDENTITY = Identity(home_id="home", home_name="h", node="virtual")
 HERE = "192.0.2.7"
@@ -38,8 +38,10 @@ def backend(name: str = "a", port: int = 8080) -> Backend:
     return Backend("shop-h", name, RemoteUid(f"uid-{name}"), port)
 
 
-def planned(of: Object, *pods: tuple[Object, Object | None], address: str = HERE) -> forward.Plan:
-    return forward.plan(of, pods, address=address)
+def planned(
+    of: Object, *pods: tuple[Object, Object | None], address: str = HERE
+) -> forward.ForwardPlan:
+    return forward.plan_forwarding(of, pods, address=address)
 
 
 def pair(name: str = "a", **fields: Any) -> tuple[Object, Object]:
@@ -60,7 +62,7 @@ def test_connections_go_to_the_pods_that_are_ready_on_both_sides() -> None:
         (pod("waits"), None),
     )
     assert found.backends == {"http": (backend("a"),)}
-    assert found.left_out == ()
+    assert found.unsupported == ()
 
 
 def test_a_service_that_wants_pods_that_are_not_ready_gets_those_that_run() -> None:
@@ -75,7 +77,7 @@ def test_a_service_that_wants_pods_that_are_not_ready_gets_those_that_run() -> N
     "spec", [{"selector": None}, {"type": "ExternalName", "externalName": "example.org"}]
 )
 def test_a_service_that_names_no_pods_is_nobodys_matter(spec: Object) -> None:
-    assert planned(service(**spec), pair()) == forward.NOTHING
+    assert planned(service(**spec), pair()) == forward.NO_FORWARDING
 
 
 @pytest.mark.parametrize(
@@ -89,16 +91,16 @@ def test_a_service_that_names_no_pods_is_nobodys_matter(spec: Object) -> None:
 )
 def test_what_cannot_be_carried_is_said(spec: Object, said: str) -> None:
     found = planned(service(**spec), pair())
-    assert found.places == []
-    assert said in found.left_out[0]
-    assert planned(service(**spec)).left_out == (), "not where no pod is on the node"
+    assert found.endpoint_ports == []
+    assert said in found.unsupported[0]
+    assert planned(service(**spec)).unsupported == (), "not where no pod is on the node"
 
 
 def test_a_port_of_another_protocol_does_not_keep_the_others_back() -> None:
     ports = [{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "tcp", "port": 53}]
     found = planned(service(ports=ports), pair())
     assert found.backends == {"tcp": (backend(port=53),)}
-    assert len(found.left_out) == 1
+    assert len(found.unsupported) == 1
 
 
 def test_a_named_port_is_each_pods_own() -> None:
@@ -125,28 +127,32 @@ def test_a_named_port_is_each_pods_own() -> None:
 
 
 def test_affinity_is_the_services() -> None:
-    assert planned(service(), pair()).affinity is None
-    assert planned(service(sessionAffinity="ClientIP"), pair()).affinity == 10800
+    assert planned(service(), pair()).affinity_seconds is None
+    assert planned(service(sessionAffinity="ClientIP"), pair()).affinity_seconds == 10800
     config = {"clientIP": {"timeoutSeconds": 60}}
     wanted = service(sessionAffinity="ClientIP", sessionAffinityConfig=config)
-    assert planned(wanted, pair()).affinity == 60
+    assert planned(wanted, pair()).affinity_seconds == 60
 
 
 def test_there_are_as_many_endpoints_as_ready_pods_up_to_a_bound() -> None:
     three = planned(service(), *(pair(str(n)) for n in range(3)))
-    assert three.places == [Place("http", 0), Place("http", 1), Place("http", 2)]
+    assert three.endpoint_ports == [
+        EndpointPort("http", 0),
+        EndpointPort("http", 1),
+        EndpointPort("http", 2),
+    ]
     many = planned(service(), *(pair(str(n)) for n in range(100)))
-    assert len(many.places) == forward.MOST_ENDPOINTS
+    assert len(many.endpoint_ports) == forward.MAX_ENDPOINTS
     assert len(many.backends["http"]) == 100
 
 
 def test_what_changes_nothing_is_seen_as_equal() -> None:
     known = pod()
     louder = {**known, "status": {**known["status"], "podIP": "10.0.0.1"}}
-    assert forward.seen(known) == forward.seen(louder)
-    assert forward.seen(known) != forward.seen(pod(ready=False))
-    assert forward.seen(known) != forward.seen(deleting(known))
-    assert forward.seen(known) != forward.seen(None)
+    assert forward.plan_inputs(known) == forward.plan_inputs(louder)
+    assert forward.plan_inputs(known) != forward.plan_inputs(pod(ready=False))
+    assert forward.plan_inputs(known) != forward.plan_inputs(deleting(known))
+    assert forward.plan_inputs(known) != forward.plan_inputs(None)
 
 
 # -- the slices ----------------------------------------------------------------------------
@@ -154,8 +160,12 @@ def test_what_changes_nothing_is_seen_as_equal() -> None:
 
 def test_each_place_is_an_endpoint_with_a_port_of_its_own() -> None:
     ports = [{"name": "http", "port": 80, "appProtocol": "http"}, {"name": "admin", "port": 90}]
-    listening = {Place("http", 0): 4000, Place("http", 1): 4001, Place("admin", 0): 4002}
-    first, second = forward.to_slices(service(ports=ports), listening, IDENTITY, address=HERE)
+    listening = {
+        EndpointPort("http", 0): 4000,
+        EndpointPort("http", 1): 4001,
+        EndpointPort("admin", 0): 4002,
+    }
+    first, second = forward.forward_slices(service(ports=ports), listening, IDENTITY, address=HERE)
     assert first["metadata"]["name"] != second["metadata"]["name"]
     assert first["metadata"]["labels"] == {
         "kubernetes.io/service-name": "web",
@@ -174,25 +184,27 @@ def test_each_place_is_an_endpoint_with_a_port_of_its_own() -> None:
 
 
 def test_a_slice_tells_where_the_bridge_listened_before() -> None:
-    listening = {Place("http", 0): 4000, Place("http", 1): 4001}
-    made = forward.to_slices(service(), listening, IDENTITY, address=HERE)
-    assert forward.known_ports(made, "web", IDENTITY) == listening
-    assert forward.known_ports(made, "other", IDENTITY) == {}
+    listening = {EndpointPort("http", 0): 4000, EndpointPort("http", 1): 4001}
+    made = forward.forward_slices(service(), listening, IDENTITY, address=HERE)
+    assert forward.recorded_forward_ports(made, "web", IDENTITY) == listening
+    assert forward.recorded_forward_ports(made, "other", IDENTITY) == {}
 
 
 def test_two_nodes_have_slices_of_their_own() -> None:
     other = Identity(home_id="home", home_name="h", node="other")
-    assert forward.slice_name("web", 0, IDENTITY) != forward.slice_name("web", 0, other)
-    assert forward.selector(IDENTITY) != forward.selector(other)
-    long = forward.slice_name("w" * 253, 0, IDENTITY)
+    assert forward.forward_slice_name("web", 0, IDENTITY) != forward.forward_slice_name(
+        "web", 0, other
+    )
+    assert forward.slice_selector(IDENTITY) != forward.slice_selector(other)
+    long = forward.forward_slice_name("w" * 253, 0, IDENTITY)
     assert len(long) == 253
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "0.0.0.0", "169.254.1.1", "224.0.0.1"])
 def test_addresses_that_no_slice_takes_are_known(address: str) -> None:
-    assert forward.unusable(address)
+    assert forward.invalid_endpoint_address(address)
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "10.0.0.1", "2001:db8::1"])
 def test_others_are_taken(address: str) -> None:
-    assert not forward.unusable(address)
+    assert not forward.invalid_endpoint_address(address)

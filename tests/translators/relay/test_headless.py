@@ -10,8 +10,8 @@ from tests.translators.relay.test_forward import IDENTITY, backend, deleting, pa
 from translators.objects import Object
 from translators.relay import forward
 from translators.relay import headless as relaynames
-from translators.relay.forward import Place
-from translators.relay.headless import At, Plan
+from translators.relay.forward import EndpointPort
+from translators.relay.headless import HeadlessPlan, ListenAddress
 from translators.relay.ipam import PodName
 
 ADDRESS = "10.77.0.5"
@@ -29,14 +29,14 @@ def named(name: str, subdomain: str = "web", **fields: Any) -> Object:
     return made
 
 
-def planned(of: Object, *pods: tuple[Object, Object | None]) -> Plan:
-    return relaynames.plan(of, pods, family="IPv4")
+def planned(of: Object, *pods: tuple[Object, Object | None]) -> HeadlessPlan:
+    return relaynames.plan_endpoints(of, pods, family="IPv4")
 
 
 def entry(of: Object, home: Object, remote: Object) -> Object:
     """What home is told of the pod."""
     (endpoint,) = planned(of, (home, remote)).endpoints
-    (told,) = relaynames.to_slice(of, endpoint, ADDRESS, IDENTITY)["endpoints"]
+    (told,) = relaynames.endpoint_slice(of, endpoint, ADDRESS, IDENTITY)["endpoints"]
     assert isinstance(told, dict)
     return told
 
@@ -54,12 +54,14 @@ def test_each_pod_that_runs_is_an_endpoint_ready_or_not() -> None:
     )
     assert [(it.pod.name, it.serving) for it in found.endpoints] == [("a", True), ("b", False)]
     assert found.endpoints[0].backends == {"http": backend("a")}
-    assert relaynames.doors(found.endpoints[0], ADDRESS) == {At(ADDRESS, 8080): backend("a")}
+    assert relaynames.listeners_of(found.endpoints[0], ADDRESS) == {
+        ListenAddress(ADDRESS, 8080): backend("a")
+    }
 
 
 def test_a_slice_tells_what_homes_own_controller_would() -> None:
     (endpoint,) = planned(headless(), (named("web-0"), pod("web-0"))).endpoints
-    made = relaynames.to_slice(headless(), endpoint, ADDRESS, IDENTITY)
+    made = relaynames.endpoint_slice(headless(), endpoint, ADDRESS, IDENTITY)
     assert made["metadata"]["labels"] == {
         "kubernetes.io/service-name": "web",
         "endpointslice.kubernetes.io/managed-by": "cluster-bridge-relay",
@@ -83,7 +85,7 @@ def test_a_slice_tells_what_homes_own_controller_would() -> None:
         }
     ]
     assert made["ports"] == [{"name": "http", "port": 8080, "protocol": "TCP"}]
-    assert relaynames.told_by(made) == (PodName("shop", "web-0"), ADDRESS)
+    assert relaynames.recorded_address(made) == (PodName("shop", "web-0"), ADDRESS)
 
 
 def test_a_name_is_told_where_the_pod_has_it_in_this_service() -> None:
@@ -116,13 +118,15 @@ def test_conditions_are_those_of_both_sides(
 def test_who_is_not_reached_is_not_ready_and_keeps_the_address() -> None:
     of = headless(publishNotReadyAddresses=True)
     (endpoint,) = planned(of, (named("web-0"), pod("web-0"))).endpoints
-    made = relaynames.to_slice(of, endpoint, ADDRESS, IDENTITY)
-    away = relaynames.to_slice(of, endpoint, ADDRESS, IDENTITY, reached=False)
+    made = relaynames.endpoint_slice(of, endpoint, ADDRESS, IDENTITY)
+    away = relaynames.endpoint_slice(of, endpoint, ADDRESS, IDENTITY, reachable=False)
     nobody = {"ready": False, "serving": False, "terminating": False}
     assert away["endpoints"] == [{**made["endpoints"][0], "conditions": nobody}]
-    assert relaynames.silenced(made) == {"endpoints": away["endpoints"]}
-    (plain,) = forward.to_slices(service(), {Place("http", 0): 4000}, IDENTITY, address=ADDRESS)
-    assert relaynames.silenced(plain) is None, "it is not of a pod"
+    assert relaynames.not_ready_patch(made) == {"endpoints": away["endpoints"]}
+    (plain,) = forward.forward_slices(
+        service(), {EndpointPort("http", 0): 4000}, IDENTITY, address=ADDRESS
+    )
+    assert relaynames.not_ready_patch(plain) is None, "it is not of a pod"
 
 
 def test_a_port_of_the_service_leads_to_the_pods_own() -> None:
@@ -135,14 +139,16 @@ def test_a_port_of_the_service_leads_to_the_pods_own() -> None:
     web = {"name": "web", "containerPort": 9090}
     home = pod("a", spec={"containers": [{"ports": [web]}]})
     found = planned(of, (home, pod("a")), pair("without"))
-    assert found.left_out == ("port 53 is UDP, and only TCP is relayed",)
+    assert found.unsupported == ("port 53 is UDP, and only TCP is relayed",)
     first, second = found.endpoints
-    assert relaynames.doors(first, ADDRESS) == {
-        At(ADDRESS, 9090): backend("a", 9090),
-        At(ADDRESS, 90): backend("a", 90),
+    assert relaynames.listeners_of(first, ADDRESS) == {
+        ListenAddress(ADDRESS, 9090): backend("a", 9090),
+        ListenAddress(ADDRESS, 90): backend("a", 90),
     }
-    assert relaynames.doors(second, ADDRESS) == {At(ADDRESS, 90): backend("without", 90)}
-    made = relaynames.to_slice(of, first, ADDRESS, IDENTITY)
+    assert relaynames.listeners_of(second, ADDRESS) == {
+        ListenAddress(ADDRESS, 90): backend("without", 90)
+    }
+    made = relaynames.endpoint_slice(of, first, ADDRESS, IDENTITY)
     assert [(it["name"], it["port"]) for it in made["ports"]] == [("http", 9090), ("admin", 90)]
 
 
@@ -157,14 +163,14 @@ def test_a_port_of_the_service_leads_to_the_pods_own() -> None:
 def test_what_cannot_be_carried_is_said(spec: Object, said: str) -> None:
     found = planned(headless(**spec), pair())
     assert found.endpoints == ()
-    assert said in found.left_out[0]
-    assert planned(headless(**spec)) == relaynames.NOTHING, "not where no pod is on the node"
+    assert said in found.unsupported[0]
+    assert planned(headless(**spec)) == relaynames.NO_ENDPOINTS, "not where no pod is on the node"
 
 
 def test_slices_differ_by_pod_and_by_service() -> None:
     def name(of: Object, known: str) -> str:
         (endpoint,) = planned(of, pair(known)).endpoints
-        return str(relaynames.to_slice(of, endpoint, ADDRESS, IDENTITY)["metadata"]["name"])
+        return str(relaynames.endpoint_slice(of, endpoint, ADDRESS, IDENTITY)["metadata"]["name"])
 
     other = {**headless(), "metadata": {**headless()["metadata"], "name": "web-admin"}}
     assert len({name(headless(), "a"), name(headless(), "b"), name(other, "a")}) == 3
@@ -174,4 +180,4 @@ def test_slices_differ_by_pod_and_by_service() -> None:
     "endpoints", [None, [], [{"addresses": ["10.0.0.1"]}], [{"targetRef": {"kind": "Node"}}]]
 )
 def test_a_slice_that_somebody_changed_tells_nothing(endpoints: object) -> None:
-    assert relaynames.told_by({"metadata": {}, "endpoints": endpoints}) is None
+    assert relaynames.recorded_address({"metadata": {}, "endpoints": endpoints}) is None

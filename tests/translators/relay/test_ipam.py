@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from translators.relay import ipam
-from translators.relay.ipam import Addresses, PodName
+from translators.relay.ipam import AddressPool, PodName
 
 SMALL = ipaddress.ip_network("10.77.0.0/29")
 
@@ -28,22 +28,22 @@ steps = st.lists(
 def test_no_two_pods_have_one_address_and_each_keeps_its_own(
     steps: list[tuple[str, PodName, str | None]],
 ) -> None:
-    book = Addresses(SMALL)
+    book = AddressPool(SMALL)
     held: dict[PodName, str] = {}
     for what, pod, told in steps:
         if what == "of":
-            address = book.of(pod)
+            address = book.allocate(pod)
             if address is None:
                 assert pod not in held
-                assert len(held) == ipam.size(SMALL) == 6, "only when all are taken"
+                assert len(held) == ipam.pool_size(SMALL) == 6, "only when all are taken"
                 continue
             assert held.setdefault(pod, address) == address, "it keeps its own"
         elif what == "keep":
             assert told is not None
-            if book.keep(pod, told):
+            if book.restore(pod, told):
                 assert held.setdefault(pod, told) == told
         else:
-            assert book.give_back(pod) == (held.pop(pod, None) is not None)
+            assert book.release(pod) == (held.pop(pod, None) is not None)
         assert len(set(held.values())) == len(held) == len(book)
         usable = [str(it) for it in SMALL.hosts()]
         assert set(held.values()) <= set(usable)
@@ -51,34 +51,34 @@ def test_no_two_pods_have_one_address_and_each_keeps_its_own(
 
 @given(st.lists(pods, unique=True, max_size=6))
 def test_after_a_restart_each_has_that_of_before(known: list[PodName]) -> None:
-    before = Addresses(SMALL)
-    told = {pod: before.of(pod) for pod in known}
-    after = Addresses(SMALL)
+    before = AddressPool(SMALL)
+    told = {pod: before.allocate(pod) for pod in known}
+    after = AddressPool(SMALL)
     for pod, address in told.items():
         assert address is not None
-        assert after.keep(pod, address)
-    assert {pod: after.of(pod) for pod in reversed(known)} == told
+        assert after.restore(pod, address)
+    assert {pod: after.allocate(pod) for pod in reversed(known)} == told
 
 
 @pytest.mark.parametrize("cidr", ["10.77.0.0/24", "fd00:77::/112"])
 def test_a_pod_that_is_made_anew_comes_back_to_its_address(cidr: str) -> None:
     network = ipaddress.ip_network(cidr)
-    one, other = Addresses(network), Addresses(network)
-    first = one.of(PodName("shop", "web-0"))
+    one, other = AddressPool(network), AddressPool(network)
+    first = one.allocate(PodName("shop", "web-0"))
     assert first is not None
     assert ipaddress.ip_address(first) in network
-    one.of(PodName("shop", "web-1"))
-    assert one.give_back(PodName("shop", "web-0"))
-    assert one.of(PodName("shop", "web-0")) == first
-    assert other.of(PodName("shop", "web-0")) == first, "by the name alone"
-    assert other.of(PodName("bank", "web-0")) != first
+    one.allocate(PodName("shop", "web-1"))
+    assert one.release(PodName("shop", "web-0"))
+    assert one.allocate(PodName("shop", "web-0")) == first
+    assert other.allocate(PodName("shop", "web-0")) == first, "by the name alone"
+    assert other.allocate(PodName("bank", "web-0")) != first
 
 
 def test_what_another_range_had_is_not_taken_up() -> None:
-    book = Addresses(SMALL)
+    book = AddressPool(SMALL)
     pod = PodName("shop", "web-0")
     for told in ("10.78.0.1", "10.77.0.0", "10.77.0.7", "fd00::1", "010.077.0.1", "nothing"):
-        assert not book.keep(pod, told), told
-    assert book.keep(pod, "10.77.0.5")
-    assert book.keep(pod, "10.77.0.5"), "it has it"
-    assert not book.keep(PodName("shop", "web-1"), "10.77.0.5"), "it is another's"
+        assert not book.restore(pod, told), told
+    assert book.restore(pod, "10.77.0.5")
+    assert book.restore(pod, "10.77.0.5"), "it has it"
+    assert not book.restore(PodName("shop", "web-1"), "10.77.0.5"), "it is another's"

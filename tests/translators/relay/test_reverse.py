@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from translators.identity import Identity
 from translators.objects import HomeNamespace, Object
 from translators.relay import agent_pod, reverse
-from translators.relay.reverse import FIRST_PORT, LAST_PORT, Plan, Slot, Target
+from translators.relay.reverse import FIRST_PORT, LAST_PORT, AgentPort, HomeTarget, ReversePlan
 
 IDENTITY = Identity(home_id="0123456789abcdef", home_name="h", node="virtual")
 SHOP = HomeNamespace("shop")
@@ -40,8 +40,10 @@ def home_slice(*endpoints: Object, by: str = CONTROLLER, kind: str = "IPv4") -> 
     }
 
 
-def plan(found: Object, *slices: Object) -> Plan:
-    return reverse.plan(found, slices, IDENTITY, confirmed=reverse.claims(slices, IDENTITY))
+def plan(found: Object, *slices: Object) -> ReversePlan:
+    return reverse.plan_reverse_forwarding(
+        found, slices, IDENTITY, verified=reverse.pod_addresses(slices, IDENTITY)
+    )
 
 
 # -- what is carried -------------------------------------------------------------------------
@@ -52,9 +54,9 @@ def test_ready_pods_of_home_are_reached_at_the_port_that_home_found() -> None:
         service(),
         home_slice(endpoint("10.1.0.2"), endpoint("10.1.0.1", conditions={"ready": True})),
     )
-    assert made.targets == {"http": (Target("10.1.0.1", 8080), Target("10.1.0.2", 8080))}
-    assert not made.left_out
-    assert made.slots("web") == [Slot("web", "http", 0), Slot("web", "http", 1)]
+    assert made.targets == {"http": (HomeTarget("10.1.0.1", 8080), HomeTarget("10.1.0.2", 8080))}
+    assert not made.unsupported
+    assert made.agent_ports("web") == [AgentPort("web", "http", 0), AgentPort("web", "http", 1)]
 
 
 @pytest.mark.parametrize(
@@ -66,25 +68,28 @@ def test_ready_pods_of_home_are_reached_at_the_port_that_home_found() -> None:
     ],
 )
 def test_what_is_no_ready_pod_at_home_is_not_reached(one: Object) -> None:
-    assert plan(service(), home_slice(one)) == reverse.NOTHING
+    assert plan(service(), home_slice(one)) == reverse.NO_FORWARDING
 
 
 def test_slices_that_people_write_lead_nowhere() -> None:
     """They could name whatever the bridge's machine reaches."""
     for by in ("somebody", "cluster-bridge-relay", "endpointslicemirroring-controller.k8s.io"):
         theirs = home_slice(endpoint("192.0.2.1"), by=by)
-        assert plan(service(), theirs) == reverse.NOTHING
-    assert plan(service(selector=None), home_slice(endpoint("10.1.0.1"))) == reverse.NOTHING
+        assert plan(service(), theirs) == reverse.NO_FORWARDING
+    assert plan(service(selector=None), home_slice(endpoint("10.1.0.1"))) == reverse.NO_FORWARDING
 
 
 def test_an_endpoint_counts_only_where_its_pod_has_the_address() -> None:
     """Whoever may write EndpointSlices can give one the label of home's controller."""
     true, forged = endpoint("10.1.0.1"), endpoint("192.0.2.1")
     there = home_slice(true, forged)
-    confirmed = reverse.claims([home_slice(true)], IDENTITY)
-    made = reverse.plan(service(), [there], IDENTITY, confirmed=confirmed)
-    assert made.targets == {"http": (Target("10.1.0.1", 8080),)}
-    assert reverse.plan(service(), [there], IDENTITY, confirmed=()) == reverse.NOTHING
+    confirmed = reverse.pod_addresses([home_slice(true)], IDENTITY)
+    made = reverse.plan_reverse_forwarding(service(), [there], IDENTITY, verified=confirmed)
+    assert made.targets == {"http": (HomeTarget("10.1.0.1", 8080),)}
+    assert (
+        reverse.plan_reverse_forwarding(service(), [there], IDENTITY, verified=())
+        == reverse.NO_FORWARDING
+    )
 
 
 def test_what_cannot_be_carried_is_said() -> None:
@@ -92,19 +97,19 @@ def test_what_cannot_be_carried_is_said() -> None:
     there = home_slice(endpoint("10.1.0.1"))
     mixed = plan(service(ports=ports), there)
     assert set(mixed.targets) == {"http"}
-    assert mixed.left_out == ("port 53 is UDP, and only TCP is relayed",)
+    assert mixed.unsupported == ("port 53 is UDP, and only TCP is relayed",)
     headless = plan(service(clusterIP="None"), there)
     assert not headless.targets
-    assert "headless" in headless.left_out[0]
-    assert plan(service(clusterIP="None")) == reverse.NOTHING, "nobody could be reached"
-    assert plan(service(type="ExternalName"), there) == reverse.NOTHING
+    assert "headless" in headless.unsupported[0]
+    assert plan(service(clusterIP="None")) == reverse.NO_FORWARDING, "nobody could be reached"
+    assert plan(service(type="ExternalName"), there) == reverse.NO_FORWARDING
 
 
 def test_pods_with_two_addresses_count_once() -> None:
     both = [home_slice(endpoint("10.1.0.1")), home_slice(endpoint("fd00::1"), kind="IPv6")]
-    assert plan(service(), *both).targets == {"http": (Target("10.1.0.1", 8080),)}
+    assert plan(service(), *both).targets == {"http": (HomeTarget("10.1.0.1", 8080),)}
     first = service(ipFamilies=["IPv6", "IPv4"])
-    assert plan(first, *both).targets == {"http": (Target("fd00::1", 8080),)}
+    assert plan(first, *both).targets == {"http": (HomeTarget("fd00::1", 8080),)}
 
 
 def test_affinity_is_kept() -> None:
@@ -117,14 +122,17 @@ def test_a_service_of_many_pods_has_a_bounded_number_of_endpoints() -> None:
     many = home_slice(*(endpoint(f"10.1.0.{number}") for number in range(100)))
     made = plan(service(), many)
     assert len(made.targets["http"]) == 100
-    assert len(made.slots("web")) == reverse.MOST_ENDPOINTS
+    assert len(made.agent_ports("web")) == reverse.MAX_ENDPOINTS
 
 
 # -- ports and slices ------------------------------------------------------------------------
 
 SLOTS = st.lists(
     st.builds(
-        Slot, st.sampled_from(["a", "b", "c"]), st.sampled_from(["", "http"]), st.integers(0, 15)
+        AgentPort,
+        st.sampled_from(["a", "b", "c"]),
+        st.sampled_from(["", "http"]),
+        st.integers(0, 15),
     ),
     unique=True,
 )
@@ -133,15 +141,15 @@ SLOTS = st.lists(
 @given(
     wanted=SLOTS,
     known=st.dictionaries(
-        SLOTS.map(lambda it: it[0] if it else Slot("z", "", 0)),
+        SLOTS.map(lambda it: it[0] if it else AgentPort("z", "", 0)),
         st.integers(FIRST_PORT, FIRST_PORT + 20),
     ),
 )
 def test_each_slot_has_a_port_of_its_own_and_keeps_it(
-    wanted: list[Slot], known: dict[Slot, int]
+    wanted: list[AgentPort], known: dict[AgentPort, int]
 ) -> None:
     known = {slot: port for port, slot in {port: slot for slot, port in known.items()}.items()}
-    given_ports = reverse.allocate(wanted, known)
+    given_ports = reverse.allocate_ports(wanted, known)
     assert given_ports.keys() == set(wanted)
     both = {**known, **given_ports}
     assert len(set(both.values())) == len(both)
@@ -150,7 +158,7 @@ def test_each_slot_has_a_port_of_its_own_and_keeps_it(
 
 
 def relay(name: str = "one", **status: Any) -> Object:
-    made = agent_pod.pod(name, SHOP, IDENTITY, image="bridge:1", node_selector={})
+    made = agent_pod.agent_pod(name, SHOP, IDENTITY, image="bridge:1", node_selector={})
     made["metadata"]["uid"] = f"uid-{name}"
     made["metadata"]["creationTimestamp"] = "2030-01-01T00:00:00Z"
     made["spec"]["nodeName"] = "there"
@@ -162,30 +170,32 @@ def relay(name: str = "one", **status: Any) -> Object:
 def test_slices_lead_to_the_relay_pod_and_tell_the_ports_to_the_next_bridge() -> None:
     copy = service()
     copy["metadata"] |= {"namespace": "shop-h", "uid": "uid-copy"}
-    ports = {Slot("web", "http", 0): 20000, Slot("web", "http", 1): 20001}
-    slices = reverse.to_slices(copy, ports, relay(), SHOP, IDENTITY)
+    ports = {AgentPort("web", "http", 0): 20000, AgentPort("web", "http", 1): 20001}
+    slices = reverse.reverse_slices(copy, ports, relay(), SHOP, IDENTITY)
     assert [it["ports"][0]["port"] for it in slices] == [20000, 20001]
     for slice_ in slices:
         assert slice_["endpoints"][0]["addresses"] == ["10.9.0.5"]
         assert slice_["metadata"]["ownerReferences"][0]["uid"] == "uid-copy"
-        assert reverse.is_ours(slice_, IDENTITY)
+        assert reverse.is_own_relay_object(slice_, IDENTITY)
     assert len({it["metadata"]["name"] for it in slices}) == 2
-    assert reverse.known_ports(slices) == ports
+    assert reverse.recorded_agent_ports(slices) == ports
 
 
 def test_a_relay_pod_with_two_addresses_has_endpoints_of_both_families() -> None:
     copy = service()
     both = relay(podIPs=[{"ip": "10.9.0.5"}, {"ip": "fd00::5"}])
-    slices = reverse.to_slices(copy, {Slot("web", "http", 0): 20000}, both, SHOP, IDENTITY)
+    slices = reverse.reverse_slices(
+        copy, {AgentPort("web", "http", 0): 20000}, both, SHOP, IDENTITY
+    )
     assert {it["addressType"] for it in slices} == {"IPv4", "IPv6"}
     assert len({it["metadata"]["name"] for it in slices}) == 2
 
 
 def test_objects_in_other_namespaces_are_not_ours_whatever_their_labels() -> None:
     copied = relay()
-    assert reverse.is_ours(copied, IDENTITY)
+    assert reverse.is_own_relay_object(copied, IDENTITY)
     copied["metadata"]["namespace"] = "somebody"
-    assert not reverse.is_ours(copied, IDENTITY)
+    assert not reverse.is_own_relay_object(copied, IDENTITY)
 
 
 # -- the pod ---------------------------------------------------------------------------------
@@ -193,7 +203,9 @@ def test_objects_in_other_namespaces_are_not_ours_whatever_their_labels() -> Non
 
 def test_the_relay_pod_has_no_rights_and_no_secret() -> None:
     """What Pod Security's `restricted` asks for (k8s.io/pod-security-admission/policy)."""
-    made = agent_pod.pod("one", SHOP, IDENTITY, image="bridge:1", node_selector={"disk": "ssd"})
+    made = agent_pod.agent_pod(
+        "one", SHOP, IDENTITY, image="bridge:1", node_selector={"disk": "ssd"}
+    )
     spec = made["spec"]
     assert spec["automountServiceAccountToken"] is False
     assert spec["securityContext"]["runAsNonRoot"] is True
@@ -215,14 +227,14 @@ HASH = agent_pod.spec_hash("bridge:1", {})
 
 def stands(
     *pods: Object, wanted: str | None = HASH, talks: str = "", hangs: str = ""
-) -> agent_pod.Standing:
+) -> agent_pod.AgentPodPlan:
     """``talks``: the names of those that listen on all that they are asked for; ``hangs``: of those
     that hang."""
-    return agent_pod.stand(
+    return agent_pod.plan_agent_pods(
         pods,
-        wanted=wanted,
+        desired_hash=wanted,
         listening=lambda pod: pod["metadata"]["name"] in talks.split(),
-        silent=lambda pod: pod["metadata"]["name"] in hangs.split(),
+        unresponsive=lambda pod: pod["metadata"]["name"] in hangs.split(),
     )
 
 
@@ -252,7 +264,7 @@ def test_one_that_is_deleted_serves_until_its_successor_does() -> None:
 
 def test_one_of_another_image_goes_when_its_successor_serves() -> None:
     old = relay("old")
-    old["metadata"]["annotations"][agent_pod.ANNOTATION_SPEC] = "another"
+    old["metadata"]["annotations"][agent_pod.ANNOTATION_SPEC_HASH] = "another"
     assert stands(old, talks="old").create
     waiting = stands(old, relay("new", phase="Pending", conditions=[]), talks="old")
     assert not waiting.delete
@@ -279,7 +291,7 @@ def test_one_that_hangs_is_replaced_but_not_at_once() -> None:
     going["metadata"]["deletionTimestamp"] = "2030-01-01T00:00:00Z"
     later = stands(going, relay("two"), hangs="one", talks="two")
     assert not later.delete, "it is going already"
-    assert later.stays == relay("two")
+    assert later.current == relay("two")
 
 
 def test_of_two_that_a_race_made_the_one_that_serves_stays() -> None:

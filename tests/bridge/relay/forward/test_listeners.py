@@ -22,16 +22,16 @@ from tests.bridge.relay import pods
 from tests.bridge.relay.pods import Forward, Pod, answer_at, at_work, playing, server_frame
 from translators.objects import RemoteUid
 from translators.relay import forward as relay
-from translators.relay.forward import Backend, Place, Plan
+from translators.relay.forward import Backend, EndpointPort, ForwardPlan
 
 WEB = Key("shop", "web")
 HERE = "127.0.0.1"
 
 
-def plan(*names: str, affinity: float | None = None) -> Plan:
+def plan(*names: str, affinity: float | None = None) -> ForwardPlan:
     """One port of a Service with these pods."""
     behind = tuple(Backend("shop-h", name, RemoteUid(f"uid-{name}"), 8080) for name in names)
-    return Plan({"http": behind} if behind else {}, affinity)
+    return ForwardPlan({"http": behind} if behind else {}, affinity)
 
 
 class Relay:
@@ -48,7 +48,7 @@ class Relay:
     def limited(self, key: Key, why: str) -> None:
         self.told.append((key, why))
 
-    async def serve(self, wanted: Plan, key: Key = WEB) -> dict[Place, int]:
+    async def serve(self, wanted: ForwardPlan, key: Key = WEB) -> dict[EndpointPort, int]:
         return await self.listeners.serve(key, wanted, {})
 
     async def ask(self, port: int, data: bytes = b"who?") -> bytes:
@@ -70,7 +70,11 @@ async def test_connections_are_spread_over_pods_and_answered() -> None:
     named = pods.says_its_name
     async with relaying(a=named, b=named, c=named) as made:
         found = await made.serve(plan("a", "b", "c"))
-        assert sorted(found) == [Place("http", 0), Place("http", 1), Place("http", 2)]
+        assert sorted(found) == [
+            EndpointPort("http", 0),
+            EndpointPort("http", 1),
+            EndpointPort("http", 2),
+        ]
         ports = [*found.values()]
         answers = [await made.ask(port) for port in ports * 3]
         assert Counter(answers) == {b"a": 3, b"b": 3, b"c": 3}
@@ -180,7 +184,7 @@ async def test_where_there_is_no_way_at_all_the_client_is_reset() -> None:
 async def test_where_no_pod_is_ready_any_more_the_client_is_reset() -> None:
     async with relaying(a=pods.says_its_name) as made:
         (port,) = (await made.serve(plan("a"))).values()
-        assert await made.serve(relay.NOTHING) == {}
+        assert await made.serve(relay.NO_FORWARDING) == {}
         with pytest.raises(ConnectionResetError):
             await made.ask(port)
         assert made.measures.ended == {"no-pod": 1}
@@ -260,7 +264,7 @@ async def test_what_is_open_outlives_its_pods_readiness() -> None:
         reader, writer = await asyncio.open_connection(HERE, port)
         writer.write(b"one")
         assert await reader.read(10) == b"one"
-        await made.serve(relay.NOTHING)
+        await made.serve(relay.NO_FORWARDING)
         writer.write(b"two")
         assert await reader.read(10) == b"two"
         writer.close()
@@ -273,13 +277,13 @@ async def test_a_place_is_listened_on_for_a_while_and_taken_up_again(
         monkeypatch.setattr(made.listeners, "_linger", 0.1)
         two = await made.serve(plan("a", "b"))
         one = await made.serve(plan("a"))
-        assert one == {Place("http", 0): two[Place("http", 0)]}
-        assert await made.ask(two[Place("http", 1)]) == b"a", "kube-proxy may not know yet"
+        assert one == {EndpointPort("http", 0): two[EndpointPort("http", 0)]}
+        assert await made.ask(two[EndpointPort("http", 1)]) == b"a", "kube-proxy may not know yet"
         assert await made.serve(plan("a", "b")) == two
         await made.serve(plan("a"))
         await until(lambda: made.measures.listening == 1)
         with pytest.raises(ConnectionRefusedError):
-            await made.ask(two[Place("http", 1)])
+            await made.ask(two[EndpointPort("http", 1)])
 
 
 async def test_the_ports_of_before_are_asked_for_first() -> None:
@@ -287,10 +291,10 @@ async def test_the_ports_of_before_are_asked_for_first() -> None:
         used, wish = taken.getsockname()[1], free.getsockname()[1]
         free.close()
         async with relaying(a=pods.says_its_name) as made:
-            known = {Place("http", 0): wish, Place("http", 1): used}
+            known = {EndpointPort("http", 0): wish, EndpointPort("http", 1): used}
             found = await made.listeners.serve(WEB, plan("a", "b"), known)
-            assert found[Place("http", 0)] == wish
-            assert found[Place("http", 1)] not in (used, 0)
+            assert found[EndpointPort("http", 0)] == wish
+            assert found[EndpointPort("http", 1)] not in (used, 0)
 
 
 async def test_a_range_of_ports_is_kept_to_and_its_end_is_told() -> None:
@@ -298,7 +302,7 @@ async def test_a_range_of_ports_is_kept_to_and_its_end_is_told() -> None:
         first = probe.getsockname()[1]
     asked = RelaySettings(ports=PortRange(first, first))
     async with relaying(asked, a=pods.says_its_name) as made:
-        assert await made.serve(plan("a")) == {Place("http", 0): first}
+        assert await made.serve(plan("a")) == {EndpointPort("http", 0): first}
         with pytest.raises(NoPort, match=f"{first}-{first}"):
             await made.serve(plan("a"), Key("shop", "other"))
 

@@ -21,7 +21,7 @@ from bridge.relay.forward import netlink
 from bridge.relay.forward.local_route import Range, RangeError, check, clear, is_left
 from bridge.relay.forward.netlink import Route
 from tests.bridge.kubelet.fakes import until
-from translators.relay.ipam import Network
+from translators.relay.ipam import IpNetwork
 
 
 class Machine:
@@ -41,14 +41,14 @@ class Machine:
     def _list(self, version: int) -> list[Route]:
         return [it for it in self.routes if it.to.version == version]
 
-    def _add(self, to: Network) -> None:
+    def _add(self, to: IpNetwork) -> None:
         if not self.allows:
             raise PermissionError(errno.EPERM, "no")
         if any(it.local and it.to == to for it in self.routes):
             raise OSError(errno.EEXIST, "it is there")
         self.has(str(to), ours=True)
 
-    def _remove(self, to: Network) -> None:
+    def _remove(self, to: IpNetwork) -> None:
         if not self.allows:
             raise PermissionError(errno.EPERM, "no")
         left = [it for it in self.routes if not (it.ours and it.to == to)]

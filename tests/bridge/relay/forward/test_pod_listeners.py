@@ -25,8 +25,8 @@ from tests.bridge.relay import pods
 from tests.bridge.relay.pods import Pod, answer_at, at_work, playing
 from translators.objects import RemoteUid
 from translators.relay.forward import Backend
-from translators.relay.headless import At
-from translators.relay.ipam import Network
+from translators.relay.headless import ListenAddress
+from translators.relay.ipam import IpNetwork
 
 CIDR = "127.77.0.0/24"
 A, B = "127.77.0.1", "127.77.0.2"
@@ -40,12 +40,12 @@ class Routes:
         self.ours: list[str] = []
         self.refuses: int = 0
 
-    def add(self, to: Network) -> None:
+    def add(self, to: IpNetwork) -> None:
         if self.refuses:
             raise OSError(self.refuses, "no")
         self.ours.append(str(to))
 
-    def remove(self, to: Network) -> None:
+    def remove(self, to: IpNetwork) -> None:
         self.ours.remove(str(to))
 
 
@@ -72,12 +72,12 @@ class Relay:
     def limited(self, key: Key, why: str) -> None:
         self.told.append((key, why))
 
-    def to(self, address: str, name: str) -> dict[At, Backend]:
+    def to(self, address: str, name: str) -> dict[ListenAddress, Backend]:
         """A pod's one port, at its address."""
         uid = RemoteUid(f"uid-{name}")
-        return {At(address, self.port): Backend("shop-h", name, uid, self.port)}
+        return {ListenAddress(address, self.port): Backend("shop-h", name, uid, self.port)}
 
-    async def open(self, doors: dict[At, Backend], key: Key = WEB) -> None:
+    async def open(self, doors: dict[ListenAddress, Backend], key: Key = WEB) -> None:
         assert self.listeners.doors is not None
         await self.listeners.doors.open(key, doors)
 

@@ -25,7 +25,7 @@ from tests.bridge.kubelet.fakes import FakeRemote, access_for, until
 from tests.bridge.relay.pods import Forward, Pod, answer_at, playing
 from translators.objects import HomeNamespace, Object
 from translators.relay.agent_pod import CONTROL_PORT
-from translators.relay.reverse import Target, Way
+from translators.relay.reverse import HomeTarget, ReverseRoute
 
 HERE = "127.0.0.1"
 SHOP = HomeNamespace("shop")
@@ -80,8 +80,8 @@ class Back:
             writer.close()
             await asyncio.gather(back, return_exceptions=True)
 
-    def show(self, *targets: Target, sticky: bool = False) -> None:
-        ways = {self.port: Way("web", targets, sticky)}
+    def show(self, *targets: HomeTarget, sticky: bool = False) -> None:
+        ways = {self.port: ReverseRoute("web", targets, sticky)}
         self.carriers.show(SHOP, [POD], ways)
 
     def has(self, count: int) -> bool:
@@ -97,7 +97,7 @@ class Back:
 
 
 @asynccontextmanager
-async def at_home(serve: Serving) -> AsyncIterator[Target]:
+async def at_home(serve: Serving) -> AsyncIterator[HomeTarget]:
     """A pod at home."""
     tasks: set[asyncio.Task[Any]] = set()
 
@@ -113,7 +113,7 @@ async def at_home(serve: Serving) -> AsyncIterator[Target]:
 
     server = await asyncio.start_server(client, HERE, 0)
     try:
-        yield Target(HERE, server.sockets[0].getsockname()[1])
+        yield HomeTarget(HERE, server.sockets[0].getsockname()[1])
     finally:
         server.close()
         for task in tasks:
@@ -304,7 +304,7 @@ async def test_a_second_bridge_takes_the_place_of_the_first() -> None:
         )
         carrying = asyncio.create_task(another.run())
         await asyncio.sleep(0)
-        another.show(SHOP, [POD], {back.port: Way("web", (other,))})
+        another.show(SHOP, [POD], {back.port: ReverseRoute("web", (other,))})
         await until(lambda: bool(another.heard(POD).listening))
         await until(lambda: back.measures.pods == 0)
         assert await back.ask() == b"b"
@@ -354,7 +354,7 @@ async def test_a_client_for_whom_there_is_nobody_is_reset(
         with pytest.raises(ConnectionResetError):
             await back.ask()
         assert back.measures.ended == {"no-pod": 1}
-        back.show(Target(HERE, free_port()))
+        back.show(HomeTarget(HERE, free_port()))
         with pytest.raises(ConnectionResetError):
             await back.ask()
         await until(lambda: back.measures.ended["no-way"] == 1)
@@ -368,7 +368,7 @@ async def test_a_client_for_whom_there_is_nobody_is_reset(
 
 async def test_a_pod_at_home_that_does_not_answer_is_passed_over() -> None:
     async with relayed() as back, at_home(says(b"a")) as pod:
-        back.show(Target(HERE, free_port()), pod)
+        back.show(HomeTarget(HERE, free_port()), pod)
         await back.ready()
         assert [await back.ask() for _ in range(4)] == [b"a"] * 4
 
@@ -456,7 +456,7 @@ class Liar:
 
 @asynccontextmanager
 async def lied_to(
-    liar: Pod, ways: Mapping[int, Way]
+    liar: Pod, ways: Mapping[int, ReverseRoute]
 ) -> AsyncIterator[tuple[BackCarriers, BackMeasures]]:
     """A bridge that speaks to it."""
     measures = BackMeasures()
@@ -492,7 +492,7 @@ async def test_a_relay_pod_reaches_no_port_that_no_service_has() -> None:
             words.line(arrived="a", port=secret.port),
             words.line(arrived="b", port=22, address=HERE, target=[HERE, secret.port]),
         )
-        async with lied_to(liar, {20000: Way("web", ())}) as (_, measures):
+        async with lied_to(liar, {20000: ReverseRoute("web", ())}) as (_, measures):
             await until(lambda: measures.ended["no-pod"] == 2)
             await until(lambda: b"".join(liar.heard).count(b"refuse") == 2)
     assert not asked
@@ -529,7 +529,7 @@ async def test_one_that_speaks_another_protocol_is_not_used_and_that_is_said(
     )
     async with lied_to(liar, {}) as (carriers, measures):
         await until(lambda: "version 99" in caplog.text)
-        assert "version 99" in carriers.heard(POD).unlike
+        assert "version 99" in carriers.heard(POD).version_warning
         assert not carriers.heard(POD).listening
         assert measures.pods == 0
         await asyncio.sleep(0.3)
@@ -540,11 +540,11 @@ async def test_one_of_another_release_is_used_and_that_is_said() -> None:
     lines = words.line(release="0.0.1 \n\x1b", version=words.VERSION), words.line(listening=[20000])
     async with lied_to(Liar(*lines), {}) as (carriers, _):
         await until(lambda: bool(carriers.heard(POD).listening))
-        assert f"0.0.1???, and this bridge of {version()}" in carriers.heard(POD).unlike
+        assert f"0.0.1???, and this bridge of {version()}" in carriers.heard(POD).version_warning
     async with relayed() as back, at_home(says(b"a")) as pod:
         back.show(pod)
         await back.ready()
-        assert not back.carriers.heard(POD).unlike
+        assert not back.carriers.heard(POD).version_warning
 
 
 class Sleeper:
@@ -577,11 +577,11 @@ async def test_one_that_hangs_is_known_to(greets: int) -> None:
     """Whether it has ever answered or not; over one control alone that is not said."""
     sleeper = Sleeper(greets)
     async with lied_to(sleeper, {}) as (carriers, measures):
-        await until(lambda: carriers.heard(POD).silent)
+        await until(lambda: carriers.heard(POD).unresponsive)
         assert sleeper.begun == 2
         assert measures.pods == 0
         sleeper.greets = 100
-        await until(lambda: not carriers.heard(POD).silent)
+        await until(lambda: not carriers.heard(POD).unresponsive)
 
 
 @pytest.mark.parametrize("complains", [False, True])
@@ -598,7 +598,7 @@ async def test_one_that_cannot_be_spoken_to_does_not_hang(*, complains: bool) ->
 
     async with lied_to(refuses, {}) as (carriers, _):
         await until(lambda: begun > 3)
-        assert not carriers.heard(POD).silent
+        assert not carriers.heard(POD).unresponsive
 
 
 @pytest.mark.usefixtures("hasty")
@@ -607,7 +607,7 @@ async def test_a_control_that_is_lost_on_its_way_is_no_sign_of_a_pod_that_hangs(
     sleeper = Sleeper(greets=100)
     told: list[bool] = []
     async with lied_to(sleeper, {}) as (carriers, _):
-        carriers.on_change(lambda _: told.append(carriers.heard(POD).silent))
+        carriers.on_change(lambda _: told.append(carriers.heard(POD).unresponsive))
         await until(lambda: sleeper.begun == 4)
     assert not any(told)
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakeapi import defaults
 from translators.objects import Object
-from translators.pods import retained_fields
+from translators.pods import pruned_fields
 
 _HARDENED: Object = {
     "hostUsers": False,
@@ -43,7 +43,9 @@ def _lost(change: Callable[[Object], Any]) -> dict[str, bool]:
     """What is lost of the hardened pod, and whether each restricts."""
     made = copy.deepcopy({"spec": _HARDENED})
     change(made["spec"])
-    return {it.at: it.restricts for it in retained_fields.lost({"spec": _HARDENED}, made)}
+    return {
+        it.location: it.restricts for it in pruned_fields.pruned_fields({"spec": _HARDENED}, made)
+    }
 
 
 def _main(spec: Object) -> Object:
@@ -130,7 +132,7 @@ def test_defaults_of_the_api_server_are_not_lost_fields() -> None:
     defaults.fill(made)
     defaults.admit(made)
 
-    assert retained_fields.lost(sent, made) == []
+    assert pruned_fields.pruned_fields(sent, made) == []
 
 
 @pytest.mark.parametrize(
@@ -157,4 +159,4 @@ def test_defaults_of_the_api_server_are_not_lost_fields() -> None:
 def test_a_dry_run_is_asked_for_where_a_supported_server_may_drop_a_restriction(
     spec: Object, needed: bool
 ) -> None:
-    assert retained_fields.needs_proof({"spec": spec}) == needed
+    assert pruned_fields.needs_dry_run({"spec": spec}) == needed

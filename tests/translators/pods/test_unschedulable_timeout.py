@@ -9,7 +9,7 @@ import pytest
 from tests.sync.podstates import LATELY, LONG_AGO, NOW, POLICY, home, remote
 from translators.merge_patch import status_patch
 from translators.objects import Object
-from translators.pods import status, unschedulable
+from translators.pods import status, unschedulable_timeout
 
 _NEVER = replace(POLICY, unschedulable_timeout=None)
 
@@ -33,7 +33,7 @@ def _says(**condition: str) -> Object:
     ids=["no node", "a gate", "scheduled", "bound", "going", "ended"],
 )
 def test_a_pod_waits_while_the_scheduler_finds_no_node(there: Object, waits: bool) -> None:
-    assert unschedulable.waits(there) is waits
+    assert unschedulable_timeout.is_unschedulable(there) is waits
 
 
 @pytest.mark.parametrize(
@@ -41,22 +41,22 @@ def test_a_pod_waits_while_the_scheduler_finds_no_node(there: Object, waits: boo
 )
 def test_the_time_counts_from_when_home_was_told(since: str | None, left: float | None) -> None:
     pod = home(waits=since)
-    assert unschedulable.seconds_left(pod, POLICY, now=NOW) == left
-    assert unschedulable.seconds_left(pod, _NEVER, now=NOW) is None
+    assert unschedulable_timeout.timeout_remaining(pod, POLICY, now=NOW) == left
+    assert unschedulable_timeout.timeout_remaining(pod, _NEVER, now=NOW) is None
 
 
 def _told(pod: Object, there: Object, now: str) -> Object:
-    wanted = status.to_home(pod, there, POLICY, now=now)
+    wanted = status.translate_status(pod, there, POLICY, now=now)
     (told,) = [c for c in wanted["conditions"] if c["type"] == status.CONDITION_REMOTE_SCHEDULED]
     return {**pod, "status": {"phase": "Pending", "conditions": [told]}}
 
 
 def test_the_remotes_clock_does_not_count_and_other_words_do_not_begin_anew() -> None:
     pod = _told(home(), _says(lastTransitionTime="2020-01-01T00:00:00Z"), LATELY)
-    assert unschedulable.seconds_left(pod, POLICY, now=NOW) == 60
+    assert unschedulable_timeout.timeout_remaining(pod, POLICY, now=NOW) == 60
     pod = _told(pod, _says(message="0/3 nodes are available"), NOW)
-    assert unschedulable.seconds_left(pod, POLICY, now=NOW) == 60
-    assert unschedulable.why_given_up(pod, POLICY) == (
+    assert unschedulable_timeout.timeout_remaining(pod, POLICY, now=NOW) == 60
+    assert unschedulable_timeout.timeout_message(pod, POLICY) == (
         "the remote cluster's scheduler found no node for 300 s: 0/3 nodes are available"
     )
 
@@ -65,14 +65,14 @@ def test_the_time_behind_a_gate_is_no_time_without_a_node() -> None:
     gated = _says(reason="SchedulingGated")
     gated["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
     pod = _told(home(), gated, LONG_AGO)
-    assert unschedulable.seconds_left(pod, POLICY, now=NOW) is None
+    assert unschedulable_timeout.timeout_remaining(pod, POLICY, now=NOW) is None
     pod = _told(pod, _says(), LATELY)
-    assert unschedulable.seconds_left(pod, POLICY, now=NOW) == 60
+    assert unschedulable_timeout.timeout_remaining(pod, POLICY, now=NOW) == 60
 
 
 def test_a_pod_that_is_placed_at_once_costs_no_condition() -> None:
     there = remote(phase="Pending")
     there["status"]["conditions"] = [{"type": "PodScheduled", "status": "True"}]
     pod = home()
-    wanted = status.to_home(pod, there, POLICY, now=NOW)
+    wanted = status.translate_status(pod, there, POLICY, now=NOW)
     assert status_patch(pod["status"], wanted) == {}

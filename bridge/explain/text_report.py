@@ -1,4 +1,4 @@
-"""An answer of `bridge.explain.answer` as lines for people. Pure.
+"""An answer of `bridge.explain.json_report` as lines for people. Pure.
 
 The most important comes first: one sentence, what keeps the pod off the node or has it refused,
 what it does not get, what it lacks, how it is; and then every difference with its reason.
@@ -14,12 +14,12 @@ from bridge.base.output import format_table
 from translators.objects import Object
 
 #: Places that stand in one line.
-PLACES = 4
+MAX_LOCATIONS = 4
 #: Characters of a value that are shown.
 _VALUE = 40
 
 
-def lines(answer: Object) -> str:
+def render_report(answer: Object) -> str:
     """The answer as text."""
     parts = [answer["summary"]]
     node, remote = answer["node"], answer["remote"]
@@ -104,8 +104,8 @@ def _names(answer: Object) -> list[list[str]]:
     ]
     copied = [it["name"] for it in answer["services"] if it["copied"]]
     if copied:
-        shown = ", ".join(copied[:PLACES]) + (
-            f" and {len(copied) - PLACES} more" if len(copied) > PLACES else ""
+        shown = ", ".join(copied[:MAX_LOCATIONS]) + (
+            f" and {len(copied) - MAX_LOCATIONS} more" if len(copied) > MAX_LOCATIONS else ""
         )
         there = sum(it["copied"] and it["remote"] == "found" for it in answer["services"])
         found = {0: "-", len(copied): "found"}.get(there, f"{there} of {len(copied)}")
@@ -126,8 +126,8 @@ def _grouped(found: Iterable[Object]) -> Iterator[str]:
     for it in found:
         groups.setdefault((not it["notCarried"], it["change"], it["why"]), []).append(it)
     for (_, change, why), several in sorted(groups.items(), key=lambda group: group[0][0]):
-        places = [_place(it) for it in several[:PLACES]]
-        more = f" and {len(several) - PLACES} more" if len(several) > PLACES else ""
+        places = [_place(it) for it in several[:MAX_LOCATIONS]]
+        more = f" and {len(several) - MAX_LOCATIONS} more" if len(several) > MAX_LOCATIONS else ""
         yield f"{change:8} {', '.join(places)}{more}"
         yield f"{'':8} {why}"
 

@@ -21,11 +21,11 @@ from sync.kube.resources import (
 )
 from sync.pods import plan
 from translators.explain import persistent_volume_claims
-from translators.explain.persistent_volume_claims import Storage
+from translators.explain.persistent_volume_claims import PodStorage
 from translators.identity import LABEL_VIRTUAL
 from translators.objects import Object, metadata, name_of
 from translators.pods import scheduling_predicates
-from translators.pods.scheduling_predicates import Obstacle
+from translators.pods.scheduling_predicates import PredicateFailure
 from translators.translation_policy import Policy
 
 
@@ -35,9 +35,9 @@ class Candidate:
 
     node: Object
     policy: Policy
-    told: bool
+    options_recorded: bool
     """Whether the Node records the options of its join."""
-    obstacles: list[Obstacle]
+    failures: list[PredicateFailure]
     skipped: bool
     """Whether its bridge leaves the pod out, as one of a DaemonSet."""
 
@@ -49,18 +49,20 @@ class Candidate:
     @property
     def rank(self) -> tuple[bool, bool, int, str]:
         """Sorts the best first."""
-        fits = not self.obstacles and not self.skipped
+        fits = not self.failures and not self.skipped
         selected = not any(
-            it.field.startswith(scheduling_predicates.SELECTION) for it in self.obstacles
+            it.field.startswith(scheduling_predicates.NODE_SELECTION_FIELDS) for it in self.failures
         )
-        return not fits, not selected, len(self.obstacles), self.name
+        return not fits, not selected, len(self.failures), self.name
 
 
-async def candidates(
-    home: KubeClient, pod: Object, *, home_id: str, storage: Storage, unseen: list[str]
+async def rank_candidates(
+    home: KubeClient, pod: Object, *, home_id: str, storage: PodStorage, unseen: list[str]
 ) -> list[Candidate]:
     """All virtual nodes of home, the best first. What could not be read is noted in ``unseen``."""
-    nodes = [it for it in (await home.list(NODES, labels=LABEL_VIRTUAL)).items if is_ours(it)]
+    nodes = [
+        it for it in (await home.list(NODES, labels=LABEL_VIRTUAL)).items if is_bridge_node(it)
+    ]
     bound = await asyncio.gather(
         *(
             partial_reads.list_objects(home, PODS, unseen, fields=f"spec.nodeName={name_of(it)}")
@@ -71,17 +73,17 @@ async def candidates(
     for node, pods in zip(nodes, bound, strict=True):
         policy, told = join_record.policy_of(node, home_id)
         obstacles = [
-            *scheduling_predicates.obstacles(pod, node, pods),
-            *persistent_volume_claims.obstacles(pod, node, storage),
+            *scheduling_predicates.predicate_failures(pod, node, pods),
+            *persistent_volume_claims.volume_binding_failures(pod, node, storage),
         ]
         skipped = bool(plan.skipped(pod, policy))
         found.append(Candidate(node, policy, told, obstacles, skipped))
     return sorted(found, key=lambda it: it.rank)
 
 
-async def storage_of(
+async def look_up_storage(
     home: KubeClient, found: Mapping[str, Object | None], unseen: list[str]
-) -> Storage:
+) -> PodStorage:
     """Home's claims, by name, with their volumes and classes."""
     specs = [it.get("spec") or {} for it in found.values() if it is not None]
     behind = await partial_reads.get_objects(
@@ -93,7 +95,7 @@ async def storage_of(
         "",
         unseen,
     )
-    return Storage(
+    return PodStorage(
         claims=found,
         volumes={name: it for (kind, name), it in behind.items() if kind == "PersistentVolume"},
         classes={name: it for (kind, name), it in behind.items() if kind == "StorageClass"},
@@ -104,6 +106,6 @@ def _is_unbound(spec: Object) -> bool:
     return bool(spec.get("storageClassName")) and not spec.get("volumeName")
 
 
-def is_ours(node: Object) -> bool:
+def is_bridge_node(node: Object) -> bool:
     """Whether a bridge has registered the node."""
     return node_object.LABEL_REMOTE in (metadata(node).get("labels") or {})

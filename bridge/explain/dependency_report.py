@@ -1,25 +1,25 @@
-"""What a pod names, as part of the answer of `bridge.explain.answer`. Pure."""
+"""What a pod names, as part of the answer of `bridge.explain.json_report`. Pure."""
 
 from __future__ import annotations
 
-from bridge.explain.lookup import Facts
-from translators.explain.dependencies import Wanted
+from bridge.explain.cluster_lookup import PodFacts
+from translators.explain.dependencies import Dependency
 from translators.identity import is_owned
 from translators.mirror import service
 from translators.objects import HomeNamespace, Object, name_of, namespace_of
 
 
-def reference(it: Wanted, facts: Facts) -> Object:
+def describe_dependency(it: Dependency, facts: PodFacts) -> Object:
     """An object that the pod names: whether both sides have it, and what becomes of it."""
     key = (it.kind, it.name)
     home = _presence(facts.objects, key)
     keys = []
     if (found := facts.objects.get(key)) is not None:
         keys = sorted(it.keys - (found.get("data") or {}).keys())
-    remote = _presence(facts.there.objects, key) if facts.there is not None else "unknown"
+    remote = _presence(facts.remote.objects, key) if facts.remote is not None else "unknown"
     becomes, needed_in = _becomes(it, facts)
-    if it.kind == "PriorityClass" and facts.there is not None:
-        remote = "found" if it.name in facts.there.priority_classes else "missing"
+    if it.kind == "PriorityClass" and facts.remote is not None:
+        remote = "found" if it.name in facts.remote.priority_classes else "missing"
     return {
         "kind": it.kind,
         "name": it.name,
@@ -32,9 +32,9 @@ def reference(it: Wanted, facts: Facts) -> Object:
     }
 
 
-def _copy(it: Wanted, facts: Facts) -> str:
+def _copy(it: Dependency, facts: PodFacts) -> str:
     """Whether the remote has the copy; "-" where none is due (yet), or the remote was not asked."""
-    there = facts.there
+    there = facts.remote
     if there is None or facts.policy is None or it.kind not in ("ConfigMap", "Secret"):
         return "-"
     copy = there.objects.get((it.kind, it.name))
@@ -50,7 +50,7 @@ def _presence(objects: dict[tuple[str, str], Object | None], key: tuple[str, str
     return "missing" if objects[key] is None else "found"
 
 
-def _becomes(it: Wanted, facts: Facts) -> tuple[str, str]:
+def _becomes(it: Dependency, facts: PodFacts) -> tuple[str, str]:
     """What stands for it in the remote, and where it has to exist."""
     policy = facts.policy
     if policy is None:
@@ -71,7 +71,7 @@ def _becomes(it: Wanted, facts: Facts) -> tuple[str, str]:
             return "the class of that name that is there", "remote"
 
 
-def lacks(it: Object) -> str:
+def missing_message(it: Object) -> str:
     """Why the pod waits for something that it names; "" where it does not."""
     if not it["required"]:
         return ""
@@ -84,13 +84,13 @@ def lacks(it: Object) -> str:
     return ""
 
 
-def services(facts: Facts) -> list[Object]:
+def describe_services(facts: PodFacts) -> list[Object]:
     """Those that pods of the namespace find in the remote by name."""
     return [
         {
             "name": name_of(it),
             "copied": service.is_copied(it),
-            "remote": "found" if facts.there and name_of(it) in facts.there.services else "-",
+            "remote": "found" if facts.remote and name_of(it) in facts.remote.services else "-",
         }
         for it in sorted(facts.services, key=name_of)
     ]

@@ -2,13 +2,13 @@
 
 1. The pod: home's own, or one of a file, which home's API server is asked to admit without keeping
    it (a dry run), so that what admission adds is in it.
-2. What the pod names at home, and home's virtual nodes, ranked (`bridge.explain.candidate_nodes`).
+2. What the pod names at home, and home's virtual nodes, ranked (`bridge.explain.candidate_ranking`).
    The pod is explained for the one it is bound to, or the one that was named, or the best.
 3. The remote's side of all that, where the remote can be reached:
    by the kubeconfig that was given, or the one that the Node remembers.
 
 A question that cannot be asked, or is forbidden, is noted (`Facts.unseen`) and changes nothing
-else (`bridge.base.partial_reads`). What it all means is `bridge.explain.answer`'s.
+else (`bridge.base.partial_reads`). What it all means is `bridge.explain.json_report`'s.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from bridge.base import partial_reads
 from bridge.base.errors import PreflightError
-from bridge.explain.candidate_nodes import Candidate, candidates, storage_of
+from bridge.explain.candidate_ranking import Candidate, look_up_storage, rank_candidates
 from bridge.install.remote_kubeconfig import resolve_remote_kubeconfig
 from bridge.node import node_object
 from bridge.preflight.cluster_facts import connected, explained
@@ -39,8 +39,8 @@ from sync.kube.resources import (
     Resource,
 )
 from translators.explain import dependencies
-from translators.explain.dependencies import Wanted
-from translators.explain.persistent_volume_claims import Storage
+from translators.explain.dependencies import Dependency
+from translators.explain.persistent_volume_claims import PodStorage
 from translators.identity import home_id_from_uid, is_owned
 from translators.objects import HomeNamespace, Object, metadata, name_of, namespace_of, uid_of
 from translators.pods import remote_pod
@@ -72,14 +72,14 @@ class ExplainSettings:
     """Where the pod or the file names none; "" is the namespace of home's context."""
     name: str = ""
     """Of home's pod; "" where ``given`` is one."""
-    given: Object | None = None
+    manifest: Object | None = None
     """A pod, or an object with a template of one."""
     node: str = ""
     """The virtual node; "" finds it."""
 
 
 @dataclass(slots=True)
-class There:
+class RemoteFacts:
     """What the remote has of it."""
 
     server: str
@@ -92,12 +92,12 @@ class There:
     """By kind and name; None is missing, and what could not be read is not here."""
     nodes: list[Object] | None = None
     priority_classes: frozenset[str] = frozenset()
-    refusal: str = ""
+    rejection: str = ""
     """What the remote's API server says to the pod, asked without keeping it."""
 
 
 @dataclass(slots=True)
-class Facts:
+class PodFacts:
     """All that was found."""
 
     pod: Object
@@ -107,15 +107,15 @@ class Facts:
     """Home's virtual nodes, the best first."""
     chosen: Candidate | None = None
     """The one that it is explained for; None where home has none."""
-    storage: Storage = field(default_factory=Storage)
-    wanted: list[Wanted] = field(default_factory=list)
+    storage: PodStorage = field(default_factory=PodStorage)
+    dependencies: list[Dependency] = field(default_factory=list)
     objects: dict[tuple[str, str], Object | None] = field(default_factory=dict)
     """Home's, as `There.objects`."""
     services: list[Object] = field(default_factory=list)
     """Of the pod's namespace at home."""
     events: list[Object] = field(default_factory=list)
-    there: There | None = None
-    unseen: list[str] = field(default_factory=list)
+    remote: RemoteFacts | None = None
+    not_checked: list[str] = field(default_factory=list)
     """What could not be looked at, and why."""
 
     @property
@@ -134,7 +134,7 @@ class Facts:
         return f"{namespace_of(self.pod)}/{name_of(self.pod)}"
 
 
-async def explain(settings: ExplainSettings) -> Facts:
+async def look_up_pod(settings: ExplainSettings) -> PodFacts:
     """Looks it all up. Raises PreflightError, for the person who asked."""
     async with AsyncExitStack() as stack:
         home = await stack.enter_async_context(
@@ -152,9 +152,9 @@ async def explain(settings: ExplainSettings) -> Facts:
 # -- home ----------------------------------------------------------------------------------
 
 
-async def _at_home(home: KubeClient, settings: ExplainSettings) -> Facts:
-    if settings.given is not None:
-        facts = await _given(home, settings.given, settings.namespace)
+async def _at_home(home: KubeClient, settings: ExplainSettings) -> PodFacts:
+    if settings.manifest is not None:
+        facts = await _given(home, settings.manifest, settings.namespace)
     else:
         try:
             found = await home.get(PODS, settings.name, namespace=settings.namespace)
@@ -163,34 +163,34 @@ async def _at_home(home: KubeClient, settings: ExplainSettings) -> Facts:
                 f"home: there is no pod {settings.namespace}/{settings.name}; `kubectl get pods -n "
                 f"{settings.namespace}` lists those that are, and -f FILE explains one that is not"
             ) from error
-        facts = Facts(found, stored=True)
+        facts = PodFacts(found, stored=True)
     metadata(facts.pod).pop("managedFields", None)
     namespace = namespace_of(facts.pod)
-    facts.wanted = dependencies.wanted(facts.pod)
-    here = [it for it in facts.wanted if it.kind not in ("PriorityClass", "RuntimeClass")]
+    facts.dependencies = dependencies.dependencies_of(facts.pod)
+    here = [it for it in facts.dependencies if it.kind not in ("PriorityClass", "RuntimeClass")]
     facts.objects = await partial_reads.get_objects(
-        home, map(_named, here), namespace, facts.unseen
+        home, map(_named, here), namespace, facts.not_checked
     )
     facts.services = await partial_reads.list_objects(
-        home, SERVICES, facts.unseen, namespace=namespace
+        home, SERVICES, facts.not_checked, namespace=namespace
     )
     if facts.stored:
-        facts.events = await partial_reads.list_events(home, facts.pod, facts.unseen)
+        facts.events = await partial_reads.list_events(home, facts.pod, facts.not_checked)
     await _find_node(home, settings, facts)
     return facts
 
 
-async def _find_node(home: KubeClient, settings: ExplainSettings, facts: Facts) -> None:
+async def _find_node(home: KubeClient, settings: ExplainSettings, facts: PodFacts) -> None:
     claims = {
         name: it for (kind, name), it in facts.objects.items() if kind == "PersistentVolumeClaim"
     }
-    facts.storage = await storage_of(home, claims, facts.unseen)
-    facts.candidates = await candidates(
+    facts.storage = await look_up_storage(home, claims, facts.not_checked)
+    facts.candidates = await rank_candidates(
         home,
         facts.pod,
         home_id=home_id_from_uid(uid_of(await home.get(NAMESPACES, "kube-system"))),
         storage=facts.storage,
-        unseen=facts.unseen,
+        unseen=facts.not_checked,
     )
     known = {it.name: it for it in facts.candidates}
     if settings.node and settings.node not in known:
@@ -201,14 +201,14 @@ async def _find_node(home: KubeClient, settings: ExplainSettings, facts: Facts) 
     bound = (facts.pod.get("spec") or {}).get("nodeName") or ""
     facts.chosen = known.get(settings.node or bound) or next(iter(facts.candidates), None)
     if facts.chosen is None:
-        facts.unseen.append("a virtual node: home has none; `bridge join` makes one")
+        facts.not_checked.append("a virtual node: home has none; `bridge join` makes one")
 
 
-def _named(it: Wanted) -> tuple[Resource, str]:
+def _named(it: Dependency) -> tuple[Resource, str]:
     return _RESOURCES[it.kind], it.name
 
 
-async def _given(home: KubeClient, given: Object, namespace: str) -> Facts:
+async def _given(home: KubeClient, given: Object, namespace: str) -> PodFacts:
     """The pod as home would admit it, as far as home tells."""
     meta = {"namespace": namespace, **metadata(given)}
     body: Object = {**given, "metadata": meta}
@@ -219,13 +219,13 @@ async def _given(home: KubeClient, given: Object, namespace: str) -> Facts:
         body["metadata"] = {**meta, "generateName": f"{name}-"}
         found = await home.create(PODS, body, namespace=meta["namespace"], dry_run=True)
         found["metadata"]["name"] = name
-        return Facts(found, stored=False)
+        return PodFacts(found, stored=False)
     except ApiError as error:
         found = {**body, "metadata": {"name": meta.get("generateName", "") + "x", **meta}}
         found["metadata"].setdefault("uid", _NO_UID)
         why = f"home: what admission adds to the pod, or whether it refuses it: {error.message}"
-        return Facts(found, stored=False, unseen=[why])
-    return Facts(found, stored=False)
+        return PodFacts(found, stored=False, not_checked=[why])
+    return PodFacts(found, stored=False)
 
 
 # -- the remote ----------------------------------------------------------------------------
@@ -235,18 +235,18 @@ async def _there(
     stack: AsyncExitStack,
     settings: ExplainSettings,
     home: KubeClient,
-    facts: Facts,
+    facts: PodFacts,
     policy: Policy,
 ) -> None:
     with explained("home"):
         found = await resolve_remote_kubeconfig(
-            stack, home, facts.node or {}, settings.remote, warn=facts.unseen.append
+            stack, home, facts.node or {}, settings.remote, warn=facts.not_checked.append
         )
     if found is None:
         named = (metadata(facts.node or {}).get("annotations") or {}).get(
             node_object.ANNOTATION_KUBECONFIG, "its kubeconfig"
         )
-        facts.unseen.append(f"the remote: {named} is not on this machine; give --kubeconfig")
+        facts.not_checked.append(f"the remote: {named} is not on this machine; give --kubeconfig")
         return
     try:
         remote = await stack.enter_async_context(
@@ -257,13 +257,13 @@ async def _there(
     except PreflightError as error:
         if settings.remote is not None:
             raise
-        facts.unseen.append(f"{error}; --kubeconfig names another file")
+        facts.not_checked.append(f"{error}; --kubeconfig names another file")
         return
     with explained("remote"):
-        facts.there = await _in_remote(remote, facts, policy)
+        facts.remote = await _in_remote(remote, facts, policy)
 
 
-async def _check_is(remote: KubeClient, facts: Facts) -> None:
+async def _check_is(remote: KubeClient, facts: PodFacts) -> None:
     theirs = home_id_from_uid(uid_of(await remote.get(NAMESPACES, "kube-system")))
     node = facts.node or {}
     if theirs != (metadata(node).get("labels") or {}).get(node_object.LABEL_REMOTE):
@@ -273,9 +273,9 @@ async def _check_is(remote: KubeClient, facts: Facts) -> None:
         )
 
 
-async def _in_remote(remote: KubeClient, facts: Facts, policy: Policy) -> There:
+async def _in_remote(remote: KubeClient, facts: PodFacts, policy: Policy) -> RemoteFacts:
     namespace = policy.identity.remote_namespace(HomeNamespace(namespace_of(facts.pod)))
-    found, unseen = There(remote.config.server), facts.unseen
+    found, unseen = RemoteFacts(remote.config.server), facts.not_checked
     found.namespace = await partial_reads.get_object(remote, NAMESPACES, namespace, unseen)
     found.nodes = await partial_reads.list_objects(
         remote, NODES, unseen, labels=policy.node_selection
@@ -285,7 +285,7 @@ async def _in_remote(remote: KubeClient, facts: Facts, policy: Policy) -> There:
     skipped = {"PriorityClass"}
     if policy.service_accounts != "remote":
         skipped.add("ServiceAccount")
-    asked_for = [it for it in facts.wanted if it.kind not in skipped]
+    asked_for = [it for it in facts.dependencies if it.kind not in skipped]
     if found.namespace is not None:
         found.pod = await partial_reads.get_object(
             remote, PODS, name_of(facts.pod), unseen, namespace=namespace
@@ -298,8 +298,12 @@ async def _in_remote(remote: KubeClient, facts: Facts, policy: Policy) -> There:
     found.objects = await partial_reads.get_objects(
         remote, map(_named, asked_for), namespace, unseen
     )
-    if found.namespace is not None and found.pod is None and not remote_pod.refused(facts.pod):
-        found.refusal = await _refusal(remote, facts.pod, policy, found.priority_classes)
+    if (
+        found.namespace is not None
+        and found.pod is None
+        and not remote_pod.rejection_message(facts.pod)
+    ):
+        found.rejection = await _refusal(remote, facts.pod, policy, found.priority_classes)
     return found
 
 
@@ -307,7 +311,7 @@ async def _refusal(
     remote: KubeClient, home: Object, policy: Policy, classes: frozenset[str]
 ) -> str:
     """What the remote's API server has against the pod; asked by a dry run."""
-    body = remote_pod.to_remote(home, policy, priority_classes=classes).pod
+    body = remote_pod.translate_pod(home, policy, priority_classes=classes).pod
     try:
         await remote.create(PODS, body, namespace=namespace_of(body), dry_run=True)
     except ApiError as error:
@@ -315,7 +319,7 @@ async def _refusal(
     return ""
 
 
-def template_of(obj: Object) -> Object | None:
+def pod_of_manifest(obj: Object) -> Object | None:
     """The pod that an object of a file is, or is a template of; None where it has none."""
     if obj.get("kind") == "Pod":
         return obj

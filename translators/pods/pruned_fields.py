@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from translators.fieldpaths import CONTAINERS, Dropped
+from translators.fieldpaths import CONTAINERS, FieldMessage
 from translators.objects import Object
 
 #: Why a field is missing, for people.
-WHY = (
+MESSAGE = (
     "the remote cluster's API server did not keep it: its version does not know the field, its "
     "feature gate is off, or its admission removed it"
 )
@@ -54,12 +54,12 @@ _ASIDE = frozenset({"spec.tolerations", "spec.schedulingGates"})
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class PrunedField:
     """A field that was sent, and that the pod does not have."""
 
     path: str
     """As in `translators.pods.field_rules`."""
-    at: str
+    location: str
     """The place, for people: ``spec.containers[web].securityContext``."""
 
     @property
@@ -68,17 +68,17 @@ class Lost:
         return bool(_RESTRICTING.search(self.path))
 
     @property
-    def told(self) -> Dropped:
+    def field_message(self) -> FieldMessage:
         """The field and why it is missing, for people."""
-        return Dropped(self.at, WHY)
+        return FieldMessage(self.location, MESSAGE)
 
 
-def lost(sent: Object, made: Object) -> list[Lost]:
+def pruned_fields(sent: Object, made: Object) -> list[PrunedField]:
     """The fields of the spec that were sent and that the pod does not have."""
     return list(_lost(sent.get("spec") or {}, made.get("spec") or {}, "spec", "spec"))
 
 
-def needs_proof(sent: Object) -> bool:
+def needs_dry_run(sent: Object) -> bool:
     """Whether the pod has a restricting field that a supported API server may not keep."""
     spec = sent.get("spec") or {}
     if spec.get("hostUsers") is False or _has_late(spec.get("securityContext")):
@@ -116,21 +116,23 @@ def _is_meant(key: str, value: Any) -> bool:
     return bool(value) and (key, value) not in _DEFAULTS
 
 
-def _lost(sent: Object, made: Object, path: str, at: str) -> Iterator[Lost]:
+def _lost(sent: Object, made: Object, path: str, at: str) -> Iterator[PrunedField]:
     for key, value in sent.items():
         below, place = f"{path}.{key}", f"{at}.{key}"
         if below in _ASIDE or not _is_meant(key, value):
             continue
         answered = made.get(key)
         if answered is None:
-            yield Lost(below, place)
+            yield PrunedField(below, place)
         elif isinstance(value, dict) and isinstance(answered, dict):
             yield from _lost(value, answered, below, place)
         elif isinstance(value, list) and isinstance(answered, list):
             yield from _lost_items(value, answered, _KEYS.get(key, "name"), below, place)
 
 
-def _lost_items(sent: list[Any], made: list[Any], key: str, path: str, at: str) -> Iterator[Lost]:
+def _lost_items(
+    sent: list[Any], made: list[Any], key: str, path: str, at: str
+) -> Iterator[PrunedField]:
     """Of items that can be told apart, those that are missing, and what is missing in each. Of
     others what is missing in each, as long as none came or went."""
     theirs, named = _by_key(made, key), _by_key(sent, key)
@@ -143,7 +145,7 @@ def _lost_items(sent: list[Any], made: list[Any], key: str, path: str, at: str) 
     for name, item, answered in pairs:
         place = f"{at}[{name}]"
         if answered is None:
-            yield Lost(f"{path}[]", place)
+            yield PrunedField(f"{path}[]", place)
         elif isinstance(item, dict) and isinstance(answered, dict):
             yield from _lost(item, answered, f"{path}[]", place)
 

@@ -18,7 +18,7 @@ CONDITION = "PodResizePending"
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ResizeRejection:
     """What was refused, and why."""
 
     patch: Object
@@ -27,13 +27,17 @@ class Refusal:
     reason: Literal["Deferred", "Infeasible"]
 
 
-def refusal(patch: Object, message: str, *, words: str) -> Refusal:
+def classify_resize_rejection(
+    patch: Object, message: str, *, server_message: str
+) -> ResizeRejection:
     """``words`` are the API server's own (resource_quota's: plugin/pkg/admission/resourcequota)."""
-    return Refusal(patch, message, "Deferred" if "exceeded quota" in words else "Infeasible")
+    return ResizeRejection(
+        patch, message, "Deferred" if "exceeded quota" in server_message else "Infeasible"
+    )
 
 
-def pending(
-    home: Object, patch: Object | None, known: Refusal | None, *, now: str
+def resize_pending_condition(
+    home: Object, patch: Object | None, known: ResizeRejection | None, *, now: str
 ) -> Object | None:
     """The condition of a home pod whose remote pod ``patch`` would resize; None for none. Where it
     is not known yet whether that is refused, what was said last stays."""

@@ -1,6 +1,6 @@
 """What was found of a pod, as an answer in plain data. Pure.
 
-`report` is the whole answer; field names that were shown stay. `bridge.explain.text` says the same to
+`report` is the whole answer; field names that were shown stay. `bridge.explain.text_report` says the same to
 people.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from bridge.explain import dependencies
-from bridge.explain.candidate_nodes import Candidate
-from bridge.explain.lookup import Facts, There
+from bridge.explain import dependency_report
+from bridge.explain.candidate_ranking import Candidate
+from bridge.explain.cluster_lookup import PodFacts, RemoteFacts
 from bridge.node.join_record import options
 from sync.pods import plan
 from translators.explain import differences, persistent_volume_claims
@@ -19,30 +19,30 @@ from translators.identity import is_owned_by_node, is_usable_namespace, unusable
 from translators.objects import Object, is_deleting, is_ready, metadata, name_of, namespace_of
 from translators.pods import kubelet_admission, remote_pod, scheduling_predicates
 from translators.pods import status as podstatus
-from translators.pods.remote_pod import Translated
+from translators.pods.remote_pod import TranslatedPod
 from translators.translation_policy import Policy
 
 #: Events that are shown, the latest.
-EVENTS = 8
+MAX_EVENTS = 8
 
 
-def translated(facts: Facts) -> Translated | None:
+def translated_pod(facts: PodFacts) -> TranslatedPod | None:
     """The pod as it would be made in the remote; None where there is no node."""
     if facts.policy is None:
         return None
-    known = facts.there.priority_classes if facts.there is not None else _trusted(facts)
-    return remote_pod.to_remote(facts.pod, facts.policy, priority_classes=known)
+    known = facts.remote.priority_classes if facts.remote is not None else _trusted(facts)
+    return remote_pod.translate_pod(facts.pod, facts.policy, priority_classes=known)
 
 
-def _trusted(facts: Facts) -> frozenset[str]:
+def _trusted(facts: PodFacts) -> frozenset[str]:
     """Where the remote cannot be asked, its classes are taken to be as at home (it is noted)."""
     name = (facts.pod.get("spec") or {}).get("priorityClassName")
     return frozenset({name}) if name else frozenset()
 
 
-def report(facts: Facts) -> Object:
+def build_report(facts: PodFacts) -> Object:
     """The answer."""
-    made = translated(facts)
+    made = translated_pod(facts)
     policy, node = facts.policy, facts.node
     answer: Object = {
         "pod": {
@@ -59,20 +59,25 @@ def report(facts: Facts) -> Object:
         answer["node"] = {
             "name": name_of(node),
             "others": [it.name for it in facts.candidates if it is not facts.chosen],
-            "tellsOptions": facts.chosen is not None and facts.chosen.told,
+            "tellsOptions": facts.chosen is not None and facts.chosen.options_recorded,
             "options": options(policy),
         }
         answer["remote"] = _remote(facts, made)
     placement = _placement(facts)
-    refusals, wanted = _refusals(facts), [dependencies.reference(it, facts) for it in facts.wanted]
+    refusals, wanted = (
+        _refusals(facts),
+        [dependency_report.describe_dependency(it, facts) for it in facts.dependencies],
+    )
     answer |= {
         "placement": placement,
         "nodes": [_candidate(it) for it in facts.candidates],
         "refusals": refusals,
         "differences": [_difference(it) for it in _differences(facts, made)],
-        "notCarried": [{"field": it.field, "why": it.why} for it in made.dropped] if made else [],
+        "notCarried": [{"field": it.field, "why": it.message} for it in made.dropped]
+        if made
+        else [],
         "references": wanted,
-        "services": dependencies.services(facts),
+        "services": dependency_report.describe_services(facts),
         "waiting": list(_waiting(facts, wanted)),
         "conditions": [*_conditions("home", facts.pod), *_conditions("remote", _remote_pod(facts))],
         "events": _events(facts),
@@ -82,16 +87,16 @@ def report(facts: Facts) -> Object:
     return {"state": state, "summary": summary, **answer}
 
 
-def _bound_to(facts: Facts) -> str:
+def _bound_to(facts: PodFacts) -> str:
     return str((facts.pod.get("spec") or {}).get("nodeName") or "")
 
 
-def _remote_pod(facts: Facts) -> Object:
-    return (facts.there.pod if facts.there is not None else None) or {}
+def _remote_pod(facts: PodFacts) -> Object:
+    return (facts.remote.pod if facts.remote is not None else None) or {}
 
 
-def _remote(facts: Facts, made: Translated) -> Object:
-    there = facts.there
+def _remote(facts: PodFacts, made: TranslatedPod) -> Object:
+    there = facts.remote
     answer: Object = {"namespace": namespace_of(made.pod), "name": name_of(made.pod)}
     if there is not None:
         remote = there.pod
@@ -105,14 +110,14 @@ def _remote(facts: Facts, made: Translated) -> Object:
     return answer
 
 
-def _unseen(facts: Facts) -> list[str]:
-    notes = list(dict.fromkeys(facts.unseen))
-    if facts.chosen is not None and not facts.chosen.told:
+def _unseen(facts: PodFacts) -> list[str]:
+    notes = list(dict.fromkeys(facts.not_checked))
+    if facts.chosen is not None and not facts.chosen.options_recorded:
         notes.append(
             f"what the join of node {facts.chosen.name} was asked for: the Node does not tell "
             "(an older bridge registered it); join's defaults are assumed"
         )
-    if facts.there is None and facts.node is not None:
+    if facts.remote is None and facts.node is not None:
         notes.append("whether the remote has the priority class; it is taken to have it")
     return notes
 
@@ -120,14 +125,14 @@ def _unseen(facts: Facts) -> list[str]:
 # -- where it would run --------------------------------------------------------------------
 
 
-def _placement(facts: Facts) -> Object:
+def _placement(facts: PodFacts) -> Object:
     """Whether home's scheduler would bind the pod to the node, or what keeps it off."""
     bound, chosen = _bound_to(facts), facts.chosen
     if chosen is None:
         return {"possible": False, "bound": False, "obstacles": []}
     if bound == chosen.name:
         return {"possible": True, "bound": True, "obstacles": []}
-    found = [_item(it) for it in chosen.obstacles]
+    found = [_item(it) for it in chosen.failures]
     if bound:
         found.insert(0, {"field": "spec.nodeName", "why": f"the pod is on {bound}, a node of home"})
     return {"possible": not found, "bound": False, "obstacles": found}
@@ -136,20 +141,21 @@ def _placement(facts: Facts) -> Object:
 def _candidate(it: Candidate) -> Object:
     return {
         "name": it.name,
-        "possible": not it.obstacles and not it.skipped,
-        "obstacles": [_item(each) for each in it.obstacles],
+        "possible": not it.failures and not it.skipped,
+        "obstacles": [_item(each) for each in it.failures],
     }
 
 
-def _item(it: scheduling_predicates.Obstacle) -> Object:
-    return {"field": it.field, "why": it.why}
+def _item(it: scheduling_predicates.PredicateFailure) -> Object:
+    return {"field": it.field, "why": it.message}
 
 
-def _refusals(facts: Facts) -> list[Object]:
+def _refusals(facts: PodFacts) -> list[Object]:
     """Why the bridge, or the remote, would not have it."""
-    policy, there = facts.policy, facts.there
+    policy, there = facts.policy, facts.remote
     found = [
-        {"by": "bridge", "field": it.field, "why": it.why} for it in remote_pod.unfit(facts.pod)
+        {"by": "bridge", "field": it.field, "why": it.message}
+        for it in remote_pod.rejections(facts.pod)
     ]
     if policy is None:
         return found
@@ -161,18 +167,20 @@ def _refusals(facts: Facts) -> list[Object]:
         # Of a pod that no scheduler has bound, `_placement` says that it asks for too much.
         is_bound = _bound_to(facts) == name_of(facts.node or {})
         rejected = (
-            kubelet_admission.rejection(facts.pod, kubelet_admission.offered(there.nodes or ()))
+            kubelet_admission.admission_rejection(
+                facts.pod, kubelet_admission.total_allocatable(there.nodes or ())
+            )
             if is_bound
             else None
         )
         if rejected:
             found.append({"by": "bridge", "field": "resources.requests", "why": rejected[1]})
-        if there.refusal:
-            found.append({"by": "remote", "field": "", "why": there.refusal})
+        if there.rejection:
+            found.append({"by": "remote", "field": "", "why": there.rejection})
     return found
 
 
-def _clashes(policy: Policy, there: There) -> Iterator[Object]:
+def _clashes(policy: Policy, there: RemoteFacts) -> Iterator[Object]:
     identity = policy.identity
     if there.namespace is not None and not is_usable_namespace(there.namespace, identity):
         yield {
@@ -190,36 +198,36 @@ def _clashes(policy: Policy, there: There) -> Iterator[Object]:
 # -- what is different ---------------------------------------------------------------------
 
 
-def _differences(facts: Facts, made: Translated | None) -> list[Difference]:
+def _differences(facts: PodFacts, made: TranslatedPod | None) -> list[Difference]:
     if made is None:
         return []
-    return list(differences.differences(facts.pod, made.pod, made.dropped))
+    return list(differences.find_differences(facts.pod, made.pod, made.dropped))
 
 
 def _difference(it: Difference) -> Object:
     return {
-        "path": it.at,
+        "path": it.location,
         "change": it.change,
         "before": it.before,
         "after": it.after,
         "rule": it.rule,
-        "why": it.why,
-        "notCarried": it.lost,
+        "why": it.reason,
+        "notCarried": it.unsupported,
     }
 
 
 # -- how it is -----------------------------------------------------------------------------
 
 
-def _waiting(facts: Facts, wanted: Iterable[Object]) -> Iterator[Object]:
+def _waiting(facts: PodFacts, wanted: Iterable[Object]) -> Iterator[Object]:
     """Why it does not run, as far as somebody knows; the nearest cause first."""
     for it in wanted:
-        if lacking := dependencies.lacks(it):
+        if lacking := dependency_report.missing_message(it):
             yield {"side": "home" if it["neededIn"] == "home" else "remote", "why": lacking}
     if not _bound_to(facts):
         yield from (
             {"side": "home", "why": it}
-            for it in persistent_volume_claims.waiting(facts.pod, facts.storage)
+            for it in persistent_volume_claims.unbound_claims(facts.pod, facts.storage)
         )
     if not facts.stored:
         return
@@ -238,7 +246,7 @@ def _waiting(facts: Facts, wanted: Iterable[Object]) -> Iterator[Object]:
                 }
         yield from _containers(side, obj)
     # Home's copy of a status repeats the remote's words.
-    there, bound = facts.there, _bound_to(facts) == name_of(facts.node or {})
+    there, bound = facts.remote, _bound_to(facts) == name_of(facts.node or {})
     unmade = there is not None and there.pod is None and not podstatus.is_terminal(facts.pod)
     if bound and unmade:
         yield {"side": "remote", "why": "the bridge has not made the pod there"}
@@ -268,10 +276,10 @@ def _conditions(side: str, obj: Object) -> list[Object]:
     ]
 
 
-def _events(facts: Facts) -> list[Object]:
+def _events(facts: PodFacts) -> list[Object]:
     """The latest of both sides; what the bridge tells of the remote's at home is told once."""
     found, seen = [], set()
-    there = facts.there.events if facts.there is not None else []
+    there = facts.remote.events if facts.remote is not None else []
     for side, events in (("remote", there), ("home", facts.events)):
         for event in events:
             said = (event.get("reason"), event.get("message"))
@@ -290,10 +298,10 @@ def _events(facts: Facts) -> list[Object]:
                     "count": event.get("count") or 1,
                 }
             )
-    return sorted(found, key=lambda it: str(it["last"]))[-EVENTS:]
+    return sorted(found, key=lambda it: str(it["last"]))[-MAX_EVENTS:]
 
 
-def _summary(facts: Facts, answer: Object) -> tuple[str, str]:
+def _summary(facts: PodFacts, answer: Object) -> tuple[str, str]:
     """One word and one sentence."""
     what, node = f"pod {facts.ref}", name_of(facts.node or {})
     placement, waiting = answer["placement"], answer["waiting"]

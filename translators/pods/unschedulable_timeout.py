@@ -15,25 +15,25 @@ from translators.timestamps import parse_time
 from translators.translation_policy import Policy
 
 #: ``status.reason`` of a home pod that was given up, and the Event's.
-REASON_GIVEN_UP = "RemoteUnschedulable"
+REASON_REMOTE_UNSCHEDULABLE = "RemoteUnschedulable"
 #: The reason of PodScheduled where the scheduler looked and found no node (PodReasonUnschedulable
 #: in k8s.io/api/core/v1). Others, such as SchedulingGated, are no verdict on the remote's nodes.
 _UNSCHEDULABLE = "Unschedulable"
 
 
-def waits(remote: Object) -> bool:
+def is_unschedulable(remote: Object) -> bool:
     """Whether the remote's scheduler has found no node for the pod so far."""
-    if not was_never_placed(remote) or is_deleting(remote):
+    if not was_never_scheduled(remote) or is_deleting(remote):
         return False
     return _finds_no_node(condition_of(remote, "PodScheduled"))
 
 
-def was_never_placed(remote: Object) -> bool:
+def was_never_scheduled(remote: Object) -> bool:
     """Whether no kubelet can have known of the pod."""
     return not (remote.get("spec") or {}).get("nodeName") and not is_terminal(remote)
 
 
-def seconds_left(home: Object, policy: Policy, *, now: str) -> float | None:
+def timeout_remaining(home: Object, policy: Policy, *, now: str) -> float | None:
     """How long the home pod is to be waited for still, 0 when that is over; None where it is
     waited for without end, or does not wait. ``now`` is the time in RFC 3339."""
     condition = condition_of(home, CONDITION_REMOTE_SCHEDULED)
@@ -44,14 +44,14 @@ def seconds_left(home: Object, policy: Policy, *, now: str) -> float | None:
     return max(0.0, policy.unschedulable_timeout - max(0.0, waited))
 
 
-def is_given_up(home: Object, remote: Object | None, policy: Policy, *, now: str) -> bool:
+def is_timed_out(home: Object, remote: Object | None, policy: Policy, *, now: str) -> bool:
     """Whether the time is over for a remote pod that goes, or is gone, without having been placed.
     ``remote`` is its last known state; None where nothing of it is known."""
-    never_placed = remote is None or was_never_placed(remote)
-    return never_placed and seconds_left(home, policy, now=now) == 0
+    never_placed = remote is None or was_never_scheduled(remote)
+    return never_placed and timeout_remaining(home, policy, now=now) == 0
 
 
-def why_given_up(home: Object, policy: Policy) -> str:
+def timeout_message(home: Object, policy: Policy) -> str:
     """One sentence for people, with the last words of the remote's scheduler."""
     said = condition_of(home, CONDITION_REMOTE_SCHEDULED).get("message") or "it did not say why"
     seconds = policy.unschedulable_timeout
