@@ -11,14 +11,14 @@ from pathlib import Path
 
 import yaml
 
-from bridge.rbac.manifests import Account, HomeRights, RemoteRights
+from bridge.rbac.manifests import Account, HomePermissions, RemotePermissions
 from e2e import bridge as bridge_command
 from e2e.clusters.model import Cluster
 
 OURS = Account()
 #: The widest that the tests' joins ask for, and what prints it.
-HOME = HomeRights(serving="csr", network="auto", leave=True)
-REMOTE = RemoteRights(metrics="auto")
+HOME = HomePermissions(serving="csr", network="auto", leave=True)
+REMOTE = RemotePermissions(metrics="auto")
 _HOME = ("home", "--serving-certificate", "csr", "--network", "auto", "--leave")
 _REMOTE = ("remote", "--metrics", "auto")
 #: Longer than any run of the tests.

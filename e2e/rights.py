@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from bridge.rbac import permissions
-from bridge.rbac.permissions import EVERYTHING, Right
+from bridge.rbac.permissions import ALL_RESOURCES, Permission
 from e2e import account
 from e2e.bench.pods.requests import BRIDGE, Request, Requests
 from e2e.clusters import find
@@ -36,10 +36,10 @@ _FREE = frozenset({"selfsubjectaccessreviews", "selfsubjectreviews", "selfsubjec
 #: The account of a webhook in home's cluster, told by how its name ends.
 WEBHOOK, _WEBHOOKS = "webhook", "-offload"
 #: Of each side: what its account may; and what the webhook's may, at home.
-TABLES: Mapping[str, tuple[Right, ...]] = {
-    "home": (*account.HOME.everywhere, *account.HOME.in_namespaces),
-    "remote": (*account.REMOTE.everywhere, *account.REMOTE.contents),
-    WEBHOOK: permissions.webhook(),
+TABLES: Mapping[str, tuple[Permission, ...]] = {
+    "home": (*account.HOME.cluster_level, *account.HOME.per_namespace),
+    "remote": (*account.REMOTE.cluster_level, *account.REMOTE.namespace_contents),
+    WEBHOOK: permissions.for_webhook(),
 }
 
 
@@ -48,7 +48,7 @@ class Granted:
     """One verb of one right of one side."""
 
     side: str
-    right: Right
+    right: Permission
     verb: str
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class Granted:
         return (
             self.verb == request.verb
             and (
-                right.resource == EVERYTHING
+                right.resource == ALL_RESOURCES
                 or (right.resource.group, plural) == (request.group, request.resource)
             )
             and right.namespace in ("", request.namespace)
@@ -77,7 +77,7 @@ class Granted:
 #: test's administrator may.
 _SHOWN = [
     Granted("home", right, verb)
-    for right in (*permissions.HOME_SHOWN, *permissions.HOME_DAEMON_SETS)
+    for right in (*permissions.HOME_RANGES, *permissions.HOME_DAEMON_SETS)
     for verb in right.verbs
 ]
 
@@ -148,7 +148,7 @@ def report(logs: Mapping[str, Requests]) -> Report:
                 found.refused.update([] if uses else [told])
                 continue
             # What another right allows does not need that to all kinds.
-            exact = [it for it in uses if it.right.resource != EVERYTHING]
+            exact = [it for it in uses if it.right.resource != ALL_RESOURCES]
             found.used.update(map(str, exact or uses))
             if not uses and not any(it.side == who and it.covers(request) for it in _SHOWN):
                 found.undeclared[told] += 1

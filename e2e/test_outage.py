@@ -9,7 +9,7 @@ import urllib.request
 
 import pytest
 
-from bridge.preflight.retry import WAITED
+from bridge.clusters.retry import WAITING_SUFFIX
 from e2e.bridge import REGISTERED
 from e2e.conftest import Bridged
 from e2e.kubectl import get_one, uids, wait_for
@@ -90,7 +90,7 @@ def test_a_bridge_that_starts_while_the_remote_is_away_waits_for_it(bridged: Bri
     try:
         bridged.bridge.args = [*bridged.bridge.args, f"--health-port={port}"]
         bridged.bridge.launch()
-        bridged.bridge.says(WAITED)
+        bridged.bridge.says(WAITING_SUFFIX)
         assert probe("/livez")[0] == 200
         code, why = probe("/readyz")
         assert code == 503

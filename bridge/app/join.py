@@ -1,6 +1,6 @@
 """A join, from the first question to the last line: wires the parts and runs them in order.
 
-1. Checks (`bridge.preflight`); nothing has been made when one fails. With a health port, probes are
+1. Checks (`bridge.checks.join_checks`); nothing has been made when one fails. With a health port, probes are
    answered from here on, and clusters that are away are waited for.
 2. The kubelet API listens, so that the Node never names a port that nobody serves.
 3. The engine's caches fill; when the node's lease is this bridge's, the Node is registered and pods
@@ -30,19 +30,18 @@ from bridge.app.replica import ReplicaTerm
 from bridge.base import memory
 from bridge.base.settings import JoinSettings
 from bridge.base.version import version
+from bridge.checks.join_checks import JoinFacts, checked_clusters
 from bridge.election.election_record import Candidate
-from bridge.election.elector import Election
-from bridge.election.reachability import Watched
+from bridge.election.elector import LeaderElector
+from bridge.election.reachability import InformerReachability
 from bridge.node import join_record, node_object
 from bridge.node.controller import NodeController
-from bridge.node.field_ownership import Marks
+from bridge.node.field_ownership import NodeMetadata
 from bridge.node.namespace_record import NamespaceRecord
 from bridge.node.node_object import NodeFacts
 from bridge.observability.recent_errors import RecentErrors
-from bridge.preflight.cluster_facts import Found
-from bridge.preflight.retry import checked
 from bridge.relay.forward_metrics import Measures
-from bridge.remote_claim.claim_holder import RemoteClaim
+from bridge.remote_claim.claim_keeper import RemoteClaim
 from sync.base.callbacks import expire_now
 from sync.engine.engine import Engine, utc_now
 from sync.kube import in_cluster
@@ -110,15 +109,17 @@ async def _serve_node(
     health = ProbeHandler()
     async with (
         serve_probes(health, settings.address, settings.health_port),
-        checked(
-            settings, told=told, waits=None if settings.health_port is None else health.set_waiting
+        checked_clusters(
+            settings,
+            notify=told,
+            on_wait=None if settings.health_port is None else health.set_waiting,
         ) as both,
     ):
-        home, remote, found = both.home, both.remote, both.found
+        home, remote, found = both.home, both.remote, both.facts
         NODE.set(found.identity.node)
-        me = Candidate.here(found.address)
+        me = Candidate.local(found.address)
         carried = Measures()
-        election = Election(home, found.identity.node, me=me, told=told)
+        election = LeaderElector(home, found.identity.node, candidate=me, notify=told)
 
         def claimed() -> RemoteClaim:
             """The claim of one life, with its two fences."""
@@ -126,10 +127,10 @@ async def _serve_node(
                 remote,
                 found.identity,
                 election,
-                me=me,
+                candidate=me,
                 home_fence=Fence(),
                 take_over=settings.take_over_claim or "",
-                told=told,
+                notify=told,
             )
 
         claim = claimed()
@@ -150,7 +151,7 @@ async def _serve_node(
         health.use_engine(engine)
 
         def life(engine: Engine, claim: RemoteClaim) -> ReplicaTerm:
-            way, fence = Watched(remote, engine.informers), claim.home_fence
+            way, fence = InformerReachability(remote, engine.informers), claim.home_fence
             node = _node(settings, found, engine, api)
             tidy = functools.partial(_tidy, found, home.fenced(fence))
             return ReplicaTerm(engine, node, fence, claim, way, tidy=tidy)
@@ -166,15 +167,15 @@ async def _serve_node(
         try:
             first = life(engine, claim)
             api.use_engine(engine, first.node.node)
-            record.fresh = await first.node.vacant()
-            await election.look(served=not record.fresh)
+            record.fresh = await first.node.is_name_free()
+            await election.observe(node_exists=not record.fresh)
             serving = replica.run_replica(first, another, api=api, election=election, report=told)
             await _serve(serving, api)
         finally:
             await api.stop()
 
 
-def _policy(settings: JoinSettings, found: Found) -> Policy:
+def _policy(settings: JoinSettings, found: JoinFacts) -> Policy:
     return Policy(
         found.identity,
         found.address,
@@ -192,7 +193,7 @@ def _policy(settings: JoinSettings, found: Found) -> Policy:
 
 def _engine(
     settings: JoinSettings,
-    found: Found,
+    found: JoinFacts,
     claim: RemoteClaim,
     carried: Measures,
     record: NamespaceRecord,
@@ -234,14 +235,16 @@ def _engine(
     )
 
 
-async def _tidy(found: Found, home: KubeClient) -> None:
+async def _tidy(found: JoinFacts, home: KubeClient) -> None:
     if found.network != "relay":
         from bridge.relay.forward import stale_slices
 
         await stale_slices.remove(home, found.identity)
 
 
-def _node(settings: JoinSettings, found: Found, engine: Engine, api: NodeKubelet) -> NodeController:
+def _node(
+    settings: JoinSettings, found: JoinFacts, engine: Engine, api: NodeKubelet
+) -> NodeController:
     controller = NodeController(
         engine.home_pods.client,
         _facts(settings, found, engine, api.port),
@@ -251,13 +254,13 @@ def _node(settings: JoinSettings, found: Found, engine: Engine, api: NodeKubelet
         unschedulable_pods=engine.unschedulable_pods,
         events=engine.events,
         now=utc_now,
-        note=api.lease_note,
+        lease_annotation=api.lease_note,
     )
-    engine.pods.admission.cached_node = controller.current
+    engine.pods.admission.cached_node = controller.current_node
     return controller
 
 
-def _facts(settings: JoinSettings, found: Found, engine: Engine, port: int) -> NodeFacts:
+def _facts(settings: JoinSettings, found: JoinFacts, engine: Engine, port: int) -> NodeFacts:
     access = engine.remote_nodes.client.config
     files = access.ref.files().split(os.pathsep)
     is_installed = engine.home_pods.client.config.in_cluster
@@ -267,7 +270,9 @@ def _facts(settings: JoinSettings, found: Found, engine: Engine, port: int) -> N
         node_object.ANNOTATION_KUBECONFIG: remembered,
         node_object.ANNOTATION_CONTEXT: access.context,
         node_object.ANNOTATION_HOME_NAME: found.identity.home_name,
-        join_record.ANNOTATION_OPTIONS: join_record.told_of(settings, _policy(settings, found)),
+        join_record.ANNOTATION_OPTIONS: join_record.encode_settings(
+            settings, _policy(settings, found)
+        ),
         # "" replaces what an installed bridge recorded.
         node_object.ANNOTATION_INSTALLATION: in_cluster.namespace() if is_installed else "",
     }
@@ -279,7 +284,7 @@ def _facts(settings: JoinSettings, found: Found, engine: Engine, port: int) -> N
         address=found.address,
         port=port,
         version=version(),
-        asked=Marks(settings.labels, settings.annotations, settings.taints),
+        configured=NodeMetadata(settings.labels, settings.annotations, settings.taints),
         annotations=annotations,
     )
 

@@ -18,16 +18,16 @@ from bridge.certificates.cert_dir import CertDir, default_cert_dir
 from bridge.certificates.certificate_sources import CertificateSource, FileSource, SelfSignedSource
 from bridge.certificates.client_ca import ClientCaWatcher
 from bridge.certificates.tls_key_pair import TlsKeyPair
-from bridge.election.elector import Election
+from bridge.checks.join_checks import JoinFacts
+from bridge.election.elector import LeaderElector
 from bridge.kubelet.pod_directory import RemotePod, ScheduledPod
 from bridge.kubelet.server import KubeletServer
 from bridge.net.active_streams import descriptors, streams_for
 from bridge.node import node_object
-from bridge.node.lease_annotation import Note
+from bridge.node.lease import LeaseAnnotation
 from bridge.observability.metrics import BridgeCollector, MetricsEndpoint
 from bridge.observability.recent_errors import RecentErrors
 from bridge.pod_metrics.endpoints import Metrics
-from bridge.preflight.cluster_facts import Found
 from bridge.relay.forward_metrics import Measures
 from bridge.status.status_endpoint import StatusEndpoint
 from sync.cache.informer import Informer
@@ -97,7 +97,7 @@ class Dependencies(TypedDict):
 
     home: KubeClient
     remote: KubeClient
-    election: Election
+    election: LeaderElector
     recent: RecentErrors
     carried: Measures
     told: Callable[[str], None]
@@ -109,7 +109,7 @@ class NodeKubelet:
     def __init__(
         self,
         settings: JoinSettings,
-        found: Found,
+        found: JoinFacts,
         engine: Engine,
         *,
         source: CertificateSource,
@@ -144,7 +144,7 @@ class NodeKubelet:
             certificate=certificate,
             anonymous=settings.anonymous_auth,
             routes=[*self._metrics.routes, self._exporter.route, *self._status.routes],
-            standby=lambda: election.standby,
+            standby=lambda: election.standby_reason,
             ready=self._readiness.checks,
             max_streams=streams_for(descriptors()),
         )
@@ -173,10 +173,10 @@ class NodeKubelet:
         return self._server.port
 
     @property
-    def lease_note(self) -> Note:
+    def lease_note(self) -> LeaseAnnotation:
         """What is to outlive a restart: the node's processor time."""
         usage = self._metrics.usage
-        return Note(node_object.ANNOTATION_CPU_SECONDS, usage.note, usage.go_on)
+        return LeaseAnnotation(node_object.ANNOTATION_CPU_SECONDS, usage.note, usage.go_on)
 
     async def start(self) -> None:
         """Listens. Raises ListenError."""
@@ -200,7 +200,7 @@ class NodeKubelet:
 
 
 async def create_node_kubelet(
-    settings: JoinSettings, found: Found, engine: Engine, **around: Unpack[Dependencies]
+    settings: JoinSettings, found: JoinFacts, engine: Engine, **around: Unpack[Dependencies]
 ) -> NodeKubelet:
     """It, with a certificate to begin with. Raises CertificateError."""
     source = _source(settings, found, around["home"], around["told"])
@@ -208,14 +208,14 @@ async def create_node_kubelet(
     return NodeKubelet(settings, found, engine, source=source, certificate=certificate, **around)
 
 
-def cert_dir(settings: JoinSettings, found: Found) -> Path:
+def cert_dir(settings: JoinSettings, found: JoinFacts) -> Path:
     """Where a certificate of home's is kept. Raises CertificateError."""
     folder = settings.cert_dir or default_cert_dir(found.identity.home_id, found.identity.node)
     return folder.expanduser().absolute()
 
 
 def _source(
-    settings: JoinSettings, found: Found, home: KubeClient, told: Callable[[str], None]
+    settings: JoinSettings, found: JoinFacts, home: KubeClient, told: Callable[[str], None]
 ) -> CertificateSource:
     node, addresses = found.identity.node, [found.address]
     if settings.certificate is not None and settings.key is not None:

@@ -5,7 +5,7 @@ A kubelet's probes have no credential, and the kubelet API answers nobody withou
 tells of workloads. It is ready when its caches are filled: then it serves the node, or stands by
 and can take over. That a cluster is away, which the kubelet API's ``/readyz`` counts too, is no
 reason to hold an update up. It listens before the checks are done: a bridge that waits for a
-cluster (`bridge.preflight.retry`) lives, and is not ready.
+cluster (`bridge.clusters.retry`) lives, and is not ready.
 
 Anybody on the network may connect, so connections are bounded in number (`MOST`) and time (`LIFE`),
 and one more ends the oldest: they leave descriptors for everything else.

@@ -6,7 +6,7 @@ A life goes so, again and again until cancelled:
    the node have are behind a fence (`sync.kube.write_fence`), which is shut.
 2. The bridge stands by until the node's lease is its own (`bridge.election.elector`).
 3. Then the fence is open, and the bridge takes the claim in the remote
-   (`bridge.remote_claim.claim_holder`). Where another home of the same identity has the claim, the
+   (`bridge.remote_claim.claim_keeper`). Where another home of the same identity has the claim, the
    bridge ends before it writes anything else.
 4. The Node is registered, and the controllers work. Where another bridge served the node until
    then, they wait until the caches have what that one did last.
@@ -29,10 +29,10 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from bridge.app.node_kubelet import NodeKubelet
-from bridge.election.elector import Election, Lost
-from bridge.election.reachability import Way
+from bridge.election.elector import LeaderElector, LeadershipLost
+from bridge.election.reachability import RemoteReachability
 from bridge.node.controller import NodeController
-from bridge.remote_claim.claim_holder import RemoteClaim
+from bridge.remote_claim.claim_keeper import RemoteClaim
 from sync.base.exceptions import first_leaf
 from sync.engine.engine import Engine
 from sync.kube.errors import KubeError, NotLeaderError
@@ -55,7 +55,7 @@ class ReplicaTerm:
     node: NodeController
     fence: Fence
     claim: RemoteClaim
-    way: Way
+    way: RemoteReachability
     tidy: Callable[[], Awaitable[None]]
     """Removes what a bridge of before has left that this one would not look after. May raise
     KubeError."""
@@ -66,7 +66,7 @@ async def run_replica(
     again: Callable[[], ReplicaTerm],
     *,
     api: NodeKubelet,
-    election: Election,
+    election: LeaderElector,
     report: Callable[[str], None],
 ) -> NoReturn:
     """Lives until cancelled, with what ``again`` makes after the first life. Raises NodeLeft,
@@ -75,26 +75,30 @@ async def run_replica(
     while True:
         try:
             await _live(life, election, report)
-        except* Lost as lost:
+        except* LeadershipLost as lost:
             report(str(first_leaf(lost)))
         life = again()
         api.use_engine(life.engine, life.node.node)
 
 
-async def _live(life: ReplicaTerm, election: Election, told: Callable[[str], None]) -> NoReturn:
+async def _live(
+    life: ReplicaTerm, election: LeaderElector, told: Callable[[str], None]
+) -> NoReturn:
     """One life. Raises Lost, in a group."""
     engine, node, fence, claim = life.engine, life.node, life.fence, life.claim
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(engine.watch(), name="engine-watch")
-            group.create_task(claim.look(), name="claim-look")
+            group.create_task(claim.observe(), name="claim-look")
             await engine.synced()
-            outdated = await election.win(fence, way=life.way)
+            outdated = await election.acquire(fence, reachability=life.way)
             fence.on_change(lambda is_open: _fence_changed(life, is_open=is_open))
-            group.create_task(election.keep(fence, way=life.way), name="election")
-            await claim.take()
+            group.create_task(
+                election.renew_until_lost(fence, reachability=life.way), name="election"
+            )
+            await claim.acquire()
             claim.fence.on_change(lambda is_open: _claim_changed(life, is_open=is_open))
-            group.create_task(claim.keep(), name="claim")
+            group.create_task(claim.renew_until_lost(), name="claim")
             await _register(life, alone=not outdated)
             told(f"home: node {node.name} is registered; Ctrl-C stops, workloads go on")
             group.create_task(node.run(), name="node")
@@ -137,7 +141,7 @@ def _fence_changed(life: ReplicaTerm, *, is_open: bool) -> None:
     if is_open:
         changes.info("node %s: the lease is renewed, and work goes on", name, extra=fields)
         life.engine.retry_now()
-        life.node.hurry()
+        life.node.retry_now()
     else:
         said = "node %s: nothing is written while the lease cannot be renewed"
         changes.warning(said, name, extra=fields)

@@ -18,13 +18,13 @@ from typing import Any
 
 from bridge.bug_report.redaction import WITHHELD, Redactor
 from bridge.checks import runner, virtual_node
-from bridge.checks.connectivity import reached
-from bridge.checks.runner import HealthSettings
+from bridge.checks.connectivity import check_connectivity
+from bridge.checks.runner import NodeCheckSettings
+from bridge.clusters.connection import cluster_uid
 from bridge.election import election_record
 from bridge.install.remote_kubeconfig import resolve_remote_kubeconfig
 from bridge.node import node_object
 from bridge.node.lease import LEASE_NAMESPACE
-from bridge.preflight.cluster_facts import cluster_uid
 from bridge.status import version_report
 from bridge.status.version_report import VersionSettings
 from sync.cleanup import inventory
@@ -97,7 +97,7 @@ async def collect(settings: BugReportSettings, *, report: Told) -> BugReport:
     report("versions and health are looked at")
     await _words(settings, found)
     async with AsyncExitStack() as stack:
-        its = await reached(stack, settings.home, "home")
+        its = await check_connectivity(stack, settings.home, "home")
         if its.client is None:
             found.problems += [it.found for it in its.findings if it.severity == "error"]
             return found
@@ -112,8 +112,8 @@ async def _words(settings: BugReportSettings, found: BugReport) -> None:
     """Versions and findings: plain data, whose words may quote what is learned later."""
     said = await version_report.collect_versions(VersionSettings(settings.home, settings.remote))
     found.add("versions.json", "versions of both clusters and of the bridges", lambda: said)
-    health = HealthSettings(settings.home, settings.name, settings.remote)
-    report = await runner.health(health)
+    health = NodeCheckSettings(settings.home, settings.name, settings.remote)
+    report = await runner.check_nodes(health)
 
     def findings() -> Object:
         data = report.as_data()
@@ -129,7 +129,7 @@ async def _nodes(home: KubeClient, settings: BugReportSettings, found: BugReport
         if not settings.name:
             return (await home.list(NODES, labels=node_object.LABEL_REMOTE)).items
         known = await home.get(NODES, settings.name)
-        return [known] if virtual_node.is_virtual(known) else []
+        return [known] if virtual_node.is_virtual_node(known) else []
 
     nodes = await _part(found, "home: nodes", ask) or []
     if not nodes:
@@ -162,7 +162,7 @@ async def _of_node(
     if there is None:
         found.problems.append(f"remote of {name}: its kubeconfig is not on this machine")
         return
-    its = await reached(stack, there.ref, "remote", named=there.description)
+    its = await check_connectivity(stack, there.ref, "remote", named=there.description)
     if its.client is None:
         found.problems += [it.found for it in its.findings if it.severity == "error"]
         return
@@ -209,7 +209,7 @@ async def _of_remote(home: KubeClient, remote: KubeClient, folder: str, found: B
 
 async def _leases(home: KubeClient, name: str, found: BugReport) -> list[Object]:
     leases: list[Object] = []
-    for each in (name, election_record.lease_name(name)):
+    for each in (name, election_record.election_lease_name(name)):
 
         async def ask(each: str = each) -> list[Object]:
             try:

@@ -175,7 +175,8 @@ _CHECKS = (
         "its objects there, compared with what home has recorded of it. They differ where another "
         "home with the same identity, restored from a backup or cloned, serves the node: this "
         "home's bridge ends then, before it writes anything.",
-        "see docs/how-to/restore-home.md: stop the bridge of one of the two homes, or take over on purpose "
+        "see docs/how-to/restore-home.md: stop the bridge of one of the two homes, or take "
+        "over on purpose "
         "with --take-over-claim",
     ),
     # -- the network ---------------------------------------------------------------------------

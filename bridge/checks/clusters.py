@@ -7,11 +7,11 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from bridge.checks.connectivity import Reached
-from bridge.checks.report import Finding, Where, error, info, ok, warning
-from bridge.checks.subject import Probe, Subject
+from bridge.checks.connectivity import Connectivity
+from bridge.checks.context import CheckContext, Implementation
+from bridge.checks.report import Finding, Scope, error, info, ok, warning
+from bridge.clusters.connection import cluster_uid
 from bridge.node.lease import LEASE_NAMESPACE
-from bridge.preflight.cluster_facts import cluster_uid
 from bridge.rbac import permissions
 from sync.kube.errors import NotFound, Side
 from sync.kube.resources import LEASES
@@ -33,7 +33,7 @@ def minor(version: str) -> int | None:
     return int(found[1]) if found else None
 
 
-async def versions(subject: Subject) -> list[Finding]:
+async def versions(subject: CheckContext) -> list[Finding]:
     """BRG106, of both sides."""
     found = []
     for its, oldest in ((subject.home, OLDEST_HOME), (subject.remote, OLDEST_REMOTE)):
@@ -42,7 +42,7 @@ async def versions(subject: Subject) -> list[Finding]:
     return found
 
 
-def _version(its: Reached, oldest: int) -> Finding:
+def _version(its: Connectivity, oldest: int) -> Finding:
     number = minor(its.version)
     if number is None:
         return warning("BRG106", its.side, f"{its.version or 'no version'}: nobody has tried it")
@@ -54,7 +54,7 @@ def _version(its: Reached, oldest: int) -> Finding:
     return warning("BRG106", its.side, f"{said}, the oldest that is tested")
 
 
-async def skew(subject: Subject) -> list[Finding]:
+async def skew(subject: CheckContext) -> list[Finding]:
     """BRG107."""
     home, remote = minor(subject.home.version), minor(subject.remote.version)
     said = f"home {subject.home.version}, remote {subject.remote.version}"
@@ -67,9 +67,9 @@ async def skew(subject: Subject) -> list[Finding]:
     return [ok("BRG107", "both", said)]
 
 
-async def clocks(subject: Subject) -> list[Finding]:
+async def clocks(subject: CheckContext) -> list[Finding]:
     """BRG108, of whichever side has answered."""
-    return [_clock(it.side, it.ahead) for it in (subject.home, subject.remote) if it.client]
+    return [_clock(it.side, it.clock_ahead) for it in (subject.home, subject.remote) if it.client]
 
 
 def _clock(side: Side, ahead: float | None) -> Finding:
@@ -82,15 +82,15 @@ def _clock(side: Side, ahead: float | None) -> Finding:
     return (error if abs(ahead) >= FAR_APART else warning)("BRG108", side, said)
 
 
-async def bridges_clock(subject: Subject) -> list[Finding]:
+async def bridges_clock(subject: CheckContext) -> list[Finding]:
     """BRG108, of the machine that the bridge runs on: what it writes into the node's Lease cannot
     be later than now at home."""
     try:
-        lease = await subject.at_home.get(LEASES, subject.name, namespace=LEASE_NAMESPACE)
+        lease = await subject.home_client.get(LEASES, subject.name, namespace=LEASE_NAMESPACE)
     except NotFound:
         return []
     renewed = str((lease.get("spec") or {}).get("renewTime") or "")
-    ahead = _later_than_now(renewed, subject.home.ahead or 0.0) if renewed else 0.0
+    ahead = _later_than_now(renewed, subject.home.clock_ahead or 0.0) if renewed else 0.0
     if ahead < APART:
         return []
     said = f"the clock of the bridge's machine is {ahead:.0f} s ahead of home's (its Lease)"
@@ -105,35 +105,37 @@ def _later_than_now(moment: str, homes_ahead: float) -> float:
     return (said - datetime.now(UTC)).total_seconds() - homes_ahead
 
 
-async def two(subject: Subject) -> list[Finding]:
+async def two(subject: CheckContext) -> list[Finding]:
     """BRG109."""
     home, remote = await asyncio.gather(
-        cluster_uid(subject.at_home), cluster_uid(subject.in_remote)
+        cluster_uid(subject.home_client), cluster_uid(subject.remote_client)
     )
     if home == remote:
-        server = subject.in_remote.config.server
+        server = subject.remote_client.config.server
         return [error("BRG109", "both", f"{server} is the home cluster itself")]
     return [ok("BRG109", "both", "home and remote are two clusters")]
 
 
-async def rights_at_home(subject: Subject) -> list[Finding]:
+async def rights_at_home(subject: CheckContext) -> list[Finding]:
     """BRG201."""
-    wanted = permissions.at_home(subject.settings)
-    missing = await permissions.missing(subject.at_home, wanted, subject.name)
+    wanted = permissions.required_at_home(subject.settings)
+    missing = await permissions.missing_permissions(subject.home_client, wanted, subject.name)
     return [_rights("BRG201", "home", missing, subject)]
 
 
-async def rights_in_remote(subject: Subject) -> list[Finding]:
+async def rights_in_remote(subject: CheckContext) -> list[Finding]:
     """BRG202."""
-    missing = await permissions.missing(subject.in_remote, permissions.REMOTE, subject.name)
+    missing = await permissions.missing_permissions(
+        subject.remote_client, permissions.REMOTE, subject.name
+    )
     return [_rights("BRG202", "remote", missing, subject)]
 
 
-def _rights(of: str, side: Side, missing: list[str], subject: Subject) -> Finding:
+def _rights(of: str, side: Side, missing: list[str], subject: CheckContext) -> Finding:
     if not missing:
         return ok(of, side, "the credential may do what the bridge does")
     said = f"the credential may not {', '.join(missing)}"
-    command = permissions.printed_by(side, subject.settings)
+    command = permissions.rbac_command(side, subject.settings)
     hint = f"`{command}` prints what to apply at {side}; or use another credential"
     if subject.node is None:
         return error(of, side, said, hint)
@@ -141,26 +143,26 @@ def _rights(of: str, side: Side, missing: list[str], subject: Subject) -> Findin
     return info(of, side, f"{said}; a bridge that has another one may have that", hint)
 
 
-async def namespaces(subject: Subject) -> list[Finding]:
+async def namespaces(subject: CheckContext) -> list[Finding]:
     """BRG203."""
-    side: Where = "home"
+    side: Scope = "home"
     asked = subject.settings
-    wanted = permissions.in_namespaces(
+    wanted = permissions.for_home_namespaces(
         network=asked.network, service_accounts=asked.service_accounts
     )
-    if await permissions.may_all(subject.at_home, wanted):
+    if await permissions.are_granted(subject.home_client, wanted):
         return [ok("BRG203", side, "pods of all namespaces may come")]
     said = "pods of a namespace run when the bridge may read it"
     return [info("BRG203", side, said, "`bridge rbac namespace NAME` prints what opens one")]
 
 
-PROBES = (
-    Probe("BRG106", versions, ()),
-    Probe("BRG107", skew, ("home", "remote")),
-    Probe("BRG108", clocks, ()),
-    Probe("BRG108", bridges_clock, ("home", "node")),
-    Probe("BRG109", two, ("home", "remote")),
-    Probe("BRG201", rights_at_home, ("home",)),
-    Probe("BRG202", rights_in_remote, ("remote",)),
-    Probe("BRG203", namespaces, ("home",)),
+IMPLEMENTATIONS = (
+    Implementation("BRG106", versions, ()),
+    Implementation("BRG107", skew, ("home", "remote")),
+    Implementation("BRG108", clocks, ()),
+    Implementation("BRG108", bridges_clock, ("home", "node")),
+    Implementation("BRG109", two, ("home", "remote")),
+    Implementation("BRG201", rights_at_home, ("home",)),
+    Implementation("BRG202", rights_in_remote, ("remote",)),
+    Implementation("BRG203", namespaces, ("home",)),
 )

@@ -33,15 +33,15 @@ from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.timestamps import format_time
 
 #: Seconds for one side; credential plugins may ask somebody.
-LIMIT = 12.0
+CONNECT_SECONDS = 12.0
 #: By which audit logs tell a person's command from the bridge.
-AGENT = "cluster-bridge-check"
+USER_AGENT = "cluster-bridge-check"
 #: A credential that nothing renews is warned of when it has no longer to live.
-SOON = timedelta(days=7)
+EXPIRY_WARNING = timedelta(days=7)
 
 
 @dataclass(slots=True)
-class Reached:
+class Connectivity:
     """One side, as far as it was reached."""
 
     side: Side
@@ -49,28 +49,28 @@ class Reached:
     client: KubeClient | None = None
     version: str = ""
     """As the server gives it, such as v1.34.4; "" where that is not known."""
-    ahead: float | None = None
+    clock_ahead: float | None = None
     """Seconds that its clock is ahead of this machine's; None where that is not known."""
     findings: list[Finding] = field(default_factory=list)
 
     @property
-    def why_not(self) -> str:
+    def unavailable_reason(self) -> str:
         """Why there is no client, in half a sentence."""
         return f"{self.side} was not reached"
 
 
-async def reached(
+async def check_connectivity(
     stack: AsyncExitStack, ref: KubeconfigRef, side: Side, *, named: str = ""
-) -> Reached:
+) -> Connectivity:
     """Asks; the client is closed with ``stack``. People are told of the kubeconfig as ``named``."""
-    its = Reached(side, ref)
+    its = Connectivity(side, ref)
     try:
-        async with asyncio.timeout(LIMIT):
+        async with asyncio.timeout(CONNECT_SECONDS):
             access = await load(ref, side=side)
             context = "" if ref.context else f" (context {access.context})"
             its.findings.append(ok("BRG102", side, f"{named or ref}{context}"))
             its.findings += _of_access(access)
-            client = await stack.enter_async_context(KubeClient(access, user_agent=AGENT))
+            client = await stack.enter_async_context(KubeClient(access, user_agent=USER_AGENT))
             await _ask(client, its)
             its.client = client
     except TimeoutError:
@@ -81,16 +81,13 @@ async def reached(
     return its
 
 
-async def _ask(client: KubeClient, its: Reached) -> None:
+async def _ask(client: KubeClient, its: Connectivity) -> None:
     """The version, and the time by which the server answers."""
     access, begin = client.config, time.time()
-    async with (
-        asyncio.timeout(permissions.QUESTION),
-        client.stream("/version") as response,
-    ):
+    async with asyncio.timeout(permissions.REQUEST_SECONDS), client.stream("/version") as response:
         with client.map_read_errors("/version"):
             raw = await response.read()
-        its.ahead = _ahead(response.headers.get("Date", ""), (begin + time.time()) / 2)
+        its.clock_ahead = _ahead(response.headers.get("Date", ""), (begin + time.time()) / 2)
     try:
         its.version = str(orjson.loads(raw).get("gitVersion") or "")
     except (orjson.JSONDecodeError, AttributeError):
@@ -131,15 +128,15 @@ def _of_access(access: ClientConfig) -> Iterator[Finding]:
         yield warning("BRG105", side, "the API server is asked over plain http")
     else:
         yield warning("BRG105", side, "the API server's certificate is not verified")
-    yield of_expiry(access)
+    yield check_expiry(access)
 
 
-def of_expiry(access: ClientConfig, now: datetime | None = None) -> Finding:
+def check_expiry(access: ClientConfig, now: datetime | None = None) -> Finding:
     """Whether the credential ends soon."""
     side, now = access.side, now or datetime.now(UTC)
     ends = {
-        "the client certificate": credential_expiry.of_client_certificate(access),
-        "the token": credential_expiry.of_token(access),
+        "the client certificate": credential_expiry.client_certificate_expiry(access),
+        "the token": credential_expiry.token_expiry(access),
     }
     known = [(end, what) for what, end in ends.items() if end is not None]
     if not known:
@@ -150,7 +147,7 @@ def of_expiry(access: ClientConfig, now: datetime | None = None) -> Finding:
     said = f"{what} is good until {_at(end)}"
     if credential_expiry.renews_itself(access.ref, access.context):
         return ok("BRG104", side, f"{said}, and renews itself")
-    return warning("BRG104", side, said) if end - now < SOON else ok("BRG104", side, said)
+    return warning("BRG104", side, said) if end - now < EXPIRY_WARNING else ok("BRG104", side, said)
 
 
 def _at(moment: datetime) -> str:

@@ -23,7 +23,7 @@ from translators.objects import Object
 _RENEWING = frozenset({"exec", "auth-provider", "tokenFile"})
 
 
-def of_token(access: ClientConfig) -> datetime | None:
+def token_expiry(access: ClientConfig) -> datetime | None:
     """When the bearer token ends (``exp`` of a JWT); None where it does not tell."""
     token = access.authorization().get("Authorization", "").removeprefix("Bearer ")
     parts = token.split(".")
@@ -37,7 +37,7 @@ def of_token(access: ClientConfig) -> datetime | None:
         return None
 
 
-def of_client_certificate(access: ClientConfig) -> datetime | None:
+def client_certificate_expiry(access: ClientConfig) -> datetime | None:
     """When the client certificate ends; None where there is none."""
     if access.client_certificate is None:
         return None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bridge.checks.report import Finding, info, names, ok, warning
-from bridge.checks.subject import Probe, Subject
+from bridge.checks.context import CheckContext, Implementation
+from bridge.checks.report import Finding, info, ok, summarize_names, warning
+from bridge.clusters.connection import cluster_uid
 from bridge.explain.cluster_lookup import pod_of_manifest
 from bridge.node import join_record, node_object
-from bridge.node.field_ownership import Marks
+from bridge.node.field_ownership import NodeMetadata
 from bridge.node.node_object import NodeFacts
-from bridge.preflight.cluster_facts import cluster_uid
 from bridge.rbac import permissions
 from sync.kube.resources import DAEMON_SETS, NODES
 from translators.identity import home_id_from_uid
@@ -41,7 +41,7 @@ _HINT = (
 )
 
 
-async def before(subject: Subject) -> list[Finding]:
+async def before(subject: CheckContext) -> list[Finding]:
     """BRG507 before a join: of the Node that the join would register."""
     settings = subject.settings
     facts = NodeFacts(
@@ -50,26 +50,28 @@ async def before(subject: Subject) -> list[Finding]:
         address="",
         port=0,
         version="",
-        asked=Marks(settings.labels, settings.annotations, settings.taints),
+        configured=NodeMetadata(settings.labels, settings.annotations, settings.taints),
         annotations={},
     )
     selector = ",".join(f"{key}={it}" for key, it in settings.node_selector.items())
-    nodes = (await subject.in_remote.list(NODES, labels=selector)).items
-    planned = node_object.new_node(subject.name, node_object.wanted(facts, nodes, largest=""))
+    nodes = (await subject.remote_client.list(NODES, labels=selector)).items
+    planned = node_object.build_node(
+        subject.name, node_object.desired_metadata(facts, nodes, largest="")
+    )
     return await _found(subject, planned, settings.daemonsets)
 
 
-async def of_node(subject: Subject) -> list[Finding]:
+async def of_node(subject: CheckContext) -> list[Finding]:
     """BRG507 of a node that exists."""
-    policy, _ = join_record.policy_of(
-        subject.known, home_id_from_uid(await cluster_uid(subject.at_home))
+    policy, _ = join_record.read_policy(
+        subject.existing_node, home_id_from_uid(await cluster_uid(subject.home_client))
     )
-    return await _found(subject, subject.known, policy.daemonsets)
+    return await _found(subject, subject.existing_node, policy.daemonsets)
 
 
-async def _found(subject: Subject, node: Object, option: DaemonSets) -> list[Finding]:
-    client = subject.at_home
-    if not await permissions.may_all(client, permissions.HOME_DAEMON_SETS):
+async def _found(subject: CheckContext, node: Object, option: DaemonSets) -> list[Finding]:
+    client = subject.home_client
+    if not await permissions.are_granted(client, permissions.HOME_DAEMON_SETS):
         why = "not checked: the credential may not list daemonsets.apps at home"
         return [info("BRG507", "home", why)]
     daemon_sets = (await client.list(DAEMON_SETS)).items
@@ -83,14 +85,11 @@ async def _found(subject: Subject, node: Object, option: DaemonSets) -> list[Fin
     fit = [it for it in placed if it not in unfit]
     found = f"run in the remote (--daemonsets run): {_names(fit) or 'none'}"
     skipped = f"cannot run in the remote; skipped, counted as available: {_names(unfit)}"
-    return [
-        info("BRG507", "home", found),
-        *([warning("BRG507", "home", skipped)] if unfit else ()),
-    ]
+    return [info("BRG507", "home", found), *([warning("BRG507", "home", skipped)] if unfit else ())]
 
 
 def _names(daemon_sets: list[Object]) -> str:
-    return names(f"{namespace_of(it)}/{name_of(it)}" for it in daemon_sets)
+    return summarize_names(f"{namespace_of(it)}/{name_of(it)}" for it in daemon_sets)
 
 
 def _comes_to(daemon_set: Object, node: Object) -> bool:
@@ -106,7 +105,7 @@ def _comes_to(daemon_set: Object, node: Object) -> bool:
     return not scheduling_predicates.label_and_taint_failures(bare, node)
 
 
-PROBES = (
-    Probe("BRG507", before, ("home", "remote"), only_before=True),
-    Probe("BRG507", of_node, ("home", "node")),
+IMPLEMENTATIONS = (
+    Implementation("BRG507", before, ("home", "remote"), only_before_join=True),
+    Implementation("BRG507", of_node, ("home", "node")),
 )

@@ -16,10 +16,10 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 
 from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair, read_files
+from bridge.checks.context import CheckContext, Implementation
 from bridge.checks.report import Finding, error, info, ok, warning
-from bridge.checks.subject import Probe, Subject
+from bridge.clusters.bridge_address import find_bridge_address
 from bridge.node import join_record
-from bridge.preflight.cluster_facts import own_address
 from bridge.rbac import permissions
 from sync.kube.errors import ApiError, Forbidden, KubeError
 from sync.kube.resources import CERTIFICATE_SIGNING_REQUESTS, NODES
@@ -30,7 +30,7 @@ from translators.translation_policy import HostPort
 #: Seconds for a connection from here.
 CONNECT = 3.0
 #: A serving certificate that nobody renews is warned of when it has no longer to live.
-SOON = timedelta(days=7)
+EXPIRY_WARNING = timedelta(days=7)
 #: How Go's crypto/tls and crypto/x509, of which an API server is made, begin such an error.
 _NOT_TRUSTED = re.compile(r"tls: failed to verify certificate|x509: ")
 
@@ -45,9 +45,9 @@ class Verdict(Enum):
     UNKNOWN = "unknown"
 
 
-async def kubelet_api(subject: Subject) -> list[Finding]:
+async def kubelet_api(subject: CheckContext) -> list[Finding]:
     """BRG401 of a node that exists: asked through home's API server, as kubectl logs is."""
-    at = _endpoint(subject.known)
+    at = _endpoint(subject.existing_node)
     if at is None:
         return [error("BRG401", "home", "the node does not tell where its kubelet API is")]
     refused = await _through_home(subject)
@@ -64,11 +64,11 @@ async def kubelet_api(subject: Subject) -> list[Finding]:
     return [error("BRG401", "home", said)]
 
 
-async def _through_home(subject: Subject) -> ApiError | None:
+async def _through_home(subject: CheckContext) -> ApiError | None:
     """What home's API server answers to a request for the kubelet API; None where that works."""
     path = NODES.path(subject.name, subresource="proxy/healthz")
     try:
-        await subject.at_home.read(path, timeout=permissions.QUESTION)
+        await subject.home_client.read(path, timeout=permissions.REQUEST_SECONDS)
     except ApiError as refused:
         return refused
     return None
@@ -80,9 +80,9 @@ def _verdict(refused: ApiError | None) -> Verdict:
     return Verdict.REJECTED if _NOT_TRUSTED.search(refused.message) else Verdict.UNKNOWN
 
 
-async def _remedy(subject: Subject) -> str:
+async def _remedy(subject: CheckContext) -> str:
     """How to get a certificate that home's API server trusts, by where the bridge's is from."""
-    match join_record.certificate_told(subject.known):
+    match join_record.certificate_source(subject.existing_node):
         case "files":
             return (
                 "replace --tls-cert-file and --tls-private-key-file with a certificate of the "
@@ -100,13 +100,15 @@ async def _remedy(subject: Subject) -> str:
     )
 
 
-async def _pending(subject: Subject) -> list[str]:
+async def _pending(subject: CheckContext) -> list[str]:
     """The node's requests that nobody has decided; none where they may not be listed."""
     from bridge.certificates.csr import SIGNER, Pending, csr_outcome, is_csr_of_node
 
     selector = f"spec.signerName={SIGNER}"
     try:
-        found = (await subject.at_home.list(CERTIFICATE_SIGNING_REQUESTS, fields=selector)).items
+        found = (
+            await subject.home_client.list(CERTIFICATE_SIGNING_REQUESTS, fields=selector)
+        ).items
     except KubeError:
         return []
     ours = (it for it in found if is_csr_of_node(it, subject.name))
@@ -126,9 +128,9 @@ def _endpoint(node: Object) -> HostPort | None:
 # -- what is served ------------------------------------------------------------------------
 
 
-async def served_certificate(subject: Subject) -> list[Finding]:
+async def served_certificate(subject: CheckContext) -> list[Finding]:
     """BRG402 to BRG404 of a node that exists, by a connection from here."""
-    at = _endpoint(subject.known)
+    at = _endpoint(subject.existing_node)
     if at is None:
         return []
     der, verdict = await asyncio.gather(_certificate_at(at), _verdict_of(subject))
@@ -138,8 +140,8 @@ async def served_certificate(subject: Subject) -> list[Finding]:
     return list(_of_certificate(pair, subject.name, at.host, verdict))
 
 
-async def _verdict_of(subject: Subject) -> Verdict:
-    if subject.lacks("home"):
+async def _verdict_of(subject: CheckContext) -> Verdict:
+    if subject.unavailable("home"):
         return Verdict.UNKNOWN
     try:
         return _verdict(await _through_home(subject))
@@ -165,7 +167,7 @@ async def _certificate_at(at: HostPort) -> bytes | None:
     return der
 
 
-async def certificate_files(subject: Subject) -> list[Finding]:
+async def certificate_files(subject: CheckContext) -> list[Finding]:
     """BRG402 to BRG404 before a join, of the files that are named."""
     settings = subject.settings
     if settings.certificate is None or settings.key is None:
@@ -178,7 +180,7 @@ async def certificate_files(subject: Subject) -> list[Finding]:
         return [error("BRG402", "home", str(bad))]
     here = settings.address
     if here is None and subject.home.client is not None:
-        here = await own_address(subject.at_home)
+        here = await find_bridge_address(subject.home_client)
     return list(_of_certificate(pair, subject.name, here or "", Verdict.UNKNOWN))
 
 
@@ -192,7 +194,7 @@ def _of_certificate(pair: TlsKeyPair, node: str, host: str, verdict: Verdict) ->
         yield error("BRG402", "home", f"it has expired, at {until}")
     elif begin > now:
         yield error("BRG402", "home", f"it is not good before {begin:%Y-%m-%dT%H:%M:%SZ}")
-    elif end - now < SOON:
+    elif end - now < EXPIRY_WARNING:
         yield warning("BRG402", "home", f"it is good until {until} only")
     else:
         yield ok("BRG402", "home", f"it is good until {until}")
@@ -221,8 +223,8 @@ def _issuer(pair: TlsKeyPair, verdict: Verdict) -> Finding:
     return info("BRG404", "home", "it is self-signed; most API servers do not check it")
 
 
-PROBES = (
-    Probe("BRG401", kubelet_api, ("home", "node")),
-    Probe("BRG402", served_certificate, ("node",)),
-    Probe("BRG402", certificate_files, (), only_before=True),
+IMPLEMENTATIONS = (
+    Implementation("BRG401", kubelet_api, ("home", "node")),
+    Implementation("BRG402", served_certificate, ("node",)),
+    Implementation("BRG402", certificate_files, (), only_before_join=True),
 )

@@ -12,9 +12,9 @@ from bridge.checks.catalog import CHECKS, Check
 from translators.objects import Object
 
 #: Names that are listed before the rest is only counted.
-SHOWN = 5
+MAX_NAMES = 5
 #: Whose matter it is.
-Where = Literal["home", "remote", "both"]
+Scope = Literal["home", "remote", "both"]
 
 
 class Severity(StrEnum):
@@ -35,7 +35,7 @@ class Finding:
 
     id: str
     severity: Severity
-    side: Where
+    side: Scope
     found: str
     hint: str = ""
     """What to do; that of the table unless given. Of what is well there is none."""
@@ -68,29 +68,29 @@ class Finding:
         }
 
 
-def names(several: Iterable[str]) -> str:
+def summarize_names(several: Iterable[str]) -> str:
     """The first `SHOWN` of these, and how many more there are."""
     found = list(several)
-    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    return ", ".join(found[:SHOWN]) + more
+    more = f" and {len(found) - MAX_NAMES} more" if len(found) > MAX_NAMES else ""
+    return ", ".join(found[:MAX_NAMES]) + more
 
 
-def ok(of: str, side: Where, found: str) -> Finding:
+def ok(of: str, side: Scope, found: str) -> Finding:
     """All is well."""
     return Finding(of, Severity.OK, side, found)
 
 
-def info(of: str, side: Where, found: str, hint: str = "") -> Finding:
+def info(of: str, side: Scope, found: str, hint: str = "") -> Finding:
     """Worth knowing."""
     return Finding(of, Severity.INFO, side, found, hint)
 
 
-def warning(of: str, side: Where, found: str, hint: str = "") -> Finding:
+def warning(of: str, side: Scope, found: str, hint: str = "") -> Finding:
     """Works, and may not for long or not for all."""
     return Finding(of, Severity.WARNING, side, found, hint)
 
 
-def error(of: str, side: Where, found: str, hint: str = "") -> Finding:
+def error(of: str, side: Scope, found: str, hint: str = "") -> Finding:
     """Does not work."""
     return Finding(of, Severity.ERROR, side, found, hint)
 
@@ -140,7 +140,7 @@ class Report:
         return ", ".join(f"{count} {severity}" for severity, count in self._counts().items())
 
 
-def report(kind: Literal["preflight", "health"], findings: Iterable[Finding]) -> Report:
+def build_report(kind: Literal["preflight", "health"], findings: Iterable[Finding]) -> Report:
     """In the order of the table; what is about a cluster before what is about a node."""
     known = {each: place for place, each in enumerate(CHECKS)}
     return Report(kind, sorted(findings, key=lambda it: (it.node, known[it.id], it.side)))

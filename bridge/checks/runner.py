@@ -22,9 +22,9 @@ from bridge.checks import (
     virtual_node,
     workloads,
 )
-from bridge.checks.connectivity import Reached, reached
-from bridge.checks.report import Finding, Report, Where, error, info, report, warning
-from bridge.checks.subject import Probe, Subject
+from bridge.checks.connectivity import Connectivity, check_connectivity
+from bridge.checks.context import CheckContext, Implementation
+from bridge.checks.report import Finding, Report, Scope, build_report, error, info, warning
 from bridge.install.remote_kubeconfig import resolve_remote_kubeconfig
 from bridge.node import join_record as asked_of
 from bridge.node import node_object
@@ -36,22 +36,22 @@ from translators.names import dns_label
 from translators.objects import Object, name_of
 
 #: Seconds for one look: seeing whether a lease is renewed takes 4, and an API server may be slow.
-PROBE = 12.0
+CHECK_SECONDS = 12.0
 #: Seconds between one check and the next, where somebody waits until all is well.
-AGAIN = 2.0
+REPEAT_SECONDS = 2.0
 
-PROBES = (
-    *clusters.PROBES,
-    *virtual_node.PROBES,
-    *kubelet_certificate.PROBES,
-    *network.PROBES,
-    *workloads.PROBES,
-    *daemonsets.PROBES,
+IMPLEMENTATIONS = (
+    *clusters.IMPLEMENTATIONS,
+    *virtual_node.IMPLEMENTATIONS,
+    *kubelet_certificate.IMPLEMENTATIONS,
+    *network.IMPLEMENTATIONS,
+    *workloads.IMPLEMENTATIONS,
+    *daemonsets.IMPLEMENTATIONS,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class HealthSettings:
+class NodeCheckSettings:
     """What a check of nodes that exist is asked for."""
 
     home: KubeconfigRef
@@ -63,38 +63,39 @@ class HealthSettings:
     """How pods are said to reach each other."""
 
 
-async def preflight(settings: JoinSettings) -> Report:
+async def check_before_join(settings: JoinSettings) -> Report:
     """Of two clusters that are to be joined."""
     async with AsyncExitStack() as stack:
         home, remote = await asyncio.gather(
-            reached(stack, settings.home, "home"), reached(stack, settings.remote, "remote")
+            check_connectivity(stack, settings.home, "home"),
+            check_connectivity(stack, settings.remote, "remote"),
         )
         context = remote.client.config.context if remote.client else "remote"
-        subject = Subject(settings, settings.name or dns_label(context), home, remote)
+        subject = CheckContext(settings, settings.name or dns_label(context), home, remote)
         found = [*home.findings, *remote.findings]
-        found += await _all(subject, [it for it in PROBES if "node" not in it.needs])
-    return report("preflight", found)
+        found += await _all(subject, [it for it in IMPLEMENTATIONS if "node" not in it.needs])
+    return build_report("preflight", found)
 
 
-async def health(settings: HealthSettings) -> Report:
+async def check_nodes(settings: NodeCheckSettings) -> Report:
     """Of home's virtual nodes, or the one that is named."""
     async with AsyncExitStack() as stack:
-        home = await reached(stack, settings.home, "home")
+        home = await check_connectivity(stack, settings.home, "home")
         if home.client is None:
-            return report("health", home.findings)
+            return build_report("health", home.findings)
         found = list(home.findings)
         nodes, why = await _nodes(home.client, settings.name)
         found += why
         for several in await asyncio.gather(*(_of_node(stack, settings, home, it) for it in nodes)):
             found += several
-    return report("health", _once(found))
+    return build_report("health", _once(found))
 
 
 async def _nodes(home: KubeClient, name: str) -> tuple[list[Object], list[Finding]]:
     """The virtual nodes that are meant, or why there are none."""
     hint = "see `kubectl get nodes`; before a join, `bridge check --pre --kubeconfig REMOTE`"
     try:
-        async with asyncio.timeout(PROBE):
+        async with asyncio.timeout(CHECK_SECONDS):
             if not name:
                 nodes = (await home.list(NODES, labels=node_object.LABEL_REMOTE)).items
                 none = [error("BRG301", "home", "home has no virtual node", hint)]
@@ -104,14 +105,14 @@ async def _nodes(home: KubeClient, name: str) -> tuple[list[Object], list[Findin
         return [], [error("BRG301", "home", f"home has no node {name}", hint)]
     except (KubeError, TimeoutError) as problem:
         return [], [_unknown("BRG301", problem, "home")]
-    if not virtual_node.is_virtual(known):
+    if not virtual_node.is_virtual_node(known):
         said = f"node {name} is not a bridge's virtual node"
         return [], [error("BRG301", "home", said, hint)]
     return [known], []
 
 
 async def _of_node(
-    stack: AsyncExitStack, settings: HealthSettings, home: Reached, known: Object
+    stack: AsyncExitStack, settings: NodeCheckSettings, home: Connectivity, known: Object
 ) -> list[Finding]:
     name = name_of(known)
     ignored: list[str] = []
@@ -123,21 +124,26 @@ async def _of_node(
         else None
     )
     if found_ref is None:
-        remote = Reached("remote", None)
+        remote = Connectivity("remote", None)
         said = "the node's kubeconfig of the remote is not on this machine, so only home is checked"
         hint = "name it with --kubeconfig"
         remote.findings.append(info("BRG102", "remote", said, hint))
     else:
-        remote = await reached(stack, found_ref.ref, "remote", named=found_ref.description)
-    asked = asked_of.settings_of(
+        remote = await check_connectivity(
+            stack, found_ref.ref, "remote", named=found_ref.description
+        )
+    asked = asked_of.read_settings(
         known,
         home=settings.home,
         remote=found_ref.ref if found_ref else KubeconfigRef(),
         network=settings.network,
     )
-    subject = Subject(asked, name, home, remote, known)
+    subject = CheckContext(asked, name, home, remote, known)
     found = [warning("BRG102", "remote", it) for it in ignored]
-    found += [*remote.findings, *await _all(subject, [it for it in PROBES if not it.only_before])]
+    found += [
+        *remote.findings,
+        *await _all(subject, [it for it in IMPLEMENTATIONS if not it.only_before_join]),
+    ]
     return [_placed(it, name) for it in found]
 
 
@@ -154,31 +160,31 @@ def _once(findings: Iterable[Finding]) -> list[Finding]:
 # -- one look after the other --------------------------------------------------------------
 
 
-async def _all(subject: Subject, probes: Sequence[Probe]) -> list[Finding]:
+async def _all(subject: CheckContext, probes: Sequence[Implementation]) -> list[Finding]:
     async with asyncio.TaskGroup() as group:
-        looks = [group.create_task(_look(subject, it), name=it.id) for it in probes]
+        looks = [group.create_task(_look(subject, it), name=it.check_id) for it in probes]
     return [finding for look in looks for finding in look.result()]
 
 
-async def _look(subject: Subject, probe: Probe) -> Sequence[Finding]:
+async def _look(subject: CheckContext, probe: Implementation) -> Sequence[Finding]:
     for need in probe.needs:
-        if why := subject.lacks(need):
-            return [info(probe.id, _where(probe), f"not checked: {why}")]
+        if why := subject.unavailable(need):
+            return [info(probe.check_id, _where(probe), f"not checked: {why}")]
     try:
-        async with asyncio.timeout(PROBE):
-            return await probe.look(subject)
+        async with asyncio.timeout(CHECK_SECONDS):
+            return await probe.run(subject)
     except PreflightError as problem:
-        return [error(probe.id, _where(probe), str(problem))]
+        return [error(probe.check_id, _where(probe), str(problem))]
     except (KubeError, TimeoutError) as problem:
-        return [_unknown(probe.id, problem, _where(probe))]
+        return [_unknown(probe.check_id, problem, _where(probe))]
 
 
-def _where(probe: Probe) -> Where:
+def _where(probe: Implementation) -> Scope:
     sides = {it for it in probe.needs if it != "node"}
     return "both" if len(sides) != 1 else ("home" if "home" in sides else "remote")
 
 
-def _unknown(of: str, problem: Exception, side: Where) -> Finding:
+def _unknown(of: str, problem: Exception, side: Scope) -> Finding:
     """A look that did not end: that says nothing of what it was to see."""
     if isinstance(problem, Forbidden):
         said = f"not checked, the credential may not: {problem.message}"
@@ -186,7 +192,7 @@ def _unknown(of: str, problem: Exception, side: Where) -> Finding:
     again = "check again; `kubectl get --raw /readyz` there says how the API server is"
     if isinstance(problem, KubeError):
         return warning(of, problem.side, f"not checked: {problem.message}", again)
-    return warning(of, side, f"not checked: no answer in {PROBE:.0f} s", again)
+    return warning(of, side, f"not checked: no answer in {CHECK_SECONDS:.0f} s", again)
 
 
 def _allowed(side: Side) -> str:
@@ -194,18 +200,18 @@ def _allowed(side: Side) -> str:
     return f"a credential that has this permission ({option}), or have it granted"
 
 
-async def until_well(
-    once: Callable[[], Awaitable[Report]], seconds: float, *, told: Callable[[str], None]
+async def repeat_until_passing(
+    run_checks: Callable[[], Awaitable[Report]], seconds: float, *, notify: Callable[[str], None]
 ) -> Report:
     """Checks until nothing is an error, for so many seconds; the last report."""
     loop = asyncio.get_running_loop()
     end, errors = loop.time() + seconds, list[str]()
     while True:
-        found = await once()
+        found = await run_checks()
         left = end - loop.time()
         if not found.failed or left <= 0:
             return found
         if found.errors != errors:
             errors = found.errors
-            told(f"waiting, {left:.0f} s more at most: {', '.join(errors)}")
-        await asyncio.sleep(min(AGAIN, left))
+            notify(f"waiting, {left:.0f} s more at most: {', '.join(errors)}")
+        await asyncio.sleep(min(REPEAT_SECONDS, left))

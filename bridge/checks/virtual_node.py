@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bridge.base.version import version
+from bridge.checks.context import CheckContext, Implementation
 from bridge.checks.report import Finding, error, info, ok, warning
-from bridge.checks.subject import Probe, Subject
-from bridge.election import takeover
+from bridge.clusters.connection import cluster_uid
+from bridge.election import leave_lock
 from bridge.node import node_object
-from bridge.preflight.cluster_facts import cluster_uid
 from bridge.remote_claim import claim_removal
 from sync.kube.errors import NotFound
 from sync.kube.resources import NODES
@@ -18,7 +18,7 @@ from translators.objects import Object, condition_of, metadata
 _IMAGE = "cluster-bridge "
 
 
-def is_virtual(node: Object) -> bool:
+def is_virtual_node(node: Object) -> bool:
     """Whether it is a bridge's."""
     return node_object.LABEL_REMOTE in (metadata(node).get("labels") or {})
 
@@ -30,26 +30,26 @@ def bridge_version(node: Object) -> str:
     return image.removeprefix(_IMAGE) if image.startswith(_IMAGE) else ""
 
 
-async def name_taken(subject: Subject) -> list[Finding]:
+async def name_taken(subject: CheckContext) -> list[Finding]:
     """BRG301."""
     name = subject.name
     try:
-        known = subject.node or await subject.at_home.get(NODES, name)
+        known = subject.node or await subject.home_client.get(NODES, name)
     except NotFound:
         return [ok("BRG301", "home", f"no node is named {name}")]
-    if not is_virtual(known):
+    if not is_virtual_node(known):
         return [error("BRG301", "home", f"node {name} exists and is not a bridge's virtual node")]
     if subject.node is None and subject.remote.client is not None:
         wanted = (metadata(known).get("labels") or {}).get(node_object.LABEL_REMOTE)
-        if home_id_from_uid(await cluster_uid(subject.in_remote)) != wanted:
+        if home_id_from_uid(await cluster_uid(subject.remote_client)) != wanted:
             said = f"node {name} exists and stands for another remote cluster"
             return [error("BRG301", "home", said)]
     return [ok("BRG301", "home", f"{name} is a bridge's virtual node")]
 
 
-async def ready(subject: Subject) -> list[Finding]:
+async def ready(subject: CheckContext) -> list[Finding]:
     """BRG302."""
-    said = condition_of(subject.known, "Ready")
+    said = condition_of(subject.existing_node, "Ready")
     words = f"{said.get('reason') or 'no reason'}: {said.get('message') or 'nothing is said'}"
     if said.get("status") == "True":
         return [ok("BRG302", "home", f"Ready, {words}")]
@@ -57,9 +57,9 @@ async def ready(subject: Subject) -> list[Finding]:
     return [error("BRG302", "home", f"{state}, {words}")]
 
 
-async def served(subject: Subject) -> list[Finding]:
+async def served(subject: CheckContext) -> list[Finding]:
     """BRG303: seen, over some seconds."""
-    who = await takeover.served_by(subject.at_home, subject.name)
+    who = await leave_lock.find_serving_bridge(subject.home_client, subject.name)
     if who:
         return [ok("BRG303", "home", f"served by {who}")]
     if who is None:
@@ -67,9 +67,9 @@ async def served(subject: Subject) -> list[Finding]:
     return [error("BRG303", "home", "no bridge renews the lease to serve it")]
 
 
-async def same_version(subject: Subject) -> list[Finding]:
+async def same_version(subject: CheckContext) -> list[Finding]:
     """BRG304."""
-    theirs, ours = bridge_version(subject.known), version()
+    theirs, ours = bridge_version(subject.existing_node), version()
     if not theirs:
         return [info("BRG304", "home", "the node does not tell its bridge's version")]
     if theirs == ours:
@@ -77,34 +77,36 @@ async def same_version(subject: Subject) -> list[Finding]:
     return [warning("BRG304", "home", f"the bridge is {theirs}, this command is {ours}")]
 
 
-async def stands_for(subject: Subject) -> list[Finding]:
+async def stands_for(subject: CheckContext) -> list[Finding]:
     """BRG305."""
-    labels = metadata(subject.known).get("labels") or {}
+    labels = metadata(subject.existing_node).get("labels") or {}
     wanted = labels.get(node_object.LABEL_REMOTE)
-    client = subject.in_remote
+    client = subject.remote_client
     if home_id_from_uid(await cluster_uid(client)) == wanted:
         return [ok("BRG305", "both", f"{client.config.server} is the cluster it stands for")]
     return [error("BRG305", "both", f"{client.config.server} is another cluster than the node's")]
 
 
-async def claimed(subject: Subject) -> list[Finding]:
+async def claimed(subject: CheckContext) -> list[Finding]:
     """BRG306."""
-    ours = home_id_from_uid(await cluster_uid(subject.at_home))
+    ours = home_id_from_uid(await cluster_uid(subject.home_client))
     identity = Identity(home_id=ours, home_name=ours[:8], node=subject.name)
-    its, why = await claim_removal.look(subject.at_home, subject.in_remote, identity)
+    its, why = await claim_removal.inspect_claim(
+        subject.home_client, subject.remote_client, identity
+    )
     if its is None:
         return [info("BRG306", "remote", "no bridge of this home has claimed the node yet")]
-    last = f"by {its.who}, last at {its.renewed}"
+    last = f"by {its.holder_name}, last at {its.renewed}"
     if why:
         return [error("BRG306", "remote", f"claimed {last}: {why}")]
     return [ok("BRG306", "remote", f"claimed {last}")]
 
 
-PROBES = (
-    Probe("BRG301", name_taken, ("home",)),
-    Probe("BRG302", ready, ("node",)),
-    Probe("BRG303", served, ("home", "node")),
-    Probe("BRG304", same_version, ("node",)),
-    Probe("BRG305", stands_for, ("remote", "node")),
-    Probe("BRG306", claimed, ("home", "remote")),
+IMPLEMENTATIONS = (
+    Implementation("BRG301", name_taken, ("home",)),
+    Implementation("BRG302", ready, ("node",)),
+    Implementation("BRG303", served, ("home", "node")),
+    Implementation("BRG304", same_version, ("node",)),
+    Implementation("BRG305", stands_for, ("remote", "node")),
+    Implementation("BRG306", claimed, ("home", "remote")),
 )

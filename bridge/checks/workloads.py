@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from bridge.checks.report import Finding, error, info, names, ok, warning
-from bridge.checks.subject import Probe, Subject
+from bridge.checks.context import CheckContext, Implementation
+from bridge.checks.join_checks import build_identity
+from bridge.checks.report import Finding, error, info, ok, summarize_names, warning
+from bridge.clusters.connection import cluster_uid
+from bridge.clusters.metrics_source import select_metrics_source
 from bridge.node import conditions, node_object
-from bridge.preflight.cluster_facts import cluster_uid, identity_of, metrics_source
 from sync.cleanup import inventory
 from sync.cleanup.inventory import NodeInventory
 from sync.kube.client import KubeClient
@@ -32,21 +34,21 @@ _CLASH = "RemoteClash"
 _LESS = ("FieldDropped", "UpdateRefused")
 
 
-async def nodes(subject: Subject) -> list[Finding]:
+async def nodes(subject: CheckContext) -> list[Finding]:
     """BRG501."""
     selector = ",".join(f"{key}={it}" for key, it in subject.settings.node_selector.items())
-    found = (await subject.in_remote.list(NODES, labels=selector)).items
-    its = conditions.of_nodes(found)
+    found = (await subject.remote_client.list(NODES, labels=selector)).items
+    its = conditions.ready_condition(found)
     if not its.status:
         return [error("BRG501", "remote", its.message)]
     tell = warning if its.reason == NO_SCHEDULABLE_NODES else ok
     return [tell("BRG501", "remote", its.message)]
 
 
-async def quotas(subject: Subject) -> list[Finding]:
+async def quotas(subject: CheckContext) -> list[Finding]:
     """BRG502."""
-    remote = subject.in_remote
-    owner = f"{LABEL_HOME}={home_id_from_uid(await cluster_uid(subject.at_home))}"
+    remote = subject.remote_client
+    owner = f"{LABEL_HOME}={home_id_from_uid(await cluster_uid(subject.home_client))}"
     ours = {name_of(it) for it in (await remote.list(NAMESPACES, labels=owner)).items}
     if not ours:
         return [ok("BRG502", "remote", "no namespace there stands for one of home yet")]
@@ -60,13 +62,13 @@ async def quotas(subject: Subject) -> list[Finding]:
 # -- in the way, and left over -------------------------------------------------------------
 
 
-async def clashes_before(subject: Subject) -> list[Finding]:
+async def clashes_before(subject: CheckContext) -> list[Finding]:
     """BRG503 before a join: by the names that namespaces would have."""
-    home_uid = await cluster_uid(subject.at_home)
-    identity = identity_of(subject.settings, node=subject.name, home_uid=home_uid)
-    theirs = {name_of(it): it for it in (await subject.in_remote.list(NAMESPACES)).items}
+    home_uid = await cluster_uid(subject.home_client)
+    identity = build_identity(subject.settings, node=subject.name, home_uid=home_uid)
+    theirs = {name_of(it): it for it in (await subject.remote_client.list(NAMESPACES)).items}
     taken = []
-    for namespace in (await subject.at_home.list(NAMESPACES)).items:
+    for namespace in (await subject.home_client.list(NAMESPACES)).items:
         name = identity.remote_namespace(HomeNamespace(name_of(namespace)))
         known = theirs.get(name)
         if name_of(namespace) in _SYSTEM or known is None:
@@ -75,17 +77,19 @@ async def clashes_before(subject: Subject) -> list[Finding]:
             taken.append(name)
     if not taken:
         return [ok("BRG503", "remote", "no namespace of others has a name that is needed")]
-    said = f"namespaces that are somebody else's: {names(taken)}; pods of home's would wait"
+    said = (
+        f"namespaces that are somebody else's: {summarize_names(taken)}; pods of home's would wait"
+    )
     return [warning("BRG503", "remote", said)]
 
 
-async def leftovers(subject: Subject) -> list[Finding]:
+async def leftovers(subject: CheckContext) -> list[Finding]:
     """BRG504."""
-    ours = home_id_from_uid(await cluster_uid(subject.at_home))
-    known = (await subject.at_home.list(NODES, labels=node_object.LABEL_REMOTE)).items
+    ours = home_id_from_uid(await cluster_uid(subject.home_client))
+    known = (await subject.home_client.list(NODES, labels=node_object.LABEL_REMOTE)).items
     alive = {label_value(name) for name in (subject.name, *map(name_of, known))}
     left, theirs = [], []
-    for its in await inventory.list_node_inventories(subject.in_remote):
+    for its in await inventory.list_node_inventories(subject.remote_client):
         if its.home != ours:
             theirs.append(its)
         elif its.node not in alive:
@@ -101,7 +105,7 @@ async def leftovers(subject: Subject) -> list[Finding]:
 
 
 def _who(several: Sequence[NodeInventory]) -> str:
-    return names(
+    return summarize_names(
         f"home {it.home}, node {it.node} ({len(it.pods)} pods, {len(it.copies)} copies, "
         f"{len(it.namespaces)} namespaces; written {it.last_written})"
         for it in several
@@ -111,9 +115,9 @@ def _who(several: Sequence[NodeInventory]) -> str:
 # -- usage ---------------------------------------------------------------------------------
 
 
-async def metrics(subject: Subject) -> list[Finding]:
+async def metrics(subject: CheckContext) -> list[Finding]:
     """BRG505."""
-    source = await metrics_source(subject.in_remote, subject.settings.metrics)
+    source = await select_metrics_source(subject.remote_client, subject.settings.metrics)
     if source == "kubelets":
         return [ok("BRG505", "remote", "its kubelets tell what pods use")]
     if source == "api":
@@ -126,9 +130,9 @@ async def metrics(subject: Subject) -> list[Finding]:
 # -- the node's pods -----------------------------------------------------------------------
 
 
-async def pods(subject: Subject) -> list[Finding]:
+async def pods(subject: CheckContext) -> list[Finding]:
     """BRG506, and BRG503 of pods that wait for something of others to go."""
-    found = (await subject.at_home.list(PODS, fields=f"spec.nodeName={subject.name}")).items
+    found = (await subject.home_client.list(PODS, fields=f"spec.nodeName={subject.name}")).items
     waiting: defaultdict[str, list[Object]] = defaultdict(list)
     for pod in found:
         if synthetic_status.is_creation_blocked(pod):
@@ -140,19 +144,22 @@ async def pods(subject: Subject) -> list[Finding]:
         told.append(info("BRG506", "home", _skipped(skipped)))
     if clashing:
         told.append(error("BRG503", "remote", _waiting(_CLASH, clashing)))
-    told += await _with_less(subject.at_home, subject.name)
+    told += await _with_less(subject.home_client, subject.name)
     accepted = len(found) - sum(map(len, (*waiting.values(), clashing, skipped)))
     return [*told, ok("BRG506", "home", f"{accepted} of {len(found)} pod(s) are accepted")]
 
 
 def _waiting(reason: str, them: list[Object]) -> str:
     said = str((them[0].get("status") or {}).get("message") or "nothing is said")
-    return f"{len(them)} pod(s) wait, {reason}: {names(map(_pod, them))}: {said}"
+    return f"{len(them)} pod(s) wait, {reason}: {summarize_names(map(_pod, them))}: {said}"
 
 
 def _skipped(them: list[Object]) -> str:
     """Of DaemonSets' pods: these wait for nothing."""
-    return f"{len(them)} pod(s) of DaemonSets are skipped, see BRG507: {names(map(_pod, them))}"
+    return (
+        f"{len(them)} pod(s) of DaemonSets are skipped, see BRG507: "
+        f"{summarize_names(map(_pod, them))}"
+    )
 
 
 async def _with_less(home: KubeClient, node: str) -> list[Finding]:
@@ -164,7 +171,9 @@ async def _with_less(home: KubeClient, node: str) -> list[Finding]:
             if (event.get("source") or {}).get("host") == node:
                 by_reason[reason].add(f"{about.get('namespace', '')}/{about.get('name', '')}")
     return [
-        info("BRG506", "home", f"{reason}: {names(sorted(them))}; see kubectl describe pod")
+        info(
+            "BRG506", "home", f"{reason}: {summarize_names(sorted(them))}; see kubectl describe pod"
+        )
         for reason, them in sorted(by_reason.items())
     ]
 
@@ -173,11 +182,11 @@ def _pod(pod: Object) -> str:
     return f"{namespace_of(pod)}/{name_of(pod)}"
 
 
-PROBES = (
-    Probe("BRG501", nodes, ("remote",)),
-    Probe("BRG502", quotas, ("home", "remote")),
-    Probe("BRG503", clashes_before, ("home", "remote"), only_before=True),
-    Probe("BRG504", leftovers, ("home", "remote")),
-    Probe("BRG505", metrics, ("remote",)),
-    Probe("BRG506", pods, ("home", "node")),
+IMPLEMENTATIONS = (
+    Implementation("BRG501", nodes, ("remote",)),
+    Implementation("BRG502", quotas, ("home", "remote")),
+    Implementation("BRG503", clashes_before, ("home", "remote"), only_before_join=True),
+    Implementation("BRG504", leftovers, ("home", "remote")),
+    Implementation("BRG505", metrics, ("remote",)),
+    Implementation("BRG506", pods, ("home", "node")),
 )

@@ -40,8 +40,10 @@ def check(
         str | None,
         typer.Argument(
             metavar="NODE",
-            help="The virtual node; all that home has unless given. With --pre the name that it "
-            "would have.",
+            help=(
+                "The virtual node; all that home has unless given. With --pre the name that it "
+                "would have."
+            ),
             show_default=False,
         ),
     ] = None,
@@ -56,8 +58,10 @@ def check(
     network: Annotated[
         NetworkChoice,
         typer.Option(
-            help="flat: pods of both clusters are to reach each other. relay, none: not. auto: as "
-            "it is found. Of a node that exists, as it was joined."
+            help=(
+                "flat: pods of both clusters are to reach each other. relay, none: not. auto: as "
+                "it is found. Of a node that exists, as it was joined."
+            )
         ),
     ] = "flat",
     relay_cidr: Annotated[
@@ -85,15 +89,13 @@ def check(
         typer.Option(help="Where home's API server reaches the bridge.", rich_help_panel=JOIN),
     ] = None,
     port: Annotated[
-        int,
-        typer.Option(help="Port of the kubelet API.", min=0, max=65535, rich_help_panel=JOIN),
+        int, typer.Option(help="Port of the kubelet API.", min=0, max=65535, rich_help_panel=JOIN)
     ] = KUBELET_PORT,
     service_accounts: Annotated[
         ServiceAccounts, typer.Option(help="Identity of the pods.", rich_help_panel=JOIN)
     ] = "home",
     home_api_address: Annotated[
-        str | None,
-        typer.Option(help="Where pods reach home's API server.", rich_help_panel=JOIN),
+        str | None, typer.Option(help="Where pods reach home's API server.", rich_help_panel=JOIN)
     ] = None,
     metrics: Annotated[
         MetricsChoice, typer.Option(help="Where to learn what pods use.", rich_help_panel=JOIN)
@@ -126,7 +128,7 @@ def check(
     check finds an error.
     """
     from bridge.checks import runner
-    from bridge.checks.runner import HealthSettings
+    from bridge.checks.runner import NodeCheckSettings
     from bridge.cli.runner import fail, run, step
 
     if pre and kubeconfig is None:
@@ -161,12 +163,12 @@ def check(
         )
     except SettingsError as error:
         raise fail(str(error), code=2) from None
-    health = HealthSettings(home, name or "", remote if kubeconfig else None, network)
+    health = NodeCheckSettings(home, name or "", remote if kubeconfig else None, network)
 
     async def once() -> Report:
-        return await (runner.preflight(settings) if pre else runner.health(health))
+        return await (runner.check_before_join(settings) if pre else runner.check_nodes(health))
 
-    found = run(lambda _: runner.until_well(once, wait or 0.0, told=step), stops=False)
+    found = run(lambda _: runner.repeat_until_passing(once, wait or 0.0, notify=step), stops=False)
     print_result(found.as_data(), output, lambda: table(found))
     if found.failed:
         raise SystemExit(1)

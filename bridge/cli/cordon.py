@@ -59,8 +59,7 @@ def drain(
         bool, typer.Option(help="Leave pods of DaemonSets, rather than refuse to drain.")
     ] = True,
     grace_period: Annotated[
-        int,
-        typer.Option(help="Seconds that pods have to end; -1 for each pod's own.", min=-1),
+        int, typer.Option(help="Seconds that pods have to end; -1 for each pod's own.", min=-1)
     ] = -1,
     timeout: Annotated[
         float, typer.Option(help="The longest wait for pods to go, in seconds.", min=1)
@@ -81,9 +80,9 @@ def drain(
     home = KubeconfigRef(home_kubeconfig, home_context)
 
     async def command(_: asyncio.Event) -> None:
+        from bridge.clusters.connection import as_preflight_errors, connect
         from bridge.drain import node_commands as cordoning
         from bridge.drain.eviction import DrainOptions
-        from bridge.preflight.cluster_facts import connected, explained
 
         options = DrainOptions(
             force=force,
@@ -91,8 +90,8 @@ def drain(
             ignore_daemonsets=ignore_daemonsets,
             grace_period=grace_period if grace_period >= 0 else None,
         )
-        async with connected(home, side="home", told=lambda _: None) as client:
-            with explained("home"):
+        async with connect(home, side="home", notify=lambda _: None) as client:
+            with as_preflight_errors("home"):
                 done = await cordoning.drain(
                     client, node, options=options, timeout=timeout, dry_run=dry_run, report=step
                 )
@@ -113,11 +112,11 @@ def _cordon(home: KubeconfigRef, node: str, *, wanted: bool, dry_run: bool, outp
     from bridge.cli.runner import run
 
     async def command(_: asyncio.Event) -> None:
+        from bridge.clusters.connection import as_preflight_errors, connect
         from bridge.drain import node_commands as cordoning
-        from bridge.preflight.cluster_facts import connected, explained
 
-        async with connected(home, side="home", told=lambda _: None) as client:
-            with explained("home"):
+        async with connect(home, side="home", notify=lambda _: None) as client:
+            with as_preflight_errors("home"):
                 changed = await cordoning.cordon(
                     client, node, unschedulable=wanted, dry_run=dry_run
                 )

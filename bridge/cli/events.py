@@ -41,11 +41,11 @@ def events(
     home = KubeconfigRef(home_kubeconfig, home_context)
 
     async def command(stop: asyncio.Event) -> None:
-        from bridge.preflight.cluster_facts import connected, explained
+        from bridge.clusters.connection import as_preflight_errors, connect
         from bridge.status import event_list
 
-        async with connected(home, side="home", told=lambda _: None) as client:
-            with explained("home"):
+        async with connect(home, side="home", notify=lambda _: None) as client:
+            with as_preflight_errors("home"):
                 if watch:
                     await event_list.follow(
                         client, node=node, namespace=namespace, stop=stop, show=_More(output).show

@@ -13,6 +13,8 @@ from bridge.base.printable_text import escape_line
 from bridge.base.settings import JoinSettings, SettingsError
 from bridge.cli.join_options import INSTALL, JOIN, PROCESS, join_settings
 from bridge.cli.option import PASSED, Option, given, with_options
+from bridge.clusters.connection import as_preflight_errors, connect
+from bridge.rbac.manifests import HomePermissions
 
 if TYPE_CHECKING:
     from bridge.install.names import Installation
@@ -134,20 +136,19 @@ async def _apply(
     from bridge.base.errors import PreflightError
     from bridge.cli.runner import awaited, step
     from bridge.install import apply, manifests, rollout
-    from bridge.preflight.cluster_facts import connected, explained
     from sync.kube.errors import NotFound
     from sync.kube.resources import DEPLOYMENTS
 
     node, where = installation.node, f"{installation.namespace}/{installation.name}"
-    async with connected(wanted.settings.home, side="home", told=step) as home:
-        with explained("home"):
+    async with connect(wanted.settings.home, side="home", notify=step) as home:
+        with as_preflight_errors("home"):
             if must_exist:
                 try:
                     await home.get(DEPLOYMENTS, installation.name, namespace=installation.namespace)
                 except NotFound:
                     raise PreflightError(
-                        f"home: Deployment {where} does not exist; install node {node} first, "
-                        "with bridge install"
+                        f"home: Deployment {where} does not exist; install node {node} "
+                        "first, with bridge install"
                     ) from None
             done = await apply.apply(
                 home,
@@ -162,7 +163,7 @@ async def _apply(
             return
         if not changed:
             step(f"home: {where} is up to date")
-        with explained("home"):
+        with as_preflight_errors("home"):
             await rollout.wait_until_ready(
                 home, installation, timeout=wanted.timeout, report=awaited
             )
@@ -188,7 +189,7 @@ def _installation(wanted: InstallRequest) -> tuple[Installation, SelfContainedKu
     from bridge.cli.runner import fail
     from bridge.install import self_contained_kubeconfig
     from bridge.install.names import Installation
-    from bridge.rbac.manifests import HomeRights, check_namespace
+    from bridge.rbac.manifests import check_namespace
     from sync.kube.errors import ClientConfigError
     from translators.names import dns_label
 
@@ -209,7 +210,7 @@ def _installation(wanted: InstallRequest) -> tuple[Installation, SelfContainedKu
     installation = Installation(
         node=node,
         image=wanted.image or f"cluster-bridge:{version()}",
-        permissions=HomeRights(
+        permissions=HomePermissions(
             nodes=[node],
             service_accounts=settings.service_accounts,
             serving=settings.serving,

@@ -82,18 +82,18 @@ def rbac_home(
     if bound and all_namespaces:
         raise fail("--namespace and --all-namespaces exclude each other", code=2)
     try:
-        asked = rights.HomeRights(
+        asked = rights.HomePermissions(
             nodes=[check_name(it) for it in name or ()],
             service_accounts=service_accounts,
             serving=serving_certificate,
             network=network,
             leave=leave,
         )
-        objects = rights.home(
+        objects = rights.home_objects(
             asked,
             rights.parse_account(account),
             [rights.check_namespace(it) for it in bound],
-            everywhere=all_namespaces,
+            all_namespaces=all_namespaces,
         )
     except SettingsError as error:
         raise fail(str(error), code=2) from None
@@ -120,7 +120,7 @@ def rbac_namespace(
 
     try:
         bound = [rights.check_namespace(it) for it in names]
-        objects = rights.namespaces(rights.parse_account(account), bound)
+        objects = rights.namespace_bindings(rights.parse_account(account), bound)
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     print_objects(objects)
@@ -151,9 +151,9 @@ def rbac_remote(
     from bridge.cli.runner import fail
     from bridge.rbac import manifests as rights
 
-    asked = rights.RemoteRights(metrics=metrics, keep_namespaces=keep_namespaces)
+    asked = rights.RemotePermissions(metrics=metrics, keep_namespaces=keep_namespaces)
     try:
-        objects = rights.remote(asked, rights.parse_account(account))
+        objects = rights.remote_objects(asked, rights.parse_account(account))
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     print_objects(objects)

@@ -54,11 +54,11 @@ def status(
     home = KubeconfigRef(home_kubeconfig, home_context)
 
     async def command(stop: asyncio.Event) -> bool:
-        from bridge.preflight.cluster_facts import connected, explained
+        from bridge.clusters.connection import as_preflight_errors, connect
         from bridge.status import status_client, terminal
 
-        async with connected(home, side="home", told=lambda _: None) as client:
-            with explained("home"):
+        async with connect(home, side="home", notify=lambda _: None) as client:
+            with as_preflight_errors("home"):
                 if page:
                     from bridge.status import loopback_server
 

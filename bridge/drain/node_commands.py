@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from bridge.base.errors import PreflightError
 from bridge.drain import eviction as draining
 from bridge.drain.eviction import DrainOptions, DrainPlan
-from bridge.election import takeover
+from bridge.election import leave_lock
 from bridge.status import status_client
 from sync.kube.client import KubeClient
 from sync.kube.errors import Forbidden, NotFound
@@ -77,10 +77,11 @@ async def drain(
     """Evicts the pods that ``options`` allow. Raises PreflightError, where it cannot or time is up,
     and KubeError. Nothing is changed where pods are in the way."""
     node = await status_client.get_node(home, name)
-    if not await takeover.served_by(home, name):
+    if not await leave_lock.find_serving_bridge(home, name):
         raise PreflightError(
-            f"home: no bridge serves node {name}, so nobody would end its pods in the remote; "
-            "start the bridge, or leave with `bridge leave --drain`, which ends them itself"
+            f"home: no bridge serves node {name}, so nobody would end its pods in the "
+            "remote; start the bridge, or leave with `bridge leave --drain`, which ends "
+            "them itself"
         )
     plan = await _plan(home, name, options)
     changed = await _cordon(home, node, wanted=True, dry_run=dry_run)

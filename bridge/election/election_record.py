@@ -33,17 +33,19 @@ ANNOTATION_HOLDER = f"{DOMAIN}/holder"
 #: On a Lease that `bridge leave` holds: the node goes, and its bridges are to end.
 ANNOTATION_LEAVING = f"{DOMAIN}/leaving"
 #: On the Lease: its holder does not reach the remote; and the candidate that does, and asks for it.
-ANNOTATION_LOST, ANNOTATION_ASKED = f"{DOMAIN}/remote-lost", f"{DOMAIN}/asked-by"
+ANNOTATION_REMOTE_LOST, ANNOTATION_REQUESTED_BY = f"{DOMAIN}/remote-lost", f"{DOMAIN}/asked-by"
 
 #: All of them: what else of ours is on the Lease are records.
-_ELECTION = frozenset({ANNOTATION_HOLDER, ANNOTATION_LEAVING, ANNOTATION_LOST, ANNOTATION_ASKED})
+_ELECTION = frozenset(
+    {ANNOTATION_HOLDER, ANNOTATION_LEAVING, ANNOTATION_REMOTE_LOST, ANNOTATION_REQUESTED_BY}
+)
 
 _PREFIX = "cluster-bridge-"
 #: Characters of a holder that are shown.
 _SHOWN = 200
 
 
-def lease_name(node: str) -> str:
+def election_lease_name(node: str) -> str:
     """The Lease by which the bridges of this virtual node elect one of them."""
     return truncated_name(_PREFIX + node, unique=node)
 
@@ -54,11 +56,11 @@ class Candidate:
 
     identity: str
     """Of this process alone."""
-    who: str
+    display_name: str
     """For people."""
 
     @staticmethod
-    def here(address: str = "") -> Candidate:
+    def local(address: str = "") -> Candidate:
         """This process, and the address that people find it by."""
         host = socket.gethostname()
         at = f" at {address}" if address else ""
@@ -66,45 +68,45 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ElectionRecord:
     """What the Lease says."""
 
     uid: str
     version: str
     holder: str
     """"" where nobody holds it."""
-    who: str
-    seconds: float
+    holder_name: str
+    duration_seconds: float
     transitions: int
     leaving: bool
-    owned: bool
+    has_owner: bool
     """Whether it goes with another object, as an earlier release had it go with the Node."""
-    lost: bool = False
+    remote_lost: bool = False
     """Whether its holder does not reach the remote."""
-    asked: str = ""
+    requested_by: str = ""
     """The candidate that does, and asks for the Lease; "" where there is none."""
-    notes: Mapping[str, str] = field(default_factory=dict)
+    records: Mapping[str, str] = field(default_factory=dict)
     """Its other annotations of ours: the records (`bridge.election.lease_records`)."""
 
 
-def read(lease: Object) -> Record:
+def parse_lease(lease: Object) -> ElectionRecord:
     """What it says, whatever somebody has written there."""
     spec, meta = lease.get("spec") or {}, metadata(lease)
     annotations = meta.get("annotations") or {}
     holder = str(spec.get("holderIdentity") or "")
     said = str(annotations.get(ANNOTATION_HOLDER) or "") or holder.partition("_")[0]
-    return Record(
+    return ElectionRecord(
         uid=uid_of(lease),
         version=str(meta.get("resourceVersion") or ""),
         holder=holder,
-        who="".join(letter for letter in said if letter.isprintable())[:_SHOWN],
-        seconds=float(spec.get("leaseDurationSeconds") or 0),
+        holder_name="".join(letter for letter in said if letter.isprintable())[:_SHOWN],
+        duration_seconds=float(spec.get("leaseDurationSeconds") or 0),
         transitions=int(spec.get("leaseTransitions") or 0),
         leaving=ANNOTATION_LEAVING in annotations,
-        owned=bool(meta.get("ownerReferences")),
-        lost=ANNOTATION_LOST in annotations,
-        asked=str(annotations.get(ANNOTATION_ASKED) or ""),
-        notes={
+        has_owner=bool(meta.get("ownerReferences")),
+        remote_lost=ANNOTATION_REMOTE_LOST in annotations,
+        requested_by=str(annotations.get(ANNOTATION_REQUESTED_BY) or ""),
+        records={
             name: str(value)
             for name, value in annotations.items()
             if name.startswith(f"{DOMAIN}/") and name not in _ELECTION
@@ -113,43 +115,50 @@ def read(lease: Object) -> Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observation:
     """What a candidate knows of the Lease."""
 
-    record: Record | None
+    record: ElectionRecord | None
     """None: it does not exist."""
     free_at: float
     """When it may be taken, by the candidate's clock."""
-    alive: bool = False
+    holder_is_live: bool = False
     """Whether its holder was seen to renew it."""
 
 
-def look(before: Seen | None, record: Record | None, *, me: str, now: float, served: bool) -> Seen:
+def observe(
+    previous: Observation | None,
+    record: ElectionRecord | None,
+    *,
+    candidate: str,
+    now: float,
+    node_exists: bool,
+) -> Observation:
     """What is known after the Lease was seen so. ``served``: there is a Node of the name, so that a
     Lease that is missing at the first look may have been deleted under another bridge."""
     if record is None:
-        if before is None:
-            return Seen(None, now + LEASE_SECONDS if served else now)
-        return Seen(None, before.free_at)  # Its holder may not know yet.
-    if record.holder in ("", me):
-        return Seen(record, now)
-    known = before.record if before is not None else None
-    if before is not None and known is not None and _same(known, record):
-        return before
+        if previous is None:
+            return Observation(None, now + LEASE_SECONDS if node_exists else now)
+        return Observation(None, previous.free_at)  # Its holder may not know yet.
+    if record.holder in ("", candidate):
+        return Observation(record, now)
+    known = previous.record if previous is not None else None
+    if previous is not None and known is not None and _same(known, record):
+        return previous
     alive = known is not None and known.holder == record.holder
-    return Seen(record, now + max(record.seconds, LEASE_SECONDS), alive)
+    return Observation(record, now + max(record.duration_seconds, LEASE_SECONDS), alive)
 
 
-def _same(one: Record, other: Record) -> bool:
+def _same(one: ElectionRecord, other: ElectionRecord) -> bool:
     return (one.uid, one.version) == (other.uid, other.version)
 
 
-def held(
-    before: Record | None,
+def holder_patch(
+    before: ElectionRecord | None,
     candidate: Candidate,
     *,
-    lost: bool = False,
-    notes: Mapping[str, str] | None = None,
+    remote_lost: bool = False,
+    records: Mapping[str, str] | None = None,
 ) -> Object:
     """The patch, or without a Lease the object, that makes it the candidate's, or renews it. With
     its UID and version, it meets no other state. ``lost``: the candidate does not reach the remote.
@@ -161,54 +170,54 @@ def held(
         "renewTime": now,
     }
     meta: Object = {}
-    there = before.notes if before is not None else {}
+    there = before.records if before is not None else {}
     marks: Object = {
-        name: value for name, value in (notes or {}).items() if there.get(name) != value
+        name: value for name, value in (records or {}).items() if there.get(name) != value
     }
     if before is None or before.holder != candidate.identity:
         spec["acquireTime"] = now
         spec["leaseTransitions"] = before.transitions + 1 if before is not None else 0
-        marks[ANNOTATION_HOLDER] = candidate.who
+        marks[ANNOTATION_HOLDER] = candidate.display_name
         if before is not None and before.leaving:
             marks[ANNOTATION_LEAVING] = None
-    if lost != (before is not None and before.lost):
-        marks[ANNOTATION_LOST] = "true" if lost else None
-    if before is not None and before.asked and not lost:
-        marks[ANNOTATION_ASKED] = None
+    if remote_lost != (before is not None and before.remote_lost):
+        marks[ANNOTATION_REMOTE_LOST] = "true" if remote_lost else None
+    if before is not None and before.requested_by and not remote_lost:
+        marks[ANNOTATION_REQUESTED_BY] = None
     if marks:
         meta["annotations"] = marks
-    if before is not None and before.owned:
+    if before is not None and before.has_owner:
         meta["ownerReferences"] = None
     return _patch(before, meta, spec)
 
 
-def given_back(before: Record) -> Object:
+def release_patch(before: ElectionRecord) -> Object:
     """The patch that makes it nobody's."""
     gone: Object = {ANNOTATION_HOLDER: None}
     for there, name in (
         (before.leaving, ANNOTATION_LEAVING),
-        (before.lost, ANNOTATION_LOST),
-        (before.asked, ANNOTATION_ASKED),
+        (before.remote_lost, ANNOTATION_REMOTE_LOST),
+        (before.requested_by, ANNOTATION_REQUESTED_BY),
     ):
         if there:
             gone[name] = None
     return _patch(before, {"annotations": gone}, {"holderIdentity": None})
 
 
-def asked(before: Record, candidate: Candidate) -> Object:
+def request_patch(before: ElectionRecord, candidate: Candidate) -> Object:
     """The patch by which a candidate asks the holder for it."""
-    return _patch(before, {"annotations": {ANNOTATION_ASKED: candidate.identity}}, {})
+    return _patch(before, {"annotations": {ANNOTATION_REQUESTED_BY: candidate.identity}}, {})
 
 
-def leaving(before: Record, candidate: Candidate) -> Object:
+def leave_patch(before: ElectionRecord, candidate: Candidate) -> Object:
     """As `held`, by a `bridge leave`, of which all bridges of the node are to know."""
-    patch = held(before, candidate)
-    annotations = {ANNOTATION_HOLDER: candidate.who, ANNOTATION_LEAVING: "true"}
+    patch = holder_patch(before, candidate)
+    annotations = {ANNOTATION_HOLDER: candidate.display_name, ANNOTATION_LEAVING: "true"}
     patch["metadata"]["annotations"] = annotations
     return patch
 
 
-def _patch(before: Record | None, meta: Object, spec: Object) -> Object:
+def _patch(before: ElectionRecord | None, meta: Object, spec: Object) -> Object:
     if before is not None:
         return {
             "metadata": {**meta, "uid": before.uid, "resourceVersion": before.version},

@@ -31,15 +31,14 @@ from typing import NoReturn
 
 from bridge.base.errors import BridgeError
 from bridge.election import election_record
-from bridge.election.election_record import Candidate, Record, Seen
-from bridge.election.lease_records import Records
-from bridge.election.reachability import Way
-from bridge.node.lease import LEASE_NAMESPACE
+from bridge.election.election_record import Candidate, ElectionRecord, Observation
+from bridge.election.lease_records import LeaseRecords
+from bridge.election.reachability import RemoteReachability
+from bridge.node.lease import LEASE_NAMESPACE, request_lease
 from sync.base.histograms import Histogram
 from sync.cache.informer import Informer
 from sync.kube.client import KubeClient
-from sync.kube.errors import Conflict, KubeError, NotFound, Unreachable
-from sync.kube.request import JSON, MERGE_PATCH
+from sync.kube.errors import Conflict, KubeError, NotFound
 from sync.kube.request_limiter import urgent
 from sync.kube.resources import LEASES
 from sync.kube.write_fence import Fence, clock
@@ -50,12 +49,12 @@ log = logging.getLogger(__name__)
 #: Seconds for a request, so that one that is lost leaves time for another. The next has twice as
 #: many as the last one took, with or without an answer, up to this: a slow home is enough. Seconds
 #: until the next try.
-REQUEST_SECONDS, PATIENT_SECONDS, RETRY_SECONDS = 1.0, 10.0, 0.3
+REQUEST_SECONDS, MAX_REQUEST_SECONDS, RETRY_SECONDS = 1.0, 10.0, 0.3
 #: Seconds between two questions whether the remote answers, while its holder does not reach it.
-ASK_SECONDS = 2.0
+REQUEST_LEASE_SECONDS = 2.0
 
 
-class Lost(Exception):
+class LeadershipLost(Exception):
     """The Lease is another's now, or is to be."""
 
 
@@ -63,7 +62,7 @@ class NodeLeft(BridgeError):
     """`bridge leave` has taken the node away; the message is for the person who joined."""
 
 
-class Election:
+class LeaderElector:
     """The election for the virtual node ``node``, as one of its candidates."""
 
     def __init__(
@@ -71,21 +70,21 @@ class Election:
         home: KubeClient,
         node: str,
         *,
-        me: Candidate,
-        told: Callable[[str], None],
+        candidate: Candidate,
+        notify: Callable[[str], None],
         clock: Callable[[], float] = clock,
     ) -> None:
         self._home = home
         self._node = node
-        self._name = election_record.lease_name(node)
-        self._me = me
-        self._told = told
+        self._name = election_record.election_lease_name(node)
+        self._me = candidate
+        self._told = notify
         self._clock = clock
-        self._seen: Seen | None = None
+        self._seen: Observation | None = None
         # The Lease as our last write left it, while it is ours.
-        self._mine: Record | None = None
+        self._mine: ElectionRecord | None = None
         # What the first look saw that could be taken at once.
-        self._free: Seen | None = None
+        self._free: Observation | None = None
         # Who was told to be waited for, and to serve the node.
         self._waited = self._served = ""
         # When the last request that succeeded was begun.
@@ -93,21 +92,21 @@ class Election:
         # When the remote may be asked next, for a holder that does not reach it.
         self._ask_at = -math.inf
         # Seconds for the next request.
-        self._patience = REQUEST_SECONDS
+        self._request_seconds = REQUEST_SECONDS
         # That the node goes, once it was seen.
         self._end: NodeLeft | None = None
-        self.records = Records()
+        self.records = LeaseRecords()
         """The records on the Lease."""
-        self.met = ""
+        self.live_rival = ""
         """The last other candidate that was seen to renew the Lease, at this home; "" for none."""
-        self.on_changed: Callable[[Mapping[str, str]], None] | None = None
+        self.on_records_changed: Callable[[Mapping[str, str]], None] | None = None
         """Called with the records of a Lease that is still ours but was changed by somebody else,
         before it is renewed. What it raises ends `keep`, with the fence closed."""
-        self.leads = False
+        self.is_leader = False
         """Whether this bridge holds the Lease, as far as it knows."""
         self.transitions = 0
         """How often it came to hold it."""
-        self.lag = Histogram()
+        self.renewal_delay = Histogram()
         """How late the loop woke this process for a renewal, in seconds: what waits on it waits as
         long. It needs no timer of its own."""
 
@@ -117,26 +116,30 @@ class Election:
         return self._node
 
     @property
-    def standby(self) -> str:
+    def standby_reason(self) -> str:
         """Why this bridge does not serve the node, in a sentence; "" where it does."""
-        if self.leads:
+        if self.is_leader:
             return ""
         record = self._seen.record if self._seen is not None else None
-        by = f"; it is served by {record.who}" if record is not None and record.holder else ""
+        by = (
+            f"; it is served by {record.holder_name}"
+            if record is not None and record.holder
+            else ""
+        )
         return f"this bridge stands by for node {self._node}{by}"
 
     # -- to win ----------------------------------------------------------------------------
 
-    async def look(self, *, served: bool) -> None:
+    async def observe(self, *, node_exists: bool) -> None:
         """The first look, before anything else is read. ``served``: there is a Node of the name.
         Raises KubeError."""
-        self._patience = PATIENT_SECONDS
+        self._request_seconds = MAX_REQUEST_SECONDS
         with urgent():
-            self._observe(await self._get(), served=served)
+            self._observe(await self._get(), served=node_exists)
         seen = self._seen
         self._free = seen if seen is not None and seen.free_at <= self._clock() else None
 
-    async def win(self, fence: Fence, *, way: Way) -> bool:
+    async def acquire(self, fence: Fence, *, reachability: RemoteReachability) -> bool:
         """Waits until the Lease is ours, and opens the fence. Raises NodeLeft.
 
         Returns whether another bridge can have written since the first look: what was read before
@@ -146,13 +149,13 @@ class Election:
             if not await self._tried():
                 async with self._watching() as news:
                     while not await self._tried():
-                        await self._ask(way)
+                        await self._ask(reachability)
                         news.clear()
                         with contextlib.suppress(TimeoutError):
                             async with asyncio.timeout(self._pause()):
                                 await news.wait()
         fence.extend(self._began + election_record.RENEW_DEADLINE)
-        self.leads, self._waited, self._served = True, "", ""
+        self.is_leader, self._waited, self._served = True, "", ""
         self.transitions += 1
         first, self._free = self._free, None
         return first is None or self._seen is not first
@@ -166,7 +169,7 @@ class Election:
         )
 
         def changed(_: Object | None, new: Object | None) -> None:
-            self._observe(election_record.read(new) if new is not None else None)
+            self._observe(election_record.parse_lease(new) if new is not None else None)
             news.set()
 
         leases.on_change(changed)
@@ -201,30 +204,31 @@ class Election:
             return False
         return True
 
-    async def _ask(self, way: Way) -> None:
+    async def _ask(self, way: RemoteReachability) -> None:
         """Asks for the Lease of a holder that does not reach the remote, where this one does."""
         record, now = self._seen.record if self._seen is not None else None, self._clock()
-        if record is None or not record.lost or record.asked or now < self._ask_at:
+        if record is None or not record.remote_lost or record.requested_by or now < self._ask_at:
             return
-        self._ask_at = now + ASK_SECONDS
-        if not await way.is_there():
+        self._ask_at = now + REQUEST_LEASE_SECONDS
+        if not await way.is_reachable():
             return
         try:
-            await self._patch(election_record.asked(record, self._me))
+            await self._patch(election_record.request_patch(record, self._me))
         except KubeError as error:
             # It has changed, for one thing, and is looked at again.
             log.info("the lease of the election cannot be asked for: %s", error)
             self._ask_at = now
             return
         self._told(
-            f"home: node {self._node}: {record.who} does not reach the remote, and this bridge "
+            f"home: node {self._node}: {record.holder_name} does not reach the remote, and "
+            "this bridge "
             "does; it asks for the lease"
         )
 
-    def _observe(self, record: Record | None, *, served: bool = True) -> None:
+    def _observe(self, record: ElectionRecord | None, *, served: bool = True) -> None:
         before, now = self._seen, self._clock()
-        seen = self._seen = election_record.look(
-            before, record, me=self._me.identity, now=now, served=served
+        seen = self._seen = election_record.observe(
+            before, record, candidate=self._me.identity, now=now, node_exists=served
         )
         if record is None and before is None and seen.free_at > now:
             self._told(
@@ -232,32 +236,34 @@ class Election:
                 f"{seen.free_at - now:.0f} s, in case that a bridge which serves it makes one"
             )
         if record is not None:
-            self.records.observe(record.notes)
+            self.records.observe(record.records)
         if record is None or record.holder in ("", self._me.identity):
             return
-        if seen.alive:
-            self.met = record.holder
+        if seen.holder_is_live:
+            self.live_rival = record.holder
         if record.leaving and before is not None and seen is not before:
             self._end = self._left(record)
-        elif seen.alive and self._served != record.holder:
+        elif seen.holder_is_live and self._served != record.holder:
             self._served = self._waited = record.holder
-            self._told(f"home: node {self._node} is served by {record.who}; standing by")
+            self._told(f"home: node {self._node} is served by {record.holder_name}; standing by")
         elif self._waited != record.holder:
             self._waited = record.holder
             self._told(
-                f"home: node {self._node}: waiting for the lease of {record.who}, which ends in "
+                f"home: node {self._node}: waiting for the lease of {record.holder_name}, "
+                "which ends in "
                 f"{max(seen.free_at - now, 0):.0f} s unless it is renewed"
             )
 
-    def _left(self, record: Record) -> NodeLeft:
+    def _left(self, record: ElectionRecord) -> NodeLeft:
         return NodeLeft(
-            f"home: node {self._node} has left: it is removed by `bridge leave` on {record.who}; "
+            f"home: node {self._node} has left: it is removed by `bridge leave` on "
+            f"{record.holder_name}; "
             "this bridge ends, and another join makes the node again"
         )
 
     # -- to keep ---------------------------------------------------------------------------
 
-    async def keep(self, fence: Fence, *, way: Way) -> NoReturn:
+    async def renew_until_lost(self, fence: Fence, *, reachability: RemoteReachability) -> NoReturn:
         """Renews the Lease until cancelled. Raises Lost, NodeLeft and what `on_changed` raises,
         with the fence closed; but open, and the Lease still ours until `release`, where it is to
         be another's."""
@@ -266,16 +272,16 @@ class Election:
             while True:
                 due = loop.time() + wait
                 if not await self._hurried(wait):
-                    self.lag.observe(max(loop.time() - due, 0))
+                    self.renewal_delay.observe(max(loop.time() - due, 0))
                 try:
-                    renewed = await self._renewed(fence, lost=way.is_lost())
+                    renewed = await self._renewed(fence, lost=reachability.is_lost())
                 except KubeError as error:
                     log.info("the lease of the election was not renewed: %s", error)
                     wait = RETRY_SECONDS
                     continue
                 except Exception:
                     fence.close()
-                    self.leads = False
+                    self.is_leader = False
                     raise
                 if renewed:
                     fence.extend(self._began + election_record.RENEW_DEADLINE)
@@ -288,16 +294,20 @@ class Election:
         """Waits for the next renewal, or until a record is to be written: True."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self.records.due.wait()
-        found = self.records.due.is_set()
-        self.records.due.clear()
+                await self.records.write_requested.wait()
+        found = self.records.write_requested.is_set()
+        self.records.write_requested.clear()
         return found
 
     def _give_way(self) -> None:
         """Raises Lost where this bridge does not reach the remote, and one that does has asked."""
         mine = self._mine
-        if mine is not None and mine.lost and mine.asked not in ("", self._me.identity):
-            raise Lost(
+        if (
+            mine is not None
+            and mine.remote_lost
+            and mine.requested_by not in ("", self._me.identity)
+        ):
+            raise LeadershipLost(
                 f"home: this bridge does not reach the remote, and another does: it gives node "
                 f"{self._node} to that one"
             )
@@ -311,32 +321,35 @@ class Election:
             return False
         return True
 
-    def _settled(self, record: Record | None, fence: Fence) -> Record | None:
+    def _settled(self, record: ElectionRecord | None, fence: Fence) -> ElectionRecord | None:
         """What our next write is based on, after the Lease was not as our last write left it."""
         if record is None:
             if fence.is_open:
                 return None  # It was deleted, and is made again; nobody else may yet.
-            self._seen = Seen(None, self._clock() + election_record.LEASE_SECONDS)
-            raise Lost(f"home: the lease of node {self._node} was deleted; nothing more is written")
+            self._seen = Observation(None, self._clock() + election_record.LEASE_SECONDS)
+            raise LeadershipLost(
+                f"home: the lease of node {self._node} was deleted; nothing more is written"
+            )
         if record.leaving:
             raise self._left(record)
         if record.holder == self._me.identity or (not record.holder and fence.is_open):
-            if self.on_changed is not None:
-                self.on_changed(record.notes)
+            if self.on_records_changed is not None:
+                self.on_records_changed(record.records)
             return record
         self._seen, self._waited = None, record.holder
         self._observe(record)
-        raise Lost(
-            f"home: the lease of node {self._node} is held by {record.who or 'nobody'} now; "
+        raise LeadershipLost(
+            f"home: the lease of node {self._node} is held by "
+            f"{record.holder_name or 'nobody'} now; "
             "nothing more is written"
         )
 
     async def release(self) -> None:
         """Gives it back if it is ours. Best effort: it ends by itself a little later."""
         mine, self._mine = self._mine, None
-        if not self.leads:
+        if not self.is_leader:
             return
-        self.leads = False
+        self.is_leader = False
         try:
             with urgent():
                 try:
@@ -347,53 +360,42 @@ class Election:
         except KubeError as error:
             log.info("the lease of the election was not given back: %s", error)
 
-    async def _give_back(self, record: Record | None) -> None:
+    async def _give_back(self, record: ElectionRecord | None) -> None:
         if record is not None and record.holder == self._me.identity:
-            await self._patch(election_record.given_back(record))
+            await self._patch(election_record.release_patch(record))
 
     # -- requests --------------------------------------------------------------------------
 
-    async def _get(self) -> Record | None:
-        path = LEASES.path(self._name, namespace=LEASE_NAMESPACE)
+    async def _get(self) -> ElectionRecord | None:
         try:
-            return election_record.read(await self._request("GET", path))
+            return election_record.parse_lease(await self._request("GET", self._name))
         except NotFound:
             return None
 
-    async def _write(self, before: Record | None, *, lost: bool = False) -> None:
+    async def _write(self, before: ElectionRecord | None, *, lost: bool = False) -> None:
         """Takes or renews it, as it was ``before``; makes it where there was none."""
         began = self._clock()
         notes = self.records.all if before is None else self.records.own
-        body = election_record.held(before, self._me, lost=lost, notes=notes)
+        body = election_record.holder_patch(before, self._me, remote_lost=lost, records=notes)
         if before is None:
             body["metadata"]["name"] = self._name
-            path = LEASES.path(namespace=LEASE_NAMESPACE)
-            made = await self._request("POST", path, body=body)
+            made = await self._request("POST", "", body=body)
         else:
             made = await self._patch(body)
         self._began = began
-        mine = self._mine = election_record.read(made)
-        self.records.written(mine.notes)
+        mine = self._mine = election_record.parse_lease(made)
+        self.records.confirm(mine.records)
 
     async def _patch(self, body: Object) -> Object:
-        path = LEASES.path(self._name, namespace=LEASE_NAMESPACE)
-        return await self._request("PATCH", path, body=body)
+        return await self._request("PATCH", self._name, body=body)
 
-    async def _request(self, method: str, path: str, *, body: Object | None = None) -> Object:
-        """One request that ends in time, also where the server asks to wait."""
-        seconds, began = self._patience, self._clock()
+    async def _request(self, method: str, name: str, *, body: Object | None = None) -> Object:
+        """One request for the Lease, with a timeout that follows how long the last one took."""
+        began = self._clock()
         try:
-            async with asyncio.timeout(seconds):
-                return await self._home.request(
-                    method,
-                    path,
-                    body=body,
-                    content_type=MERGE_PATCH if method == "PATCH" else JSON,
-                    timeout=seconds,
-                )
-        except TimeoutError:
-            what = f"{method} {path}"
-            raise Unreachable(f"no answer in {seconds:.0f} s", side="home", what=what) from None
+            return await request_lease(
+                self._home, method, name, seconds=self._request_seconds, body=body
+            )
         finally:
             took = self._clock() - began
-            self._patience = min(max(2 * took, REQUEST_SECONDS), PATIENT_SECONDS)
+            self._request_seconds = min(max(2 * took, REQUEST_SECONDS), MAX_REQUEST_SECONDS)

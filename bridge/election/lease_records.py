@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping
 
 
-class Records:
+class LeaseRecords:
     """The records, as one candidate of the election knows them."""
 
     def __init__(self) -> None:
@@ -18,7 +18,7 @@ class Records:
         self._own: dict[str, str] = {}
         # Replaced when a renewal has succeeded.
         self._renewed = asyncio.Event()
-        self.due = asyncio.Event()
+        self.write_requested = asyncio.Event()
         """Set where a record is not to wait for the next renewal."""
 
     @property
@@ -37,7 +37,7 @@ class Records:
         self._own[annotation] = text
         while self._seen.get(annotation) != text:
             if now:
-                self.due.set()
+                self.write_requested.set()
             await self._renewed.wait()
 
     def observe(self, found: Mapping[str, str]) -> None:
@@ -45,7 +45,7 @@ class Records:
         self._seen = dict(found)
         self._own.clear()
 
-    def written(self, found: Mapping[str, str]) -> None:
+    def confirm(self, found: Mapping[str, str]) -> None:
         """The Lease has these after a renewal of this candidate's."""
         self._seen = dict(found)
         self._renewed.set()

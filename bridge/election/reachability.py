@@ -25,17 +25,17 @@ LOST_SECONDS = 10.0
 ANSWER_SECONDS = 2.0
 
 
-class Way(Protocol):
+class RemoteReachability(Protocol):
     """To the remote."""
 
     def is_lost(self) -> bool:
         """Whether what is watched there cannot be watched, and has not been for a while."""
 
-    async def is_there(self) -> bool:
+    async def is_reachable(self) -> bool:
         """Whether it answers, now."""
 
 
-class Watched:
+class InformerReachability:
     """The way of a bridge whose informers of the remote these are."""
 
     def __init__(self, remote: KubeClient, informers: Iterable[Informer]) -> None:
@@ -50,7 +50,7 @@ class Watched:
             for it in self._informers
         )
 
-    async def is_there(self) -> bool:
+    async def is_reachable(self) -> bool:
         """See `Way`. Raises nothing of the remote's."""
         try:
             await self._remote.request("GET", "/version", timeout=ANSWER_SECONDS)

@@ -71,7 +71,7 @@ async def rank_candidates(
     )
     found = []
     for node, pods in zip(nodes, bound, strict=True):
-        policy, told = join_record.policy_of(node, home_id)
+        policy, told = join_record.read_policy(node, home_id)
         obstacles = [
             *scheduling_predicates.predicate_failures(pod, node, pods),
             *persistent_volume_claims.volume_binding_failures(pod, node, storage),

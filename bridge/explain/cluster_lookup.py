@@ -18,10 +18,10 @@ from dataclasses import dataclass, field, replace
 
 from bridge.base import partial_reads
 from bridge.base.errors import PreflightError
+from bridge.clusters.connection import as_preflight_errors, connect
 from bridge.explain.candidate_ranking import Candidate, look_up_storage, rank_candidates
 from bridge.install.remote_kubeconfig import resolve_remote_kubeconfig
 from bridge.node import node_object
-from bridge.preflight.cluster_facts import connected, explained
 from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, ApiError, NotFound
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -138,9 +138,9 @@ async def look_up_pod(settings: ExplainSettings) -> PodFacts:
     """Looks it all up. Raises PreflightError, for the person who asked."""
     async with AsyncExitStack() as stack:
         home = await stack.enter_async_context(
-            connected(settings.home, side="home", told=lambda _: None)
+            connect(settings.home, side="home", notify=lambda _: None)
         )
-        with explained("home"):
+        with as_preflight_errors("home"):
             # kubectl's rule.
             namespace = settings.namespace or home.config.namespace or "default"
             facts = await _at_home(home, replace(settings, namespace=namespace))
@@ -160,8 +160,9 @@ async def _at_home(home: KubeClient, settings: ExplainSettings) -> PodFacts:
             found = await home.get(PODS, settings.name, namespace=settings.namespace)
         except NotFound as error:
             raise PreflightError(
-                f"home: there is no pod {settings.namespace}/{settings.name}; `kubectl get pods -n "
-                f"{settings.namespace}` lists those that are, and -f FILE explains one that is not"
+                f"home: there is no pod {settings.namespace}/{settings.name}; `kubectl get "
+                f"pods -n {settings.namespace}` lists those that are, and -f FILE explains "
+                "one that is not"
             ) from error
         facts = PodFacts(found, stored=True)
     metadata(facts.pod).pop("managedFields", None)
@@ -238,7 +239,7 @@ async def _there(
     facts: PodFacts,
     policy: Policy,
 ) -> None:
-    with explained("home"):
+    with as_preflight_errors("home"):
         found = await resolve_remote_kubeconfig(
             stack, home, facts.node or {}, settings.remote, warn=facts.not_checked.append
         )
@@ -250,16 +251,16 @@ async def _there(
         return
     try:
         remote = await stack.enter_async_context(
-            connected(found.ref, side="remote", told=lambda _: None)
+            connect(found.ref, side="remote", notify=lambda _: None)
         )
-        with explained("remote"):
+        with as_preflight_errors("remote"):
             await _check_is(remote, facts)
     except PreflightError as error:
         if settings.remote is not None:
             raise
         facts.not_checked.append(f"{error}; --kubeconfig names another file")
         return
-    with explained("remote"):
+    with as_preflight_errors("remote"):
         facts.remote = await _in_remote(remote, facts, policy)
 
 
@@ -268,8 +269,8 @@ async def _check_is(remote: KubeClient, facts: PodFacts) -> None:
     node = facts.node or {}
     if theirs != (metadata(node).get("labels") or {}).get(node_object.LABEL_REMOTE):
         raise PreflightError(
-            f"remote: {remote.config.server} is not the cluster that node {name_of(node)} stands "
-            "for; name that one's kubeconfig with --kubeconfig"
+            f"remote: {remote.config.server} is not the cluster that node {name_of(node)} "
+            "stands for; name that one's kubeconfig with --kubeconfig"
         )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from bridge.explain import dependency_report
 from bridge.explain.candidate_ranking import Candidate
 from bridge.explain.cluster_lookup import PodFacts, RemoteFacts
-from bridge.node.join_record import options
+from bridge.node.join_record import policy_options
 from sync.pods import plan
 from translators.explain import differences, persistent_volume_claims
 from translators.explain.differences import Difference
@@ -60,7 +60,7 @@ def build_report(facts: PodFacts) -> Object:
             "name": name_of(node),
             "others": [it.name for it in facts.candidates if it is not facts.chosen],
             "tellsOptions": facts.chosen is not None and facts.chosen.options_recorded,
-            "options": options(policy),
+            "options": policy_options(policy),
         }
         answer["remote"] = _remote(facts, made)
     placement = _placement(facts)
@@ -114,8 +114,8 @@ def _unseen(facts: PodFacts) -> list[str]:
     notes = list(dict.fromkeys(facts.not_checked))
     if facts.chosen is not None and not facts.chosen.options_recorded:
         notes.append(
-            f"what the join of node {facts.chosen.name} was asked for: the Node does not tell "
-            "(an older bridge registered it); join's defaults are assumed"
+            f"what the join of node {facts.chosen.name} was asked for: the Node does not "
+            "tell (an older bridge registered it); join's defaults are assumed"
         )
     if facts.remote is None and facts.node is not None:
         notes.append("whether the remote has the priority class; it is taken to have it")
@@ -190,8 +190,8 @@ def _clashes(policy: Policy, there: RemoteFacts) -> Iterator[Object]:
     if there.pod is not None and not is_owned_by_node(there.pod, identity):
         yield {
             "field": "metadata.name",
-            "why": f"the remote has a pod {namespace_of(there.pod)}/{name_of(there.pod)} of "
-            "somebody else's; it is left alone, and this one waits until it is gone",
+            "why": f"the remote has a pod {namespace_of(there.pod)}/{name_of(there.pod)} of somebody "
+            "else's; it is left alone, and this one waits until it is gone",
         }
 
 

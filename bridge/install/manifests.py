@@ -28,11 +28,11 @@ HEALTH_PORT = 8081
 
 def render(wanted: Installation, kubeconfig: str) -> list[Object]:
     """All of them, with the Secret that holds the remote's kubeconfig."""
-    rights = manifests.home(
+    rights = manifests.home_objects(
         wanted.permissions,
         wanted.account,
         wanted.bound_namespaces,
-        everywhere=wanted.all_namespaces,
+        all_namespaces=wanted.all_namespaces,
     )
     made = [
         *(_labelled(wanted, it) for it in rights),
@@ -136,9 +136,6 @@ def _container(wanted: Installation) -> Object:
         container_arguments(wanted),
         ports={"kubelet": wanted.port, "health": HEALTH_PORT},
         probed={"port": "health"},
-        resources={
-            "requests": {"cpu": "50m", "memory": "128Mi"},
-            "limits": {"memory": "512Mi"},
-        },
+        resources={"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
         mounts=[{"name": "kubeconfig", "mountPath": FOLDER, "readOnly": True}],
     )

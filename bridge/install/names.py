@@ -14,7 +14,7 @@ from typing import Any
 from bridge.base.app_labels import APP, INSTANCE_LABEL, NAME_LABEL
 from bridge.base.settings import KUBELET_PORT
 from bridge.election import election_record
-from bridge.rbac.manifests import Account, HomeRights
+from bridge.rbac.manifests import Account, HomePermissions
 from translators.identity import DOMAIN
 from translators.names import DNS_LABEL_MAX, hashed_name, label_value
 from translators.objects import Object
@@ -38,7 +38,7 @@ class Installation:
 
     node: str
     image: str
-    permissions: HomeRights
+    permissions: HomePermissions
     """Of this node's name."""
     arguments: Sequence[str] = ()
     """Options of `bridge join` beside those that the installation decides."""
@@ -73,7 +73,7 @@ class Installation:
 
 def instance_name(node: str) -> str:
     """The name of the objects of this virtual node's installation."""
-    return election_record.lease_name(node)
+    return election_record.election_lease_name(node)
 
 
 def webhook_name(node: str) -> str:

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from bridge.base.errors import PreflightError
+from bridge.clusters.retry import WAITING_SUFFIX
 from bridge.install import names
 from bridge.install.names import Installation
-from bridge.preflight.retry import WAITED
 from sync.kube.client import KubeClient
 from sync.kube.errors import KubeError, NotFound
 from sync.kube.resources import DEPLOYMENTS, NODES, PODS
@@ -45,7 +45,7 @@ _FINAL = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 #: Of a container that waits: nothing is wrong, or its end is told already.
 _USUAL = (None, "ContainerCreating", "PodInitializing", "CrashLoopBackOff")
 #: In a line of its log, for people or as JSON.
-_AWAITED = re.compile(rf"\b((?:home|remote): .*){re.escape(WAITED)}")
+_AWAITED = re.compile(rf"\b((?:home|remote): .*){re.escape(WAITING_SUFFIX)}")
 _PULL = "(is it in a registry that home's nodes reach? --image names another)"
 
 Told = Callable[[str], None]

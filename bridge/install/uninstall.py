@@ -27,7 +27,7 @@ from bridge.install.kubeconfig_validation import RejectedKubeconfigError
 from bridge.node import node_object
 from bridge.rbac import permissions
 from bridge.rbac.manifests import Account
-from bridge.rbac.permissions import Right
+from bridge.rbac.permissions import Permission
 from sync.cleanup import inventory
 from sync.kube.client import KubeClient
 from sync.kube.errors import NotFound
@@ -85,7 +85,7 @@ async def find_installation(
     """The installation of the virtual node ``name``; None where the node's bridge runs elsewhere,
     or the credential may not list what belongs to one. ``node`` is the Node, if there is one;
     ``warn`` gets a line for each Secret that is ignored. Raises KubeError."""
-    if not await permissions.may_all(home, _LOOK):
+    if not await permissions.are_granted(home, _LOOK):
         return None
     there = await installation_namespaces(home, name, node)
     found: list[tuple[Resource, Object]] = []
@@ -122,7 +122,9 @@ async def read_stored_kubeconfig(
     labels = names.label_selector(name)
     found: list[Object] = []
     for namespace in there:
-        if await permissions.may_all(home, (Right(SECRETS, ("list",), namespace=namespace),)):
+        if await permissions.are_granted(
+            home, (Permission(SECRETS, ("list",), namespace=namespace),)
+        ):
             found += (await home.list(SECRETS, namespace=namespace, labels=labels)).items
     await _warn_of_others(home, labels, there, warn)
     return _accepted(found, name, there, warn)
@@ -130,7 +132,7 @@ async def read_stored_kubeconfig(
 
 async def _warn_of_others(home: KubeClient, labels: str, there: Sequence[str], warn: Told) -> None:
     """Names Secrets of other namespaces that have an installation's labels."""
-    if not await permissions.may_all(home, (Right(SECRETS, ("list",)),)):
+    if not await permissions.are_granted(home, (Permission(SECRETS, ("list",)),)):
         return
     query = {"labelSelector": labels, "limit": str(MAX_NAMED)}
     page, _ = await home.list_page(SECRETS, query=query)
@@ -154,7 +156,7 @@ async def installation_namespaces(home: KubeClient, name: str, node: Object | No
     """
     annotations = metadata(node or {}).get("annotations") or {}
     recorded = str(annotations.get(node_object.ANNOTATION_INSTALLATION) or "")
-    if not await permissions.may_all(home, (Right(CLUSTER_ROLE_BINDINGS, ("list",)),)):
+    if not await permissions.are_granted(home, (Permission(CLUSTER_ROLE_BINDINGS, ("list",)),)):
         return [recorded] if recorded else []
     page = await home.list(CLUSTER_ROLE_BINDINGS, labels=names.label_selector(name))
     granted = {
@@ -172,7 +174,7 @@ _LOOKED_AT = (
     *(it for it in reversed(KINDS) if it not in (NAMESPACES, CLUSTER_ROLE_BINDINGS)),
     CLUSTER_ROLE_BINDINGS,
 )
-_LOOK = tuple(Right(it, ("list",)) for it in _LOOKED_AT)
+_LOOK = tuple(Permission(it, ("list",)) for it in _LOOKED_AT)
 #: Kinds whose objects are in the installation's own namespace.
 _NAMED_AFTER = tuple(it for it in KINDS if it.namespaced and it.kind not in ("Role", "RoleBinding"))
 

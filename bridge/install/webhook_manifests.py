@@ -23,7 +23,7 @@ PORT = 9443
 def render_webhook(wanted: Installation) -> list[Object]:
     """All of them."""
     name = webhook_name(wanted.node)
-    rights = manifests.webhook(Account(wanted.namespace, name))
+    rights = manifests.webhook_objects(Account(wanted.namespace, name))
     for it in rights:
         it["metadata"]["labels"] = webhook_metadata(wanted)["labels"]
     pods = webhook_pod_labels(wanted.node)

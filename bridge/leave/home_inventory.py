@@ -12,7 +12,7 @@ from pathlib import Path
 from bridge.base.errors import PreflightError
 from bridge.certificates.cert_dir import CertDir, default_cert_dir
 from bridge.certificates.tls_key_pair import CertificateError
-from bridge.election import takeover
+from bridge.election import leave_lock
 from bridge.install import uninstall
 from bridge.install.uninstall import ExistingInstallation
 from bridge.leave.summary import HomeState, LeaveSettings
@@ -21,13 +21,7 @@ from bridge.node.lease import LEASE_NAMESPACE, LEASE_SECONDS
 from bridge.relay.forward import stale_slices
 from sync.kube.client import KubeClient
 from sync.kube.errors import Forbidden, NotFound
-from sync.kube.resources import (
-    CERTIFICATE_SIGNING_REQUESTS,
-    LEASES,
-    NAMESPACES,
-    NODES,
-    PODS,
-)
+from sync.kube.resources import CERTIFICATE_SIGNING_REQUESTS, LEASES, NAMESPACES, NODES, PODS
 from translators import offload_patch
 from translators.identity import Identity, home_id_from_uid
 from translators.names import label_value
@@ -102,15 +96,15 @@ async def _lease(
     if in_the_way and (served := await find_serving_bridge(home, settings.name, lease)):
         how = "" if settings.keep_workloads else ", or leave with --force"
         raise PreflightError(
-            f"home: a bridge serves node {settings.name}: {served}; stop it with Ctrl-C and leave "
-            f"again{how}"
+            f"home: a bridge serves node {settings.name}: {served}; stop it with Ctrl-C and "
+            f"leave again{how}"
         )
     return lease
 
 
 async def find_serving_bridge(home: KubeClient, name: str, lease: Object | None) -> str:
     """How it is known that a bridge serves the node; "" where none does."""
-    served = await takeover.served_by(home, name)
+    served = await leave_lock.find_serving_bridge(home, name)
     if served is not None:
         return f"{served} renews its lease" if served else ""
     # Of a bridge that had no other lease than the Node's.
@@ -159,7 +153,7 @@ async def list_relay_slices(home: KubeClient, node_name: str, identity: str) -> 
 def _left_cidr(node: Object | None) -> str:
     from bridge.relay.forward import local_route
 
-    told = join_record.relay_cidr_told(node)
+    told = join_record.relay_cidr(node)
     try:
         return told if told and local_route.is_left(told) else ""
     except ValueError:  # Somebody has written something else there.

@@ -3,7 +3,7 @@
 1. The Node tells which remote it stands for; nothing is touched before the person agreed.
 2. The Node is cordoned. With ``drain`` its pods are evicted (`bridge.drain.eviction`).
 3. The bridges of the node end: those in home's cluster (`bridge.install.uninstall`), and by
-   ``force`` those that run elsewhere (`bridge.election.takeover`).
+   ``force`` those that run elsewhere (`bridge.election.leave_lock`).
 4. Both clusters are looked at again: a bridge that was stopped only now wrote until then, and
    another home of the same identity may have taken the claim (`bridge.remote_claim.claim_removal`).
 5. The other pods are deleted at home, so that controllers make them elsewhere at once.
@@ -28,15 +28,15 @@ from pathlib import Path
 
 from bridge.base.errors import PreflightError
 from bridge.certificates.tls_key_pair import CertificateError
+from bridge.clusters.connection import as_preflight_errors, connect
 from bridge.drain import eviction
-from bridge.election import takeover
+from bridge.election import leave_lock
 from bridge.install import uninstall
 from bridge.install.remote_kubeconfig import temporary_kubeconfig
 from bridge.leave import home_inventory, remote_cleanup, summary
 from bridge.leave.summary import HomeState, LeaveSettings, RemoteState
 from bridge.node import namespace_record, node_object
 from bridge.node.lease import LEASE_NAMESPACE
-from bridge.preflight.cluster_facts import connected, explained
 from bridge.remote_claim import claim_removal
 from sync.cleanup import inventory
 from sync.kube.client import KubeClient
@@ -65,7 +65,7 @@ async def leave(
     Returns whether it left. Raises PreflightError and KubeError, for the person who asked.
     """
     async with _at_home(settings, report) as home:
-        with explained("home"):
+        with as_preflight_errors("home"):
             found = await home_inventory.collect(home, settings)
         for line in found.warnings:
             report(line)
@@ -75,7 +75,7 @@ async def leave(
                 report(line)
             if not agree(summary.removal_lines(settings, found, remote)):
                 return False
-            with explained():
+            with as_preflight_errors():
                 await _leave(settings, home, found, remote, told=report)
     report(f"node {settings.name} has left")
     return True
@@ -89,7 +89,7 @@ async def _at_home(settings: LeaveSettings, told: Told) -> AsyncIterator[KubeCli
     """Home's client. Raises PreflightError, with what can be done without home."""
     async with AsyncExitStack() as stack:
         try:
-            home = await stack.enter_async_context(connected(settings.home, side="home", told=told))
+            home = await stack.enter_async_context(connect(settings.home, side="home", notify=told))
         except PreflightError as error:
             raise PreflightError(
                 f"{error}; nothing was removed. Where home is gone for ever, `bridge garbage "
@@ -109,8 +109,8 @@ async def _there(
         except PreflightError as error:
             if not settings.force:
                 raise PreflightError(
-                    f"{error}; nothing was removed. Leave again when the remote answers, or with "
-                    "--force to clean up home alone"
+                    f"{error}; nothing was removed. Leave again when the remote answers, or "
+                    "with --force to clean up home alone"
                 ) from error
             remote = RemoteState(failure=str(error))
         yield remote
@@ -124,8 +124,8 @@ async def _reached(
         ref = KubeconfigRef(stack.enter_context(temporary_kubeconfig(there.kubeconfig)))
     else:
         ref = _remote(settings, found.node)
-    client = await stack.enter_async_context(connected(ref, side="remote", told=told))
-    with explained("remote"):
+    client = await stack.enter_async_context(connect(ref, side="remote", notify=told))
+    with as_preflight_errors("remote"):
         await _check_identity(client, settings.name, found)
         return RemoteState(client, "", await remote_cleanup.collect(client, settings.name, found))
 
@@ -137,8 +137,8 @@ async def _check_claim(
     if remote.client is None:
         return
     try:
-        with explained():
-            remote.claim = await claim_removal.check(
+        with as_preflight_errors():
+            remote.claim = await claim_removal.require_own_claim(
                 home, remote.client, _identity(settings, found)
             )
     except PreflightError:
@@ -158,11 +158,10 @@ def _remote(settings: LeaveSettings, node: Object | None) -> KubeconfigRef:
     path = remembered.get(node_object.ANNOTATION_KUBECONFIG)
     if not path:
         raise PreflightError(
-            f"home: there is no node {settings.name} that tells its remote; name the remote's "
-            "kubeconfig with --kubeconfig to remove what is left there"
+            f"home: there is no node {settings.name} that tells its remote; name the "
+            "remote's kubeconfig with --kubeconfig to remove what is left there"
             if node is None
-            else f"home: node {settings.name} does not tell its remote; name its kubeconfig with "
-            "--kubeconfig"
+            else f"home: node {settings.name} does not tell its remote; name its kubeconfig with --kubeconfig"
         )
     return KubeconfigRef(Path(path), remembered.get(node_object.ANNOTATION_CONTEXT))
 
@@ -176,8 +175,8 @@ async def _check_identity(remote: KubeClient, name: str, found: HomeState) -> No
     )
     if theirs != expected:
         raise PreflightError(
-            f"{remote.config.server} is not the cluster that node {name} stands for; name that "
-            "one with --kubeconfig"
+            f"{remote.config.server} is not the cluster that node {name} stands for; name "
+            "that one with --kubeconfig"
         )
 
 
@@ -199,10 +198,10 @@ async def _leave(
             served := await home_inventory.find_serving_bridge(home, settings.name, None)
         ):
             raise PreflightError(
-                f"home: another bridge serves node {settings.name}: {served}; stop it with Ctrl-C "
-                "and leave again, or leave with --force"
+                f"home: another bridge serves node {settings.name}: {served}; stop it with "
+                "Ctrl-C and leave again, or leave with --force"
             )
-    async with takeover.taken(home, settings.name, told=told):
+    async with leave_lock.hold_lease_for_leave(home, settings.name, notify=told):
         # No bridge writes any more: what came since the question is part of what is removed.
         await home_inventory.refresh(home, settings, found)
         if not remote.failure:
@@ -251,8 +250,8 @@ async def _drain(
         return
     if await home_inventory.find_serving_bridge(home, settings.name, lease):
         raise PreflightError(
-            f"home: node {settings.name} is drained and cordoned, and a bridge still serves it; "
-            "stop it with Ctrl-C and leave again"
+            f"home: node {settings.name} is drained and cordoned, and a bridge still serves "
+            "it; stop it with Ctrl-C and leave again"
         )
 
 
@@ -266,7 +265,7 @@ async def _end_there(
     if remote.client is None:
         return
     try:
-        with explained("remote"):
+        with as_preflight_errors("remote"):
             await remote_cleanup.remove(
                 remote.client, settings, found, remote.inventory, report=told
             )
@@ -284,14 +283,16 @@ async def _remove_record(
     stays at home."""
     staying: list[str] = []
     cleaned = remote.client is not None and not remote.failure and not settings.keep_workloads
-    own = await namespace_record.recorded(home, settings.name) if cleaned else frozenset()
+    own = (
+        await namespace_record.recorded_namespaces(home, settings.name) if cleaned else frozenset()
+    )
     if own and remote.client is not None:
         labels = f"{LABEL_HOME}={found.home_id}"
         staying = ownership.still_existing(
             own, (await remote.client.list(NAMESPACES, labels=labels)).items
         )
     try:
-        await namespace_record.leave(home, settings.name, staying)
+        await namespace_record.remove_record(home, settings.name, staying)
     except Forbidden:
         told(
             f"home: Lease {LEASE_NAMESPACE}/{namespace_record.NAME} keeps what node "
@@ -305,9 +306,9 @@ async def _remove_claim(
     if remote.client is None or remote.claim is None or remote.failure:
         return
     try:
-        with explained("remote"):
+        with as_preflight_errors("remote"):
             identity = _identity(settings, found)
-            await claim_removal.remove(remote.client, identity, remote.claim, told=told)
+            await claim_removal.remove_claim(remote.client, identity, remote.claim, notify=told)
     except PreflightError as error:
         if not settings.force:
             raise
@@ -323,8 +324,8 @@ async def _remove_from_home(
             await home.delete(CERTIFICATE_SIGNING_REQUESTS, name_of(request), uid=uid_of(request))
         except Forbidden:
             told(
-                f"home: certificate signing request {name_of(request)} stays: the credential may "
-                "not delete it; home removes it by itself within a day"
+                f"home: certificate signing request {name_of(request)} stays: the credential "
+                "may not delete it; home removes it by itself within a day"
             )
     # Once more: a bridge that was stopped meanwhile has taken back its own, or made others.
     for slice_ in await home_inventory.list_relay_slices(home, settings.name, found.home_id):
@@ -335,7 +336,8 @@ async def _remove_from_home(
         except Forbidden:
             told(
                 f"home: EndpointSlice {namespace_of(slice_)}/{name_of(slice_)} stays: the "
-                "credential may not delete it; it leads to nobody any more: delete it with kubectl"
+                "credential may not delete it; it leads to nobody any more: delete it with "
+                "kubectl"
             )
     if found.lease is not None:
         await home.delete(LEASES, settings.name, namespace=LEASE_NAMESPACE, uid=uid_of(found.lease))

@@ -28,7 +28,7 @@ PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure")
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class NodeCondition:
     """One condition of the virtual node: its status, and why, for a person."""
 
     status: bool
@@ -36,74 +36,78 @@ class Health:
     message: str
 
 
-def of_nodes(nodes: Iterable[Object]) -> Health:
+def ready_condition(nodes: Iterable[Object]) -> NodeCondition:
     """The health of a remote that answers. ``nodes``: those that --node-selector selects."""
     found = Counter(map(_state, nodes))
     every, usable = found.total(), found.pop("", 0)
     rest = ", ".join(f"{count} {state}" for state, count in sorted(found.items()))
     if usable:
         said = f"usable nodes of the remote cluster: {usable} of {every}"
-        return Health(True, "RemoteReady", f"{said} ({rest})" if rest else said)
+        return NodeCondition(True, "RemoteReady", f"{said} ({rest})" if rest else said)
     if every == 0:
-        return Health(
+        return NodeCondition(
             False,
             "NoUsableNodes",
             "the remote cluster has no nodes, or none that --node-selector selects",
         )
     if every == found["NotReady"]:
-        return Health(False, "NoUsableNodes", f"no node of the remote cluster is Ready ({rest})")
+        return NodeCondition(
+            False, "NoUsableNodes", f"no node of the remote cluster is Ready ({rest})"
+        )
     said = f"no node of the remote cluster takes new pods ({rest}); those that run there go on"
-    return Health(True, NO_SCHEDULABLE_NODES, said)
+    return NodeCondition(True, NO_SCHEDULABLE_NODES, said)
 
 
-def of_error(error: KubeError) -> Health:
+def unreachable_condition(error: KubeError) -> NodeCondition:
     """The health of a remote that cannot be watched."""
     if isinstance(error, Unauthorized):
-        return Health(
+        return NodeCondition(
             False,
             "RemoteCredentialRefused",
-            f"the remote cluster does not accept the credential (401: {error.message}): it has "
-            "expired or was revoked; a new one in the kubeconfig is taken up by itself",
+            f"the remote cluster does not accept the credential (401: {error.message}): it "
+            "has expired or was revoked; a new one in the kubeconfig is taken up by itself",
         )
     if isinstance(error, Forbidden):
-        return Health(
+        return NodeCondition(
             False,
             "RemoteForbidden",
-            "the remote cluster knows the credential, but does not allow what the bridge does "
-            f"(403: {error.message}); give it its rights back",
+            "the remote cluster knows the credential, but does not allow what the bridge "
+            f"does (403: {error.message}); give it its rights back",
         )
     if isinstance(error, ClientConfigError):
-        return Health(
+        return NodeCondition(
             False,
             "RemoteKubeconfigUnusable",
             f"the remote's kubeconfig cannot be used: {error.message}",
         )
     if isinstance(error, ApiServerCertificateError):
-        return Health(
+        return NodeCondition(
             False,
             "RemoteNotTrusted",
             f"the remote cluster is not the one that the kubeconfig trusts: {error.message}",
         )
-    return Health(
+    return NodeCondition(
         False,
         "RemoteUnreachable",
-        f"the remote cluster cannot be reached: {error.message}; pods there go on, and what is "
-        "asked of them waits",
+        f"the remote cluster cannot be reached: {error.message}; pods there go on, and what "
+        "is asked of them waits",
     )
 
 
-def pressure(kind: str, nodes: Iterable[Object]) -> Health:
+def pressure_condition(kind: str, nodes: Iterable[Object]) -> NodeCondition:
     """A condition of `PRESSURES`. Part of the nodes is no pressure: the remote's scheduler passes
     them over."""
     running = [node for node in nodes if _is_true(node, "Ready")]
     pressed = sum(_is_true(node, kind) for node in running)
     if not pressed:
-        return Health(False, "RemoteHasNone", "no Ready node of the remote cluster reports it")
+        return NodeCondition(
+            False, "RemoteHasNone", "no Ready node of the remote cluster reports it"
+        )
     said = f"{pressed} of {len(running)} Ready nodes of the remote cluster report it"
-    return Health(pressed == len(running), "RemoteNodesReport", said)
+    return NodeCondition(pressed == len(running), "RemoteNodesReport", said)
 
 
-def seen(node: Object) -> object:
+def relevant_conditions(node: Object) -> object:
     """What the health is computed from: two nodes that are equal in it count alike."""
     return _state(node), [_is_true(node, kind) for kind in ("Ready", *PRESSURES)]
 

@@ -24,10 +24,9 @@ from collections.abc import Callable
 
 from bridge.base.errors import BridgeError
 from bridge.node import conditions, field_ownership, node_object
-from bridge.node.conditions import Health
-from bridge.node.field_ownership import Marks
-from bridge.node.lease import NodeLease
-from bridge.node.lease_annotation import Note
+from bridge.node.conditions import NodeCondition
+from bridge.node.field_ownership import NodeMetadata
+from bridge.node.lease import LeaseAnnotation, NodeLease
 from bridge.node.node_object import NodeFacts
 from sync.base import exceptions
 from sync.cache.informer import Informer
@@ -81,7 +80,7 @@ class NodeController:
         unschedulable_pods: UnschedulablePods | None,
         events: EventRecorder,
         now: Callable[[], str],
-        note: Note | None = None,
+        lease_annotation: LeaseAnnotation | None = None,
     ) -> None:
         self._home = home
         self._facts = facts
@@ -93,12 +92,12 @@ class NodeController:
         self._now = now
         self._queue: WorkQueue[str] = WorkQueue()
         self._node_uid = ""
-        self._told: Health | None = None
+        self._told: NodeCondition | None = None
         # What the Node is to say that is free, and the loop's times of when that last changed.
         self._said: RemoteCapacity | None = None
         self._said_since = self._largest_since = -math.inf
         self.node = Informer(home, NODES, fields=f"metadata.name={facts.name}")
-        self._lease = NodeLease(home, facts.name, node=self._node, note=note)
+        self._lease = NodeLease(home, facts.name, node=self._node, annotation=lease_annotation)
         self.node.on_change(self._changed)
         self.node.on_state(self._home_state_changed)
         remote_nodes.on_change(self._remote_node_changed)
@@ -113,20 +112,20 @@ class NodeController:
         """The Node's name."""
         return self._facts.name
 
-    def current(self) -> Object | None:
+    def current_node(self) -> Object | None:
         """The Node, as it was last seen."""
         return self._node()
 
-    async def vacant(self) -> bool:
+    async def is_name_free(self) -> bool:
         """Whether there is no Node of the name. Raises NodeTaken where there is another's."""
         try:
             node = await self._home.get(NODES, self._facts.name)
         except NotFound:
             return True
-        check_ours(node, self._facts)
+        require_same_remote(node, self._facts)
         return False
 
-    def hurry(self) -> None:
+    def retry_now(self) -> None:
         """What failed is tried now: something that it may have failed for has changed."""
         self._queue.retry_now()
 
@@ -164,7 +163,7 @@ class NodeController:
         self._queue.add_after(_NODE, SETTLE)
 
     def _remote_node_changed(self, old: Object | None, new: Object | None) -> None:
-        if node_object.seen_of(old) != node_object.seen_of(new):
+        if node_object.relevant_fields(old) != node_object.relevant_fields(new):
             self._queue.add_after(_NODE, SETTLE)
 
     def _offer_changed(self) -> None:
@@ -226,12 +225,12 @@ class NodeController:
         The Lease must not wait for its next renewal: with its owner gone it would be collected.
         """
         try:
-            check_ours(node, self._facts)
+            require_same_remote(node, self._facts)
         except NodeTaken:
-            self._lease.drop()  # It goes with the name: it is not ours to give back.
+            self._lease.forget()  # It goes with the name: it is not ours to give back.
             raise
         await self._write(node)
-        self._lease.drop()
+        self._lease.forget()
         await self._lease.renew()
         self._node_uid = uid_of(node)
 
@@ -242,23 +241,23 @@ class NodeController:
         """
         nodes = list(self._remote_nodes.store)
         offered, ready = self._offered(), self._health(nodes)
-        body = node_object.new_node(self._facts.name, self._marks(nodes, offered.largest))
+        body = node_object.build_node(self._facts.name, self._marks(nodes, offered.largest))
         body["status"] = self._status(body, nodes, offered, ready)
         try:
             node = await self._home.create(NODES, body)
         except AlreadyExists:
             node = await self._home.get(NODES, self._facts.name)
-            check_ours(node, self._facts)
+            require_same_remote(node, self._facts)
         else:
             self._tell(ready, offered)
         self.node.observe_write(node)
         return node
 
     def _status(
-        self, node: Object, nodes: list[Object], offered: RemoteCapacity, ready: Health
+        self, node: Object, nodes: list[Object], offered: RemoteCapacity, ready: NodeCondition
     ) -> Object:
         """The status that the Node should have."""
-        return node_object.status(
+        return node_object.desired_status(
             node, self._facts, offered=offered, nodes=nodes, ready=ready, now=self._now()
         )
 
@@ -287,12 +286,12 @@ class NodeController:
         self._largest_since = now
         return wanted
 
-    def _marks(self, nodes: list[Object], largest: str) -> Marks:
+    def _marks(self, nodes: list[Object], largest: str) -> NodeMetadata:
         """The labels, annotations and taints that the Node should have, as far as they are ours."""
         crowded, again = self._unplaced.waiting() if self._unplaced is not None else (False, None)
         if again is not None:
             self._queue.add_after(_NODE, again)
-        return node_object.wanted(self._facts, nodes, largest=largest, crowded=crowded)
+        return node_object.desired_metadata(self._facts, nodes, largest=largest, crowded=crowded)
 
     async def _write(self, node: Object) -> None:
         nodes, offered = list(self._remote_nodes.store), self._offered()
@@ -316,11 +315,11 @@ class NodeController:
             reason = "NodeReady" if after else "NodeNotReady"
             self._events.normal(written, reason, f"Node {self._facts.name} is {_words(ready)}")
 
-    async def _mark(self, node: Object, wanted: Marks) -> Object:
+    async def _mark(self, node: Object, wanted: NodeMetadata) -> Object:
         """Gives the Node labels, annotations and taints. Raises Conflict where others change it
         all the time, or another Node has taken its name."""
         for attempt in range(1, ATTEMPTS + 1):
-            patch = field_ownership.patch(node, wanted)
+            patch = field_ownership.metadata_patch(node, wanted)
             if not patch:
                 break
             # With its UID, a patch meets no other Node that has since taken the name.
@@ -332,31 +331,31 @@ class NodeController:
                 if attempt == ATTEMPTS:
                     raise
                 node = await self._home.get(NODES, self._facts.name)
-                check_ours(node, self._facts)
+                require_same_remote(node, self._facts)
         return node
 
-    def _tell(self, ready: Health, offered: RemoteCapacity) -> None:
+    def _tell(self, ready: NodeCondition, offered: RemoteCapacity) -> None:
         """One line for people when the node's health changes: what is free always does."""
         level = logging.INFO if ready != self._told else logging.DEBUG
         self._told = ready
-        what = node_object.describe(offered.capacity)
+        what = node_object.describe_capacity(offered.capacity)
         name = self._facts.name
         fields = name_fields("Node", name, uid=self._node_uid, cluster="home")
         changes.log(level, "node %s: %s; %s", name, _words(ready), what, extra=fields)
 
-    def _health(self, nodes: list[Object]) -> Health:
+    def _health(self, nodes: list[Object]) -> NodeCondition:
         now = asyncio.get_running_loop().time()
         for informer in self._watched:
             since = informer.failing_since
             # NB: the timer that brings us here and the clock that is read may differ by a bit.
             if informer.error is not None and since is not None:
                 if now - since >= OUTAGE_SECONDS - SETTLE:
-                    return conditions.of_error(informer.error)
+                    return conditions.unreachable_condition(informer.error)
                 self._queue.add_after(_NODE, OUTAGE_SECONDS - (now - since))
-        return conditions.of_nodes(nodes)
+        return conditions.ready_condition(nodes)
 
 
-def check_ours(node: Object, facts: NodeFacts) -> None:
+def require_same_remote(node: Object, facts: NodeFacts) -> None:
     """Raises NodeTaken unless the Node is this remote's virtual node."""
     remote = (metadata(node).get("labels") or {}).get(node_object.LABEL_REMOTE)
     if remote == facts.remote_id:
@@ -365,5 +364,5 @@ def check_ours(node: Object, facts: NodeFacts) -> None:
     raise NodeTaken(f"home: node {facts.name} exists and {whose}; choose another name with --name")
 
 
-def _words(ready: Health) -> str:
+def _words(ready: NodeCondition) -> str:
     return f"{'Ready' if ready.status else 'NotReady'} ({ready.message})"

@@ -30,18 +30,18 @@ LABEL_HOSTNAME = "kubernetes.io/hostname"
 LABEL_ARCH, LABEL_OS = "kubernetes.io/arch", "kubernetes.io/os"
 #: Their former names, which home's node controller copies and never takes back by itself
 #: (labelReconcileInfo in pkg/controller/nodelifecycle).
-FORMER_ARCH, FORMER_OS = f"beta.{LABEL_ARCH}", f"beta.{LABEL_OS}"
+LABEL_BETA_ARCH, LABEL_BETA_OS = f"beta.{LABEL_ARCH}", f"beta.{LABEL_OS}"
 LABEL_TYPE = "type"
 #: Cloud controllers and load balancers must not look for a machine behind the node.
 LABEL_NO_BALANCER = "node.kubernetes.io/exclude-from-external-load-balancers"
 
 _FIXED = frozenset({LABEL_HOSTNAME, LABEL_TYPE, LABEL_NO_BALANCER})
 #: As by a kubelet (updateDefaultLabels in pkg/kubelet/kubelet_node_status.go).
-_MACHINE = frozenset({LABEL_ARCH, LABEL_OS, FORMER_ARCH, FORMER_OS})
+_MACHINE = frozenset({LABEL_ARCH, LABEL_OS, LABEL_BETA_ARCH, LABEL_BETA_OS})
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class NodeMetadata:
     """What schedulers and people select a Node by, and what they read on it."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -56,7 +56,7 @@ def is_fixed(key: str) -> bool:
     return key in _FIXED or domain == DOMAIN or domain.endswith(f".{DOMAIN}")
 
 
-def applied(wanted: Marks) -> dict[str, str]:
+def applied_annotation(wanted: NodeMetadata) -> dict[str, str]:
     """The annotation that remembers what is set, but for what is always put right."""
     said = {
         "labels": {k: v for k, v in wanted.labels.items() if not is_fixed(k)},
@@ -67,7 +67,7 @@ def applied(wanted: Marks) -> dict[str, str]:
     return {ANNOTATION_APPLIED: json.dumps(found, sort_keys=True, separators=(",", ":"))}
 
 
-def patch(node: Object, wanted: Marks) -> Object:
+def metadata_patch(node: Object, wanted: NodeMetadata) -> Object:
     """The merge patch that gives the Node what is wanted; {} where there is nothing to do.
 
     The list of taints is replaced whole: with one in it, the patch has the Node's version, so that
@@ -77,7 +77,9 @@ def patch(node: Object, wanted: Marks) -> Object:
     there = meta.get("annotations") or {}
     labels = _changes(meta.get("labels") or {}, last.get("labels", {}), wanted.labels, _put_right)
     notes = _changes(there, last.get("annotations", {}), wanted.annotations, _put_right)
-    notes |= {key: value for key, value in applied(wanted).items() if there.get(key) != value}
+    notes |= {
+        key: value for key, value in applied_annotation(wanted).items() if there.get(key) != value
+    }
     found: Object = {}
     if labels:
         found["labels"] = labels

@@ -38,24 +38,24 @@ _SERVICE_ACCOUNTS: tuple[ServiceAccounts, ...] = get_args(ServiceAccounts)
 ANNOTATION_OPTIONS = f"{DOMAIN}/options"
 
 
-def told(
+def encode_policy(
     policy: Policy,
     *,
     metrics: MetricsChoice = "auto",
     certificate: CertificateSource = "self-signed",
 ) -> str:
     """The annotation's text."""
-    record = options(policy) | {"metrics": metrics, "servingCertificate": certificate}
+    record = policy_options(policy) | {"metrics": metrics, "servingCertificate": certificate}
     return json.dumps(record, separators=(",", ":"), sort_keys=True)
 
 
-def told_of(settings: JoinSettings, policy: Policy) -> str:
+def encode_settings(settings: JoinSettings, policy: Policy) -> str:
     """The annotation's text, for a join with these settings that has found this policy."""
     certificate: CertificateSource = "files" if settings.certificate else settings.serving
-    return told(policy, metrics=settings.metrics, certificate=certificate)
+    return encode_policy(policy, metrics=settings.metrics, certificate=certificate)
 
 
-def options(policy: Policy) -> Object:
+def policy_options(policy: Policy) -> Object:
     """What was asked for, under the names of `join`'s options."""
     api = policy.home_api
     return {
@@ -71,7 +71,7 @@ def options(policy: Policy) -> Object:
     }
 
 
-def policy_of(node: Object, home_id: str) -> tuple[Policy, bool]:
+def read_policy(node: Object, home_id: str) -> tuple[Policy, bool]:
     """The policy of the bridge that registered the Node, and whether the Node tells it: one that an
     older bridge registered has the defaults."""
     said = _said(node)
@@ -86,8 +86,8 @@ def policy_of(node: Object, home_id: str) -> tuple[Policy, bool]:
     policy = Policy(
         identity,
         _address(node),
-        network=network_told(node) or "flat",
-        relay_cidr=relay_cidr_told(node),
+        network=network_mode(node) or "flat",
+        relay_cidr=relay_cidr(node),
         daemonsets=_one_of(_DAEMONSETS, said.get("daemonsets")) or "skip",
         service_accounts=_one_of(_SERVICE_ACCOUNTS, said.get("serviceAccounts")) or "home",
         home_api=_host_port(said.get("homeApiAddress")),
@@ -97,13 +97,13 @@ def policy_of(node: Object, home_id: str) -> tuple[Policy, bool]:
     return policy, bool(said)
 
 
-def settings_of(
+def read_settings(
     node: Object, *, home: KubeconfigRef, remote: KubeconfigRef, network: NetworkChoice
 ) -> JoinSettings:
     """The settings of the join that registered the Node, as far as the Node tells them. ``network``
     is for a Node of an older bridge, which does not."""
     said = _said(node)
-    policy, _ = policy_of(node, "")
+    policy, _ = read_policy(node, "")
     return JoinSettings(
         remote=remote,
         home=home,
@@ -112,10 +112,10 @@ def settings_of(
         address=policy.node_address or None,
         template=policy.identity.namespace_template,
         accept_namespaces=policy.identity.accepted_namespaces,
-        network=network_told(node) or network,
+        network=network_mode(node) or network,
         relay=RelaySettings(cidr=policy.relay_cidr or None),
         daemonsets=policy.daemonsets,
-        serving="csr" if certificate_told(node) == "csr" else "self-signed",
+        serving="csr" if certificate_source(node) == "csr" else "self-signed",
         service_accounts=policy.service_accounts,
         metrics=_one_of(_METRICS, said.get("metrics")) or "auto",
         home_api=policy.home_api,
@@ -124,17 +124,17 @@ def settings_of(
     )
 
 
-def certificate_told(node: Object) -> CertificateSource | None:
+def certificate_source(node: Object) -> CertificateSource | None:
     """Where the serving certificate comes from, by what the Node tells; None where it does not."""
     return _one_of(_CERTIFICATES, _said(node).get("servingCertificate"))
 
 
-def network_told(node: Object) -> Network | None:
+def network_mode(node: Object) -> Network | None:
     """How pods reach each other, by what the Node tells; None where it does not."""
     return _one_of(_NETWORKS, _said(node).get("network"))
 
 
-def relay_cidr_told(node: Object | None) -> str:
+def relay_cidr(node: Object | None) -> str:
     """Where pods behind headless Services have addresses, by what the Node tells; "" where it
     tells none."""
     return _text(_said(node or {}).get("relayCidr"))

@@ -1,10 +1,10 @@
-"""The virtual node's Lease: it says that somebody serves the node.
+"""The virtual node's Lease, by which home's node controller knows that the node is alive.
 
-- It is renewed every `RENEW_SECONDS` by `run`; a renewal that fails is tried again at the next.
-- It is owned by the Node, and goes with it. One that was deleted, or has another UID, is made or
-  taken anew at the next renewal; `drop` says that it is not ours any more.
-- `release` empties its holder, so that `bridge leave` and the next join know that nobody serves
-  the node; home calls the node NotReady when the Lease expires.
+- `NodeLease.run` renews the Lease every `RENEW_SECONDS`; a failed renewal is repeated at the next.
+- The Node owns its Lease. A Lease that was deleted or replaced is created or taken over at the next
+  renewal, also after `forget`.
+- `release` clears the holder, so that `bridge leave` and the next join know that no bridge serves
+  the node; home's node controller marks the node NotReady when the Lease expires.
 """
 
 from __future__ import annotations
@@ -12,13 +12,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from bridge.node.lease_annotation import Note
 from sync.kube.client import KubeClient
-from sync.kube.errors import AlreadyExists, Conflict, KubeError, NotFound, NotLeaderError
+from sync.kube.errors import (
+    AlreadyExists,
+    Conflict,
+    KubeError,
+    NotFound,
+    NotLeaderError,
+    Unreachable,
+)
+from sync.kube.request import JSON, MERGE_PATCH
 from sync.kube.resources import LEASES
-from translators.objects import Object, uid_of
+from translators.objects import Object, metadata, uid_of
 from translators.timestamps import format_micro_time
 
 log = logging.getLogger(__name__)
@@ -29,9 +37,64 @@ LEASE_NAMESPACE = "kube-node-lease"
 LEASE_SECONDS, RENEW_SECONDS = 40, 10.0
 
 
+async def request_lease(
+    client: KubeClient, method: str, name: str, *, seconds: float, body: Object | None = None
+) -> Object:
+    """Sends one request for a Lease of `LEASE_NAMESPACE`; ``name`` is "" to create one.
+
+    Ends within ``seconds``, even where the server asks to retry later. A PATCH is a merge patch.
+    Raises KubeError: Unreachable at the timeout.
+    """
+    path = LEASES.path(name or None, namespace=LEASE_NAMESPACE)
+    try:
+        async with asyncio.timeout(seconds):
+            return await client.request(
+                method,
+                path,
+                body=body,
+                content_type=MERGE_PATCH if method == "PATCH" else JSON,
+                timeout=seconds,
+            )
+    except TimeoutError:
+        raise Unreachable(
+            f"no answer in {seconds:.0f} s", side=client.side, what=f"{method} {path}"
+        ) from None
+
+
+@dataclass
+class LeaseAnnotation:
+    """A line on the Lease by which one bridge passes state to the next that serves the node.
+
+    The line is part of renewals that are due anyway, where it has changed, and of the release, so
+    it costs no request. After a crash it is at most one renewal old. ``write`` returns the line, ""
+    for none; ``read`` receives the previous bridge's, once, when this bridge first has the Lease.
+    """
+
+    key: str
+    write: Callable[[], str]
+    read: Callable[[str], None]
+    _written: str = field(default="", init=False)
+    _loaded: bool = field(default=False, init=False)
+
+    def load(self, lease: Object) -> None:
+        """Reads the line of a Lease that this bridge has just created or taken over."""
+        if not self._loaded:
+            self._loaded = True
+            self.read(str((metadata(lease).get("annotations") or {}).get(self.key) or ""))
+        self._written = ""  # A Lease that was created again lacks the line.
+
+    def pending(self) -> dict[str, str]:
+        """The annotation for the next patch of the Lease; {} where the Lease has it already."""
+        line = self.write() if self._loaded else ""
+        if line == self._written:
+            return {}
+        self._written = line
+        return {self.key: line}
+
+
 class NodeLease:
-    """The Lease of the Node ``name``. ``node`` gives the Node as it is, its owner, or None.
-    ``note`` is what rides along with renewals."""
+    """The Lease of the Node ``name``. ``node`` returns its owner, the Node as last seen, or None;
+    ``annotation`` is written with renewals."""
 
     def __init__(
         self,
@@ -39,16 +102,17 @@ class NodeLease:
         name: str,
         *,
         node: Callable[[], Object | None],
-        note: Note | None = None,
+        annotation: LeaseAnnotation | None = None,
     ) -> None:
         self._home = home
         self._name = name
         self._node = node
-        self._note = note
+        self._annotation = annotation
+        # UID of the Lease while this bridge holds it.
         self._uid = ""
 
     async def run(self) -> None:
-        """Renews it until cancelled."""
+        """Renews the Lease until cancelled."""
         while True:
             await asyncio.sleep(RENEW_SECONDS)
             try:
@@ -58,22 +122,21 @@ class NodeLease:
             except KubeError as error:
                 log.warning("the node's Lease could not be renewed: %s", error)
 
-    def drop(self) -> None:
-        """It is not ours, or its owner has changed: nothing is done to it, and the next renewal
-        takes it anew."""
+    def forget(self) -> None:
+        """Stops treating the Lease as held, without a request; the next renewal takes it over."""
         self._uid = ""
 
     async def release(self) -> None:
-        """Gives it back. Best effort: an expired one says the same a little later."""
+        """Clears the holder of a held Lease. Best effort: the Lease expires anyway."""
         if not self._uid:
-            return  # It is not ours; another process may serve the node.
+            return  # Another process may serve the node.
         try:
             await self._patch({"holderIdentity": None})
         except KubeError as error:
             log.info("the node's Lease was not released: %s", error)
 
     async def renew(self) -> None:
-        """Renews it now, or takes it. Raises KubeError."""
+        """Renews the Lease, or takes it over. Raises KubeError."""
         spec = {
             "holderIdentity": self._name,
             "leaseDurationSeconds": LEASE_SECONDS,
@@ -86,18 +149,17 @@ class NodeLease:
                 self._uid = ""
             else:
                 return
-        await self._take(spec)
+        await self._take_over(spec)
 
     async def _patch(self, spec: Object) -> None:
-        """Changes it, as long as it is ours."""
         meta: Object = {"uid": self._uid}
-        if self._note is not None and (annotations := self._note.annotations()):
+        if self._annotation is not None and (annotations := self._annotation.pending()):
             meta["annotations"] = annotations
         body = {"metadata": meta, "spec": spec}
         await self._home.patch(LEASES, self._name, body, namespace=LEASE_NAMESPACE)
 
-    async def _take(self, spec: Object) -> None:
-        """Makes it, or takes over the one that is there, with the Node as its owner."""
+    async def _take_over(self, spec: Object) -> None:
+        """Creates the Lease, or patches the existing one, with the Node as its owner."""
         node = self._node()
         meta: Object = {"name": self._name, "namespace": LEASE_NAMESPACE}
         if node is not None:
@@ -117,5 +179,5 @@ class NodeLease:
                 patch["metadata"] = {"ownerReferences": meta["ownerReferences"]}
             lease = await self._home.patch(LEASES, self._name, patch, namespace=LEASE_NAMESPACE)
         self._uid = uid_of(lease)
-        if self._note is not None:
-            self._note.begin(lease)
+        if self._annotation is not None:
+            self._annotation.load(lease)

@@ -62,12 +62,12 @@ class NamespaceRecord:
             await self._home.patch(LEASES, NAME, {"metadata": meta}, namespace=LEASE_NAMESPACE)
 
 
-async def recorded(home: KubeClient, node: str) -> frozenset[str]:
+async def recorded_namespaces(home: KubeClient, node: str) -> frozenset[str]:
     """What the virtual node recorded. Raises KubeError."""
     return _entries(await _get(home)).get(_key(node), frozenset())
 
 
-async def leave(home: KubeClient, node: str, staying: Collection[str]) -> None:
+async def remove_record(home: KubeClient, node: str, staying: Collection[str]) -> None:
     """Removes the record of a virtual node but for the entries of namespaces that stay in the
     remote, and the Lease with the last entry. Raises KubeError."""
     lease = await _get(home)

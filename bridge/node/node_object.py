@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from bridge.node import conditions as health
 from bridge.node import field_ownership, shared_labels
-from bridge.node.conditions import Health
-from bridge.node.field_ownership import Marks
+from bridge.node.conditions import NodeCondition
+from bridge.node.field_ownership import NodeMetadata
 from bridge.node.node_options import TAINT_UNSCHEDULABLE
 from sync.capacity.aggregator import RemoteCapacity
 from translators import merge_patch
@@ -43,7 +43,7 @@ CONDITION_QUOTA = f"{DOMAIN}/QuotaExhausted"
 
 #: What keeps pods that have a choice away while others wait for a node of the remote.
 _CROWDED: Object = {"key": TAINT_UNSCHEDULABLE, "effect": "PreferNoSchedule"}
-_NETWORK = Health(False, "RemoteNetwork", "pods use the remote cluster's network")
+_NETWORK = NodeCondition(False, "RemoteNetwork", "pods use the remote cluster's network")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +57,15 @@ class NodeFacts:
     port: int
     version: str
     """The bridge's version."""
-    asked: Marks
+    configured: NodeMetadata
     """What the person who joined asked for."""
     annotations: dict[str, str]
     """What the next join and `bridge leave` are to know."""
 
 
-def wanted(
+def desired_metadata(
     facts: NodeFacts, nodes: Sequence[Object], *, largest: str, crowded: bool = False
-) -> Marks:
+) -> NodeMetadata:
     """Labels, annotations and taints that are ours to set. ``nodes`` are the remote's: what they
     all are, the virtual node is. ``largest`` is for `ANNOTATION_LARGEST`. ``crowded``: pods wait
     there for a node."""
@@ -76,18 +76,18 @@ def wanted(
         LABEL_VIRTUAL: "true",
         LABEL_REMOTE: facts.remote_id,
     }
-    return Marks(
-        labels={**shared_labels.common(nodes), **facts.asked.labels, **own},
+    return NodeMetadata(
+        labels={**shared_labels.common_labels(nodes), **facts.configured.labels, **own},
         annotations={
-            **facts.asked.annotations,
+            **facts.configured.annotations,
             **facts.annotations,
             ANNOTATION_LARGEST: largest,
         },
-        taints=(*facts.asked.taints, _CROWDED) if crowded else facts.asked.taints,
+        taints=(*facts.configured.taints, _CROWDED) if crowded else facts.configured.taints,
     )
 
 
-def new_node(name: str, ours: Marks) -> Object:
+def build_node(name: str, ours: NodeMetadata) -> Object:
     """The Node to create."""
     return {
         "apiVersion": "v1",
@@ -95,27 +95,27 @@ def new_node(name: str, ours: Marks) -> Object:
         "metadata": {
             "name": name,
             "labels": dict(ours.labels),
-            "annotations": {**ours.annotations, **field_ownership.applied(ours)},
+            "annotations": {**ours.annotations, **field_ownership.applied_annotation(ours)},
         },
         "spec": {"taints": list(ours.taints)} if ours.taints else {},
     }
 
 
-def seen_of(node: Object | None) -> object:
+def relevant_fields(node: Object | None) -> object:
     """What `wanted` and `status` read of a node of the remote, beside what it offers."""
     if node is None:
         return None
     info = (node.get("status") or {}).get("nodeInfo")
-    return shared_labels.told(node), health.seen(node), info
+    return shared_labels.shareable_labels(node), health.relevant_conditions(node), info
 
 
-def status(
+def desired_status(
     current: Object,
     facts: NodeFacts,
     *,
     offered: RemoteCapacity,
     nodes: Sequence[Object],
-    ready: Health,
+    ready: NodeCondition,
     now: str,
 ) -> Object:
     """The status of the Node, to be compared with `diff.status_patch`.
@@ -126,7 +126,7 @@ def status(
     ours: Object = current.get("status") or {}
     # Each must have a status, or the node's health is taken as unknown.
     said = {"Ready": ready, "NetworkUnavailable": _NETWORK}
-    said |= {kind: health.pressure(kind, nodes) for kind in health.PRESSURES}
+    said |= {kind: health.pressure_condition(kind, nodes) for kind in health.PRESSURES}
     had = any(it.get("type") == CONDITION_QUOTA for it in ours.get("conditions") or ())
     if offered.exhausted is not None or had:
         said[CONDITION_QUOTA] = _quota(offered.exhausted or ())
@@ -158,11 +158,11 @@ def status_patch(current: Object, desired: Object) -> Object:
     return {**patch, **conditions}
 
 
-def _quota(exhausted: tuple[str, ...]) -> Health:
+def _quota(exhausted: tuple[str, ...]) -> NodeCondition:
     """The condition that tells of quotas; without numbers, which change with every pod."""
     if exhausted:
-        return Health(True, "RemoteQuotaReached", "; ".join(exhausted))
-    return Health(False, "RemoteQuotaLeft", "no quota of the remote is used up")
+        return NodeCondition(True, "RemoteQuotaReached", "; ".join(exhausted))
+    return NodeCondition(False, "RemoteQuotaLeft", "no quota of the remote is used up")
 
 
 def is_ready(node: Object) -> bool | None:
@@ -171,7 +171,7 @@ def is_ready(node: Object) -> bool | None:
     return bool(said.get("status") == "True") if said else None
 
 
-def describe(capacity: NodeCapacity) -> str:
+def describe_capacity(capacity: NodeCapacity) -> str:
     """One line for people: ``2 nodes: cpu 4, memory 16Gi, pods 220``."""
     offered = capacity.allocatable
     parts = [f"{name} {offered[name]}" for name in sorted(offered, key=resource_sort_key)]
@@ -219,7 +219,9 @@ def _same(infos: list[Object], field: str) -> str | None:
     return values.pop() if len(values) == 1 else None
 
 
-def _conditions(current: Iterable[Object], wanted: Mapping[str, Health], now: str) -> list[Object]:
+def _conditions(
+    current: Iterable[Object], wanted: Mapping[str, NodeCondition], now: str
+) -> list[Object]:
     known = {condition.get("type"): condition for condition in current}
     conditions = []
     for kind, told in wanted.items():

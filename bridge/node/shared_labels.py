@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bridge.node.field_ownership import FORMER_ARCH, FORMER_OS, LABEL_ARCH, LABEL_OS
+from bridge.node.field_ownership import LABEL_ARCH, LABEL_BETA_ARCH, LABEL_BETA_OS, LABEL_OS
 from translators.capacity import node_capacity
 from translators.objects import Object, metadata
 
 #: Labels of Kubernetes itself (k8s.io/api/core/v1 well_known_labels.go), and of accelerators.
 #: Not those that vendors' DaemonSets select by, such as nvidia.com/gpu.present or gpu.deploy.*.
-CARRIED = frozenset(
+SHAREABLE = frozenset(
     {
         "node.kubernetes.io/instance-type",
         "node.kubernetes.io/windows-build",
@@ -63,19 +63,21 @@ CARRIED = frozenset(
 )
 
 
-def common(nodes: Iterable[Object]) -> dict[str, str]:
+def common_labels(nodes: Iterable[Object]) -> dict[str, str]:
     """The labels that the remote's ``nodes`` share."""
     every = list(nodes)
     counted = [node for node in every if node_capacity.is_counted(node)] or every
-    shared: set[tuple[str, str]] = set.intersection(*map(told, counted)) if counted else set()
+    shared: set[tuple[str, str]] = (
+        set.intersection(*map(shareable_labels, counted)) if counted else set()
+    )
     return dict(sorted(shared))
 
 
-def told(node: Object) -> set[tuple[str, str]]:
+def shareable_labels(node: Object) -> set[tuple[str, str]]:
     """The labels of one node that may be the virtual node's."""
     labels = metadata(node).get("labels") or {}
     info = (node.get("status") or {}).get("nodeInfo") or {}
-    found = {key: labels[key] for key in labels.keys() & CARRIED}
-    found[LABEL_ARCH] = found[FORMER_ARCH] = info.get("architecture")
-    found[LABEL_OS] = found[FORMER_OS] = info.get("operatingSystem")
+    found = {key: labels[key] for key in labels.keys() & SHAREABLE}
+    found[LABEL_ARCH] = found[LABEL_BETA_ARCH] = info.get("architecture")
+    found[LABEL_OS] = found[LABEL_BETA_OS] = info.get("operatingSystem")
     return {(key, str(value)) for key, value in found.items() if value}

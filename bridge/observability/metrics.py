@@ -22,7 +22,7 @@ from prometheus_client.core import InfoMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from bridge.election.elector import Election
+from bridge.election.elector import LeaderElector
 from bridge.kubelet.routing import Route, RoutedRequest
 from bridge.kubelet.server import KubeletServer
 from bridge.observability.metric_families import by_part, counter, gauge, histogram
@@ -65,8 +65,7 @@ class MetricsEndpoint:
 
     async def _serve(self, _: RoutedRequest) -> web.StreamResponse:
         return web.Response(
-            body=generate_latest(self._registry),
-            headers={"Content-Type": CONTENT_TYPE},
+            body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE}
         )
 
 
@@ -80,7 +79,7 @@ class BridgeCollector(Collector):
         engine: Engine,
         server: KubeletServer,
         metrics: Metrics,
-        election: Election,
+        election: LeaderElector,
         carried: Measures,
     ) -> None:
         self._version = version
@@ -115,7 +114,7 @@ class BridgeCollector(Collector):
             "bridge_leader",
             "1 while this bridge holds the lease to serve the node, 0 while it stands by.",
             ("node",),
-            {(self._election.node,): int(self._election.leads)},
+            {(self._election.node,): int(self._election.is_leader)},
         )
         yield counter(
             "bridge_leader_transitions",
@@ -127,7 +126,7 @@ class BridgeCollector(Collector):
             "bridge_event_loop_lag_seconds",
             "How late the event loop was: sampled at each renewal of the lease.",
             (),
-            {(): self._election.lag},
+            {(): self._election.renewal_delay},
         )
 
     def _what_is(self) -> Iterator[Metric]:
@@ -324,8 +323,8 @@ class BridgeCollector(Collector):
     def _reconciles(self) -> Iterator[Metric]:
         yield counter(
             "bridge_reconciles",
-            "Reconciles by result: success, waiting (for something that is no failure), failure "
-            "(of a request), defect (of the bridge).",
+            "Reconciles by result: success, waiting (for something that is no failure), "
+            "failure (of a request), defect (of the bridge).",
             ("name", "result"),
             by_part({it.name: it.results for it in self._engine.controllers}),
         )
@@ -370,8 +369,8 @@ class BridgeCollector(Collector):
         )
         yield counter(
             "bridge_scrapes",
-            "Answers on what pods use: complete, or partial where a kubelet of the remote (or its "
-            "metrics API) was silent.",
+            "Answers on what pods use: complete, or partial where a kubelet of the remote "
+            "(or its metrics API) was silent.",
             ("path", "result"),
             self._metrics.scrapes,
         )
@@ -412,8 +411,7 @@ class BridgeCollector(Collector):
             "bridge_relay_connections",
             "Connections that have ended: done, failed (in the remote), or reset before they "
             "began: no-pod (none is ready), no-way (to any), limit, namespace-limit and "
-            "service-limit (too many), "
-            "rate and service-rate (too many a second).",
+            "service-limit (too many), rate and service-rate (too many a second).",
             ("result",),
             {(end,): carried.ended[end] for end in ENDS},
         )
@@ -424,10 +422,7 @@ class BridgeCollector(Collector):
             {(result,): carried.dials[result] for result in ("ok", "failed")},
         )
         yield histogram(
-            "bridge_relay_dial_duration_seconds",
-            "How long that took.",
-            (),
-            {(): carried.dialling},
+            "bridge_relay_dial_duration_seconds", "How long that took.", (), {(): carried.dialling}
         )
         yield counter(
             "bridge_relay_bytes",
@@ -452,8 +447,8 @@ class BridgeCollector(Collector):
         )
         yield counter(
             "bridge_relay_back_connections",
-            "Connections that have ended: done, failed (broken on either side), or reset at once: "
-            "no-pod (none is ready), no-way (to one, or to the relay pod), limit, "
+            "Connections that have ended: done, failed (broken on either side), or reset at "
+            "once: no-pod (none is ready), no-way (to one, or to the relay pod), limit, "
             "namespace-limit, service-limit.",
             ("result",),
             {(end,): back.ended[end] for end in BACK_ENDS},

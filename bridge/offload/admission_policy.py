@@ -120,7 +120,8 @@ _VARIABLES = {
     + " + "
     + _narrowed("variables.chosen", freed=False),
     "preferred": f"variables.mode != 'burst' ? [] : {_NODES}.?{_PREFERRED}.orValue([]) + "
-    f"[{{'weight': dyn({PREFERENCE_WEIGHT}), 'preference': dyn({{'matchExpressions': [{_LOCAL}]}})}}]",
+    f"[{{'weight': dyn({PREFERENCE_WEIGHT}), 'preference': dyn({{'matchExpressions': "
+    f"[{_LOCAL}]}})}}]",
 }
 #: Lists of operations, one behind the other.
 _MUTATION = (

@@ -26,10 +26,10 @@ from datetime import datetime
 from bridge.certificates import x509_builder
 from bridge.certificates.certificate_sources import utc_now
 from bridge.certificates.tls_key_pair import TlsKeyPair, load_pair, server_context
+from bridge.clusters.connection import connect
 from bridge.offload import admission_policy as objects
 from bridge.offload import certificate_rotation
 from bridge.offload.admission_server import AdmissionServer
-from bridge.preflight.cluster_facts import connected
 from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.kube.client import KubeClient
@@ -70,7 +70,7 @@ class InClusterWebhookSettings:
 
 async def serve(settings: InClusterWebhookSettings, *, report: Told, stop: asyncio.Event) -> None:
     """Serves until ``stop``. Raises PreflightError."""
-    async with connected(settings.home, side="home", told=report) as home:
+    async with connect(settings.home, side="home", notify=report) as home:
         keeper = CertificateKeeper(home, settings)
         server = AdmissionServer(home, ready=keeper.untrusted)
         try:

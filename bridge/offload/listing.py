@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from bridge.clusters.connection import as_preflight_errors, connect
 from bridge.offload import admission_policy as objects
 from bridge.offload.namespace_policy import list_webhook_configurations, policy_version
-from bridge.preflight.cluster_facts import connected, explained
 from sync.kube.client import KubeClient
 from sync.kube.errors import NotFound
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -18,8 +18,8 @@ from translators.objects import Object, name_of
 async def list_offloaded_namespaces(home: KubeconfigRef) -> list[Object]:
     """By name: ``namespace``, ``policy``, ``nodeSelector``, and ``by``, which is "policy",
     "webhook", or "" where nothing obeys it. Raises PreflightError."""
-    async with connected(home, side="home", told=lambda _: None) as client:
-        with explained("home"):
+    async with connect(home, side="home", notify=lambda _: None) as client:
+        with as_preflight_errors("home"):
             page, by = await asyncio.gather(
                 client.list(NAMESPACES, labels=offload_patch.LABEL_OFFLOAD), _obeyed_by(client)
             )

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 
 from bridge.base.app_labels import APP, NAME_LABEL
 from bridge.base.errors import PreflightError
+from bridge.clusters.connection import as_preflight_errors, connect
 from bridge.node import node_object
 from bridge.offload import Mechanism
 from bridge.offload import admission_policy as objects
-from bridge.preflight.cluster_facts import connected, explained
 from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, ApiError, Forbidden, NotFound
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -53,8 +53,8 @@ class OffloadSettings:
 
 async def offload_namespace(settings: OffloadSettings, *, report: Told) -> Object:
     """Does it, and says what there is now. Raises PreflightError where it has no effect."""
-    async with connected(settings.home, side="home", told=lambda _: None) as home:
-        with explained("home"):
+    async with connect(settings.home, side="home", notify=lambda _: None) as home:
+        with as_preflight_errors("home"):
             namespace = await _namespace(home, settings.namespace)
             await _refuse_a_bridges_own(home, settings.namespace)
             version = await policy_version(home) if settings.mechanism != "webhook" else ""
@@ -87,8 +87,8 @@ async def offload_namespace(settings: OffloadSettings, *, report: Told) -> Objec
 
 async def unoffload_namespace(settings: OffloadSettings, *, report: Told) -> Object:
     """Takes it back, and what obeyed it where no other namespace needs that."""
-    async with connected(settings.home, side="home", told=lambda _: None) as home:
-        with explained("home"):
+    async with connect(settings.home, side="home", notify=lambda _: None) as home:
+        with as_preflight_errors("home"):
             writer = EnforcementWriter(home, report, dry_run=settings.dry_run)
             try:
                 namespace = await home.get(NAMESPACES, settings.namespace)
@@ -128,15 +128,15 @@ async def _refuse_a_bridges_own(home: KubeClient, namespace: str) -> None:
         return
     if found:
         raise PreflightError(
-            f"home: namespace {namespace} has a bridge, {name_of(found[0])}, which must run at "
-            "home; offload the namespaces of workloads"
+            f"home: namespace {namespace} has a bridge, {name_of(found[0])}, which must run "
+            "at home; offload the namespaces of workloads"
         )
 
 
 _NOT_SERVED = (
-    "home: its API server does not serve MutatingAdmissionPolicy (1.36 does; 1.34 with the feature "
-    "gate of that name and --runtime-config=admissionregistration.k8s.io/v1beta1=true); use --by "
-    "webhook"
+    "home: its API server does not serve MutatingAdmissionPolicy (1.36 does; 1.34 with the "
+    "feature gate of that name and --runtime-config=admissionregistration.k8s.io/v1beta1=true); "
+    "use --by webhook"
 )
 
 
@@ -290,8 +290,8 @@ _OR_START = (
     "webhook` on a machine that home's API server reaches"
 )
 _NO_WEBHOOK = (
-    "home: the namespace says its policy, and no webhook changes its pods: "
-    f"{_OR_START}, and leave it running"
+    f"home: the namespace says its policy, and no webhook changes its pods: {_OR_START}, and "
+    "leave it running"
 )
 _WEBHOOK_AWAY = (
     "home: the namespace says its policy, and webhook {} does not change its pods: does it run, "

@@ -26,10 +26,11 @@ from dataclasses import dataclass
 from bridge.base.errors import PreflightError
 from bridge.certificates.tls_key_pair import LIFETIME, TlsKeyPair, load_pair, server_context
 from bridge.certificates.x509_builder import self_signed
+from bridge.clusters.bridge_address import find_bridge_address
+from bridge.clusters.connection import as_preflight_errors, connect
 from bridge.offload import admission_policy as objects
 from bridge.offload.admission_server import AdmissionServer
 from bridge.offload.namespace_policy import EnforcementWriter
-from bridge.preflight.cluster_facts import connected, explained, own_address
 from sync.cache.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.errors import KubeError
@@ -63,9 +64,9 @@ class StandaloneWebhookSettings:
 
 async def serve(settings: StandaloneWebhookSettings, *, report: Told, stop: asyncio.Event) -> None:
     """Serves until ``stop``. Raises PreflightError."""
-    async with connected(settings.home, side="home", told=report) as home:
-        with explained("home"):
-            address = settings.address or await own_address(home)
+    async with connect(settings.home, side="home", notify=report) as home:
+        with as_preflight_errors("home"):
+            address = settings.address or await find_bridge_address(home)
         webhook = StandaloneWebhook(home, address, report)
         await webhook.start(settings.port)
         try:

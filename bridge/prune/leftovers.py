@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bridge.base.errors import PreflightError
+from bridge.clusters.connection import as_preflight_errors, connect
 from bridge.leave import summary
-from bridge.preflight.cluster_facts import connected, explained
 from bridge.remote_claim import claim_removal
 from sync.cleanup import inventory
 from sync.cleanup.inventory import NodeInventory
@@ -50,17 +50,14 @@ class PruneSettings:
 
 async def list_leftovers(settings: PruneSettings, *, report: Callable[[str], None]) -> list[str]:
     """The lines of a table: who has what. Empty where nobody has anything."""
-    async with connected(settings.remote, side="remote", told=report) as remote:
-        with explained("remote"):
+    async with connect(settings.remote, side="remote", notify=report) as remote:
+        with as_preflight_errors("remote"):
             found = await inventory.list_node_inventories(remote)
     return table(found) if found else []
 
 
 async def remove_leftovers(
-    settings: PruneSettings,
-    *,
-    report: Callable[[str], None],
-    agree: Callable[[list[str]], bool],
+    settings: PruneSettings, *, report: Callable[[str], None], agree: Callable[[list[str]], bool]
 ) -> bool:
     """Removes what the home, or one virtual node of it, has there, if ``agree`` says yes to the
     lines that tell what that is. Returns whether it did. Raises PreflightError, also where
@@ -68,14 +65,14 @@ async def remove_leftovers(
     whose = f"home {settings.home}"
     if settings.node:
         whose = f"node {settings.node} of {whose}"
-    async with connected(settings.remote, side="remote", told=report) as remote:
-        with explained("remote"):
+    async with connect(settings.remote, side="remote", notify=report) as remote:
+        with as_preflight_errors("remote"):
             found = await inventory.list_node_inventories(remote, settings.home, settings.node)
             for its in found:
                 report(
                     f"remote: home {its.home} wrote objects of its node {its.node} last at "
-                    f"{its.last_written}; if a bridge still serves that node, stop it first: it "
-                    "would make all of them again"
+                    f"{its.last_written}; if a bridge still serves that node, stop it first: "
+                    "it would make all of them again"
                 )
             for line in [line for its in found for line in summary.shared_lines(its)]:
                 report(line)
@@ -84,7 +81,9 @@ async def remove_leftovers(
                 return False
             kept = await _remove(remote, settings, found, told=report)
             await _check_gone(remote, settings, kept, whose)
-            await claim_removal.remove_of(remote, settings.home, settings.node, told=report)
+            await claim_removal.remove_claims_of_home(
+                remote, settings.home, settings.node, notify=report
+            )
     if not found:
         report("remote: unchanged")
     elif kept or any(its.shared for its in found):
@@ -139,8 +138,8 @@ async def _check_gone(
     if lines:
         raise PreflightError(
             f"remote: {whose} has objects here again ({len(lines)}, such as "
-            f"{lines[0].removeprefix('remote: ')}): a bridge still serves it. Stop that bridge "
-            "and try again"
+            f"{lines[0].removeprefix('remote: ')}): a bridge still serves it. Stop that "
+            "bridge and try again"
         )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from bridge.base.settings import MetricsChoice, NetworkChoice, ServingCertificate, SettingsError
 from bridge.rbac import permissions
-from bridge.rbac.permissions import Right
+from bridge.rbac.permissions import Permission
 from translators.objects import Object
 from translators.translation_policy import ServiceAccounts
 
@@ -43,7 +43,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class HomeRights:
+class HomePermissions:
     """What of `bridge join`'s options home's rights follow from."""
 
     nodes: Sequence[str] = ()
@@ -55,7 +55,7 @@ class HomeRights:
     """Whether it is to run `bridge leave` too."""
 
     @property
-    def everywhere(self) -> tuple[Right, ...]:
+    def cluster_level(self) -> tuple[Permission, ...]:
         """What no binding of a namespace has to grant."""
         tokens = permissions.HOME_API if self.service_accounts == "home" else ()
         certificates = permissions.HOME_CERTIFICATES if self.serving == "csr" else ()
@@ -68,18 +68,18 @@ class HomeRights:
             *permissions.for_network(self.network),
             *leave,
         )
-        return tuple(right.of_nodes(self.nodes) for right in rights)
+        return tuple(right.for_nodes(self.nodes) for right in rights)
 
     @property
-    def in_namespaces(self) -> tuple[Right, ...]:
+    def per_namespace(self) -> tuple[Permission, ...]:
         """What is bound namespace by namespace."""
-        return permissions.in_namespaces(
+        return permissions.for_home_namespaces(
             network=self.network, service_accounts=self.service_accounts
         )
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteRights:
+class RemotePermissions:
     """What the remote's rights follow from."""
 
     metrics: MetricsChoice = "api"
@@ -88,7 +88,7 @@ class RemoteRights:
     """Whether namespaces that the bridge made may stay when they are empty."""
 
     @property
-    def everywhere(self) -> tuple[Right, ...]:
+    def cluster_level(self) -> tuple[Permission, ...]:
         """All but those by which a namespace's contents are seen."""
         asked = permissions.REMOTE_METRICS if self.metrics == "auto" else (self.metrics,)
         metrics = [permissions.REMOTE_METRICS.get(source, ()) for source in asked]
@@ -99,9 +99,9 @@ class RemoteRights:
         )
 
     @property
-    def contents(self) -> tuple[Right, ...]:
+    def namespace_contents(self) -> tuple[Permission, ...]:
         """Those by which a namespace's contents are seen."""
-        return () if self.keep_namespaces else permissions.REMOTE_CONTENTS
+        return () if self.keep_namespaces else permissions.REMOTE_NAMESPACE_CONTENTS
 
 
 def parse_account(text: str) -> Account:
@@ -123,42 +123,48 @@ def check_namespace(name: str) -> str:
     return name
 
 
-def home(
-    asked: HomeRights, account: Account, bound: Iterable[str] = (), *, everywhere: bool = False
+def home_objects(
+    asked: HomePermissions,
+    account: Account,
+    bound: Iterable[str] = (),
+    *,
+    all_namespaces: bool = False,
 ) -> list[Object]:
     """Home's objects; ``bound`` are the namespaces whose pods may run in the remote, ``everywhere``
     says that those of all may."""
     told = "What Cluster Bridge takes for its virtual node and the pods on it"
-    made = _account(account) + _granted(account.role("home"), account, asked.everywhere, told)
+    made = _account(account) + _granted(account.role("home"), account, asked.cluster_level, told)
     per_namespace = account.role("home-namespace")
     told = "What Cluster Bridge reads in a namespace that has pods on the node; bind it there"
-    made.append(_role(per_namespace, asked.in_namespaces, told))
-    if everywhere:
+    made.append(_role(per_namespace, asked.per_namespace, told))
+    if all_namespaces:
         made.append(_binding(per_namespace, account))
-    return made + namespaces(account, bound)
+    return made + namespace_bindings(account, bound)
 
 
-def namespaces(account: Account, bound: Iterable[str]) -> list[Object]:
+def namespace_bindings(account: Account, bound: Iterable[str]) -> list[Object]:
     """What lets the bridge run pods of these home namespaces. The role is among `home`'s."""
     role = account.role("home-namespace")
     return [_binding(role, account, namespace) for namespace in dict.fromkeys(bound)]
 
 
-def webhook(account: Account) -> list[Object]:
+def webhook_objects(account: Account) -> list[Object]:
     """The objects of the account that a webhook in home's cluster runs by, which has the name of
     all that is the webhook's. The namespace is there."""
     told = "By which Cluster Bridge's webhook knows offloaded namespaces, and keeps its certificate"
-    rights = permissions.webhook(account.namespace, account.name)
+    rights = permissions.for_webhook(account.namespace, account.name)
     return [_service_account(account), *_granted(account.role("webhook"), account, rights, told)]
 
 
-def remote(asked: RemoteRights, account: Account) -> list[Object]:
+def remote_objects(asked: RemotePermissions, account: Account) -> list[Object]:
     """The remote's objects."""
     told = "What Cluster Bridge takes to run pods here, and to look at its own"
-    made = _account(account) + _granted(account.role("remote"), account, asked.everywhere, told)
-    if asked.contents:
+    made = _account(account) + _granted(account.role("remote"), account, asked.cluster_level, told)
+    if asked.namespace_contents:
         told = "By which Cluster Bridge sees that a namespace it made holds nothing of others"
-        made += _cluster_wide(account.role("remote-contents"), account, asked.contents, told)
+        made += _cluster_wide(
+            account.role("remote-contents"), account, asked.namespace_contents, told
+        )
     return made
 
 
@@ -177,7 +183,7 @@ def _service_account(account: Account) -> Object:
     return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta}
 
 
-def _granted(name: str, account: Account, rights: Sequence[Right], told: str) -> list[Object]:
+def _granted(name: str, account: Account, rights: Sequence[Permission], told: str) -> list[Object]:
     """Roles of that name with these rights, each where it is of use, and what binds them."""
     made = _cluster_wide(name, account, [it for it in rights if not it.namespace], told)
     for namespace in sorted({right.namespace for right in rights if right.namespace}):
@@ -186,11 +192,13 @@ def _granted(name: str, account: Account, rights: Sequence[Right], told: str) ->
     return made
 
 
-def _cluster_wide(name: str, account: Account, rights: Iterable[Right], told: str) -> list[Object]:
+def _cluster_wide(
+    name: str, account: Account, rights: Iterable[Permission], told: str
+) -> list[Object]:
     return [_role(name, rights, told), _binding(name, account)]
 
 
-def _role(name: str, rights: Iterable[Right], told: str, namespace: str = "") -> Object:
+def _role(name: str, rights: Iterable[Permission], told: str, namespace: str = "") -> Object:
     meta: Object = {"name": name, "labels": _LABELS, "annotations": {_DESCRIPTION: told}}
     if namespace:
         meta["namespace"] = namespace
@@ -216,7 +224,7 @@ def _binding(
     }
 
 
-def _rules(rights: Iterable[Right]) -> list[Object]:
+def _rules(rights: Iterable[Permission]) -> list[Object]:
     """One for all resources of a group to which the same is done."""
     found: dict[tuple[object, ...], Object] = {}
     for right in rights:

@@ -45,19 +45,19 @@ _ID = re.compile(r"[0-9a-f]{16}")
 _SHOWN = 200
 
 
-def lease_name(identity: Identity) -> str:
+def claim_lease_name(identity: Identity) -> str:
     """The name of the claim's Lease in the remote."""
     name = f"{_PREFIX}{identity.home_id}.{identity.node}"
     return truncated_name(name)
 
 
-def new_id() -> str:
+def new_claim_id() -> str:
     """The id of one acquisition: short enough for a command line, and never used before."""
     return uuid.uuid4().hex[:16]
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class HomeRecord:
     """What home knows of the claim."""
 
     sequence: int = 0
@@ -67,28 +67,28 @@ class Record:
     def __str__(self) -> str:
         return " ".join((str(self.sequence), *self.ids))
 
-    def after(self, claim: Claim | None, new: str) -> Record:
+    def for_acquisition(self, claim: Claim | None, new: str) -> HomeRecord:
         """The record of an acquisition of ``claim`` under a new id."""
         known = (claim.id,) if claim is not None else ()
         ids = dict.fromkeys((new, *known, *self.ids))
         sequence = max(self.sequence, claim.sequence if claim is not None else 0) + 1
-        return Record(sequence, tuple(ids)[:REMEMBERED])
+        return HomeRecord(sequence, tuple(ids)[:REMEMBERED])
 
-    def following(self) -> Record:
+    def for_renewal(self) -> HomeRecord:
         """The record of the next renewal."""
-        return Record(self.sequence + 1, self.ids)
+        return HomeRecord(self.sequence + 1, self.ids)
 
-    def refused(self) -> Record:
+    def for_rejection(self) -> HomeRecord:
         """The record of a home that was refused: it succeeds nobody, until a person decides."""
-        return Record(self.sequence)
+        return HomeRecord(self.sequence)
 
 
-def read_record(text: str | None) -> Record:
+def parse_record(text: str | None) -> HomeRecord:
     """What the annotation says; an empty record where it is missing or cannot be read."""
     sequence, *ids = (text or "").split() or [""]
     if not (sequence.isascii() and sequence.isdecimal()):
-        return Record()
-    return Record(int(sequence), tuple(ids))
+        return HomeRecord()
+    return HomeRecord(int(sequence), tuple(ids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +102,16 @@ class Claim:
     sequence: int
     holder: str
     """The candidate that holds it (`bridge.election.election_record.Candidate`); "" after a clean stop."""
-    who: str
+    holder_name: str
     """The last holder, for people."""
     renewed: str
 
 
-def read(lease: Object) -> Claim:
+def parse_claim(lease: Object) -> Claim:
     """What it says, whatever somebody has written there."""
     spec, meta = lease.get("spec") or {}, metadata(lease)
     annotations = meta.get("annotations") or {}
-    known = read_record(str(annotations.get(ANNOTATION_CLAIM) or ""))
+    known = parse_record(str(annotations.get(ANNOTATION_CLAIM) or ""))
     holder = str(spec.get("holderIdentity") or "")
     who = str(annotations.get(ANNOTATION_HOLDER) or "") or holder.partition("_")[0]
     return Claim(
@@ -120,7 +120,7 @@ def read(lease: Object) -> Claim:
         id=known.ids[0] if known.ids and _ID.fullmatch(known.ids[0]) else uid_of(lease),
         sequence=known.sequence,
         holder=holder,
-        who=_printable(who) or "an unknown bridge",
+        holder_name=_printable(who) or "an unknown bridge",
         renewed=_printable(str(spec.get("renewTime") or "")) or "an unknown time",
     )
 
@@ -129,7 +129,7 @@ def _printable(text: str) -> str:
     return "".join(letter for letter in text if letter.isprintable())[:_SHOWN]
 
 
-def objection(claim: Claim, record: Record, *, take_over: str = "") -> str:
+def objection(claim: Claim, record: HomeRecord, *, take_over: str = "") -> str:
     """Why a home with this record must not take the claim or go on with it; "" where it may."""
     if take_over and take_over == claim.id:
         return ""
@@ -140,11 +140,11 @@ def objection(claim: Claim, record: Record, *, take_over: str = "") -> str:
     return ""
 
 
-def advice(claim: Claim, identity: Identity) -> str:
+def rejection_advice(claim: Claim, identity: Identity) -> str:
     """What may have happened, and what to do, for the person whose bridge is refused."""
     labels = ",".join(f"{name}={value}" for name, value in owner_labels(identity).items())
     return (
-        f"another bridge serves node {identity.node}, or did so last: {claim.who}, at "
+        f"another bridge serves node {identity.node}, or did so last: {claim.holder_name}, at "
         f"{claim.renewed}. This happens where home was restored from a backup or cloned, or its "
         "record was deleted. Nothing more is written. To keep the other bridge, do not join here. "
         f"To take over on purpose, stop it and join with --take-over-claim {claim.id}: pods in the "
@@ -153,11 +153,11 @@ def advice(claim: Claim, identity: Identity) -> str:
     )
 
 
-def written(
+def claim_patch(
     before: Claim | None,
     identity: Identity,
     candidate: Candidate,
-    record: Record,
+    record: HomeRecord,
     *,
     renewed: str,
     seconds: int,
@@ -172,11 +172,11 @@ def written(
     marks = {ANNOTATION_CLAIM: f"{record.sequence} {record.ids[0]}"}
     if before is None or (before.id, before.holder) != (record.ids[0], candidate.identity):
         spec["acquireTime"] = renewed
-        marks[ANNOTATION_HOLDER] = candidate.who
+        marks[ANNOTATION_HOLDER] = candidate.display_name
     meta: Object = {"annotations": marks}
     if before is not None:
-        return {"metadata": {**meta, **condition(before)}, "spec": spec}
-    meta |= {"name": lease_name(identity), "labels": owner_labels(identity)}
+        return {"metadata": {**meta, **precondition(before)}, "spec": spec}
+    meta |= {"name": claim_lease_name(identity), "labels": owner_labels(identity)}
     return {
         "apiVersion": LEASES.api_version,
         "kind": LEASES.kind,
@@ -185,11 +185,11 @@ def written(
     }
 
 
-def released(before: Claim) -> Object:
+def release_patch(before: Claim) -> Object:
     """The patch after which nobody holds the claim. Its id stays, and with it every objection."""
-    return {"metadata": condition(before), "spec": {"holderIdentity": None}}
+    return {"metadata": precondition(before), "spec": {"holderIdentity": None}}
 
 
-def condition(claim: Claim) -> Object:
+def precondition(claim: Claim) -> Object:
     """The metadata by which a patch meets this state of the claim alone."""
     return {"uid": claim.uid, "resourceVersion": claim.version}

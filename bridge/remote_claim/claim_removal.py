@@ -8,9 +8,9 @@ that is gone for ever, both with a UID precondition.
 from __future__ import annotations
 
 from bridge.base.errors import PreflightError
+from bridge.clusters.connection import Notify
 from bridge.election import election_record
 from bridge.node.lease import LEASE_NAMESPACE
-from bridge.preflight.cluster_facts import Told
 from bridge.remote_claim import claim_record
 from bridge.remote_claim.claim_record import Claim
 from sync.kube.client import KubeClient
@@ -20,7 +20,7 @@ from translators.identity import LABEL_HOME, LABEL_NODE, Identity
 from translators.objects import Object, metadata, name_of, uid_of
 
 
-async def look(
+async def inspect_claim(
     home: KubeClient, remote: KubeClient, identity: Identity
 ) -> tuple[Claim | None, str]:
     """The claim on this home's node, None where there is none, and why it is not this home's ("").
@@ -28,49 +28,56 @@ async def look(
     Without the Lease of the election nothing is known of home's bridges: then only a claim that a
     bridge holds is somebody else's. Raises KubeError.
     """
-    found = await _get(remote, claim_record.lease_name(identity))
+    found = await _get(remote, claim_record.claim_lease_name(identity))
     if found is None:
         return None, ""
-    its = claim_record.read(found)
-    lease = await _get(home, election_record.lease_name(identity.node))
-    notes = election_record.read(lease).notes if lease is not None else {}
+    its = claim_record.parse_claim(found)
+    lease = await _get(home, election_record.election_lease_name(identity.node))
+    notes = election_record.parse_lease(lease).records if lease is not None else {}
     why = claim_record.objection(
-        its, claim_record.read_record(notes.get(claim_record.ANNOTATION_RECORD))
+        its, claim_record.parse_record(notes.get(claim_record.ANNOTATION_RECORD))
     )
     if lease is None and not its.holder:
         return its, ""
     return its, why
 
 
-async def check(home: KubeClient, remote: KubeClient, identity: Identity) -> Claim | None:
+async def require_own_claim(
+    home: KubeClient, remote: KubeClient, identity: Identity
+) -> Claim | None:
     """The claim of this home's node, None where there is none. Raises PreflightError where another
     home of the same identity has it, and KubeError."""
-    its, why = await look(home, remote, identity)
+    its, why = await inspect_claim(home, remote, identity)
     if its is not None and why:
         raise PreflightError(
             f"remote: the claim on node {identity.node} (Lease {LEASE_NAMESPACE}/"
-            f"{claim_record.lease_name(identity)}) is not this home's: {why}; nothing was removed. "
-            f"{claim_record.advice(its, identity)}. Then leave again"
+            f"{claim_record.claim_lease_name(identity)}) is not this home's: {why}; nothing "
+            "was removed. "
+            f"{claim_record.rejection_advice(its, identity)}. Then leave again"
         )
     return its
 
 
-async def remove(remote: KubeClient, identity: Identity, its: Claim, *, told: Told) -> None:
+async def remove_claim(
+    remote: KubeClient, identity: Identity, its: Claim, *, notify: Notify
+) -> None:
     """Deletes the claim. Raises KubeError."""
-    await _delete(remote, claim_record.lease_name(identity), its.uid, told)
+    await _delete(remote, claim_record.claim_lease_name(identity), its.uid, notify)
 
 
-async def remove_of(remote: KubeClient, home: str, node: str, *, told: Told) -> None:
+async def remove_claims_of_home(
+    remote: KubeClient, home: str, node: str, *, notify: Notify
+) -> None:
     """Deletes the claims of a home's virtual node, or of all of them. Raises KubeError."""
     labels = f"{LABEL_HOME}={home}" + (f",{LABEL_NODE}={node}" if node else "")
     try:
         found = (await remote.list(LEASES, namespace=LEASE_NAMESPACE, labels=labels)).items
     except Forbidden:
-        told("remote: claims stay: the credential may not list Leases in kube-node-lease")
+        notify("remote: claims stay: the credential may not list Leases in kube-node-lease")
         return
     for lease in found:
         if claim_record.ANNOTATION_CLAIM in (metadata(lease).get("annotations") or {}):
-            await _delete(remote, name_of(lease), uid_of(lease), told)
+            await _delete(remote, name_of(lease), uid_of(lease), notify)
 
 
 async def _get(client: KubeClient, name: str) -> Object | None:
@@ -80,7 +87,7 @@ async def _get(client: KubeClient, name: str) -> Object | None:
         return None
 
 
-async def _delete(remote: KubeClient, name: str, uid: str, told: Told) -> None:
+async def _delete(remote: KubeClient, name: str, uid: str, told: Notify) -> None:
     try:
         await remote.delete(LEASES, name, namespace=LEASE_NAMESPACE, uid=uid)
     except Forbidden:

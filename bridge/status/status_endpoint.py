@@ -23,7 +23,7 @@ import orjson
 from aiohttp import web
 
 from bridge.base.version import version
-from bridge.election.elector import Election
+from bridge.election.elector import LeaderElector
 from bridge.kubelet.routing import Route, RoutedRequest
 from bridge.net.active_streams import ActiveStreams
 from bridge.net.single_flight import SingleFlightCache
@@ -58,7 +58,7 @@ class StatusEndpoint:
         *,
         home: KubeClient,
         remote: KubeClient,
-        election: Election,
+        election: LeaderElector,
         streams: Callable[[], ActiveStreams],
         recent: RecentErrors,
     ) -> None:
@@ -140,8 +140,8 @@ class StatusEndpoint:
         )
         return {
             "version": version(),
-            "role": "leader" if self._election.leads else "standby",
-            "standby": self._election.standby,
+            "role": "leader" if self._election.is_leader else "standby",
+            "standby": self._election.standby_reason,
             "started": self._since,
             "uptimeSeconds": round(time.monotonic() - self._started),
             "lagSeconds": max((it["oldestSeconds"] for it in queues), default=0.0),

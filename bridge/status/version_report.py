@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from bridge.base.version import version
 from bridge.checks import virtual_node
-from bridge.checks.connectivity import Reached, reached
+from bridge.checks.connectivity import Connectivity, check_connectivity
 from bridge.checks.report import Severity
 from bridge.election import election_record
 from bridge.install.remote_kubeconfig import resolve_remote_kubeconfig
@@ -45,7 +45,7 @@ def client_version() -> Object:
 async def collect_versions(settings: VersionSettings) -> Object:
     """All that can be known from here."""
     async with AsyncExitStack() as stack:
-        home = await reached(stack, settings.home, "home")
+        home = await check_connectivity(stack, settings.home, "home")
         found: Object = {"client": client_version(), "home": _side(home), "nodes": []}
         if home.client is None:
             return found
@@ -69,7 +69,9 @@ async def _of_node(
     )
     remote: Object = {"version": "", "problem": "its kubeconfig is not on this machine"}
     if found is not None:
-        remote = _side(await reached(stack, found.ref, "remote", named=found.description))
+        remote = _side(
+            await check_connectivity(stack, found.ref, "remote", named=found.description)
+        )
     remote["problem"] = "; ".join(it for it in (*ignored, remote["problem"]) if it)
     info = (known.get("status") or {}).get("nodeInfo") or {}
     return {
@@ -84,12 +86,14 @@ async def _of_node(
 async def _served_by(home: KubeClient, name: str) -> str:
     """Whose the lease was at last: whether it still renews it, `bridge check` sees."""
     try:
-        lease = await home.get(LEASES, election_record.lease_name(name), namespace=LEASE_NAMESPACE)
+        lease = await home.get(
+            LEASES, election_record.election_lease_name(name), namespace=LEASE_NAMESPACE
+        )
     except NotFound:
         return ""
-    return election_record.read(lease).who
+    return election_record.parse_lease(lease).holder_name
 
 
-def _side(its: Reached) -> Object:
+def _side(its: Connectivity) -> Object:
     problems = [it.found for it in its.findings if it.severity is Severity.ERROR]
     return {"version": its.version, "problem": "; ".join(problems)}

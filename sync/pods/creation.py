@@ -71,7 +71,8 @@ class PodCreator:
             self._refused.put(namespace_of(home), uid_of(home), True)
             raise ReconcileBlocked(
                 REASON,
-                f"the pod would run without {', '.join(restricting)}: {pruned_fields.MESSAGE}; use a "
+                f"the pod would run without {', '.join(restricting)}: "
+                f"{pruned_fields.MESSAGE}; use a "
                 "remote that keeps it, or take it out of the pod",
             )
         self._refused.pop(uid_of(home))

@@ -10,7 +10,7 @@ from bridge.node import controller
 from sync.cache import informer
 from sync.cleanup import inventory
 from sync.runtime import workqueue
-from tests.bridge.clusters import Clusters, clusters
+from tests.bridge.two_clusters import Clusters, clusters
 from tests.fakeapi import FakeApi
 from tests.sync.watched import Waits
 

@@ -11,7 +11,7 @@ import aiohttp
 
 from bridge.app import join
 from bridge.base.settings import JoinSettings
-from tests.bridge.clusters import Clusters
+from tests.bridge.two_clusters import Clusters
 
 #: Far more than a join or its end take here.
 SOON = 5.0

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.bridge.clusters import Clusters
+from tests.bridge.two_clusters import Clusters
 from tests.sync.world import NODE
 
 #: The bounds of a stop in the process, in seconds: short ones.

@@ -11,8 +11,8 @@ from aiohttp import web
 
 from bridge.observability.json_logging import JsonFormatter
 from sync.kube.resources import EVENTS, NODES, PODS, SECRETS, Object
-from tests.bridge.clusters import CANARY, Clusters
 from tests.bridge.joined import Joined, caller, joined
+from tests.bridge.two_clusters import CANARY, Clusters
 from tests.fakeapi import Fault
 from tests.objects import config_map, secret
 from tests.sync.world import NODE, THERE, World

@@ -34,7 +34,7 @@ async def remove(home: KubeClient, identity: Identity) -> None:
         node = await home.get(NODES, identity.node)
     except NotFound:
         return
-    if join_record.network_told(node) != "relay":
+    if join_record.network_mode(node) != "relay":
         return
     try:
         left = await slices(home, identity)

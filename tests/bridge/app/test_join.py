@@ -26,9 +26,9 @@ from sync.engine.engine import Engine, NamespaceMappingError
 from sync.kube import in_cluster
 from sync.kube.credentials import KubeconfigRef
 from sync.kube.resources import LEASES, NODES, PODS, Object
-from tests.bridge.clusters import CANARY, Clusters, put_worker
 from tests.bridge.joined import SOON, Joined, begin, caller, joined
 from tests.bridge.kubelet.pki import Pki
+from tests.bridge.two_clusters import CANARY, Clusters, put_worker
 from tests.fakeapi import Authority, FakeApi
 from tests.fakeapi.csr_signer import Signer
 from tests.objects import config_map, node, pod

@@ -10,8 +10,8 @@ import asyncio
 import pytest
 
 from sync.kube.resources import CONFIG_MAPS, PODS, Object
-from tests.bridge.clusters import Clusters
 from tests.bridge.process import Process, bridge
+from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault
 from tests.objects import config_map, pod, service_account
 from tests.sync.world import NODE, THERE, World

@@ -11,10 +11,10 @@ import pytest
 
 from bridge.app import probe_server
 from bridge.base.errors import PreflightError
+from bridge.clusters import retry
 from bridge.kubelet.server import ListenError
-from bridge.preflight import retry
-from tests.bridge.clusters import Clusters
 from tests.bridge.joined import SOON, begin, joined
+from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault
 
 pytestmark = pytest.mark.usefixtures("soon")
@@ -102,7 +102,7 @@ async def test_a_cluster_that_is_away_at_the_start_is_waited_for(
     assert (await ask(port, "/readyz"))[0] == 200
     await run.end()
     assert len(run.told) == len(set(run.told)), "each once"
-    said = [it for it in caplog.messages if it.endswith(retry.WAITED)]
+    said = [it for it in caplog.messages if it.endswith(retry.WAITING_SUFFIX)]
     assert len(said) == 3
     assert all(it.startswith(f"{side}: ") for it in said)
 

@@ -8,8 +8,8 @@ import aiohttp
 import pytest
 
 from bridge.app import readiness
-from tests.bridge.clusters import Clusters
 from tests.bridge.joined import SOON, begin, caller, joined
+from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault
 
 pytestmark = pytest.mark.usefixtures("soon")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.clusters import Clusters, clusters
 from tests.bridge.process import bridge
+from tests.bridge.two_clusters import Clusters, clusters
 from tests.fakeapi import Authority, FakeApi
 from tests.sync.world import World
 

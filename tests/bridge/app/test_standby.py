@@ -16,13 +16,13 @@ from bridge.leave.summary import LeaveSettings
 from bridge.node.lease import LEASE_NAMESPACE
 from sync.base.exceptions import first_leaf
 from sync.kube.resources import CONFIG_MAPS, LEASES, NODES, PODS
-from tests.bridge.clusters import Clusters
 from tests.bridge.joined import SOON, Joined, begin, caller, joined
+from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault
 from tests.objects import config_map
 from tests.sync.world import NODE, THERE, World
 
-LEASE = election_record.lease_name(NODE)
+LEASE = election_record.election_lease_name(NODE)
 
 pytestmark = pytest.mark.usefixtures("soon", "elects")
 
@@ -34,7 +34,7 @@ def elects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(election_record, "RENEW_DEADLINE", 0.7)
     monkeypatch.setattr(election_record, "RENEW_SECONDS", 0.05)
     monkeypatch.setattr(elector, "REQUEST_SECONDS", 0.3)
-    monkeypatch.setattr(elector, "PATIENT_SECONDS", 0.5)
+    monkeypatch.setattr(elector, "MAX_REQUEST_SECONDS", 0.5)
     monkeypatch.setattr(elector, "RETRY_SECONDS", 0.02)
 
 
@@ -45,7 +45,7 @@ def world(two: Clusters) -> World:
 
 
 def holder(two: Clusters) -> str:
-    return election_record.read(two.home.get(LEASES, LEASE, LEASE_NAMESPACE)).holder
+    return election_record.parse_lease(two.home.get(LEASES, LEASE, LEASE_NAMESPACE)).holder
 
 
 def port(two: Clusters) -> int:
@@ -281,5 +281,5 @@ async def test_a_leave_that_fails_gives_the_lease_back(two: Clusters) -> None:
     two.home.fail(Fault("DELETE", "/api/v1/nodes/*", code=500, times=None))
     with pytest.raises(PreflightError):
         await leave(leaving(two, force=False), report=lambda _: None, agree=lambda _: True)
-    record = election_record.read(two.home.get(LEASES, LEASE, LEASE_NAMESPACE))
+    record = election_record.parse_lease(two.home.get(LEASES, LEASE, LEASE_NAMESPACE))
     assert (record.holder, record.leaving) == ("", False)

@@ -18,8 +18,8 @@ from bridge.app import node_kubelet, replica
 from bridge.cli import runner
 from bridge.kubelet import server
 from sync.kube import credential_plugins
-from tests.bridge.clusters import CANARY, Clusters
 from tests.bridge.process import START, STOP, bridge
+from tests.bridge.two_clusters import CANARY, Clusters
 from tests.fakeapi.kubeconfig import credential, kubeconfig, plugin, write
 from tests.sync.world import World
 

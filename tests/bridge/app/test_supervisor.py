@@ -16,8 +16,8 @@ from bridge.election.elector import NodeLeft
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.kube.resources import NODES
 from sync.runtime.log_fields import NODE
-from tests.bridge.clusters import Clusters
 from tests.bridge.joined import SOON
+from tests.bridge.two_clusters import Clusters
 
 #: For three joins at once.
 LONG = 15.0

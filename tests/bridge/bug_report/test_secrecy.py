@@ -16,8 +16,8 @@ from bridge.bug_report import archive
 from bridge.bug_report.collector import BugReportSettings, collect
 from bridge.bug_report.redaction import MAX_LEARNED, WITHHELD, Redactor
 from sync.kube.resources import NODES, PODS, Object
-from tests.bridge.clusters import CANARY, Clusters
 from tests.bridge.joined import joined
+from tests.bridge.two_clusters import CANARY, Clusters
 from tests.objects import config_map, secret
 from tests.sync.world import NODE, THERE, World
 

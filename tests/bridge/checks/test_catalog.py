@@ -7,8 +7,8 @@ from pathlib import Path
 
 from bridge.checks import reference_page
 from bridge.checks.catalog import CHECKS
-from bridge.checks.report import Finding, Severity, error, info, ok, report, warning
-from bridge.checks.runner import PROBES
+from bridge.checks.report import Finding, Severity, build_report, error, info, ok, warning
+from bridge.checks.runner import IMPLEMENTATIONS
 
 ROOT = Path(__file__).parents[3]
 SOURCES = [it for it in (ROOT / "bridge" / "checks").glob("*.py") if it.name != "catalog.py"]
@@ -26,7 +26,7 @@ def test_the_document_is_made_of_the_table() -> None:
 def test_each_id_is_found_by_some_check_and_none_is_without_a_line() -> None:
     used = {word for path in SOURCES for word in re.findall(r'"(BRG\d+)"', path.read_text("utf-8"))}
     assert used - {"BRG300"} == set(CHECKS)
-    assert {probe.id for probe in PROBES} <= set(CHECKS)
+    assert {probe.check_id for probe in IMPLEMENTATIONS} <= set(CHECKS)
 
 
 def test_each_line_says_what_it_means_and_what_to_do() -> None:
@@ -39,7 +39,7 @@ def test_each_line_says_what_it_means_and_what_to_do() -> None:
 
 
 def test_a_report_is_in_the_order_of_the_table_with_advice_for_what_is_bad() -> None:
-    found = report(
+    found = build_report(
         "health",
         [
             Finding("BRG302", Severity.ERROR, "home", "NotReady", node="remote"),
@@ -57,7 +57,7 @@ def test_a_report_is_in_the_order_of_the_table_with_advice_for_what_is_bad() -> 
 
 
 def test_data_has_every_field_by_a_name_that_stays() -> None:
-    data = report("preflight", [error("BRG101", "home", "no answer", "try again")]).as_data()
+    data = build_report("preflight", [error("BRG101", "home", "no answer", "try again")]).as_data()
     assert data == {
         "kind": "preflight",
         "summary": {"ok": 0, "info": 0, "warning": 0, "error": 1},

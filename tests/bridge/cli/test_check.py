@@ -14,8 +14,8 @@ from bridge.base.version import version
 from bridge.bug_report import collector as collect_module
 from bridge.bug_report.collector import BugReport, BugReportSettings
 from bridge.checks import runner
-from bridge.checks.report import Finding, Report, error, ok, report, warning
-from bridge.checks.runner import HealthSettings
+from bridge.checks.report import Finding, Report, build_report, error, ok, warning
+from bridge.checks.runner import NodeCheckSettings
 from bridge.status import version_report as versions_module
 from bridge.status.version_report import VersionSettings
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -46,15 +46,15 @@ class Checks:
     def __init__(self) -> None:
         self.reports: list[list[Finding]] = [WELL]
         self.pre: list[JoinSettings] = []
-        self.of_nodes: list[HealthSettings] = []
+        self.of_nodes: list[NodeCheckSettings] = []
 
     async def preflight(self, settings: JoinSettings) -> Report:
         self.pre.append(settings)
-        return report("preflight", self._next())
+        return build_report("preflight", self._next())
 
-    async def health(self, settings: HealthSettings) -> Report:
+    async def health(self, settings: NodeCheckSettings) -> Report:
         self.of_nodes.append(settings)
-        return report("health", self._next())
+        return build_report("health", self._next())
 
     def _next(self) -> list[Finding]:
         return self.reports.pop(0) if len(self.reports) > 1 else self.reports[0]
@@ -64,9 +64,9 @@ class Checks:
 def checks(monkeypatch: pytest.MonkeyPatch) -> Checks:
     """Nobody is asked."""
     found = Checks()
-    monkeypatch.setattr(runner, "preflight", found.preflight)
-    monkeypatch.setattr(runner, "health", found.health)
-    monkeypatch.setattr(runner, "AGAIN", 0.001)
+    monkeypatch.setattr(runner, "check_before_join", found.preflight)
+    monkeypatch.setattr(runner, "check_nodes", found.health)
+    monkeypatch.setattr(runner, "REPEAT_SECONDS", 0.001)
     return found
 
 
@@ -82,8 +82,8 @@ def test_programs_get_data(
 ) -> None:
     done = invoke("check", "burst", "-o", output)
     assert done.exit_code == 0
-    assert read(done.stdout) == report("health", WELL).as_data()
-    assert checks.of_nodes == [HealthSettings(KubeconfigRef(), "burst")]
+    assert read(done.stdout) == build_report("health", WELL).as_data()
+    assert checks.of_nodes == [NodeCheckSettings(KubeconfigRef(), "burst")]
 
 
 def test_before_a_join_it_has_the_joins_options(invoke: Invoke, checks: Checks) -> None:

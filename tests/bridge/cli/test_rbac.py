@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from bridge.rbac import manifests
-from bridge.rbac.manifests import Account, HomeRights, RemoteRights
+from bridge.rbac.manifests import Account, HomePermissions, RemotePermissions
 from tests.bridge.cli.conftest import Invoke
 
 MANIFESTS = Path(__file__).parents[3] / "manifests" / "rbac"
@@ -46,12 +46,14 @@ def test_the_command_takes_joins_options(invoke: Invoke) -> None:
         *("--service-accounts", "none", "--network", "none", "--leave", "--namespace", "shop"),
         *("--account", "team/burst"),
     ).stdout
-    asked = HomeRights(["one", "two"], "none", "csr", "none", leave=True)
-    assert list(yaml.safe_load_all(said)) == manifests.home(
+    asked = HomePermissions(["one", "two"], "none", "csr", "none", leave=True)
+    assert list(yaml.safe_load_all(said)) == manifests.home_objects(
         asked, Account("team", "burst"), ["shop"]
     )
     said = invoke("rbac", "remote", "--metrics", "kubelets", "--keep-namespaces").stdout
-    wanted = manifests.remote(RemoteRights("kubelets", keep_namespaces=True), Account())
+    wanted = manifests.remote_objects(
+        RemotePermissions("kubelets", keep_namespaces=True), Account()
+    )
     assert list(yaml.safe_load_all(said)) == wanted
 
 

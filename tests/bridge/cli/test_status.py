@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from bridge.base.errors import PreflightError
+from bridge.clusters import connection
 from bridge.drain import node_commands
 from bridge.drain.eviction import DrainOptions
 from bridge.drain.node_commands import DrainResult
-from bridge.preflight import cluster_facts
 from bridge.status import event_list, loopback_server, status_client
 from sync.kube.errors import Forbidden
 from tests import objects
@@ -78,7 +78,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Home:
         there.asked.append(ref)
         yield None
 
-    monkeypatch.setattr(cluster_facts, "connected", connected)
+    monkeypatch.setattr(connection, "connect", connected)
     monkeypatch.setattr(status_client, "read_statuses", there.once)
     monkeypatch.setattr(event_list, "list_events", there.listed)
     monkeypatch.setattr(node_commands, "cordon", there.cordon)

@@ -12,13 +12,13 @@ from bridge.base.errors import PreflightError
 from bridge.drain import eviction as drain
 from bridge.drain import node_commands
 from bridge.drain.eviction import EVICT_ALL, DrainOptions
-from bridge.election import takeover
+from bridge.election import leave_lock
 from sync.kube.client import KubeClient
 from sync.kube.resources import NODES, PODS, Object
 from tests import objects
-from tests.bridge.clusters import Clusters
 from tests.bridge.joined import SOON
 from tests.bridge.status import examples
+from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault
 from tests.fakeapi.client_config import client_config_for
 
@@ -30,7 +30,7 @@ async def home(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     async def served(_: KubeClient, node: str) -> str:
         return "host (pid 1)" if node == "remote" else ""
 
-    monkeypatch.setattr(takeover, "served_by", served)
+    monkeypatch.setattr(leave_lock, "find_serving_bridge", served)
     monkeypatch.setattr(drain, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(drain, "POLL_SECONDS", 0.01)
     two.home.put(examples.node())
@@ -113,10 +113,7 @@ async def test_a_drain_evicts_all_but_daemons(two: Clusters, home: KubeClient) -
     assert unschedulable(two)
     assert two.home.find(PODS, "agent", "shop")
     assert two.home.find(PODS, "other", "shop")
-    assert told == [
-        "home: node remote takes no new pods",
-        "home: 1 of 1 pod(s) are off the node",
-    ]
+    assert told == ["home: node remote takes no new pods", "home: 1 of 1 pod(s) are off the node"]
 
 
 async def test_a_drain_that_a_budget_holds_up_says_what_one_can_do(
@@ -139,7 +136,7 @@ async def test_a_drain_needs_the_bridge(
     async def nobody(_: KubeClient, __: str) -> str | None:
         return ""
 
-    monkeypatch.setattr(takeover, "served_by", nobody)
+    monkeypatch.setattr(leave_lock, "find_serving_bridge", nobody)
     with pytest.raises(PreflightError, match="no bridge serves node remote"):
         await node_commands.drain(
             home, "remote", options=EVICT_ALL, timeout=1, dry_run=False, report=pytest.fail

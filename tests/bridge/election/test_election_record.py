@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from bridge.election import election_record
-from bridge.election.election_record import LEASE_SECONDS, Candidate, Record, Seen, look
+from bridge.election.election_record import (
+    LEASE_SECONDS,
+    Candidate,
+    ElectionRecord,
+    Observation,
+    observe,
+)
 from translators.identity import DOMAIN
 from translators.objects import Object
 
@@ -17,12 +23,14 @@ def lease(holder: str | None = "other_1", *, version: str = "7", **meta: object)
     return {"metadata": {"uid": "u", "resourceVersion": version, **meta}, "spec": spec}
 
 
-def record(holder: str | None = "other_1", version: str = "7") -> Record:
-    return election_record.read(lease(holder, version=version))
+def record(holder: str | None = "other_1", version: str = "7") -> ElectionRecord:
+    return election_record.parse_lease(lease(holder, version=version))
 
 
-def seen(before: Seen | None, now: Record | None, at: float, *, served: bool = True) -> Seen:
-    return look(before, now, me="me_1", now=at, served=served)
+def seen(
+    before: Observation | None, now: ElectionRecord | None, at: float, *, served: bool = True
+) -> Observation:
+    return observe(before, now, candidate="me_1", now=at, node_exists=served)
 
 
 # -- when it may be taken ------------------------------------------------------------------
@@ -43,22 +51,22 @@ def test_one_that_nobody_else_holds_is_free(holder: str | None) -> None:
 
 def test_one_that_is_held_is_free_when_it_has_not_changed_for_its_time() -> None:
     first = seen(None, record(), 10.0)
-    assert (first.free_at, first.alive) == (14.0, False)
+    assert (first.free_at, first.holder_is_live) == (14.0, False)
     assert seen(first, record(), 13.0) is first
 
 
 def test_a_renewal_begins_the_count_anew_and_shows_that_the_holder_lives() -> None:
     renewed = seen(seen(None, record(), 10.0), record(version="8"), 11.0)
-    assert (renewed.free_at, renewed.alive) == (15.0, True)
+    assert (renewed.free_at, renewed.holder_is_live) == (15.0, True)
 
 
 def test_another_holder_begins_the_count_anew() -> None:
     other = seen(seen(None, record(), 10.0), record("third_1", "8"), 13.0)
-    assert (other.free_at, other.alive) == (17.0, False)
+    assert (other.free_at, other.holder_is_live) == (17.0, False)
 
 
 def test_one_made_anew_under_the_same_version_is_another() -> None:
-    again = election_record.read(lease(uid="u2"))
+    again = election_record.parse_lease(lease(uid="u2"))
     assert seen(seen(None, record(), 10.0), again, 13.0).free_at == 17.0
 
 
@@ -71,10 +79,10 @@ def test_one_that_is_deleted_under_its_holder_is_free_when_its_time_would_end() 
 def test_a_holder_that_asks_for_more_time_has_it() -> None:
     longer = lease()
     longer["spec"]["leaseDurationSeconds"] = 15
-    assert seen(None, election_record.read(longer), 10.0).free_at == 25.0
+    assert seen(None, election_record.parse_lease(longer), 10.0).free_at == 25.0
     shorter = lease()
     shorter["spec"]["leaseDurationSeconds"] = 1
-    assert seen(None, election_record.read(shorter), 10.0).free_at == 14.0
+    assert seen(None, election_record.parse_lease(shorter), 10.0).free_at == 14.0
 
 
 # -- what it says --------------------------------------------------------------------------
@@ -82,29 +90,34 @@ def test_a_holder_that_asks_for_more_time_has_it() -> None:
 
 def test_what_people_read_is_one_line() -> None:
     annotations = {election_record.ANNOTATION_HOLDER: "host\n\x1b[31m (pid 5)" + "x" * 999}
-    said = election_record.read(lease(annotations=annotations)).who
+    said = election_record.parse_lease(lease(annotations=annotations)).holder_name
     assert said.startswith("host[31m (pid 5)x")
     assert len(said) <= 200
-    assert record("host.example_4711").who == "host.example"
+    assert record("host.example_4711").holder_name == "host.example"
 
 
 def test_a_lease_without_anything_is_nobodys() -> None:
-    found = election_record.read({"metadata": {}})
-    assert (found.holder, found.who, found.leaving, found.owned) == ("", "", False, False)
+    found = election_record.parse_lease({"metadata": {}})
+    assert (found.holder, found.holder_name, found.leaving, found.has_owner) == (
+        "",
+        "",
+        False,
+        False,
+    )
 
 
 def test_the_name_is_an_objects() -> None:
-    assert election_record.lease_name("burst") == "cluster-bridge-burst"
+    assert election_record.election_lease_name("burst") == "cluster-bridge-burst"
     long, other = "a" * 252 + "b", "a" * 252 + "c"
-    assert len(election_record.lease_name(long)) <= 253
-    assert election_record.lease_name(long) != election_record.lease_name(other)
+    assert len(election_record.election_lease_name(long)) <= 253
+    assert election_record.election_lease_name(long) != election_record.election_lease_name(other)
 
 
 # -- what is written -----------------------------------------------------------------------
 
 
 def test_taking_it_depends_on_the_state_that_was_seen() -> None:
-    patch = election_record.held(record(), ME)
+    patch = election_record.holder_patch(record(), ME)
     assert (patch["metadata"]["uid"], patch["metadata"]["resourceVersion"]) == ("u", "7")
     spec = patch["spec"]
     assert (spec["holderIdentity"], spec["leaseTransitions"]) == ("me_1", 3)
@@ -115,62 +128,74 @@ def test_taking_it_depends_on_the_state_that_was_seen() -> None:
 
 
 def test_a_renewal_says_the_time_alone() -> None:
-    patch = election_record.held(record("me_1"), ME)
+    patch = election_record.holder_patch(record("me_1"), ME)
     assert patch["metadata"].keys() == {"uid", "resourceVersion"}
     assert patch["spec"].keys() == {"holderIdentity", "leaseDurationSeconds", "renewTime"}
 
 
 def test_what_a_holder_says_of_the_remote_is_written_when_it_changes() -> None:
     mine = record("me_1")
-    lost = election_record.held(mine, ME, lost=True)
-    assert lost["metadata"]["annotations"] == {election_record.ANNOTATION_LOST: "true"}
-    marks = {election_record.ANNOTATION_LOST: "true", election_record.ANNOTATION_ASKED: "other"}
-    asked = election_record.read(lease("me_1", annotations=marks))
-    assert (asked.lost, asked.asked) == (True, "other")
-    assert "annotations" not in election_record.held(asked, ME, lost=True)["metadata"]
+    lost = election_record.holder_patch(mine, ME, remote_lost=True)
+    assert lost["metadata"]["annotations"] == {election_record.ANNOTATION_REMOTE_LOST: "true"}
+    marks = {
+        election_record.ANNOTATION_REMOTE_LOST: "true",
+        election_record.ANNOTATION_REQUESTED_BY: "other",
+    }
+    asked = election_record.parse_lease(lease("me_1", annotations=marks))
+    assert (asked.remote_lost, asked.requested_by) == (True, "other")
+    assert (
+        "annotations" not in election_record.holder_patch(asked, ME, remote_lost=True)["metadata"]
+    )
     gone = dict.fromkeys(marks)
-    assert election_record.held(asked, ME)["metadata"]["annotations"] == gone
-    given = election_record.given_back(asked)["metadata"]["annotations"]
+    assert election_record.holder_patch(asked, ME)["metadata"]["annotations"] == gone
+    given = election_record.release_patch(asked)["metadata"]["annotations"]
     assert given == {election_record.ANNOTATION_HOLDER: None, **gone}
-    asks = election_record.asked(mine, ME)
-    assert asks["metadata"]["annotations"] == {election_record.ANNOTATION_ASKED: ME.identity}
+    asks = election_record.request_patch(mine, ME)
+    assert asks["metadata"]["annotations"] == {election_record.ANNOTATION_REQUESTED_BY: ME.identity}
     assert asks["metadata"]["resourceVersion"] == mine.version
     assert asks["spec"] == {}
 
 
 def test_a_lease_that_an_earlier_release_tied_to_the_node_outlives_the_node() -> None:
     owners = [{"apiVersion": "v1", "kind": "Node", "name": "virtual", "uid": "node-1"}]
-    mine = election_record.read(lease("me_1", ownerReferences=owners))
-    assert election_record.held(mine, ME)["metadata"]["ownerReferences"] is None
-    assert "ownerReferences" not in election_record.held(record("me_1"), ME)["metadata"]
+    mine = election_record.parse_lease(lease("me_1", ownerReferences=owners))
+    assert election_record.holder_patch(mine, ME)["metadata"]["ownerReferences"] is None
+    assert "ownerReferences" not in election_record.holder_patch(record("me_1"), ME)["metadata"]
 
 
 def test_a_record_is_written_when_it_differs_and_stays_for_the_next_holder() -> None:
     note = {f"{DOMAIN}/some-record": "1"}
-    assert election_record.held(record("me_1"), ME, notes=note)["metadata"]["annotations"] == note
-    there = election_record.read(lease("me_1", annotations={**note, "example.com/other": "2"}))
-    assert there.notes == note
-    assert "annotations" not in election_record.held(there, ME, notes=note)["metadata"]
+    assert (
+        election_record.holder_patch(record("me_1"), ME, records=note)["metadata"]["annotations"]
+        == note
+    )
+    there = election_record.parse_lease(
+        lease("me_1", annotations={**note, "example.com/other": "2"})
+    )
+    assert there.records == note
+    assert "annotations" not in election_record.holder_patch(there, ME, records=note)["metadata"]
     for patch in (
-        election_record.given_back(there),
-        election_record.held(there, Candidate("next_1", "next")),
+        election_record.release_patch(there),
+        election_record.holder_patch(there, Candidate("next_1", "next")),
     ):
         assert not note.keys() & patch["metadata"]["annotations"].keys()
 
 
 def test_one_that_is_made_has_no_condition() -> None:
-    made = election_record.held(None, ME)
+    made = election_record.holder_patch(None, ME)
     assert (made["kind"], made["spec"]["leaseTransitions"]) == ("Lease", 0)
     assert made["metadata"].keys() == {"annotations"}
 
 
 def test_the_mark_of_a_leave_comes_with_it_and_goes_with_the_next() -> None:
-    left = election_record.leaving(record(), ME)
+    left = election_record.leave_patch(record(), ME)
     assert left["metadata"]["annotations"][election_record.ANNOTATION_LEAVING] == "true"
-    marked = election_record.read(lease(annotations={election_record.ANNOTATION_LEAVING: "true"}))
+    marked = election_record.parse_lease(
+        lease(annotations={election_record.ANNOTATION_LEAVING: "true"})
+    )
     assert marked.leaving
-    for patch in (election_record.held(marked, ME), election_record.given_back(marked)):
+    for patch in (election_record.holder_patch(marked, ME), election_record.release_patch(marked)):
         assert patch["metadata"]["annotations"][election_record.ANNOTATION_LEAVING] is None
-    given = election_record.given_back(record("me_1"))
+    given = election_record.release_patch(record("me_1"))
     assert given["spec"] == {"holderIdentity": None}
     assert given["metadata"]["annotations"] == {election_record.ANNOTATION_HOLDER: None}

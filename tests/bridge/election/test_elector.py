@@ -17,7 +17,7 @@ import pytest
 
 from bridge.election import election_record
 from bridge.election.election_record import LEASE_SECONDS, RENEW_DEADLINE, RENEW_SECONDS, Candidate
-from bridge.election.elector import ASK_SECONDS, Election, Lost, NodeLeft
+from bridge.election.elector import REQUEST_LEASE_SECONDS, LeaderElector, LeadershipLost, NodeLeft
 from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, Conflict, NotFound, Unreachable
 from sync.kube.write_fence import Fence
@@ -41,11 +41,11 @@ class Home:
 
     @property
     def holder(self) -> str:
-        return election_record.read(self.lease).holder if self.lease is not None else ""
+        return election_record.parse_lease(self.lease).holder if self.lease is not None else ""
 
     @property
     def notes(self) -> Mapping[str, str]:
-        return election_record.read(self.lease).notes if self.lease is not None else {}
+        return election_record.parse_lease(self.lease).records if self.lease is not None else {}
 
     def change(self, patch: Object) -> None:
         """Somebody changes it."""
@@ -125,7 +125,7 @@ class FakeWay:
     def is_lost(self) -> bool:
         return self.lost
 
-    async def is_there(self) -> bool:
+    async def is_reachable(self) -> bool:
         self.asked += 1
         await asyncio.sleep(0.01)
         return self.answers and not self.lost
@@ -144,11 +144,11 @@ class Bridge:
         self.lives = 0
         self.lost: list[str] = []
         self._ahead = ahead
-        self.election = Election(
+        self.election = LeaderElector(
             cast("KubeClient", self.link),
             "virtual",
-            me=Candidate(f"{name}_id", name),
-            told=self.told.append,
+            candidate=Candidate(f"{name}_id", name),
+            notify=self.told.append,
             clock=self.clock,
         )
         self.task: asyncio.Task[None] | None = None
@@ -158,8 +158,8 @@ class Bridge:
 
     def saw(self, lease: Object) -> None:
         """What its watch says."""
-        if not self.link.cut and not self.election.leads:
-            self.election._observe(election_record.read(lease))
+        if not self.link.cut and not self.election.is_leader:
+            self.election._observe(election_record.parse_lease(lease))
 
     def start(self, *, watches: bool = False) -> Bridge:
         if watches:
@@ -174,9 +174,9 @@ class Bridge:
             while self.way.lost:  # noqa: ASYNC110  # its caches do not fill
                 await asyncio.sleep(0.1)
             try:
-                await self.election.win(self.fence, way=self.way)
-                await self.election.keep(self.fence, way=self.way)
-            except Lost as lost:
+                await self.election.acquire(self.fence, reachability=self.way)
+                await self.election.renew_until_lost(self.fence, reachability=self.way)
+            except LeadershipLost as lost:
                 self.lost.append(str(lost))
                 self.fence.close()
                 await self.election.release()
@@ -233,14 +233,14 @@ def now() -> float:
 @on_virtual_time
 async def test_one_that_is_alone_leads_at_once_and_stays(home: Home) -> None:
     alone = Bridge(home, "alone")
-    await alone.election.look(served=False)
+    await alone.election.observe(node_exists=False)
     alone.start()
     await until(lambda: alone.fence.is_open, within=0.1)
     for _ in range(600):
         await asyncio.sleep(0.1)
         assert alone.fence.is_open
-    assert (alone.election.leads, alone.election.transitions, alone.told) == (True, 1, [])
-    assert alone.election.standby == ""
+    assert (alone.election.is_leader, alone.election.transitions, alone.told) == (True, 1, [])
+    assert alone.election.standby_reason == ""
 
 
 @on_virtual_time
@@ -257,7 +257,7 @@ async def test_a_renewal_notes_how_late_the_loop_is(home: Home) -> None:
     bridge = Bridge(home, "alone").start()
     await until(lambda: bridge.fence.is_open, within=TAKEOVER)
     await asyncio.sleep(10 * RENEW_SECONDS)
-    lag = bridge.election.lag
+    lag = bridge.election.renewal_delay
     assert 9 <= sum(lag.counts) <= 11
     assert lag.total == pytest.approx(0, abs=0.001)
     loop = asyncio.get_running_loop()
@@ -294,9 +294,9 @@ async def test_a_lease_that_went_back_in_time_can_end_its_holder(home: Home) -> 
 
     def changed(notes: Mapping[str, str]) -> None:
         seen.append(dict(notes))
-        raise Lost("restored")
+        raise LeadershipLost("restored")
 
-    bridge.election.on_changed = changed
+    bridge.election.on_records_changed = changed
     saved = copy.deepcopy(home.lease)
     await bridge.election.records.write(RECORD, "later")
     fence = bridge.fence
@@ -336,7 +336,7 @@ async def test_the_second_stands_by_and_says_for_whom(home: Home) -> None:
         "home: node virtual is served by one; standing by",
     ]
     assert not other.fence.is_open
-    assert "served by one" in other.election.standby
+    assert "served by one" in other.election.standby_reason
 
 
 @pytest.mark.parametrize("ahead", [-3600.0, 0.0, 3600.0], ids=["behind", "same", "ahead"])
@@ -402,7 +402,7 @@ async def test_one_that_is_cut_off_writes_no_more_before_another_does(home: Home
     assert "held by other" in one.lost[0]
     assert not fence.is_open
     await asyncio.sleep(30)
-    assert (one.lives, one.election.leads, one.fence.is_open) == (2, False, False)
+    assert (one.lives, one.election.is_leader, one.fence.is_open) == (2, False, False)
     assert other.fence.is_open
 
 
@@ -508,8 +508,8 @@ async def test_a_lease_that_is_deleted_while_its_holder_is_away_is_lost(home: Ho
 async def test_a_leave_ends_the_one_that_leads_and_those_that_stand_by(home: Home) -> None:
     one, other = await _two(home)
     assert home.lease is not None
-    patch = election_record.leaving(
-        election_record.read(home.lease), Candidate("leave_1", "there (pid 9)")
+    patch = election_record.leave_patch(
+        election_record.parse_lease(home.lease), Candidate("leave_1", "there (pid 9)")
     )
     home.request("PATCH", patch)
     for bridge in (one, other):
@@ -517,7 +517,7 @@ async def test_a_leave_ends_the_one_that_leads_and_those_that_stand_by(home: Hom
         with pytest.raises(NodeLeft, match=r"bridge leave` on there \(pid 9\)"):
             await asyncio.wait_for(bridge.task, 2 * TAKEOVER)
         assert not bridge.fence.is_open
-        assert not bridge.election.leads
+        assert not bridge.election.is_leader
 
 
 @on_virtual_time
@@ -527,11 +527,12 @@ async def test_one_that_begins_beside_a_leave_that_was_killed_waits_and_leads(ho
     await first.stop()
     assert home.lease is not None
     home.request(
-        "PATCH", election_record.leaving(election_record.read(home.lease), Candidate("l_1", "l"))
+        "PATCH",
+        election_record.leave_patch(election_record.parse_lease(home.lease), Candidate("l_1", "l")),
     )
     later = Bridge(home, "later").start()
     await until(lambda: later.fence.is_open, within=TAKEOVER)
-    assert not election_record.read(home.lease or {}).leaving
+    assert not election_record.parse_lease(home.lease or {}).leaving
 
 
 # -- the way to the remote -------------------------------------------------------------------
@@ -549,8 +550,8 @@ async def test_one_that_does_not_reach_the_remote_gives_way_to_one_that_does(hom
     assert not first.fence.is_open
     assert "gives node virtual to that one" in first.lost[0]
     assert "it asks for the lease" in second.told[-1]
-    record = election_record.read(home.lease or {})
-    assert (record.lost, record.asked, record.holder) == (False, "", "second_id")
+    record = election_record.parse_lease(home.lease or {})
+    assert (record.remote_lost, record.requested_by, record.holder) == (False, "", "second_id")
     await asyncio.sleep(20)
     assert second.fence.is_open, "and stays there"
     second.way.lost, first.way.lost = True, False
@@ -566,21 +567,23 @@ async def test_where_nobody_reaches_the_remote_the_lease_stays(home: Home) -> No
     for _ in range(300):
         await asyncio.sleep(0.1)
         assert first.fence.is_open
-    assert second.way.asked <= 30 / ASK_SECONDS + 1, "every so often"
+    assert second.way.asked <= 30 / REQUEST_LEASE_SECONDS + 1, "every so often"
     assert not first.lost
     first.way.lost = False
     await asyncio.sleep(RENEW_SECONDS + 1)
-    assert not election_record.read(home.lease or {}).lost, "it says when all is well again"
+    assert not election_record.parse_lease(home.lease or {}).remote_lost, (
+        "it says when all is well again"
+    )
 
 
 @on_virtual_time
 async def test_one_that_was_asked_and_reaches_the_remote_again_keeps_it(home: Home) -> None:
     first = Bridge(home, "first").start()
     await until(lambda: first.fence.is_open, within=TAKEOVER)
-    home.change({"metadata": {"annotations": {election_record.ANNOTATION_ASKED: "another"}}})
+    home.change({"metadata": {"annotations": {election_record.ANNOTATION_REQUESTED_BY: "another"}}})
     await asyncio.sleep(2 * RENEW_SECONDS)
     assert first.fence.is_open
-    assert not election_record.read(home.lease or {}).asked
+    assert not election_record.parse_lease(home.lease or {}).requested_by
 
 
 # -- whatever happens ----------------------------------------------------------------------
@@ -601,7 +604,7 @@ def test_two_never_write_at_once(seed: int) -> None:
             await asyncio.sleep(0.1)
             leaders = [it for it in bridges if it.fence.is_open]
             assert len(leaders) <= 1, f"step {step}"
-            led.update(str(it.election._me.who) for it in leaders)
+            led.update(str(it.election._me.display_name) for it in leaders)
             if step % 20 == 0:
                 await _something(home, bridges, rng)
         assert led.total() > 600

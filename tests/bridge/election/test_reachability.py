@@ -8,11 +8,11 @@ from typing import cast
 import pytest
 
 from bridge.election import reachability
-from bridge.election.reachability import Watched
+from bridge.election.reachability import InformerReachability
 from sync.cache.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.credentials import load
-from tests.bridge.clusters import Clusters
+from tests.bridge.two_clusters import Clusters
 
 
 class Side:
@@ -32,8 +32,8 @@ class Failing:
             self.failing_since = asyncio.get_running_loop().time() - seconds
 
 
-def watched(remote: KubeClient, *informers: Failing) -> Watched:
-    return Watched(remote, [cast("Informer", it) for it in informers])
+def watched(remote: KubeClient, *informers: Failing) -> InformerReachability:
+    return InformerReachability(remote, [cast("Informer", it) for it in informers])
 
 
 @pytest.mark.parametrize(
@@ -51,14 +51,16 @@ async def test_it_is_lost_when_the_remote_cannot_be_watched_for_a_while(
     async with KubeClient(await load(two.settings.remote, side="remote")) as remote:
         found = watched(remote, Failing("remote", seconds=None), Failing(side, seconds=seconds))
         assert found.is_lost() is lost
-        assert await found.is_there() is not lost, "what is lost is not there, though it answers"
+        assert await found.is_reachable() is not lost, (
+            "what is lost is not there, though it answers"
+        )
 
 
 async def test_it_is_there_while_the_remote_answers(two: Clusters) -> None:
     async with KubeClient(await load(two.settings.remote, side="remote")) as remote:
         found = watched(remote)
-        assert await found.is_there()
+        assert await found.is_reachable()
         two.remote.token = "another"
-        assert not await found.is_there()
+        assert not await found.is_reachable()
         await two.remote.stop()
-        assert not await found.is_there()
+        assert not await found.is_reachable()

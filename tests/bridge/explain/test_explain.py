@@ -15,8 +15,8 @@ from bridge.explain.cluster_lookup import ExplainSettings, PodFacts, look_up_pod
 from bridge.node import join_record, node_object
 from sync.kube.resources import NAMESPACES, NODES, PERSISTENT_VOLUMES, PODS, Object
 from tests import objects
-from tests.bridge.clusters import Clusters
 from tests.bridge.joined import joined
+from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import FakeApi
 from tests.fakeapi.faults import Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
@@ -55,7 +55,7 @@ class Looked:
             "annotations": {
                 node_object.ANNOTATION_KUBECONFIG: str(remote.path),
                 node_object.ANNOTATION_HOME_NAME: "h",
-                join_record.ANNOTATION_OPTIONS: join_record.told(policy),
+                join_record.ANNOTATION_OPTIONS: join_record.encode_policy(policy),
                 **annotations,
             },
         }
@@ -515,12 +515,12 @@ def test_the_policy_is_read_back_as_it_was_told() -> None:
             "name": "burst",
             "annotations": {
                 node_object.ANNOTATION_HOME_NAME: "h",
-                join_record.ANNOTATION_OPTIONS: join_record.told(policy),
+                join_record.ANNOTATION_OPTIONS: join_record.encode_policy(policy),
             },
         },
         "status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]},
     }
-    assert join_record.policy_of(node, "0" * 16) == (policy, True)
+    assert join_record.read_policy(node, "0" * 16) == (policy, True)
 
 
 @pytest.mark.parametrize("text", ["", "no json", "[]", "null"])
@@ -528,6 +528,6 @@ def test_what_is_no_policy_is_the_defaults(text: str) -> None:
     node: Object = {
         "metadata": {"name": "burst", "annotations": {join_record.ANNOTATION_OPTIONS: text}}
     }
-    policy, known = join_record.policy_of(node, "f" * 16)
+    policy, known = join_record.read_policy(node, "f" * 16)
     assert not known
     assert policy == Policy(Identity("f" * 16, "ffffffff", "burst"), "")

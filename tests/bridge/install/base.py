@@ -13,7 +13,7 @@ import yaml
 from bridge.base.version import version
 from bridge.install import manifests, webhook_manifests
 from bridge.install.names import Installation
-from bridge.rbac.manifests import HomeRights
+from bridge.rbac.manifests import HomePermissions
 from translators.objects import Object
 
 _MANIFESTS = Path(__file__).parents[3] / "manifests"
@@ -45,13 +45,13 @@ def without_credential(made: list[Object]) -> list[Object]:
 
 def base() -> list[Object]:
     """The base's objects."""
-    wanted = Installation(NODE, f"cluster-bridge:{version()}", HomeRights(nodes=[NODE]))
+    wanted = Installation(NODE, f"cluster-bridge:{version()}", HomePermissions(nodes=[NODE]))
     return without_credential(manifests.render(wanted, ""))
 
 
 def component() -> list[Object]:
     """The component's objects."""
-    wanted = Installation(NODE, f"cluster-bridge:{version()}", HomeRights(nodes=[NODE]))
+    wanted = Installation(NODE, f"cluster-bridge:{version()}", HomePermissions(nodes=[NODE]))
     return webhook_manifests.render_webhook(wanted)
 
 

@@ -12,13 +12,13 @@ from aiohttp import web
 
 from bridge.base.app_labels import APP, NAME_LABEL
 from bridge.base.errors import PreflightError
+from bridge.clusters.retry import WAITING_SUFFIX
 from bridge.install import apply, manifests, names, rollout
 from bridge.install.apply_order import KINDS
 from bridge.install.names import Installation
 from bridge.leave.procedure import leave
 from bridge.leave.summary import LeaveSettings
-from bridge.preflight.retry import WAITED
-from bridge.rbac.manifests import HomeRights
+from bridge.rbac.manifests import HomePermissions
 from sync.kube.client import KubeClient
 from sync.kube.credentials import load
 from sync.kube.resources import (
@@ -31,7 +31,7 @@ from sync.kube.resources import (
     SECRETS,
     Object,
 )
-from tests.bridge.clusters import CANARY, Clusters, tls_api
+from tests.bridge.two_clusters import CANARY, Clusters, tls_api
 from tests.fakeapi import FakeApi
 from tests.objects import node
 from tests.sync.world import NODE
@@ -39,7 +39,7 @@ from translators import offload_patch
 
 pytestmark = pytest.mark.usefixtures("soon")
 
-WANTED = Installation(NODE, "image:1", HomeRights(nodes=[NODE]))
+WANTED = Installation(NODE, "image:1", HomePermissions(nodes=[NODE]))
 WITH_WEBHOOK = replace(WANTED, offload_webhook=True)
 WHERE = WANTED.namespace
 
@@ -283,7 +283,9 @@ async def test_what_has_no_machine_is_told(home: Home) -> None:
 async def test_a_cluster_that_its_pods_wait_for_is_told_once(home: Home) -> None:
     async def log(request: web.Request) -> web.Response:
         assert request.query["tailLines"] == "1"
-        return web.Response(text=f"12:00:00 warning: remote: GET /version: refused{WAITED}\n")
+        return web.Response(
+            text=f"12:00:00 warning: remote: GET /version: refused{WAITING_SUFFIX}\n"
+        )
 
     await home.apply()
     home.runs(ready=False, containerStatuses=container(state={"running": {}}))
@@ -389,7 +391,7 @@ async def test_bindings_that_were_made_by_hand_go_too_and_others_stay(home: Home
 
     await home.apply()
     for account in (WANTED.account, manifests.Account(WHERE, "another")):
-        for made in manifests.namespaces(account, ["default"]):
+        for made in manifests.namespace_bindings(account, ["default"]):
             home.two.home.put(made)
     await left(home)
     assert [it["subjects"][0]["name"] for it in home.two.home.objects(ROLE_BINDINGS)] == ["another"]

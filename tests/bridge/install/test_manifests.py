@@ -14,7 +14,7 @@ from bridge.base.settings import NetworkChoice
 from bridge.install import manifests
 from bridge.install import names as installation
 from bridge.install.names import Installation
-from bridge.rbac.manifests import HomeRights
+from bridge.rbac.manifests import HomePermissions
 from tests.bridge.install import base
 
 KUBECONFIG = "canary-4711"
@@ -22,7 +22,7 @@ CHART = Path(__file__).parents[3] / "manifests" / "chart" / "templates"
 
 
 def wanted(node: str = "far", **more: Any) -> Installation:
-    return Installation(node, "image:1", HomeRights(nodes=[node]), **more)
+    return Installation(node, "image:1", HomePermissions(nodes=[node]), **more)
 
 
 def rendered(what: Installation, kind: str) -> list[dict[str, Any]]:
@@ -156,7 +156,7 @@ def test_a_long_name_fits() -> None:
 
 def test_a_relay_is_reached_by_home_s_pods_alone_or_by_those_that_are_named() -> None:
     def policies(network: NetworkChoice, *who: str) -> list[dict[str, Any]]:
-        rights = HomeRights(nodes=["far"], network=network)
+        rights = HomePermissions(nodes=["far"], network=network)
         what = Installation("far", "image:1", rights, port=10251, relay_from=who)
         return rendered(what, "NetworkPolicy")
 

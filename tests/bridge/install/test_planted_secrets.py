@@ -14,18 +14,18 @@ from bridge.base.errors import PreflightError
 from bridge.bug_report.collector import BugReportSettings, collect
 from bridge.checks import runner
 from bridge.checks.report import Severity
-from bridge.checks.runner import HealthSettings
+from bridge.checks.runner import NodeCheckSettings
 from bridge.explain.cluster_lookup import ExplainSettings, look_up_pod
 from bridge.install import manifests, names
 from bridge.install.names import Installation
 from bridge.leave.procedure import leave
 from bridge.leave.summary import LeaveSettings
 from bridge.node import node_object
-from bridge.rbac.manifests import HomeRights
+from bridge.rbac.manifests import HomePermissions
 from bridge.status import version_report
 from bridge.status.version_report import VersionSettings
 from sync.kube.resources import CLUSTER_ROLE_BINDINGS, NODES, SECRETS, Object
-from tests.bridge.clusters import CANARY, Clusters, tls_api
+from tests.bridge.two_clusters import CANARY, Clusters, tls_api
 from tests.fakeapi import FakeApi
 from tests.fakeapi.kubeconfig import kubeconfig, plugin
 from tests.objects import node, pod
@@ -34,7 +34,7 @@ from translators.identity import LABEL_VIRTUAL
 
 pytestmark = pytest.mark.usefixtures("soon")
 
-WANTED = Installation(NODE, "image:1", HomeRights(nodes=[NODE]))
+WANTED = Installation(NODE, "image:1", HomePermissions(nodes=[NODE]))
 TENANT = "a-tenant"
 
 
@@ -82,7 +82,7 @@ async def everything(two: Clusters) -> str:
     """What the commands that look for the remote report; `leave` is answered with no."""
     home = two.settings.home
     lines: list[str] = []
-    checked = await runner.health(HealthSettings(home, ""))
+    checked = await runner.check_nodes(NodeCheckSettings(home, ""))
     lines += [it.found for it in checked.findings if it.severity is Severity.WARNING]
     lines.append(str((await version_report.collect_versions(VersionSettings(home)))["nodes"]))
     report = await collect(BugReportSettings(home), report=lines.append)

@@ -36,8 +36,8 @@ from sync.kube.resources import (
     SERVICES,
     Object,
 )
-from tests.bridge.clusters import CANARY, Clusters
 from tests.bridge.joined import SOON
+from tests.bridge.two_clusters import CANARY, Clusters
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map, node, pod, secret
 from tests.sync.world import NODE, THERE
@@ -366,7 +366,7 @@ async def test_another_cluster_than_the_nodes_own_is_refused(left: Left, tmp_pat
 
 async def test_a_home_that_does_not_let_us_look_is_a_sentence(left: Left) -> None:
     left.two.home.fail(Fault("GET", "/api/v1/nodes/*", code=403))
-    assert "ask the cluster's administrator for that right" in await left.refused()
+    assert "ask the cluster's administrator for that permission" in await left.refused()
 
 
 # -- the removal ---------------------------------------------------------------------------

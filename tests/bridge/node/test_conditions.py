@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bridge.node import conditions as health
-from bridge.node.conditions import Health
+from bridge.node.conditions import NodeCondition
 from sync.kube.errors import (
     ApiServerCertificateError,
     ClientConfigError,
@@ -34,11 +34,11 @@ def _worker(spec: Object | None = None, *, ready: str = "True", **conditions: st
     [
         (
             [_worker(), _worker()],
-            Health(True, "RemoteReady", "usable nodes of the remote cluster: 2 of 2"),
+            NodeCondition(True, "RemoteReady", "usable nodes of the remote cluster: 2 of 2"),
         ),
         (
             [_worker(), _worker(_CORDONED), _worker(_CORDONED), _worker(_TAINTED, ready="Unknown")],
-            Health(
+            NodeCondition(
                 True,
                 "RemoteReady",
                 "usable nodes of the remote cluster: 1 of 4 (1 NotReady, 2 cordoned)",
@@ -46,7 +46,7 @@ def _worker(spec: Object | None = None, *, ready: str = "True", **conditions: st
         ),
         (
             [_worker(_CORDONED), _worker(_TAINTED), _worker(ready="False")],
-            Health(
+            NodeCondition(
                 True,
                 "NoSchedulableNodes",
                 "no node of the remote cluster takes new pods (1 NotReady, 1 cordoned, "
@@ -55,11 +55,13 @@ def _worker(spec: Object | None = None, *, ready: str = "True", **conditions: st
         ),
         (
             [_worker(ready="False"), _worker(_CORDONED, ready="Unknown")],
-            Health(False, "NoUsableNodes", "no node of the remote cluster is Ready (2 NotReady)"),
+            NodeCondition(
+                False, "NoUsableNodes", "no node of the remote cluster is Ready (2 NotReady)"
+            ),
         ),
         (
             [],
-            Health(
+            NodeCondition(
                 False,
                 "NoUsableNodes",
                 "the remote cluster has no nodes, or none that --node-selector selects",
@@ -68,8 +70,8 @@ def _worker(spec: Object | None = None, *, ready: str = "True", **conditions: st
     ],
     ids=["all", "some", "none takes pods", "none is Ready", "none"],
 )
-def test_of_nodes(nodes: list[Object], expected: Health) -> None:
-    assert health.of_nodes(nodes) == expected
+def test_of_nodes(nodes: list[Object], expected: NodeCondition) -> None:
+    assert health.ready_condition(nodes) == expected
 
 
 _ANSWER: dict[str, Any] = {"side": "remote", "what": "GET /x"}
@@ -88,7 +90,7 @@ _ANSWER: dict[str, Any] = {"side": "remote", "what": "GET /x"}
     ids=lambda it: type(it).__name__,
 )
 def test_each_kind_of_outage_has_a_reason(error: KubeError, reason: str) -> None:
-    found = health.of_error(error)
+    found = health.unreachable_condition(error)
     assert (found.status, found.reason) == (False, reason)
     assert "why" in found.message
 
@@ -97,9 +99,9 @@ def test_a_pressure_is_the_nodes_where_all_that_are_ready_have_it() -> None:
     kind = "MemoryPressure"
     pressed = _worker(MemoryPressure="True")
     away = _worker(ready="Unknown", MemoryPressure="Unknown")
-    assert not health.pressure(kind, [_worker(), away]).status
-    some = health.pressure(kind, [_worker(), pressed])
+    assert not health.pressure_condition(kind, [_worker(), away]).status
+    some = health.pressure_condition(kind, [_worker(), pressed])
     assert (some.status, some.message[:6]) == (False, "1 of 2")
-    assert health.pressure(kind, [pressed, away]).status
-    assert not health.pressure("DiskPressure", [pressed]).status
-    assert not health.pressure(kind, []).status
+    assert health.pressure_condition(kind, [pressed, away]).status
+    assert not health.pressure_condition("DiskPressure", [pressed]).status
+    assert not health.pressure_condition(kind, []).status

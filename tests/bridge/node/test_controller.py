@@ -15,9 +15,8 @@ from bridge.node import controller as controller_module
 from bridge.node import lease as lease_module
 from bridge.node import node_object
 from bridge.node.controller import NodeController, NodeTaken
-from bridge.node.field_ownership import Marks
-from bridge.node.lease import LEASE_NAMESPACE
-from bridge.node.lease_annotation import Note
+from bridge.node.field_ownership import NodeMetadata
+from bridge.node.lease import LEASE_NAMESPACE, LeaseAnnotation
 from bridge.node.node_object import NodeFacts
 from sync.cache import informer as informer_module
 from sync.cache.informer import Informer
@@ -42,7 +41,7 @@ FACTS = NodeFacts(
     address="192.0.2.7",
     port=10250,
     version="1.2.3",
-    asked=Marks(taints=(TAINT,)),
+    configured=NodeMetadata(taints=(TAINT,)),
     annotations={node_object.ANNOTATION_HOME_NAME: "h"},
 )
 #: Stand in for the constants of the module, so that no test waits for half a minute.
@@ -85,11 +84,11 @@ def node(home: KubeClient, nodes: Informer) -> NodeController:
 def controller(
     home: KubeClient,
     nodes: Informer,
-    asked: Marks = FACTS.asked,
+    asked: NodeMetadata = FACTS.configured,
     *,
     offer: CapacityAggregator | None = None,
     unplaced: UnschedulablePods | None = None,
-    note: Note | None = None,
+    note: LeaseAnnotation | None = None,
 ) -> NodeController:
     """It offers what the nodes have; what else is offered, ``offer`` is told by the test."""
     offer = offer or CapacityAggregator(IDENTITY, NO_LIMITS)
@@ -102,14 +101,14 @@ def controller(
 
     return NodeController(
         home,
-        replace(FACTS, asked=asked),
+        replace(FACTS, configured=asked),
         capacity=offer,
         remote_nodes=nodes,
         watched=[nodes],
         unschedulable_pods=unplaced,
         events=EventRecorder(home, node=NAME, now=now),
         now=now,
-        note=note,
+        lease_annotation=note,
     )
 
 
@@ -422,7 +421,7 @@ async def test_what_the_next_join_asks_for_takes_effect_and_what_people_changed_
 ) -> None:
     other = {"key": "other", "effect": "NoExecute"}
     theirs = {"key": "theirs", "effect": "NoSchedule"}
-    first = Marks({"team": "a", "tier": "1"}, {"note": "x"}, (TAINT, other))
+    first = NodeMetadata({"team": "a", "tier": "1"}, {"note": "x"}, (TAINT, other))
     await controller(home, nodes, first).register()
     assert spec_taints(home_api) == [TAINT, other]
     people: Object = {
@@ -434,14 +433,14 @@ async def test_what_the_next_join_asks_for_takes_effect_and_what_people_changed_
     await controller(home, nodes, first).register()
     assert node_writes(home_api) == [], "the same is asked for: all stays as people have it"
 
-    await controller(home, nodes, Marks({"tier": "2"}, {}, (TAINT,))).register()
+    await controller(home, nodes, NodeMetadata({"tier": "2"}, {}, (TAINT,))).register()
     made = home_api.get(NODES, NAME)["metadata"]
     assert "team" not in made["labels"]
     assert made["labels"]["tier"] == "by-hand"
     assert "note" not in made["annotations"]
     assert spec_taints(home_api) == [theirs]
     again = {**TAINT, "value": "again"}
-    await controller(home, nodes, Marks(taints=(again,))).register()
+    await controller(home, nodes, NodeMetadata(taints=(again,))).register()
     assert spec_taints(home_api) == [theirs, again]
 
 
@@ -449,14 +448,14 @@ async def test_taints_that_others_change_at_the_same_time_are_not_lost(
     home_api: FakeApi, home: KubeClient, nodes: Informer
 ) -> None:
     """The Node is written between the reading and the patch."""
-    unplaced = Mock(UnschedulablePods, look=Mock(return_value=(False, None)))
+    unplaced = Mock(UnschedulablePods, waiting=Mock(return_value=(False, None)))
     node = controller(home, nodes, unplaced=unplaced)
     theirs = {"key": "theirs", "effect": "NoSchedule"}
     async with running(node):
         known = home_api.get(NODES, NAME)
         home_api.mute_watches()
         home_api.update(NODES, NAME, {"spec": {"taints": [*known["spec"]["taints"], theirs]}})
-        unplaced.look.return_value = (True, None)
+        unplaced.waiting.return_value = (True, None)
         unplaced.on_change.call_args.args[0]()
         await home_api.until(lambda: len(spec_taints(home_api)) == 3)
         assert theirs in spec_taints(home_api)
@@ -466,14 +465,14 @@ async def test_taints_that_others_change_at_the_same_time_are_not_lost(
 async def test_pods_that_wait_in_the_remote_keep_others_away_for_that_time(
     home_api: FakeApi, home: KubeClient, nodes: Informer
 ) -> None:
-    unplaced = Mock(UnschedulablePods, look=Mock(return_value=(False, None)))
+    unplaced = Mock(UnschedulablePods, waiting=Mock(return_value=(False, None)))
     async with running(controller(home, nodes, unplaced=unplaced)):
         tell = unplaced.on_change.call_args.args[0]
-        unplaced.look.return_value = (True, 3 * SETTLE)
+        unplaced.waiting.return_value = (True, 3 * SETTLE)
         tell()
         soft = {"key": "cluster-bridge.io/unschedulable", "effect": "PreferNoSchedule"}
         await home_api.until(lambda: soft in spec_taints(home_api))
-        unplaced.look.return_value = (False, None)
+        unplaced.waiting.return_value = (False, None)
         await home_api.until(lambda: spec_taints(home_api) == [TAINT])
 
 
@@ -544,7 +543,9 @@ async def test_a_note_for_the_next_bridge_goes_along_with_renewals_when_it_chang
 ) -> None:
     told: list[str] = []
     line = "1"
-    node = controller(home, nodes, note=Note("example.com/note", lambda: line, told.append))
+    node = controller(
+        home, nodes, note=LeaseAnnotation("example.com/note", lambda: line, told.append)
+    )
     async with running(node):
         await home_api.until(lambda: noted(home_api) == "1")
         home_api.clear_log()
@@ -558,7 +559,7 @@ async def test_a_note_for_the_next_bridge_goes_along_with_renewals_when_it_chang
 
     line = ""
     async with running(
-        controller(home, nodes, note=Note("example.com/note", lambda: line, told.append))
+        controller(home, nodes, note=LeaseAnnotation("example.com/note", lambda: line, told.append))
     ):
         assert told == ["", "3"]
         home_api.remove(LEASES, NAME, LEASE_NAMESPACE)
@@ -697,7 +698,7 @@ async def test_defect_of_one_reconcile_is_logged_and_the_node_is_kept(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    status, stumbles = node_object.status, [True]
+    status, stumbles = node_object.desired_status, [True]
 
     def broken(*args: object, **options: object) -> Object:
         if stumbles:
@@ -706,7 +707,7 @@ async def test_defect_of_one_reconcile_is_logged_and_the_node_is_kept(
         return status(*args, **options)  # type: ignore[arg-type]
 
     async with running(node):
-        monkeypatch.setattr(node_object, "status", broken)
+        monkeypatch.setattr(node_object, "desired_status", broken)
         joined(remote_api, worker("w2", cpu="8"))
         await home_api.until(lambda: not stumbles)
         await home_api.until(lambda: home_api.get(NODES, NAME)["status"]["capacity"]["cpu"] == "12")

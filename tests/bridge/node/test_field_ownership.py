@@ -5,27 +5,27 @@ from __future__ import annotations
 import pytest
 
 from bridge.node import field_ownership
-from bridge.node.field_ownership import ANNOTATION_APPLIED, Marks
+from bridge.node.field_ownership import ANNOTATION_APPLIED, NodeMetadata
 from tests.fakeapi.patching import merge
 from translators.objects import Object
 
 
 def _node(
-    there: dict[str, str], applied: Marks | None, taints: tuple[Object, ...] | None = None
+    there: dict[str, str], applied: NodeMetadata | None, taints: tuple[Object, ...] | None = None
 ) -> Object:
     meta: Object = {"labels": there, "resourceVersion": "7"}
     if applied is not None:
-        meta["annotations"] = field_ownership.applied(applied)
+        meta["annotations"] = field_ownership.applied_annotation(applied)
     return {"metadata": meta, "spec": {"taints": list(taints)} if taints else {}}
 
 
 def _labels(key: str, last: str | None, there: str | None, wanted: str | None) -> str | None:
     """What the label is afterwards."""
-    last_set = Marks({key: last} if last is not None else {})
+    last_set = NodeMetadata({key: last} if last is not None else {})
     node = _node({key: there} if there is not None else {}, last_set)
-    wishes = Marks({key: wanted} if wanted is not None else {})
-    after = merge(node, field_ownership.patch(node, wishes))
-    assert field_ownership.patch(after, wishes) == {}, "once is enough"
+    wishes = NodeMetadata({key: wanted} if wanted is not None else {})
+    after = merge(node, field_ownership.metadata_patch(node, wishes))
+    assert field_ownership.metadata_patch(after, wishes) == {}, "once is enough"
     found: str | None = after["metadata"]["labels"].get(key)
     return found
 
@@ -71,17 +71,17 @@ def test_an_architecture_that_is_no_longer_the_only_one_goes() -> None:
 def test_taints_are_told_apart_by_key_and_effect_and_those_of_others_are_left_as_they_are() -> None:
     ours = {"key": "a", "value": "1", "effect": "NoSchedule"}
     theirs = {"key": "a", "effect": "NoExecute", "timeAdded": "2030-01-01T00:00:00Z"}
-    node = _node({}, Marks(taints=(ours,)), (theirs, ours))
-    changed = field_ownership.patch(node, Marks(taints=({**ours, "value": "2"},)))
+    node = _node({}, NodeMetadata(taints=(ours,)), (theirs, ours))
+    changed = field_ownership.metadata_patch(node, NodeMetadata(taints=({**ours, "value": "2"},)))
 
     assert changed["spec"] == {"taints": [theirs, {**ours, "value": "2"}]}
     assert changed["metadata"]["resourceVersion"] == "7"
-    assert field_ownership.patch(node, Marks())["spec"] == {"taints": [theirs]}
-    assert field_ownership.patch(node, Marks(taints=(ours,))) == {}
+    assert field_ownership.metadata_patch(node, NodeMetadata())["spec"] == {"taints": [theirs]}
+    assert field_ownership.metadata_patch(node, NodeMetadata(taints=(ours,))) == {}
 
 
 def test_a_patch_without_taints_does_not_mind_other_writers() -> None:
-    patch = field_ownership.patch(_node({}, Marks()), Marks({"a": "b"}))
+    patch = field_ownership.metadata_patch(_node({}, NodeMetadata()), NodeMetadata({"a": "b"}))
     assert "resourceVersion" not in patch["metadata"]
     assert "spec" not in patch
 
@@ -93,7 +93,7 @@ def test_where_it_is_not_known_what_was_set_nothing_of_others_is_overwritten(
     node = _node({"a": "x"}, None)
     if text is not None:
         node["metadata"]["annotations"] = {ANNOTATION_APPLIED: text}
-    after = merge(node, field_ownership.patch(node, Marks({"a": "1", "b": "2"})))
+    after = merge(node, field_ownership.metadata_patch(node, NodeMetadata({"a": "1", "b": "2"})))
     assert after["metadata"]["labels"] == {"a": "x", "b": "2"}
 
 

@@ -46,12 +46,12 @@ async def test_a_write_is_one_request_where_there_is_a_lease(
 async def test_the_lease_goes_with_the_last_node(api: FakeApi, client: KubeClient) -> None:
     for node in ("a", "b"):
         await NamespaceRecord(client, node).write(["1"])
-    await namespace_record.leave(client, "a", [])
+    await namespace_record.remove_record(client, "a", [])
     assert (await NamespaceRecord(client, "a").read()).own is None
-    assert await namespace_record.recorded(client, "b") == {"1"}
-    await namespace_record.leave(client, "b", [])
+    assert await namespace_record.recorded_namespaces(client, "b") == {"1"}
+    await namespace_record.remove_record(client, "b", [])
     assert api.objects(LEASES) == []
-    await namespace_record.leave(client, "b", [])
+    await namespace_record.remove_record(client, "b", [])
 
 
 async def test_entries_of_namespaces_that_stay_in_the_remote_are_kept(
@@ -62,5 +62,5 @@ async def test_entries_of_namespaces_that_stay_in_the_remote_are_kept(
     own = ownership.still_existing(ownership.entries([stays, goes]), [stays, goes])
     assert own == ownership.entries([stays])
     await NamespaceRecord(client, "a").write([*own, "other"])
-    await namespace_record.leave(client, "a", own)
-    assert await namespace_record.recorded(client, "a") == set(own)
+    await namespace_record.remove_record(client, "a", own)
+    assert await namespace_record.recorded_namespaces(client, "a") == set(own)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from bridge.node import field_ownership, node_object
-from bridge.node.conditions import Health
-from bridge.node.field_ownership import Marks
+from bridge.node.conditions import NodeCondition
+from bridge.node.field_ownership import NodeMetadata
 from bridge.node.node_object import NodeFacts
 from sync.capacity.aggregator import RemoteCapacity
 from tests.fakeapi.patching import merge, strategic
@@ -24,10 +24,10 @@ _FACTS = NodeFacts(
     address="10.20.0.5",
     port=10250,
     version="0.1.0",
-    asked=Marks(taints=(_TAINT,)),
+    configured=NodeMetadata(taints=(_TAINT,)),
     annotations={"cluster-bridge.io/context": "remote"},
 )
-_HEALTHY = Health(True, "RemoteReady", "all is well")
+_HEALTHY = NodeCondition(True, "RemoteReady", "all is well")
 _CAPACITY = NodeCapacity({"cpu": "8"}, {"cpu": "7840m", "memory": "14Gi", "pods": "220"}, nodes=2)
 _OFFERED = RemoteCapacity(_CAPACITY, "cpu=1,memory=2Gi", None)
 _NOW, _LATER = "2025-11-03T09:00:00Z", "2025-11-03T09:05:00Z"
@@ -59,11 +59,13 @@ def _status(current: Object, **more: Any) -> Object:
         "now": _NOW,
         **more,
     }
-    return node_object.status(current, _FACTS, **given)
+    return node_object.desired_status(current, _FACTS, **given)
 
 
 def _new_node(nodes: list[Object]) -> Object:
-    return node_object.new_node(_FACTS.name, node_object.wanted(_FACTS, nodes, largest="cpu=1"))
+    return node_object.build_node(
+        _FACTS.name, node_object.desired_metadata(_FACTS, nodes, largest="cpu=1")
+    )
 
 
 def _written(current: Object, desired: Object) -> Object:
@@ -107,10 +109,10 @@ def test_a_node_can_be_made_without_a_taint_and_before_the_remote_has_nodes() ->
         address="10.20.0.5",
         port=1,
         version="0",
-        asked=Marks(),
+        configured=NodeMetadata(),
         annotations={},
     )
-    node = node_object.new_node(facts.name, node_object.wanted(facts, [], largest=""))
+    node = node_object.build_node(facts.name, node_object.desired_metadata(facts, [], largest=""))
 
     assert node["spec"] == {}
     assert "kubernetes.io/arch" not in node["metadata"]["labels"]
@@ -123,7 +125,9 @@ def test_only_labels_and_annotations_of_ours_are_put_right() -> None:
     del node["metadata"]["annotations"]["cluster-bridge.io/context"]
     node["metadata"]["annotations"]["note"] = "x"
     before = copy.deepcopy(node)
-    patch = field_ownership.patch(node, node_object.wanted(_FACTS, [_worker()], largest="cpu=2"))
+    patch = field_ownership.metadata_patch(
+        node, node_object.desired_metadata(_FACTS, [_worker()], largest="cpu=2")
+    )
 
     assert patch == {
         "metadata": {
@@ -136,8 +140,8 @@ def test_only_labels_and_annotations_of_ours_are_put_right() -> None:
     }
     assert node == before
     assert (
-        field_ownership.patch(
-            merge(node, patch), node_object.wanted(_FACTS, [_worker()], largest="cpu=2")
+        field_ownership.metadata_patch(
+            merge(node, patch), node_object.desired_metadata(_FACTS, [_worker()], largest="cpu=2")
         )
         == {}
     )
@@ -168,7 +172,7 @@ def test_every_condition_that_a_kubelet_has_is_there() -> None:
 
 def test_a_condition_keeps_its_time_while_it_stays_the_same() -> None:
     node = _written({}, _status({}))
-    sick = Health(False, "RemoteUnreachable", "no route")
+    sick = NodeCondition(False, "RemoteUnreachable", "no route")
     changed = _status(node, ready=sick, now=_LATER)
     found = {item["type"]: item for item in changed["conditions"]}
 
@@ -179,7 +183,7 @@ def test_a_condition_keeps_its_time_while_it_stays_the_same() -> None:
 
 def test_a_new_reason_does_not_move_the_time() -> None:
     node = _written({}, _status({}))
-    told = _status(node, ready=Health(True, "RemoteReady", "3 nodes"), now=_LATER)
+    told = _status(node, ready=NodeCondition(True, "RemoteReady", "3 nodes"), now=_LATER)
 
     assert told["conditions"][0]["message"] == "3 nodes"
     assert told["conditions"][0]["lastTransitionTime"] == _NOW
@@ -197,7 +201,7 @@ def test_conditions_and_fields_of_others_stay() -> None:
 def test_a_condition_has_the_heartbeat_of_when_it_was_last_said_otherwise() -> None:
     node = _written({}, _status({}))
     assert {item["lastHeartbeatTime"] for item in node["status"]["conditions"]} == {_NOW}
-    sick = Health(False, "RemoteUnreachable", "no route")
+    sick = NodeCondition(False, "RemoteUnreachable", "no route")
     found = {c["type"]: c for c in _status(node, ready=sick, now=_LATER)["conditions"]}
 
     assert found["Ready"]["lastHeartbeatTime"] == _LATER
@@ -254,10 +258,10 @@ def test_the_oldest_kubelet_says_what_the_node_can_do(versions: list[str], oldes
 
 
 def test_capacity_is_one_line_with_the_most_important_first() -> None:
-    assert node_object.describe(_CAPACITY) == "2 nodes: cpu 7840m, memory 14Gi, pods 220"
+    assert node_object.describe_capacity(_CAPACITY) == "2 nodes: cpu 7840m, memory 14Gi, pods 220"
     gpu = NodeCapacity({}, {"nvidia.com/gpu": "1", "cpu": "2"}, nodes=1)
-    assert node_object.describe(gpu) == "1 node: cpu 2, nvidia.com/gpu 1"
-    assert node_object.describe(NodeCapacity({}, {}, nodes=0)) == "0 nodes: nothing"
+    assert node_object.describe_capacity(gpu) == "1 node: cpu 2, nvidia.com/gpu 1"
+    assert node_object.describe_capacity(NodeCapacity({}, {}, nodes=0)) == "0 nodes: nothing"
 
 
 def test_quotas_are_told_of_from_when_there_are_any() -> None:
@@ -286,21 +290,32 @@ def test_a_change_of_a_node_that_nothing_here_reads_is_none() -> None:
     again = {**node, "status": {**node["status"], "conditions": [beat]}}
     zone = {"labels": {"topology.kubernetes.io/zone": "a", "team": "x"}}
 
-    assert node_object.seen_of(again) == node_object.seen_of(node) == node_object.seen_of(_worker())
-    assert node_object.seen_of({**node, "metadata": zone}) != node_object.seen_of(node)
-    assert node_object.seen_of({**node, "spec": {"unschedulable": True}}) != node_object.seen_of(
+    assert (
+        node_object.relevant_fields(again)
+        == node_object.relevant_fields(node)
+        == node_object.relevant_fields(_worker())
+    )
+    assert node_object.relevant_fields({**node, "metadata": zone}) != node_object.relevant_fields(
         node
     )
-    assert node_object.seen_of(None) != node_object.seen_of(node)
+    assert node_object.relevant_fields(
+        {**node, "spec": {"unschedulable": True}}
+    ) != node_object.relevant_fields(node)
+    assert node_object.relevant_fields(None) != node_object.relevant_fields(node)
 
 
 def test_others_are_kept_away_while_pods_wait_for_a_node() -> None:
     soft = {"key": "cluster-bridge.io/unschedulable", "effect": "PreferNoSchedule"}
-    assert node_object.wanted(_FACTS, [], largest="", crowded=True).taints == (_TAINT, soft)
+    assert node_object.desired_metadata(_FACTS, [], largest="", crowded=True).taints == (
+        _TAINT,
+        soft,
+    )
 
 
 def test_what_the_remotes_nodes_differ_in_is_not_said() -> None:
     nodes = [_worker(), _worker(architecture="amd64")]
 
-    assert "kubernetes.io/arch" not in node_object.wanted(_FACTS, nodes, largest="").labels
+    assert (
+        "kubernetes.io/arch" not in node_object.desired_metadata(_FACTS, nodes, largest="").labels
+    )
     assert _status({}, nodes=nodes)["nodeInfo"]["architecture"] == ""

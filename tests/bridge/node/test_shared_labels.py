@@ -24,7 +24,7 @@ def _worker(arch: str = "arm64", *, ready: bool = True, **more: Any) -> Object:
 
 def _common(nodes: list[Object]) -> dict[str, str]:
     """Without the former names of what is there too."""
-    found = shared_labels.common(nodes)
+    found = shared_labels.common_labels(nodes)
     for key in (_ARCH, _OS):
         assert found.pop(f"beta.{key}", None) == found.get(key)
     return found

@@ -20,8 +20,8 @@ from bridge.observability.logging import CHANGES, NonBlockingHandler, configure_
 from sync.cache.store import Key
 from sync.kube.errors import Unreachable
 from sync.runtime.log_fields import NODE, key_fields, name_fields
-from tests.bridge.clusters import Clusters
 from tests.bridge.joined import joined
+from tests.bridge.two_clusters import Clusters
 from tests.sync.world import NODE as JOINED
 from tests.sync.world import World
 

@@ -12,8 +12,8 @@ from aiohttp import web
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.bridge.clusters import CANARY, Clusters
 from tests.bridge.joined import SOON, Joined, caller, joined
+from tests.bridge.two_clusters import CANARY, Clusters
 from tests.sync.world import World
 
 pytestmark = pytest.mark.usefixtures("soon")

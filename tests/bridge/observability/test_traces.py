@@ -16,8 +16,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from bridge.observability import traces
 from sync.base import tracing
-from tests.bridge.clusters import CANARY, Clusters
 from tests.bridge.joined import SOON, joined
+from tests.bridge.two_clusters import CANARY, Clusters
 from tests.fakeapi import Fault
 from tests.objects import secret
 from tests.sync.world import NODE, World

@@ -15,16 +15,16 @@ import pytest
 
 from bridge.certificates import x509_builder
 from bridge.certificates.tls_key_pair import LIFETIME
+from bridge.clusters.connection import connect
 from bridge.install import manifests
 from bridge.install.names import Installation, webhook_name
 from bridge.offload import admission_policy, certificate_rotation, in_cluster_webhook
 from bridge.offload.certificate_rotation import RotatedCertificate
 from bridge.offload.in_cluster_webhook import CertificateKeeper, InClusterWebhookSettings
-from bridge.preflight.cluster_facts import connected
-from bridge.rbac.manifests import HomeRights
+from bridge.rbac.manifests import HomePermissions
 from sync.kube.client import KubeClient
 from sync.kube.resources import MUTATING_WEBHOOKS, NAMESPACES, SECRETS, Object
-from tests.bridge.clusters import Clusters
+from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault
 from translators import offload_patch
 
@@ -116,7 +116,7 @@ class World:
         self.home = two.home
         self.access = two.settings.home
         self.now = datetime.now(UTC)
-        wanted = Installation(NODE, "i", HomeRights(nodes=[NODE]), offload_webhook=True)
+        wanted = Installation(NODE, "i", HomePermissions(nodes=[NODE]), offload_webhook=True)
         for it in manifests.render(wanted, ""):
             self.home.put(it)
 
@@ -157,7 +157,7 @@ def world(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> World:
 
 @pytest.fixture
 async def home(world: World) -> AsyncIterator[KubeClient]:
-    async with connected(world.access, side="home", told=lambda _: None) as client:
+    async with connect(world.access, side="home", notify=lambda _: None) as client:
         yield client
 
 

@@ -16,14 +16,14 @@ import pytest
 from aiohttp import web
 
 from bridge.base.errors import PreflightError
+from bridge.clusters.connection import connect
 from bridge.install import names
 from bridge.net import server_connections
 from bridge.offload import admission_policy, listing, namespace_policy, standalone_webhook
 from bridge.offload.namespace_policy import OffloadSettings, offload_namespace, unoffload_namespace
 from bridge.offload.standalone_webhook import StandaloneWebhookSettings
-from bridge.preflight.cluster_facts import connected
 from sync.kube.resources import NAMESPACES, PODS, Object, Resource
-from tests.bridge.clusters import Clusters
+from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import FakeApi
 from tests.fakeapi.faults import Fault
 from tests.translators.test_offload_patch import applied
@@ -499,7 +499,7 @@ async def test_a_new_certificate_is_trusted_before_it_is_shown(world: World) -> 
         NAMESPACES, "shop", {"metadata": {"labels": {offload_patch.LABEL_OFFLOAD: "burst"}}}
     )
     async with (
-        connected(world.settings.home, side="home", told=world.told.append) as home,
+        connect(world.settings.home, side="home", notify=world.told.append) as home,
         asyncio.TaskGroup() as group,
     ):
         hook = standalone_webhook.StandaloneWebhook(home, "127.0.0.1", world.told.append)

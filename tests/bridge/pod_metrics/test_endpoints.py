@@ -16,8 +16,8 @@ from bridge.base.settings import MetricsChoice
 from bridge.pod_metrics import endpoints, kubelets
 from bridge.pod_metrics import metrics_api as api
 from sync.kube.resources import PODS, Object
-from tests.bridge.clusters import Clusters, put_worker
 from tests.bridge.joined import Joined, caller, joined
+from tests.bridge.two_clusters import Clusters, put_worker
 from tests.fakeapi import Fault
 from tests.sync.world import NODE, THERE, World
 from translators.objects import is_deleting

@@ -13,8 +13,8 @@ from bridge.base.errors import PreflightError
 from bridge.prune import leftovers
 from bridge.prune.leftovers import PruneSettings
 from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, SERVICES, Object
-from tests.bridge.clusters import CANARY, Clusters
 from tests.bridge.joined import SOON
+from tests.bridge.two_clusters import CANARY, Clusters
 from tests.objects import config_map, pod, secret
 from translators.identity import (
     ANNOTATION_HOME_NAME,

@@ -10,8 +10,8 @@ import pytest
 from bridge.base.settings import SettingsError
 from bridge.node import namespace_record
 from bridge.rbac import manifests, permissions
-from bridge.rbac.manifests import Account, HomeRights, RemoteRights
-from bridge.rbac.permissions import Right
+from bridge.rbac.manifests import Account, HomePermissions, RemotePermissions
+from bridge.rbac.permissions import Permission
 
 OURS = Account()
 Objects = list[dict[str, Any]]
@@ -49,7 +49,7 @@ def _each(rule: dict[str, Any], namespace: str) -> Iterator[Granted]:
                     yield namespace, group, resource, verb, name
 
 
-def table(rights: Iterable[Right], *, namespace: str = "") -> set[Granted]:
+def table(rights: Iterable[Permission], *, namespace: str = "") -> set[Granted]:
     """The rights, one verb each."""
     return {
         (
@@ -65,13 +65,15 @@ def table(rights: Iterable[Right], *, namespace: str = "") -> set[Granted]:
     }
 
 
-HOME = HomeRights(serving="csr", network="auto", leave=True)
+HOME = HomePermissions(serving="csr", network="auto", leave=True)
 
 
 def test_home_is_what_the_tables_say_and_nothing_of_a_namespace() -> None:
-    assert granted(manifests.home(HOME, OURS)) == table(HOME.everywhere)
+    assert granted(manifests.home_objects(HOME, OURS)) == table(HOME.cluster_level)
     read = {
-        resource for _, _, resource, verb, name in granted(manifests.home(HOME, OURS)) if not name
+        resource
+        for _, _, resource, verb, name in granted(manifests.home_objects(HOME, OURS))
+        if not name
     }
     assert "secrets" not in read
     assert "configmaps" not in read
@@ -79,95 +81,103 @@ def test_home_is_what_the_tables_say_and_nothing_of_a_namespace() -> None:
 
 
 def test_a_namespace_is_bound_by_itself() -> None:
-    objects = manifests.home(HOME, OURS, ["shop", "blog", "shop"])
-    in_shop = table(HOME.in_namespaces, namespace="shop")
-    in_blog = table(HOME.in_namespaces, namespace="blog")
-    assert granted(objects) == table(HOME.everywhere) | in_shop | in_blog
-    more = manifests.namespaces(OURS, ["wiki"])
-    assert granted([*manifests.home(HOME, OURS), *more]) - table(HOME.everywhere) == table(
-        HOME.in_namespaces, namespace="wiki"
-    )
+    objects = manifests.home_objects(HOME, OURS, ["shop", "blog", "shop"])
+    in_shop = table(HOME.per_namespace, namespace="shop")
+    in_blog = table(HOME.per_namespace, namespace="blog")
+    assert granted(objects) == table(HOME.cluster_level) | in_shop | in_blog
+    more = manifests.namespace_bindings(OURS, ["wiki"])
+    assert granted([*manifests.home_objects(HOME, OURS), *more]) - table(
+        HOME.cluster_level
+    ) == table(HOME.per_namespace, namespace="wiki")
     assert [it["kind"] for it in more] == ["RoleBinding"]
 
 
 def test_all_namespaces_are_bound_only_where_that_is_asked_for() -> None:
-    objects = manifests.home(HOME, OURS, everywhere=True)
-    assert granted(objects) == table(HOME.everywhere) | table(HOME.in_namespaces)
+    objects = manifests.home_objects(HOME, OURS, all_namespaces=True)
+    assert granted(objects) == table(HOME.cluster_level) | table(HOME.per_namespace)
 
 
 def test_a_named_node_is_the_only_one_that_can_be_changed() -> None:
-    asked = HomeRights(nodes=["one", "two"], leave=True)
-    for _, _, resource, verb, name in granted(manifests.home(asked, OURS)):
+    asked = HomePermissions(nodes=["one", "two"], leave=True)
+    for _, _, resource, verb, name in granted(manifests.home_objects(asked, OURS)):
         if resource.startswith(("nodes", "leases")) and verb != "create":
             if name == namespace_record.NAME:
                 continue  # All nodes of a home have one record.
             # The lease of a node's election is named after it.
             assert name.removeprefix("cluster-bridge-") in ("one", "two"), (resource, verb)
-    unnamed = {it for it in table(HomeRights().everywhere) if it[2] == "nodes"}
+    unnamed = {it for it in table(HomePermissions().cluster_level) if it[2] == "nodes"}
     assert ("", "", "nodes", "patch", "") in unnamed
 
 
 @pytest.mark.parametrize(
     ("asked", "gone"),
     [
-        (HomeRights(service_accounts="none"), {"serviceaccounts/token"}),
-        (HomeRights(network="none"), {"endpointslices"}),
+        (HomePermissions(service_accounts="none"), {"serviceaccounts/token"}),
+        (HomePermissions(network="none"), {"endpointslices"}),
     ],
 )
-def test_what_is_not_asked_for_is_not_granted(asked: HomeRights, gone: set[str]) -> None:
-    def resources(asked: HomeRights) -> set[str]:
-        objects = manifests.home(asked, OURS, ["shop"])
+def test_what_is_not_asked_for_is_not_granted(asked: HomePermissions, gone: set[str]) -> None:
+    def resources(asked: HomePermissions) -> set[str]:
+        objects = manifests.home_objects(asked, OURS, ["shop"])
         return {it[2] for it in granted(objects) if it[0] == "shop"}
 
-    assert resources(HomeRights()) - resources(asked) == gone
+    assert resources(HomePermissions()) - resources(asked) == gone
 
 
 def test_a_relay_sees_slices_everywhere_and_writes_them_where_it_is_bound() -> None:
-    def slices(asked: HomeRights) -> set[tuple[str, str]]:
-        found = granted(manifests.home(asked, OURS, ["shop"]))
+    def slices(asked: HomePermissions) -> set[tuple[str, str]]:
+        found = granted(manifests.home_objects(asked, OURS, ["shop"]))
         return {(it[0], it[3]) for it in found if it[2] == "endpointslices" and not it[4]}
 
     flat = {("shop", "list"), ("shop", "watch")}
     relay = {("", "list"), ("", "watch")}
     relay |= {("shop", "create"), ("shop", "patch"), ("shop", "delete")}
-    assert slices(HomeRights(network="flat")) == flat
-    assert slices(HomeRights(network="relay")) == relay
-    assert slices(HomeRights(network="auto")) == flat | relay
-    assert slices(HomeRights(network="none")) == set()
+    assert slices(HomePermissions(network="flat")) == flat
+    assert slices(HomePermissions(network="relay")) == relay
+    assert slices(HomePermissions(network="auto")) == flat | relay
+    assert slices(HomePermissions(network="none")) == set()
 
 
 def test_the_remote_is_what_the_tables_say() -> None:
-    asked = RemoteRights(metrics="auto")
-    assert granted(manifests.remote(asked, OURS)) == table((*asked.everywhere, *asked.contents))
-    assert ("", "*", "*", "list", "") in granted(manifests.remote(asked, OURS))
+    asked = RemotePermissions(metrics="auto")
+    assert granted(manifests.remote_objects(asked, OURS)) == table(
+        (*asked.cluster_level, *asked.namespace_contents)
+    )
+    assert ("", "*", "*", "list", "") in granted(manifests.remote_objects(asked, OURS))
 
 
 @pytest.mark.parametrize(
     ("asked", "granted_too"),
     [
-        (RemoteRights(metrics="none", keep_namespaces=True), ()),
-        (RemoteRights(metrics="none"), permissions.REMOTE_CONTENTS),
+        (RemotePermissions(metrics="none", keep_namespaces=True), ()),
+        (RemotePermissions(metrics="none"), permissions.REMOTE_NAMESPACE_CONTENTS),
         (
-            RemoteRights(metrics="api", keep_namespaces=True),
+            RemotePermissions(metrics="api", keep_namespaces=True),
             permissions.REMOTE_METRICS["api"],
         ),
         (
-            RemoteRights(metrics="kubelets", keep_namespaces=True),
+            RemotePermissions(metrics="kubelets", keep_namespaces=True),
             permissions.REMOTE_METRICS["kubelets"],
         ),
     ],
 )
-def test_the_remotes_options(asked: RemoteRights, granted_too: tuple[Right, ...]) -> None:
+def test_the_remotes_options(asked: RemotePermissions, granted_too: tuple[Permission, ...]) -> None:
     rights = (*permissions.REMOTE, *permissions.REMOTE_LEAVE, *granted_too)
-    assert granted(manifests.remote(asked, OURS)) == table(rights)
+    assert granted(manifests.remote_objects(asked, OURS)) == table(rights)
 
 
 def test_two_accounts_share_no_role() -> None:
     other = Account("team", "burst")
-    objects = [*manifests.home(HOME, OURS, ["shop"]), *manifests.remote(RemoteRights(), OURS)]
-    others = [*manifests.home(HOME, other, ["shop"]), *manifests.remote(RemoteRights(), other)]
+    objects = [
+        *manifests.home_objects(HOME, OURS, ["shop"]),
+        *manifests.remote_objects(RemotePermissions(), OURS),
+    ]
+    others = [
+        *manifests.home_objects(HOME, other, ["shop"]),
+        *manifests.remote_objects(RemotePermissions(), other),
+    ]
     assert not {_place(it) for it in objects} & {_place(it) for it in others}
-    assert granted(manifests.home(HOME, other), other) == table(HOME.everywhere)
+    assert granted(manifests.home_objects(HOME, other), other) == table(HOME.cluster_level)
 
 
 @pytest.mark.parametrize("text", ["", "burst", "a/b/c", "Team/burst", "team/", "team/b_c"])

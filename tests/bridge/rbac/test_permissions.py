@@ -13,12 +13,12 @@ from aiohttp import web
 from bridge.rbac import permissions
 from bridge.rbac.permissions import (
     HOME_CLIENT_CA,
-    NAMED,
+    MAX_NAMED,
     REMOTE,
     REMOTE_METRICS,
-    Right,
-    at_home,
-    in_namespaces,
+    Permission,
+    for_home_namespaces,
+    required_at_home,
 )
 from sync.kube.resources import (
     CERTIFICATE_SIGNING_REQUESTS,
@@ -36,8 +36,8 @@ from sync.kube.resources import (
     Object,
     Resource,
 )
-from tests.bridge.clusters import Clusters, put_worker
 from tests.bridge.joined import Joined, begin, caller, joined
+from tests.bridge.two_clusters import Clusters, put_worker
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, LoggedRequest
 from tests.objects import config_map, pod, secret
@@ -53,7 +53,7 @@ Use = tuple[str, Resource, str, str]
 
 
 async def lacking(two: Clusters, client_for: ClientFor) -> str:
-    return await permissions.lacking(
+    return await permissions.describe_missing(
         home=await client_for(two.home, "home"),
         remote=await client_for(two.remote, "remote"),
         settings=two.settings,
@@ -82,7 +82,7 @@ async def test_each_right_is_asked_for_once_with_its_place(
     two: Clusters, client_for: ClientFor
 ) -> None:
     await lacking(two, client_for)
-    for api, table in ((two.home, at_home(two.settings)), (two.remote, REMOTE)):
+    for api, table in ((two.home, required_at_home(two.settings)), (two.remote, REMOTE)):
         asked = [entry.body["spec"]["resourceAttributes"] for entry in api.log]
         assert len(asked) == sum(len(right.verbs) for right in table)
         for right in table:
@@ -92,7 +92,7 @@ async def test_each_right_is_asked_for_once_with_its_place(
             if right.namespace:
                 place["namespace"] = right.namespace
             if right.names:
-                (place["name"],) = right.of_nodes([NODE]).names
+                (place["name"],) = right.for_nodes([NODE]).names
             for verb in right.verbs:
                 assert asked.count({**place, "verb": verb}) == 1
 
@@ -101,7 +101,7 @@ async def test_a_right_to_several_objects_is_asked_for_each_and_named_once(
     two: Clusters, client_for: ClientFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = (permissions.NODE, f"of-{permissions.NODE}")
-    monkeypatch.setattr(permissions, "HOME", (Right(NODES, ("get",), names=names),))
+    monkeypatch.setattr(permissions, "HOME", (Permission(NODES, ("get",), names=names),))
     two.home.api.authorize = only(resource="nodes")
     said = await lacking(two, client_for)
     assert said.startswith("home: the credential may not get nodes (`bridge rbac home`")
@@ -114,7 +114,7 @@ async def test_what_is_bound_by_namespace_is_asked_for_nowhere(
 ) -> None:
     per_namespace = {
         (right.resource.plural, right.subresource, verb)
-        for right in in_namespaces()
+        for right in for_home_namespaces()
         for verb in right.verbs
     }
 
@@ -173,8 +173,8 @@ async def test_of_many_rights_the_first_are_named_and_the_rest_counted(
 ) -> None:
     two.remote.api.authorize = lambda _: False
     said = await lacking(two, client_for)
-    more = sum(len(right.verbs) for right in REMOTE) - NAMED
-    assert said.count(", ") == NAMED - 1
+    more = sum(len(right.verbs) for right in REMOTE) - MAX_NAMED
+    assert said.count(", ") == MAX_NAMED - 1
     assert f"watch namespaces and {more} more (`bridge rbac remote`" in said
 
 
@@ -206,10 +206,10 @@ def uses(side: str, api: FakeApi) -> Iterator[tuple[Use, LoggedRequest, str, str
         yield (side, resource, subresource, verb), entry, namespace, name
 
 
-def covers(right: Right, use: Use, namespace: str, name: str) -> bool:
+def covers(right: Permission, use: Use, namespace: str, name: str) -> bool:
     """Whether the right allows this."""
     _, resource, subresource, verb = use
-    names = right.of_nodes([NODE]).names
+    names = right.for_nodes([NODE]).names
     return (
         right.resource == resource
         and right.subresource == subresource
@@ -367,7 +367,7 @@ async def test_the_tables_are_what_the_bridge_asks_of_the_api_servers(
 
     used: set[Use] = set()
     tables = {
-        "home": (*at_home(settings), *in_namespaces(), *HOME_CLIENT_CA),
+        "home": (*required_at_home(settings), *for_home_namespaces(), *HOME_CLIENT_CA),
         "remote": (*REMOTE, *REMOTE_METRICS["kubelets"]),
     }
     for side, api in (("home", two.home), ("remote", two.remote)):

@@ -7,7 +7,7 @@ import pytest
 from bridge.election import election_record
 from bridge.election.election_record import Candidate
 from bridge.remote_claim import claim_record
-from bridge.remote_claim.claim_record import REMEMBERED, Claim, Record, objection, read_record
+from bridge.remote_claim.claim_record import REMEMBERED, Claim, HomeRecord, objection, parse_record
 from translators.identity import Identity
 from translators.objects import Object
 
@@ -29,107 +29,109 @@ def made(text: str = f"7 {FIRST}", holder: str | None = "me_1") -> Object:
 
 
 def claimed(text: str = f"7 {FIRST}") -> Claim:
-    return claim_record.read(made(text))
+    return claim_record.parse_claim(made(text))
 
 
 @pytest.mark.parametrize(
     ("record", "why"),
     [
-        (Record(7, (FIRST,)), ""),
-        (Record(8, (SECOND, FIRST)), ""),  # a restored remote, or a renewal that was not sent
-        (Record(6, (FIRST,)), "it was renewed after"),
-        (Record(9, (SECOND,)), "has no record"),
-        (Record(9), "has no record"),  # a home that was refused
-        (Record(), "has no record"),  # a backup from before the first join
+        (HomeRecord(7, (FIRST,)), ""),
+        (HomeRecord(8, (SECOND, FIRST)), ""),  # a restored remote, or a renewal that was not sent
+        (HomeRecord(6, (FIRST,)), "it was renewed after"),
+        (HomeRecord(9, (SECOND,)), "has no record"),
+        (HomeRecord(9), "has no record"),  # a home that was refused
+        (HomeRecord(), "has no record"),  # a backup from before the first join
     ],
 )
-def test_a_record_that_is_behind_the_claim_is_an_objection(record: Record, why: str) -> None:
+def test_a_record_that_is_behind_the_claim_is_an_objection(record: HomeRecord, why: str) -> None:
     found = objection(claimed(), record)
     assert why in found
     assert bool(found) == bool(why)
 
 
 def test_a_person_overrules_the_objection_to_one_claim_alone() -> None:
-    assert not objection(claimed(), Record(), take_over=FIRST)
-    assert objection(claimed(f"9 {SECOND}"), Record(), take_over=FIRST)
-    assert objection(claimed(), Record(), take_over="")
+    assert not objection(claimed(), HomeRecord(), take_over=FIRST)
+    assert objection(claimed(f"9 {SECOND}"), HomeRecord(), take_over=FIRST)
+    assert objection(claimed(), HomeRecord(), take_over="")
 
 
 def test_an_acquisition_is_recorded_beside_the_one_that_it_follows() -> None:
     """Where the bridge ends between the two writes, the next one knows the claim all the same."""
-    record = Record(7, (FIRST,)).after(claimed(), SECOND)
-    assert record == Record(8, (SECOND, FIRST))
+    record = HomeRecord(7, (FIRST,)).for_acquisition(claimed(), SECOND)
+    assert record == HomeRecord(8, (SECOND, FIRST))
     assert not objection(claimed(), record)
     assert not objection(claimed(f"8 {SECOND}"), record)
-    assert Record().after(None, FIRST) == Record(1, (FIRST,))
-    assert Record(3, (SECOND,)).after(claimed(), SECOND).sequence == 8
+    assert HomeRecord().for_acquisition(None, FIRST) == HomeRecord(1, (FIRST,))
+    assert HomeRecord(3, (SECOND,)).for_acquisition(claimed(), SECOND).sequence == 8
 
 
 def test_ids_of_attempts_do_not_push_the_claims_id_out_of_the_record() -> None:
-    record = Record(7, (FIRST,))
+    record = HomeRecord(7, (FIRST,))
     for _ in range(3 * REMEMBERED):
-        record = record.after(claimed(), claim_record.new_id())
+        record = record.for_acquisition(claimed(), claim_record.new_claim_id())
     assert len(record.ids) == REMEMBERED
     assert not objection(claimed(), record)
 
 
 @pytest.mark.parametrize("text", ["", None, "x", "-1 a", f"{FIRST} 7", "\u0667 a"])
 def test_a_record_that_cannot_be_read_knows_nothing(text: str | None) -> None:
-    assert read_record(text) == Record()
+    assert parse_record(text) == HomeRecord()
 
 
 def test_a_record_reads_as_it_was_written() -> None:
     for record in (
-        Record(7, (SECOND, FIRST)),
-        Record(7).refused(),
-        Record(7, (FIRST,)).following(),
+        HomeRecord(7, (SECOND, FIRST)),
+        HomeRecord(7).for_rejection(),
+        HomeRecord(7, (FIRST,)).for_renewal(),
     ):
-        assert read_record(str(record)) == record
+        assert parse_record(str(record)) == record
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "7", f"7 {FIRST};"])
 def test_a_claim_that_names_no_id_has_one_that_a_person_can_give(text: str) -> None:
     found = claimed(text)
     assert found.id == "uid-1"
-    assert objection(found, Record(9, (SECOND,)))
+    assert objection(found, HomeRecord(9, (SECOND,)))
 
 
 def test_what_people_read_of_a_claim_is_printable() -> None:
     lease = made()
     lease["metadata"]["annotations"][election_record.ANNOTATION_HOLDER] = "a\x1b[31m\n" + "b" * 999
     lease["spec"]["renewTime"] = "\x07"
-    found = claim_record.read(lease)
-    assert found.who.startswith("a[31mb")
-    assert len(found.who) <= 200
+    found = claim_record.parse_claim(lease)
+    assert found.holder_name.startswith("a[31mb")
+    assert len(found.holder_name) <= 200
     assert found.renewed == "an unknown time"
 
 
 def test_a_renewal_says_who_holds_it_and_meets_one_state_alone() -> None:
-    record = Record(8, (FIRST,))
-    patch = claim_record.written(claimed(), IDENTITY, ME, record, renewed="now", seconds=15)
+    record = HomeRecord(8, (FIRST,))
+    patch = claim_record.claim_patch(claimed(), IDENTITY, ME, record, renewed="now", seconds=15)
     assert patch["metadata"] == {
         "uid": "uid-1",
         "resourceVersion": "9",
         "annotations": {claim_record.ANNOTATION_CLAIM: f"8 {FIRST}"},
     }
     assert "acquireTime" not in patch["spec"]
-    taken = claim_record.written(
-        claimed(), IDENTITY, ME, Record(8, (SECOND, FIRST)), renewed="now", seconds=15
+    taken = claim_record.claim_patch(
+        claimed(), IDENTITY, ME, HomeRecord(8, (SECOND, FIRST)), renewed="now", seconds=15
     )
     assert taken["spec"]["acquireTime"] == "now"
-    assert taken["metadata"]["annotations"][election_record.ANNOTATION_HOLDER] == ME.who
+    assert taken["metadata"]["annotations"][election_record.ANNOTATION_HOLDER] == ME.display_name
 
 
 def test_a_released_claim_keeps_its_id() -> None:
-    patch = claim_record.released(claimed())
+    patch = claim_record.release_patch(claimed())
     assert patch["spec"] == {"holderIdentity": None}
     assert patch["metadata"] == {"uid": "uid-1", "resourceVersion": "9"}
 
 
 def test_its_name_is_of_the_home_and_the_node_and_no_elections() -> None:
-    assert claim_record.lease_name(IDENTITY) == "cluster-bridge.5316679d3cafe012.virtual"
-    assert not claim_record.lease_name(IDENTITY).startswith(election_record.lease_name(""))
+    assert claim_record.claim_lease_name(IDENTITY) == "cluster-bridge.5316679d3cafe012.virtual"
+    assert not claim_record.claim_lease_name(IDENTITY).startswith(
+        election_record.election_lease_name("")
+    )
     long = [Identity("5316679d3cafe012", "h", "a" * 252 + letter) for letter in "bc"]
-    names = {claim_record.lease_name(it) for it in long}
+    names = {claim_record.claim_lease_name(it) for it in long}
     assert len(names) == 2
     assert max(map(len, names)) <= 253

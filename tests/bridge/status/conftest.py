@@ -9,8 +9,8 @@ from aiohttp import web
 
 from bridge.status import status_client, status_endpoint
 from sync.kube.client import KubeClient
-from tests.bridge.clusters import CANARY, Clusters
 from tests.bridge.joined import Joined, caller, joined
+from tests.bridge.two_clusters import CANARY, Clusters
 from tests.fakeapi.client_config import client_config_for
 from tests.sync.world import NODE
 

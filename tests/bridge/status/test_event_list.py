@@ -13,9 +13,9 @@ from bridge.base.errors import PreflightError
 from bridge.status import event_list
 from sync.kube.client import KubeClient
 from tests import objects
-from tests.bridge.clusters import Clusters
 from tests.bridge.joined import SOON
 from tests.bridge.status import examples
+from tests.bridge.two_clusters import Clusters
 from tests.fakeapi.client_config import client_config_for
 from translators.objects import Object
 

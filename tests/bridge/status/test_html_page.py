@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from bridge.status import html_page
-from tests.bridge.clusters import CANARY, Clusters
 from tests.bridge.joined import caller, joined
 from tests.bridge.status import examples
 from tests.bridge.status.examples import refused, status
+from tests.bridge.two_clusters import CANARY, Clusters
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'&amp;</style></main>"
 

@@ -12,9 +12,9 @@ from bridge.base.errors import PreflightError
 from bridge.status import html_page, loopback_server
 from bridge.status.loopback_server import LoopbackServer
 from sync.kube.client import KubeClient
-from tests.bridge.clusters import Clusters
 from tests.bridge.joined import SOON, Joined
 from tests.bridge.status import examples
+from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault
 from tests.sync.world import NODE
 

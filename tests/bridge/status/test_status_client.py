@@ -14,10 +14,10 @@ from sync.kube.client import KubeClient
 from sync.kube.errors import Forbidden
 from sync.kube.resources import NODES
 from tests import objects
-from tests.bridge.clusters import Clusters
 from tests.bridge.joined import SOON, Joined
 from tests.bridge.status import examples
 from tests.bridge.status.conftest import PROXY
+from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault
 from tests.sync.world import NODE, World
 from translators.objects import Object

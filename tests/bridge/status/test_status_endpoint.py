@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 
 from bridge.status import status_endpoint
-from tests.bridge.clusters import CANARY, Clusters
 from tests.bridge.joined import SOON, begin, caller, joined
+from tests.bridge.two_clusters import CANARY, Clusters
 from tests.fakeapi import Fault
 from tests.sync.world import NODE, World
 

@@ -11,12 +11,12 @@ from bridge.base.version import version
 from bridge.install import manifests
 from bridge.install.names import Installation
 from bridge.node import node_object
-from bridge.rbac.manifests import HomeRights
+from bridge.rbac.manifests import HomePermissions
 from bridge.status import version_report
 from bridge.status.version_report import VersionSettings
 from sync.kube.resources import NODES, SECRETS
-from tests.bridge.clusters import CANARY, Clusters, tls_api
 from tests.bridge.joined import joined
+from tests.bridge.two_clusters import CANARY, Clusters, tls_api
 from tests.fakeapi import FakeApi
 from tests.sync.world import NODE
 
@@ -50,7 +50,7 @@ async def test_of_a_node_whose_bridge_is_installed_at_home(two: Clusters, may_lo
     gone = {node_object.ANNOTATION_KUBECONFIG: "/gone.yaml"}
     two.home.update(NODES, NODE, {"metadata": {"annotations": gone}})
     assert two.settings.remote.path is not None
-    wanted = Installation(NODE, "image:1", HomeRights(nodes=[NODE]))
+    wanted = Installation(NODE, "image:1", HomePermissions(nodes=[NODE]))
     for it in manifests.render(wanted, two.settings.remote.path.read_text()):
         two.home.put(it)
     if not may_look:

@@ -9,8 +9,8 @@ import pytest
 
 from bridge.node.join_record import ANNOTATION_OPTIONS
 from sync.kube.resources import ENDPOINT_SLICES, NAMESPACES, NODES, Object
-from tests.bridge.clusters import Clusters
 from tests.bridge.joined import joined
+from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault
 from tests.sync.world import NODE
 from translators.identity import Identity, home_id_from_uid

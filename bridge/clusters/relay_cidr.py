@@ -11,7 +11,7 @@ import ipaddress
 from collections.abc import Iterable
 
 from bridge.rbac import permissions
-from bridge.rbac.permissions import Right
+from bridge.rbac.permissions import Permission
 from bridge.relay.forward import local_route as here
 from sync.kube.client import KubeClient
 from sync.kube.errors import NotFound
@@ -21,10 +21,10 @@ from translators.relay.ipam import IpNetwork
 
 #: How many of home's pods and nodes are looked at.
 LOOKED_AT = "200"
-_NODES, _SERVICE_CIDRS = permissions.HOME_SHOWN
+_NODES, _SERVICE_CIDRS = permissions.HOME_RANGES
 
 
-async def unusable(cidr: str, *, home: KubeClient, address: str) -> str:
+async def check_relay_cidr(cidr: str, *, home: KubeClient, address: str) -> str:
     """Why not, in a sentence with the next step; "" where it can be had. ``address`` is the one at
     which home's machines reach this bridge."""
     wanted = ipaddress.ip_network(cidr)
@@ -44,7 +44,7 @@ async def unusable(cidr: str, *, home: KubeClient, address: str) -> str:
     except here.RangeError as error:
         return str(error)
     pods = await home.request(
-        "GET", PODS.path(), query={"limit": LOOKED_AT}, timeout=permissions.QUESTION
+        "GET", PODS.path(), query={"limit": LOOKED_AT}, timeout=permissions.REQUEST_SECONDS
     )
     of_pods = _of_pods(pods.get("items") or ())
     for taken, whose in (*of_pods, *await _of_nodes(home), *await _of_services(home)):
@@ -59,7 +59,7 @@ async def unusable(cidr: str, *, home: KubeClient, address: str) -> str:
 async def _pod_at(home: KubeClient, address: str) -> str:
     """The pod with an address and a network of its own; "" where there is none."""
     query = {"limit": "1", "fieldSelector": f"status.podIP={address}"}
-    found = await home.request("GET", PODS.path(), query=query, timeout=permissions.QUESTION)
+    found = await home.request("GET", PODS.path(), query=query, timeout=permissions.REQUEST_SECONDS)
     for pod in found.get("items") or ():
         if not (pod.get("spec") or {}).get("hostNetwork"):
             return f"{namespace_of(pod)}/{name_of(pod)}"
@@ -88,14 +88,14 @@ async def _of_services(home: KubeClient) -> list[tuple[IpNetwork, str]]:
     ]
 
 
-async def _shown(home: KubeClient, right: Right) -> list[Object]:
+async def _shown(home: KubeClient, right: Permission) -> list[Object]:
     """Objects of a kind that the credential need not see; none where it may not, or where home does
     not know the kind."""
-    if not await permissions.may_all(home, [right]):
+    if not await permissions.are_granted(home, [right]):
         return []
     path, query = right.resource.path(), {"limit": LOOKED_AT}
     try:
-        found = await home.request("GET", path, query=query, timeout=permissions.QUESTION)
+        found = await home.request("GET", path, query=query, timeout=permissions.REQUEST_SECONDS)
     except NotFound:
         return []
     return list(found.get("items") or ())

@@ -10,11 +10,11 @@ from aiohttp import web
 from bridge.certificates import csr
 from bridge.checks import runner
 from bridge.checks.report import Report, Severity
-from bridge.checks.runner import HealthSettings
+from bridge.checks.runner import NodeCheckSettings
 from sync.kube.resources import LEASES, NODES, PODS, Object
-from tests.bridge.checks.looks import of, one, worse
-from tests.bridge.clusters import CANARY, Clusters
+from tests.bridge.checks.report_queries import of, one, worse
 from tests.bridge.joined import joined
+from tests.bridge.two_clusters import CANARY, Clusters
 from tests.fakeapi import Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.objects import node
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("soon")
 
 async def health(two: Clusters, name: str = "") -> Report:
     """Of all nodes, or one; nothing that it says has the credential."""
-    found = await runner.health(HealthSettings(two.settings.home, name))
+    found = await runner.check_nodes(NodeCheckSettings(two.settings.home, name))
     assert CANARY not in str(found.as_data())
     return found
 

@@ -14,12 +14,14 @@ from aiohttp import web
 
 from bridge.base.errors import PreflightError
 from bridge.base.settings import JoinSettings, MetricsChoice, MetricsSource
-from bridge.preflight import cluster_facts
-from bridge.preflight.cluster_facts import Found, connected
+from bridge.checks import join_checks
+from bridge.checks.join_checks import JoinFacts
+from bridge.clusters import bridge_address, connection
+from bridge.clusters.connection import connect
 from bridge.rbac import permissions
 from sync.kube.credentials import KubeconfigRef
 from sync.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, NAMESPACES, Object
-from tests.bridge.clusters import CANARY, Clusters
+from tests.bridge.two_clusters import CANARY, Clusters
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
@@ -31,14 +33,14 @@ REVIEWS = "*/selfsubjectaccessreviews"
 Break = Callable[[Clusters], JoinSettings]
 
 
-async def checked(settings: JoinSettings, told: list[str] | None = None) -> Found:
+async def checked(settings: JoinSettings, told: list[str] | None = None) -> JoinFacts:
     """All checks, as a join makes them."""
     said = told if told is not None else []
     async with (
-        connected(settings.remote, side="remote", told=said.append) as remote,
-        connected(settings.home, side="home", told=said.append) as home,
+        connect(settings.remote, side="remote", notify=said.append) as remote,
+        connect(settings.home, side="home", notify=said.append) as home,
     ):
-        return await cluster_facts.check(settings, home=home, remote=remote, told=said.append)
+        return await join_checks.check(settings, home=home, remote=remote, notify=said.append)
 
 
 async def refused(settings: JoinSettings) -> str:
@@ -206,7 +208,7 @@ def _cut(two: Clusters) -> JoinSettings:
         (_expired, ["remote: ", "does not accept the kubeconfig's credential", "get a new one"]),
         (_broken, ["remote: GET /version", "500", "kubectl get --raw /readyz"]),
         (_no_api, ["remote: GET /version", "is this an API server"]),
-        (_no_questions, ["remote: ", "ask the cluster's administrator for that right"]),
+        (_no_questions, ["remote: ", "ask the cluster's administrator for that permission"]),
         (_no_rights, ["remote: the credential may not list nodes", "grant these rights"]),
         (_itself, ["is the home cluster itself", "--kubeconfig or --context"]),
         (_template, ["--namespace-template 'fixed'", "{namespace}"]),
@@ -274,14 +276,14 @@ async def test_metrics_come_from_where_they_may_be_asked(
     grant(two, there)
     told: list[str] = []
     assert (await checked(two.but(metrics=choice), told)).metrics == source
-    assert told[-1] == cluster_facts._METRICS_TOLD[source]
+    assert told[-1] == join_checks._METRICS[source]
 
 
 @pytest.mark.parametrize(
     ("choice", "words"),
     [
-        ("kubelets", "--metrics kubelets needs the right to get nodes/proxy"),
-        ("api", "the right to list pods.metrics.k8s.io"),
+        ("kubelets", "--metrics kubelets needs the permission to get nodes/proxy"),
+        ("api", "permission to list pods.metrics.k8s.io"),
     ],
 )
 async def test_a_source_that_was_asked_for_and_cannot_be_had_is_an_error(
@@ -302,10 +304,10 @@ async def test_a_source_that_was_asked_for_and_cannot_be_had_is_an_error(
 async def test_a_server_that_does_not_answer_is_named_soon(
     two: Clusters, monkeypatch: pytest.MonkeyPatch, side: str, path: str
 ) -> None:
-    monkeypatch.setattr(permissions, "QUESTION", 0.5)
+    monkeypatch.setattr(permissions, "REQUEST_SECONDS", 0.5)
     api = two.home if side == "home" else two.remote
     api.fail(Fault(path=path, delay=60, times=None))
-    async with asyncio.timeout(cluster_facts.LIMIT):
+    async with asyncio.timeout(connection.CONNECT_SECONDS):
         sentence = await refused(two.settings)
     assert sentence.startswith(f"{side}: ")
     assert f"no answer from {api.url} in time" in sentence
@@ -315,13 +317,13 @@ async def test_a_server_that_does_not_answer_is_named_soon(
 async def test_questions_that_take_long_one_by_one_end_within_the_limit(
     two: Clusters, client_for: ClientFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_facts, "LIMIT", 0.3)
-    monkeypatch.setattr(permissions, "QUESTION", 60.0)
+    monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr(permissions, "REQUEST_SECONDS", 60.0)
     home, remote = await client_for(two.home, "home"), await client_for(two.remote, "remote")
     two.remote.fail(Fault(path="*/kube-system", delay=60, times=None))
     with pytest.raises(PreflightError, match="no answer in 0 s, from an API server"):
         async with asyncio.timeout(2):
-            await cluster_facts.check(two.settings, home=home, remote=remote, told=lambda _: None)
+            await join_checks.check(two.settings, home=home, remote=remote, notify=lambda _: None)
 
 
 async def test_a_credential_plugin_that_does_not_answer_is_one_of_its_side(
@@ -330,8 +332,8 @@ async def test_a_credential_plugin_that_does_not_answer_is_one_of_its_side(
     async def load(*_: Any, **__: Any) -> None:
         await asyncio.sleep(60)
 
-    monkeypatch.setattr(cluster_facts, "load", load)
-    monkeypatch.setattr(cluster_facts, "LIMIT", 0.1)
+    monkeypatch.setattr(connection, "load", load)
+    monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.1)
     async with asyncio.timeout(5):
         sentence = await refused(two.settings)
     assert sentence.startswith("remote: no answer in 0 s")
@@ -344,7 +346,7 @@ async def test_a_credential_plugin_that_does_not_answer_is_one_of_its_side(
 
 def routes(monkeypatch: pytest.MonkeyPatch, known: dict[str, str]) -> None:
     """The routes of this machine: which address of ours leads to which host."""
-    monkeypatch.setattr(cluster_facts, "_local_address", known.get)
+    monkeypatch.setattr(bridge_address, "_local_address", known.get)
 
 
 def put_nodes(api: FakeApi, *addresses: str) -> None:
@@ -380,7 +382,7 @@ async def test_where_other_nodes_are_not_ours_to_see_the_address_has_to_be_said(
 ) -> None:
     routes(monkeypatch, {})
     two.home.fail(Fault("GET", "/api/v1/nodes", code=403))
-    assert "say so with --address IP" in await refused(two.but(address=None))
+    assert "name it with --address IP" in await refused(two.but(address=None))
 
 
 @pytest.mark.parametrize("addresses", [(), ("198.51.100.1",)], ids=["no nodes", "no route"])
@@ -390,14 +392,14 @@ async def test_an_address_that_cannot_be_found_has_to_be_said(
     put_nodes(two.home, *addresses)
     routes(monkeypatch, {})
     sentence = await refused(two.but(address=None))
-    assert "home's API server is at 127.0.0.1" in sentence
+    assert "the API server at 127.0.0.1 reaches this machine" in sentence
     assert "--address IP" in sentence
     assert two.writes() == []
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1"])
 def test_loopback_leads_nowhere(host: str) -> None:
-    assert cluster_facts._local_address(host) is None
+    assert bridge_address._local_address(host) is None
 
 
 def test_a_name_that_is_not_known_leads_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,7 +407,7 @@ def test_a_name_that_is_not_known_leads_nowhere(monkeypatch: pytest.MonkeyPatch)
         raise socket.gaierror(socket.EAI_NONAME, "unknown")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    assert cluster_facts._local_address("home.example.test") is None
+    assert bridge_address._local_address("home.example.test") is None
 
 
 def test_the_local_end_of_a_route(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -417,4 +419,4 @@ def test_the_local_end_of_a_route(monkeypatch: pytest.MonkeyPatch) -> None:
             return "198.51.100.9", 40000
 
     monkeypatch.setattr(socket, "socket", Routed)
-    assert cluster_facts._local_address("198.51.100.1") == "198.51.100.9"
+    assert bridge_address._local_address("198.51.100.1") == "198.51.100.9"

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from bridge.base.errors import PreflightError
-from bridge.preflight.home_api import HomeApi, home_api_of
+from bridge.clusters.home_api_address import HomeApiAddress, find_home_api_address
 from sync.kube.client import KubeClient
 from sync.kube.credentials import ClientConfig
 from sync.kube.resources import ENDPOINT_SLICES
-from tests.bridge.clusters import API_SLICE
+from tests.bridge.two_clusters import API_SLICE
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, client_config_for
 from translators.translation_policy import HostPort
@@ -71,7 +71,7 @@ def in_cluster(access: ClientConfig) -> None:
 async def test_a_server_that_pods_can_dial_is_used_without_a_question(
     home_api: FakeApi, asked: Asked, change: Change, at: HostPort
 ) -> None:
-    assert await home_api_of(asked(change)) == HomeApi(at)
+    assert await find_home_api_address(asked(change)) == HomeApiAddress(at)
     assert home_api.requests() == []
 
 
@@ -89,8 +89,8 @@ async def test_a_server_that_pods_can_dial_is_used_without_a_question(
 async def test_a_server_that_pods_cannot_dial_is_replaced_by_an_endpoint_with_the_reason(
     asked: Asked, change: Change, why: str
 ) -> None:
-    found = await home_api_of(asked(change))
-    assert found.at == ENDPOINT
+    found = await find_home_api_address(asked(change))
+    assert found.address == ENDPOINT
     assert why in str(found)
     assert str(found).startswith("192.0.2.1:6443 (")
 
@@ -99,14 +99,16 @@ async def test_a_server_that_pods_cannot_dial_is_replaced_by_an_endpoint_with_th
 async def test_loopback_and_in_cluster_servers_are_replaced_without_a_remark(
     asked: Asked, change: Change
 ) -> None:
-    assert str(await home_api_of(asked(change))) == "192.0.2.1:6443"
+    assert str(await find_home_api_address(asked(change))) == "192.0.2.1:6443"
 
 
 async def test_a_proxy_of_the_environment_is_this_machines_alone(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example.com:3128")
-    assert await home_api_of(asked(proxied)) == HomeApi(HostPort("home.example.com", 8443))
+    assert await find_home_api_address(asked(proxied)) == HomeApiAddress(
+        HostPort("home.example.com", 8443)
+    )
 
 
 async def test_a_path_prefix_without_endpoints_asks_for_home_api_address(
@@ -114,6 +116,6 @@ async def test_a_path_prefix_without_endpoints_asks_for_home_api_address(
 ) -> None:
     home_api.remove(ENDPOINT_SLICES, "kubernetes", "default")
     with pytest.raises(PreflightError) as caught:
-        await home_api_of(asked(server("https://rancher.example.com/k8s/clusters/c-1")))
+        await find_home_api_address(asked(server("https://rancher.example.com/k8s/clusters/c-1")))
     assert "/k8s/clusters/c-1" in str(caught.value)
     assert "--home-api-address HOST:PORT" in str(caught.value)

@@ -9,12 +9,12 @@ import pytest
 
 from bridge.base.errors import PreflightError
 from bridge.base.settings import NetworkChoice, RelaySettings
-from bridge.preflight import pod_network
-from bridge.preflight.cluster_facts import relay_address
-from bridge.preflight.pod_network import network_of
+from bridge.clusters import pod_network
+from bridge.clusters.bridge_address import relay_address
+from bridge.clusters.pod_network import select_network
 from sync.kube.client import KubeClient
 from tests import objects
-from tests.bridge.clusters import Clusters
+from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import FakeApi
 from tests.fakeapi.client_config import client_config_for
 
@@ -35,7 +35,7 @@ async def found(two: Clusters, choice: NetworkChoice = "auto") -> tuple[str, str
         KubeClient(client_config_for(two.home, "home")) as home,
         KubeClient(client_config_for(two.remote, "remote")) as remote,
     ):
-        network = await network_of(choice, home=home, remote=remote, told=told.append)
+        network = await select_network(choice, home=home, remote=remote, notify=told.append)
     return network, "".join(told)
 
 

@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from bridge.election import election_record
-from bridge.election.election_record import Candidate, Record
+from bridge.election.election_record import Candidate, ElectionRecord
 from bridge.node.lease import LEASE_NAMESPACE
 from sync.kube.client import KubeClient
 from sync.kube.errors import Conflict, KubeError, NotFound
@@ -35,29 +35,31 @@ LOOK_SECONDS = 0.3
 ATTEMPTS = 10
 
 
-async def served_by(home: KubeClient, node: str) -> str | None:
+async def find_serving_bridge(home: KubeClient, node: str) -> str | None:
     """Who serves the node, "" where nobody does; None where no bridge has had such a lease. Raises
     KubeError."""
     record = await _get(home, node)
     if record is None:
         return None
-    seen = election_record.look(None, record, me="", now=clock(), served=True)
+    seen = election_record.observe(None, record, candidate="", now=clock(), node_exists=True)
     while clock() < seen.free_at:
         await asyncio.sleep(LOOK_SECONDS)
         now = await _get(home, node)
         if now is None or not now.holder:
             return ""
         if (now.uid, now.version) != (record.uid, record.version):
-            return now.who
+            return now.holder_name
     return ""
 
 
 @asynccontextmanager
-async def taken(home: KubeClient, node: str, *, told: Callable[[str], None]) -> AsyncIterator[None]:
+async def hold_lease_for_leave(
+    home: KubeClient, node: str, *, notify: Callable[[str], None]
+) -> AsyncIterator[None]:
     """The lease is ours while the block runs; where there is none, nothing is done. Raises
     KubeError."""
-    me = Candidate.here()
-    mine = await _take(home, node, me, told)
+    me = Candidate.local()
+    mine = await _take(home, node, me, notify)
     if mine is None:
         yield
         return
@@ -75,20 +77,23 @@ async def taken(home: KubeClient, node: str, *, told: Callable[[str], None]) -> 
 
 async def _take(
     home: KubeClient, node: str, me: Candidate, told: Callable[[str], None]
-) -> Record | None:
+) -> ElectionRecord | None:
     """The lease, which is ours from now on, once its holder can write no more."""
     for attempt in range(1, ATTEMPTS + 1):
         record = await _get(home, node)
         if record is None:
             return None
         try:
-            mine = await _patch(home, node, election_record.leaving(record, me))
+            mine = await _patch(home, node, election_record.leave_patch(record, me))
         except (Conflict, NotFound):
             if attempt == ATTEMPTS:
                 raise
             continue
         if record.holder:
-            told(f"home: the bridge of {record.who} has lost the lease of node {node}, and ends")
+            told(
+                f"home: the bridge of {record.holder_name} has lost the lease of node "
+                f"{node}, and ends"
+            )
             await asyncio.sleep(election_record.LEASE_SECONDS)
         return mine
     raise AssertionError("there is a first attempt")
@@ -97,8 +102,8 @@ async def _take(
 class _Lease:
     """One that is held by this leave."""
 
-    def __init__(self, home: KubeClient, node: str, me: Candidate, mine: Record) -> None:
-        self.name = election_record.lease_name(node)
+    def __init__(self, home: KubeClient, node: str, me: Candidate, mine: ElectionRecord) -> None:
+        self.name = election_record.election_lease_name(node)
         self._home = home
         self._node = node
         self._me = me
@@ -110,7 +115,7 @@ class _Lease:
             await asyncio.sleep(election_record.RENEW_SECONDS)
             try:
                 self._mine = await _patch(
-                    self._home, self._node, election_record.leaving(self._mine, self._me)
+                    self._home, self._node, election_record.leave_patch(self._mine, self._me)
                 )
             except KubeError as error:
                 log.info("the lease of the election was not renewed: %s", error)
@@ -118,7 +123,7 @@ class _Lease:
     async def give_back(self) -> None:
         """It is nobody's. Best effort."""
         with contextlib.suppress(KubeError):
-            await _patch(self._home, self._node, election_record.given_back(self._mine))
+            await _patch(self._home, self._node, election_record.release_patch(self._mine))
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
@@ -126,15 +131,19 @@ async def _ended(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def _get(home: KubeClient, node: str) -> Record | None:
+async def _get(home: KubeClient, node: str) -> ElectionRecord | None:
     try:
-        return election_record.read(
-            await home.get(LEASES, election_record.lease_name(node), namespace=LEASE_NAMESPACE)
+        return election_record.parse_lease(
+            await home.get(
+                LEASES, election_record.election_lease_name(node), namespace=LEASE_NAMESPACE
+            )
         )
     except NotFound:
         return None
 
 
-async def _patch(home: KubeClient, node: str, patch: Object) -> Record:
-    name = election_record.lease_name(node)
-    return election_record.read(await home.patch(LEASES, name, patch, namespace=LEASE_NAMESPACE))
+async def _patch(home: KubeClient, node: str, patch: Object) -> ElectionRecord:
+    name = election_record.election_lease_name(node)
+    return election_record.parse_lease(
+        await home.patch(LEASES, name, patch, namespace=LEASE_NAMESPACE)
+    )

@@ -17,13 +17,13 @@ from bridge.leave.summary import LeaveSettings
 from bridge.node.lease import LEASE_NAMESPACE
 from bridge.prune.leftovers import PruneSettings
 from bridge.prune.leftovers import remove_leftovers as remove_garbage
-from bridge.remote_claim import claim_holder, claim_record
-from bridge.remote_claim.claim_holder import ClaimRefused
+from bridge.remote_claim import claim_keeper, claim_record
+from bridge.remote_claim.claim_keeper import ClaimRejected
 from bridge.remote_claim.claim_record import Claim
 from sync.base.exceptions import first_leaf
 from sync.kube.resources import LEASES, NAMESPACES, PODS
-from tests.bridge.clusters import Clusters
 from tests.bridge.joined import Joined, begin, joined
+from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import FakeApi, Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.sync.world import NODE, THERE, World
@@ -31,7 +31,7 @@ from translators.identity import Identity, home_id_from_uid
 
 pytestmark = pytest.mark.usefixtures("soon", "quick")
 
-ELECTION = election_record.lease_name(NODE)
+ELECTION = election_record.election_lease_name(NODE)
 
 
 @pytest.fixture
@@ -41,20 +41,20 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(election_record, "RENEW_DEADLINE", 0.4)
     monkeypatch.setattr(election_record, "RENEW_SECONDS", 0.03)
     monkeypatch.setattr(elector, "RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(claim_holder, "RENEW_SECONDS", 0.1)
-    monkeypatch.setattr(claim_holder, "CLAIM_SECONDS", 1)
-    monkeypatch.setattr(claim_holder, "OBSERVE_SECONDS", 0.6)
-    monkeypatch.setattr(claim_holder, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(claim_keeper, "RENEW_SECONDS", 0.1)
+    monkeypatch.setattr(claim_keeper, "CLAIM_SECONDS", 1)
+    monkeypatch.setattr(claim_keeper, "OBSERVE_SECONDS", 0.6)
+    monkeypatch.setattr(claim_keeper, "RETRY_SECONDS", 0.05)
 
 
 def lease_of(two: Clusters) -> str:
     """The claim's name."""
     uid = str(two.home.get(NAMESPACES, "kube-system")["metadata"]["uid"])
-    return claim_record.lease_name(Identity(home_id_from_uid(uid), "h", NODE))
+    return claim_record.claim_lease_name(Identity(home_id_from_uid(uid), "h", NODE))
 
 
 def claim_of(two: Clusters) -> Claim:
-    return claim_record.read(two.remote.get(LEASES, lease_of(two), LEASE_NAMESPACE))
+    return claim_record.parse_claim(two.remote.get(LEASES, lease_of(two), LEASE_NAMESPACE))
 
 
 async def renewed(two: Clusters, times: int = 2) -> None:
@@ -82,7 +82,7 @@ async def refused(run: Joined) -> str:
     with pytest.raises(BaseExceptionGroup) as caught:
         async with asyncio.timeout(10):
             await run.task
-    found = caught.value.split(ClaimRefused)[0]
+    found = caught.value.split(ClaimRejected)[0]
     assert found is not None
     return str(first_leaf(found))
 
@@ -130,9 +130,9 @@ async def test_a_clone_of_a_moment_ago_is_refused_by_the_next_renewal(
     two: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its record of the claim is up to date when it wins its own election."""
-    monkeypatch.setattr(claim_holder, "RENEW_SECONDS", 3.0)
-    monkeypatch.setattr(claim_holder, "CLAIM_SECONDS", 9)
-    monkeypatch.setattr(claim_holder, "OBSERVE_SECONDS", 6.0)
+    monkeypatch.setattr(claim_keeper, "RENEW_SECONDS", 3.0)
+    monkeypatch.setattr(claim_keeper, "CLAIM_SECONDS", 9)
+    monkeypatch.setattr(claim_keeper, "OBSERVE_SECONDS", 6.0)
     async with joined(two):
         before = await running(two, "old")
         await renewed(two, 1)
@@ -285,7 +285,7 @@ async def test_a_remote_that_was_cut_off_is_not_written_to_before_the_claim_is_r
     async with joined(two):
         path = LEASES.path(lease_of(two), namespace=LEASE_NAMESPACE)
         away = two.remote.fail(Fault("*", path, code=503, times=None))
-        await asyncio.sleep(claim_holder.CLAIM_SECONDS + 0.3)
+        await asyncio.sleep(claim_keeper.CLAIM_SECONDS + 0.3)
         two.remote.clear_log()
         World(two.home, two.remote).pod("late")
         await asyncio.sleep(0.3)

@@ -24,24 +24,24 @@ from translators.translation_policy import HostPort
 
 
 @dataclass(frozen=True, slots=True)
-class HomeApi:
+class HomeApiAddress:
     """An address for pods, and where it comes from."""
 
-    at: HostPort
+    address: HostPort
     note: str = ""
     """Why it is not the kubeconfig's, where that is a surprise; else empty."""
 
     def __str__(self) -> str:
-        return f"{self.at} ({self.note})" if self.note else str(self.at)
+        return f"{self.address} ({self.note})" if self.note else str(self.address)
 
 
-async def home_api_of(home: KubeClient) -> HomeApi:
+async def find_home_api_address(home: KubeClient) -> HomeApiAddress:
     """The kubeconfig's host and port where pods can use them, else an endpoint of the Service
     ``kubernetes``. Raises PreflightError where neither exists."""
     access = home.config
     why = _unusable(access)
     if not why:
-        return HomeApi(HostPort(access.host, access.port))
+        return HomeApiAddress(HostPort(access.host, access.port))
     at = await _endpoint(home)
     if at is None:
         raise PreflightError(
@@ -50,8 +50,8 @@ async def home_api_of(home: KubeClient) -> HomeApi:
             "pods can reach it, or join with --service-accounts none"
         )
     if access.in_cluster or _is_loopback(access.host):
-        return HomeApi(at)
-    return HomeApi(at, f"an endpoint of the Service kubernetes: {why}")
+        return HomeApiAddress(at)
+    return HomeApiAddress(at, f"an endpoint of the Service kubernetes: {why}")
 
 
 def _unusable(access: ClientConfig) -> str:
@@ -77,7 +77,7 @@ async def _endpoint(home: KubeClient) -> HostPort | None:
     """The first endpoint of the Service ``kubernetes``, where there is one."""
     path = ENDPOINT_SLICES.path("kubernetes", namespace="default")
     try:
-        found: Object = await home.request("GET", path, timeout=permissions.QUESTION)
+        found: Object = await home.request("GET", path, timeout=permissions.REQUEST_SECONDS)
     except NotFound:
         return None
     addresses = [it for end in found.get("endpoints") or () for it in end.get("addresses") or ()]

@@ -14,13 +14,13 @@ import pytest
 from bridge.base.settings import JoinSettings, RelaySettings
 from bridge.checks import connectivity, runner
 from bridge.checks.report import Report, Severity
-from bridge.preflight import pod_network
+from bridge.clusters import pod_network
 from bridge.relay.forward import netlink
 from sync.kube.credentials import KubeconfigRef
 from sync.kube.resources import NAMESPACES, NODES, Object
 from tests import objects
-from tests.bridge.checks.looks import of, one, worse
-from tests.bridge.clusters import CANARY, Clusters
+from tests.bridge.checks.report_queries import of, one, worse
+from tests.bridge.two_clusters import CANARY, Clusters
 from tests.fakeapi import Authority, Fault
 from tests.fakeapi.kubeconfig import credential, kubeconfig, plugin, write
 from tests.objects import node, pod
@@ -39,7 +39,7 @@ Break = Callable[[Clusters], JoinSettings]
 
 async def checked(settings: JoinSettings) -> Report:
     """All checks before a join; nothing that they say has the credential."""
-    found = await runner.preflight(settings)
+    found = await runner.check_before_join(settings)
     assert CANARY not in str(found.as_data())
     return found
 
@@ -243,7 +243,7 @@ async def test_a_check_that_fails_hides_no_other(two: Clusters) -> None:
 
 
 async def test_a_silent_check_ends(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "PROBE", 0.3)
+    monkeypatch.setattr(runner, "CHECK_SECONDS", 0.3)
     two.remote.fail(Fault("GET", "*/nodes", delay=5, times=None))
     found = await checked(two.settings)
     assert one(found, "BRG501").found == "not checked: no answer in 0 s"

@@ -21,36 +21,36 @@ TRIED, LOOKED_AT = 3, "100"
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class DialResults:
     """What pods of the remote said, each to one attempt at a connection."""
 
-    taken: Sequence[Object]
+    accepted: Sequence[Object]
     refused: Sequence[Object]
-    silent: Sequence[Object]
+    timed_out: Sequence[Object]
     """Those from whose address nothing came back."""
 
     @property
     def count(self) -> int:
         """How many were tried."""
-        return len(self.taken) + len(self.refused) + len(self.silent)
+        return len(self.accepted) + len(self.refused) + len(self.timed_out)
 
 
-async def network_of(
-    choice: NetworkChoice, *, home: KubeClient, remote: KubeClient, told: Callable[[str], None]
+async def select_network(
+    choice: NetworkChoice, *, home: KubeClient, remote: KubeClient, notify: Callable[[str], None]
 ) -> Network:
     """How pods reach each other: as was asked for, or as is found. For ``auto`` a network is flat
     where every pod that is tried takes a connection, and none of these addresses is a pod's at
     home."""
     if choice != "auto":
         return choice
-    answers = await asked(remote)
+    answers = await dial_pods(remote)
     flat, why = False, "no pod of the remote is ready to be tried"
-    if answers.silent:
-        why = f"from here no way to {_named(answers.silent)}"
+    if answers.timed_out:
+        why = f"from here no way to {_named(answers.timed_out)}"
     elif answers.refused:
         why = f"{_named(answers.refused)} refuse a connection, which tells nothing"
-    elif answers.taken:
-        at_home = [pod for pod in answers.taken if await _is_at_home(home, address_of(pod))]
+    elif answers.accepted:
+        at_home = [pod for pod in answers.accepted if await _is_at_home(home, pod_ip(pod))]
         flat = not at_home
         why = (
             f"home has pods with the addresses of {_named(at_home)}"
@@ -58,11 +58,11 @@ async def network_of(
             else f"{answers.count} pod(s) of the remote answer from here"
         )
     network: Network = "flat" if flat else "relay"
-    told(f"both: --network auto: {network}, since {why}")
+    notify(f"both: --network auto: {network}, since {why}")
     return network
 
 
-async def asked(remote: KubeClient) -> Answers:
+async def dial_pods(remote: KubeClient) -> DialResults:
     """What a few of the remote's ready pods answer."""
     page, _ = await remote.list_page(
         PODS, query={"limit": LOOKED_AT, "fieldSelector": "status.phase=Running"}
@@ -76,28 +76,26 @@ async def asked(remote: KubeClient) -> Answers:
     def those(wanted: bool | None) -> list[Object]:
         return [pod for pod, answer in zip(chosen, answers, strict=True) if answer is wanted]
 
-    return Answers(taken=those(True), refused=those(False), silent=those(None))
+    return DialResults(accepted=those(True), refused=those(False), timed_out=those(None))
 
 
-def address_of(pod: Object) -> str:
+def pod_ip(pod: Object) -> str:
     """The pod's address; "" where it has none."""
     return str((pod.get("status") or {}).get("podIP") or "")
 
 
 async def _is_at_home(home: KubeClient, address: str) -> bool:
     query = {"limit": "1", "fieldSelector": f"status.podIP={address}"}
-    found = await home.request("GET", PODS.path(), query=query, timeout=permissions.QUESTION)
+    found = await home.request("GET", PODS.path(), query=query, timeout=permissions.REQUEST_SECONDS)
     return bool(found.get("items"))
 
 
 def _named(pods: Iterable[Object]) -> str:
-    return ", ".join(f"{namespace_of(it)}/{name_of(it)} at {address_of(it)}" for it in pods)
+    return ", ".join(f"{namespace_of(it)}/{name_of(it)} at {pod_ip(it)}" for it in pods)
 
 
 def _has_address(pod: Object) -> bool:
-    return bool(
-        is_ready(pod) and address_of(pod) and not (pod.get("spec") or {}).get("hostNetwork")
-    )
+    return bool(is_ready(pod) and pod_ip(pod) and not (pod.get("spec") or {}).get("hostNetwork"))
 
 
 def _ports(pod: Object) -> Iterable[int]:
@@ -120,7 +118,7 @@ async def _answer(pod: Object) -> bool | None:
     """Whether the pod takes a connection; None where nothing comes back from its address."""
     try:
         async with asyncio.timeout(CONNECT):
-            _, writer = await asyncio.open_connection(address_of(pod), next(iter(_ports(pod)), 80))
+            _, writer = await asyncio.open_connection(pod_ip(pod), next(iter(_ports(pod)), 80))
     except ConnectionRefusedError:
         return False
     except (OSError, TimeoutError):

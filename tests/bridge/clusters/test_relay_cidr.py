@@ -8,12 +8,13 @@ import pytest
 
 from bridge.base.errors import PreflightError
 from bridge.base.settings import NetworkChoice, RelaySettings
-from bridge.preflight import cluster_facts, relay_cidr
+from bridge.checks import join_checks
+from bridge.clusters import relay_cidr
 from bridge.relay.forward import netlink
 from sync.kube.client import KubeClient
 from sync.kube.resources import SERVICE_CIDRS, Object
 from tests import objects
-from tests.bridge.clusters import Clusters
+from tests.bridge.two_clusters import Clusters
 from tests.fakeapi.client_config import client_config_for
 from tests.fakeapi.resource_registry import Kind
 
@@ -33,7 +34,7 @@ async def unusable(two: Clusters, *, in_cluster: bool = False, address: str = HE
     access = client_config_for(two.home, "home")
     access.in_cluster = in_cluster
     async with KubeClient(access) as home:
-        return await relay_cidr.unusable(CIDR, home=home, address=address)
+        return await relay_cidr.check_relay_cidr(CIDR, home=home, address=address)
 
 
 def pod_at(two: Clusters, address: str, **spec: object) -> None:
@@ -117,7 +118,7 @@ async def check(two: Clusters, network: NetworkChoice) -> tuple[str, list[str]]:
         KubeClient(client_config_for(two.home, "home")) as home,
         KubeClient(client_config_for(two.remote, "remote")) as remote,
     ):
-        found = await cluster_facts.check(settings, home=home, remote=remote, told=told.append)
+        found = await join_checks.check(settings, home=home, remote=remote, notify=told.append)
     return found.relay_cidr, told
 
 

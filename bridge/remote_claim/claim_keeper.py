@@ -30,15 +30,13 @@ from typing import NoReturn
 
 from bridge.base.errors import BridgeError
 from bridge.election.election_record import Candidate
-from bridge.election.elector import Election
-from bridge.node.lease import LEASE_NAMESPACE
+from bridge.election.elector import LeaderElector
+from bridge.node.lease import LEASE_NAMESPACE, request_lease
 from bridge.remote_claim import claim_record
-from bridge.remote_claim.claim_record import Claim, Record
+from bridge.remote_claim.claim_record import Claim, HomeRecord
 from sync.kube.client import KubeClient
-from sync.kube.errors import Conflict, KubeError, NotFound, Unreachable
-from sync.kube.request import JSON, MERGE_PATCH
+from sync.kube.errors import Conflict, KubeError, NotFound
 from sync.kube.request_limiter import urgent
-from sync.kube.resources import LEASES
 from sync.kube.write_fence import Fence, clock
 from translators.identity import Identity
 from translators.objects import Object
@@ -61,7 +59,7 @@ RECORD_SECONDS, RELEASE_SECONDS = 2.0, 1.0
 ATTEMPTS = 3
 
 
-class ClaimRefused(BridgeError):
+class ClaimRejected(BridgeError):
     """Another home of this identity uses the remote; the message is for the person who joined."""
 
 
@@ -76,31 +74,31 @@ class RemoteClaim:
         self,
         remote: KubeClient,
         identity: Identity,
-        election: Election,
+        election: LeaderElector,
         *,
-        me: Candidate,
+        candidate: Candidate,
         home_fence: Fence,
         take_over: str,
-        told: Callable[[str], None],
+        notify: Callable[[str], None],
         clock: Callable[[], float] = clock,
     ) -> None:
         self._remote = remote
         self._fenced = remote.fenced(home_fence)
         self._identity = identity
         self._election = election
-        self._me = me
+        self._me = candidate
         self.home_fence = home_fence
         """Before every write, to either cluster: that of home's election."""
         self._take_over = take_over
-        self._told = told
+        self._told = notify
         self._clock = clock
         self.fence = Fence(outer=home_fence, clock=clock)
         """Before every write to the remote."""
-        self.name = claim_record.lease_name(identity)
+        self.name = claim_record.claim_lease_name(identity)
         """The Lease's."""
-        self._id = claim_record.new_id()
+        self._id = claim_record.new_claim_id()
         # Home's record, as this bridge wrote it last.
-        self._record = Record()
+        self._record = HomeRecord()
         # The claim as it was last seen, and since when it has not changed.
         self._seen: Claim | None = None
         self._seen_since = math.inf
@@ -118,15 +116,15 @@ class RemoteClaim:
 
     # -- to take ---------------------------------------------------------------------------
 
-    async def look(self) -> None:
+    async def observe(self) -> None:
         """Looks at the claim while home's election is still to be won: what `take` waits for begins
         now."""
         with contextlib.suppress(KubeError), urgent():
             self._observe(await self._get())
 
-    async def take(self) -> None:
+    async def acquire(self) -> None:
         """Takes the claim, and opens the fence. Raises ClaimRefused."""
-        known = claim_record.read_record(
+        known = claim_record.parse_record(
             self._election.records.all.get(claim_record.ANNOTATION_RECORD)
         )
         self._record = known
@@ -139,7 +137,7 @@ class RemoteClaim:
                 )
                 await asyncio.sleep(CLAIM_SECONDS)
                 await self._tried(self._renewed)
-        self._election.on_changed = self._home_changed
+        self._election.on_records_changed = self._home_changed
         self.fence.extend(self._began + CLAIM_SECONDS)
 
     async def _tried(self, step: Callable[[], Awaitable[bool]]) -> None:
@@ -154,7 +152,7 @@ class RemoteClaim:
                 log.log(level, "the claim in the remote cannot be taken yet: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def _taken(self, known: Record) -> bool:
+    async def _taken(self, known: HomeRecord) -> bool:
         """Whether it is taken; False where it is to be looked at again."""
         found = await self._get()
         self._observe(found)
@@ -168,8 +166,8 @@ class RemoteClaim:
                 await self._wait(found, left)
                 return False
             if by_hand and found.holder:
-                self._overtaken = found.who
-        record = known.after(found, self._id)
+                self._overtaken = found.holder_name
+        record = known.for_acquisition(found, self._id)
         await self._note(record, now=True)
         try:
             await self._write(found, record)
@@ -186,7 +184,7 @@ class RemoteClaim:
 
     def _unsure_for(self, found: Claim) -> float:
         """Seconds until it is known that the holder does not renew the claim any more."""
-        if found.holder in ("", self._me.identity, self._election.met):
+        if found.holder in ("", self._me.identity, self._election.live_rival):
             return 0.0
         return self._seen_since + OBSERVE_SECONDS - self._clock()
 
@@ -194,14 +192,14 @@ class RemoteClaim:
         if not self._waits:
             self._waits = True
             self._told(
-                f"remote: node {self._identity.node} was claimed by {found.who}; waiting "
-                f"{math.ceil(seconds)} s to see whether that bridge still serves it"
+                f"remote: node {self._identity.node} was claimed by {found.holder_name}; "
+                f"waiting {math.ceil(seconds)} s to see whether that bridge still serves it"
             )
         await asyncio.sleep(min(seconds, RETRY_SECONDS))
 
     # -- to keep ---------------------------------------------------------------------------
 
-    async def keep(self) -> NoReturn:
+    async def renew_until_lost(self) -> NoReturn:
         """Renews the claim until cancelled. Raises ClaimRefused, with all fences closed."""
         wait = RENEW_SECONDS
         with urgent():
@@ -223,7 +221,7 @@ class RemoteClaim:
         if self._sent and await self._confirmed():
             return True
         for attempt in range(1, ATTEMPTS + 1):
-            await self._note(self._record.following())
+            await self._note(self._record.for_renewal())
             try:
                 await self._write(self._mine, self._record)
             except (Conflict, NotFound):
@@ -246,7 +244,7 @@ class RemoteClaim:
             return True
         # Ours, but for labels that somebody has set; or an earlier one, in a remote that was
         # restored from a backup.
-        known = Record(self._mine.sequence if self._mine is not None else 0, self._record.ids)
+        known = HomeRecord(self._mine.sequence if self._mine is not None else 0, self._record.ids)
         why = claim_record.objection(found, known)
         if not why:
             self._mine = found
@@ -269,7 +267,7 @@ class RemoteClaim:
 
     def _home_changed(self, notes: Mapping[str, str]) -> None:
         """Raises ClaimRefused where home's record is older than it was."""
-        record = claim_record.read_record(notes.get(claim_record.ANNOTATION_RECORD))
+        record = claim_record.parse_record(notes.get(claim_record.ANNOTATION_RECORD))
         if self._mine is not None and record.sequence < self._mine.sequence:
             raise self._refusal(self._mine, "the record of this home went back while it was held")
 
@@ -277,14 +275,14 @@ class RemoteClaim:
 
     async def release(self) -> None:
         """Releases it if it is ours. Best effort: the next bridge waits a little, or not at all."""
-        self._election.on_changed = None
+        self._election.on_records_changed = None
         mine, self._mine = self._mine, None
         if mine is None or not self.home_fence.is_open:
             return
         try:
             async with asyncio.timeout(RELEASE_SECONDS):
                 with urgent():
-                    await self._request("PATCH", self.name, claim_record.released(mine))
+                    await self._request("PATCH", self.name, claim_record.release_patch(mine))
         except (KubeError, TimeoutError) as error:
             log.info("the claim in the remote was not released: %s", error)
 
@@ -293,33 +291,33 @@ class RemoteClaim:
     async def _refuse(self, found: Claim, why: str) -> NoReturn:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(RECORD_SECONDS):
-                await self._note(self._record.refused(), now=True)
+                await self._note(self._record.for_rejection(), now=True)
         raise self._refusal(found, why)
 
-    def _refusal(self, found: Claim, why: str) -> ClaimRefused:
-        return ClaimRefused(
-            f"remote: the claim on node {self._identity.node} (Lease {LEASE_NAMESPACE}/"
-            f"{self.name}) is not this bridge's: {why}; "
-            f"{claim_record.advice(found, self._identity)}"
+    def _refusal(self, found: Claim, why: str) -> ClaimRejected:
+        return ClaimRejected(
+            f"remote: the claim on node {self._identity.node} (Lease "
+            f"{LEASE_NAMESPACE}/{self.name}) is not this bridge's: {why}; "
+            f"{claim_record.rejection_advice(found, self._identity)}"
         )
 
     # -- requests --------------------------------------------------------------------------
 
-    async def _note(self, record: Record, *, now: bool = False) -> None:
+    async def _note(self, record: HomeRecord, *, now: bool = False) -> None:
         """Has home record it, before the remote does."""
         await self._election.records.write(claim_record.ANNOTATION_RECORD, str(record), now=now)
         self._record = record
 
     async def _get(self) -> Claim | None:
         try:
-            return claim_record.read(await self._request("GET", self.name))
+            return claim_record.parse_claim(await self._request("GET", self.name))
         except NotFound:
             return None
 
-    async def _write(self, before: Claim | None, record: Record) -> None:
+    async def _write(self, before: Claim | None, record: HomeRecord) -> None:
         began = self._clock()
         renewed = format_micro_time(datetime.now(UTC))
-        body = claim_record.written(
+        body = claim_record.claim_patch(
             before, self._identity, self._me, record, renewed=renewed, seconds=CLAIM_SECONDS
         )
         self._sent[renewed] = began
@@ -327,25 +325,10 @@ class RemoteClaim:
             made = await self._request("POST", "", body)
         else:
             made = await self._request("PATCH", self.name, body)
-        self._mine = claim_record.read(made)
+        self._mine = claim_record.parse_claim(made)
         self._began = began
         self._sent.clear()
 
     async def _request(self, method: str, name: str, body: Object | None = None) -> Object:
-        """One request that ends in time, also where the server asks to wait."""
         client = self._remote if method == "GET" else self._fenced
-        path = LEASES.path(name or None, namespace=LEASE_NAMESPACE)
-        try:
-            async with asyncio.timeout(REQUEST_SECONDS):
-                return await client.request(
-                    method,
-                    path,
-                    body=body,
-                    content_type=MERGE_PATCH if method == "PATCH" else JSON,
-                    timeout=REQUEST_SECONDS,
-                )
-        except TimeoutError:
-            what = f"{method} {path}"
-            raise Unreachable(
-                f"no answer in {REQUEST_SECONDS:.0f} s", side="remote", what=what
-            ) from None
+        return await request_lease(client, method, name, seconds=REQUEST_SECONDS, body=body)

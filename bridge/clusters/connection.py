@@ -1,0 +1,90 @@
+"""Connects to a cluster by its kubeconfig, and describes errors of its API server to a person."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from bridge.base.errors import PreflightError
+from bridge.rbac import permissions
+from sync.kube.client import KubeClient
+from sync.kube.credentials import load
+from sync.kube.errors import (
+    ApiError,
+    ApiServerCertificateError,
+    Forbidden,
+    KubeError,
+    Side,
+    Unauthorized,
+    Unreachable,
+)
+from sync.kube.kubeconfig_ref import KubeconfigRef
+from sync.kube.resources import NAMESPACES
+from translators.objects import Object, uid_of
+
+#: Seconds to load a kubeconfig (with its credential plugin) and to get a first response, and for
+#: all checks of a join: a person waits for this.
+CONNECT_SECONDS = 14.0
+
+#: Receives one line of progress for a person.
+Notify = Callable[[str], None]
+
+
+@asynccontextmanager
+async def connect(ref: KubeconfigRef, *, side: Side, notify: Notify) -> AsyncIterator[KubeClient]:
+    """A client whose API server has responded once. Raises PreflightError."""
+    with as_preflight_errors(side):
+        async with asyncio.timeout(CONNECT_SECONDS):
+            config = await load(ref, side=side)
+            async with KubeClient(config) as probe:
+                version = await probe.request(
+                    "GET", "/version", timeout=permissions.REQUEST_SECONDS
+                )
+    notify(f"{side}: {config.server} (context {config.context}), {version.get('gitVersion', '?')}")
+    async with KubeClient(config) as client:
+        yield client
+
+
+@contextmanager
+def as_preflight_errors(side: Side | None = None) -> Iterator[None]:
+    """Raises PreflightError in place of a KubeError or TimeoutError of its block.
+
+    ``side`` names the cluster in the message of a timeout, which does not know it.
+    """
+    try:
+        yield
+    except KubeError as error:
+        raise PreflightError(describe_error(error)) from error
+    except TimeoutError as error:
+        where = f"{side}: " if side else ""
+        raise PreflightError(
+            f"{where}no answer in {CONNECT_SECONDS:.0f} s, from an API server or from the "
+            "kubeconfig's credential plugin; try `kubectl version` with the same kubeconfig"
+        ) from error
+
+
+def describe_error(error: KubeError) -> str:
+    """One sentence for a person: which side, what failed, and what to do next."""
+    text = str(error)
+    if isinstance(error, ApiServerCertificateError):
+        return text
+    if isinstance(error, Unauthorized):
+        return (
+            f"{error.side}: the API server does not accept the kubeconfig's credential (expired, "
+            "revoked, or of another cluster); get a new one and join again"
+        )
+    if isinstance(error, Forbidden):
+        return f"{text}; ask the cluster's administrator for that permission"
+    if isinstance(error, Unreachable):
+        return f"{text}; check that the server in the kubeconfig is up and can be reached from here"
+    if isinstance(error, ApiError):
+        return f"{text}; `kubectl get --raw /readyz` with the same kubeconfig shows its health"
+    return text
+
+
+async def cluster_uid(client: KubeClient) -> str:
+    """The UID of the namespace kube-system, which identifies a cluster. Raises KubeError."""
+    path = NAMESPACES.path("kube-system")
+    namespace: Object = await client.request("GET", path, timeout=permissions.REQUEST_SECONDS)
+    return uid_of(namespace)
