@@ -1,7 +1,7 @@
 """A join, from the first question to the last line: wires the parts and runs them in order.
 
-1. Checks (`bridge.checks.join_checks`); nothing has been made when one fails. With a health port, probes are
-   answered from here on, and clusters that are away are waited for.
+1. Checks (`bridge.checks.join_checks`); nothing has been made when one fails. With a health port,
+   probes are answered from here on, and clusters that are away are waited for.
 2. The kubelet API listens, so that the Node never names a port that nobody serves.
 3. The engine's caches fill; when the node's lease is this bridge's, the Node is registered and pods
    are worked, and until then it stands by (`bridge.app.replica`).
@@ -67,7 +67,7 @@ async def join(
 @asynccontextmanager
 async def giving_back() -> AsyncIterator[None]:
     """Gives memory back that is not needed, while the block runs."""
-    giving = asyncio.create_task(memory.give_back(), name="memory")
+    giving = asyncio.create_task(memory.release_memory(), name="memory")
     try:
         yield
     finally:

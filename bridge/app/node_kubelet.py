@@ -221,7 +221,7 @@ def _source(
     if settings.certificate is not None and settings.key is not None:
         return FileSource(settings.certificate, settings.key)
     if settings.serving == "csr":
-        from bridge.certificates.csr_source import CsrSource
+        from bridge.certificates.csr import CsrSource
 
         folder = CertDir(cert_dir(settings, found))
         return CsrSource(home, node, addresses, folder, report=told)

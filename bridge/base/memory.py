@@ -1,59 +1,125 @@
-"""What the process does about its own memory: when Python looks for cycles, and what it gives back.
+"""Every measure that keeps the resident memory (RSS) of a running bridge small.
 
-Objects are freed when the last reference to them goes; the collector is for cycles alone, of which
-a pod leaves next to none. As Python sets it up it looks through all objects again and again while
-caches fill: with 10,000 pods that is half of the time of filling them, in pauses of 0.2 s. So:
+`python -m e2e.bench memory` starts a bridge on simulated API servers with each measure and without
+it, and prints both figures. On Linux with Python 3.11, in megabytes:
 
-- `begin`, before the imports: rarer and larger steps.
-- `settle`, after them: what was imported is never looked through again.
-- `give_back`, while the bridge runs: a whole collection after much has gone. It empties Python's
-  lists of objects to use again, each of which can keep a block of 1 MB from the system: after 5,000
-  pods have come and gone, 165 MB are resident without it and 53 MB with it. (malloc's own trimming
-  then finds nothing more, and the number of its arenas makes no difference.)
+- `restart_with`, `restart_argument`: a join restarts its process once its options are parsed, so
+  that typer and rich are not loaded while it serves. Idle: 54 instead of 65.
+- `run_module`: a module that needs a heavy package runs in a child process. `cryptography` makes
+  one certificate a year. Idle: 54 instead of 66.
+- `release_memory`: collects garbage after a burst, because each of Python's free lists can keep a
+  block of 1 MB. After 2,000 pods were created and deleted: WITH instead of WITHOUT.
+
+`reduce_collections` and `freeze_imports` save processor time: by default the collector scans all
+objects repeatedly while caches fill, which with 10,000 pods takes half of the time. Objects are
+freed by reference counting; the collector is needed for cycles alone, and a pod leaves almost none.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import os
+import pickle
 import sys
-from typing import NoReturn
+import tempfile
+from asyncio.subprocess import DEVNULL, PIPE
+from typing import Any, NoReturn
 
-#: Objects more than before at which the newest are looked through; how often that is done before
-#: those that were left are, and that before all are. Measured while caches fill with 10,000 pods of
-#: 60 objects: 14 % of the time is the collector's, where it was 48 %, in steps of at most 5 ms.
-#: Larger steps cost more (they leave the processor's cache) and make longer pauses. In a burst of
-#: 1,000 pods and its end: 0.3 s of processor time where it was 0.7 s, the longest step 26 ms where
-#: it was 75. All are looked through after 1.25 million objects more, which bounds what cycles keep.
+#: The file descriptor with the argument of `restart_with`, between the two process images.
+_VARIABLE = "CLUSTER_BRIDGE_ASKED"
+#: New objects before a collection of generation 0; collections of each generation before one of the
+#: next. While caches fill with 10,000 pods of 60 objects, the collector takes 14 % of the time
+#: (default: 48 %), in pauses of at most 5 ms. In a burst of 1,000 pods and its end it takes 0.3 s
+#: (default: 0.7 s), with a longest pause of 26 ms (default: 75). A full collection runs after 1.25
+#: million objects, which bounds the garbage in cycles.
 THRESHOLDS = (5_000, 5, 50)
-#: Seconds between looks at how much there is. A look takes 80 µs with 165 MB.
-LOOK = 15.0
-#: The part of what came that must have gone again: a whole collection costs what is left.
-GONE = 0.5
-#: Fewer objects than this, 5 MB of them, are not worth one.
-FEW = 50_000
+#: Seconds between counts of allocated blocks. A count takes 80 µs with 165 MB.
+CHECK_INTERVAL = 15.0
+#: Share of the growth that must be freed before a full collection, which costs what remains.
+FREED_SHARE = 0.5
+#: Fewer freed blocks than these (5 MB) are not worth a collection.
+MIN_FREED_BLOCKS = 50_000
+#: Seconds that a child process may take; making a certificate takes 0.1.
+CHILD_TIMEOUT = 10.0
 
 
-def begin() -> None:
-    """To be called before most is imported."""
+def restart_with(argument: object) -> None:
+    """Replaces this process by the same command, where `restart_argument` returns ``argument``.
+
+    Process id, terminal and standard streams stay. Returns only where the process cannot be
+    replaced, for example on a full disk; the caller then continues in this one.
+    """
+    with contextlib.suppress(OSError), tempfile.TemporaryFile() as file:
+        pickle.dump(argument, file)
+        file.seek(0)
+        os.set_inheritable(file.fileno(), True)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execve(  # noqa: S606  # no shell is needed
+            sys.executable,
+            [sys.executable, *sys.orig_argv[1:]],
+            {**os.environ, _VARIABLE: str(file.fileno())},
+        )
+
+
+def restart_argument() -> Any:
+    """The argument of `restart_with`; None in a process that it has not started."""
+    number = os.environ.pop(_VARIABLE, None)
+    if number is None:
+        return None
+    with open(int(number), "rb") as file:  # noqa: PTH123  # the file has no name
+        return pickle.load(file)  # noqa: S301  # this process wrote it
+
+
+async def run_module(module: str, *arguments: str) -> bytes | None:
+    """Runs ``python -m MODULE ARGUMENTS`` in a child process and returns its standard output.
+
+    None where no process can be started, where it fails, or after `CHILD_TIMEOUT`. No child remains
+    after a return or a cancellation.
+    """
+    with contextlib.suppress(OSError, TimeoutError):
+        # -P: do not import modules from the working directory.
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", module, *arguments),
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=DEVNULL,
+        )
+        try:
+            async with asyncio.timeout(CHILD_TIMEOUT):
+                output, _ = await child.communicate()
+        finally:
+            if child.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    child.kill()
+                await child.wait()
+        if child.returncode == 0:
+            return output
+    return None
+
+
+def reduce_collections() -> None:
+    """Makes garbage collections rarer. Call this before most modules are imported."""
     gc.set_threshold(*THRESHOLDS)
 
 
-def settle() -> None:
-    """To be called when all is imported, and nothing else is there yet."""
+def freeze_imports() -> None:
+    """Excludes imported modules from garbage collection. Call this after all imports."""
     gc.freeze()
 
 
-async def give_back() -> NoReturn:
-    """Collects when half of all that came since the start has gone, until cancelled.
+async def release_memory() -> NoReturn:
+    """Runs a full collection whenever half of the growth since the start is freed.
 
-    A bridge at rest collects nothing.
+    Runs until cancelled. An idle bridge collects nothing.
     """
     least = most = sys.getallocatedblocks()
     while True:
-        await asyncio.sleep(LOOK)
+        await asyncio.sleep(CHECK_INTERVAL)
         now = sys.getallocatedblocks()
-        if most - now > max(FEW, (most - least) * GONE):
+        if most - now > max(MIN_FREED_BLOCKS, (most - least) * FREED_SHARE):
             gc.collect()
             most = now
         most = max(most, now)

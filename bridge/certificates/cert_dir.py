@@ -1,9 +1,9 @@
-"""The folder in which a serving certificate of home's outlives the bridge.
+"""The directory (`--cert-dir`) that keeps a certificate signed by home across restarts.
 
-A request has to be approved by somebody, so a restart must not need a new one: kept are the
-certificate with its key (`serving.pem`), and the key of a request that waits (`pending.key`). Files
-are of mode 0600 in a folder of 0700, and are written whole or not at all. One folder is for one
-node. Where a file cannot be read or written, `CertificateError` names it.
+Somebody has to approve each CertificateSigningRequest, so a restart must not need another one. The
+directory belongs to one node and holds the certificate with its key (``serving.pem``) and the key
+of a pending request (``pending.key``). Files have mode 0600, the directory 0700; a file is replaced
+atomically. `CertificateError` names the file that cannot be read or written.
 """
 
 from __future__ import annotations
@@ -15,97 +15,97 @@ from pathlib import Path
 
 from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair, parse_pem
 
-#: Of the folder in which the state folders of all homes are.
+#: Below the XDG state directory: the parent of the certificate directories of all homes.
 _STATE = ("cluster-bridge", "serving")
 
 
 def default_cert_dir(home_id: str, node_name: str) -> Path:
-    """Where programs keep what is to outlive them (XDG Base Directory Specification).
+    """The node's directory below ``XDG_STATE_HOME`` (XDG Base Directory Specification).
 
-    Raises CertificateError where the user has no home.
+    Raises CertificateError where the user has no home directory.
     """
     try:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     except RuntimeError as error:
-        raise CertificateError("this user has no home folder; give --cert-dir") from error
+        raise CertificateError("the user has no home directory; set --cert-dir") from error
     return Path(state, *_STATE, home_id, node_name)
 
 
 class CertDir:
-    """The files of one node."""
+    """The certificate directory of one node."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._current = folder / "serving.pem"
-        self._pending = folder / "pending.key"
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._current = directory / "serving.pem"
+        self._pending = directory / "pending.key"
 
     def __str__(self) -> str:
-        return str(self._folder)
+        return str(self._directory)
 
     def prepare(self) -> None:
-        """Makes the folder, and finds out whether it can be written. Raises CertificateError."""
+        """Creates the directory and checks that it is writable. Raises CertificateError."""
         try:
             self._current.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self._current.parent):
                 pass
         except OSError as error:
-            raise _not_usable(self._current.parent, error) from error
+            raise _storage_error(self._current.parent, error) from error
 
     def current(self) -> TlsKeyPair | None:
-        """The certificate and its key, or None where none has been issued."""
+        """The issued certificate with its key, or None. Raises CertificateError."""
         content = _read(self._current)
         return parse_pem(content) if content is not None else None
 
     def keep(self, pair: TlsKeyPair) -> None:
-        """Keeps what was issued; the key of its request is not needed any more."""
+        """Stores an issued certificate and removes the key of its request."""
         _write(self._current, pair.pem)
         self.forget_pending()
 
     def pending(self) -> bytes | None:
-        """The key of the request that waits."""
+        """The key of the pending request, or None."""
         return _read(self._pending)
 
     def keep_pending(self, key: bytes) -> None:
-        """Keeps the key of a request that is about to be made."""
+        """Stores the key of a request before the request is created."""
         _write(self._pending, key)
 
     def forget_pending(self) -> None:
-        """The next request is for another key."""
+        """Removes the key of the pending request; the next request gets a new key."""
         try:
             self._pending.unlink(missing_ok=True)
         except OSError as error:
-            raise _not_usable(self._pending, error) from error
+            raise _storage_error(self._pending, error) from error
 
     def files(self) -> list[Path]:
-        """The files of the node that are here; none where the folder cannot be looked into."""
+        """The existing files of the node; empty where the directory cannot be read."""
         try:
             return [path for path in (self._current, self._pending) if path.exists()]
         except OSError:
             return []
 
     def exists(self) -> bool:
-        """Whether the node's files are here, or the folder without any: a join makes it before it
-        has a certificate."""
+        """Whether the directory holds files of the node, or is empty: a join creates the directory
+        before it has a certificate."""
         try:
-            return bool(self.files()) or not any(self._folder.iterdir())
+            return bool(self.files()) or not any(self._directory.iterdir())
         except OSError:
             return False
 
     def remove(self) -> None:
-        """Removes the node's files, the folder where nothing else is in it, and in the state folder
-        those above it that are empty then. Raises CertificateError."""
+        """Removes the node's files, and the directory and its parents below the XDG state directory
+        as far as they are empty then. Raises CertificateError."""
         for path in (self._current, self._pending):
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:
                 raise CertificateError(
-                    f"{path} cannot be removed: {error.strerror}; remove it by hand, it holds a key"
+                    f"cannot remove {path}: {error.strerror}; remove this private key by hand"
                 ) from error
-        above = [self._folder.parents[at] for at in range(min(3, len(self._folder.parents)))]
+        above = [self._directory.parents[at] for at in range(min(3, len(self._directory.parents)))]
         is_state = tuple(it.name for it in above[1:]) == _STATE[::-1]
         with contextlib.suppress(OSError):
-            for folder in [self._folder, *(above if is_state else [])]:
-                folder.rmdir()
+            for directory in [self._directory, *(above if is_state else [])]:
+                directory.rmdir()
 
 
 def _read(path: Path) -> bytes | None:
@@ -114,12 +114,12 @@ def _read(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _not_usable(path, error) from error
+        raise _storage_error(path, error) from error
 
 
 def _write(path: Path, content: bytes) -> None:
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # of mode 0600
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # mode 0600
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
@@ -131,11 +131,11 @@ def _write(path: Path, content: bytes) -> None:
                 Path(name).unlink()
             raise
     except OSError as error:
-        raise _not_usable(path, error) from error
+        raise _storage_error(path, error) from error
 
 
-def _not_usable(path: Path, error: OSError) -> CertificateError:
+def _storage_error(path: Path, error: OSError) -> CertificateError:
     return CertificateError(
-        f"{path} cannot be used to keep the serving certificate: {error.strerror}; "
-        "give another folder with --cert-dir"
+        f"cannot store the serving certificate in {path}: {error.strerror}; "
+        "choose another directory with --cert-dir"
     )

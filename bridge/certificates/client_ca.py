@@ -1,8 +1,8 @@
-"""Home's client CA, followed: the authorities by which home's API server proves who it is.
+"""Watches home's client CA, which authenticates home's API server to the kubelet API.
 
-They stand in ``client-ca-file`` of the ConfigMap `NAME` in `NAMESPACE`, which is watched for as
-long as `ClientCa.run` runs. A bundle that cannot be read, and a ConfigMap that is gone or has none,
-leave the one before in use, as in k8s.io/apiserver's dynamiccertificates.
+The CA bundle is ``client-ca-file`` of the ConfigMap `NAMESPACE`/`NAME`. An invalid bundle, and a
+ConfigMap that is deleted or has no bundle, leave the previous bundle in use, as in
+k8s.io/apiserver's dynamiccertificates.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ log = logging.getLogger(__name__)
 
 
 def client_ca_bundle(config_map: Object | None) -> str:
-    """The PEM of the authorities, or nothing."""
+    """The CA certificates (PEM) in the ConfigMap, or ""."""
     return str(((config_map or {}).get("data") or {}).get("client-ca-file") or "")
 
 
 class ClientCaWatcher:
-    """``known`` is the bundle that is in use already."""
+    """Follows the bundle. ``known`` is the bundle that the server uses already."""
 
     def __init__(self, home: KubeClient, known: str) -> None:
         self._known = known
@@ -36,7 +36,7 @@ class ClientCaWatcher:
         )
 
     async def run(self, use: Callable[[str], None]) -> None:
-        """Hands every later bundle to ``use``, which may raise CertificateError. Until
+        """Passes every new bundle to ``use``, which may raise CertificateError. Runs until
         cancelled."""
         self._informer.on_change(lambda _, config_map: self._changed(config_map, use))
         await self._informer.run()
@@ -49,6 +49,6 @@ class ClientCaWatcher:
         try:
             use(bundle)
         except CertificateError as error:
-            log.warning("home's client CA has changed, and the one before stays in use: %s", error)
+            log.warning("home: the previous client CA stays in use: %s", error)
         else:
-            log.info("home's client CA has changed; connections from now on are checked by it")
+            log.info("home: the client CA has changed; new connections are verified with it")

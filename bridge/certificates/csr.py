@@ -1,53 +1,97 @@
-"""A kubelet's serving certificate as home signs it: what is asked for, and what the answer says.
+"""Serving certificates that home signs, requested with CertificateSigningRequests.
 
-The request is what the signer ``kubernetes.io/kubelet-serving`` takes
+The request follows the signer ``kubernetes.io/kubelet-serving``
 (k8s.io/kubernetes/pkg/apis/certificates/helpers.go): organization ``system:nodes``, common name
-``system:node:NAME``, the node's name and address, and the usages of a key that is not RSA. Its name
-is made of the key and of what is asked for, so that asking again after a restart, or after an
-answer that was lost, finds the same object. Nobody approves it by itself. Pure.
+``system:node:NAME``, the node's name and addresses, and the usages of an ECDSA key. Its name is
+derived from the key and the requested names, so that a retry after a restart or a lost response
+finds the same object. No built-in controller approves it; a person or a program has to.
+
+`CsrSource` serves a self-signed certificate until home has issued one, and keeps an issued one in a
+`CertDir`, so that a restart needs no approval. It waits as long as the request exists and creates
+it again after home's controllers have removed it (after a day). An issued certificate stays in use
+past its expiry until the next one is issued: clients that verify it reject a self-signed one too. A
+failure is logged as a warning and retried with backoff.
+
+This module imports `cryptography` (`bridge.base.memory`): only bridges that need it import it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hashlib
-from collections.abc import Sequence
+import logging
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from bridge.certificates.tls_key_pair import CertificateError
-from bridge.certificates.x509_builder import key_pem, subject, subject_alternative_name
+from bridge.certificates.cert_dir import CertDir
+from bridge.certificates.certificate_sources import (
+    Clock,
+    UseCertificate,
+    renewal_time,
+    sleep_until,
+    utc_now,
+)
+from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair, server_context
+from bridge.certificates.x509_builder import (
+    key_pem,
+    missing_names,
+    self_signed,
+    subject,
+    subject_alternative_name,
+    validity,
+)
+from sync.base.backoff import Backoff
+from sync.cache.informer import Informer
+from sync.cache.store import Key
+from sync.kube.client import KubeClient
+from sync.kube.errors import AlreadyExists, KubeError
 from sync.kube.resources import CERTIFICATE_SIGNING_REQUESTS, Object
 from translators.objects import name_of
 
 SIGNER = "kubernetes.io/kubelet-serving"
-#: For ECDSA; RSA would need "key encipherment" too.
+#: Usages of an ECDSA key; an RSA key would need "key encipherment" too.
 USAGES = ("digital signature", "server auth")
-#: How a request is named: this, the node's name, and digits of the hash.
-_PREFIX, _DIGEST = "kubelet-serving-", 10
-#: What of a node's name stands in the request's: with the rest it stays under 253 characters.
-_NAMED = 200
+#: A request's name: this prefix, the node's name, and this many hexadecimal digits of a hash.
+_PREFIX, _DIGEST_LENGTH = "kubelet-serving-", 10
+#: Characters of the node's name in the request's name, which may have 253 in all.
+_NODE_NAME_LENGTH = 200
+
+#: Seconds that a request may be pending before the hint how to approve it.
+HINT_AFTER = 2.0
+#: First and longest delay in seconds after a failed API request.
+RETRY_FIRST, RETRY_CAP = 2.0, 300.0
+#: First and longest delay in seconds before another CertificateSigningRequest after a denied one:
+#: a person has to look at each.
+RECREATE_FIRST, RECREATE_CAP = 60.0, 4 * 3600.0
+
+log = logging.getLogger(__name__)
+
+# -- the CertificateSigningRequest (pure) ----------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Nobody has decided, or it is approved and not signed yet."""
+    """The request is not decided, or approved and not signed yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """Signed: the certificate and what is behind it, PEM."""
+    """The request is signed: the certificate and its chain (PEM)."""
 
     certificate: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Denied, or the signer cannot sign it; no later answer will come."""
+    """The request was denied, or the signer failed; it will not be signed."""
 
     reason: str
 
@@ -56,18 +100,18 @@ Outcome = Pending | Issued | Rejected
 
 
 def generate_key() -> bytes:
-    """A private key, PEM."""
+    """A new private key (PEM)."""
     return key_pem(ec.generate_private_key(ec.SECP256R1()))
 
 
 def build_csr(key: bytes, node_name: str, addresses: Sequence[str]) -> Object:
-    """The CertificateSigningRequest. Raises CertificateError for a key that is none of ours."""
+    """The CertificateSigningRequest. Raises CertificateError for a key that is not ECDSA in PEM."""
     try:
         private = serialization.load_pem_private_key(key, password=None)
     except (ValueError, TypeError) as error:
-        raise CertificateError("the key that was kept for a request is not valid PEM") from error
+        raise CertificateError("the stored key of the pending request is not valid PEM") from error
     if not isinstance(private, ec.EllipticCurvePrivateKey):
-        raise CertificateError("the key that was kept for a request is no ECDSA key")
+        raise CertificateError("the stored key of the pending request is not an ECDSA key")
     names = subject_alternative_name(node_name, addresses)
     request = (
         x509.CertificateSigningRequestBuilder()
@@ -75,14 +119,15 @@ def build_csr(key: bytes, node_name: str, addresses: Sequence[str]) -> Object:
         .add_extension(names, critical=False)
         .sign(private, hashes.SHA256())
     )
-    asked = private.public_key().public_bytes(
+    public_key = private.public_key().public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )
-    digest = hashlib.sha256(b"\0".join([asked, names.public_bytes()])).hexdigest()
+    digest = hashlib.sha256(b"\0".join([public_key, names.public_bytes()])).hexdigest()
+    name = f"{_PREFIX}{node_name[:_NODE_NAME_LENGTH]}-{digest[:_DIGEST_LENGTH]}"
     return {
         "apiVersion": CERTIFICATE_SIGNING_REQUESTS.api_version,
         "kind": CERTIFICATE_SIGNING_REQUESTS.kind,
-        "metadata": {"name": f"{_PREFIX}{node_name[:_NAMED]}-{digest[:_DIGEST]}"},
+        "metadata": {"name": name},
         "spec": {
             "request": base64.b64encode(request.public_bytes(serialization.Encoding.PEM)).decode(),
             "signerName": SIGNER,
@@ -92,23 +137,172 @@ def build_csr(key: bytes, node_name: str, addresses: Sequence[str]) -> Object:
 
 
 def is_csr_of_node(request: Object, node_name: str) -> bool:
-    """Whether a CertificateSigningRequest is one that was made here for the node."""
+    """Whether `build_csr` named this CertificateSigningRequest for the node."""
     name, _, digest = name_of(request).rpartition("-")
-    return name == _PREFIX + node_name[:_NAMED] and len(digest) == _DIGEST
+    return name == _PREFIX + node_name[:_NODE_NAME_LENGTH] and len(digest) == _DIGEST_LENGTH
 
 
 def csr_outcome(request: Object) -> Outcome:
-    """What has become of the request."""
+    """The outcome in the request's status."""
     status = request.get("status") or {}
     conditions = {str(it.get("type")): it for it in status.get("conditions") or []}
-    for kind, words in (("Denied", "was denied"), ("Failed", "cannot be signed")):
+    for kind, text in (("Denied", "was denied"), ("Failed", "cannot be signed")):
         if kind in conditions:
-            told = (conditions[kind].get(part) for part in ("reason", "message"))
-            return Rejected(f"{words}: " + (", ".join(filter(None, told)) or "no reason is given"))
+            causes = (conditions[kind].get(part) for part in ("reason", "message"))
+            return Rejected(f"{text}: " + (", ".join(filter(None, causes)) or "no reason is given"))
     encoded = status.get("certificate")
     if "Approved" not in conditions or not encoded:
         return Pending()
     try:
         return Issued(base64.b64decode(encoded, validate=True))
     except (binascii.Error, ValueError):
-        return Rejected("was answered with something that is no certificate")
+        return Rejected("was signed, but status.certificate is not base64")
+
+
+# -- the source ------------------------------------------------------------------------------------
+
+
+class _NotIssuedError(Exception):
+    """The request will not lead to a usable certificate."""
+
+
+class CsrSource:
+    """A `CertificateSource` of certificates that home signs.
+
+    ``report`` gets progress and instructions for the user.
+    """
+
+    def __init__(
+        self,
+        home: KubeClient,
+        node_name: str,
+        addresses: Sequence[str],
+        directory: CertDir,
+        *,
+        report: Callable[[str], None],
+        now: Clock = utc_now,
+    ) -> None:
+        self._home = home
+        self._node = node_name
+        self._addresses = addresses
+        self._directory = directory
+        self._report = report
+        self._now = now
+        self._rng = random.Random()  # noqa: S311  # jitter, not a secret
+        self.origin = "self-signed until home has signed one"
+        self._renew_at: datetime | None = None  # None: home has issued none
+        self._failures = Backoff(first=RETRY_FIRST, cap=RETRY_CAP)
+        self._rejections = Backoff(first=RECREATE_FIRST, cap=RECREATE_CAP)
+
+    async def first(self) -> TlsKeyPair:
+        """The stored certificate if it is still usable, else a self-signed one.
+
+        Raises CertificateError when the directory cannot be used.
+        """
+        self._directory.prepare()
+        stored = self._directory.current()
+        if stored is not None and not self._defect(stored):
+            self._renew_at = renewal_time(*validity(stored), self._rng)
+            self.origin = f"signed by home, valid until {_expiry(stored)}"
+            return stored
+        return self_signed(self._node, self._addresses, now=self._now())
+
+    async def run(self, use: UseCertificate) -> None:
+        """Requests a certificate, waits for it, and renews it in time."""
+        while True:
+            if self._renew_at is not None:
+                await sleep_until(self._renew_at, self._now)
+            await asyncio.sleep(await self._renew(use))
+
+    async def _renew(self, use: UseCertificate) -> float:
+        """Makes one attempt; returns the delay in seconds before the next step."""
+        try:
+            pair = await self._request()
+            use(pair)
+            await asyncio.to_thread(self._directory.keep, pair)
+        except _NotIssuedError as error:
+            delay = self._rejections.next()
+            log.warning("home: %s; another request follows in %.0f s", error, delay)
+            return delay
+        except (KubeError, CertificateError) as error:
+            delay = self._failures.next()
+            log.warning("cannot renew the serving certificate: %s; retry in %.0f s", error, delay)
+            return delay
+        self._renew_at = renewal_time(*validity(pair), self._rng)
+        self._failures.reset()
+        self._rejections.reset()
+        self._report(
+            f"home: the kubelet API's certificate is signed by home, valid until {_expiry(pair)}"
+        )
+        return 0.0
+
+    async def _request(self) -> TlsKeyPair:
+        """A certificate signed by home. Raises KubeError, CertificateError, _NotIssuedError."""
+        key = self._directory.pending() or generate_key()
+        try:
+            request = build_csr(key, self._node, self._addresses)
+        except CertificateError:
+            self._directory.forget_pending()  # the next attempt generates a key
+            raise
+        await asyncio.to_thread(self._directory.keep_pending, key)
+        name = name_of(request)
+        try:
+            await self._home.create(CERTIFICATE_SIGNING_REQUESTS, request)
+        except AlreadyExists:
+            log.info("home: certificate signing request %s exists already; waiting for it", name)
+        outcome = await self._wait_for_outcome(name)
+        if isinstance(outcome, Rejected):
+            self._directory.forget_pending()
+            raise _NotIssuedError(f"certificate signing request {name} {outcome.reason}")
+        pair = TlsKeyPair(outcome.certificate, key)
+        if defect := self._defect(pair):
+            self._directory.forget_pending()
+            raise _NotIssuedError(f"the certificate of signing request {name} {defect}")
+        return pair
+
+    async def _wait_for_outcome(self, name: str) -> Issued | Rejected:
+        """Waits until the request is decided. Raises _NotIssuedError when it is deleted."""
+        selector = f"metadata.name={name}"
+        informer = Informer(self._home, CERTIFICATE_SIGNING_REQUESTS, fields=selector)
+        changed = asyncio.Event()
+        informer.on_change(lambda *_: changed.set())
+        hint = asyncio.get_running_loop().call_later(HINT_AFTER, self._report_hint, name)
+        try:
+            async with asyncio.TaskGroup() as group:
+                watching = group.create_task(informer.run(), name=f"request {name}")
+                await informer.synced.wait()
+                while True:
+                    changed.clear()
+                    request = informer.store.get(Key("", name))
+                    outcome = csr_outcome(request) if request is not None else None
+                    if not isinstance(outcome, Pending):
+                        break
+                    await changed.wait()
+                watching.cancel()
+        finally:
+            hint.cancel()
+        if outcome is None:
+            raise _NotIssuedError(f"certificate signing request {name} was deleted")
+        return outcome
+
+    def _report_hint(self, name: str) -> None:
+        self._report(
+            f"home: waiting for the approval of certificate signing request {name}: "
+            f"kubectl certificate approve {name}"
+        )
+
+    def _defect(self, pair: TlsKeyPair) -> str:
+        """Why the certificate is unusable, or ""."""
+        try:
+            server_context(pair, client_ca="")
+            missing = missing_names(pair, self._node, self._addresses)
+            end = validity(pair)[1]
+        except CertificateError as error:
+            return f"cannot be used: {error}"
+        if missing:
+            return f"is not valid for {', '.join(missing)}"
+        return "has expired" if end <= self._now() else ""
+
+
+def _expiry(pair: TlsKeyPair) -> str:
+    return f"{validity(pair)[1]:%F %R} UTC"

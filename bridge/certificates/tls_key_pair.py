@@ -1,12 +1,10 @@
-"""The server's side of TLS: its certificate, and whose client certificates count.
+"""A serving certificate with its private key, and the TLS server context that uses it.
 
-Where a certificate comes from, and when it is renewed, is
-`bridge.certificates.certificate_sources`'s; how one is made is
-`bridge.certificates.x509_builder`'s. A client certificate is asked for, not demanded
-(metrics-server comes with a token), and counts only when it is of home's client CA. One of another
-CA ends the handshake, where a kubelet answers 401: OpenSSL hands over no certificate that it has
-not verified. Private keys are in no repr and no error, and on disk only where OpenSSL has to read
-them from: in a folder of our own that is removed at once.
+The server requests a client certificate without requiring one (metrics-server sends a bearer token)
+and accepts only those signed by home's client CA. A certificate of another CA ends the handshake,
+where a kubelet answers 401: OpenSSL passes no unverified certificate on. Private keys appear in no
+repr and no error. OpenSSL reads keys from files only, so a pair is written to a private temporary
+directory that is removed at once.
 """
 
 from __future__ import annotations
@@ -19,39 +17,39 @@ from pathlib import Path
 
 from bridge.base.errors import BridgeError
 
-#: How long a certificate that we sign ourselves is good for: a kubelet's is a year too.
+#: Validity of a self-signed certificate, as a kubelet's.
 LIFETIME = timedelta(days=365)
-#: It is good a little before now, for clients whose clocks are slow.
+#: A certificate becomes valid this long before its creation, for clients whose clocks are slow.
 CLOCK_SKEW = timedelta(hours=1)
-#: What a private key begins with in PEM (RFC 7468); certificates stand before it.
+#: First line of a private key in PEM (RFC 7468); the certificates precede it.
 _KEY = b"-----BEGIN PRIVATE KEY-----"
 
 
 class CertificateError(BridgeError):
-    """A certificate, key or CA bundle that cannot be used."""
+    """A certificate, key or CA bundle cannot be used, stored or read."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsKeyPair:
-    """A certificate, with what it is signed by behind it, and its key; both PEM."""
+    """A certificate followed by its chain, and its private key; both PEM."""
 
     certificate: bytes
     key: bytes = field(repr=False)
 
     @property
     def pem(self) -> bytes:
-        """Both, as `from_pem` reads them."""
+        """The certificates followed by the key, as `parse_pem` reads them."""
         return self.certificate + self.key
 
 
 def parse_pem(content: bytes) -> TlsKeyPair | None:
-    """The certificate and, after it, its key; None where there is no key of ours."""
+    """Parses certificates followed by a PKCS #8 key; None where there is no such key."""
     certificate, mark, key = content.partition(_KEY)
     return TlsKeyPair(certificate, mark + key) if mark else None
 
 
 def read_files(certificate: Path, key: Path) -> TlsKeyPair:
-    """Reads a pair. Raises CertificateError that names the file."""
+    """Reads and checks a pair. Raises CertificateError, which names the files."""
     pair = TlsKeyPair(_read(certificate), _read(key))
     try:
         server_context(pair, client_ca="")
@@ -64,20 +62,20 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise CertificateError(f"{path} cannot be read: {error.strerror}") from error
+        raise CertificateError(f"cannot read {path}: {error.strerror}") from error
 
 
 def server_context(pair: TlsKeyPair, *, client_ca: str) -> ssl.SSLContext:
-    """The TLS of a server with this certificate. Raises CertificateError.
+    """A TLS server context with this certificate. Raises CertificateError.
 
-    ``client_ca`` are the certificates, in PEM, that a client's may be signed by; with none, every
-    client has to come with a token.
+    ``client_ca`` is a PEM bundle of CAs for client certificates; without one, only bearer tokens
+    authenticate.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # exec, attach and port-forward are upgrades, which exist in HTTP/1.1 only.
+    # exec, attach and port-forward upgrade the connection, which only HTTP/1.1 can.
     context.set_alpn_protocols(["http/1.1"])
-    # Every connection proves anew who it is: nothing to resume, so no ticket to keep.
+    # Every connection authenticates by itself, so there is no session to resume.
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
     load_pair(context, pair)
@@ -86,19 +84,19 @@ def server_context(pair: TlsKeyPair, *, client_ca: str) -> ssl.SSLContext:
             context.load_verify_locations(cadata=client_ca)
         except (ssl.SSLError, ValueError) as error:
             raise CertificateError(
-                "the client CA is not a bundle of PEM certificates; look at client-ca-file in the "
+                "the client CA is not a bundle of PEM certificates; check client-ca-file in the "
                 "ConfigMap kube-system/extension-apiserver-authentication"
             ) from error
         context.verify_mode = ssl.CERT_OPTIONAL
-        # As API servers do, trust what the bundle has, whether it signed itself or not.
+        # Trust every CA of the bundle, self-signed or not, as API servers do.
         context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
     return context
 
 
 def load_pair(context: ssl.SSLContext, pair: TlsKeyPair) -> None:
-    """Has the context show this certificate from now on. Raises CertificateError."""
+    """Makes the context present this certificate. Raises CertificateError."""
     try:
-        with tempfile.TemporaryDirectory(prefix="bridge-") as folder:  # of mode 0700
+        with tempfile.TemporaryDirectory(prefix="bridge-") as folder:  # mode 0700
             certificate, key = Path(folder, "tls.crt"), Path(folder, "tls.key")
             certificate.write_bytes(pair.certificate)
             key.touch(mode=0o600)
@@ -106,17 +104,17 @@ def load_pair(context: ssl.SSLContext, pair: TlsKeyPair) -> None:
             _load_files(context, certificate, key)
     except OSError as error:
         raise CertificateError(
-            f"no temporary file can be written for the serving certificate: {error.strerror}; "
-            "make room there, or name another folder with TMPDIR"
+            f"cannot write a temporary file for the serving certificate: {error.strerror}; "
+            "free space there, or set TMPDIR to another directory"
         ) from error
 
 
 def _load_files(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
     try:
-        # An encrypted key would be asked for on the terminal; here it is a fault.
+        # Without a password callback, OpenSSL would ask for one on the terminal.
         context.load_cert_chain(certificate, key, password=lambda: b"")
     except (OSError, ValueError) as error:
         raise CertificateError(
-            "the certificate or the key is not valid PEM, the key is encrypted, or they do "
-            "not belong together"
+            "the certificate or the key is not valid PEM, the key is encrypted, or the two do "
+            "not match"
         ) from error

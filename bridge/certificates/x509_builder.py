@@ -1,12 +1,10 @@
-"""Certificates and keys, made and read.
+"""Creates and parses X.509 certificates and private keys with the `cryptography` package.
 
-One that is made and signed here is accepted by home's API server unless that was started with
-``--kubelet-certificate-authority``.
-
-What this needs is 10 MB resident, for something that is done once a year:
-`bridge.certificates.certificate_sources` has it done in a process of its own (``python -m
-bridge.certificates.x509_builder NOW NODE ADDRESS...``), which prints the certificate and the key.
-Nothing that every bridge imports may import this.
+``python -m bridge.certificates.x509_builder NOW NODE ADDRESS...`` prints a self-signed certificate
+and its key (PEM); NOW is an ISO 8601 time. `bridge.certificates.certificate_sources` runs it so, to
+keep `cryptography` out of the bridge's memory (`bridge.base.memory`): modules that every bridge
+imports must not import this one. Home's API server accepts a self-signed certificate unless it runs
+with ``--kubelet-certificate-authority``.
 """
 
 from __future__ import annotations
@@ -24,14 +22,14 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from bridge.certificates.tls_key_pair import CLOCK_SKEW, LIFETIME, CertificateError, TlsKeyPair
 from translators.timestamps import parse_time
 
-#: The longest common name that X.509 has.
+#: Maximum length of a common name (RFC 5280).
 _COMMON_NAME = 64
 
 
 def self_signed(
     node_name: str, addresses: Sequence[str], *, now: datetime | None = None
 ) -> TlsKeyPair:
-    """A new certificate for the node, good for its name and its addresses (or host names)."""
+    """Creates a self-signed certificate for the node's name and its addresses or host names."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = subject(node_name)
     now = now or datetime.now(UTC)
@@ -52,7 +50,7 @@ def self_signed(
 
 
 def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """The key as it is kept and given to OpenSSL."""
+    """The key as unencrypted PKCS #8 PEM."""
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -61,7 +59,7 @@ def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def subject(node_name: str) -> x509.Name:
-    """Who a kubelet's serving certificate is of (k8s.io/kubernetes/pkg/apis/certificates)."""
+    """Subject of a kubelet's serving certificate (k8s.io/kubernetes/pkg/apis/certificates)."""
     common = f"system:node:{node_name}"
     return x509.Name(
         [
@@ -74,20 +72,20 @@ def subject(node_name: str) -> x509.Name:
 def subject_alternative_name(
     node_name: str, addresses: Sequence[str]
 ) -> x509.SubjectAlternativeName:
-    """What it is good for: the node's name and its addresses (or host names)."""
+    """Subject alternative names: the node's name and its addresses or host names."""
     return x509.SubjectAlternativeName(
         dict.fromkeys([*map(_alternative, addresses), x509.DNSName(node_name)])
     )
 
 
 def validity(pair: TlsKeyPair) -> tuple[datetime, datetime]:
-    """From when to when the certificate is good. Raises CertificateError."""
+    """Start and end of the certificate's validity. Raises CertificateError."""
     leaf = _leaf(pair)
     return leaf.not_valid_before_utc, leaf.not_valid_after_utc
 
 
 def missing_names(pair: TlsKeyPair, node_name: str, addresses: Sequence[str]) -> list[str]:
-    """The names and addresses of the node for which the certificate is not good."""
+    """The node's names and addresses that the certificate lacks. Raises CertificateError."""
     try:
         found = _leaf(pair).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         known = set(found)
@@ -115,5 +113,5 @@ def _alternative(address: str) -> x509.GeneralName:
 
 
 if __name__ == "__main__":
-    made = self_signed(sys.argv[2], sys.argv[3:], now=parse_time(sys.argv[1]))
-    sys.stdout.buffer.write(made.pem)
+    created = self_signed(sys.argv[2], sys.argv[3:], now=parse_time(sys.argv[1]))
+    sys.stdout.buffer.write(created.pem)

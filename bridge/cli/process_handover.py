@@ -1,28 +1,18 @@
-"""A join whose options have been read: in a process image of its own.
+"""Starts a join whose options are parsed, in a process image without the option parser.
 
-Reading them takes typer, rich and pydantic: 14 MB resident, which a bridge would keep for as long
-as it runs. So `begin` replaces the program by itself, started with the same words (`os.execve`: the
-process, its id and its terminal stay), and leaves it what was asked for in a file without a name.
-There `taken` finds that, and `serve` runs the join. Where the program cannot be started again, it
-is run as it is.
+`begin` restarts the process (`bridge.base.memory.restart_with`); there `taken` returns the options,
+and `serve` runs the join. Where the process cannot be restarted, the join runs in this one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
-import pickle
-import sys
-import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from bridge.base import memory
 from bridge.base.settings import JoinSettings, LogFormat, Part
-
-#: Holds the number of the open file, for the moment between the two.
-_VARIABLE = "CLUSTER_BRIDGE_ASKED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,44 +35,27 @@ class Asked:
 
 
 def begin(asked: Asked) -> None:
-    """Runs the join, without what read the options where that can be done."""
-    # Of a disk that is full, too.
-    with contextlib.suppress(OSError), tempfile.TemporaryFile() as file:
-        pickle.dump(asked, file)
-        file.seek(0)
-        os.set_inheritable(file.fileno(), True)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os.execve(  # noqa: S606  # no shell is meant
-            sys.executable,
-            [sys.executable, *sys.orig_argv[1:]],
-            {**os.environ, _VARIABLE: str(file.fileno())},
-        )
+    """Runs the join, if possible in a process image without the option parser."""
+    memory.restart_with(asked)
     serve(asked)
 
 
 def taken() -> Asked | None:
-    """What `begin` left; None where the options have not been read yet."""
-    number = os.environ.pop(_VARIABLE, None)
-    if number is None:
-        return None
-    with open(int(number), "rb") as file:  # noqa: PTH123  # it has no name
-        asked: Asked = pickle.load(file)  # noqa: S301  # this process wrote it
+    """The options that `begin` passed on; None where the options are not parsed yet."""
+    asked: Asked | None = memory.restart_argument()
     return asked
 
 
 def serve(asked: Asked) -> None:
     """Joins, and serves until it is stopped."""
-    from bridge.base import memory
-
-    memory.begin()
+    memory.reduce_collections()
     from bridge.cli.runner import STOP_SECONDS, run, step
     from bridge.observability import traces
 
     show(asked.shown, nodes=isinstance(asked.settings, tuple))
     command = _command(asked)
     with traces.export_traces(asked.shown.traces):
-        memory.settle()
+        memory.freeze_imports()
         run(command, end_by=STOP_SECONDS)
     step("stopped; workloads in the remote go on")
 

@@ -8,7 +8,10 @@ from typing import Any, cast
 import pytest
 
 from bridge.app.node_kubelet import EnginePodDirectory
+from bridge.kubelet.pod_directory import RemotePod
+from sync.cache.store import Key
 from sync.engine.engine import Engine
+from sync.kube.resources import Object
 from tests import objects
 from translators.identity import (
     ANNOTATION_HOME_NAME,
@@ -35,7 +38,7 @@ _SCHEDULED = {
     ],
     ids=["scheduled", "created", "neither", "no time"],
 )
-def test_a_placed_pod_has_the_time_at_which_the_remote_scheduled_it(
+def test_scheduled_pod_has_the_time_of_its_scheduling(
     created: str | None, conditions: list[Any], since: int
 ) -> None:
     home, remote = objects.pod("web"), objects.pod("web", "default-h", node="worker")
@@ -49,7 +52,34 @@ def test_a_placed_pod_has_the_time_at_which_the_remote_scheduled_it(
     }
     remote["status"] = {"conditions": conditions}
     engine = SimpleNamespace(
-        home_pods=SimpleNamespace(store=[home]), pods=SimpleNamespace(remote_of=lambda _: remote)
+        home_pods=SimpleNamespace(store=[home]),
+        pods=SimpleNamespace(remote_pod_of=lambda _: remote),
     )
-    [placed] = EnginePodDirectory(cast("Engine", engine)).scheduled_pods()
-    assert (placed.node, placed.since) == ("worker", since)
+    [scheduled] = EnginePodDirectory(cast("Engine", engine)).scheduled_pods()
+    assert (scheduled.node, scheduled.since) == ("worker", since)
+
+
+def _directory(home: Object, remote: Object | None) -> EnginePodDirectory:
+    store = {Key("default", str(home["metadata"]["name"])): home}
+    engine = SimpleNamespace(
+        home_pods=SimpleNamespace(store=store),
+        pods=SimpleNamespace(remote_pod_of=lambda _: remote),
+    )
+    return EnginePodDirectory(cast("Engine", engine))
+
+
+def test_remote_pod_is_found_by_name_and_uid() -> None:
+    home, remote = objects.pod("web"), objects.pod("web", "default-h")
+    home["metadata"]["uid"] = "1"
+    remote["spec"]["initContainers"] = [{"name": "init"}]
+    remote["spec"]["ephemeralContainers"] = [{"name": "debug"}]
+    directory = _directory(home, remote)
+    found = directory.find_remote_pod("default", "web", "1")
+    assert found == RemotePod("default-h", "web", frozenset({"main", "init", "debug"}))
+    assert directory.find_remote_pod("default", "web", None) == found
+    assert directory.find_remote_pod("default", "web", "2") is None
+    assert directory.find_remote_pod("default", "db", None) is None
+
+
+def test_pod_without_a_remote_pod_is_not_found() -> None:
+    assert _directory(objects.pod("web"), None).find_remote_pod("default", "web", None) is None

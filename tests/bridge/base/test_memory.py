@@ -1,4 +1,4 @@
-"""Memory goes back when much has gone, and a bridge at rest looks for nothing."""
+"""Memory is released after a burst, and an idle bridge collects nothing."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ from bridge.base import memory
 
 @pytest.fixture
 def collections(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """The whole collections that were made."""
-    made: list[int] = []
+    """One entry for each full collection."""
+    full: list[int] = []
 
-    def noted(phase: str, info: dict[str, int]) -> None:
+    def record(phase: str, info: dict[str, int]) -> None:
         if phase == "start" and info["generation"] == 2:
-            made.append(1)
+            full.append(1)
 
-    monkeypatch.setattr(memory, "LOOK", 0.01)
+    monkeypatch.setattr(memory, "CHECK_INTERVAL", 0.01)
     gc.collect()
     gc.disable()
-    gc.callbacks.append(noted)
-    yield made
-    gc.callbacks.remove(noted)
+    gc.callbacks.append(record)
+    yield full
+    gc.callbacks.remove(record)
     gc.enable()
 
 
-async def test_all_is_collected_once_after_much_has_gone(collections: list[int]) -> None:
+async def test_full_collection_runs_once_after_most_objects_are_freed(
+    collections: list[int],
+) -> None:
     kept = [{"pod": [number]} for number in range(1_000_000)]
-    task = asyncio.create_task(memory.give_back())
+    task = asyncio.create_task(memory.release_memory())
     try:
         await asyncio.sleep(0.1)
         assert not collections
@@ -43,8 +45,8 @@ async def test_all_is_collected_once_after_much_has_gone(collections: list[int])
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_bridge_at_rest_collects_nothing(collections: list[int]) -> None:
-    task = asyncio.create_task(memory.give_back())
+async def test_idle_process_collects_nothing(collections: list[int]) -> None:
+    task = asyncio.create_task(memory.release_memory())
     await asyncio.sleep(0.1)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

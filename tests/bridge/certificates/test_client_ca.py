@@ -15,7 +15,7 @@ from tests.fakeapi import FakeApi
 from tests.objects import config_map
 
 
-async def test_a_later_bundle_is_used_and_a_bad_one_told_once(
+async def test_new_bundle_is_used_and_an_invalid_one_is_logged_once(
     home_api: FakeApi, client_for: ClientFor, caplog: pytest.LogCaptureFixture
 ) -> None:
     home_api.put(config_map(NAME, NAMESPACE, data={"client-ca-file": "first"}))

@@ -25,8 +25,8 @@ def invoke(monkeypatch: pytest.MonkeyPatch) -> Invoke:
     """Runs `bridge ARGS` in this process, which stays as it is; logs go where they went before."""
     monkeypatch.setattr(to_stderr, "configure_logging", lambda **_: None)
     monkeypatch.setattr(os, "execve", stays)
-    monkeypatch.setattr(memory, "begin", lambda: None)
-    monkeypatch.setattr(memory, "settle", lambda: None)
+    monkeypatch.setattr(memory, "reduce_collections", lambda: None)
+    monkeypatch.setattr(memory, "freeze_imports", lambda: None)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "200")
 

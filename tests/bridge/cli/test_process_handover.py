@@ -1,4 +1,4 @@
-"""A join runs without what read its options."""
+"""A join restarts its process without the option parser."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ main()
 """
 
 
-#: Before the script: temporary files are on a full disk.
-FULL = """
+#: Preamble of the script: temporary files are on a full disk.
+FULL_DISK = """
 import tempfile
 tempfile.TemporaryFile = lambda: open("/dev/full", "wb")
 """
 
 
 def bridge(*args: str | Path, before: str = "") -> tuple[int, list[str], str, int]:
-    """`bridge ARGS` in a process: exit code, what it printed at its end, stderr, its id."""
+    """Runs `bridge ARGS`: exit code, lines printed at exit, stderr, process id."""
     command = [sys.executable, "-c", before + SCRIPT, *args]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -42,7 +42,7 @@ def bridge(*args: str | Path, before: str = "") -> tuple[int, list[str], str, in
         return process.returncode, said.splitlines(), error, process.pid
 
 
-def test_a_join_is_the_same_process_without_what_read_its_options(tmp_path: Path) -> None:
+def test_join_keeps_the_process_and_drops_the_option_parser(tmp_path: Path) -> None:
     code, said, error, pid = bridge("join", "--kubeconfig", tmp_path / "missing", "--name", "n")
     assert code == 1
     assert error == (
@@ -52,7 +52,7 @@ def test_a_join_is_the_same_process_without_what_read_its_options(tmp_path: Path
     assert said == ["[]", "[]", str(pid)]
 
 
-def test_with_json_every_line_is_json(tmp_path: Path) -> None:
+def test_json_log_format_survives_the_restart(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     code, _, error, _ = bridge(
         "join", "--kubeconfig", missing, "--name", "n", "--log-format", "json"
@@ -63,9 +63,9 @@ def test_with_json_every_line_is_json(tmp_path: Path) -> None:
     assert line["msg"].startswith(f"remote: kubeconfig {missing}: no such file")
 
 
-def test_without_room_for_a_temporary_file_it_is_run_as_it_is(tmp_path: Path) -> None:
+def test_join_runs_without_restart_on_a_full_disk(tmp_path: Path) -> None:
     args = ("join", "--kubeconfig", tmp_path / "missing", "--name", "n")
-    code, _, error, _ = bridge(*args, before=FULL)
+    code, _, error, _ = bridge(*args, before=FULL_DISK)
     assert code == 1
     assert error.startswith("error: remote: kubeconfig ")
 
@@ -73,7 +73,7 @@ def test_without_room_for_a_temporary_file_it_is_run_as_it_is(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "args", [["join", "--nonsense"], ["join", "--kubeconfig", "x", "--cpu", "y"]]
 )
-def test_wrong_options_are_told_by_what_reads_them(args: list[str]) -> None:
+def test_invalid_options_exit_with_2(args: list[str]) -> None:
     code, _, error, _ = bridge(*args)
     assert code == 2
     assert "error" in error.lower()

@@ -63,7 +63,7 @@ async def test_one_namespace_cannot_use_up_the_streams_of_others(
     pki: Pki, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(pki, max_streams=8) as world:
-        monkeypatch.setattr(world.directory, "find", lambda *_: world.directory.remote)
+        monkeypatch.setattr(world.directory, "find_remote_pod", lambda *_: world.directory.remote)
         world.remote.play = echo
         opened = [await world.upgrade(EXEC) for _ in range(5)]
         assert [head[9:12] for head, _, _ in opened] == [b"101"] * 4 + [b"429"]

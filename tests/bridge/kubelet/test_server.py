@@ -214,9 +214,9 @@ def test_a_certificate_of_our_own() -> None:
 def test_files_that_are_no_pair_are_named(pki: Pki, tmp_path: Path) -> None:
     certificate, _ = pki.files("node")
     _, other = pki.files("remote")
-    with pytest.raises(CertificateError, match=r"node\.crt and .*remote\.key: .*belong together"):
+    with pytest.raises(CertificateError, match=r"node\.crt and .*remote\.key: .*do not match"):
         read_files(certificate, other)
-    with pytest.raises(CertificateError, match="none cannot be read: No such file"):
+    with pytest.raises(CertificateError, match=r"cannot read .*none: No such file"):
         read_files(tmp_path / "none", other)
     (tmp_path / "empty").touch()
     with pytest.raises(CertificateError, match="not valid PEM"):
