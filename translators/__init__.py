@@ -1,8 +1,7 @@
-"""Pure translation of objects from one cluster to the other.
+"""Pure translation of API objects between the home and the remote cluster.
 
-Here belong functions on plain dicts: what an object of home looks like in the remote, what a
-status of the remote looks like at home, what a pod refers to, how names and owners are written,
-and what differs between two objects. No function here changes what it is given, waits, reads a
-clock, draws a random number, logs, or imports a third party. What comes out may share parts with
-what went in; whoever changes it copies first.
+Functions here take and return plain dicts: the remote object for a home object, the home status for
+a remote status, the references of a pod, names and ownership labels, and patches. A function does
+not modify its arguments, block, read the clock, draw random numbers, log, or import third-party
+packages. A result may share parts with its input: copy it before you modify it.
 """

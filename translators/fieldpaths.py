@@ -1,6 +1,7 @@
-"""Small steps on the spec of a pod that several translations share.
+"""Finds, removes and replaces fields of a pod by their paths.
 
-A path is as in `translators.pods.field_rules`: ``spec.volumes[].projected``, with ``[]`` for each item.
+A *path* names a field of the API: ``spec.volumes[].projected``, with ``[]`` for each item of a
+list. A *location* names a field of one object: ``spec.volumes[data].projected``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from translators.objects import Object
 
-#: The lists of containers: ordinary, init (sidecars too) and ephemeral.
+#: The lists of containers: regular, init (including sidecars) and ephemeral.
 CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
 
 _NOTHING: Final = object()
@@ -20,7 +21,7 @@ _NOTHING: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class FieldMessage:
-    """A field that was left out, and why, in words for the pod's owner."""
+    """A dropped or rejected field, and the reason, for the owner of the pod."""
 
     field: str
     message: str
@@ -30,14 +31,15 @@ class FieldMessage:
 
 
 def replace_containers(spec: Object, change: Callable[[Object], Object]) -> None:
-    """Replaces every container of a new pod (init and ephemeral too) by ``change`` of it."""
+    """Replaces each container of the spec (also init and ephemeral containers) with
+    ``change(container)``."""
     for field_name in CONTAINERS:
         if spec.get(field_name):
             spec[field_name] = [change(container) for container in spec[field_name]]
 
 
 def set_or_remove(target: Object, key: str, value: Any) -> None:
-    """Sets ``target[key]``, or removes it where the value is empty."""
+    """Sets ``target[key]``, or removes the key if the value is empty."""
     if value:
         target[key] = value
     else:
@@ -45,36 +47,36 @@ def set_or_remove(target: Object, key: str, value: Any) -> None:
 
 
 class FoundField(NamedTuple):
-    """A field that is not empty, where one of the paths leads."""
+    """A non-empty field that matches one of the paths."""
 
     path: str
     location: str
-    """The place, for a person: ``spec.volumes[data].projected``."""
+    """For messages: ``spec.volumes[data].projected``."""
     value: Any
 
 
 class _Step(NamedTuple):
-    """One key on the way of some paths."""
+    """One key in a tree of paths."""
 
     key: str
     items: bool
-    """Whether the way goes on in each item of a list."""
+    """Whether the path continues in each item of a list."""
     path: str | None
-    """The path that ends here."""
+    """The path that ends at this key."""
     below: tuple[_Step, ...]
 
 
 class FieldPaths:
-    """Paths that are looked for together: a look costs by what the object has of their beginnings,
-    not by how many they are."""
+    """A set of paths, compiled to a tree. The cost of a search depends on the object, not on the
+    number of paths."""
 
     def __init__(self, *paths: str) -> None:
         tree: dict[str, Any] = {}
         for path in paths:
-            at = tree
-            for step in path.split("."):
-                at = at.setdefault(step, {})
-            at[""] = path
+            node = tree
+            for key in path.split("."):
+                node = node.setdefault(key, {})
+            node[""] = path
         self.steps = _steps(tree)
 
 
@@ -87,30 +89,30 @@ def _steps(tree: dict[str, Any]) -> tuple[_Step, ...]:
 
 
 def find_fields(value: Any, paths: FieldPaths) -> Iterator[FoundField]:
-    """What the paths lead to that is not empty."""
+    """The non-empty fields that match the paths."""
     return _found(value, paths.steps, "")
 
 
-def _found(value: Any, steps: tuple[_Step, ...], at: str) -> Iterator[FoundField]:
+def _found(value: Any, steps: tuple[_Step, ...], location: str) -> Iterator[FoundField]:
     if not isinstance(value, dict):
         return
     for key, items, path, below in steps:
         inner = value.get(key)
         if not inner:
             continue
-        place = f"{at}.{key}" if at else key
+        inner_location = f"{location}.{key}" if location else key
         if path is not None:
-            yield FoundField(path, place, inner)
+            yield FoundField(path, inner_location, inner)
         if not items:
-            yield from _found(inner, below, place)
+            yield from _found(inner, below, inner_location)
             continue
         for number, item in enumerate(inner):
             name = item.get("name", number) if isinstance(item, dict) else number
-            yield from _found(item, below, f"{place}[{name}]")
+            yield from _found(item, below, f"{inner_location}[{name}]")
 
 
 def remove_fields(value: Any, paths: FieldPaths) -> Any:
-    """The value without what the paths lead to. An item of a list that is empty then goes too."""
+    """The value without the fields that match the paths; list items that become empty are removed."""
     return _without(value, paths.steps)
 
 
@@ -118,13 +120,13 @@ def _without(value: Any, steps: tuple[_Step, ...]) -> Any:
     if not isinstance(value, dict):
         return value
     changed: Object = {}
-    gone: list[str] = []
+    removed: list[str] = []
     for key, items, path, below in steps:
         inner = value.get(key, _NOTHING)
         if inner is _NOTHING:
             continue
         if path is not None:
-            gone.append(key)
+            removed.append(key)
         elif not items:
             kept = _without(inner, below)
             if kept is not inner:
@@ -135,6 +137,6 @@ def _without(value: Any, steps: tuple[_Step, ...]) -> Any:
                 changed[key] = [
                     it for it, before in zip(less, inner, strict=True) if it or not before
                 ]
-    if not changed and not gone:
+    if not changed and not removed:
         return value
-    return {key: changed.get(key, inner) for key, inner in value.items() if key not in gone}
+    return {key: changed.get(key, inner) for key, inner in value.items() if key not in removed}

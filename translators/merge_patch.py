@@ -1,4 +1,4 @@
-"""What differs between two objects, as the smallest patch that makes one into the other."""
+"""The smallest merge patch that changes one object into another."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from typing import Any
 
 from translators.objects import Object
 
-#: Lists of a pod's status that the API server merges by key in a strategic merge patch
-#: (patchMergeKey in k8s.io/api/core/v1 types.go); all other lists are replaced whole.
+#: Lists of a pod status that the API server merges by key in a strategic merge patch (patchMergeKey
+#: in k8s.io/api/core/v1 types.go); it replaces all other lists.
 _MERGED_BY_KEY = {"conditions": "type", "podIPs": "ip", "hostIPs": "ip"}
 
 
 def merge_patch(current: Any, desired: Any, *, exact: frozenset[str] = frozenset()) -> Any:
-    """The JSON merge patch (RFC 7386) from ``current`` to ``desired``; {} where they agree.
+    """The JSON merge patch (RFC 7386) from ``current`` to ``desired``; {} if nothing differs.
 
-    Only keys that ``desired`` names are compared, so what others wrote beside them stays; a key
-    with the value None in ``desired`` is one that must not be there. Under a key that ``exact``
-    names, the maps are to be equal: what ``desired`` lacks is removed, and the whole map where it
-    has none.
+    Only the keys of ``desired`` are compared, so fields that other writers set survive; a None
+    value removes the key. Maps under a key in ``exact`` become equal: keys that ``desired`` lacks
+    are removed, and so is the whole map if ``desired`` has none.
     """
     if not isinstance(current, dict) or not isinstance(desired, dict):
         return desired
@@ -42,11 +41,11 @@ def merge_patch(current: Any, desired: Any, *, exact: frozenset[str] = frozenset
 
 
 def status_patch(current: Object, desired: Object) -> Object:
-    """The strategic merge patch from one pod status to another; {} where they agree.
+    """The strategic merge patch from one pod status to another; {} if nothing differs.
 
-    ``desired`` is as for `merge_patch`: None removes; maps are to be equal at every depth. Of
-    conditions only those that differ are sent, merged by type, so that a condition which somebody
-    else sets meanwhile survives; `absent` names one that must not be there.
+    As in `merge_patch`, None in ``desired`` removes a key; but maps become equal at every depth.
+    Only conditions that differ are sent, merged by type, so that conditions of other writers
+    survive; `delete_condition` removes one.
     """
     patch: Object = {}
     for key, value in desired.items():
@@ -65,22 +64,22 @@ def status_patch(current: Object, desired: Object) -> Object:
             if changed:
                 patch[key] = changed
         else:
-            # Merging by address would keep addresses that are no more.
+            # A merge by address would keep addresses that the pod no longer has.
             patch[key] = [{"$patch": "replace"}, *value]
     return patch
 
 
 def delete_condition(condition: str) -> Object:
-    """In the conditions of a desired status: there must be none of this type."""
+    """An entry for the conditions of a desired status that removes the condition of this type."""
     return {"type": condition, "$patch": "delete"}
 
 
-def _changed_conditions(current: Iterable[Object], wanted: Iterable[Object]) -> list[Object]:
-    """Whole conditions, so that one which went meanwhile comes back whole; what one has no more
-    is null, or the server would keep it."""
+def _changed_conditions(current: Iterable[Object], desired: Iterable[Object]) -> list[Object]:
+    """Complete conditions, so that a condition which was removed meanwhile is restored completely.
+    A field that the condition no longer has is null, or the API server would keep it."""
     known = {item.get("type"): item for item in current}
     changed = []
-    for item in wanted:
+    for item in desired:
         before = known.get(item["type"])
         if before is None:
             if "$patch" not in item:
@@ -93,7 +92,7 @@ def _changed_conditions(current: Iterable[Object], wanted: Iterable[Object]) -> 
 
 
 def _replacement(before: Object, after: Object) -> Object:
-    """The merge patch that makes one map equal to the other; null is the same as no such key."""
+    """The merge patch that makes one map equal to the other; a null value equals a missing key."""
     patch: Object = {
         key: None for key, value in before.items() if value is not None and after.get(key) is None
     }

@@ -1,10 +1,11 @@
-"""Names for what must not be swapped: the two clusters' namespaces and UIDs."""
+"""Types for API objects and their identifiers, and accessors for common fields."""
 
 from __future__ import annotations
 
 from typing import Any, NewType
 
-#: An API object, as it came over the wire. Nothing here drops a field that it does not know.
+#: An API object as decoded from JSON, with all fields, including those that this version does not
+#: know.
 Object = dict[str, Any]
 
 HomeNamespace = NewType("HomeNamespace", str)
@@ -14,7 +15,7 @@ RemoteUid = NewType("RemoteUid", str)
 
 
 def metadata(obj: Object) -> Object:
-    """The object's metadata; empty where it has none."""
+    """The object's metadata; {} if it has none."""
     found: Object = obj.get("metadata") or {}
     return found
 
@@ -35,7 +36,7 @@ def uid_of(obj: Object) -> str:
 
 
 def is_deleting(obj: Object) -> bool:
-    """Whether somebody asked for its deletion."""
+    """Whether the object has a deletion timestamp."""
     return bool(metadata(obj).get("deletionTimestamp"))
 
 
@@ -51,11 +52,11 @@ def is_daemonset_pod(pod: Object) -> bool:
 
 
 def condition_of(obj: Object, condition_type: str) -> Object:
-    """The condition of that type in its status; empty where it has none."""
+    """The status condition of this type; {} if there is none."""
     found: list[Object] = (obj.get("status") or {}).get("conditions") or []
     return next((condition for condition in found if condition.get("type") == condition_type), {})
 
 
 def is_ready(obj: Object) -> bool:
-    """Whether a pod or a node says that it is Ready."""
+    """Whether the Ready condition of a pod or a node is True."""
     return bool(condition_of(obj, "Ready").get("status") == "True")

@@ -1,9 +1,9 @@
-"""Quantities as Kubernetes parses and prints them (apimachinery's ``resource.Quantity``).
+"""Parses and formats quantities as Kubernetes does (apimachinery's ``resource.Quantity``).
 
-Arithmetic is exact, on `Fraction`. Reading rounds away from zero what is finer than a nano (who
-asked for something does not get nothing) and caps what has a binary suffix at 2⁶³-1, as
-ParseQuantity in k8s.io/apimachinery/pkg/api/resource does. Printing is canonical: no fraction, the
-largest suffix that allows it, of the wanted family (``Ki`` or ``k``).
+Arithmetic is exact, with `Fraction`. As ParseQuantity in k8s.io/apimachinery/pkg/api/resource does,
+parsing rounds away from zero to a multiple of 1 n, so that a small request does not become zero,
+and caps values with a binary suffix at 2⁶³-1. Formatting is canonical: an integer with the largest
+possible suffix of the family (``Ki`` or ``k``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PATTERN = re.compile(
 
 
 class QuantityError(ValueError):
-    """Not a quantity as Kubernetes writes them."""
+    """The text is not a valid quantity."""
 
 
 def parse_quantity(text: str | float) -> Fraction:
@@ -54,7 +54,7 @@ def parse_quantity(text: str | float) -> Fraction:
 
 
 def format_quantity(value: Fraction, *, binary: bool = False) -> str:
-    """The canonical form; what is finer than a nano is rounded away from zero."""
+    """The canonical text; values finer than 1 n are rounded away from zero."""
     if value == 0:
         return "0"
     if binary and value.denominator == 1 and abs(value) >= 2**10:

@@ -1,4 +1,4 @@
-"""What a join decided once, and every translation and plan of it relies on."""
+"""The options of a join that translation and planning depend on."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Literal, NamedTuple
 
 from translators.identity import Identity
 
-#: How pods of the two clusters reach each other: ``flat``, every pod has an address that is routed
-#: in both; ``relay``, the bridge carries connections from home's Services to pods in the remote
-#: (`translators.relay.forward`); ``none``, not at all.
+#: How pods of the two clusters reach each other. ``flat``: pod IPs are routed in both clusters.
+#: ``relay``: the bridge forwards connections from home's Services to pods in the remote
+#: (`translators.relay.forward`). ``none``: pods of different clusters cannot connect.
 Network = Literal["flat", "relay", "none"]
-#: What becomes of pods of DaemonSets that are bound to the virtual node.
+#: How the bridge handles DaemonSet pods that are bound to the virtual node.
 DaemonSets = Literal["skip", "run"]
-#: Whose identity pods have towards an API server (`translators.pods.service_accounts`).
+#: The service account identity of pods (`translators.pods.service_accounts`).
 ServiceAccounts = Literal["home", "remote", "none"]
 
 
 class HostPort(NamedTuple):
-    """Where a server listens; the host may be a name, an IPv4 or an IPv6 address (no brackets)."""
+    """A server's address; the host is a name, an IPv4 or an IPv6 address (without brackets)."""
 
     host: str
     port: int
@@ -30,31 +30,32 @@ class HostPort(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Who we are, and what the person who joined chose. It does not change while we run."""
+    """The identity of the virtual node and the options of its join. Constant while the bridge runs."""
 
     identity: Identity
     node_address: str
     """The virtual node's IP address, which is its pods' ``status.hostIP``."""
     network: Network = "flat"
     relay_address: str = ""
-    """Where the bridge listens at home for that, an IP address; "" where it does not."""
+    """The IP address at home where the bridge listens for the relay; "" disables forwarding."""
     relay_cidr: str = ""
-    """Addresses at home for pods behind headless Services (`translators.relay.headless`); "" where
-    they have none."""
+    """Address range at home for pods behind headless Services (`translators.relay.headless`); ""
+    disables that."""
     relay_image: str = ""
-    """What relay pods in the remote run, where the bridge carries connections from there to home
-    (`translators.relay.reverse`); "" where it does not."""
+    """Image of the relay agent in the remote (`translators.relay.reverse`); "" disables reverse
+    forwarding."""
     daemonsets: DaemonSets = "skip"
-    """Whether pods of DaemonSets run in the remote, or are skipped and count as available."""
+    """``run`` runs DaemonSet pods in the remote; ``skip`` does not, and reports them as available.
+   """
     service_accounts: ServiceAccounts = "home"
     home_api: HostPort | None = None
-    """Where pods reach home's API server; None where the mode needs none."""
+    """Address of home's API server for pods; None if the mode needs none."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
-    """Labels of the remote's nodes that this virtual node stands for; of all where it is empty."""
+    """Labels of the remote's nodes that the virtual node stands for; {} selects all."""
     unschedulable_timeout: float | None = None
-    """Seconds after which a pod that the remote cannot place is given up; None: never."""
+    """Seconds until a pod that the remote cannot schedule fails at home; None waits forever."""
 
     @property
     def node_selection(self) -> str:
-        """The label selector of these nodes."""
+        """``node_selector`` as a label selector."""
         return ",".join(f"{key}={value}" for key, value in sorted(self.node_selector.items()))

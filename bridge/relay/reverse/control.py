@@ -115,7 +115,7 @@ class Station:
                     level = logging.WARNING if isinstance(error, words.BadLine) else logging.INFO
                     again = AGAIN_VERSION if isinstance(error, OtherVersion) else None
                     self._silent += isinstance(error, Silent)
-                    self._hears(silent=self._silent >= SILENT)
+                    self._hears(unresponsive=self._silent >= SILENT)
             if why != said:
                 said = why
                 log.log(level, "relay: pod %s is not spoken to: %s", self, why, extra=self.about)
@@ -179,7 +179,7 @@ class Station:
                 f"it is of release {_word(first.get('release'))}, and this bridge of {ours}; they "
                 f"understand each other, but give --relay-image the image of {ours}"
             )
-        self._hears(silent=False, unlike=unlike)
+        self._hears(unresponsive=False, version_warning=unlike)
         if protocol != words.VERSION:
             raise OtherVersion(unlike)
 
