@@ -40,7 +40,7 @@ from bridge.node.field_ownership import NodeMetadata
 from bridge.node.namespace_record import NamespaceRecord
 from bridge.node.node_object import NodeFacts
 from bridge.observability.recent_errors import RecentErrors
-from bridge.relay.forward_metrics import Measures
+from bridge.relay.metrics import RelayMetrics
 from bridge.remote_claim.claim_keeper import RemoteClaim
 from sync.base.callbacks import expire_now
 from sync.engine.engine import Engine, utc_now
@@ -118,7 +118,7 @@ async def _serve_node(
         home, remote, found = both.home, both.remote, both.facts
         NODE.set(found.identity.node)
         me = Candidate.local(found.address)
-        carried = Measures()
+        carried = RelayMetrics()
         election = LeaderElector(home, found.identity.node, candidate=me, notify=told)
 
         def claimed() -> RemoteClaim:
@@ -195,7 +195,7 @@ def _engine(
     settings: JoinSettings,
     found: JoinFacts,
     claim: RemoteClaim,
-    carried: Measures,
+    carried: RelayMetrics,
     record: NamespaceRecord,
     *,
     home: KubeClient,
@@ -204,23 +204,23 @@ def _engine(
     listeners = carriers = None
     policy = _policy(settings, found)
     if found.network == "relay":
-        from bridge.net.descriptor_limits import within
-        from bridge.relay.forward.listeners import RelayListeners
+        from bridge.net.limits import fit_to_open_files
+        from bridge.relay.forward.service_listeners import ServiceListeners
 
-        listeners = RelayListeners(
+        listeners = ServiceListeners(
             remote.config,
             address=found.relay_address,
-            asked=within(settings.relay),
-            measures=carried,
+            settings=fit_to_open_files(settings.relay),
+            metrics=carried,
         )
     if policy.relay_image:
-        from bridge.relay.reverse.forwarder import BackCarriers
+        from bridge.relay.reverse.forwarder import ReverseForwarder
 
-        carriers = BackCarriers(
+        carriers = ReverseForwarder(
             remote.config,
-            asked=settings.relay,
-            measures=carried.back,
-            leads=lambda: claim.fence.is_open,
+            settings=settings.relay,
+            metrics=carried.reverse,
+            is_leader=lambda: claim.fence.is_open,
         )
     return Engine(
         home.fenced(claim.home_fence),
@@ -239,7 +239,7 @@ async def _tidy(found: JoinFacts, home: KubeClient) -> None:
     if found.network != "relay":
         from bridge.relay.forward import stale_slices
 
-        await stale_slices.remove(home, found.identity)
+        await stale_slices.remove_stale_slices(home, found.identity)
 
 
 def _node(

@@ -22,13 +22,13 @@ from bridge.checks.join_checks import JoinFacts
 from bridge.election.elector import LeaderElector
 from bridge.kubelet.pod_directory import RemotePod, ScheduledPod
 from bridge.kubelet.server import KubeletServer
-from bridge.net.active_streams import descriptors, streams_for
+from bridge.net.limits import max_streams, raise_open_file_limit
 from bridge.node import node_object
 from bridge.node.lease import LeaseAnnotation
 from bridge.observability.metrics import BridgeCollector, MetricsEndpoint
 from bridge.observability.recent_errors import RecentErrors
-from bridge.pod_metrics.endpoints import Metrics
-from bridge.relay.forward_metrics import Measures
+from bridge.pod_metrics.endpoints import PodMetricsEndpoints
+from bridge.relay.metrics import RelayMetrics
 from bridge.status.status_endpoint import StatusEndpoint
 from sync.cache.informer import Informer
 from sync.cache.store import Key
@@ -99,7 +99,7 @@ class Dependencies(TypedDict):
     remote: KubeClient
     election: LeaderElector
     recent: RecentErrors
-    carried: Measures
+    carried: RelayMetrics
     told: Callable[[str], None]
 
 
@@ -124,7 +124,7 @@ class NodeKubelet:
         self._election = election
         self._carried = around["carried"]
         directory = self._directory = EnginePodDirectory(engine)
-        self._metrics = Metrics(remote, directory, found.identity, found.metrics)
+        self._metrics = PodMetricsEndpoints(remote, directory, found.identity, found.metrics)
         self._exporter = MetricsEndpoint()
         self._status = StatusEndpoint(
             found.identity.node,
@@ -146,7 +146,7 @@ class NodeKubelet:
             routes=[*self._metrics.routes, self._exporter.route, *self._status.routes],
             standby=lambda: election.standby_reason,
             ready=self._readiness.checks,
-            max_streams=streams_for(descriptors()),
+            max_streams=max_streams(raise_open_file_limit()),
         )
         self.use_engine(engine, None)
 
@@ -176,7 +176,7 @@ class NodeKubelet:
     def lease_note(self) -> LeaseAnnotation:
         """What is to outlive a restart: the node's processor time."""
         usage = self._metrics.usage
-        return LeaseAnnotation(node_object.ANNOTATION_CPU_SECONDS, usage.note, usage.go_on)
+        return LeaseAnnotation(node_object.ANNOTATION_CPU_SECONDS, usage.checkpoint, usage.resume)
 
     async def start(self) -> None:
         """Listens. Raises ListenError."""

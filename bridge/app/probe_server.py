@@ -21,7 +21,7 @@ from aiohttp import web
 
 from bridge.app.readiness import Readiness
 from bridge.kubelet.server import ListenError
-from bridge.net.server_connections import Connections, PlainConnection
+from bridge.net.server_connections import PlainConnection, ServerConnections
 from sync.engine.engine import Engine
 
 #: Connections at once, of which one more ends the oldest: a kubelet has three probes under way at
@@ -82,7 +82,7 @@ async def serve_probes(
         max_headers=MAX_HEADERS,
         lingering_time=GOODBYE,
     )
-    connections = Connections(most=MOST, seconds=LIFE)
+    connections = ServerConnections(max_waiting=MOST, timeout=LIFE)
     loop = asyncio.get_running_loop()
     try:
         listener = await loop.create_server(

@@ -95,7 +95,7 @@ class RelaySettings:
     """Addresses for pods behind headless Services, which home's machines lead here."""
     listeners: int = 4096
     """How many ports are listened on at once, in all; no option: it follows from how many files the
-    process may have open (`bridge.net.descriptor_limits`)."""
+    process may have open (`bridge.net.limits`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class JoinSettings:
     """Seconds after which a pod that the remote cannot place is given up. Never unless given: a
     remote that makes new nodes needs minutes, and a pod that fits nowhere else would come back."""
     take_over_claim: str | None = None
-    """The id of the claim of another bridge that is to be taken (`bridge.remote_claim.claim_record`)."""
+    """The id of the other bridge's claim to take over (`bridge.remote_claim.claim_record`)."""
 
 
 @dataclass(frozen=True, slots=True)

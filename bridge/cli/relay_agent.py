@@ -10,11 +10,11 @@ def relay_pod() -> None:
     for it elsewhere.
     """
     from bridge.cli.runner import run, step
-    from bridge.net.active_streams import descriptors
+    from bridge.net.limits import raise_open_file_limit
     from bridge.observability.logging import configure_logging
     from bridge.relay.reverse.agent import serve
     from translators.relay.agent_pod import TERMINATION_GRACE_SECONDS
 
     configure_logging(verbose=False)
-    descriptors()
+    raise_open_file_limit()
     run(lambda stop: serve(stop, told=step), end_by=TERMINATION_GRACE_SECONDS - 2.0)

@@ -40,8 +40,8 @@ async def check_relay_cidr(cidr: str, *, home: KubeClient, address: str) -> str:
             "hostNetwork: true, or run the bridge on a machine"
         )
     try:
-        await asyncio.to_thread(here.check, cidr)
-    except here.RangeError as error:
+        await asyncio.to_thread(here.check_available, cidr)
+    except here.LocalRouteError as error:
         return str(error)
     pods = await home.request(
         "GET", PODS.path(), query={"limit": LOOKED_AT}, timeout=permissions.REQUEST_SECONDS

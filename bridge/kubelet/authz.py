@@ -108,10 +108,10 @@ class KubeletAuth:
         """How many answers were needed so far, by kind of review and whether it was asked or
         remembered."""
         return {
-            ("TokenReview", "asked"): self._tokens.asked,
-            ("TokenReview", "remembered"): self._tokens.remembered,
-            ("SubjectAccessReview", "asked"): self._accesses.asked,
-            ("SubjectAccessReview", "remembered"): self._accesses.remembered,
+            ("TokenReview", "asked"): self._tokens.misses,
+            ("TokenReview", "remembered"): self._tokens.hits,
+            ("SubjectAccessReview", "asked"): self._accesses.misses,
+            ("SubjectAccessReview", "remembered"): self._accesses.hits,
         }
 
     async def close(self) -> None:

@@ -22,8 +22,13 @@ from bridge.kubelet.pod_directory import PodDirectory, RemotePod
 from bridge.kubelet.pod_lookup import remote_pod
 from bridge.kubelet.query_options import Pairs, exec_query, forward_query, parse_query
 from bridge.kubelet.routing import RoutedRequest
-from bridge.net.active_streams import ActiveStreams, Stream, cancel_this
-from bridge.net.error_responses import PLAIN, HttpError, http_error_from, unknown_credential
+from bridge.net.active_streams import ActiveStreams, Stream, current_task_canceller
+from bridge.net.error_responses import (
+    PLAIN_TEXT_HEADERS,
+    HttpError,
+    credential_rejected_message,
+    http_error_from,
+)
 from bridge.net.tunnel import Tunnel
 from sync.kube import http1 as http
 from sync.kube.client import KubeClient
@@ -75,14 +80,14 @@ class StreamHandler:
         request, namespace = call.request, call.parameters["namespace"]
         headers = upgrade_headers(request)
         path = PODS.path(pod.name, namespace=pod.namespace, subresource=kind)
-        with self._active.one(kind, namespace, cancel_this()) as stream:
+        with self._active.track(kind, namespace, current_task_canceller()) as stream:
             try:
                 access = self._remote.config
                 upgraded = await open_upgrade(access, request.method, path, query, headers)
             except KubeError as error:
                 raise http_error_from(error) from error
             if upgraded.status == 401:
-                raise HttpError(502, unknown_credential())
+                raise HttpError(502, credential_rejected_message())
             if upgraded.status != 101:
                 return _relayed(upgraded)
             return await _joined(request, upgraded, stream)
@@ -96,8 +101,8 @@ async def _joined(
         upgraded.close()
         raise ConnectionResetError("the caller has left")
     server = cast("asyncio.Protocol", transport.get_protocol())
-    tunnel = Tunnel(stream.moved)
-    stream.end = tunnel.end
+    tunnel = Tunnel(stream.count_bytes)
+    stream.end = tunnel.close
     try:
         transport.set_protocol(tunnel.client)
         tunnel.client.connection_made(transport)
@@ -161,7 +166,7 @@ def _switching(head: http.Head) -> bytes:
 
 def _relayed(upgraded: UpgradeResponse) -> web.Response:
     kept = {name: value for name, value in upgraded.head.headers if name.lower() in _OF_REFUSALS}
-    headers = {**PLAIN, **kept}
+    headers = {**PLAIN_TEXT_HEADERS, **kept}
     if upgraded.head.values("content-type") == ["application/json"]:  # a v1.Status
         headers["Content-Type"] = "application/json"
     response = web.Response(status=upgraded.status, body=upgraded.body, headers=headers)

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 from aiohttp import web
 
 from bridge.kubelet.routing import Handler, Route, RoutedRequest
-from bridge.net.error_responses import plain
+from bridge.net.error_responses import text_response
 
 #: Says in a sentence why it does not hold, or nothing.
 Check = Callable[[], str]
@@ -41,9 +41,9 @@ def _answering(name: str, checks: Mapping[str, Check]) -> Handler:
         asked = parse_qs(call.query, keep_blank_values=True)
         healthy, lines = _looked(checks, asked.get("exclude", []))
         if not healthy:
-            return plain(500, "\n".join([*lines, f"{name} check failed\n"]), _NOT_CACHED)
+            return text_response(500, "\n".join([*lines, f"{name} check failed\n"]), _NOT_CACHED)
         text = "\n".join([*lines, f"{name} check passed\n"]) if "verbose" in asked else "ok"
-        return plain(200, text, _NOT_CACHED)
+        return text_response(200, text, _NOT_CACHED)
 
     return answer
 

@@ -16,8 +16,8 @@ from bridge.kubelet.pod_directory import PodDirectory
 from bridge.kubelet.pod_lookup import remote_pod
 from bridge.kubelet.query_options import log_query, parse_query
 from bridge.kubelet.routing import RoutedRequest
-from bridge.net.active_streams import ActiveStreams, Stream, cancel_this
-from bridge.net.error_responses import PLAIN, http_error_from
+from bridge.net.active_streams import ActiveStreams, Stream, current_task_canceller
+from bridge.net.error_responses import PLAIN_TEXT_HEADERS, http_error_from
 from sync.kube.client import KubeClient
 from sync.kube.errors import KubeError
 from sync.kube.resources import PODS
@@ -39,13 +39,13 @@ class LogHandler:
         pod = remote_pod(self._directory, call.parameters)
         path = PODS.path(pod.name, namespace=pod.namespace, subresource="log")
         namespace = call.parameters["namespace"]
-        with self._active.one("logs", namespace, cancel_this()) as stream:
+        with self._active.track("logs", namespace, current_task_canceller()) as stream:
             return await self._passed_on(call.request, path, query, stream)
 
     async def _passed_on(
         self, request: web.BaseRequest, path: str, query: list[tuple[str, str]], stream: Stream
     ) -> web.StreamResponse:
-        response = web.StreamResponse(headers=PLAIN)
+        response = web.StreamResponse(headers=PLAIN_TEXT_HEADERS)
         try:
             async with self._remote.stream(path, query=query) as answer:
                 await response.prepare(request)
@@ -54,7 +54,7 @@ class LogHandler:
                         chunk = await answer.content.readany()
                     if not chunk:
                         break
-                    stream.moved("out", len(chunk))
+                    stream.count_bytes("out", len(chunk))
                     await response.write(chunk)
         except KubeError as error:
             if not response.prepared:

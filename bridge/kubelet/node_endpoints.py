@@ -10,8 +10,8 @@ from aiohttp import web
 from bridge.kubelet.authz import ALLOWED_LIFETIME, DENIED_LIFETIME, TOKEN_LIFETIME
 from bridge.kubelet.pod_directory import PodDirectory
 from bridge.kubelet.routing import RoutedRequest
-from bridge.net.error_responses import HttpError, plain
-from bridge.net.tunnel import IDLE
+from bridge.net.error_responses import HttpError, text_response
+from bridge.net.tunnel import IDLE_TIMEOUT
 from sync.kube.resources import Object
 
 
@@ -38,13 +38,13 @@ class NodeEndpoints:
 
     async def ping(self, _: RoutedRequest) -> web.StreamResponse:
         """That this answers is the answer."""
-        return plain(200, "ok")
+        return text_response(200, "ok")
 
     async def healthy(self, _: RoutedRequest) -> web.StreamResponse:
         """ok, or 500 with what is wrong."""
         if trouble := self._trouble():
             raise HttpError(500, trouble)
-        return plain(200, "ok")
+        return text_response(200, "ok")
 
     async def config(self, _: RoutedRequest) -> web.StreamResponse:
         """What a kubelet's configuration would say of this one."""
@@ -52,7 +52,7 @@ class NodeEndpoints:
             "kind": "KubeletConfiguration",
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "enableServer": True,
-            "streamingConnectionIdleTimeout": f"{IDLE / 3600:.0f}h0m0s",
+            "streamingConnectionIdleTimeout": f"{IDLE_TIMEOUT / 3600:.0f}h0m0s",
             "authentication": {
                 "x509": {},
                 "webhook": {"enabled": True, "cacheTTL": _duration(TOKEN_LIFETIME)},

@@ -13,8 +13,8 @@ from bridge.kubelet.pod_directory import PodDirectory
 from bridge.kubelet.pod_lookup import remote_pod
 from bridge.kubelet.query_options import parse_query, run_command_line
 from bridge.kubelet.routing import RoutedRequest
-from bridge.net.active_streams import ActiveStreams, cancel_this
-from bridge.net.error_responses import PLAIN, HttpError, http_error_from
+from bridge.net.active_streams import ActiveStreams, current_task_canceller
+from bridge.net.error_responses import PLAIN_TEXT_HEADERS, HttpError, http_error_from
 from sync.kube.client import KubeClient
 from sync.kube.errors import KubeError
 from sync.kube.pod_exec import OutputLimitExceeded, run_command
@@ -36,7 +36,7 @@ class RunHandler:
         argv = run_command_line(parse_query(call.query))
         pod = remote_pod(self._directory, call.parameters)
         namespace = call.parameters["namespace"]
-        with self._active.one("run", namespace, cancel_this()) as stream:
+        with self._active.track("run", namespace, current_task_canceller()) as stream:
             try:
                 output = await run_command(
                     self._remote,
@@ -52,8 +52,8 @@ class RunHandler:
                 ) from None
             except KubeError as error:
                 raise http_error_from(error) from error
-            stream.moved("out", len(output.stdout) + len(output.stderr))
+            stream.count_bytes("out", len(output.stdout) + len(output.stderr))
         if output.failure:
             raise HttpError(500, output.failure)
         # A kubelet says that it is JSON, whatever it is.
-        return web.Response(body=output.stdout + output.stderr, headers=PLAIN)
+        return web.Response(body=output.stdout + output.stderr, headers=PLAIN_TEXT_HEADERS)

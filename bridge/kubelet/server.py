@@ -30,9 +30,10 @@ from bridge.kubelet.node_endpoints import NodeEndpoints
 from bridge.kubelet.pod_directory import PodDirectory
 from bridge.kubelet.routing import Route, RoutedRequest, Router, split_target, subresources, verb
 from bridge.kubelet.run import RunHandler
-from bridge.net.active_streams import MAX_STREAMS, ActiveStreams
-from bridge.net.error_responses import HttpError, plain
-from bridge.net.server_connections import WAITING, Connection, Connections
+from bridge.net.active_streams import ActiveStreams
+from bridge.net.error_responses import HttpError, text_response
+from bridge.net.limits import MAX_STREAMS
+from bridge.net.server_connections import WAITING_TIMEOUT, ServerConnections, TlsConnection
 from sync.kube.client import KubeClient
 from sync.kube.sockets import enable_keepalive
 
@@ -85,7 +86,7 @@ class KubeletServer:
         self._client_ca = client_ca
         self._context = server_context(certificate, client_ca=client_ca)
         self._gate = KubeletAuth(home, node_name, anonymous=anonymous)
-        self._connections = Connections()
+        self._connections = ServerConnections()
         self._standby = standby
         self._active = ActiveStreams(max_streams)
         logs = LogHandler(remote, directory, self._active)
@@ -96,7 +97,7 @@ class KubeletServer:
         self._router = Router([*own, *healthz.routes(ready or {}), *routes])
         self._http: web.Server | None = None
         self._listener: asyncio.Server | None = None
-        self._shaking: set[Connection] = set()
+        self._shaking: set[TlsConnection] = set()
         self._answering: set[asyncio.Task[object]] = set()
         self.port = 0
         """Where it listens; of use when `start` was given port 0."""
@@ -121,7 +122,7 @@ class KubeletServer:
         bundle = self._client_ca if client_ca is None else client_ca
         self._context = server_context(pair, client_ca=bundle)
         if bundle != self._client_ca:
-            self._connections.outdate()
+            self._connections.close_gracefully()
         self._certificate, self._client_ca = pair, bundle
 
     # -- start and stop ----------------------------------------------------------------------
@@ -134,7 +135,7 @@ class KubeletServer:
             handler_cancellation=True,
             access_log=None,
             logger=_http_log(),
-            keepalive_timeout=2 * WAITING,  # `Connections` is to decide
+            keepalive_timeout=2 * WAITING_TIMEOUT,  # `Connections` is to decide
             max_line_size=MAX_LINE,
             max_field_size=MAX_HEADER,
             max_headers=MAX_HEADERS,
@@ -168,11 +169,11 @@ class KubeletServer:
             await http.shutdown(CLEANUP)
             await self._gate.close()
 
-    def _accepted(self) -> Connection:
+    def _accepted(self) -> TlsConnection:
         http = self._http
         if http is None:  # between the listener's end and this connection
             raise ConnectionAbortedError("the kubelet API is stopping")
-        layer = Connection(self._context, http, self._connections)
+        layer = TlsConnection(self._context, http, self._connections)
         self._shaking.add(layer)
         layer.ready.add_done_callback(lambda _: self._shaking.discard(layer))
         return layer
@@ -184,11 +185,11 @@ class KubeletServer:
         if task is not None:
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
-        with self._connections.asking(request):
+        with self._connections.request_in_progress(request):
             try:
                 return await self._answer(request)
             except HttpError as refusal:
-                return plain(refusal.status, refusal.message, refusal.headers)
+                return text_response(refusal.status, refusal.message, refusal.headers)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.version not in (HttpVersion10, HttpVersion11):  # the parser knows others too

@@ -143,7 +143,7 @@ async def list_pods(home: KubeClient, node_name: str) -> list[Object]:
 async def list_relay_slices(home: KubeClient, node_name: str, identity: str) -> list[Object]:
     """The slices of a relay; none where the credential may not look: then it has made none."""
     try:
-        return await stale_slices.slices(
+        return await stale_slices.list_slices(
             home, Identity(home_id=identity, home_name=identity[:8], node=node_name)
         )
     except Forbidden:
@@ -155,7 +155,7 @@ def _left_cidr(node: Object | None) -> str:
 
     told = join_record.relay_cidr(node)
     try:
-        return told if told and local_route.is_left(told) else ""
+        return told if told and local_route.is_stale(told) else ""
     except ValueError:  # Somebody has written something else there.
         return ""
 

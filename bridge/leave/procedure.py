@@ -161,7 +161,8 @@ def _remote(settings: LeaveSettings, node: Object | None) -> KubeconfigRef:
             f"home: there is no node {settings.name} that tells its remote; name the "
             "remote's kubeconfig with --kubeconfig to remove what is left there"
             if node is None
-            else f"home: node {settings.name} does not tell its remote; name its kubeconfig with --kubeconfig"
+            else f"home: node {settings.name} does not tell its remote; "
+            "name its kubeconfig with --kubeconfig"
         )
     return KubeconfigRef(Path(path), remembered.get(node_object.ANNOTATION_CONTEXT))
 
@@ -361,8 +362,8 @@ def _remove_range(left: str, *, told: Told) -> None:
     from bridge.relay.forward import local_route
 
     try:
-        local_route.clear(left)
-    except local_route.RangeError as error:
+        local_route.remove_stale(left)
+    except local_route.LocalRouteError as error:
         told(f"here: {error}; `ip route del local {left} dev lo` removes it")
 
 

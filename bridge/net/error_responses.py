@@ -35,7 +35,7 @@ def http_error_from(error: KubeError) -> HttpError:
     caller's fault, so this becomes 502, as does whatever is no code of HTTP; no answer is 503.
     """
     if isinstance(error, Unauthorized):
-        return HttpError(502, unknown_credential())
+        return HttpError(502, credential_rejected_message())
     if isinstance(error, ApiError):
         headers = {}
         if error.retry_after is not None:
@@ -48,7 +48,7 @@ def http_error_from(error: KubeError) -> HttpError:
     return HttpError(502, f"the {error.side} cluster cannot be asked: {error.message}")
 
 
-def unknown_credential() -> str:
+def credential_rejected_message() -> str:
     """The sentence for a remote that answers 401."""
     return (
         "the remote cluster does not accept the bridge's credential; "
@@ -58,13 +58,13 @@ def unknown_credential() -> str:
 
 #: Headers of everything that the remote or a container wrote. A browser that is led here, by a
 #: person's proxy say, shows it as text, whatever it is and whatever type the remote gives it.
-PLAIN: Mapping[str, str] = {
+PLAIN_TEXT_HEADERS: Mapping[str, str] = {
     "Content-Type": "text/plain; charset=utf-8",
     "X-Content-Type-Options": "nosniff",
 }
 
 
-def plain(status: int, text: str, headers: Mapping[str, str] | None = None) -> web.Response:
+def text_response(status: int, text: str, headers: Mapping[str, str] | None = None) -> web.Response:
     """A short answer in plain text."""
     return web.Response(
         status=status,

@@ -33,130 +33,132 @@ from sync.kube.tls_layer import TlsLayer
 #: server keeps up to 25 idle connections to a node (k8s.io/client-go/transport/cache.go).
 MAX_WAITING = 128
 #: Seconds. API servers give an idle connection up after 90; it is better that they do so first.
-WAITING = 120.0
+WAITING_TIMEOUT = 120.0
 #: Seconds, as a kubelet's limit for writing an answer (pkg/kubelet/server: 4 hours): a person may
 #: leave a log standing in a pager.
-STALLED = 4 * 3600.0
+STALL_TIMEOUT = 4 * 3600.0
 
 
-class Connections:
+class ServerConnections:
     """Those that are open. ``most`` is how many may wait, `MAX_WAITING` unless given, and
     ``seconds`` for how long, `WAITING` unless given."""
 
-    def __init__(self, *, most: int | None = None, seconds: float | None = None) -> None:
-        self._most = most
-        self._seconds = seconds
+    def __init__(self, *, max_waiting: int | None = None, timeout: float | None = None) -> None:
+        self._max_waiting = max_waiting
+        self._timeout = timeout
         self._open: set[AnyConnection] = set()
         # In the order in which they began to wait.
         self._waiting: dict[AnyConnection, asyncio.TimerHandle] = {}
 
-    def began(self, connection: AnyConnection) -> None:
+    def opened(self, connection: AnyConnection) -> None:
         """It is there, and waits."""
         self._open.add(connection)
-        self._waits(connection)
+        self._start_waiting(connection)
 
-    def ended(self, connection: AnyConnection) -> None:
+    def closed(self, connection: AnyConnection) -> None:
         """It is gone."""
         self._open.discard(connection)
-        self._waits_no_more(connection)
+        self._stop_waiting(connection)
 
     @contextmanager
-    def asking(self, request: web.BaseRequest) -> Iterator[None]:
+    def request_in_progress(self, request: web.BaseRequest) -> Iterator[None]:
         """A request has come over its connection and is answered."""
-        connection = self._of(request)
+        connection = self._connection_of(request)
         if connection is not None:
-            connection.asking = connection.used = True
+            connection.busy = connection.used = True
         try:
             yield
         finally:
             if connection is not None:
-                connection.asking = False
-                if connection.outdated:
+                connection.busy = False
+                if connection.closing_gracefully:
                     request.protocol.close()  # after this answer
 
     @contextmanager
     def admitted(self, request: web.BaseRequest) -> Iterator[None]:
         """The request was let in, so its connection does not wait."""
-        connection = self._of(request)
+        connection = self._connection_of(request)
         if connection is not None:
-            self._waits_no_more(connection)
+            self._stop_waiting(connection)
         try:
             yield
         finally:
             if connection is not None and connection in self._open:
-                self._waits(connection)
+                self._start_waiting(connection)
 
-    def outdate(self) -> None:
+    def close_gracefully(self) -> None:
         """Ends all that are open, without harm to a request."""
-        for connection in [it for it in self._open if isinstance(it, Connection)]:
-            connection.outdated = True
-            if connection.used and not connection.asking:
+        for connection in [it for it in self._open if isinstance(it, TlsConnection)]:
+            connection.closing_gracefully = True
+            if connection.used and not connection.busy:
                 connection.close()
 
-    def _of(self, request: web.BaseRequest) -> Connection | None:
+    def _connection_of(self, request: web.BaseRequest) -> TlsConnection | None:
         transport = request.transport
-        return transport if isinstance(transport, Connection) else None
+        return transport if isinstance(transport, TlsConnection) else None
 
-    def _waits(self, connection: AnyConnection) -> None:
-        if len(self._waiting) >= (self._most or MAX_WAITING):
+    def _start_waiting(self, connection: AnyConnection) -> None:
+        if len(self._waiting) >= (self._max_waiting or MAX_WAITING):
             oldest = next(iter(self._waiting))
-            self._waits_no_more(oldest)
+            self._stop_waiting(oldest)
             oldest.abort()
-        timer = asyncio.get_running_loop().call_later(self._seconds or WAITING, connection.abort)
+        timer = asyncio.get_running_loop().call_later(
+            self._timeout or WAITING_TIMEOUT, connection.abort
+        )
         self._waiting[connection] = timer
 
-    def _waits_no_more(self, connection: AnyConnection) -> None:
+    def _stop_waiting(self, connection: AnyConnection) -> None:
         timer = self._waiting.pop(connection, None)
         if timer is not None:
             timer.cancel()
 
 
-class Connection(TlsLayer):
+class TlsConnection(TlsLayer):
     """One connection of a client to us."""
 
     def __init__(
         self,
         context: ssl.SSLContext,
         above: Callable[[], asyncio.Protocol],
-        connections: Connections,
+        connections: ServerConnections,
     ) -> None:
         super().__init__(context, above, server_side=True)
         self._connections = connections
-        self._stalled: asyncio.TimerHandle | None = None
-        self.asking = False
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self.busy = False
         """Whether it has a request that is being answered."""
         self.used = False
         """Whether it has ever had one."""
-        self.outdated = False
+        self.closing_gracefully = False
         """Whether what it was accepted by has changed since."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._connections.began(self)
+        self._connections.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._connections.ended(self)
-        self._takes_bytes()
+        self._connections.closed(self)
+        self._stop_stall_timer()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        self._stalled = asyncio.get_running_loop().call_later(STALLED, self.abort)
+        self._stall_timer = asyncio.get_running_loop().call_later(STALL_TIMEOUT, self.abort)
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        self._takes_bytes()
+        self._stop_stall_timer()
         super().resume_writing()
 
-    def _takes_bytes(self) -> None:
-        if self._stalled is not None:
-            self._stalled.cancel()
-            self._stalled = None
+    def _stop_stall_timer(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
 
 
 class PlainConnection(asyncio.Protocol):
     """One connection without TLS, of a client to ``above``."""
 
-    def __init__(self, above: asyncio.Protocol, connections: Connections) -> None:
+    def __init__(self, above: asyncio.Protocol, connections: ServerConnections) -> None:
         self._above = above
         self._connections = connections
         self._transport: asyncio.Transport | None = None
@@ -168,11 +170,11 @@ class PlainConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._connections.began(self)
+        self._connections.opened(self)
         self._above.connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._connections.ended(self)
+        self._connections.closed(self)
         self._above.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -188,4 +190,4 @@ class PlainConnection(asyncio.Protocol):
         self._above.resume_writing()
 
 
-AnyConnection = Connection | PlainConnection
+AnyConnection = TlsConnection | PlainConnection

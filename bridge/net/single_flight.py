@@ -1,9 +1,8 @@
-"""Answers that are asked for once and remembered for a while.
+"""A cache that fetches each key once at a time and keeps the value for a while.
 
-Guarantees: those who ask for the same at the same time share one question; an answer is remembered
-for as long as its lifetime says; a failure is told to those who wait, and is not remembered. One
-caller's leaving does not take the answer from the others. At most `SIZE` answers are held; the
-least used go first.
+Guarantees: concurrent callers of a key share one fetch; a value is cached for its lifetime; an
+error is raised to the callers that wait, and is not cached; a caller that is cancelled does not
+cancel the fetch of the others. The cache holds `SIZE` values at most and evicts the least used.
 """
 
 from __future__ import annotations
@@ -16,55 +15,56 @@ from typing import Any, Generic, TypeVar
 import cachetools
 
 Key = TypeVar("Key", bound=Hashable)
-Answer = TypeVar("Answer")
+Value = TypeVar("Value")
 
 #: Some hundred bytes each; more than a node has callers, with every verb and subresource.
 SIZE = 4096
 
 
-class SingleFlightCache(Generic[Key, Answer]):
-    """Remembers answers by their questions' keys. Call `close` at the end."""
+class SingleFlightCache(Generic[Key, Value]):
+    """Caches values by key; ``lifetime`` returns a value's seconds. Call `close` at the end."""
 
     def __init__(
         self,
-        lifetime: Callable[[Answer], float],
+        lifetime: Callable[[Value], float],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._known: cachetools.TLRUCache[Key, Answer] = cachetools.TLRUCache(
-            maxsize=SIZE, ttu=lambda _, answer, now: now + lifetime(answer), timer=clock
+        self._cache: cachetools.TLRUCache[Key, Value] = cachetools.TLRUCache(
+            maxsize=SIZE, ttu=lambda _, value, now: now + lifetime(value), timer=clock
         )
-        self._asking: dict[Key, asyncio.Task[Answer]] = {}
-        self.asked = 0
-        """How many questions were asked."""
-        self.remembered = 0
-        """How many answers were remembered, or shared while they were asked for."""
+        self._in_flight: dict[Key, asyncio.Task[Value]] = {}
+        self.misses = 0
+        """Fetches started."""
+        self.hits = 0
+        """Calls answered from the cache or from a fetch in flight."""
 
-    async def get(self, key: Key, ask: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
-        """The answer to the question of this key; ``ask`` asks it. Raises what ``ask`` raises."""
-        known = self._known.get(key)
-        if known is not None:
-            self.remembered += 1
-            return known
-        task = self._asking.get(key)
+    async def get(self, key: Key, fetch: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
+        """Returns the key's value, from ``fetch`` if it is not cached. Raises what ``fetch``
+        raises."""
+        cached = self._cache.get(key)
+        if cached is not None:
+            self.hits += 1
+            return cached
+        task = self._in_flight.get(key)
         if task is not None:
-            self.remembered += 1
+            self.hits += 1
         else:
-            self.asked += 1
-            task = asyncio.create_task(ask())
-            self._asking[key] = task
-            task.add_done_callback(lambda done: self._answered(key, done))
+            self.misses += 1
+            task = asyncio.create_task(fetch())
+            self._in_flight[key] = task
+            task.add_done_callback(lambda done: self._store(key, done))
         return await asyncio.shield(task)
 
-    def _answered(self, key: Key, task: asyncio.Task[Answer]) -> None:
-        self._asking.pop(key, None)
-        # NB: asking for the error also marks it as seen, for when nobody waits any more.
+    def _store(self, key: Key, task: asyncio.Task[Value]) -> None:
+        self._in_flight.pop(key, None)
+        # NB: reading the exception also marks it as retrieved, for when no caller waits any more.
         if not task.cancelled() and task.exception() is None:
-            self._known[key] = task.result()
+            self._cache[key] = task.result()
 
     async def close(self) -> None:
-        """Ends the questions that are under way."""
-        tasks = list(self._asking.values())
+        """Cancels the fetches in flight."""
+        tasks = list(self._in_flight.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -27,23 +27,24 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from typing import cast
+from typing import Literal, cast
 
-from bridge.net.active_streams import Direction
 from sync.kube.sockets import PeerState, peer_state
 
 #: A kubelet's streaming-connection-idle-timeout: 4 hours.
-IDLE = 4 * 3600.0
+IDLE_TIMEOUT = 4 * 3600.0
 #: Bytes held for an end that is slower than the other; asyncio's own default for one connection.
-HELD = 64 * 1024
+WRITE_BUFFER = 64 * 1024
 #: Seconds that one direction may be silent when the other has ended. API servers hang up at once.
-HALF_OPEN = 10.0
+HALF_OPEN_TIMEOUT = 10.0
 #: Seconds for an end to take its last bytes: half a megabyte over a slow line of 40 kbit/s.
 CLOSE_GRACE = 120.0
 #: Seconds between looks at whether the ends acknowledge, while one of them owes that.
-CHECK = 10.0
+CHECK_INTERVAL = 10.0
 
 log = logging.getLogger(__name__)
+
+Direction = Literal["in", "out"]
 
 
 class Tunnel:
@@ -51,51 +52,51 @@ class Tunnel:
     bytes, *in* from the client and *out* to it; ``over`` is called once, when both have ended."""
 
     __slots__ = (
-        "_answered",
-        "_check",
-        "_cut",
-        "_grace",
-        "_half_open",
-        "_idle",
-        "_last",
+        "_abort_timer",
+        "_answered_timeout",
+        "_check_timer",
+        "_close_grace",
+        "_closed",
+        "_count_bytes",
+        "_half_open_timeout",
+        "_idle_timeout",
+        "_idle_timer",
+        "_last_activity",
+        "_last_sender",
         "_loop",
-        "_moved",
-        "_over",
-        "_settled",
-        "_silence",
-        "_touched",
+        "_on_close",
         "client",
         "remote",
     )
 
     def __init__(
         self,
-        moved: Callable[[Direction, int], None] = lambda _, __: None,
+        count_bytes: Callable[[Direction, int], None] = lambda _, __: None,
         *,
-        idle: float | None = IDLE,
-        half_open: float = HALF_OPEN,
-        answered: Callable[[], float] | None = None,
+        idle_timeout: float | None = IDLE_TIMEOUT,
+        half_open_timeout: float = HALF_OPEN_TIMEOUT,
+        answered_timeout: Callable[[], float] | None = None,
         close_grace: float = CLOSE_GRACE,
-        over: Callable[[], None] | None = None,
+        on_close: Callable[[], None] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._idle = idle
-        self._half_open = half_open
-        self._answered = answered
-        self._last: End | None = None
-        self._grace = close_grace
-        self._moved = moved
-        self.client = End(self)
-        self.remote = End(self)
+        self._idle_timeout = idle_timeout
+        self._half_open_timeout = half_open_timeout
+        self._answered_timeout = answered_timeout
+        self._last_sender: TunnelEnd | None = None
+        self._close_grace = close_grace
+        self._count_bytes = count_bytes
+        self.client = TunnelEnd(self)
+        self.remote = TunnelEnd(self)
         self.client.peer, self.remote.peer = self.remote, self.client
-        self._over = over
-        self._settled = False
-        self._touched = self._loop.time()
-        self._silence: asyncio.TimerHandle | None = None
-        if idle is not None:
-            self._silence = self._loop.call_later(idle, self._check_silence)
-        self._cut: asyncio.TimerHandle | None = None
-        self._check: asyncio.TimerHandle | None = None
+        self._on_close = on_close
+        self._closed = False
+        self._last_activity = self._loop.time()
+        self._idle_timer: asyncio.TimerHandle | None = None
+        if idle_timeout is not None:
+            self._idle_timer = self._loop.call_later(idle_timeout, self._check_idle)
+        self._abort_timer: asyncio.TimerHandle | None = None
+        self._check_timer: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
         """Returns when both connections have ended. Cancelled: cuts both. Not with ``over``."""
@@ -105,8 +106,8 @@ class Tunnel:
             if not ended.done():
                 ended.set_result(None)
 
-        self._over = over
-        if self._settled:
+        self._on_close = over
+        if self._closed:
             over()
         try:
             await ended
@@ -116,103 +117,105 @@ class Tunnel:
         finally:
             self._stop_timers()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Closes both after what was received is handed over, within the bound."""
         for end in (self.client, self.remote):
-            end.finish()
-        if self._cut is None:
-            self._cut = self._loop.call_later(self._grace, self.abort)
-        self._settle()
+            end.close()
+        if self._abort_timer is None:
+            self._abort_timer = self._loop.call_later(self._close_grace, self.abort)
+        self._report_closed()
 
-    def end_if_silent(self, seconds: float) -> None:
+    def close_if_idle(self, seconds: float) -> None:
         """Ends it where there was no byte either way for so long."""
-        if self._loop.time() - self._touched >= seconds:
-            self.end()
+        if self._loop.time() - self._last_activity >= seconds:
+            self.close()
 
     def abort(self) -> None:
         """Cuts both now."""
         self._stop_timers()
         for end in (self.client, self.remote):
             end.abort()
-        self._settle()
+        self._report_closed()
 
     # -- told by the ends --------------------------------------------------------------------
 
-    def received(self, end: End, count: int) -> None:
+    def received(self, end: TunnelEnd, count: int) -> None:
         """Bytes have come from this end, and go to the other."""
-        self._last = end
-        self._moved("in" if end is self.client else "out", count)
-        self._touched = self._loop.time()
-        if self._check is None:
-            self._check = self._loop.call_later(CHECK, self._check_ends)
+        self._last_sender = end
+        self._count_bytes("in" if end is self.client else "out", count)
+        self._last_activity = self._loop.time()
+        if self._check_timer is None:
+            self._check_timer = self._loop.call_later(CHECK_INTERVAL, self._check_ends)
 
-    def half_closed(self, end: End) -> None:
+    def half_closed(self, end: TunnelEnd) -> None:
         """No more comes from this end."""
         if end.peer.received_eof or not end.peer.write_eof():
-            self.end()
+            self.close()
             return
-        self._touched = self._loop.time()
-        silent = self._half_open
-        if self._answered is not None and self._last is not end:
-            silent = self._answered()
-        self._idle = silent if self._idle is None else min(self._idle, silent)
-        if self._silence is not None:
-            self._silence.cancel()
-        self._silence = self._loop.call_later(self._idle, self._check_silence)
+        self._last_activity = self._loop.time()
+        silent = self._half_open_timeout
+        if self._answered_timeout is not None and self._last_sender is not end:
+            silent = self._answered_timeout()
+        self._idle_timeout = (
+            silent if self._idle_timeout is None else min(self._idle_timeout, silent)
+        )
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self._idle_timer = self._loop.call_later(self._idle_timeout, self._check_idle)
 
     def lost(self) -> None:
         """A connection is gone."""
-        self.end()
+        self.close()
 
-    def _check_silence(self) -> None:
-        left = self._touched + (self._idle or 0.0) - self._loop.time()
+    def _check_idle(self) -> None:
+        left = self._last_activity + (self._idle_timeout or 0.0) - self._loop.time()
         if left <= 0:
-            self.end()
+            self.close()
         else:
-            self._silence = self._loop.call_later(left, self._check_silence)
+            self._idle_timer = self._loop.call_later(left, self._check_idle)
 
     def _check_ends(self) -> None:
-        self._check = None
+        self._check_timer = None
         for name, end in (("caller", self.client), ("remote", self.remote)):
-            if (peer := end.state()) is PeerState.LOST:
+            if (peer := end.peer_state()) is PeerState.LOST:
                 log.warning("a stream ends: its %s does not answer any more", name)
                 end.abort()
-            elif peer is PeerState.UNACKNOWLEDGED and self._check is None:
-                self._check = self._loop.call_later(CHECK, self._check_ends)
+            elif peer is PeerState.UNACKNOWLEDGED and self._check_timer is None:
+                self._check_timer = self._loop.call_later(CHECK_INTERVAL, self._check_ends)
 
     def _stop_timers(self) -> None:
-        for timer in (self._silence, self._cut, self._check):
+        for timer in (self._idle_timer, self._abort_timer, self._check_timer):
             if timer is not None:
                 timer.cancel()
 
-    def _settle(self) -> None:
-        if self.client.gone and self.remote.gone and not self._settled:
-            self._settled = True
+    def _report_closed(self) -> None:
+        if self.client.is_gone and self.remote.is_gone and not self._closed:
+            self._closed = True
             self._stop_timers()
-            if self._over is not None:
-                self._over()
+            if self._on_close is not None:
+                self._on_close()
 
 
-class End(asyncio.Protocol):
+class TunnelEnd(asyncio.Protocol):
     """One of the two connections: what it reads, the other writes."""
 
-    __slots__ = ("_finishing", "_full", "_lost", "_transport", "_tunnel", "peer", "received_eof")
+    __slots__ = ("_closing", "_full", "_lost", "_transport", "_tunnel", "peer", "received_eof")
 
-    peer: End
+    peer: TunnelEnd
 
     def __init__(self, tunnel: Tunnel) -> None:
         self._tunnel = tunnel
         self.received_eof = False
         self._transport: asyncio.Transport | None = None
         self._full = False
-        self._finishing = False
+        self._closing = False
         self._lost = False
 
     # -- from the event loop -----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(HELD)
+        self._transport.set_write_buffer_limits(WRITE_BUFFER)
 
     def data_received(self, data: bytes) -> None:
         self._tunnel.received(self, len(data))
@@ -229,25 +232,25 @@ class End(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._full = True
-        self.peer.read(False)
+        self.peer.set_reading(False)
 
     def resume_writing(self) -> None:
         self._full = False
-        if self._finishing:
-            self._close()
+        if self._closing:
+            self._close_transport()
         else:
-            self.peer.read(True)
+            self.peer.set_reading(True)
 
     # -- from the tunnel and the other end ---------------------------------------------------
 
     @property
-    def gone(self) -> bool:
+    def is_gone(self) -> bool:
         """There is no connection, or none any more."""
         return self._lost or self._transport is None
 
-    def state(self) -> PeerState:
+    def peer_state(self) -> PeerState:
         """What TCP knows of this end."""
-        if self.gone or self._transport is None:
+        if self.is_gone or self._transport is None:
             return PeerState.ACKNOWLEDGED
         sock: socket.socket = self._transport.get_extra_info("socket")
         try:
@@ -257,19 +260,19 @@ class End(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Sends the bytes; what comes for an end that is finishing has nowhere to go."""
-        if self._transport is not None and not (self._finishing or self._lost):
+        if self._transport is not None and not (self._closing or self._lost):
             self._transport.write(data)
 
     def write_eof(self) -> bool:
         """Says that no more comes; whether this can be said without closing."""
-        if self._transport is None or self._finishing or self._lost:
+        if self._transport is None or self._closing or self._lost:
             return False
         if not self._transport.can_write_eof():
             return False
         self._transport.write_eof()
         return True
 
-    def read(self, on: bool) -> None:
+    def set_reading(self, on: bool) -> None:
         """Goes on or stops reading."""
         if self._transport is None or self._lost or self._transport.is_closing():
             return
@@ -278,23 +281,23 @@ class End(asyncio.Protocol):
         else:
             self._transport.pause_reading()
 
-    def finish(self) -> None:
+    def close(self) -> None:
         """Closes after the bytes that are held; meanwhile what still comes is dropped, so that an
         end that only sends is no reason to cut what it is sent."""
-        if self._finishing or self.gone:
+        if self._closing or self.is_gone:
             return
-        self._finishing = True
+        self._closing = True
         if not self._full:
-            self._close()
+            self._close_transport()
         else:
-            self.read(True)
+            self.set_reading(True)
 
-    def _close(self) -> None:
+    def _close_transport(self) -> None:
         if self._transport is not None and not self._lost:
             self._transport.close()
 
     def abort(self) -> None:
         """Cuts the connection."""
-        self._finishing = True
+        self._closing = True
         if self._transport is not None and not self._lost:
             self._transport.abort()

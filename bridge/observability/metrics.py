@@ -26,9 +26,9 @@ from bridge.election.elector import LeaderElector
 from bridge.kubelet.routing import Route, RoutedRequest
 from bridge.kubelet.server import KubeletServer
 from bridge.observability.metric_families import by_part, counter, gauge, histogram
-from bridge.pod_metrics.endpoints import Metrics
-from bridge.relay.forward_metrics import ENDS, Measures
-from bridge.relay.reverse_metrics import ENDS as BACK_ENDS
+from bridge.pod_metrics.endpoints import PodMetricsEndpoints
+from bridge.relay.metrics import FORWARD_RESULTS, RelayMetrics
+from bridge.relay.metrics import REVERSE_RESULTS as BACK_ENDS
 from sync.base.histograms import RequestMetrics
 from sync.engine.engine import Engine
 from translators import quantity
@@ -78,9 +78,9 @@ class BridgeCollector(Collector):
         *,
         engine: Engine,
         server: KubeletServer,
-        metrics: Metrics,
+        metrics: PodMetricsEndpoints,
         election: LeaderElector,
-        carried: Measures,
+        carried: RelayMetrics,
     ) -> None:
         self._version = version
         self._election = election
@@ -346,13 +346,13 @@ class BridgeCollector(Collector):
             "bridge_streams_namespace_most",
             "Open streams of the namespace that has the most.",
             (),
-            {(): self._server.streams.shares.most},
+            {(): self._server.streams.namespace_limit.largest},
         )
         yield counter(
             "bridge_streams_refused",
             "Streams that were refused (429): limit (of all), namespace-limit (of one).",
             ("reason",),
-            {(reason,): count for reason, count in self._server.streams.refused.items()},
+            {(reason,): count for reason, count in self._server.streams.rejected.items()},
         )
         yield counter(
             "bridge_stream_bytes",
@@ -413,7 +413,7 @@ class BridgeCollector(Collector):
             "began: no-pod (none is ready), no-way (to any), limit, namespace-limit and "
             "service-limit (too many), rate and service-rate (too many a second).",
             ("result",),
-            {(end,): carried.ended[end] for end in ENDS},
+            {(end,): carried.results[end] for end in FORWARD_RESULTS},
         )
         yield counter(
             "bridge_relay_dials",
@@ -422,7 +422,10 @@ class BridgeCollector(Collector):
             {(result,): carried.dials[result] for result in ("ok", "failed")},
         )
         yield histogram(
-            "bridge_relay_dial_duration_seconds", "How long that took.", (), {(): carried.dialling}
+            "bridge_relay_dial_duration_seconds",
+            "How long that took.",
+            (),
+            {(): carried.dial_seconds},
         )
         yield counter(
             "bridge_relay_bytes",
@@ -432,12 +435,12 @@ class BridgeCollector(Collector):
         )
 
     def _relay_back(self) -> Iterator[Metric]:
-        back = self._carried.back
+        back = self._carried.reverse
         yield gauge(
             "bridge_relay_back_pods",
             "Relay pods in the remote that the bridge speaks to.",
             (),
-            {(): back.pods},
+            {(): back.agents},
         )
         yield gauge(
             "bridge_relay_back_connections_open",
@@ -451,13 +454,13 @@ class BridgeCollector(Collector):
             "once: no-pod (none is ready), no-way (to one, or to the relay pod), limit, "
             "namespace-limit, service-limit.",
             ("result",),
-            {(end,): back.ended[end] for end in BACK_ENDS},
+            {(end,): back.results[end] for end in BACK_ENDS},
         )
         yield histogram(
             "bridge_relay_back_opening_duration_seconds",
             "How long ways took to open.",
             (),
-            {(): back.opening},
+            {(): back.open_seconds},
         )
         yield counter(
             "bridge_relay_back_bytes",

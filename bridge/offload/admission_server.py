@@ -17,7 +17,7 @@ from typing import Any
 from aiohttp import web
 
 from bridge.base.errors import PreflightError
-from bridge.net.server_connections import Connection, Connections
+from bridge.net.server_connections import ServerConnections, TlsConnection
 from bridge.offload import admission_policy as objects
 from sync.cache.informer import Informer
 from sync.cache.store import Key
@@ -46,7 +46,7 @@ class AdmissionServer:
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
         # A body that comes byte by byte waits, as a head does: it is read before it is let in.
-        self._connections = Connections()
+        self._connections = ServerConnections()
 
     async def start(self, address: str, port: int, context: ssl.SSLContext) -> int:
         """Listens, and says at which port. Raises PreflightError where that cannot be."""
@@ -59,8 +59,8 @@ class AdmissionServer:
         above = runner.server
         assert above is not None  # noqa: S101  # it was set up
 
-        def accepted() -> Connection:
-            return Connection(context, above, self._connections)
+        def accepted() -> TlsConnection:
+            return TlsConnection(context, above, self._connections)
 
         loop = asyncio.get_running_loop()
         try:

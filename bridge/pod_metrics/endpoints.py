@@ -31,9 +31,9 @@ from bridge.kubelet.pod_directory import PodDirectory, ScheduledPod
 from bridge.kubelet.routing import Route, RoutedRequest
 from bridge.net.error_responses import HttpError
 from bridge.net.single_flight import SingleFlightCache
-from bridge.pod_metrics import rate_counters
-from bridge.pod_metrics.kubelets import Answers, Kubelets
-from bridge.pod_metrics.metrics_api import MetricsApi
+from bridge.pod_metrics import metrics_api
+from bridge.pod_metrics.kubelet_scraper import KubeletScraper, ScrapeResult
+from bridge.pod_metrics.metrics_api import MetricsApiSource
 from bridge.pod_metrics.node_summary import summary, usages
 from bridge.pod_metrics.node_usage import NodeUsage, PodUsage
 from sync.kube.client import KubeClient
@@ -44,7 +44,7 @@ from translators.pod_metrics.exposition import Families, RemotePodName, Sample
 
 #: Seconds: shorter than any interval at which metrics are gathered, longer than replicas that do
 #: it together are apart.
-REMEMBERED = 3.0
+CACHE_SECONDS = 3.0
 
 _CPU, _MEMORY = "pod_cpu_usage_seconds_total", "pod_memory_working_set_bytes"
 _NODE = (
@@ -56,15 +56,15 @@ _ERRORS = ("resource_scrape_error", "scrape_error")
 T = TypeVar("T")
 
 
-class _Told(NamedTuple):
+class _ResourceMetrics(NamedTuple):
     """What one kubelet says in ``/metrics/resource``."""
 
     families: Families
     usage: list[PodUsage]
 
 
-class Metrics:
-    """Answers for one virtual node. Call `close` at the end."""
+class PodMetricsEndpoints:
+    """Answers for one virtual node. RoutedRequest `close` at the end."""
 
     def __init__(
         self,
@@ -84,9 +84,9 @@ class Metrics:
         self._source = source
         self._clock = clock
         self._since = round(clock() * 1000)
-        self._kubelets = Kubelets(remote)
-        self._api = MetricsApi(remote, directory, identity)
-        self._answers: SingleFlightCache[str, bytes] = SingleFlightCache(lambda _: REMEMBERED)
+        self._kubelets = KubeletScraper(remote)
+        self._api = MetricsApiSource(remote, directory, identity)
+        self._answers: SingleFlightCache[str, bytes] = SingleFlightCache(lambda _: CACHE_SECONDS)
 
     async def close(self) -> None:
         """Ends the questions that are under way."""
@@ -134,17 +134,17 @@ class Metrics:
         pods = self._directory.scheduled_pods()
         present, now = _present(pods), round(self._clock() * 1000)
         if self._source == "kubelets":
-            told = await self._kubelets.ask(path, pods, _read_resource)
+            told = await self._kubelets.scrape(path, pods, _read_resource)
             parts = [part.families for part in told.parts]
-            self.usage.count(
+            self.usage.add(
                 (it for part in told.parts for it in part.usage), present=present, now=now
             )
             failed = told.failed > 0
         else:
-            counted = await self._api.ask()
+            counted = await self._api.fetch()
             failed = counted is None
-            parts = [] if counted is None else [rate_counters.families(counted)]
-            self.usage.count((pod.usage() for pod in counted or ()), present=present, now=now)
+            parts = [] if counted is None else [metrics_api.families(counted)]
+            self.usage.add((pod.usage() for pod in counted or ()), present=present, now=now)
         self._scraped(path, failed=failed)
         if parts or not failed:
             parts.append(self._node())
@@ -155,16 +155,16 @@ class Metrics:
         pods, now = self._directory.scheduled_pods(), round(self._clock() * 1000)
         if self._source == "kubelets":
             query = {"only_cpu_and_memory": "true"} if short else None
-            told = await self._kubelets.ask(path, pods, _read_summary, query=query)
+            told = await self._kubelets.scrape(path, pods, _read_summary, query=query)
             self._some(path, told)
             found = [stats for part in told.parts for stats in part]
         else:
-            counted = await self._api.ask()
+            counted = await self._api.fetch()
             self._scraped(path, failed=counted is None)
             if counted is None:
                 raise HttpError(503, "the remote's metrics API does not answer")
-            found = rate_counters.statistics(counted)
-        self.usage.count(usages(found), present=_present(pods), now=now)
+            found = metrics_api.pod_stats(counted)
+        self.usage.add(usages(found), present=_present(pods), now=now)
         whole = summary(
             found,
             node=self._node_name,
@@ -175,7 +175,7 @@ class Metrics:
         return await asyncio.to_thread(orjson.dumps, whole)
 
     async def _ask_text(self, path: str) -> bytes:
-        told = await self._kubelets.ask(path, self._directory.scheduled_pods(), _read_families)
+        told = await self._kubelets.scrape(path, self._directory.scheduled_pods(), _read_families)
         self._some(path, told)
         return await asyncio.to_thread(_rendered, told.parts)
 
@@ -192,8 +192,8 @@ class Metrics:
             )
         return found
 
-    def _some(self, path: str, told: Answers[T]) -> None:
-        """Raises HttpError where nobody answered who was asked."""
+    def _some(self, path: str, told: ScrapeResult[T]) -> None:
+        """Raises Refusal where nobody answered who was asked."""
         self._scraped(path, failed=told.failed > 0)
         if told.failed and not told.parts:
             raise HttpError(503, "no kubelet of the remote answers; the bridge's log says why")
@@ -209,7 +209,7 @@ def _read_families(body: bytes, pods: Mapping[RemotePodName, Origin]) -> Familie
     return exposition.relabel_metrics(body.decode(), pods)
 
 
-def _read_resource(body: bytes, pods: Mapping[RemotePodName, Origin]) -> _Told:
+def _read_resource(body: bytes, pods: Mapping[RemotePodName, Origin]) -> _ResourceMetrics:
     families = _read_families(body, pods)
     uids = {(str(home.namespace), home.name): str(home.uid) for home in pods.values()}
     memory = {_pod(it.labels): it.value for it in _samples(families, _MEMORY)}
@@ -218,7 +218,7 @@ def _read_resource(body: bytes, pods: Mapping[RemotePodName, Origin]) -> _Told:
         for it in _samples(families, _CPU)
         if it.timestamp_ms is not None
     ]
-    return _Told(families, usage)
+    return _ResourceMetrics(families, usage)
 
 
 def _read_summary(body: bytes, pods: Mapping[RemotePodName, Origin]) -> list[Object]:

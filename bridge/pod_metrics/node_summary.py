@@ -14,7 +14,7 @@ from translators.objects import Object
 from translators.timestamps import format_time, parse_time
 
 
-def moment(milliseconds: int) -> str:
+def timestamp(milliseconds: int) -> str:
     """The time, in whole seconds as the API writes it."""
     when = datetime.fromtimestamp(milliseconds / 1000, UTC)
     return format_time(when)
@@ -23,7 +23,7 @@ def moment(milliseconds: int) -> str:
 def cpu_stats(at: int, seconds: float, *, cores: float) -> Object:
     """CPUStats: what was used in all, and what is used a second; nanoseconds both."""
     return {
-        "time": moment(at),
+        "time": timestamp(at),
         "usageNanoCores": round(cores * 1e9),
         "usageCoreNanoSeconds": round(seconds * 1e9),
     }
@@ -31,7 +31,7 @@ def cpu_stats(at: int, seconds: float, *, cores: float) -> Object:
 
 def memory_stats(at: int, working_set: float) -> Object:
     """MemoryStats."""
-    return {"time": moment(at), "workingSetBytes": round(working_set)}
+    return {"time": timestamp(at), "workingSetBytes": round(working_set)}
 
 
 def usages(pods: Iterable[Object]) -> Iterator[PodUsage]:
@@ -54,7 +54,7 @@ def summary(pods: list[Object], *, node: str, usage: NodeUsage, since: int, now:
     return {
         "node": {
             "nodeName": node,
-            "startTime": moment(since),
+            "startTime": timestamp(since),
             "cpu": cpu_stats(at, usage.cpu_seconds, cores=cores),
             "memory": memory_stats(at, usage.memory_bytes),
         },

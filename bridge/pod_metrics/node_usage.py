@@ -19,11 +19,11 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-NOTHING_SECONDS = 0.001
-NOTHING_BYTES = 1
+MIN_SECONDS = 0.001
+MIN_BYTES = 1
 #: Milliseconds by which the clocks of the bridge and of the remote may differ: so much of a pod's
 #: use can count twice where the pod is listed again right after it was placed.
-CLOCKS_APART = 10_000
+MAX_CLOCK_SKEW = 10_000
 
 
 class PodUsage(NamedTuple):
@@ -40,8 +40,8 @@ class NodeUsage:
     """Sums what pods say, one answer after the other."""
 
     def __init__(self) -> None:
-        self.cpu_seconds = NOTHING_SECONDS
-        self.memory_bytes: float = NOTHING_BYTES
+        self.cpu_seconds = MIN_SECONDS
+        self.memory_bytes: float = MIN_BYTES
         self.milliseconds: int | None = None
         """When the newest of the pods' samples was taken; None where no pod has one."""
         self._went_on = False
@@ -51,16 +51,16 @@ class NodeUsage:
         # When the answer before was put together; None where there was none.
         self._answered: int | None = None
 
-    def note(self) -> str:
+    def checkpoint(self) -> str:
         """The sum, for the next bridge."""
         return repr(self.cpu_seconds)
 
-    def go_on(self, note: str) -> None:
+    def resume(self, checkpoint: str) -> None:
         """Begins where the bridge before ended; where that left nothing, or nothing that is a
         number, with what there is. Again, where another bridge has served the node meanwhile: what
         pods used in that time is in its sum."""
         try:
-            before = float(note)
+            before = float(checkpoint)
         except ValueError:
             return
         if not 0 < before < math.inf:
@@ -74,13 +74,13 @@ class NodeUsage:
             self.cpu_seconds += before
         self._went_on = True
 
-    def count(self, samples: Iterable[PodUsage], *, present: Mapping[str, int], now: int) -> None:
+    def add(self, samples: Iterable[PodUsage], *, present: Mapping[str, int], now: int) -> None:
         """Takes up an answer that is put together ``now``, in milliseconds since 1970.
 
         ``present`` has all pods that are there, and when each was placed on a node of the remote:
         those that do not answer are not forgotten.
         """
-        before = math.inf if self._answered is None else self._answered - CLOCKS_APART
+        before = math.inf if self._answered is None else self._answered - MAX_CLOCK_SKEW
         for uid, placed in present.items():
             self._known.setdefault(uid, placed >= before)
         self._answered = now
@@ -90,7 +90,7 @@ class NodeUsage:
             memory += sample.memory_bytes
             newest = max(newest or 0, sample.milliseconds)
             self.cpu_seconds += self._used(sample)
-        self.memory_bytes = max(memory, NOTHING_BYTES)
+        self.memory_bytes = max(memory, MIN_BYTES)
         self.milliseconds = newest
         for gone in self._known.keys() - present.keys():
             del self._known[gone]

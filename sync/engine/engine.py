@@ -54,8 +54,8 @@ from sync.namespaces.ownership import NamespaceOwnership, OwnershipRecord
 from sync.namespaces.watches import NamespaceWatches
 from sync.pods.controller import PodController
 from sync.pods.service_account_tokens import TokenController
-from sync.relay.forward import Listeners, Relay
-from sync.relay.reverse import Carriers, RelayBack
+from sync.relay.forward import ForwardRelayController, Listeners
+from sync.relay.reverse import Forwarder, ReverseRelayController
 from sync.runtime.controller import Controller
 from sync.runtime.event_recorder import EventRecorder
 from translators.capacity.node_capacity import NO_LIMITS, OfferLimits
@@ -101,7 +101,7 @@ class Engine:
         copy_linger: float,
         limits: OfferLimits = NO_LIMITS,
         listeners: Listeners | None = None,
-        carriers: Carriers | None = None,
+        carriers: Forwarder | None = None,
         now: Callable[[], str] = utc_now,
     ) -> None:
         identity = self._identity = policy.identity
@@ -223,10 +223,10 @@ class Engine:
             events=self.events,
             now=now,
         )
-        self.forward: Relay | None = None
+        self.forward: ForwardRelayController | None = None
         """None where no connections are carried."""
         if listeners is not None:
-            self.forward = Relay(
+            self.forward = ForwardRelayController(
                 home,
                 listeners,
                 policy=policy,
@@ -236,7 +236,7 @@ class Engine:
                 remote_pods=self.remote_pods,
                 events=self.events,
             )
-        self.reverse = RelayBack(
+        self.reverse = ReverseRelayController(
             remote,
             carriers,
             home=home,

@@ -29,9 +29,9 @@ from sync.kube.client import KubeClient
 from sync.kube.resources import ENDPOINT_SLICES, SERVICES, Resource
 from sync.namespaces.watches import NamespaceWatches
 from sync.pods.controller import PodController
-from sync.relay.headless import Doors, RelayNames, pods_of
-from sync.relay.service_events import ServiceNews
-from sync.relay.slice_writer import SliceWriter
+from sync.relay.endpoint_slices import EndpointSliceWriter
+from sync.relay.headless import AddressListeners, HeadlessServices, pods_of
+from sync.relay.service_events import ServiceEvents
 from sync.runtime.controller import Controller, ReconcileBlocked
 from sync.runtime.event_recorder import EventRecorder
 from sync.runtime.log_fields import name_fields
@@ -50,20 +50,20 @@ changes = logging.getLogger("cluster-bridge.changes")
 WORKERS = 8
 #: Seconds for which the remote may be unwatchable before its pods are taken out of Services. With
 #: the time in which the loss is noticed (`sync.kube.sockets.FAST_KEEPALIVE_SECONDS`) under ten.
-PATIENCE = 2.0
+REMOTE_GRACE = 2.0
 #: Seconds after that in which connections are still taken and carried: kube-proxy has to learn of
 #: it, and gathers changes for a second unless it is told otherwise (iptables.minSyncPeriod). Both
 #: together are over before the Lease is (`bridge.election.election_record`).
-AFTERGLOW = 1.5
+DRAIN_SECONDS = 1.5
 
 #: Seconds until a Service whose connections are refused is told so again.
-LIMITED_AGAIN = 300.0
+LIMITED_EVENT_INTERVAL = 300.0
 
 #: Is told of a Service whose connections are refused, and why in half a sentence.
-Limited = Callable[[Key, str], None]
+OnLimited = Callable[[Key, str], None]
 
 
-class NoPort(Exception):
+class PortUnavailableError(Exception):
     """Nothing more can be listened on; the message says why, and what to do."""
 
 
@@ -71,21 +71,21 @@ class Listeners(Protocol):
     """What listens at home and carries connections; its maker has its sockets."""
 
     @property
-    def doors(self) -> Doors | None:
+    def pod_listeners(self) -> AddressListeners | None:
         """What listens at addresses of pods; None where none can be had."""
 
     async def serve(
-        self, key: Key, plan: ForwardPlan, known: Mapping[EndpointPort, int]
+        self, key: Key, plan: ForwardPlan, previous_ports: Mapping[EndpointPort, int]
     ) -> dict[EndpointPort, int]:
         """Listens for the Service at the plan's places, and at no other, and says on which port at
         each; on those of ``known`` where they are free. Raises NoPort."""
 
-    async def run(self, limited: Limited) -> None:
+    async def run(self, on_limited: OnLimited) -> None:
         """Carries connections until cancelled, and ends all that is open then. ``limited`` is
         called for each that is refused because there are too many, or they come too fast."""
 
 
-class Relay:
+class ForwardRelayController:
     """The reconciler. `run` is a task of the caller's group."""
 
     def __init__(
@@ -108,14 +108,14 @@ class Relay:
         self._pods = pods
         self._home_pods = home_pods
         self._remote_pods = remote_pods
-        self._news = ServiceNews(events)
+        self._news = ServiceEvents(events)
         self.slices = Informer(
             home,
             ENDPOINT_SLICES,
             labels=forward.slice_selector(policy.identity),
             indexers={"service": _service_keys, "pod": pods_of},
         )
-        self._writer = SliceWriter(home, self.slices)
+        self._writer = EndpointSliceWriter(home, self.slices)
         self._away = False
         self._patience: asyncio.TimerHandle | None = None
         # When it was said of a Service that its connections are refused (the loop's time).
@@ -123,10 +123,10 @@ class Relay:
         self.controller: Controller[Key] = Controller(
             "relay", self._reconcile, workers=WORKERS, kind="Service"
         )
-        self._names: RelayNames | None = None
-        if policy.relay_cidr and (doors := listeners.doors) is not None:
+        self._names: HeadlessServices | None = None
+        if policy.relay_cidr and (doors := listeners.pod_listeners) is not None:
             again = self.controller.queue.add
-            self._names = RelayNames(policy.relay_cidr, doors, self.slices, again)
+            self._names = HeadlessServices(policy.relay_cidr, doors, self.slices, again)
 
     # -- what changed ----------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class Relay:
             self._remote_is(away=False)
         else:
             loop = asyncio.get_running_loop()
-            self._patience = loop.call_later(PATIENCE, self._out_of_patience)
+            self._patience = loop.call_later(REMOTE_GRACE, self._out_of_patience)
 
     def _out_of_patience(self) -> None:
         self._patience = None
@@ -217,7 +217,7 @@ class Relay:
                 if self._patience is not None:
                     self._patience.cancel()
                 if await self._writer.withdraw(left=headless.not_ready_patch):
-                    await asyncio.sleep(AFTERGLOW)
+                    await asyncio.sleep(DRAIN_SECONDS)
                 listening.cancel()
 
     # -- reconcile -------------------------------------------------------------------------
@@ -236,7 +236,7 @@ class Relay:
             plan, placed, left_out = self._plan(key, service)
             if left_out:
                 said = "pods in the remote are not reached through this Service: "
-                self._news.once(service, "RelayLeftOut", said + "; ".join(left_out))
+                self._news.emit_on_change(service, "RelayLeftOut", said + "; ".join(left_out))
         if self._away:
             plan = forward.NO_FORWARDING
         present = self.slices.store.by_index("service", key)
@@ -245,9 +245,9 @@ class Relay:
             ports = await self._listeners.serve(key, plan, known)
             if self._names is not None:
                 await self._names.serve(key, placed, reached=not self._away)
-        except NoPort as error:
+        except PortUnavailableError as error:
             if service is not None:
-                self._news.once(service, "RelayNoPort", str(error))
+                self._news.emit_on_change(service, "RelayNoPort", str(error))
             raise ReconcileBlocked("RelayNoPort", str(error)) from error
         wanted: dict[str, Object] = {}
         if service is not None and ports:
@@ -293,7 +293,7 @@ class Relay:
     def _limited(self, key: Key, why: str) -> None:
         """Connections are refused. Thousands may be in a second: an Event is for the first."""
         now = asyncio.get_running_loop().time()
-        if now - self._limited_at.get(key, -LIMITED_AGAIN) < LIMITED_AGAIN:
+        if now - self._limited_at.get(key, -LIMITED_EVENT_INTERVAL) < LIMITED_EVENT_INTERVAL:
             return
         watch = self._watches.get(HomeNamespace(key.namespace))
         service = watch.informers[SERVICES].store.get(key) if watch is not None else None
@@ -301,7 +301,7 @@ class Relay:
             return
         self._limited_at[key] = now
         message = f"connections to pods in the remote are refused: {why}"
-        self._news.tell(service, "RelayLimited", message)
+        self._news.emit(service, "RelayLimited", message)
 
     # -- what is known ---------------------------------------------------------------------
 

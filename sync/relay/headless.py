@@ -24,19 +24,19 @@ from translators.relay.headless import HeadlessEndpoint, HeadlessPlan, ListenAdd
 from translators.relay.ipam import AddressPool, PodName
 
 
-class Doors(Protocol):
+class AddressListeners(Protocol):
     """What listens at addresses of pods."""
 
-    async def open(self, key: Key, doors: Mapping[ListenAddress, Backend]) -> None:
-        """Listens for the Service at these, and at no other. Raises NoPort (`sync.relay.forward`)."""
+    async def listen(self, key: Key, addresses: Mapping[ListenAddress, Backend]) -> None:
+        """Listens for the Service at these addresses only. Raises PortUnavailableError."""
 
 
-class RelayNames:
+class HeadlessServices:
     """``slices`` is the informer of all slices of ours, indexed by "pod" (`pods_of`); ``again``
     has a Service reconciled."""
 
     def __init__(
-        self, cidr: str, doors: Doors, slices: Informer, again: Callable[[Key], None]
+        self, cidr: str, doors: AddressListeners, slices: Informer, again: Callable[[Key], None]
     ) -> None:
         self._doors = doors
         self._slices = slices
@@ -87,7 +87,7 @@ class RelayNames:
         before = self._served.get(key, frozenset())
         # Before it waits: another Service's worker must not be given what is being opened.
         self._served[key] = before | {it.pod for it in placed.values()}
-        await self._doors.open(key, doors)
+        await self._doors.listen(key, doors)
         self._served[key] = frozenset(it.pod for it in placed.values())
         for pod in before - self._served[key]:
             self._give_back(pod)

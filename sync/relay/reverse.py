@@ -36,10 +36,10 @@ from sync.kube.errors import Forbidden, Invalid
 from sync.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Resource
 from sync.namespaces.mapping import NamespaceMapping
 from sync.namespaces.watches import NamespaceWatches
-from sync.relay.forward import AFTERGLOW
-from sync.relay.pod_addresses import PodAddresses
-from sync.relay.reverse_slices import RelaySlices
-from sync.relay.service_events import ServiceNews
+from sync.relay.endpoint_verification import EndpointVerifier
+from sync.relay.forward import DRAIN_SECONDS
+from sync.relay.reverse_slices import ReverseSlices
+from sync.relay.service_events import ServiceEvents
 from sync.runtime.controller import Controller, ReconcileBlocked
 from sync.runtime.event_recorder import EventRecorder
 from sync.runtime.log_fields import name_fields
@@ -68,15 +68,15 @@ FINISH = 1.5
 ANEW, ANEW_CAP = 1.0, 60.0
 
 
-class Carriers(Protocol):
+class Forwarder(Protocol):
     """What speaks to relay pods and carries connections; its maker has the sockets."""
 
-    def show(
+    def update(
         self, home: HomeNamespace, pods: Sequence[Object], ways: Mapping[int, ReverseRoute]
     ) -> None:
         """These pods are the namespace's: have each listen on these ports, and carry so."""
 
-    def heard(self, pod: Object) -> AgentState:
+    def agent_state(self, pod: Object) -> AgentState:
         """What is known of the pod by what it says to this bridge."""
 
     def on_change(self, handler: Callable[[HomeNamespace], None]) -> None:
@@ -129,14 +129,14 @@ class _Turn:
             yield from plan.agent_ports(name)
 
 
-class RelayBack:
+class ReverseRelayController:
     """The reconciler. `run` is a task of the caller's group. Without ``carriers`` it removes what
     is left. ``services`` and ``slices`` are informers of this home's copies."""
 
     def __init__(
         self,
         remote: KubeClient,
-        carriers: Carriers | None,
+        forwarder: Forwarder | None,
         *,
         home: KubeClient,
         policy: Policy,
@@ -150,8 +150,8 @@ class RelayBack:
         linger: float,
     ) -> None:
         self._client = remote
-        self._carriers = carriers
-        self._addresses = PodAddresses(home)
+        self._forwarder = forwarder
+        self._addresses = EndpointVerifier(home)
         self._policy = policy
         self._identity = policy.identity
         self._watches = watches
@@ -159,22 +159,22 @@ class RelayBack:
         self._home_pods = home_pods
         self._remote_pods = remote_pods
         self._services = services
-        self._slices = RelaySlices(remote, slices, services, remote_pods, self._identity)
-        self._news = ServiceNews(events)
+        self._slices = ReverseSlices(remote, slices, services, remote_pods, self._identity)
+        self._news = ServiceEvents(events)
         self._linger = linger
         self._states: dict[HomeNamespace, _State] = {}
         self._populated: set[HomeNamespace] = set()
         self.controller: Controller[HomeNamespace] = Controller(
             "relay-back", self._reconcile, workers=WORKERS, kind="Namespace"
         )
-        if carriers is not None:
-            carriers.on_change(self.controller.queue.add)
+        if forwarder is not None:
+            forwarder.on_change(self.controller.queue.add)
 
     # -- what changed ----------------------------------------------------------------------
 
     def home_changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
         """A Service or its endpoints changed at home, among other kinds."""
-        if self._carriers is not None and resource in (SERVICES, ENDPOINT_SLICES):
+        if self._forwarder is not None and resource in (SERVICES, ENDPOINT_SLICES):
             it = new or old or {}
             if resource is SERVICES and new is None:
                 self._news.forget(Key(namespace_of(it), name_of(it)))
@@ -183,7 +183,7 @@ class RelayBack:
     def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
         """A pod of the node came or went; the first or the last of its namespace counts."""
         namespace = HomeNamespace(namespace_of(new or old or {}))
-        if self._carriers is not None and self._has_pods(namespace) != (
+        if self._forwarder is not None and self._has_pods(namespace) != (
             namespace in self._populated
         ):
             self._populated ^= {namespace}
@@ -197,7 +197,7 @@ class RelayBack:
         """A slice of ours changed in the remote, or the copy of a Service did."""
         if resource is ENDPOINT_SLICES:
             self._ours_changed(old, new)
-        elif resource is SERVICES and self._carriers is not None and _shape(old) != _shape(new):
+        elif resource is SERVICES and self._forwarder is not None and _shape(old) != _shape(new):
             origin = origin_of(new or old or {})
             if origin is not None:
                 self.controller.queue.add(origin.namespace)
@@ -209,7 +209,7 @@ class RelayBack:
 
     def namespace_synced(self, namespace: HomeNamespace) -> None:
         """What home has in the namespace is known."""
-        if self._carriers is not None:
+        if self._forwarder is not None:
             self.controller.queue.add(namespace)
 
     # -- run -------------------------------------------------------------------------------
@@ -218,23 +218,23 @@ class RelayBack:
         """Works until cancelled, and takes out what others serve as well before it stops."""
         async with asyncio.TaskGroup() as group:
             carrying = None
-            if self._carriers is not None:
-                carrying = group.create_task(self._carriers.run(), name="relay-back-carriers")
+            if self._forwarder is not None:
+                carrying = group.create_task(self._forwarder.run(), name="relay-back-carriers")
             try:
                 await self.controller.run()
             finally:
-                if self._carriers is not None and carrying is not None:
+                if self._forwarder is not None and carrying is not None:
                     if await self._slices.withdrawn():
-                        await asyncio.sleep(AFTERGLOW)
+                        await asyncio.sleep(DRAIN_SECONDS)
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(FINISH):
-                            await self._carriers.finish()
+                            await self._forwarder.finish()
                     carrying.cancel()
 
     # -- reconcile -------------------------------------------------------------------------
 
     async def _reconcile(self, home: HomeNamespace) -> None:
-        if self._carriers is not None and self._watches.get(home) is None and self._has_pods(home):
+        if self._forwarder is not None and self._watches.get(home) is None and self._has_pods(home):
             return  # NB: the namespace is being listed; its key comes again when that is done.
         turn = _Turn(
             home,
@@ -284,7 +284,9 @@ class RelayBack:
             )
             if plan.unsupported:
                 said = "pods in the remote do not reach home's pods through this Service: "
-                self._news.once(service, "RelayBackLeftOut", said + "; ".join(plan.unsupported))
+                self._news.emit_on_change(
+                    service, "RelayBackLeftOut", said + "; ".join(plan.unsupported)
+                )
             if plan.targets:
                 found[name] = plan
         return found
@@ -292,7 +294,7 @@ class RelayBack:
     def _wanting(self, home: HomeNamespace) -> Iterator[tuple[str, Object, list[Object]]]:
         """The Services whose copies are ours, with their names and EndpointSlices."""
         watch = self._watches.get(home)
-        if self._carriers is None or watch is None or not self._has_pods(home):
+        if self._forwarder is None or watch is None or not self._has_pods(home):
             return
         if not self._namespaces.has_usable(home):
             return  # The relay agent there would be an unmanaged Pod.
@@ -328,7 +330,7 @@ class RelayBack:
     def _is_needed(self, turn: _Turn) -> bool:
         """Whether there is to be a relay pod."""
         state = turn.state
-        if self._carriers is None:
+        if self._forwarder is None:
             return False
         if turn.plans:
             state.needed = None
@@ -344,7 +346,7 @@ class RelayBack:
 
     def _show(self, turn: _Turn, standing: agent_pod.AgentPodPlan, needed: frozenset[int]) -> None:
         """Says to the carriers which pods there are, and where connections go."""
-        if self._carriers is None:
+        if self._forwarder is None:
             return
         state = turn.state
         serves = next(filter(self._listens_on(needed), standing.serving), None)
@@ -364,7 +366,7 @@ class RelayBack:
         for slot, port in state.ports.items():
             plan = turn.plans.get(slot.service, reverse.NO_FORWARDING)
             ways[port] = ReverseRoute(slot.service, plan.targets.get(slot.port, ()), plan.sticky)
-        self._carriers.show(turn.home, shown, ways)
+        self._forwarder.update(turn.home, shown, ways)
 
     def _wanted(self, turn: _Turn, standing: agent_pod.AgentPodPlan) -> dict[str, Object]:
         """The slices that are to be there, by name."""
@@ -428,7 +430,7 @@ class RelayBack:
         """The same of all Services that are carried."""
         for service in self._scoped(turn.home):
             if name_of(service) in turn.plans:
-                self._news.once(service, reason, message)
+                self._news.emit_on_change(service, reason, message)
 
     def _say_standing(self, turn: _Turn, standing: agent_pod.AgentPodPlan) -> None:
         """What keeps relay pods from serving."""
@@ -484,7 +486,7 @@ class RelayBack:
         return copy if matches_home_namespace(copy, home) else None
 
     def _heard(self, pod: Object) -> AgentState:
-        return self._carriers.heard(pod) if self._carriers is not None else UNKNOWN_STATE
+        return self._forwarder.agent_state(pod) if self._forwarder is not None else UNKNOWN_STATE
 
     def _listens_on(self, ports: frozenset[int]) -> Callable[[Object], bool]:
         """Whether a pod listens on all of these, and is spoken to."""

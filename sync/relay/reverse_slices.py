@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.kube.client import KubeClient
-from sync.relay.slice_writer import SliceWriter
+from sync.relay.endpoint_slices import EndpointSliceWriter
 from sync.runtime.log_fields import name_fields
 from translators.identity import Identity
 from translators.mirror import endpointslice
@@ -19,7 +19,7 @@ from translators.relay import forward, reverse
 changes = logging.getLogger("cluster-bridge.changes")
 
 
-class RelaySlices:
+class ReverseSlices:
     """``slices`` and ``services`` are informers of this home's copies, ``pods`` of its pods there;
     all are indexed as `sync.engine.engine` does."""
 
@@ -31,7 +31,7 @@ class RelaySlices:
         pods: Informer,
         identity: Identity,
     ) -> None:
-        self._writer = SliceWriter(client, slices)
+        self._writer = EndpointSliceWriter(client, slices)
         self._slices = slices
         self._services = services
         self._pods = pods

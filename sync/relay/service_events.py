@@ -13,21 +13,21 @@ from translators.objects import Object, name_of, namespace_of
 changes = logging.getLogger("cluster-bridge.changes")
 
 
-class ServiceNews:
+class ServiceEvents:
     """Remembers what was told."""
 
     def __init__(self, events: EventRecorder) -> None:
         self._events = events
         self._told: dict[Key, dict[str, str]] = {}
 
-    def once(self, service: Object, reason: str, message: str) -> None:
+    def emit_on_change(self, service: Object, reason: str, message: str) -> None:
         """Tells it, unless it was the last that was told under this reason."""
         told = self._told.setdefault(_key(service), {})
         if told.get(reason) != message:
             told[reason] = message
-            self.tell(service, reason, message)
+            self.emit(service, reason, message)
 
-    def tell(self, service: Object, reason: str, message: str) -> None:
+    def emit(self, service: Object, reason: str, message: str) -> None:
         """Tells it."""
         key = _key(service)
         self._events.warn(service, reason, message)

@@ -15,7 +15,7 @@ from sync.kube.client import KubeClient
 from sync.kube.errors import Side
 from sync.kube.resources import CONFIG_MAPS, EVENTS, NODES, PODS, SECRETS, Object
 from sync.relay.forward import Listeners
-from sync.relay.reverse import Carriers
+from sync.relay.reverse import Forwarder
 from sync.runtime.workqueue import WorkQueue
 from tests import objects
 from tests.fakeapi import FakeApi
@@ -52,7 +52,7 @@ class World:
         self.namespace_linger = 60.0
         self.copy_linger = 0.0
         self.listeners: Listeners | None = None
-        self.carriers: Carriers | None = None
+        self.carriers: Forwarder | None = None
         home.api.clock = lambda: self.now
         self._clients = AsyncExitStack()
         self._engine: Engine | None = None

@@ -13,22 +13,22 @@ from translators.objects import RemoteUid
 from translators.relay.forward import Backend
 
 #: Seconds for which a pod that could not be reached is the last choice.
-AVOIDED = 5.0
+AVOID_SECONDS = 5.0
 #: Clients that are remembered; beyond that, those that came longest ago are forgotten.
-MOST_CLIENTS = 10_000
+MAX_CLIENTS = 10_000
 
 
-class Balance:
+class Balancer:
     """Of one port of one Service. Times are the loop's."""
 
     def __init__(self) -> None:
         self._backends: tuple[Backend, ...] = ()
         self._affinity: float | None = None
-        self._turn = 0
+        self._round_robin = 0
         self._avoided: dict[RemoteUid, float] = {}
         self._clients: dict[str, tuple[RemoteUid, float]] = {}
 
-    def show(self, backends: Sequence[Backend], affinity: float | None) -> None:
+    def update(self, backends: Sequence[Backend], affinity: float | None) -> None:
         """From now on these are ready."""
         self._backends = tuple(backends)
         self._affinity = affinity
@@ -37,7 +37,7 @@ class Balance:
         there = {backend.uid for backend in backends}
         self._avoided = {uid: until for uid, until in self._avoided.items() if uid in there}
 
-    def choose(self, client: str, now: float, tried: Collection[Backend] = ()) -> Backend | None:
+    def pick(self, client: str, now: float, tried: Collection[Backend] = ()) -> Backend | None:
         """The pod for a connection of this client; None where there is none that was not tried."""
         left = [backend for backend in self._backends if backend not in tried]
         if not left:
@@ -49,19 +49,19 @@ class Balance:
                 self._remember(client, kept, now)
                 return kept
         willing = [it for it in left if self._avoided.get(it.uid, 0.0) <= now] or left
-        self._turn += 1
-        chosen = willing[self._turn % len(willing)]
+        self._round_robin += 1
+        chosen = willing[self._round_robin % len(willing)]
         self._remember(client, chosen, now)
         return chosen
 
-    def failed(self, backend: Backend, now: float) -> None:
+    def mark_failed(self, backend: Backend, now: float) -> None:
         """There was no way to it."""
-        self._avoided[backend.uid] = now + AVOIDED
+        self._avoided[backend.uid] = now + AVOID_SECONDS
 
     def _remember(self, client: str, backend: Backend, now: float) -> None:
         if self._affinity is None:
             return
         self._clients.pop(client, None)  # so that the order is that of the last connection
         self._clients[client] = (backend.uid, now + self._affinity)
-        if len(self._clients) > MOST_CLIENTS:
+        if len(self._clients) > MAX_CLIENTS:
             del self._clients[next(iter(self._clients))]

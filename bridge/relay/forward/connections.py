@@ -10,9 +10,9 @@ Guarantees:
 - An end that is not in order, on the remote's side, resets the client: it must not take a part for
   the whole.
 - There are no more connections than the limits say, in all and for each Service, at once and a
-  second; at once, a namespace leaves as many free as it has (`bridge.net.namespace_limits`). What
+  second; at once, a namespace leaves as many free as it has (`bridge.net.limits`). What
   comes faster waits, `PATIENCE` and `TURN_SECONDS` at most; Services take turns. ``limited`` is
-  told of each connection that is refused so.
+  called for each connection that is rejected so.
 
 What stands costs no task: a connection has one while a way is opened, and then a `Tunnel`.
 """
@@ -28,19 +28,18 @@ from typing import NoReturn, cast
 from weakref import WeakValueDictionary
 
 from bridge.base.settings import RelaySettings
-from bridge.net.namespace_limits import Shares
-from bridge.net.port_forward import Channels
-from bridge.net.tunnel import End, Tunnel
-from bridge.relay.forward.balancer import Balance
-from bridge.relay.forward.dial import DIAL_SECONDS, dial
-from bridge.relay.forward.rate_limit import Bucket, Turns
-from bridge.relay.forward_metrics import Measures
+from bridge.net.limits import NamespaceLimit
+from bridge.net.port_forward import OPEN_TIMEOUT, PortForwardTransport, open_port_forward
+from bridge.net.tunnel import Tunnel, TunnelEnd
+from bridge.relay.forward.balancer import Balancer
+from bridge.relay.forward.rate_limit import FairLimiter, TokenBucket
+from bridge.relay.metrics import RelayMetrics
 from sync.base import exceptions
 from sync.cache.store import Key
 from sync.kube.credentials import ClientConfig
 from sync.kube.errors import KubeError
 from sync.kube.http_upgrade import UpgradeResponse
-from sync.relay.forward import Limited
+from sync.relay.forward import OnLimited
 from sync.runtime.log_fields import name_fields
 from translators.relay.forward import Backend
 
@@ -69,40 +68,42 @@ LINGERING, HURRIED = 0.1, 1.0
 _LINGER_ZERO = struct.pack("ii", 1, 0)
 
 
-class Share:
+class ServiceUsage:
     """What one Service has of all that is carried."""
 
-    __slots__ = ("__weakref__", "bucket", "key", "open")
+    __slots__ = ("__weakref__", "key", "open", "rate_limit")
 
     def __init__(self, key: Key, rate: float) -> None:
         self.key = key
         self.open = 0
-        self.bucket = Bucket(rate)
+        self.rate_limit = TokenBucket(rate)
 
 
-class Connections:
+class ForwardConnections:
     """All of one bridge's. ``measures`` may outlive it."""
 
-    def __init__(self, remote: ClientConfig, *, asked: RelaySettings, measures: Measures) -> None:
+    def __init__(
+        self, remote: ClientConfig, *, asked: RelaySettings, measures: RelayMetrics
+    ) -> None:
         self._remote = remote
         self._limits = asked
         self._measures = measures
-        self._turns = Turns(DIALS, asked.rate)
+        self._turns = FairLimiter(DIALS, asked.rate)
         self._group: asyncio.TaskGroup | None = None
-        self._limited: Limited = lambda _, __: None
-        self._limit = Shares(asked.connections)
+        self._limited: OnLimited = lambda _, __: None
+        self._limit = NamespaceLimit(asked.connections)
         measures.limit = asked.connections
-        self._carried: set[_Carried] = set()
-        self._lingering: set[_Carried] = set()
+        self._carried: set[_ForwardedConnection] = set()
+        self._lingering: set[_ForwardedConnection] = set()
         self._look: asyncio.TimerHandle | None = None
         # A Service that comes back has what is still open for it.
-        self._shares: WeakValueDictionary[Key, Share] = WeakValueDictionary()
+        self._shares: WeakValueDictionary[Key, ServiceUsage] = WeakValueDictionary()
 
-    def share(self, key: Key) -> Share:
+    def service_usage(self, key: Key) -> ServiceUsage:
         """The Service's, for as long as somebody holds it."""
-        return self._shares.setdefault(key, Share(key, self._limits.service_rate))
+        return self._shares.setdefault(key, ServiceUsage(key, self._limits.service_rate))
 
-    async def run(self, limited: Limited) -> NoReturn:
+    async def run(self, limited: OnLimited) -> NoReturn:
         """Carries connections until cancelled, and ends all that is open then."""
         self._limited = limited
         try:
@@ -121,16 +122,16 @@ class Connections:
                 carried.tunnel.abort()
                 self.ended(carried)
 
-    def arrived(self, share: Share, balance: Balance, arrival: Arrival) -> None:
+    def accept(self, share: ServiceUsage, balance: Balancer, arrival: AcceptedConnection) -> None:
         """A connection was made to a port of the Service."""
         group, limits, namespace = self._group, self._limits, share.key.namespace
         if group is None:
             reset(arrival.client)
-        elif reason := self._limit.refusal(namespace):
+        elif reason := self._limit.exceeded(namespace):
             said = f"the bridge carries {self._limit.used} (--relay-connections)"
             if reason == "namespace-limit":
                 said = (
-                    f"namespace {namespace} has {self._limit.of(namespace)} open, its "
+                    f"namespace {namespace} has {self._limit.used_by(namespace)} open, its "
                     f"share of {limits.connections} (--relay-connections)"
                 )
             self._refuse(share, arrival, reason, said)
@@ -139,25 +140,29 @@ class Connections:
             self._refuse(share, arrival, "service-limit", said)
         else:
             now = asyncio.get_running_loop().time()
-            wait = share.bucket.take(now, PATIENCE)
+            wait = share.rate_limit.take(now, PATIENCE)
             if wait is None:
                 said = f"more than {limits.service_rate:g} come a second (--relay-service-rate)"
                 self._refuse(share, arrival, "service-rate", said)
                 return
-            self._limit.take(namespace)
+            self._limit.acquire(namespace)
             share.open += 1
             self._measures.open += 1
             work = self._begin(share, balance, arrival, wait)
             group.create_task(work, name=f"relay-{share.key}")
 
-    def _refuse(self, share: Share, arrival: Arrival, why: str, said: str) -> None:
-        self._measures.ended[why] += 1
+    def _refuse(
+        self, share: ServiceUsage, arrival: AcceptedConnection, why: str, said: str
+    ) -> None:
+        self._measures.results[why] += 1
         reset(arrival.client)
         self._limited(share.key, said)
 
     # -- one connection --------------------------------------------------------------------
 
-    async def _begin(self, share: Share, balance: Balance, arrival: Arrival, wait: float) -> None:
+    async def _begin(
+        self, share: ServiceUsage, balance: Balancer, arrival: AcceptedConnection, wait: float
+    ) -> None:
         """One connection, until it is carried, or refused. Raises nothing."""
         stands = False
         try:
@@ -168,7 +173,7 @@ class Connections:
                 stands = self._join(share, arrival, *way)
                 way = "done"
             if not stands:
-                self._measures.ended[way] += 1
+                self._measures.results[way] += 1
         except Exception as error:  # noqa: BLE001  # one connection's defect must not end others
             log.error(  # noqa: TRY400  # without what the frames hold
                 "relay: Service %s: a defect in the bridge; please report it: %s",
@@ -182,7 +187,7 @@ class Connections:
                 self._gone(share)
 
     async def _way(
-        self, share: Share, balance: Balance, arrival: Arrival
+        self, share: ServiceUsage, balance: Balancer, arrival: AcceptedConnection
     ) -> tuple[Backend, UpgradeResponse] | str:
         """A way to a pod, or why there is none."""
         loop = asyncio.get_running_loop()
@@ -190,32 +195,32 @@ class Connections:
         client = str(peer[0]) if peer else ""
         tried: list[Backend] = []
         # Where it takes so long, it is mostly the remote that is away, and not one pod.
-        until = loop.time() + TURN_SECONDS + DIAL_SECONDS
+        until = loop.time() + TURN_SECONDS + OPEN_TIMEOUT
         while len(tried) < TRIES and loop.time() < until:
             try:
-                async with self._turns.turn(share.key, TURN_SECONDS):
-                    backend = balance.choose(client, loop.time(), tried)
+                async with self._turns.slot(share.key, TURN_SECONDS):
+                    backend = balance.pick(client, loop.time(), tried)
                     if backend is None:
                         break
                     tried.append(backend)
-                    until = min(until, loop.time() + DIAL_SECONDS)
+                    until = min(until, loop.time() + OPEN_TIMEOUT)
                     upgraded = await self._dial(share, backend)
             except TimeoutError:
-                if not self._turns.rate_is_spent:
+                if not self._turns.is_rate_exhausted:
                     return "no-way"
                 said = f"more than {self._limits.rate:g} come to the bridge a second (--relay-rate)"
                 self._limited(share.key, said)
                 return "rate"
             if upgraded is not None:
                 return backend, upgraded
-            balance.failed(backend, loop.time())
+            balance.mark_failed(backend, loop.time())
         return "no-way" if tried else "no-pod"
 
-    async def _dial(self, share: Share, backend: Backend) -> UpgradeResponse | None:
+    async def _dial(self, share: ServiceUsage, backend: Backend) -> UpgradeResponse | None:
         """A way to the pod; None where there is none."""
         try:
-            with self._measures.dialling.timed():
-                upgraded = await dial(self._remote, backend)
+            with self._measures.dial_seconds.timed():
+                upgraded = await open_port_forward(self._remote, backend)
         except KubeError as error:
             self._measures.dials["failed"] += 1
             said = "relay: Service %s: no way to pod %s/%s: %s"
@@ -226,31 +231,35 @@ class Connections:
         return upgraded
 
     def _join(
-        self, share: Share, arrival: Arrival, backend: Backend, upgraded: UpgradeResponse
+        self,
+        share: ServiceUsage,
+        arrival: AcceptedConnection,
+        backend: Backend,
+        upgraded: UpgradeResponse,
     ) -> bool:
         """Makes the two connections one; whether the client is still there."""
         if arrival.client.is_closing():
             upgraded.close()
             return False
-        carried = _Carried(self, share, backend, arrival.client)
+        carried = _ForwardedConnection(self, share, backend, arrival.client)
         carried.tunnel = tunnel = Tunnel(
-            self._measures.moved,
-            idle=None,
-            half_open=HALF_OPEN,
-            answered=carried.linger,
-            over=carried.over,
+            self._measures.count_bytes,
+            idle_timeout=None,
+            half_open_timeout=HALF_OPEN,
+            answered_timeout=carried.linger,
+            on_close=carried.over,
         )
         self._carried.add(carried)
         self._look_later()
-        channels = Channels(tunnel.remote, carried.failed)
+        channels = PortForwardTransport(tunnel.remote, carried.failed)
         try:
             # Both ends have their connections before either is given what came so far: a pod may
             # have spoken first, and even hung up.
             arrival.hand_over(tunnel.client)
             upgraded.take(channels)
-            if not arrival.has_said:
-                channels.settle()
-            arrival.go_on(tunnel.client)
+            if not arrival.has_data:
+                channels.release_write_buffer()
+            arrival.resume(tunnel.client)
         except BaseException:
             self._carried.discard(carried)
             tunnel.abort()
@@ -265,30 +274,30 @@ class Connections:
     def _end_the_silent(self) -> None:
         self._look = None
         for carried in [*self._carried]:
-            carried.tunnel.end_if_silent(self._limits.idle)
+            carried.tunnel.close_if_idle(self._limits.idle)
         self._look_later()
 
-    def linger(self, carried: _Carried) -> float:
+    def linger(self, carried: _ForwardedConnection) -> float:
         """Its client says no more, and was answered: the seconds for what may still come."""
         self._lingering.add(carried)
         room = LINGERING * min(self._limits.connections, self._limits.per_service)
         return ANSWERED if len(self._lingering) <= room else HURRIED
 
-    def ended(self, carried: _Carried) -> None:
+    def ended(self, carried: _ForwardedConnection) -> None:
         """Both ends of a connection are gone, or cut."""
         self._lingering.discard(carried)
         if carried in self._carried:
             self._carried.remove(carried)
-            self._measures.ended["failed" if carried.wrong else "done"] += 1
+            self._measures.results["failed" if carried.wrong else "done"] += 1
             self._gone(carried.share)
 
-    def _gone(self, share: Share) -> None:
-        self._limit.give(share.key.namespace)
+    def _gone(self, share: ServiceUsage) -> None:
+        self._limit.release(share.key.namespace)
         share.open -= 1
         self._measures.open -= 1
 
 
-class _Carried:
+class _ForwardedConnection:
     """One connection that stands."""
 
     __slots__ = ("_all", "_backend", "_client", "share", "tunnel", "wrong")
@@ -296,7 +305,11 @@ class _Carried:
     tunnel: Tunnel
 
     def __init__(
-        self, every: Connections, share: Share, backend: Backend, client: asyncio.Transport
+        self,
+        every: ForwardConnections,
+        share: ServiceUsage,
+        backend: Backend,
+        client: asyncio.Transport,
     ) -> None:
         self._all = every
         self._backend = backend
@@ -328,7 +341,7 @@ class _Carried:
         self._all.ended(self)
 
 
-class Arrival(asyncio.Protocol):
+class AcceptedConnection(asyncio.Protocol):
     """A connection for which there is no way yet. What it says meanwhile is held, one read of it.
 
     uvloop begins to read after `connection_made`, whatever that says; so it is the first bytes that
@@ -339,7 +352,9 @@ class Arrival(asyncio.Protocol):
 
     client: asyncio.Transport
 
-    def __init__(self, connections: Connections, share: Share, balance: Balance) -> None:
+    def __init__(
+        self, connections: ForwardConnections, share: ServiceUsage, balance: Balancer
+    ) -> None:
         self._connections = connections
         self._share = share
         self._balance = balance
@@ -348,7 +363,7 @@ class Arrival(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.client = cast("asyncio.Transport", transport)
-        self._connections.arrived(self._share, self._balance, self)
+        self._connections.accept(self._share, self._balance, self)
 
     def data_received(self, data: bytes) -> None:
         self._held += data
@@ -359,16 +374,16 @@ class Arrival(asyncio.Protocol):
         return True  # it may still be answered
 
     @property
-    def has_said(self) -> bool:
+    def has_data(self) -> bool:
         """Whether the client has sent something."""
         return bool(self._held)
 
-    def hand_over(self, end: End) -> None:
+    def hand_over(self, end: TunnelEnd) -> None:
         """Makes this end of a tunnel the connection's protocol."""
         self.client.set_protocol(end)
         end.connection_made(self.client)
 
-    def go_on(self, end: End) -> None:
+    def resume(self, end: TunnelEnd) -> None:
         """Gives that end what was held, and reads on."""
         if self._held:
             end.data_received(self._held)

@@ -31,17 +31,17 @@ log = logging.getLogger(__name__)
 AGAIN = 1.0
 
 
-class RangeError(Exception):
+class LocalRouteError(Exception):
     """The range cannot be had here; the message says why, and what to do."""
 
 
-class Range:
+class LocalRoute:
     """One bridge's."""
 
     def __init__(self, cidr: str) -> None:
         self._cidr = ipaddress.ip_network(cidr)
         self._name: socket.socket | None = None
-        self.why = f"the bridge does not have {cidr} yet"
+        self.unavailable_reason = f"the bridge does not have {cidr} yet"
         """Why its addresses are not this machine's; "" where they are."""
 
     async def hold(self) -> NoReturn:
@@ -58,15 +58,15 @@ class Range:
             self._give_back()
 
     def _has_taken(self) -> bool:
-        before = self.why
+        before = self.unavailable_reason
         try:
             self._take()
-        except RangeError as error:
-            self.why = str(error)
-            if self.why != before:
+        except LocalRouteError as error:
+            self.unavailable_reason = str(error)
+            if self.unavailable_reason != before:
                 log.warning("relay: %s", error)
             return False
-        self.why = ""
+        self.unavailable_reason = ""
         return True
 
     def _take(self) -> None:
@@ -74,33 +74,36 @@ class Range:
         if self._name is None:
             self._name = _named(self._cidr)
         if self._name is None:
-            raise RangeError(f"another bridge of this machine has {self._cidr} (--relay-cidr)")
+            raise LocalRouteError(f"another bridge of this machine has {self._cidr} (--relay-cidr)")
         try:
-            netlink.add(self._cidr)
+            netlink.add_local_route(self._cidr)
         except OSError as error:
             if error.errno != errno.EEXIST:
-                raise RangeError(_refused(self._cidr, error)) from error
+                raise LocalRouteError(_refused(self._cidr, error)) from error
             if not _is_there(self._cidr):
                 said = f"{self._cidr} (--relay-cidr) is this machine's own already, by another's"
-                raise RangeError(f"{said} route; take another range") from error
+                raise LocalRouteError(f"{said} route; take another range") from error
 
     def _give_back(self) -> None:
         if self._name is None:
             return
-        if not self.why:
+        if not self.unavailable_reason:
             with contextlib.suppress(OSError):  # Somebody else has removed it.
-                netlink.remove(self._cidr)
+                netlink.remove_local_route(self._cidr)
         self._name.close()
-        self._name, self.why = None, f"the bridge does not have {self._cidr} any more"
+        self._name, self.unavailable_reason = (
+            None,
+            f"the bridge does not have {self._cidr} any more",
+        )
 
 
-def is_left(cidr: str) -> bool:
+def is_stale(cidr: str) -> bool:
     """Whether a bridge that was killed has left its route here."""
     network = ipaddress.ip_network(cidr)
     return _is_there(network) and _is_dead(network)
 
 
-def clear(cidr: str) -> None:
+def remove_stale(cidr: str) -> None:
     """Removes such a route; one of a bridge that runs stays. Raises RangeError."""
     network = ipaddress.ip_network(cidr)
     name = _named(network)
@@ -108,36 +111,41 @@ def clear(cidr: str) -> None:
         return
     with name:
         try:
-            netlink.remove(network)
+            netlink.remove_local_route(network)
         except OSError as error:
             if error.errno != errno.ESRCH:
-                raise RangeError(_refused(network, error)) from error
+                raise LocalRouteError(_refused(network, error)) from error
 
 
-def check(cidr: str) -> None:
+def check_available(cidr: str) -> None:
     """Whether a bridge could have the range here. Raises RangeError."""
     network = ipaddress.ip_network(cidr)
     try:
-        allowed, known = netlink.may_change(network), netlink.routes(network.version)
+        allowed, known = netlink.can_change_routes(network), netlink.routes(network.version)
     except OSError as error:
-        raise RangeError(_refused(network, error)) from error
+        raise LocalRouteError(_refused(network, error)) from error
     if not allowed:
-        raise RangeError(_refused(network, PermissionError(errno.EPERM, "not permitted")))
+        raise LocalRouteError(_refused(network, PermissionError(errno.EPERM, "not permitted")))
     for route in known:
-        if route.to.version != network.version or not route.to.overlaps(network):
+        if route.destination.version != network.version or not route.destination.overlaps(network):
             continue
-        if route.to == network and (route.ours or route.gateway):
+        if route.destination == network and (route.is_bridge_owned or route.has_gateway):
             continue  # Left by a bridge, or what home's machines have to lead to one.
-        if route.to.prefixlen and not (route.ours and _is_dead(route.to)):
-            raise RangeError(
-                f"--relay-cidr {cidr} is in use on this machine: it has a route to {route.to}; "
-                "take a range that nobody has"
+        if route.destination.prefixlen and not (
+            route.is_bridge_owned and _is_dead(route.destination)
+        ):
+            raise LocalRouteError(
+                f"--relay-cidr {cidr} is in use on this machine: it has a route to "
+                f"{route.destination}; take a range that nobody has"
             )
 
 
 def _is_there(network: IpNetwork) -> bool:
     try:
-        return any(it.ours and it.to == network for it in netlink.routes(network.version))
+        return any(
+            it.is_bridge_owned and it.destination == network
+            for it in netlink.routes(network.version)
+        )
     except OSError:
         return False
 

@@ -42,12 +42,12 @@ _NOBODYS = 0xFFFFFFF0
 class Route:
     """One of this machine's."""
 
-    to: IpNetwork
-    local: bool
+    destination: IpNetwork
+    is_local: bool
     """It leads to this machine itself."""
-    ours: bool
+    is_bridge_owned: bool
     """A bridge has made it."""
-    gateway: bool
+    has_gateway: bool
     """It leads to another machine that passes it on."""
 
 
@@ -57,19 +57,19 @@ def routes(version: int) -> list[Route]:
     return [_read(body) for body in _ask(_GET, _DUMP, route)]
 
 
-def add(to: IpNetwork) -> None:
+def add_local_route(to: IpNetwork) -> None:
     """Has all addresses of a network be this machine's own. Raises OSError: EEXIST where they are
     already, PermissionError."""
     _ask(_NEW, _ACK | _CREATE | _EXCLUSIVE, _ours(to))
 
 
-def remove(to: IpNetwork) -> None:
+def remove_local_route(to: IpNetwork) -> None:
     """Takes back what `add` did, and nothing that others did. Raises OSError: ESRCH where there is
     nothing, PermissionError."""
     _ask(_DELETE, _ACK, _ours(to))
 
 
-def may_change(to: IpNetwork) -> bool:
+def can_change_routes(to: IpNetwork) -> bool:
     """Whether this process may change routes: it tries to remove one that cannot be there. The
     kernel asks for the capability first."""
     number = _attribute(_PRIORITY, struct.pack("=I", _NOBODYS))
@@ -103,9 +103,9 @@ def _read(body: bytes) -> Route:
     address = ipaddress.ip_address(found.get(_DESTINATION, nowhere))
     return Route(
         ipaddress.ip_network((address, bits), strict=False),
-        local=kind == _LOCAL,
-        ours=kind == _LOCAL and protocol == PROTOCOL,
-        gateway=bool(found.keys() & {_GATEWAY, _MULTIPATH, _VIA}),
+        is_local=kind == _LOCAL,
+        is_bridge_owned=kind == _LOCAL and protocol == PROTOCOL,
+        has_gateway=bool(found.keys() & {_GATEWAY, _MULTIPATH, _VIA}),
     )
 
 

@@ -13,14 +13,14 @@ import socket
 from collections import Counter
 from collections.abc import Mapping
 
-from bridge.net.namespace_limits import Shares
-from bridge.relay.forward.balancer import Balance
-from bridge.relay.forward.connections import Arrival, Connections, Share
-from bridge.relay.forward.local_route import Range
-from bridge.relay.forward_metrics import Measures
+from bridge.net.limits import NamespaceLimit
+from bridge.relay.forward.balancer import Balancer
+from bridge.relay.forward.connections import AcceptedConnection, ForwardConnections, ServiceUsage
+from bridge.relay.forward.local_route import LocalRoute
+from bridge.relay.metrics import RelayMetrics
 from sync.cache.store import Key
 from sync.kube.sockets import enable_keepalive
-from sync.relay.forward import NoPort
+from sync.relay.forward import PortUnavailableError
 from translators.relay.forward import Backend
 from translators.relay.headless import ListenAddress
 
@@ -30,79 +30,83 @@ _BACKLOG = 1024
 _IPV6_FREEBIND = 78
 
 
-class _Door:
+class _PodListener:
     """One port of one pod."""
 
-    def __init__(self, share: Share, server: asyncio.Server) -> None:
+    def __init__(self, share: ServiceUsage, server: asyncio.Server) -> None:
         self.namespace = share.key.namespace
         """Of the Service that it was opened for: whose share of all listeners it is."""
         self.share = share
         """Of the Service whose connections these count as."""
         self.server = server
-        self.balance = Balance()
-        self.owners: dict[Key, Share] = {}
+        self.balance = Balancer()
+        self.owners: dict[Key, ServiceUsage] = {}
 
-    def owned(self, key: Key, share: Share, backend: Backend) -> None:
+    def owned(self, key: Key, share: ServiceUsage, backend: Backend) -> None:
         """The Service leads here, and this is the pod now."""
         self.owners[key] = share
-        self.balance.show((backend,), None)
+        self.balance.update((backend,), None)
 
     def left(self, key: Key) -> bool:
         """The Service leads here no more; whether none does. Who is being let in then is reset."""
         del self.owners[key]
         if not self.owners:
-            self.balance.show((), None)
+            self.balance.update((), None)
             return True
         self.share = next(iter(self.owners.values()))
         return False
 
 
-class PodDoors:
+class PodListeners:
     """See `sync.relay.headless.Doors`. ``measures`` may outlive it."""
 
     def __init__(
-        self, connections: Connections, cidr: Range, limit: Shares, measures: Measures
+        self,
+        connections: ForwardConnections,
+        cidr: LocalRoute,
+        limit: NamespaceLimit,
+        measures: RelayMetrics,
     ) -> None:
         self._connections = connections
         self._range = cidr
         self._limit = limit
         self._measures = measures
-        self._doors: dict[ListenAddress, _Door] = {}
+        self._doors: dict[ListenAddress, _PodListener] = {}
         self._of: dict[Key, set[ListenAddress]] = {}
         self._addresses: Counter[str] = Counter()
         self._opening = asyncio.Lock()
 
-    async def open(self, key: Key, doors: Mapping[ListenAddress, Backend]) -> None:
+    async def listen(self, key: Key, addresses: Mapping[ListenAddress, Backend]) -> None:
         """Listens for the Service at these, and at no other. Raises NoPort."""
-        for at in self._of.get(key, set()) - doors.keys():
+        for at in self._of.get(key, set()) - addresses.keys():
             self._leave(key, at)
-        if doors and self._range.why:
-            raise NoPort(self._range.why)
-        share = self._connections.share(key)
+        if addresses and self._range.unavailable_reason:
+            raise PortUnavailableError(self._range.unavailable_reason)
+        share = self._connections.service_usage(key)
         async with self._opening:
-            for at, backend in doors.items():
+            for at, backend in addresses.items():
                 door = self._doors.get(at) or await self._made(at, share)
                 door.owned(key, share, backend)
                 self._of.setdefault(key, set()).add(at)
                 # Only now: it waits, and who is cancelled there leaves nothing that nobody knows.
                 await door.server.start_serving()
 
-    async def _made(self, at: ListenAddress, share: Share) -> _Door:
-        def arrival() -> Arrival:
-            return Arrival(self._connections, door.share, door.balance)
+    async def _made(self, at: ListenAddress, share: ServiceUsage) -> _PodListener:
+        def arrival() -> AcceptedConnection:
+            return AcceptedConnection(self._connections, door.share, door.balance)
 
         namespace = share.key.namespace
-        refuse_too_many(self._limit, namespace)
+        check_listener_limit(self._limit, namespace)
         sock = _bound(at)
-        self._limit.take(namespace)
+        self._limit.acquire(namespace)
         try:
             server = await asyncio.get_running_loop().create_server(
                 arrival, sock=sock, backlog=_BACKLOG, start_serving=False
             )
         except BaseException:
-            self._limit.give(namespace)
+            self._limit.release(namespace)
             raise
-        door = self._doors[at] = _Door(share, server)
+        door = self._doors[at] = _PodListener(share, server)
         self._addresses[at.address] += 1
         self._count(+1)
         return door
@@ -118,7 +122,7 @@ class PodDoors:
         self._addresses[at.address] -= 1
         self._addresses += Counter()  # without those that are at nought
         door.server.close()
-        self._limit.give(door.namespace)
+        self._limit.release(door.namespace)
         self._count(-1)
 
     def close(self) -> None:
@@ -132,15 +136,15 @@ class PodDoors:
         self._measures.addresses = len(self._addresses)
 
 
-def refuse_too_many(limit: Shares, namespace: str) -> None:
+def check_listener_limit(limit: NamespaceLimit, namespace: str) -> None:
     """Raises NoPort where the namespace may have no more listeners."""
-    reason = limit.refusal(namespace)
+    reason = limit.exceeded(namespace)
     if reason is None:
         return
     said = f"the bridge listens on {limit.used} ports"
     if reason == "namespace-limit":
-        said = f"the bridge listens on {limit.of(namespace)} ports for namespace {namespace}"
-    raise NoPort(
+        said = f"the bridge listens on {limit.used_by(namespace)} ports for namespace {namespace}"
+    raise PortUnavailableError(
         f"{said}, as many as it may: {limit.limit} in all, of which a namespace leaves as many "
         "free as it has; have fewer Services, ports or ready pods behind them, or raise the "
         "bridge's limit of open files (ulimit -Hn)"
@@ -162,7 +166,7 @@ def _bound(at: ListenAddress) -> socket.socket:
         sock.setblocking(False)
     except OSError as error:
         sock.close()
-        raise NoPort(_refused(at, error)) from error
+        raise PortUnavailableError(_refused(at, error)) from error
     return sock
 
 

@@ -18,7 +18,7 @@ from sync.cache.store import Key
 _NOTHING = 1e-6
 
 
-class Bucket:
+class TokenBucket:
     """So many tokens a second. Times are the loop's."""
 
     __slots__ = ("_at", "_most", "_rate", "_tokens")
@@ -46,17 +46,17 @@ class Bucket:
         return missing / self._rate if missing > _NOTHING else 0.0
 
 
-class Turns:
+class FairLimiter:
     """So many at once, so many a second, and Services in turn."""
 
     def __init__(self, places: int, rate: float) -> None:
         self._places = places
-        self._bucket = Bucket(rate)
+        self._bucket = TokenBucket(rate)
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
         self._later: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
-    async def turn(self, key: Key, patience: float) -> AsyncIterator[None]:
+    async def slot(self, key: Key, patience: float) -> AsyncIterator[None]:
         """Waits for the Service's turn, and holds a place. Raises TimeoutError when it does not
         come for ``patience`` seconds."""
         loop = asyncio.get_running_loop()
@@ -76,7 +76,7 @@ class Turns:
             self._leave(key)
 
     @property
-    def rate_is_spent(self) -> bool:
+    def is_rate_exhausted(self) -> bool:
         """Whether it is the rate that lets nobody in now."""
         return self._bucket.wait(asyncio.get_running_loop().time()) > 0.0
 

@@ -22,12 +22,12 @@ from translators.relay import forward
 changes = logging.getLogger("cluster-bridge.changes")
 
 
-async def slices(home: KubeClient, identity: Identity) -> list[Object]:
+async def list_slices(home: KubeClient, identity: Identity) -> list[Object]:
     """The EndpointSlices of a node's relay. Raises KubeError."""
     return (await home.list(ENDPOINT_SLICES, labels=forward.slice_selector(identity))).items
 
 
-async def remove(home: KubeClient, identity: Identity) -> None:
+async def remove_stale_slices(home: KubeClient, identity: Identity) -> None:
     """Removes the slices of the node's relay, where its last bridge had one. Raises KubeError, but
     where the credential may not remove them: then it is told."""
     try:
@@ -37,7 +37,7 @@ async def remove(home: KubeClient, identity: Identity) -> None:
     if join_record.network_mode(node) != "relay":
         return
     try:
-        left = await slices(home, identity)
+        left = await list_slices(home, identity)
         for it in left:
             await home.delete(
                 ENDPOINT_SLICES, name_of(it), namespace=namespace_of(it), uid=uid_of(it)

@@ -2,8 +2,8 @@
 what arrives.
 
 Nothing here dials anybody: there is no credential and no address of home. The bridge comes in by
-port-forwards to a port of the pod's loopback (`bridge.relay.reverse.protocol`), and says on which
-ports to listen.
+port-forwards to a port of the pod's loopback (`bridge.relay.reverse.control_messages`), and says on
+which ports to listen.
 
 - A connection that arrives is held, with one read of it at most, until the bridge takes it under
   the word that it was told; for `PICKUP` seconds, then it is reset. There are no more than `HELD`.
@@ -28,8 +28,8 @@ from typing import Any, cast
 from bridge.base.version import version
 from bridge.net.tunnel import Tunnel
 from bridge.relay.forward.connections import reset
-from bridge.relay.reverse import protocol as words
-from bridge.relay.reverse.framing import Chunks, Watched
+from bridge.relay.reverse import control_messages as words
+from bridge.relay.reverse.framing import FramedTransport, LossDetector
 from sync.kube.sockets import enable_keepalive
 from translators.relay.agent_pod import CONTROL_PORT
 
@@ -45,7 +45,7 @@ _IDLE_MORE = 60.0
 _BACKLOG = 1024
 
 
-class RelayPod:
+class RelayAgent:
     """See the module. ``host`` is where it listens; all of the pod's addresses unless given."""
 
     def __init__(
@@ -60,9 +60,9 @@ class RelayPod:
         self.control_port = control_port
         self._pickup = pickup
         self._silence = silence
-        self._held: dict[str, _Arrival] = {}
+        self._held: dict[str, _HeldConnection] = {}
         self._open = 0
-        self._control: _Caller | None = None
+        self._control: _BridgeConnection | None = None
         self._wanted: frozenset[int] = frozenset()
         self._servers: dict[int, asyncio.Server] = {}
         self._changed = asyncio.Event()  # what is to be listened on
@@ -75,7 +75,7 @@ class RelayPod:
         listen for bridges."""
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
-            lambda: _Caller(self), "127.0.0.1", self.control_port, backlog=_BACKLOG
+            lambda: _BridgeConnection(self), "127.0.0.1", self.control_port, backlog=_BACKLOG
         )
         self.control_port = server.sockets[0].getsockname()[1]
         try:
@@ -123,7 +123,7 @@ class RelayPod:
         loop = asyncio.get_running_loop()
         try:
             return await loop.create_server(
-                lambda: _Arrival(self, port), sock=sock, backlog=_BACKLOG
+                lambda: _HeldConnection(self, port), sock=sock, backlog=_BACKLOG
             )
         except BaseException:
             sock.close()
@@ -131,7 +131,7 @@ class RelayPod:
 
     # -- what arrives ----------------------------------------------------------------------
 
-    def arrived(self, arrival: _Arrival) -> None:
+    def arrived(self, arrival: _HeldConnection) -> None:
         """A connection of a pod of the remote."""
         if self._group is None or len(self._held) >= HELD:
             reset(arrival.client)
@@ -142,13 +142,13 @@ class RelayPod:
         if self._control is not None:
             self._tell(self._control, arrival)
 
-    def _tell(self, control: _Caller, arrival: _Arrival) -> None:
+    def _tell(self, control: _BridgeConnection, arrival: _HeldConnection) -> None:
         peer = arrival.client.get_extra_info("peername")
         control.say(
             arrived=arrival.word, port=arrival.port, **{"from": str(peer[0]) if peer else ""}
         )
 
-    def taken_out(self, word: str) -> _Arrival | None:
+    def taken_out(self, word: str) -> _HeldConnection | None:
         """It is held no longer; None where it was not."""
         arrival = self._held.pop(word, None)
         if arrival is not None and arrival.until is not None:
@@ -162,7 +162,7 @@ class RelayPod:
 
     # -- bridges ---------------------------------------------------------------------------
 
-    def controlled(self, caller: _Caller) -> None:
+    def controlled(self, caller: _BridgeConnection) -> None:
         """A bridge speaks to us from now on, and no other."""
         before, self._control = self._control, caller
         if before is not None:
@@ -176,20 +176,20 @@ class RelayPod:
         caller.expect(self._silence)
         log.info("relay: a bridge has come")
 
-    def told(self, caller: _Caller, said: dict[str, Any]) -> None:
+    def told(self, caller: _BridgeConnection, said: dict[str, Any]) -> None:
         """A line of the bridge. Raises BadLine."""
         if caller is not self._control:
             return
         caller.expect(self._silence)
         if "listen" in said:
-            self._wanted = words.ports(said["listen"])
+            self._wanted = words.decode_ports(said["listen"])
             self._changed.set()
         if "refuse" in said:
             self.refuse(str(said["refuse"]))
         if "ping" in said:
             caller.say(pong=said["ping"])
 
-    def left(self, caller: _Caller) -> None:
+    def left(self, caller: _BridgeConnection) -> None:
         """A connection to the port for bridges has ended."""
         if caller is self._control:
             log.info("relay: the bridge has gone")
@@ -212,17 +212,17 @@ class RelayPod:
             return
         # The bridge minds the time: this is for one that is gone without a word.
         idle = float(idle) + _IDLE_MORE
-        tunnel = Tunnel(idle=idle, half_open=idle)
-        chunks = Chunks(tunnel.remote, partial(reset, arrival.client))
+        tunnel = Tunnel(idle_timeout=idle, half_open_timeout=idle)
+        chunks = FramedTransport(tunnel.remote, partial(reset, arrival.client))
         transport.set_protocol(chunks)
         chunks.connection_made(transport)
-        arrival.hand_over(Watched(tunnel.client, chunks))
+        arrival.hand_over(LossDetector(tunnel.client, chunks))
         if rest:
             chunks.data_received(rest)
         self._open += 1
         self._group.create_task(self._carried(tunnel, arrival), name=f"relay-{arrival.port}")
 
-    async def _carried(self, tunnel: Tunnel, arrival: _Arrival) -> None:
+    async def _carried(self, tunnel: Tunnel, arrival: _HeldConnection) -> None:
         try:
             await tunnel.run()
         finally:
@@ -231,14 +231,14 @@ class RelayPod:
             self._moved.set()
 
 
-class _Arrival(asyncio.Protocol):
+class _HeldConnection(asyncio.Protocol):
     """A connection that nobody has taken yet. One read of it is held."""
 
     __slots__ = ("_eof", "_read", "_relay", "client", "port", "until", "word")
 
     client: asyncio.Transport
 
-    def __init__(self, relay: RelayPod, port: int) -> None:
+    def __init__(self, relay: RelayAgent, port: int) -> None:
         self._relay = relay
         self._read = b""
         self._eof = False
@@ -278,10 +278,10 @@ class _Arrival(asyncio.Protocol):
             self.client.resume_reading()
 
 
-class _Caller(asyncio.Protocol):
+class _BridgeConnection(asyncio.Protocol):
     """A connection to the port for bridges: first a line that says what it is for."""
 
-    def __init__(self, relay: RelayPod) -> None:
+    def __init__(self, relay: RelayAgent) -> None:
         self._relay = relay
         self._transport: asyncio.Transport
         self._held = b""
@@ -301,7 +301,7 @@ class _Caller(asyncio.Protocol):
     def say(self, **said: Any) -> None:
         """One line to the bridge."""
         if not self._transport.is_closing():
-            self._transport.write(words.line(**said))
+            self._transport.write(words.encode(**said))
 
     def hello(self) -> None:
         """The first line."""
@@ -316,15 +316,15 @@ class _Caller(asyncio.Protocol):
         try:
             while b"\n" in self._held and not self._transport.is_closing():
                 raw, _, self._held = self._held.partition(b"\n")
-                said = words.read(raw)
+                said = words.decode(raw)
                 if self._is_control:
                     self._relay.told(self, said)
                 elif self._first(said):
                     return
             longest = words.LINE if self._is_control else words.FIRST_LINE
             if len(self._held) > longest:
-                raise words.BadLine("it is too long")  # noqa: TRY301  # as any other
-        except words.BadLine as error:
+                raise words.ProtocolError("it is too long")  # noqa: TRY301  # as any other
+        except words.ProtocolError as error:
             log.warning("relay: a line that a bridge does not say: %s", error)
             self.end()
 
@@ -365,6 +365,6 @@ def _socket(host: str, port: int) -> socket.socket:
 
 async def serve(stop: asyncio.Event, *, told: Callable[[str], None]) -> None:
     """The command."""
-    relay = RelayPod()
+    relay = RelayAgent()
     told("relay: waiting for a bridge")
     await relay.run(stop)

@@ -1,15 +1,15 @@
 """Carries connections from pods of the remote to home's pods, as relay pods tell of them.
 
 To each relay pod that `sync.relay.reverse` shows there is one connection for control
-(`bridge.relay.reverse.control`). For each connection that has arrived in the pod one more
-port-forward is opened, and joined to a connection that is dialled to a ready pod at home.
+(`bridge.relay.reverse.control_connection`). For each connection that has arrived in the pod
+one more port-forward is opened, and joined to a connection that is dialled to a ready pod at home.
 
 - Where a connection leads is decided here alone, by the port that it arrived at and by what was
   shown last (`translators.relay.reverse.Plan`): the relay pod names no address. One that lies
   reaches the ready pods of home's Services in that namespace, at these Services' ports, and no
   more.
 - There are no more connections than the limits say, in all and for each Service, a namespace
-  leaves as many free as it has (`bridge.net.namespace_limits`), and `DIALS` at
+  leaves as many free as it has (`bridge.net.limits`), and `DIALS` at
   most for which a way is being opened: then the relay pod is not listened to, and holds them.
 - Connections that are carried go on when their Service or the control is gone; they end with either
   side, after the idle time, or with the bridge.
@@ -30,15 +30,14 @@ from typing import Any, NoReturn
 import cachetools
 
 from bridge.base.settings import RelaySettings
-from bridge.net.namespace_limits import Shares
-from bridge.net.port_forward import Channels
+from bridge.net.limits import NamespaceLimit
+from bridge.net.port_forward import PortForwardTransport, open_port_forward
 from bridge.net.tunnel import Tunnel
 from bridge.relay.forward.connections import reset
-from bridge.relay.forward.dial import dial
-from bridge.relay.reverse import protocol as words
-from bridge.relay.reverse.control import Station
-from bridge.relay.reverse.framing import Chunks, Watched
-from bridge.relay.reverse_metrics import BackMeasures
+from bridge.relay.metrics import ReverseRelayMetrics
+from bridge.relay.reverse import control_messages as words
+from bridge.relay.reverse.control_connection import ControlConnection
+from bridge.relay.reverse.framing import FramedTransport, LossDetector
 from sync.base import exceptions
 from sync.base.callbacks import Callbacks
 from sync.kube.credentials import ClientConfig
@@ -57,12 +56,12 @@ DIALS = 64
 #: Pods of home that are tried for one connection, and seconds for each.
 TRIES, TRY_SECONDS = 3, 1.5
 #: Seconds for which a pod of home that could not be reached is the last choice.
-AVOIDED = 5.0
+AVOID_SECONDS = 5.0
 #: Seconds after which it is said again that no pod of a Service answers.
-WARNED = 300.0
+WARN_INTERVAL = 300.0
 
 
-class BackCarriers:
+class ReverseForwarder:
     """What `sync.relay.reverse` has carry. One for each engine; ``measures`` may outlive it.
     ``leads`` says whether this bridge serves the node now."""
 
@@ -70,25 +69,27 @@ class BackCarriers:
         self,
         remote: ClientConfig,
         *,
-        asked: RelaySettings,
-        measures: BackMeasures,
-        leads: Callable[[], bool],
+        settings: RelaySettings,
+        metrics: ReverseRelayMetrics,
+        is_leader: Callable[[], bool],
     ) -> None:
         self._remote = remote
-        self._limits = asked
-        self._measures = measures
-        self._leads = leads
-        self._stations: dict[str, Station] = {}
+        self._limits = settings
+        self._measures = metrics
+        self._leads = is_leader
+        self._stations: dict[str, ControlConnection] = {}
         self._handlers: Callbacks[HomeNamespace] = Callbacks("relay agents")
         self._group: asyncio.TaskGroup | None = None
         self._dials = asyncio.Semaphore(DIALS)
-        self._limit = Shares(asked.connections)
+        self._limit = NamespaceLimit(settings.connections)
         self._ended = asyncio.Event()
         self._of_service: Counter[tuple[HomeNamespace, str]] = Counter()
         self._turn = 0
-        self._avoided: cachetools.TTLCache[HomeTarget, bool] = cachetools.TTLCache(1024, AVOIDED)
+        self._avoided: cachetools.TTLCache[HomeTarget, bool] = cachetools.TTLCache(
+            1024, AVOID_SECONDS
+        )
         self._warned: cachetools.TTLCache[tuple[HomeNamespace, str], bool]
-        self._warned = cachetools.TTLCache(1024, WARNED)
+        self._warned = cachetools.TTLCache(1024, WARN_INTERVAL)
 
     # -- see `sync.relay.reverse.Carriers` -----------------------------------------------------
 
@@ -96,7 +97,7 @@ class BackCarriers:
         """Calls it with the namespace of a pod of which something else is `heard`."""
         self._handlers.add(handler)
 
-    def show(
+    def update(
         self, home: HomeNamespace, pods: Sequence[Object], ways: Mapping[int, ReverseRoute]
     ) -> None:
         """From now on these pods are the namespace's, and connections go so."""
@@ -108,7 +109,7 @@ class BackCarriers:
                     station.task.cancel()
         for uid, pod in wanted.items():
             if uid not in self._stations:
-                self._stations[uid] = Station(
+                self._stations[uid] = ControlConnection(
                     home,
                     pod,
                     remote=self._remote,
@@ -124,7 +125,7 @@ class BackCarriers:
             if station.task is None and self._group is not None:
                 self._begin(self._group, station)
 
-    def heard(self, pod: Object) -> AgentState:
+    def agent_state(self, pod: Object) -> AgentState:
         """What is known of the pod by what it says to this bridge, and by what it does not."""
         station = self._stations.get(uid_of(pod))
         return station.heard if station is not None else UNKNOWN_STATE
@@ -150,16 +151,16 @@ class BackCarriers:
             self._ended.clear()
             await self._ended.wait()
 
-    def _begin(self, group: asyncio.TaskGroup, station: Station) -> None:
+    def _begin(self, group: asyncio.TaskGroup, station: ControlConnection) -> None:
         station.task = group.create_task(station.keep(), name=f"relay-back-{station}")
 
     # -- connections -----------------------------------------------------------------------
 
-    async def _told(self, station: Station, said: dict[str, Any]) -> None:
+    async def _told(self, station: ControlConnection, said: dict[str, Any]) -> None:
         """A connection has arrived. Waits until one more way may be opened. Raises BadLine."""
         word, port, client = (said.get(it) for it in ("arrived", "port", "from"))
         if not (isinstance(word, str) and isinstance(port, int) and len(word) < 100):
-            raise words.BadLine("it tells of no connection")
+            raise words.ProtocolError("it tells of no connection")
         await self._dials.acquire()
         if not self._arrived(station, word, port, str(client)):
             self._dials.release()
@@ -167,15 +168,15 @@ class BackCarriers:
     def _changed(self, home: HomeNamespace) -> None:
         self._handlers(home)
 
-    def _arrived(self, station: Station, word: str, port: int, client: str) -> bool:
+    def _arrived(self, station: ControlConnection, word: str, port: int, client: str) -> bool:
         """Whether the connection is carried; then its task releases one of `_dials`."""
         way = station.ways.get(port)
         why = self._refused(station.home, way)
         if way is None or why or self._group is None:
-            self._measures.ended[why or "no-pod"] += 1
+            self._measures.results[why or "no-pod"] += 1
             station.say(refuse=word)
             return False
-        self._limit.take(station.home)
+        self._limit.acquire(station.home)
         self._of_service[station.home, way.service] += 1
         self._measures.open += 1
         work = self._carried(station, way, word, client)
@@ -186,18 +187,20 @@ class BackCarriers:
         """Why a connection is not carried; "" where it is."""
         if way is None or not way.targets:
             return "no-pod"
-        if reason := self._limit.refusal(home):
+        if reason := self._limit.exceeded(home):
             return reason
         if self._of_service[home, way.service] >= self._limits.per_service:
             return "service-limit"
         return ""
 
-    async def _carried(self, station: Station, way: ReverseRoute, word: str, client: str) -> None:
+    async def _carried(
+        self, station: ControlConnection, way: ReverseRoute, word: str, client: str
+    ) -> None:
         """One connection, to its end. Raises nothing."""
         key = station.home, way.service
         try:
             how = await self._carry(station, way, word, client)
-            self._measures.ended[how] += 1
+            self._measures.results[how] += 1
         except Exception as error:  # noqa: BLE001  # one connection's defect must not end others
             log.error(  # noqa: TRY400  # without what the frames hold
                 "relay: Service %s/%s: a defect in the bridge; please report it: %s",
@@ -206,17 +209,19 @@ class BackCarriers:
                 extra=name_fields("Service", way.service, namespace=station.home),
             )
         finally:
-            self._limit.give(station.home)
+            self._limit.release(station.home)
             self._ended.set()
             self._measures.open -= 1
             self._of_service[key] -= 1
             if not self._of_service[key]:
                 del self._of_service[key]
 
-    async def _carry(self, station: Station, way: ReverseRoute, word: str, client: str) -> str:
+    async def _carry(
+        self, station: ControlConnection, way: ReverseRoute, word: str, client: str
+    ) -> str:
         """How it ended."""
         try:
-            with self._measures.opening.timed():
+            with self._measures.open_seconds.timed():
                 found = await self._both(station, way, client)
         finally:
             self._dials.release()
@@ -233,16 +238,18 @@ class BackCarriers:
                 reset(transport)
 
         idle = self._limits.idle
-        tunnel = Tunnel(self._measures.moved, idle=idle, half_open=idle)
-        preface = words.line(take=word, idle=idle)
-        chunks = Chunks(tunnel.client, failed, preface=preface)
+        tunnel = Tunnel(self._measures.count_bytes, idle_timeout=idle, half_open_timeout=idle)
+        preface = words.encode(take=word, idle=idle)
+        chunks = FramedTransport(tunnel.client, failed, preface=preface)
         try:
             # From here on the tunnel ends what it has, and the transport owns the socket.
-            upgraded.take(Channels(chunks, partial(log.debug, "relay: pod %s: %s", station)))
+            upgraded.take(
+                PortForwardTransport(chunks, partial(log.debug, "relay: pod %s: %s", station))
+            )
             chunks.pause_reading()  # what comes has no place to go yet
             loop = asyncio.get_running_loop()
             transport, _ = await loop.create_connection(
-                lambda: Watched(tunnel.remote, chunks), sock=sock
+                lambda: LossDetector(tunnel.remote, chunks), sock=sock
             )
             near.append(transport)
             if broken or chunks.is_closing():
@@ -257,7 +264,7 @@ class BackCarriers:
         return "failed" if broken else "done"
 
     async def _both(
-        self, station: Station, way: ReverseRoute, client: str
+        self, station: ControlConnection, way: ReverseRoute, client: str
     ) -> tuple[socket.socket, UpgradeResponse] | None:
         """Connections to a pod at home and to the relay pod; None where one of them cannot be."""
         sock = await self._near(station, way, client)
@@ -265,7 +272,7 @@ class BackCarriers:
             self._warn(station, way)
             return None
         try:
-            return sock, await dial(self._remote, station.backend)
+            return sock, await open_port_forward(self._remote, station.backend)
         except BaseException as error:
             sock.close()
             if not isinstance(error, KubeError):
@@ -274,7 +281,7 @@ class BackCarriers:
             log.info(said, station.home, way.service, station, error, extra=station.about)
             return None
 
-    def _warn(self, station: Station, way: ReverseRoute) -> None:
+    def _warn(self, station: ControlConnection, way: ReverseRoute) -> None:
         """Says that home's pods cannot be reached, once in a while for each Service."""
         key = station.home, way.service
         if key not in self._warned:
@@ -289,7 +296,9 @@ class BackCarriers:
                 extra=name_fields("Service", way.service, namespace=station.home, cluster="home"),
             )
 
-    async def _near(self, station: Station, way: ReverseRoute, client: str) -> socket.socket | None:
+    async def _near(
+        self, station: ControlConnection, way: ReverseRoute, client: str
+    ) -> socket.socket | None:
         """A connection to a ready pod of home."""
         loop = asyncio.get_running_loop()
         for target in self._choice(way, client)[:TRIES]:

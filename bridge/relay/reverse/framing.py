@@ -4,7 +4,7 @@ Port-forwards have no end of one direction, and do not tell an end that is in or
 not. So bytes go in chunks: four bytes with their number, then the bytes. Zero is the end of this
 direction, `_BROKEN` that of a connection that was lost.
 
-To the connection below it is a protocol, to the one above a transport, as `bridge.net.port_forward`.
+To the connection below it is a protocol, to the one above a transport.
 
 - Bytes are handed over as they come, without waiting for the end of a chunk.
 - ``failed`` is called once, before the end is told, when the other side says that it was lost, when
@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from bridge.net.connection_layer import Buffer, Layer
+from bridge.net.layered_transport import Buffer, LayeredTransport
 
 #: Bytes in one chunk.
 _CHUNK = 256 * 1024
@@ -25,7 +25,7 @@ _HEAD = 4
 _BROKEN = 0xFFFFFFFF
 
 
-class Chunks(Layer):
+class FramedTransport(LayeredTransport):
     """See the module. ``above`` hears of the data; ``preface`` is sent before everything."""
 
     __slots__ = (
@@ -135,13 +135,13 @@ class Chunks(Layer):
         self._lower.close()
 
 
-class Watched(asyncio.Protocol):
+class LossDetector(asyncio.Protocol):
     """The plain connection at the other end of a tunnel: passes on what it hears, and tells
     ``chunks`` when it was broken off."""
 
     __slots__ = ("_chunks", "_end")
 
-    def __init__(self, end: asyncio.Protocol, chunks: Chunks) -> None:
+    def __init__(self, end: asyncio.Protocol, chunks: FramedTransport) -> None:
         self._end = end
         self._chunks = chunks
 

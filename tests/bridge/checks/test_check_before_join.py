@@ -302,9 +302,9 @@ async def test_a_range_for_pods(two: Clusters, monkeypatch: pytest.MonkeyPatch) 
     relay = RelaySettings(address="192.0.2.1", cidr="198.51.100.0/24")
     asked = two.but(network="relay", relay=relay)
     monkeypatch.setattr(netlink, "routes", lambda _: [])
-    monkeypatch.setattr(netlink, "may_change", lambda _: True)
+    monkeypatch.setattr(netlink, "can_change_routes", lambda _: True)
     assert "have to route it to 192.0.2.1" in one(await checked(asked), "BRG408").found
-    monkeypatch.setattr(netlink, "may_change", lambda _: False)
+    monkeypatch.setattr(netlink, "can_change_routes", lambda _: False)
     refused = one(await checked(asked), "BRG408")
     assert refused.severity is Severity.ERROR
     assert "CAP_NET_ADMIN" in refused.found

@@ -25,7 +25,7 @@ HERE = "192.0.2.1"
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine may change its routes, and has none."""
-    monkeypatch.setattr(netlink, "may_change", lambda _: True)
+    monkeypatch.setattr(netlink, "can_change_routes", lambda _: True)
     monkeypatch.setattr(netlink, "routes", lambda _: [])
 
 
@@ -131,7 +131,7 @@ async def test_a_join_tells_what_is_to_be_routed(two: Clusters) -> None:
 async def test_where_there_is_no_relay_there_is_no_range(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(netlink, "may_change", lambda _: False)
+    monkeypatch.setattr(netlink, "can_change_routes", lambda _: False)
     found, _ = await check(two, "flat")
     assert found == "", "as --network auto may find"
 
@@ -139,7 +139,7 @@ async def test_where_there_is_no_relay_there_is_no_range(
 async def test_a_join_without_the_right_ends_before_anything_is_written(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(netlink, "may_change", lambda _: False)
+    monkeypatch.setattr(netlink, "can_change_routes", lambda _: False)
     with pytest.raises(PreflightError, match="CAP_NET_ADMIN"):
         await check(two, "relay")
     assert two.writes() == []

@@ -217,7 +217,7 @@ async def test_accesses_are_remembered_for_their_time(home: FakeHome) -> None:
 async def test_tokens_are_remembered_for_their_time(world: World) -> None:
     clock = Clock()
     gate = world.server._gate
-    gate._tokens._known = type(gate._tokens._known)(
+    gate._tokens._cache = type(gate._tokens._cache)(
         maxsize=9, ttu=lambda _, __, now: now + TOKEN_LIFETIME, timer=clock
     )
     async with world.session() as session:
@@ -368,8 +368,8 @@ async def test_what_is_remembered_is_bounded(
         for number in range(20):
             with pytest.raises(InvalidCredentialError):
                 await gate._by_token(f"unknown-{number}")
-        assert len(gate._tokens._known) == 8
-        assert not gate._tokens._asking
+        assert len(gate._tokens._cache) == 8
+        assert not gate._tokens._in_flight
         await gate.close()
 
 

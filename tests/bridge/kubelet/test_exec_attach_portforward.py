@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bridge.net.tunnel import HELD
+from bridge.net.tunnel import WRITE_BUFFER
 from sync.kube.tls_layer import READ_SIZE
 from tests.bridge.kubelet.conftest import World, running
 from tests.bridge.kubelet.fakes import EXEC, Asked, answer, echo, until
@@ -185,7 +185,7 @@ async def test_a_slow_reader_slows_the_remote_down(world: World) -> None:
     _, reader, writer = await world.upgrade(EXEC)
     await settled(lambda: sent)
     assert sent < 40_000_000, "the remote could send all, so somebody holds it"
-    assert world.held <= HELD + 4 * READ_SIZE + 256 * 1024
+    assert world.held <= WRITE_BUFFER + 4 * READ_SIZE + 256 * 1024
     received = 0
     while data := await reader.read(1 << 20):
         received += len(data)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from bridge.net.tunnel import IDLE
+from bridge.net.tunnel import IDLE_TIMEOUT
 from tests.bridge.kubelet.conftest import World, running
 from tests.bridge.kubelet.fakes import EXEC, Asked, echo, until
 from tests.bridge.kubelet.pki import Pki
@@ -86,13 +86,13 @@ def test_an_idle_exec_ends_after_four_hours_and_not_before(pki: Pki) -> None:
         world.remote.play = echo
         _, reader, writer = await world.upgrade(EXEC)
         for _ in range(3):
-            await loop.pass_time(IDLE - 60)
+            await loop.pass_time(IDLE_TIMEOUT - 60)
             writer.write(b"x")
             assert await reader.readexactly(1) == b"x"
-        await loop.pass_time(IDLE + 60)
+        await loop.pass_time(IDLE_TIMEOUT + 60)
         assert await reader.read() == b""
         await until(lambda: world.server.streams.counts["exec"] == 0)
         writer.close()
 
-    assert IDLE == 4 * HOUR
+    assert IDLE_TIMEOUT == 4 * HOUR
     run(pki, test)

@@ -7,7 +7,7 @@ import resource
 
 import pytest
 
-from bridge.net.active_streams import MAX_STREAMS, descriptors, streams_for
+from bridge.net.limits import MAX_STREAMS, max_streams, raise_open_file_limit
 from tests.bridge.kubelet.conftest import running
 from tests.bridge.kubelet.fakes import EXEC, echo, until
 from tests.bridge.kubelet.pki import Pki
@@ -17,14 +17,14 @@ from tests.bridge.kubelet.pki import Pki
     ("files", "streams"), [(100_000, MAX_STREAMS), (1024, 256), (514, 1), (256, 1)]
 )
 def test_streams_leave_descriptors_for_the_rest(files: int, streams: int) -> None:
-    assert streams_for(files) == streams
+    assert max_streams(files) == streams
 
 
 def test_the_process_asks_for_the_descriptors_that_it_is_granted() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, before[1]), before[1]))
-        granted = descriptors()
+        granted = raise_open_file_limit()
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (granted, before[1])
         assert granted > 512 or granted == before[1]
     finally:
@@ -70,15 +70,15 @@ async def test_one_namespace_cannot_use_up_the_streams_of_others(
         assert b"Retry-After: 5" in opened[-1][0]
         sentence = await opened[-1][1].read(4096)
         assert b"namespace default has 4 streams open" in sentence
-        assert b"of the 8 that may be open" in sentence
+        assert b"leaves as many of the 8 free as it has" in sentence
         opened += [await world.upgrade(EXEC.replace("default", "other")) for _ in range(3)]
         assert [head[9:12] for head, _, _ in opened[5:]] == [b"101", b"101", b"429"]
         streams = world.server.streams
-        assert (streams.shares.most, streams.shares.used) == (4, 6)
-        assert streams.refused == {"limit": 0, "namespace-limit": 2}
+        assert (streams.namespace_limit.largest, streams.namespace_limit.used) == (4, 6)
+        assert streams.rejected == {"limit": 0, "namespace-limit": 2}
         for _, _, writer in opened:
             writer.close()
-        await until(lambda: streams.shares.used == 0)
+        await until(lambda: streams.namespace_limit.used == 0)
 
 
 @pytest.mark.timeout(120)  # hundreds of TLS handshakes, on a machine that may be busy

@@ -20,7 +20,7 @@ SHORT = 0.3
 @pytest.fixture
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody may wait long."""
-    monkeypatch.setattr(server_connections, "WAITING", SHORT)
+    monkeypatch.setattr(server_connections, "WAITING_TIMEOUT", SHORT)
 
 
 @asynccontextmanager
@@ -123,7 +123,7 @@ async def test_who_does_not_read_an_answer_is_ended(world: World, hurry: None) -
 async def test_a_stream_that_nobody_reads_has_a_limit_too(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_connections, "STALLED", SHORT)
+    monkeypatch.setattr(server_connections, "STALL_TIMEOUT", SHORT)
 
     async def speak(asked: Asked) -> None:
         await asked.switch()

@@ -95,7 +95,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     probes = (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 1))
     monkeypatch.setattr(sockets, "_PROBES", probes)
     monkeypatch.setattr(sockets, "_UNACKNOWLEDGED", 300)
-    monkeypatch.setattr(tunnel, "CHECK", 0.1)
+    monkeypatch.setattr(tunnel, "CHECK_INTERVAL", 0.1)
 
 
 @pytest.mark.parametrize("sends", [True, False])

@@ -212,9 +212,9 @@ async def test_the_range_of_a_bridge_that_was_killed_goes(
 ) -> None:
     removed: list[str] = []
     cidr = ipaddress.ip_network("198.51.100.0/24")
-    route = Route(cidr, local=ours, ours=ours, gateway=not ours)
+    route = Route(cidr, is_local=ours, is_bridge_owned=ours, has_gateway=not ours)
     monkeypatch.setattr(netlink, "routes", lambda _: [route])
-    monkeypatch.setattr(netlink, "remove", lambda it: removed.append(str(it)))
+    monkeypatch.setattr(netlink, "remove_local_route", lambda it: removed.append(str(it)))
     options = {join_record.ANNOTATION_OPTIONS: '{"relayCidr": "198.51.100.0/24"}'}
     left.two.home.update(NODES, NODE, {"metadata": {"annotations": options}})
     assert await left.leave()
@@ -230,9 +230,9 @@ async def test_a_range_that_may_not_be_removed_is_told(
         raise PermissionError(1, "no")
 
     cidr = ipaddress.ip_network("198.51.100.0/24")
-    route = Route(cidr, local=True, ours=True, gateway=False)
+    route = Route(cidr, is_local=True, is_bridge_owned=True, has_gateway=False)
     monkeypatch.setattr(netlink, "routes", lambda _: [route])
-    monkeypatch.setattr(netlink, "remove", refuse)
+    monkeypatch.setattr(netlink, "remove_local_route", refuse)
     options = {join_record.ANNOTATION_OPTIONS: '{"relayCidr": "198.51.100.0/24"}'}
     left.two.home.update(NODES, NODE, {"metadata": {"annotations": options}})
     assert await left.leave()

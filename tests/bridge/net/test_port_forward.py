@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from bridge.net.port_forward import Channels, frame, masked
-from tests.bridge.relay.pods import server_frame
+from bridge.net.port_forward import PortForwardTransport, frame, mask
+from tests.bridge.relay.fake_pods import server_frame
 
 
 class Below(asyncio.Transport):
@@ -50,7 +50,7 @@ class Pair:
     def __init__(self) -> None:
         self.below, self.above = Below(), Above()
         self.wrong: list[str] = []
-        self.channels = Channels(self.above, self.wrong.append)
+        self.channels = PortForwardTransport(self.above, self.wrong.append)
         self.channels.connection_made(self.below)
 
     def comes(self, *frames: bytes) -> None:
@@ -151,7 +151,7 @@ def test_what_is_sent_is_masked_and_can_be_read_back() -> None:
         wide = 8 if sent[1] == 0xFF else 2
         length = int.from_bytes(sent[2 : 2 + wide], "big")
         key = sent[2 + wide : 6 + wide]
-        payload = masked(sent[6 + wide : 6 + wide + length], key)
+        payload = mask(sent[6 + wide : 6 + wide + length], key)
         assert payload[0] == 0
         data += payload[1:]
         sent = sent[6 + wide + length :]
@@ -160,7 +160,7 @@ def test_what_is_sent_is_masked_and_can_be_read_back() -> None:
 
 def test_what_means_nothing_is_an_empty_pong() -> None:
     pair = Pair()
-    pair.channels.settle()
+    pair.channels.release_write_buffer()
     assert pair.below.sent[:2] == b"\x8a\x80"
     assert len(pair.below.sent) == 6, "a head and a key"
 

@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 
 from bridge.net import tunnel as module
-from bridge.net.tunnel import End, Tunnel
+from bridge.net.tunnel import Tunnel, TunnelEnd
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Far:
     writer: asyncio.StreamWriter
 
 
-def _same(protocol: End) -> End:
+def _same(protocol: TunnelEnd) -> TunnelEnd:
     return protocol
 
 
@@ -47,7 +47,7 @@ async def joined(tunnel: Tunnel) -> AsyncIterator[tuple[Far, Far]]:
 
 
 async def test_silence_ends_it() -> None:
-    tunnel = Tunnel(idle=0.2)
+    tunnel = Tunnel(idle_timeout=0.2)
     async with joined(tunnel) as (caller, remote):
         running = asyncio.create_task(tunnel.run())
         for _ in range(4):
@@ -61,7 +61,7 @@ async def test_silence_ends_it() -> None:
 
 
 async def test_half_of_it_stays_open_while_bytes_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HALF_OPEN", 0.2)
+    monkeypatch.setattr(module, "HALF_OPEN_TIMEOUT", 0.2)
     moved: Counter[str] = Counter()
     tunnel = Tunnel(lambda direction, count: moved.update({direction: count}))
     async with joined(tunnel) as (caller, remote):
@@ -98,7 +98,7 @@ async def test_who_does_not_take_the_last_bytes_is_cut() -> None:
         running = asyncio.create_task(tunnel.run())
         remote.writer.write(bytes(3_000_000))
         await asyncio.sleep(0.2)
-        tunnel.end()
+        tunnel.close()
         assert not running.done()
         await asyncio.wait_for(running, 2)
 

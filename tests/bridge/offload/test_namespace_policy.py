@@ -478,7 +478,7 @@ async def test_idle_connections_to_the_webhook_are_bounded_and_keep_no_review_ou
 async def test_a_review_whose_body_does_not_come_is_ended(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_connections, "WAITING", 0.5)
+    monkeypatch.setattr(server_connections, "WAITING_TIMEOUT", 0.5)
     offload_shop(world)
     async with running(world) as run:
         config = await run.registered()

@@ -13,7 +13,7 @@ from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from bridge.base.settings import MetricsChoice
-from bridge.pod_metrics import endpoints, kubelets
+from bridge.pod_metrics import endpoints, kubelet_scraper
 from bridge.pod_metrics import metrics_api as api
 from sync.kube.resources import PODS, Object
 from tests.bridge.joined import Joined, caller, joined
@@ -91,7 +91,7 @@ def there(two: Clusters) -> Kubelets:
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each question is a new one."""
     for module in (endpoints, api):
-        monkeypatch.setattr(module, "REMEMBERED", 0.0)
+        monkeypatch.setattr(module, "CACHE_SECONDS", 0.0)
 
 
 @asynccontextmanager
@@ -166,7 +166,7 @@ async def test_only_nodes_with_pods_of_ours_are_asked_and_only_when_somebody_ask
 async def test_those_who_ask_together_or_soon_after_cost_one_question(
     two: Clusters, there: Kubelets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoints, "REMEMBERED", 60.0)
+    monkeypatch.setattr(endpoints, "CACHE_SECONDS", 60.0)
     async with running(two, "worker") as (_, __, session):
         answers = await asyncio.gather(*(read(session) for _ in range(4)))
         answers.append(await read(session))
@@ -210,7 +210,7 @@ async def test_the_counter_of_the_node_goes_on_with_the_next_bridge(
 async def test_a_silent_kubelet_costs_its_own_pods_and_is_told(
     two: Clusters, there: Kubelets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kubelets, "NODE_SECONDS", 0.2)
+    monkeypatch.setattr(kubelet_scraper, "NODE_TIMEOUT", 0.2)
     there.silent = {"worker"}
     async with running(two, "worker", "another") as (_, __, session):
         text = await read(session)
@@ -226,7 +226,7 @@ async def test_a_silent_kubelet_costs_its_own_pods_and_is_told(
 async def test_who_asks_does_not_wait_for_ever(
     two: Clusters, there: Kubelets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kubelets, "ALL_SECONDS", 0.2)
+    monkeypatch.setattr(kubelet_scraper, "TOTAL_TIMEOUT", 0.2)
     there.silent = {"worker", "another"}
     async with running(two, "worker", "another") as (_, __, session):
         async with asyncio.timeout(3):

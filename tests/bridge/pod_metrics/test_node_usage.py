@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.pod_metrics.node_usage import NOTHING_BYTES, NOTHING_SECONDS, NodeUsage, PodUsage
+from bridge.pod_metrics.node_usage import MIN_BYTES, MIN_SECONDS, NodeUsage, PodUsage
 
 
 def used(uid: str, seconds: float, at: int, memory: float = 10.0) -> PodUsage:
@@ -24,86 +24,86 @@ def counted(*answers: list[PodUsage], present: set[str] | None = None) -> NodeUs
         there = {it.uid for it in answer} if present is None else present
         for uid in there:
             placed.setdefault(uid, number * MINUTE - 1)
-        usage.count(answer, present={uid: placed[uid] for uid in there}, now=number * MINUTE)
+        usage.add(answer, present={uid: placed[uid] for uid in there}, now=number * MINUTE)
     return usage
 
 
 def test_a_node_whose_pods_use_nothing_is_not_taken_for_one_without_metrics() -> None:
     usage = counted([])
-    assert (usage.cpu_seconds, usage.memory_bytes) == (NOTHING_SECONDS, NOTHING_BYTES)
+    assert (usage.cpu_seconds, usage.memory_bytes) == (MIN_SECONDS, MIN_BYTES)
     assert usage.milliseconds is None
 
 
 def test_each_pod_adds_what_it_used_since_its_last_sample() -> None:
     usage = counted([used("a", 5, 1), used("b", 7, 1)], [used("a", 6, 20), used("b", 9, 10)])
-    assert usage.cpu_seconds == pytest.approx(3 + NOTHING_SECONDS)
+    assert usage.cpu_seconds == pytest.approx(3 + MIN_SECONDS)
     assert (usage.memory_bytes, usage.milliseconds) == (20, 20)
 
 
 def test_what_was_used_before_the_first_question_is_no_leap() -> None:
     usage = counted([used("a", 500, 1)], [used("a", 501, 2), used("new", 3, 2)])
-    assert usage.cpu_seconds == pytest.approx(1 + 3 + NOTHING_SECONDS)
+    assert usage.cpu_seconds == pytest.approx(1 + 3 + MIN_SECONDS)
 
 
 def test_a_pod_of_before_whose_kubelet_was_silent_at_first_is_no_leap_either() -> None:
     usage = counted([], [used("a", 500, 1)], [used("a", 501, 2)], present={"a"})
-    assert usage.cpu_seconds == pytest.approx(1 + NOTHING_SECONDS)
+    assert usage.cpu_seconds == pytest.approx(1 + MIN_SECONDS)
 
 
 def test_a_silence_of_a_kubelet_loses_nothing() -> None:
     answers = [[used("a", 1, 1)], [], [used("a", 4, 3)]]
     usage = counted(*answers, present={"a"})
-    assert usage.cpu_seconds == pytest.approx(3 + NOTHING_SECONDS)
+    assert usage.cpu_seconds == pytest.approx(3 + MIN_SECONDS)
 
 
 def test_a_pod_that_is_listed_late_is_no_leap_by_its_lifetime() -> None:
     """It was placed long before the last answer, which did not have it."""
     usage = NodeUsage()
-    usage.count([], present={}, now=60 * MINUTE)
-    usage.count([used("a", 500, 1)], present={"a": MINUTE}, now=61 * MINUTE)
-    usage.count([used("a", 501, 2)], present={"a": MINUTE}, now=62 * MINUTE)
-    assert usage.cpu_seconds == pytest.approx(1 + NOTHING_SECONDS)
+    usage.add([], present={}, now=60 * MINUTE)
+    usage.add([used("a", 500, 1)], present={"a": MINUTE}, now=61 * MINUTE)
+    usage.add([used("a", 501, 2)], present={"a": MINUTE}, now=62 * MINUTE)
+    assert usage.cpu_seconds == pytest.approx(1 + MIN_SECONDS)
 
 
 def test_a_pod_that_is_listed_again_after_a_gap_is_no_leap_by_its_lifetime() -> None:
     answers = [[used("b", 0, 1)], [used("a", 5, 2)], [used("b", 0, 3)], [used("a", 500, 4)]]
     usage = counted(*answers, [used("a", 501, 5)])
-    assert usage.cpu_seconds == pytest.approx(5 + 1 + NOTHING_SECONDS)
+    assert usage.cpu_seconds == pytest.approx(5 + 1 + MIN_SECONDS)
 
 
 def test_a_new_pod_whose_first_sample_comes_later_counts_whole() -> None:
     usage = NodeUsage()
-    usage.count([], present={}, now=MINUTE)
+    usage.add([], present={}, now=MINUTE)
     placed = {"a": MINUTE + 1}
-    usage.count([], present=placed, now=2 * MINUTE)
-    usage.count([used("a", 7, 1)], present=placed, now=3 * MINUTE)
-    assert usage.cpu_seconds == pytest.approx(7 + NOTHING_SECONDS)
+    usage.add([], present=placed, now=2 * MINUTE)
+    usage.add([used("a", 7, 1)], present=placed, now=3 * MINUTE)
+    assert usage.cpu_seconds == pytest.approx(7 + MIN_SECONDS)
 
 
 def test_a_counter_that_fell_began_anew() -> None:
     usage = counted([used("a", 100, 1)], [used("a", 2, 2)], [used("a", 3, 3)])
-    assert usage.cpu_seconds == pytest.approx(3 + NOTHING_SECONDS)
+    assert usage.cpu_seconds == pytest.approx(3 + MIN_SECONDS)
 
 
 def test_a_sample_that_is_not_newer_counts_nothing() -> None:
     usage = counted(
         [used("a", 100, 5)], [used("a", 90, 4)], [used("a", 100, 5)], [used("a", 101, 6)]
     )
-    assert usage.cpu_seconds == pytest.approx(1 + NOTHING_SECONDS)
+    assert usage.cpu_seconds == pytest.approx(1 + MIN_SECONDS)
 
 
 def test_the_next_bridge_goes_on_where_this_one_ended() -> None:
     first, second = counted([used("a", 1, 1)], [used("a", 43, 2)]), NodeUsage()
-    second.count([used("a", 44, 3)], present={"a": 0}, now=MINUTE)
-    second.go_on(first.note())
+    second.add([used("a", 44, 3)], present={"a": 0}, now=MINUTE)
+    second.resume(first.checkpoint())
     assert second.cpu_seconds >= first.cpu_seconds >= 42
 
 
 @pytest.mark.parametrize("note", ["", "much", "nan", "inf", "-5"])
 def test_a_note_that_says_nothing_changes_nothing(note: str) -> None:
     usage = NodeUsage()
-    usage.go_on(note)
-    assert usage.cpu_seconds == NOTHING_SECONDS
+    usage.resume(note)
+    assert usage.cpu_seconds == MIN_SECONDS
 
 
 pods = st.sampled_from(["a", "b", "c"])
@@ -120,21 +120,21 @@ def test_the_counter_never_falls(
     usage = NodeUsage()
     before = usage.cpu_seconds
     for answer, present, now in answers:
-        usage.count(answer, present=present, now=now)
+        usage.add(answer, present=present, now=now)
         assert usage.cpu_seconds >= before
         before = usage.cpu_seconds
 
 
 def test_a_bridge_that_serves_the_node_again_adds_nothing_of_the_time_between() -> None:
     usage = NodeUsage()
-    usage.go_on("100.0")
-    usage.count([used("a", 10, 1)], present={"a": 0}, now=1 * MINUTE)
-    usage.count([used("a", 12, 2)], present={"a": 0}, now=2 * MINUTE)
-    assert usage.cpu_seconds == pytest.approx(102 + NOTHING_SECONDS)
-    usage.go_on("150.0")
-    usage.count([used("a", 60, 50)], present={"a": 0}, now=3 * MINUTE)
+    usage.resume("100.0")
+    usage.add([used("a", 10, 1)], present={"a": 0}, now=1 * MINUTE)
+    usage.add([used("a", 12, 2)], present={"a": 0}, now=2 * MINUTE)
+    assert usage.cpu_seconds == pytest.approx(102 + MIN_SECONDS)
+    usage.resume("150.0")
+    usage.add([used("a", 60, 50)], present={"a": 0}, now=3 * MINUTE)
     assert usage.cpu_seconds == 150
-    usage.count([used("a", 61, 60)], present={"a": 0}, now=4 * MINUTE)
+    usage.add([used("a", 61, 60)], present={"a": 0}, now=4 * MINUTE)
     assert usage.cpu_seconds == 151
-    usage.go_on("3.0")
+    usage.resume("3.0")
     assert usage.cpu_seconds == 151

@@ -11,9 +11,9 @@ import pytest
 
 from sync.cache.store import Key
 from sync.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Object
+from sync.relay import endpoint_slices
 from sync.relay import forward as relay_module
-from sync.relay import slice_writer
-from sync.relay.forward import Limited, NoPort
+from sync.relay.forward import OnLimited, PortUnavailableError
 from tests.fakeapi import Fault
 from tests.sync.world import ADDRESS, IDENTITY, World
 from translators.relay import forward
@@ -30,24 +30,24 @@ class Ports:
         self.next = 4000
         self.full = False
         self.running = False
-        self.limited: Limited = lambda _, __: None
+        self.limited: OnLimited = lambda _, __: None
         self._given: dict[tuple[Key, EndpointPort], int] = {}
-        self.doors = None
+        self.pod_listeners = None
 
     async def serve(
-        self, key: Key, plan: ForwardPlan, known: Mapping[EndpointPort, int]
+        self, key: Key, plan: ForwardPlan, previous_ports: Mapping[EndpointPort, int]
     ) -> dict[EndpointPort, int]:
         if self.full and plan.endpoint_ports:
-            raise NoPort("there is none left")
+            raise PortUnavailableError("there is none left")
         self.plans[key] = plan
         for place in plan.endpoint_ports:
             if (key, place) not in self._given:
-                self._given[key, place] = known.get(place) or self.next
+                self._given[key, place] = previous_ports.get(place) or self.next
                 self.next += 1
         return {place: self._given[key, place] for place in plan.endpoint_ports}
 
-    async def run(self, limited: Limited) -> None:
-        self.limited = limited
+    async def run(self, on_limited: OnLimited) -> None:
+        self.limited = on_limited
         self.running = True
         try:
             await asyncio.get_running_loop().create_future()
@@ -63,9 +63,9 @@ class Ports:
 @pytest.fixture
 def ports(world: World, monkeypatch: pytest.MonkeyPatch) -> Ports:
     """The world's bridge is a relay."""
-    monkeypatch.setattr(relay_module, "AFTERGLOW", 0.0)
-    monkeypatch.setattr(slice_writer, "WITHDRAW_SECONDS", 0.2)
-    monkeypatch.setattr(relay_module, "PATIENCE", 0.05)
+    monkeypatch.setattr(relay_module, "DRAIN_SECONDS", 0.0)
+    monkeypatch.setattr(endpoint_slices, "WITHDRAW_SECONDS", 0.2)
+    monkeypatch.setattr(relay_module, "REMOTE_GRACE", 0.05)
     found = Ports()
     world.listeners = found
     world.policy = replace(world.policy, network="relay", relay_address=ADDRESS)
@@ -246,7 +246,7 @@ async def test_a_remote_that_is_away_takes_its_pods_out_of_services(
 async def test_a_watch_that_breaks_for_a_moment_takes_nothing_away(
     world: World, ports: Ports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay_module, "PATIENCE", 1.0)
+    monkeypatch.setattr(relay_module, "REMOTE_GRACE", 1.0)
     await with_pods(world, "a")
     world.remote.fail(Fault("GET", "*/pods", code=503))
     world.remote.break_watches(PODS)

@@ -10,9 +10,9 @@ import pytest
 
 from sync.cache.store import Key
 from sync.kube.resources import ENDPOINT_SLICES, EVENTS, PODS, SERVICES, Object
+from sync.relay import endpoint_slices
 from sync.relay import forward as relay_module
-from sync.relay import slice_writer
-from sync.relay.forward import Limited, NoPort
+from sync.relay.forward import OnLimited, PortUnavailableError
 from tests.fakeapi import Fault
 from tests.sync.relay.test_forward import service, slices
 from tests.sync.world import ADDRESS, THERE, World
@@ -33,25 +33,25 @@ class Doors:
         self.refuses = ""
 
     @property
-    def doors(self) -> Doors:
+    def pod_listeners(self) -> Doors:
         return self
 
-    async def open(self, key: Key, doors: Mapping[ListenAddress, Backend]) -> None:
-        if self.refuses and doors:
-            raise NoPort(self.refuses)
+    async def listen(self, key: Key, addresses: Mapping[ListenAddress, Backend]) -> None:
+        if self.refuses and addresses:
+            raise PortUnavailableError(self.refuses)
         await asyncio.sleep(0)
-        self.opened[key] = dict(doors)
+        self.opened[key] = dict(addresses)
         whose: dict[str, str] = {}
         for known in self.opened.values():
             for at, backend in known.items():
                 assert whose.setdefault(at.address, backend.name) == backend.name
 
     async def serve(
-        self, key: Key, plan: ForwardPlan, known: Mapping[EndpointPort, int]
+        self, key: Key, plan: ForwardPlan, previous_ports: Mapping[EndpointPort, int]
     ) -> dict[EndpointPort, int]:
         return {place: 4000 + place.ordinal for place in plan.endpoint_ports}
 
-    async def run(self, limited: Limited) -> None:
+    async def run(self, on_limited: OnLimited) -> None:
         await asyncio.get_running_loop().create_future()
 
     def pods(self, key: Key = WEB) -> dict[str, str]:
@@ -62,9 +62,9 @@ class Doors:
 @pytest.fixture
 def doors(world: World, monkeypatch: pytest.MonkeyPatch) -> Doors:
     """The world's bridge has a range."""
-    monkeypatch.setattr(relay_module, "AFTERGLOW", 0.0)
-    monkeypatch.setattr(relay_module, "PATIENCE", 0.05)
-    monkeypatch.setattr(slice_writer, "WITHDRAW_SECONDS", 0.2)
+    monkeypatch.setattr(relay_module, "DRAIN_SECONDS", 0.0)
+    monkeypatch.setattr(relay_module, "REMOTE_GRACE", 0.05)
+    monkeypatch.setattr(endpoint_slices, "WITHDRAW_SECONDS", 0.2)
     world.listeners = found = Doors()
     world.policy = replace(world.policy, network="relay", relay_address=ADDRESS, relay_cidr=CIDR)
     return found

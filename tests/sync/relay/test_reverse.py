@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from sync.kube.resources import ENDPOINT_SLICES, EVENTS, PODS, SERVICES, Object
+from sync.relay import endpoint_slices
 from sync.relay import reverse as module
-from sync.relay import slice_writer
 from tests import objects
 from tests.fakeapi import Fault
 from tests.sync.world import ADDRESS, IDENTITY, THERE, World
@@ -38,7 +38,7 @@ class Stations:
         self.finished = False
         self._handlers: list[Callable[[HomeNamespace], None]] = []
 
-    def show(
+    def update(
         self, home: HomeNamespace, pods: Sequence[Object], ways: Mapping[int, ReverseRoute]
     ) -> None:
         names = [it["metadata"]["name"] for it in pods]
@@ -51,7 +51,7 @@ class Stations:
         for handler in self._handlers:
             handler(HOME)
 
-    def heard(self, pod: Object) -> AgentState:
+    def agent_state(self, pod: Object) -> AgentState:
         name = pod["metadata"]["name"]
         there = name in self.shown and name not in self.deaf | self.silent
         return AgentState(
@@ -146,8 +146,8 @@ UIDS: dict[str, str] = {}
 
 @pytest.fixture
 def there(world: World, monkeypatch: pytest.MonkeyPatch) -> There:
-    monkeypatch.setattr(module, "AFTERGLOW", 0.0)
-    monkeypatch.setattr(slice_writer, "WITHDRAW_SECONDS", 0.2)
+    monkeypatch.setattr(module, "DRAIN_SECONDS", 0.0)
+    monkeypatch.setattr(endpoint_slices, "WITHDRAW_SECONDS", 0.2)
     monkeypatch.setattr(module, "PATIENCE", 0.1)
     monkeypatch.setattr(module, "LINGER", 0.1)
     monkeypatch.setattr(module, "ANEW", 0.05)

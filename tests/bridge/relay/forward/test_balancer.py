@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from bridge.relay.forward import balancer
-from bridge.relay.forward.balancer import Balance
+from bridge.relay.forward.balancer import Balancer
 from translators.objects import RemoteUid
 from translators.relay.forward import Backend
 
@@ -14,14 +14,14 @@ def backends(*names: str) -> list[Backend]:
     return [Backend("shop-h", name, RemoteUid(f"uid-{name}"), 8080) for name in names]
 
 
-def showing(*names: str, affinity: float | None = None) -> Balance:
-    made = Balance()
-    made.show(backends(*names), affinity)
+def showing(*names: str, affinity: float | None = None) -> Balancer:
+    made = Balancer()
+    made.update(backends(*names), affinity)
     return made
 
 
-def chosen(of: Balance, client: str = "c", now: float = 0.0) -> str:
-    found = of.choose(client, now)
+def chosen(of: Balancer, client: str = "c", now: float = 0.0) -> str:
+    found = of.pick(client, now)
     return found.name if found is not None else ""
 
 
@@ -33,7 +33,7 @@ def test_pods_take_turns() -> None:
 def test_there_may_be_none() -> None:
     assert chosen(showing()) == ""
     of = showing("a")
-    assert of.choose("c", 0.0, tried=backends("a")) is None
+    assert of.pick("c", 0.0, tried=backends("a")) is None
 
 
 def test_with_affinity_a_client_stays() -> None:
@@ -43,7 +43,7 @@ def test_with_affinity_a_client_stays() -> None:
     assert all(chosen(of, client, now=9.0) == pod for client, pod in first.items())
     # Since the last connection.
     assert all(chosen(of, client, now=18.0) == pod for client, pod in first.items())
-    of.show(backends("a", "b"), 10.0)
+    of.update(backends("a", "b"), 10.0)
     gone = next(client for client, pod in first.items() if pod == "c")
     moved = chosen(of, gone, now=19.0)
     assert moved in "ab"
@@ -59,17 +59,17 @@ def test_affinity_ends() -> None:
 def test_a_pod_that_could_not_be_reached_is_the_last_choice_for_a_while() -> None:
     of = showing("a", "b")
     (a, _) = backends("a", "b")
-    of.failed(a, now=0.0)
+    of.mark_failed(a, now=0.0)
     assert {chosen(of, now=1.0) for _ in range(4)} == {"b"}
-    assert {chosen(of, now=balancer.AVOIDED + 0.1) for _ in range(4)} == {"a", "b"}
+    assert {chosen(of, now=balancer.AVOID_SECONDS + 0.1) for _ in range(4)} == {"a", "b"}
     alone = showing("a")
-    alone.failed(a, now=0.0)
+    alone.mark_failed(a, now=0.0)
     assert chosen(alone, now=1.0) == "a"
 
 
 def test_clients_are_not_remembered_without_end() -> None:
     of = showing("a", affinity=1e9)
-    for number in range(balancer.MOST_CLIENTS + 50):
-        of.choose(str(number), 0.0)
-    assert len(of._clients) == balancer.MOST_CLIENTS
+    for number in range(balancer.MAX_CLIENTS + 50):
+        of.pick(str(number), 0.0)
+    assert len(of._clients) == balancer.MAX_CLIENTS
     assert "0" not in of._clients

@@ -18,7 +18,13 @@ from hypothesis import strategies as st
 
 from bridge.relay.forward import local_route as cidr_module
 from bridge.relay.forward import netlink
-from bridge.relay.forward.local_route import Range, RangeError, check, clear, is_left
+from bridge.relay.forward.local_route import (
+    LocalRoute,
+    LocalRouteError,
+    check_available,
+    is_stale,
+    remove_stale,
+)
 from bridge.relay.forward.netlink import Route
 from tests.bridge.kubelet.fakes import until
 from translators.relay.ipam import IpNetwork
@@ -33,25 +39,25 @@ class Machine:
 
     def has(self, to: str, *, ours: bool = False, gateway: bool = False) -> None:
         network = ipaddress.ip_network(to)
-        self.routes.append(Route(network, local=ours, ours=ours, gateway=gateway))
+        self.routes.append(Route(network, is_local=ours, is_bridge_owned=ours, has_gateway=gateway))
 
     def ours(self) -> list[str]:
-        return [str(it.to) for it in self.routes if it.ours]
+        return [str(it.destination) for it in self.routes if it.is_bridge_owned]
 
     def _list(self, version: int) -> list[Route]:
-        return [it for it in self.routes if it.to.version == version]
+        return [it for it in self.routes if it.destination.version == version]
 
     def _add(self, to: IpNetwork) -> None:
         if not self.allows:
             raise PermissionError(errno.EPERM, "no")
-        if any(it.local and it.to == to for it in self.routes):
+        if any(it.is_local and it.destination == to for it in self.routes):
             raise OSError(errno.EEXIST, "it is there")
         self.has(str(to), ours=True)
 
     def _remove(self, to: IpNetwork) -> None:
         if not self.allows:
             raise PermissionError(errno.EPERM, "no")
-        left = [it for it in self.routes if not (it.ours and it.to == to)]
+        left = [it for it in self.routes if not (it.is_bridge_owned and it.destination == to)]
         if len(left) == len(self.routes):
             raise OSError(errno.ESRCH, "there is none")
         self.routes = left
@@ -61,9 +67,9 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     found = Machine()
     monkeypatch.setattr(netlink, "routes", found._list)
-    monkeypatch.setattr(netlink, "add", found._add)
-    monkeypatch.setattr(netlink, "remove", found._remove)
-    monkeypatch.setattr(netlink, "may_change", lambda _: found.allows)
+    monkeypatch.setattr(netlink, "add_local_route", found._add)
+    monkeypatch.setattr(netlink, "remove_local_route", found._remove)
+    monkeypatch.setattr(netlink, "can_change_routes", lambda _: found.allows)
     monkeypatch.setattr(cidr_module, "AGAIN", 0.01)
     return found
 
@@ -79,9 +85,9 @@ class Holding:
     """A bridge that wants the range, while the block runs."""
 
     def __init__(self, cidr: str) -> None:
-        self.range = Range(cidr)
+        self.range = LocalRoute(cidr)
 
-    async def __aenter__(self) -> Range:
+    async def __aenter__(self) -> LocalRoute:
         self._task = asyncio.create_task(self.range.hold())
         await asyncio.sleep(0)
         return self.range
@@ -94,33 +100,33 @@ class Holding:
 
 async def test_a_bridge_has_the_range_while_it_serves(machine: Machine, cidr: str) -> None:
     async with Holding(cidr) as held:
-        assert held.why == ""
+        assert held.unavailable_reason == ""
         assert machine.ours() == [cidr]
-        assert not is_left(cidr), "it is somebody's"
-        clear(cidr)
+        assert not is_stale(cidr), "it is somebody's"
+        remove_stale(cidr)
         assert machine.ours() == [cidr], "a bridge that runs keeps it"
-    assert held.why
+    assert held.unavailable_reason
     assert machine.ours() == []
 
 
 async def test_another_bridge_waits_for_its_turn(machine: Machine, cidr: str) -> None:
     async with Holding(cidr):
         async with Holding(cidr) as waiting:
-            assert "another bridge of this machine has" in waiting.why
+            assert "another bridge of this machine has" in waiting.unavailable_reason
         assert machine.ours() == [cidr], "who only waited takes nothing away"
         last = Holding(cidr)
         held = await last.__aenter__()
-    await until(lambda: held.why == "")
+    await until(lambda: held.unavailable_reason == "")
     assert machine.ours() == [cidr]
     await last.__aexit__()
 
 
 async def test_what_a_crash_has_left_is_taken_up(machine: Machine, cidr: str) -> None:
     machine.has(cidr, ours=True)
-    assert is_left(cidr)
-    check(cidr)
+    assert is_stale(cidr)
+    check_available(cidr)
     async with Holding(cidr) as held:
-        assert held.why == ""
+        assert held.unavailable_reason == ""
         assert machine.ours() == [cidr]
     assert machine.ours() == []
 
@@ -128,21 +134,23 @@ async def test_what_a_crash_has_left_is_taken_up(machine: Machine, cidr: str) ->
 async def test_or_removed(machine: Machine, cidr: str) -> None:
     machine.has("10.0.0.0/8", gateway=True)
     machine.has(cidr, ours=True)
-    clear(cidr)
-    assert [str(it.to) for it in machine.routes] == ["10.0.0.0/8"]
-    clear(cidr)
+    remove_stale(cidr)
+    assert [str(it.destination) for it in machine.routes] == ["10.0.0.0/8"]
+    remove_stale(cidr)
     machine.has(cidr, ours=True)
     machine.allows = False
-    with pytest.raises(RangeError, match="CAP_NET_ADMIN"):
-        clear(cidr)
+    with pytest.raises(LocalRouteError, match="CAP_NET_ADMIN"):
+        remove_stale(cidr)
 
 
 async def test_a_range_that_is_anothers_is_not_touched(machine: Machine, cidr: str) -> None:
-    machine.routes.append(Route(ipaddress.ip_network(cidr), local=True, ours=False, gateway=False))
+    machine.routes.append(
+        Route(ipaddress.ip_network(cidr), is_local=True, is_bridge_owned=False, has_gateway=False)
+    )
     async with Holding(cidr) as held:
-        assert "by another's route" in held.why
+        assert "by another's route" in held.unavailable_reason
         machine.routes.clear()
-        await until(lambda: held.why == "")
+        await until(lambda: held.unavailable_reason == "")
     assert machine.ours() == []
 
 
@@ -159,7 +167,7 @@ def test_a_free_range_can_be_had(machine: Machine) -> None:
     machine.has("10.78.0.0/24")
     machine.has("fd00::/8")
     machine.has("10.77.0.0/24", gateway=True)  # As home's machines lead it to the bridge.
-    check("10.77.0.0/24")
+    check_available("10.77.0.0/24")
 
 
 @pytest.mark.parametrize(
@@ -167,19 +175,19 @@ def test_a_free_range_can_be_had(machine: Machine) -> None:
 )
 def test_a_range_in_use_on_the_machine_is_refused(machine: Machine, taken: str) -> None:
     machine.has(taken)
-    with pytest.raises(RangeError, match=f"in use on this machine.*{taken}"):
-        check("10.77.0.0/24")
+    with pytest.raises(LocalRouteError, match=f"in use on this machine.*{taken}"):
+        check_available("10.77.0.0/24")
 
 
 def test_what_is_left_of_another_range_is_in_nobodys_way(machine: Machine) -> None:
     machine.has("10.77.0.0/16", ours=True)
-    check("10.77.0.0/24")
+    check_available("10.77.0.0/24")
 
 
 def test_without_the_right_to_change_routes_it_is_refused(machine: Machine) -> None:
     machine.allows = False
-    with pytest.raises(RangeError, match="CAP_NET_ADMIN"):
-        check("10.77.0.0/24")
+    with pytest.raises(LocalRouteError, match="CAP_NET_ADMIN"):
+        check_available("10.77.0.0/24")
 
 
 # -- the kernel's protocol -----------------------------------------------------------------
@@ -193,19 +201,22 @@ def test_a_message_says_what_was_meant(
 ) -> None:
     network = ipaddress.ip_network(given, strict=False)
     assert netlink._read(netlink._ours(network)) == Route(
-        network, local=True, ours=True, gateway=False
+        network, is_local=True, is_bridge_owned=True, has_gateway=False
     )
 
 
 def test_this_machine_has_a_route_to_itself() -> None:
-    assert any(it.local and it.to.is_loopback and not it.ours for it in netlink.routes(4))
+    assert any(
+        it.is_local and it.destination.is_loopback and not it.is_bridge_owned
+        for it in netlink.routes(4)
+    )
 
 
 def test_whether_routes_may_be_changed_is_the_capability() -> None:
     status = Path("/proc/self/status").read_text()
     capabilities = int(status.partition("CapEff:")[2].split()[0], 16)
     has_it = bool(capabilities >> 12 & 1)  # CAP_NET_ADMIN (linux/capability.h)
-    assert netlink.may_change(ipaddress.ip_network("198.51.100.0/24")) is has_it
+    assert netlink.can_change_routes(ipaddress.ip_network("198.51.100.0/24")) is has_it
     if not has_it:
         with pytest.raises(PermissionError):
-            netlink.remove(ipaddress.ip_network("198.51.100.0/24"))
+            netlink.remove_local_route(ipaddress.ip_network("198.51.100.0/24"))

@@ -15,14 +15,14 @@ import pytest
 
 from bridge.base.settings import RelaySettings
 from bridge.relay.forward import netlink
-from bridge.relay.forward.listeners import RelayListeners
-from bridge.relay.forward_metrics import Measures
+from bridge.relay.forward.service_listeners import ServiceListeners
+from bridge.relay.metrics import RelayMetrics
 from sync.cache.store import Key
 from sync.kube.credentials import ClientConfig
-from sync.relay.forward import NoPort
+from sync.relay.forward import PortUnavailableError
 from tests.bridge.kubelet.fakes import FakeRemote, access_for, until
-from tests.bridge.relay import pods
-from tests.bridge.relay.pods import Pod, answer_at, at_work, playing
+from tests.bridge.relay import fake_pods
+from tests.bridge.relay.fake_pods import Pod, answer_at, at_work, playing
 from translators.objects import RemoteUid
 from translators.relay.forward import Backend
 from translators.relay.headless import ListenAddress
@@ -52,8 +52,8 @@ class Routes:
 @pytest.fixture
 def routes(monkeypatch: pytest.MonkeyPatch) -> Routes:
     found = Routes()
-    monkeypatch.setattr(netlink, "add", found.add)
-    monkeypatch.setattr(netlink, "remove", found.remove)
+    monkeypatch.setattr(netlink, "add_local_route", found.add)
+    monkeypatch.setattr(netlink, "remove_local_route", found.remove)
     return found
 
 
@@ -61,10 +61,10 @@ class Relay:
     """Doors at work, before a remote."""
 
     def __init__(self, access: ClientConfig, asked: RelaySettings) -> None:
-        self.measures = Measures()
+        self.measures = RelayMetrics()
         self.told: list[tuple[Key, str]] = []
-        self.listeners = RelayListeners(
-            access, address="127.0.0.1", asked=asked, measures=self.measures
+        self.listeners = ServiceListeners(
+            access, address="127.0.0.1", settings=asked, metrics=self.measures
         )
         with socket.create_server(("127.0.0.1", 0)) as sock:
             self.port = sock.getsockname()[1]
@@ -78,8 +78,8 @@ class Relay:
         return {ListenAddress(address, self.port): Backend("shop-h", name, uid, self.port)}
 
     async def open(self, doors: dict[ListenAddress, Backend], key: Key = WEB) -> None:
-        assert self.listeners.doors is not None
-        await self.listeners.doors.open(key, doors)
+        assert self.listeners.pod_listeners is not None
+        await self.listeners.pod_listeners.listen(key, doors)
 
     async def ask(self, address: str) -> bytes:
         return await answer_at(address, self.port, b"who?")
@@ -96,13 +96,13 @@ async def relaying(asked: RelaySettings | None = None, **played: Pod) -> AsyncIt
 
 
 async def test_each_address_leads_to_its_own_pod(routes: Routes) -> None:
-    named = pods.says_its_name
+    named = fake_pods.says_its_name
     async with relaying(a=named, b=named) as made:
         assert routes.ours == [CIDR]
         await made.open(made.to(A, "a") | made.to(B, "b"))
         assert [await made.ask(it) for it in (A, B, A, B)] == [b"a", b"b", b"a", b"b"]
         assert (made.measures.listening, made.measures.addresses) == (2, 2)
-        await until(lambda: made.measures.ended["done"] == 4)
+        await until(lambda: made.measures.results["done"] == 4)
 
         await made.open(made.to(B, "b"))
         with pytest.raises(ConnectionRefusedError):
@@ -113,7 +113,7 @@ async def test_each_address_leads_to_its_own_pod(routes: Routes) -> None:
 
 
 async def test_a_pod_that_was_made_anew_is_reached_where_it_was(routes: Routes) -> None:
-    async with relaying(new=pods.says_its_name) as made:
+    async with relaying(new=fake_pods.says_its_name) as made:
         await made.open(made.to(A, "old"))
         with pytest.raises(ConnectionResetError):
             await made.ask(A)
@@ -122,7 +122,7 @@ async def test_a_pod_that_was_made_anew_is_reached_where_it_was(routes: Routes) 
 
 
 async def test_two_services_may_lead_to_one_port_of_a_pod(routes: Routes) -> None:
-    async with relaying(a=pods.says_its_name) as made:
+    async with relaying(a=fake_pods.says_its_name) as made:
         await asyncio.gather(made.open(made.to(A, "a")), made.open(made.to(A, "a"), ADMIN))
         assert made.measures.listening == 1
         await made.open({})
@@ -134,20 +134,23 @@ async def test_two_services_may_lead_to_one_port_of_a_pod(routes: Routes) -> Non
 
 async def test_connections_count_as_their_services(routes: Routes) -> None:
     asked = RelaySettings(cidr=CIDR, per_service=1)
-    async with relaying(asked, a=pods.waits, b=pods.waits) as made:
+    async with relaying(asked, a=fake_pods.waits, b=fake_pods.waits) as made:
         await made.open(made.to(A, "a") | made.to(B, "b"))
         _, writer = await asyncio.open_connection(A, made.port)
         await until(lambda: made.measures.dials["ok"] == 1)
         with pytest.raises(ConnectionResetError):
             await made.ask(B)
-        assert made.measures.ended == {"service-limit": 1}
+        assert made.measures.results == {"service-limit": 1}
         assert [key for key, _ in made.told] == [WEB]
         writer.close()
 
 
 async def test_a_port_that_the_machine_has_taken_is_told(routes: Routes) -> None:
     async with relaying() as made:
-        with socket.create_server(("0.0.0.0", made.port)), pytest.raises(NoPort) as refused:
+        with (
+            socket.create_server(("0.0.0.0", made.port)),
+            pytest.raises(PortUnavailableError) as refused,
+        ):
             await made.open(made.to(A, "a"))
         assert f"port {made.port} of {A}" in str(refused.value)
         assert "at all addresses" in str(refused.value)
@@ -158,6 +161,6 @@ async def test_a_port_that_the_machine_has_taken_is_told(routes: Routes) -> None
 async def test_without_the_range_nothing_is_listened_for(routes: Routes) -> None:
     routes.refuses = errno.EPERM
     async with relaying() as made:
-        with pytest.raises(NoPort, match="CAP_NET_ADMIN"):
+        with pytest.raises(PortUnavailableError, match="CAP_NET_ADMIN"):
             await made.open(made.to(A, "a"))
         await made.open({})

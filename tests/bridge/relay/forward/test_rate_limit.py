@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bridge.relay.forward.rate_limit import Bucket, Turns
+from bridge.relay.forward.rate_limit import FairLimiter, TokenBucket
 from sync.cache.store import Key
 from tests.sync.virtual import run_virtual
 
@@ -27,7 +27,7 @@ def on_virtual_time(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[
 
 
 def test_a_second_s_worth_is_there_at_once_and_then_the_rate_counts() -> None:
-    bucket = Bucket(10.0)
+    bucket = TokenBucket(10.0)
     assert [bucket.take(0.0) for _ in range(11)] == [0.0] * 10 + [None]
     assert bucket.wait(0.0) == pytest.approx(0.1)
     assert bucket.take(0.1) == pytest.approx(0.0)
@@ -36,18 +36,18 @@ def test_a_second_s_worth_is_there_at_once_and_then_the_rate_counts() -> None:
 
 
 def test_who_is_patient_is_told_how_long_and_later_ones_come_later() -> None:
-    bucket = Bucket(2.0)
+    bucket = TokenBucket(2.0)
     found = [bucket.take(0.0, patience=1.0) for _ in range(5)]
     assert found == [0.0, 0.0, 0.5, 1.0, None]
 
 
 async def test_no_more_than_the_places_are_at_once() -> None:
-    turns = Turns(4, 1e6)
+    turns = FairLimiter(4, 1e6)
     inside, most = 0, 0
 
     async def one() -> None:
         nonlocal inside, most
-        async with turns.turn(ONE, 5.0):
+        async with turns.slot(ONE, 5.0):
             inside += 1
             most = max(most, inside)
             await asyncio.sleep(0.001)
@@ -62,11 +62,11 @@ async def test_no_more_than_the_places_are_at_once() -> None:
 
 @on_virtual_time
 async def test_services_take_turns_however_many_come_for_one() -> None:
-    turns = Turns(1, 100.0)
+    turns = FairLimiter(1, 100.0)
     order: list[Key] = []
 
     async def one(key: Key) -> None:
-        async with turns.turn(key, 5.0):
+        async with turns.slot(key, 5.0):
             order.append(key)
 
     async with asyncio.TaskGroup() as group:
@@ -85,12 +85,12 @@ async def test_services_take_turns_however_many_come_for_one() -> None:
 
 @on_virtual_time
 async def test_the_rate_holds() -> None:
-    turns = Turns(100, 50.0)
+    turns = FairLimiter(100, 50.0)
     loop = asyncio.get_running_loop()
     began = loop.time()
 
     async def one() -> None:
-        async with turns.turn(ONE, 5.0):
+        async with turns.slot(ONE, 5.0):
             pass
 
     async with asyncio.TaskGroup() as group:
@@ -101,24 +101,24 @@ async def test_the_rate_holds() -> None:
 
 @on_virtual_time
 async def test_whose_turn_does_not_come_gives_up_and_takes_nobody_s() -> None:
-    turns = Turns(10, 1.0)
-    async with turns.turn(ONE, 1.0):
+    turns = FairLimiter(10, 1.0)
+    async with turns.slot(ONE, 1.0):
         pass
     with pytest.raises(TimeoutError):
-        async with turns.turn(ONE, 0.05):
+        async with turns.slot(ONE, 0.05):
             raise AssertionError("there is no token")
-    assert turns.rate_is_spent
-    async with turns.turn(OTHER, 2.0):
+    assert turns.is_rate_exhausted
+    async with turns.slot(OTHER, 2.0):
         pass
     turns.close()
 
 
 async def test_one_that_is_cancelled_leaves_its_place() -> None:
-    turns = Turns(1, 1e6)
+    turns = FairLimiter(1, 1e6)
     held = asyncio.Event()
 
     async def one() -> None:
-        async with turns.turn(ONE, 5.0):
+        async with turns.slot(ONE, 5.0):
             held.set()
             await asyncio.get_running_loop().create_future()
 
@@ -129,5 +129,5 @@ async def test_one_that_is_cancelled_leaves_its_place() -> None:
     waiting.cancel()
     task.cancel()
     await asyncio.gather(task, waiting, return_exceptions=True)
-    async with turns.turn(ONE, 1.0):
+    async with turns.slot(ONE, 1.0):
         pass

@@ -16,13 +16,13 @@ import pytest
 
 from bridge.base.settings import RelaySettings
 from bridge.base.version import version
-from bridge.relay.reverse import control
-from bridge.relay.reverse import protocol as words
-from bridge.relay.reverse.agent import RelayPod
-from bridge.relay.reverse.forwarder import BackCarriers
-from bridge.relay.reverse_metrics import BackMeasures
+from bridge.relay.metrics import ReverseRelayMetrics
+from bridge.relay.reverse import control_connection
+from bridge.relay.reverse import control_messages as words
+from bridge.relay.reverse.agent import RelayAgent
+from bridge.relay.reverse.forwarder import ReverseForwarder
 from tests.bridge.kubelet.fakes import FakeRemote, access_for, until
-from tests.bridge.relay.pods import Forward, Pod, answer_at, playing
+from tests.bridge.relay.fake_pods import Forward, Pod, answer_at, playing
 from translators.objects import HomeNamespace, Object
 from translators.relay.agent_pod import CONTROL_PORT
 from translators.relay.reverse import HomeTarget, ReverseRoute
@@ -42,17 +42,17 @@ def free_port() -> int:
 class Back:
     """A relay pod in a remote, a bridge that speaks to it, and pods at home."""
 
-    def __init__(self, remote: FakeRemote, relay: RelayPod, asked: RelaySettings) -> None:
+    def __init__(self, remote: FakeRemote, relay: RelayAgent, asked: RelaySettings) -> None:
         self.remote = remote
         self.relay = relay
-        self.measures = BackMeasures()
+        self.measures = ReverseRelayMetrics()
         self.leads = True
         self.port = free_port()
-        self.carriers = BackCarriers(
+        self.carriers = ReverseForwarder(
             access_for(remote.url, "remote"),
-            asked=asked,
-            measures=self.measures,
-            leads=lambda: self.leads,
+            settings=asked,
+            metrics=self.measures,
+            is_leader=lambda: self.leads,
         )
         playing(remote, {"relay": self._forwarded})
         self.forwards = 0
@@ -82,14 +82,14 @@ class Back:
 
     def show(self, *targets: HomeTarget, sticky: bool = False) -> None:
         ways = {self.port: ReverseRoute("web", targets, sticky)}
-        self.carriers.show(SHOP, [POD], ways)
+        self.carriers.update(SHOP, [POD], ways)
 
     def has(self, count: int) -> bool:
         """Whether so many connections are open."""
         return self.measures.open == count
 
     async def ready(self) -> None:
-        await until(lambda: self.carriers.heard(POD).listening == {self.port})
+        await until(lambda: self.carriers.agent_state(POD).listening == {self.port})
 
     async def ask(self, data: bytes = b"who?") -> bytes:
         """What a client in the remote gets. Raises ConnectionResetError."""
@@ -159,7 +159,7 @@ async def relayed(
     asked: RelaySettings | None = None, *, pickup: float = 5.0
 ) -> AsyncIterator[Back]:
     """All of it at work."""
-    relay = RelayPod(host=HERE, control_port=0, pickup=pickup)
+    relay = RelayAgent(host=HERE, control_port=0, pickup=pickup)
     stop = asyncio.Event()
     running = asyncio.create_task(relay.run(stop))
     await until(lambda: relay.control_port > 0)
@@ -173,7 +173,7 @@ async def relayed(
             carrying.cancel()
             await asyncio.gather(carrying, return_exceptions=True)
             assert back.measures.open == 0
-            assert back.measures.pods == 0
+            assert back.measures.agents == 0
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
@@ -184,9 +184,9 @@ async def test_a_pod_of_the_remote_is_answered_by_pods_at_home_in_turn() -> None
         await back.ready()
         answers = [await back.ask() for _ in range(6)]
         assert Counter(answers) == {b"a": 3, b"b": 3}
-        await until(lambda: back.measures.ended["done"] == 6)
+        await until(lambda: back.measures.results["done"] == 6)
         assert back.measures.bytes == {"in": 6 * 4, "out": 6}
-        assert back.measures.pods == 1
+        assert back.measures.agents == 1
         assert back.forwards == 1 + 6
 
 
@@ -204,7 +204,7 @@ async def test_large_bodies_go_through_both_ways_unchanged() -> None:
         assert got == body
         writer.close()
         await until(lambda: back.measures.open == 0)
-        assert back.measures.ended == {"done": 1}
+        assert back.measures.results == {"done": 1}
 
 
 async def test_the_end_of_one_direction_arrives_and_the_other_goes_on() -> None:
@@ -260,8 +260,8 @@ async def test_who_comes_while_no_bridge_is_there_is_answered_by_the_next_one() 
     async with relayed() as back, at_home(says(b"a")) as pod:
         back.show(pod)
         await back.ready()
-        back.carriers.show(SHOP, [], {})
-        await until(lambda: back.measures.pods == 0)
+        back.carriers.update(SHOP, [], {})
+        await until(lambda: back.measures.agents == 0)
         asking = asyncio.create_task(back.ask())
         await asyncio.sleep(0.2)
         assert not asking.done()
@@ -273,7 +273,7 @@ async def test_without_a_bridge_for_long_nobody_is_held() -> None:
     async with relayed(pickup=0.3) as back, at_home(says(b"a")) as pod:
         back.show(pod)
         await back.ready()
-        back.carriers.show(SHOP, [], {})
+        back.carriers.update(SHOP, [], {})
         with pytest.raises(ConnectionResetError):
             await back.ask()
 
@@ -296,17 +296,17 @@ async def test_a_second_bridge_takes_the_place_of_the_first() -> None:
         back.show(pod)
         await back.ready()
         back.leads = False  # so that it does not come back
-        another = BackCarriers(
+        another = ReverseForwarder(
             access_for(back.remote.url, "remote"),
-            asked=RelaySettings(),
-            measures=BackMeasures(),
-            leads=lambda: True,
+            settings=RelaySettings(),
+            metrics=ReverseRelayMetrics(),
+            is_leader=lambda: True,
         )
         carrying = asyncio.create_task(another.run())
         await asyncio.sleep(0)
-        another.show(SHOP, [POD], {back.port: ReverseRoute("web", (other,))})
-        await until(lambda: bool(another.heard(POD).listening))
-        await until(lambda: back.measures.pods == 0)
+        another.update(SHOP, [POD], {back.port: ReverseRoute("web", (other,))})
+        await until(lambda: bool(another.agent_state(POD).listening))
+        await until(lambda: back.measures.agents == 0)
         assert await back.ask() == b"b"
         carrying.cancel()
         await asyncio.gather(carrying, return_exceptions=True)
@@ -325,12 +325,12 @@ async def test_a_bridge_that_stops_lets_requests_end_and_leaves_new_ones_to_the_
         first = asyncio.create_task(back.ask())
         await until(lambda: back.measures.open == 1)
         finishing = asyncio.create_task(back.carriers.finish())
-        await until(lambda: back.measures.pods == 0)
+        await until(lambda: back.measures.agents == 0)
         second = asyncio.create_task(back.ask())
         assert await first == b"late"
         await finishing
         assert not second.done()
-        back.carriers.show(SHOP, [], {})
+        back.carriers.update(SHOP, [], {})
         back.show(pod)
         assert await second == b"late"
 
@@ -353,14 +353,14 @@ async def test_a_client_for_whom_there_is_nobody_is_reset(
         await back.ready()
         with pytest.raises(ConnectionResetError):
             await back.ask()
-        assert back.measures.ended == {"no-pod": 1}
+        assert back.measures.results == {"no-pod": 1}
         back.show(HomeTarget(HERE, free_port()))
         with pytest.raises(ConnectionResetError):
             await back.ask()
-        await until(lambda: back.measures.ended["no-way"] == 1)
+        await until(lambda: back.measures.results["no-way"] == 1)
         with pytest.raises(ConnectionResetError):
             await back.ask()
-        await until(lambda: back.measures.ended["no-way"] == 2)
+        await until(lambda: back.measures.results["no-way"] == 2)
     told = [it.getMessage() for it in caplog.records if it.levelname == "WARNING"]
     [line] = [it for it in told if "none of its pods that were tried at home" in it]
     assert "bridge join --in-cluster" in line, "what to do"
@@ -393,7 +393,7 @@ async def test_limits_in_all_and_of_a_service_are_kept() -> None:
             await until(partial(back.has, 1))
             with pytest.raises(ConnectionResetError):
                 await back.ask()
-            assert back.measures.ended[why] == 1
+            assert back.measures.results[why] == 1
             writer.close()
             await until(partial(back.has, 0))
             assert await _first(back) == b"x"
@@ -418,12 +418,12 @@ async def test_an_idle_connection_is_closed() -> None:
 
 
 async def test_a_relay_pod_that_is_told_to_end_does_when_nothing_is_open() -> None:
-    relay = RelayPod(host=HERE, control_port=0)
+    relay = RelayAgent(host=HERE, control_port=0)
     stop = asyncio.Event()
     running = asyncio.create_task(relay.run(stop))
     await until(lambda: relay.control_port > 0)
     reader, writer = await asyncio.open_connection(HERE, relay.control_port)
-    writer.write(words.line(control=words.VERSION))
+    writer.write(words.encode(control=words.VERSION))
     await reader.readline()
     stop.set()
     await asyncio.sleep(0.1)
@@ -457,20 +457,20 @@ class Liar:
 @asynccontextmanager
 async def lied_to(
     liar: Pod, ways: Mapping[int, ReverseRoute]
-) -> AsyncIterator[tuple[BackCarriers, BackMeasures]]:
+) -> AsyncIterator[tuple[ReverseForwarder, ReverseRelayMetrics]]:
     """A bridge that speaks to it."""
-    measures = BackMeasures()
+    measures = ReverseRelayMetrics()
     async with FakeRemote() as remote:
         playing(remote, {"relay": liar})
-        carriers = BackCarriers(
+        carriers = ReverseForwarder(
             access_for(remote.url, "remote"),
-            asked=RelaySettings(),
-            measures=measures,
-            leads=lambda: True,
+            settings=RelaySettings(),
+            metrics=measures,
+            is_leader=lambda: True,
         )
         carrying = asyncio.create_task(carriers.run())
         await asyncio.sleep(0)
-        carriers.show(SHOP, [POD], ways)
+        carriers.update(SHOP, [POD], ways)
         try:
             yield carriers, measures
         finally:
@@ -488,12 +488,12 @@ async def test_a_relay_pod_reaches_no_port_that_no_service_has() -> None:
 
     async with at_home(notes) as secret:
         liar = Liar(
-            words.line(version=words.VERSION),
-            words.line(arrived="a", port=secret.port),
-            words.line(arrived="b", port=22, address=HERE, target=[HERE, secret.port]),
+            words.encode(version=words.VERSION),
+            words.encode(arrived="a", port=secret.port),
+            words.encode(arrived="b", port=22, address=HERE, target=[HERE, secret.port]),
         )
         async with lied_to(liar, {20000: ReverseRoute("web", ())}) as (_, measures):
-            await until(lambda: measures.ended["no-pod"] == 2)
+            await until(lambda: measures.results["no-pod"] == 2)
             await until(lambda: b"".join(liar.heard).count(b"refuse") == 2)
     assert not asked
 
@@ -512,10 +512,10 @@ async def test_a_relay_pod_reaches_no_port_that_no_service_has() -> None:
 async def test_a_line_that_is_none_ends_the_control_and_nothing_else(
     line: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "AGAIN", 30.0)
-    async with lied_to(Liar(words.line(version=words.VERSION), line), {}) as (_, measures):
+    monkeypatch.setattr(control_connection, "AGAIN", 30.0)
+    async with lied_to(Liar(words.encode(version=words.VERSION), line), {}) as (_, measures):
         await asyncio.sleep(0.2)
-        await until(lambda: measures.pods == 0)
+        await until(lambda: measures.agents == 0)
 
 
 async def test_one_that_speaks_another_protocol_is_not_used_and_that_is_said(
@@ -523,28 +523,33 @@ async def test_one_that_speaks_another_protocol_is_not_used_and_that_is_said(
 ) -> None:
     caplog.set_level("INFO")
     liar = Liar(
-        words.line(version=99, release="9.0 \n\x1b[31m"),
-        words.line(listening=[20000]),
-        words.line(arrived="a", port=20000),
+        words.encode(version=99, release="9.0 \n\x1b[31m"),
+        words.encode(listening=[20000]),
+        words.encode(arrived="a", port=20000),
     )
     async with lied_to(liar, {}) as (carriers, measures):
         await until(lambda: "version 99" in caplog.text)
-        assert "version 99" in carriers.heard(POD).version_warning
-        assert not carriers.heard(POD).listening
-        assert measures.pods == 0
+        assert "version 99" in carriers.agent_state(POD).version_warning
+        assert not carriers.agent_state(POD).listening
+        assert measures.agents == 0
         await asyncio.sleep(0.3)
         assert liar.begun == 1, "it is not asked again and again"
 
 
 async def test_one_of_another_release_is_used_and_that_is_said() -> None:
-    lines = words.line(release="0.0.1 \n\x1b", version=words.VERSION), words.line(listening=[20000])
+    lines = (
+        words.encode(release="0.0.1 \n\x1b", version=words.VERSION),
+        words.encode(listening=[20000]),
+    )
     async with lied_to(Liar(*lines), {}) as (carriers, _):
-        await until(lambda: bool(carriers.heard(POD).listening))
-        assert f"0.0.1???, and this bridge of {version()}" in carriers.heard(POD).version_warning
+        await until(lambda: bool(carriers.agent_state(POD).listening))
+        assert (
+            f"0.0.1???, and this bridge of {version()}" in carriers.agent_state(POD).version_warning
+        )
     async with relayed() as back, at_home(says(b"a")) as pod:
         back.show(pod)
         await back.ready()
-        assert not back.carriers.heard(POD).version_warning
+        assert not back.carriers.agent_state(POD).version_warning
 
 
 class Sleeper:
@@ -559,7 +564,7 @@ class Sleeper:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             await forward.receive()
             if self.begun <= self.greets:
-                await forward.send(words.line(version=words.VERSION, release=version()))
+                await forward.send(words.encode(version=words.VERSION, release=version()))
             while await forward.receive():
                 pass
 
@@ -577,11 +582,11 @@ async def test_one_that_hangs_is_known_to(greets: int) -> None:
     """Whether it has ever answered or not; over one control alone that is not said."""
     sleeper = Sleeper(greets)
     async with lied_to(sleeper, {}) as (carriers, measures):
-        await until(lambda: carriers.heard(POD).unresponsive)
+        await until(lambda: carriers.agent_state(POD).unresponsive)
         assert sleeper.begun == 2
-        assert measures.pods == 0
+        assert measures.agents == 0
         sleeper.greets = 100
-        await until(lambda: not carriers.heard(POD).unresponsive)
+        await until(lambda: not carriers.agent_state(POD).unresponsive)
 
 
 @pytest.mark.parametrize("complains", [False, True])
@@ -598,7 +603,7 @@ async def test_one_that_cannot_be_spoken_to_does_not_hang(*, complains: bool) ->
 
     async with lied_to(refuses, {}) as (carriers, _):
         await until(lambda: begun > 3)
-        assert not carriers.heard(POD).unresponsive
+        assert not carriers.agent_state(POD).unresponsive
 
 
 @pytest.mark.usefixtures("hasty")
@@ -607,23 +612,23 @@ async def test_a_control_that_is_lost_on_its_way_is_no_sign_of_a_pod_that_hangs(
     sleeper = Sleeper(greets=100)
     told: list[bool] = []
     async with lied_to(sleeper, {}) as (carriers, _):
-        carriers.on_change(lambda _: told.append(carriers.heard(POD).unresponsive))
+        carriers.on_change(lambda _: told.append(carriers.agent_state(POD).unresponsive))
         await until(lambda: sleeper.begun == 4)
     assert not any(told)
 
 
 async def test_what_is_not_known_in_a_line_is_passed_over() -> None:
-    liar = Liar(words.line(version=words.VERSION), words.line(news="of a later version"))
+    liar = Liar(words.encode(version=words.VERSION), words.encode(news="of a later version"))
     async with lied_to(liar, {}) as (_, measures):
-        await until(lambda: measures.pods == 1)
+        await until(lambda: measures.agents == 1)
         await asyncio.sleep(0.1)
-        assert measures.pods == 1
+        assert measures.agents == 1
 
 
 async def test_a_word_that_nobody_was_told_takes_nothing() -> None:
     async with relayed() as back:
         reader, writer = await asyncio.open_connection(HERE, back.relay.control_port)
-        writer.write(words.line(take="guessed", idle=10))
+        writer.write(words.encode(take="guessed", idle=10))
         async with asyncio.timeout(5):
             with contextlib.suppress(ConnectionResetError):
                 assert await reader.read() == b""

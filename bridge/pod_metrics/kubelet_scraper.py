@@ -24,8 +24,8 @@ from translators.pod_metrics.exposition import RemotePodName
 
 #: Who asks gives up after 10 s (metrics-server's --kubelet-request-timeout, Prometheus'
 #: scrape_timeout): what some nodes have said must be there by then.
-ALL_SECONDS = 8.0
-NODE_SECONDS = 5.0
+TOTAL_TIMEOUT = 8.0
+NODE_TIMEOUT = 5.0
 #: Half of the connections of a client (`sync.kube.transport.MAX_CONNECTIONS`): pods come first.
 PARALLEL = 32
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Answers(Generic[T]):
+class ScrapeResult(Generic[T]):
     """What the kubelets that answered said."""
 
     parts: list[T]
@@ -45,21 +45,21 @@ class Answers(Generic[T]):
     """How many kubelets did not answer."""
 
 
-class Kubelets:
+class KubeletScraper:
     """The kubelets of the remote that run pods of ours."""
 
     def __init__(self, remote: KubeClient) -> None:
         self._remote = remote
         self._silent: set[str] = set()
 
-    async def ask(
+    async def scrape(
         self,
         path: str,
         pods: list[ScheduledPod],
         read: Reader[T],
         *,
         query: dict[str, str] | None = None,
-    ) -> Answers[T]:
+    ) -> ScrapeResult[T]:
         """Asks each for ``path``, such as ``/metrics/resource``. An answer on which ``read``
         raises ValueError counts as none."""
         by_node: defaultdict[str, dict[RemotePodName, Origin]] = defaultdict(dict)
@@ -73,7 +73,7 @@ class Kubelets:
             where = NODES.path(node, subresource="proxy") + path
             async with turn:
                 try:
-                    body = await self._remote.read(where, query=query, timeout=NODE_SECONDS)
+                    body = await self._remote.read(where, query=query, timeout=NODE_TIMEOUT)
                     async with reading:
                         parts.append(await asyncio.to_thread(read, body, ours))
                 except (KubeError, ValueError) as error:
@@ -82,12 +82,12 @@ class Kubelets:
                     self._silent.discard(node)
 
         try:
-            async with asyncio.timeout(ALL_SECONDS), asyncio.TaskGroup() as group:
+            async with asyncio.timeout(TOTAL_TIMEOUT), asyncio.TaskGroup() as group:
                 for node, ours in by_node.items():
                     group.create_task(one(node, ours), name=f"scrape-{node}")
         except TimeoutError:
-            log.debug("remote: kubelets were still silent after %.0f s", ALL_SECONDS)
-        return Answers(parts, failed=len(by_node) - len(parts))
+            log.debug("remote: kubelets were still silent after %.0f s", TOTAL_TIMEOUT)
+        return ScrapeResult(parts, failed=len(by_node) - len(parts))
 
     def _fails(self, node: str, error: KubeError | ValueError) -> None:
         """Says so once; who asks, asks every few seconds."""

@@ -35,28 +35,28 @@ SILENCE = 45.0
 PICKUP = 20.0
 
 
-class BadLine(ValueError):
+class ProtocolError(ValueError):
     """Not a line of this protocol."""
 
 
-def line(**said: Any) -> bytes:
+def encode(**said: Any) -> bytes:
     """One line."""
     return orjson.dumps(said) + b"\n"
 
 
-def read(raw: bytes) -> dict[str, Any]:
+def decode(raw: bytes) -> dict[str, Any]:
     """What a line says. Raises BadLine."""
     try:
         found = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise BadLine("it is no JSON") from error
+        raise ProtocolError("it is no JSON") from error
     if not isinstance(found, dict):
-        raise BadLine("it is no object")
+        raise ProtocolError("it is no object")
     return found
 
 
-def ports(said: Any) -> frozenset[int]:
+def decode_ports(said: Any) -> frozenset[int]:
     """A list of ports. Raises BadLine."""
     if not isinstance(said, list) or not all(isinstance(it, int) and 0 < it < 65536 for it in said):
-        raise BadLine("it takes a list of ports")
+        raise ProtocolError("it takes a list of ports")
     return frozenset(said)

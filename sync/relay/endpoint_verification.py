@@ -23,7 +23,7 @@ from translators.relay.reverse import PodAddress
 FEW = 8
 
 
-class PodAddresses:
+class EndpointVerifier:
     """What is known of the claims of home's namespaces."""
 
     def __init__(self, home: KubeClient) -> None:

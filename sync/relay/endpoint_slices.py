@@ -21,7 +21,7 @@ from translators.objects import Object, is_deleting, metadata, name_of, namespac
 WITHDRAW_SECONDS = 1.5
 
 
-class SliceWriter:
+class EndpointSliceWriter:
     """Writes what ``slices`` is the informer of."""
 
     def __init__(self, client: KubeClient, slices: Informer) -> None:

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from urllib.parse import parse_qsl, urlsplit
 
-from bridge.relay.forward.listeners import RelayListeners
-from bridge.relay.forward_metrics import Measures
-from sync.relay.forward import Limited
+from bridge.relay.forward.service_listeners import ServiceListeners
+from bridge.relay.metrics import RelayMetrics
+from sync.relay.forward import OnLimited
 from tests.bridge.kubelet.fakes import Asked, FakeRemote, answer
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -147,7 +147,7 @@ async def refuses(forward: Forward) -> None:
 
 @asynccontextmanager
 async def at_work(
-    listeners: RelayListeners, limited: Limited, measures: Measures
+    listeners: ServiceListeners, limited: OnLimited, measures: RelayMetrics
 ) -> AsyncIterator[None]:
     """Listeners that carry connections while the block runs, and leave nothing behind."""
     running = asyncio.create_task(listeners.run(limited))

@@ -13,7 +13,7 @@ from typing import Any, cast
 Buffer = bytes | bytearray | memoryview
 
 
-class Layer(asyncio.Transport, asyncio.Protocol):
+class LayeredTransport(asyncio.Transport, asyncio.Protocol):
     """``above`` hears of the data. There are thousands: no layer has a dictionary."""
 
     __slots__ = ("_above", "_below", "_closing")

@@ -12,14 +12,14 @@ import pytest
 
 from bridge.base.settings import PortRange, RelaySettings
 from bridge.relay.forward import connections as connections_module
-from bridge.relay.forward.listeners import RelayListeners
-from bridge.relay.forward_metrics import Measures
+from bridge.relay.forward.service_listeners import ServiceListeners
+from bridge.relay.metrics import RelayMetrics
 from sync.cache.store import Key
 from sync.kube.credentials import ClientConfig
-from sync.relay.forward import NoPort
+from sync.relay.forward import PortUnavailableError
 from tests.bridge.kubelet.fakes import Asked, FakeRemote, access_for, until
-from tests.bridge.relay import pods
-from tests.bridge.relay.pods import Forward, Pod, answer_at, at_work, playing, server_frame
+from tests.bridge.relay import fake_pods
+from tests.bridge.relay.fake_pods import Forward, Pod, answer_at, at_work, playing, server_frame
 from translators.objects import RemoteUid
 from translators.relay import forward as relay
 from translators.relay.forward import Backend, EndpointPort, ForwardPlan
@@ -39,10 +39,10 @@ class Relay:
 
     def __init__(self, remote: FakeRemote, asked: RelaySettings) -> None:
         self.remote = remote
-        self.measures = Measures()
+        self.measures = RelayMetrics()
         self.told: list[tuple[Key, str]] = []
-        self.listeners = RelayListeners(
-            access_for(remote.url, "remote"), address=HERE, asked=asked, measures=self.measures
+        self.listeners = ServiceListeners(
+            access_for(remote.url, "remote"), address=HERE, settings=asked, metrics=self.measures
         )
 
     def limited(self, key: Key, why: str) -> None:
@@ -67,7 +67,7 @@ async def relaying(asked: RelaySettings | None = None, **played: Pod) -> AsyncIt
 
 
 async def test_connections_are_spread_over_pods_and_answered() -> None:
-    named = pods.says_its_name
+    named = fake_pods.says_its_name
     async with relaying(a=named, b=named, c=named) as made:
         found = await made.serve(plan("a", "b", "c"))
         assert sorted(found) == [
@@ -81,14 +81,14 @@ async def test_connections_are_spread_over_pods_and_answered() -> None:
         asked = made.remote.asked[0]
         assert asked.target.endswith("/portforward?ports=8080")
         assert asked.target.startswith("/api/v1/namespaces/shop-h/pods/")
-        await until(lambda: made.measures.ended["done"] == 9)
+        await until(lambda: made.measures.results["done"] == 9)
         assert made.measures.dials == {"ok": 9}
         assert made.measures.bytes == {"in": 9 * 4, "out": 9}
 
 
 async def test_large_bodies_go_through_both_ways_unchanged() -> None:
     body = bytes(range(256)) * 20_000
-    async with relaying(a=pods.echoes) as made:
+    async with relaying(a=fake_pods.echoes) as made:
         (port,) = (await made.serve(plan("a"))).values()
         reader, writer = await asyncio.open_connection(HERE, port)
         got = b""
@@ -159,14 +159,14 @@ async def test_what_a_pod_says_first_is_not_lost(goes_on: bool) -> None:
             await forward.send(await forward.receive())
             await forward.close()
 
-    async with relaying(a=pods.waits) as made:
+    async with relaying(a=fake_pods.waits) as made:
         made.remote.play = greets
         (port,) = (await made.serve(plan("a"))).values()
         assert await made.ask(port, b"world") == (b"hello world" if goes_on else b"hello ")
 
 
 async def test_a_pod_to_which_there_is_no_way_is_passed_over() -> None:
-    async with relaying(b=pods.says_its_name) as made:
+    async with relaying(b=fake_pods.says_its_name) as made:
         ports = await made.serve(plan("gone", "b"))
         answers = [await made.ask(port) for port in [*ports.values()] * 3]
         assert set(answers) == {b"b"}
@@ -178,24 +178,24 @@ async def test_where_there_is_no_way_at_all_the_client_is_reset() -> None:
         (port, _) = (await made.serve(plan("a", "b"))).values()
         with pytest.raises(ConnectionResetError):
             await made.ask(port)
-        assert made.measures.ended == {"no-way": 1}
+        assert made.measures.results == {"no-way": 1}
 
 
 async def test_where_no_pod_is_ready_any_more_the_client_is_reset() -> None:
-    async with relaying(a=pods.says_its_name) as made:
+    async with relaying(a=fake_pods.says_its_name) as made:
         (port,) = (await made.serve(plan("a"))).values()
         assert await made.serve(relay.NO_FORWARDING) == {}
         with pytest.raises(ConnectionResetError):
             await made.ask(port)
-        assert made.measures.ended == {"no-pod": 1}
+        assert made.measures.results == {"no-pod": 1}
 
 
 async def test_a_port_on_which_nothing_listens_resets_the_client() -> None:
-    async with relaying(a=pods.refuses) as made:
+    async with relaying(a=fake_pods.refuses) as made:
         (port,) = (await made.serve(plan("a"))).values()
         with pytest.raises(ConnectionResetError):
             await made.ask(port)
-        await until(lambda: made.measures.ended["failed"] == 1)
+        await until(lambda: made.measures.results["failed"] == 1)
 
 
 async def test_a_part_is_not_taken_for_the_whole() -> None:
@@ -247,7 +247,7 @@ async def test_a_way_that_is_lost_before_it_is_joined_ends_the_client(
     async def lost(access: ClientConfig, backend: Backend) -> LostAtOnce:
         return LostAtOnce(said)
 
-    monkeypatch.setattr(connections_module, "dial", lost)
+    monkeypatch.setattr(connections_module, "open_port_forward", lost)
     async with relaying() as made:
         (port,) = (await made.serve(plan("a"))).values()
         with pytest.raises(ConnectionResetError):
@@ -255,11 +255,11 @@ async def test_a_way_that_is_lost_before_it_is_joined_ends_the_client(
         said = server_frame(8, b"\x03\xe8")
         assert await made.ask(port, b"") == b""
         await until(lambda: made.measures.open == 0)
-        assert made.measures.ended == {"failed": 1, "done": 1}
+        assert made.measures.results == {"failed": 1, "done": 1}
 
 
 async def test_what_is_open_outlives_its_pods_readiness() -> None:
-    async with relaying(a=pods.echoes) as made:
+    async with relaying(a=fake_pods.echoes) as made:
         (port,) = (await made.serve(plan("a"))).values()
         reader, writer = await asyncio.open_connection(HERE, port)
         writer.write(b"one")
@@ -273,7 +273,7 @@ async def test_what_is_open_outlives_its_pods_readiness() -> None:
 async def test_a_place_is_listened_on_for_a_while_and_taken_up_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with relaying(a=pods.says_its_name, b=pods.says_its_name) as made:
+    async with relaying(a=fake_pods.says_its_name, b=fake_pods.says_its_name) as made:
         monkeypatch.setattr(made.listeners, "_linger", 0.1)
         two = await made.serve(plan("a", "b"))
         one = await made.serve(plan("a"))
@@ -290,7 +290,7 @@ async def test_the_ports_of_before_are_asked_for_first() -> None:
     with socket.create_server((HERE, 0)) as taken, socket.create_server((HERE, 0)) as free:
         used, wish = taken.getsockname()[1], free.getsockname()[1]
         free.close()
-        async with relaying(a=pods.says_its_name) as made:
+        async with relaying(a=fake_pods.says_its_name) as made:
             known = {EndpointPort("http", 0): wish, EndpointPort("http", 1): used}
             found = await made.listeners.serve(WEB, plan("a", "b"), known)
             assert found[EndpointPort("http", 0)] == wish
@@ -301,9 +301,9 @@ async def test_a_range_of_ports_is_kept_to_and_its_end_is_told() -> None:
     with socket.create_server((HERE, 0)) as probe:
         first = probe.getsockname()[1]
     asked = RelaySettings(ports=PortRange(first, first))
-    async with relaying(asked, a=pods.says_its_name) as made:
+    async with relaying(asked, a=fake_pods.says_its_name) as made:
         assert await made.serve(plan("a")) == {EndpointPort("http", 0): first}
-        with pytest.raises(NoPort, match=f"{first}-{first}"):
+        with pytest.raises(PortUnavailableError, match=f"{first}-{first}"):
             await made.serve(plan("a"), Key("shop", "other"))
 
 
@@ -315,13 +315,13 @@ async def test_a_range_of_ports_is_kept_to_and_its_end_is_told() -> None:
     ],
 )
 async def test_more_connections_than_there_may_be_are_reset(asked: RelaySettings, why: str) -> None:
-    async with relaying(asked, a=pods.waits) as made:
+    async with relaying(asked, a=fake_pods.waits) as made:
         (port,) = (await made.serve(plan("a"))).values()
         held = [await asyncio.open_connection(HERE, port) for _ in range(2)]
         await until(lambda: made.measures.open == 2)
         with pytest.raises(ConnectionResetError):
             await made.ask(port)
-        assert made.measures.ended == {why: 1}
+        assert made.measures.results == {why: 1}
         for _, writer in held:
             writer.close()
         await until(lambda: made.measures.open == 0)
@@ -329,7 +329,7 @@ async def test_more_connections_than_there_may_be_are_reset(asked: RelaySettings
 
 async def test_one_namespace_cannot_use_up_the_connections_of_others() -> None:
     """Nor by many Services; the limit of all holds as well."""
-    async with relaying(RelaySettings(connections=4), a=pods.waits) as made:
+    async with relaying(RelaySettings(connections=4), a=fake_pods.waits) as made:
         (web,) = (await made.serve(plan("a"))).values()
         (api,) = (await made.serve(plan("a"), Key("shop", "api"))).values()
         (other,) = (await made.serve(plan("a"), Key("other", "web"))).values()
@@ -345,29 +345,29 @@ async def test_one_namespace_cannot_use_up_the_connections_of_others() -> None:
         await until(lambda: made.measures.open == 4)
         with pytest.raises(ConnectionResetError):
             await made.ask(other)
-        assert made.measures.ended == {"namespace-limit": 1, "limit": 1}
+        assert made.measures.results == {"namespace-limit": 1, "limit": 1}
         for _, writer in held:
             writer.close()
         await until(lambda: made.measures.open == 0)
 
 
 async def test_one_namespace_cannot_use_up_the_listeners_of_others() -> None:
-    async with relaying(RelaySettings(listeners=4), a=pods.says_its_name) as made:
+    async with relaying(RelaySettings(listeners=4), a=fake_pods.says_its_name) as made:
         assert made.measures.listening_limit == 4
         for name in ("one", "two"):
             await made.serve(plan("a"), Key("shop", name))
-        with pytest.raises(NoPort, match=r"2 ports for namespace shop.*4 in all"):
+        with pytest.raises(PortUnavailableError, match=r"2 ports for namespace shop.*4 in all"):
             await made.serve(plan("a"), Key("shop", "three"))
         (port,) = (await made.serve(plan("a"), Key("other", "web"))).values()
         assert await made.ask(port) == b"a"
         await made.serve(plan("a"), Key("third", "web"))
-        with pytest.raises(NoPort, match="listens on 4 ports, as many as it may"):
+        with pytest.raises(PortUnavailableError, match="listens on 4 ports, as many as it may"):
             await made.serve(plan("a"), Key("fourth", "web"))
         assert made.measures.listening == 4
 
 
 async def test_a_listener_that_is_closed_makes_room_for_another() -> None:
-    async with relaying(RelaySettings(listeners=1), a=pods.says_its_name) as made:
+    async with relaying(RelaySettings(listeners=1), a=fake_pods.says_its_name) as made:
         made.listeners._linger = 0.0
         await made.serve(plan("a"))
         await made.serve(plan())
@@ -376,7 +376,7 @@ async def test_a_listener_that_is_closed_makes_room_for_another() -> None:
 
 
 async def test_what_is_refused_is_told_of_its_service() -> None:
-    async with relaying(RelaySettings(per_service=1), a=pods.waits) as made:
+    async with relaying(RelaySettings(per_service=1), a=fake_pods.waits) as made:
         (port,) = (await made.serve(plan("a"))).values()
         _, writer = await asyncio.open_connection(HERE, port)
         await until(lambda: made.measures.open == 1)
@@ -388,18 +388,18 @@ async def test_what_is_refused_is_told_of_its_service() -> None:
 
 async def test_connections_that_come_too_fast_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections_module, "PATIENCE", 0.0)
-    async with relaying(RelaySettings(service_rate=0.01), a=pods.says_its_name) as made:
+    async with relaying(RelaySettings(service_rate=0.01), a=fake_pods.says_its_name) as made:
         (port,) = (await made.serve(plan("a"))).values()
         assert await made.ask(port) == b"a"
         for _ in range(2):
             with pytest.raises(ConnectionResetError):
                 await made.ask(port)
-        assert made.measures.ended["service-rate"] == 2
+        assert made.measures.results["service-rate"] == 2
         assert made.told[0] == (WEB, "more than 0.01 come a second (--relay-service-rate)")
 
 
 async def test_connections_that_come_a_little_too_fast_wait() -> None:
-    async with relaying(RelaySettings(service_rate=20), a=pods.says_its_name) as made:
+    async with relaying(RelaySettings(service_rate=20), a=fake_pods.says_its_name) as made:
         (port,) = (await made.serve(plan("a"))).values()
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -415,7 +415,7 @@ async def test_a_service_with_very_many_connections_does_not_keep_another_waitin
     """The rate in all is used up by one; the next turns are both's."""
     monkeypatch.setattr(connections_module, "TURN_SECONDS", 60.0)
     asked = RelaySettings(rate=20, service_rate=1000)
-    async with relaying(asked, a=pods.says_its_name, b=pods.says_its_name) as made:
+    async with relaying(asked, a=fake_pods.says_its_name, b=fake_pods.says_its_name) as made:
         (flood,) = (await made.serve(plan("a"))).values()
         (other,) = (await made.serve(plan("b"), Key("shop", "other"))).values()
         many = [asyncio.create_task(made.ask(flood)) for _ in range(60)]
@@ -429,7 +429,7 @@ async def test_a_service_with_very_many_connections_does_not_keep_another_waitin
 
 async def test_one_service_does_not_take_anothers_room() -> None:
     asked = RelaySettings(per_service=1)
-    async with relaying(asked, a=pods.waits, b=pods.says_its_name) as made:
+    async with relaying(asked, a=fake_pods.waits, b=fake_pods.says_its_name) as made:
         (full,) = (await made.serve(plan("a"))).values()
         (other,) = (await made.serve(plan("b"), Key("shop", "other"))).values()
         _, writer = await asyncio.open_connection(HERE, full)
@@ -439,7 +439,7 @@ async def test_one_service_does_not_take_anothers_room() -> None:
 
 
 async def test_one_that_is_silent_for_too_long_is_closed() -> None:
-    async with relaying(RelaySettings(idle=0.1), a=pods.waits) as made:
+    async with relaying(RelaySettings(idle=0.1), a=fake_pods.waits) as made:
         (port,) = (await made.serve(plan("a"))).values()
         assert await made.ask(port) == b""
 
@@ -494,13 +494,13 @@ async def test_an_answer_that_is_no_port_forward_is_no_way() -> None:
         (port,) = (await made.serve(plan("a"))).values()
         with pytest.raises(ConnectionResetError):
             await made.ask(port)
-        assert made.measures.ended == {"no-way": 1}
+        assert made.measures.results == {"no-way": 1}
 
 
 async def test_a_pod_that_is_not_reached_in_time_is_passed_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bridge.relay.forward.dial.DIAL_SECONDS", 0.1)
+    monkeypatch.setattr("bridge.net.port_forward.OPEN_TIMEOUT", 0.1)
     monkeypatch.setattr(connections_module, "TRIES", 1)
     async with relaying() as made:
 

@@ -6,7 +6,7 @@ Guarantees:
 - A place that is not wanted any more is still listened on for `LINGER` seconds.
 - What is promised of each connection: `connections`.
 - No more ports are listened on than `RelaySettings.listeners` says; of these a namespace leaves as
-  many free as it has (`bridge.net.namespace_limits`).
+  many free as it has (`bridge.net.limits`).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from bridge.base.settings import RelaySettings
-from bridge.net.namespace_limits import Shares
-from bridge.relay.forward.balancer import Balance
-from bridge.relay.forward.connections import Arrival, Connections, Share
-from bridge.relay.forward.local_route import Range
-from bridge.relay.forward.pod_listeners import PodDoors, refuse_too_many
-from bridge.relay.forward_metrics import Measures
+from bridge.net.limits import NamespaceLimit
+from bridge.relay.forward.balancer import Balancer
+from bridge.relay.forward.connections import AcceptedConnection, ForwardConnections, ServiceUsage
+from bridge.relay.forward.local_route import LocalRoute
+from bridge.relay.forward.pod_listeners import PodListeners, check_listener_limit
+from bridge.relay.metrics import RelayMetrics
 from sync.cache.store import Key
 from sync.kube.credentials import ClientConfig
 from sync.kube.sockets import enable_keepalive
-from sync.relay.forward import Limited, NoPort
+from sync.relay.forward import OnLimited, PortUnavailableError
 from translators.relay.forward import EndpointPort, ForwardPlan
 
 #: Seconds for which a place is listened on after it is no longer published: kube-proxies learn of
@@ -37,19 +37,19 @@ LINGER = 10.0
 _BACKLOG = 1024
 
 
-class _Served:
+class _ListeningService:
     """One Service: what is open for it, and where it is listened on."""
 
-    def __init__(self, key: Key, share: Share) -> None:
+    def __init__(self, key: Key, share: ServiceUsage) -> None:
         self.key = key
         self.share = share
-        self.ports: dict[str, Balance] = {}
+        self.ports: dict[str, Balancer] = {}
         self.sockets: dict[EndpointPort, asyncio.Server] = {}
         self.numbers: dict[EndpointPort, int] = {}
         self.ending: dict[EndpointPort, asyncio.TimerHandle] = {}
 
 
-class RelayListeners:
+class ServiceListeners:
     """What `sync.relay.forward` has listen. One for each engine; ``measures`` may outlive it."""
 
     def __init__(
@@ -57,28 +57,28 @@ class RelayListeners:
         remote: ClientConfig,
         *,
         address: str,
-        asked: RelaySettings,
-        measures: Measures,
+        settings: RelaySettings,
+        metrics: RelayMetrics,
         linger: float = LINGER,
     ) -> None:
         self._address = address
-        self._ports = asked.ports
-        self._measures = measures
+        self._ports = settings.ports
+        self._measures = metrics
         self._linger = linger
-        self._served: dict[Key, _Served] = {}
-        self._connections = Connections(remote, asked=asked, measures=measures)
-        self._limit = Shares(asked.listeners)
-        measures.listening_limit = asked.listeners
-        self._range: Range | None = None
-        self._doors: PodDoors | None = None
-        if asked.cidr is not None:
-            self._range = Range(asked.cidr)
-            self._doors = PodDoors(self._connections, self._range, self._limit, measures)
+        self._served: dict[Key, _ListeningService] = {}
+        self._connections = ForwardConnections(remote, asked=settings, measures=metrics)
+        self._limit = NamespaceLimit(settings.listeners)
+        metrics.listening_limit = settings.listeners
+        self._range: LocalRoute | None = None
+        self._doors: PodListeners | None = None
+        if settings.cidr is not None:
+            self._range = LocalRoute(settings.cidr)
+            self._doors = PodListeners(self._connections, self._range, self._limit, metrics)
 
     # -- listening -------------------------------------------------------------------------
 
     @property
-    def doors(self) -> PodDoors | None:
+    def pod_listeners(self) -> PodListeners | None:
         """See `sync.relay.forward.Listeners`; there where a range was asked for."""
         return self._doors
 
@@ -91,10 +91,12 @@ class RelayListeners:
         if served is None:
             if not places:
                 return {}
-            served = self._served[key] = _Served(key, self._connections.share(key))
+            served = self._served[key] = _ListeningService(
+                key, self._connections.service_usage(key)
+            )
         for port in {*served.ports, *plan.backends}:
-            balance = served.ports.setdefault(port, Balance())
-            balance.show(plan.backends.get(port, ()), plan.affinity_seconds)
+            balance = served.ports.setdefault(port, Balancer())
+            balance.update(plan.backends.get(port, ()), plan.affinity_seconds)
         loop = asyncio.get_running_loop()
         for place in [*served.sockets]:
             if place not in places and place not in served.ending:
@@ -107,21 +109,23 @@ class RelayListeners:
                 await self._listen(served, place, known.get(place))
         return {place: served.numbers[place] for place in places}
 
-    async def _listen(self, served: _Served, place: EndpointPort, wish: int | None) -> None:
+    async def _listen(
+        self, served: _ListeningService, place: EndpointPort, wish: int | None
+    ) -> None:
         namespace = served.key.namespace
-        refuse_too_many(self._limit, namespace)
+        check_listener_limit(self._limit, namespace)
         sock = self._bound(wish)
         balance = served.ports[place.port]
 
-        def arrival() -> Arrival:
-            return Arrival(self._connections, served.share, balance)
+        def arrival() -> AcceptedConnection:
+            return AcceptedConnection(self._connections, served.share, balance)
 
         loop = asyncio.get_running_loop()
-        self._limit.take(namespace)
+        self._limit.acquire(namespace)
         try:
             server = await loop.create_server(arrival, sock=sock, backlog=_BACKLOG)
         except BaseException:
-            self._limit.give(namespace)
+            self._limit.release(namespace)
             raise
         served.sockets[place] = server
         served.numbers[place] = sock.getsockname()[1]
@@ -138,27 +142,27 @@ class RelayListeners:
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     why = error.strerror or error
-                    raise NoPort(
+                    raise PortUnavailableError(
                         f"the bridge cannot listen on {self._address}: {why}; give --relay-address "
                         "an address of the machine that it runs on"
                     ) from error
-        raise NoPort(
+        raise PortUnavailableError(
             f"no port of --relay-ports {self._ports} is free for the bridge to listen on; give it "
             "more: one for each port of a Service and each ready pod behind it, up to 16"
         )
 
-    def _close(self, served: _Served, place: EndpointPort) -> None:
+    def _close(self, served: _ListeningService, place: EndpointPort) -> None:
         served.ending.pop(place, None)
         served.numbers.pop(place, None)
         server = served.sockets.pop(place, None)
         if server is not None:
             server.close()
-            self._limit.give(served.key.namespace)
+            self._limit.release(served.key.namespace)
             self._measures.listening -= 1
         if not served.sockets and self._served.get(served.key) is served:
             del self._served[served.key]
 
-    async def run(self, limited: Limited) -> NoReturn:
+    async def run(self, limited: OnLimited) -> NoReturn:
         """Carries connections until cancelled, and ends all that is open then."""
         try:
             async with asyncio.TaskGroup() as group:

@@ -1,7 +1,7 @@
 """The control of a relay pod: the connection by which a bridge and one relay pod speak.
 
 It is a port-forward through the remote's API server to the pod's loopback, opened again when it
-ends. What goes over it is `bridge.relay.reverse.protocol`.
+ends. What goes over it is `bridge.relay.reverse.control_messages`.
 
 - A bridge that may not write opens none: the one that serves the node has it.
 - A pod that says nothing is taken to hang when it has been asked over two of them: one alone may
@@ -20,10 +20,9 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from bridge.base.version import version
-from bridge.net.port_forward import Channels
-from bridge.relay.forward.dial import dial
-from bridge.relay.reverse import protocol as words
-from bridge.relay.reverse_metrics import BackMeasures
+from bridge.net.port_forward import PortForwardTransport, open_port_forward
+from bridge.relay.metrics import ReverseRelayMetrics
+from bridge.relay.reverse import control_messages as words
 from sync.base.backoff import Backoff
 from sync.kube.credentials import ClientConfig
 from sync.kube.errors import KubeError
@@ -43,15 +42,15 @@ AGAIN_VERSION = 60.0
 SILENT = 2
 
 
-class Silent(ConnectionError):
+class AgentSilentError(ConnectionError):
     """The control is open, and the pod says nothing."""
 
 
-class OtherVersion(words.BadLine):
+class ProtocolVersionError(words.ProtocolError):
     """The pod speaks another version of the protocol."""
 
 
-class Station:
+class ControlConnection:
     """One relay pod. ``arrived`` is called with each line that tells of a connection, and waited
     for; ``changed`` when something else is `heard`."""
 
@@ -61,9 +60,9 @@ class Station:
         pod: Object,
         *,
         remote: ClientConfig,
-        measures: BackMeasures,
+        measures: ReverseRelayMetrics,
         leads: Callable[[], bool],
-        arrived: Callable[[Station, dict[str, Any]], Awaitable[None]],
+        arrived: Callable[[ControlConnection, dict[str, Any]], Awaitable[None]],
         changed: Callable[[HomeNamespace], None],
     ) -> None:
         self.home = home
@@ -78,7 +77,7 @@ class Station:
         self._leads = leads
         self._arrived = arrived
         self._changed = changed
-        self._control: Channels | None = None
+        self._control: PortForwardTransport | None = None
         self._silent = 0  # controls over which nothing was said, one after the other
 
     def __str__(self) -> str:
@@ -93,7 +92,7 @@ class Station:
     def say(self, **said: Any) -> None:
         """One line to the pod, if it is spoken to."""
         if self._control is not None and not self._control.is_closing():
-            self._control.write(words.line(**said))
+            self._control.write(words.encode(**said))
 
     def listen(self) -> None:
         """Has it listen where there are ways."""
@@ -112,9 +111,11 @@ class Station:
                     why = "it hung up"
                 except (KubeError, OSError, ValueError) as error:
                     why = str(error)
-                    level = logging.WARNING if isinstance(error, words.BadLine) else logging.INFO
-                    again = AGAIN_VERSION if isinstance(error, OtherVersion) else None
-                    self._silent += isinstance(error, Silent)
+                    level = (
+                        logging.WARNING if isinstance(error, words.ProtocolError) else logging.INFO
+                    )
+                    again = AGAIN_VERSION if isinstance(error, ProtocolVersionError) else None
+                    self._silent += isinstance(error, AgentSilentError)
                     self._hears(unresponsive=self._silent >= SILENT)
             if why != said:
                 said = why
@@ -123,7 +124,7 @@ class Station:
 
     async def _speak(self, backoff: Backoff) -> None:
         """One control, to its end. Raises KubeError, OSError, ValueError where there is none."""
-        upgraded = await dial(self._remote, self.backend)
+        upgraded = await open_port_forward(self._remote, self.backend)
         reader = asyncio.StreamReader(limit=words.LINE)
         wrong: list[str] = []
 
@@ -131,7 +132,7 @@ class Station:
             wrong.append(why)
             control.abort()  # whatever the kubelet does: nothing will be said any more
 
-        control = Channels(asyncio.StreamReaderProtocol(reader), failed)
+        control = PortForwardTransport(asyncio.StreamReaderProtocol(reader), failed)
         upgraded.take(control)
         try:
             self._control = control
@@ -141,13 +142,13 @@ class Station:
                 raise ConnectionError(wrong[0] if wrong else "it hung up")
             self._greeted(first)
             backoff.reset()
-            self._measures.pods += 1
+            self._measures.agents += 1
             try:
                 self.listen()
                 while said := await self._line(reader):
                     await self._told(said)
             finally:
-                self._measures.pods -= 1
+                self._measures.agents -= 1
             if wrong:
                 raise ConnectionError(wrong[0])
         finally:
@@ -161,7 +162,7 @@ class Station:
             async with asyncio.timeout(words.HELLO):
                 raw = await reader.readline()
         except TimeoutError as error:
-            raise Silent("it does not answer") from error
+            raise AgentSilentError("it does not answer") from error
         return _read(raw)
 
     def _greeted(self, first: Mapping[str, Any]) -> None:
@@ -181,7 +182,7 @@ class Station:
             )
         self._hears(unresponsive=False, version_warning=unlike)
         if protocol != words.VERSION:
-            raise OtherVersion(unlike)
+            raise ProtocolVersionError(unlike)
 
     async def _line(self, reader: asyncio.StreamReader) -> dict[str, Any]:
         """The next line; {} at the end. Raises BadLine, ConnectionError and ValueError."""
@@ -193,12 +194,12 @@ class Station:
                 self.say(ping=1)
                 continue
             return _read(raw)
-        raise Silent("it does not answer any more")
+        raise AgentSilentError("it does not answer any more")
 
     async def _told(self, said: dict[str, Any]) -> None:
         """One line of the pod. Raises BadLine."""
         if "listening" in said:
-            self._hears(listening=words.ports(said["listening"]))
+            self._hears(listening=words.decode_ports(said["listening"]))
         if "arrived" in said:
             await self._arrived(self, said)
 
@@ -215,4 +216,4 @@ def _word(said: object) -> str:
 
 
 def _read(raw: bytes) -> dict[str, Any]:
-    return words.read(raw) if raw.endswith(b"\n") else {}
+    return words.decode(raw) if raw.endswith(b"\n") else {}
