@@ -255,7 +255,8 @@ class _Drain:
         while True:
             try:
                 await self._persist(
-                    name, lambda: self._home.request("POST", path, body=body, retry_throttled=False)
+                    name,
+                    lambda: self._home.request("POST", path, body=body, retry_on_throttle=False),
                 )
             except (NotFound, Conflict, NamespaceTerminating) as error:
                 # Admission answers with 404 and 409 too: only a GET shows that the pod is gone.

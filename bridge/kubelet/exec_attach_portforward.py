@@ -161,7 +161,7 @@ def _switching(head: http.Head) -> bytes:
         if name.lower() in ("connection", "upgrade", _STREAM_PROTOCOL)
         or name.lower().startswith(_WEBSOCKET)
     ]
-    return http.answer(101, "Switching Protocols", headers)
+    return http.response(101, "Switching Protocols", headers)
 
 
 def _relayed(upgraded: UpgradeResponse) -> web.Response:

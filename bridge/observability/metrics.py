@@ -29,8 +29,8 @@ from bridge.observability.metric_families import by_part, counter, gauge, histog
 from bridge.pod_metrics.endpoints import PodMetricsEndpoints
 from bridge.relay.metrics import FORWARD_RESULTS, RelayMetrics
 from bridge.relay.metrics import REVERSE_RESULTS as BACK_ENDS
-from sync.base.histograms import RequestMetrics
 from sync.engine.engine import Engine
+from sync.kube.request_metrics import RequestMetrics
 from translators import quantity
 from translators.pod_metrics.exposition import CONTENT_TYPE
 

@@ -165,7 +165,7 @@ class StatusEndpoint:
 
         async def ask() -> str:
             answer = await client.request(
-                "GET", "/version", timeout=VERSION_TIMEOUT, retry_throttled=False
+                "GET", "/version", timeout=VERSION_TIMEOUT, retry_on_throttle=False
             )
             return str(answer.get("gitVersion") or "")
 

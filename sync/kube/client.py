@@ -13,7 +13,7 @@ from typing import Literal
 from sync.kube.errors import ApiError, Conflict, NotFound
 from sync.kube.request import MERGE_PATCH
 from sync.kube.resources import Object, Resource
-from sync.kube.transport import Transport
+from sync.kube.streams import StreamTransport
 
 PatchKind = Literal["merge", "strategic"]
 _PATCH_TYPES: Mapping[PatchKind, str] = {
@@ -30,7 +30,7 @@ class Page:
     resource_version: str
 
 
-class KubeClient(Transport):
+class KubeClient(StreamTransport):
     """A client of the API server behind ``access``. Use as an async context manager."""
 
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object:

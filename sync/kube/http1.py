@@ -1,7 +1,9 @@
-"""HTTP/1.1 messages as far as an upgrade needs them: written, and read strictly.
+"""HTTP/1.1 heads and error bodies for upgrades: formatted, and parsed strictly.
 
-Pure: bytes in, values out. What is not plainly HTTP/1.1 is a ValueError, never a guess: a head that
-two programs read differently is how requests are smuggled.
+Pure: bytes in, values out. Everything that is not plainly HTTP/1.1 is a ValueError, because a head
+that two programs parse differently allows request smuggling. h11 does not replace this module: its
+0.16 accepts folded headers, bare line feeds, a status of 600, and Content-Length beside
+Transfer-Encoding, all of which are rejected here.
 """
 
 from __future__ import annotations
@@ -10,9 +12,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-#: Far above any head that an API server sends; what a peer can make us hold stays small.
+#: Far above any head that an API server sends; it bounds what a peer can make us buffer.
 HEAD_LIMIT = 64 * 1024
-#: A Status is some hundred bytes. More than this is not one.
+#: A v1.Status has some hundred bytes; more than this is none.
 BODY_LIMIT = 256 * 1024
 
 END = b"\r\n\r\n"
@@ -27,24 +29,24 @@ Headers = Iterable[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Status line and headers of an answer, in their order; a name may stand there twice."""
+    """Status line and headers of a response, in order; a header name may be repeated."""
 
     status: int
     reason: str
     headers: tuple[tuple[str, str], ...]
 
     def values(self, name: str) -> list[str]:
-        """The values of the headers of that name, in whatever case it is written."""
+        """The values of all headers of that name, in any case."""
         return [value for key, value in self.headers if key.lower() == name.lower()]
 
 
 def request(method: str, target: str, headers: Headers) -> bytes:
-    """The head of a request. Raises ValueError for what would end a line early."""
+    """Formats the head of a request. Raises ValueError for control characters."""
     return _message(f"{method} {target} HTTP/1.1", headers)
 
 
-def answer(status: int, reason: str, headers: Headers) -> bytes:
-    """The head of an answer. Raises ValueError for what would end a line early."""
+def response(status: int, reason: str, headers: Headers) -> bytes:
+    """Formats the head of a response. Raises ValueError for control characters."""
     return _message(f"HTTP/1.1 {status} {reason}", headers)
 
 
@@ -52,7 +54,7 @@ def _message(first: str, headers: Headers) -> bytes:
     lines = [first]
     for name, value in headers:
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
-            raise ValueError(f"the header {name!r} cannot be sent")  # its value may be a secret
+            raise ValueError(f"the header {name!r} cannot be sent")  # the value may be a secret
         lines.append(f"{name}: {value}")
     if not _VALUE.fullmatch(first):
         raise ValueError("the first line cannot be sent: it has control characters")
@@ -60,31 +62,31 @@ def _message(first: str, headers: Headers) -> bytes:
 
 
 def parse(raw: bytes) -> Head:
-    """The head whose bytes these are, without the empty line. Raises ValueError."""
+    """Parses the bytes before the empty line. Raises ValueError."""
     first, *lines = raw.decode("utf-8", "surrogateescape").split("\r\n")
     status = _STATUS_LINE.fullmatch(first)
     if status is None:
-        raise ValueError("the answer is not HTTP/1.1")
+        raise ValueError("the response is not HTTP/1.1")
     headers = []
     for line in lines:
         name, colon, value = line.partition(":")
         value = value.strip(" \t")
         if not colon or not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
-            raise ValueError("the answer has a malformed header")
+            raise ValueError("the response has a malformed header")
         headers.append((name, value))
     return Head(int(status[1]), status[2] or "", tuple(headers))
 
 
 def body(head: Head, raw: bytes, *, ended: bool) -> bytes | None:
-    """The body of an answer of which ``raw`` has come; None while there is more to come.
+    """Parses the body of a response from the bytes received so far; None if it is incomplete.
 
-    ``ended`` says that nothing more comes. Raises ValueError where the framing is malformed,
-    over `BODY_LIMIT`, or cut short.
+    ``ended``: the connection has ended. Raises ValueError if the framing is malformed, if the body
+    is longer than `BODY_LIMIT`, or if it is cut short.
     """
     codings = ",".join(head.values("Transfer-Encoding")).lower()
     lengths = set(head.values("Content-Length"))
     if codings and (codings != "chunked" or lengths):
-        raise ValueError("the answer's body has a framing that is not understood")
+        raise ValueError("the response's body has an unsupported framing")
     if codings:
         whole = _chunked(raw)
     elif lengths:
@@ -92,16 +94,16 @@ def body(head: Head, raw: bytes, *, ended: bool) -> bytes | None:
     else:
         whole = raw if ended else None
     if len(whole if whole is not None else raw) > BODY_LIMIT:
-        raise ValueError("the answer's body is too long for an error")
+        raise ValueError("the response's body is longer than an error's")
     if whole is None and ended:
-        raise ValueError("the answer's body is cut short")
+        raise ValueError("the response's body is cut short")
     return whole
 
 
 def _counted(raw: bytes, lengths: set[str]) -> bytes | None:
     (length,) = lengths if len(lengths) == 1 else ("",)
     if not (length.isascii() and length.isdecimal()) or int(length[:12]) > BODY_LIMIT:
-        raise ValueError("the answer's Content-Length is not one that an error has")
+        raise ValueError("the response's Content-Length is not valid for an error")
     return raw[: int(length)] if len(raw) >= int(length) else None
 
 
@@ -113,13 +115,13 @@ def _chunked(raw: bytes) -> bytes | None:
             return None
         size = _CHUNK_SIZE.fullmatch(line)
         if size is None:
-            raise ValueError("the answer's body has a malformed chunk")
+            raise ValueError("the response's body has a malformed chunk")
         count = int(size[1], 16)
         if count == 0:
-            return b"".join(parts)  # trailers are of no use here
+            return b"".join(parts)  # trailers are ignored
         if len(rest) < count + 2:
             return None
         if rest[count : count + 2] != b"\r\n":
-            raise ValueError("the answer's body has a malformed chunk")
+            raise ValueError("the response's body has a malformed chunk")
         parts.append(rest[:count])
         raw = rest[count + 2 :]

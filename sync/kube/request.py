@@ -1,7 +1,5 @@
-"""What a request is made of: what it asks, and what it has in common with all others.
-
-Nothing here is sent; that is `sync.kube.transport`'s.
-"""
+"""Values and sessions that requests are built from: `ApiRequest`, `RequestDefaults`, aiohttp
+sessions. Nothing here sends a request; `sync.kube.transport` does."""
 
 from __future__ import annotations
 
@@ -9,81 +7,127 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
 from sync.kube.credentials import ClientConfig
+from sync.kube.sockets import request_socket
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 Query = Mapping[str, str] | list[tuple[str, str]]
 
+#: Seconds to open a connection, TLS included.
+CONNECT_TIMEOUT = 10.0
+#: Seconds that an idle connection is kept. API servers close idle connections after 90 s
+#: (IdleTimeout in k8s.io/apiserver's secure_serving.go); closing first avoids sending a request at
+#: that moment.
+KEEP_IDLE = 30.0
+
 
 @dataclass(slots=True, repr=False)
 class ApiRequest:
-    """One request, ready to be sent more than once. It has no repr: the body can be a Secret."""
+    """One request, which may be sent more than once. It has no repr: the body can be a Secret."""
 
     method: str
     path: str
     query: Query | None
     subject: str
+    """What errors name beside the path, such as the object to create."""
     data: bytes | None
     content_type: str
-    """Of the body; empty without one."""
+    """Of the body; "" without one."""
     accept: str
     seconds: float
+    """The timeout of one attempt."""
     times_server: bool = True
-    """Whether the time that it takes is that of the API server itself."""
+    """Whether the response time is the API server's own, which the limiter learns from."""
 
     @property
     def what(self) -> str:
-        """The request in an error's words."""
-        words = f"{self.method} {self.path}"
-        return f"{words} {self.subject}" if self.subject else words
+        """The request as errors name it: ``POST /api/v1/namespaces web``."""
+        line = f"{self.method} {self.path}"
+        return f"{line} {self.subject}" if self.subject else line
 
 
 class RequestDefaults:
-    """What all requests have in common until the credential is read again."""
+    """URL prefix, headers and options of all requests with one generation of the credential."""
 
-    __slots__ = ("_access", "_options", "_prefix", "_server", "_user_agent", "generation")
+    __slots__ = ("_config", "_options", "_prefix", "_server", "_user_agent", "generation")
 
-    def __init__(self, access: ClientConfig, user_agent: str) -> None:
-        self.generation = access.generation
-        self._access = access
+    def __init__(self, config: ClientConfig, user_agent: str) -> None:
+        self.generation = config.generation
+        self._config = config
         self._user_agent = user_agent
-        self._server = URL(access.server, encoded=True)
+        self._server = URL(config.server, encoded=True)
         self._prefix = self._server.raw_path.rstrip("/")
         self._options: dict[tuple[str, str], dict[str, Any]] = {}
 
     def url(self, path: str, query: Query | None) -> URL:
-        # Paths come quoted from `Resource.path`; quoting twice would name other objects.
+        """The URL of a path that is already quoted, as `Resource.path` returns it."""
         url = self._server.with_path(self._prefix + path, encoded=True)
         return url.with_query(query) if query else url
 
     def options(self, accept: str = JSON, content_type: str = "") -> dict[str, Any]:
-        """Arguments for aiohttp. They are shared by requests: not to be changed."""
-        made = self._options.get((accept, content_type))
-        if made is None:
-            made = self._options[accept, content_type] = self._made(accept, content_type)
-        return made
+        """Keyword arguments for aiohttp, shared by requests: callers must not change them."""
+        key = accept, content_type
+        options = self._options.get(key)
+        if options is None:
+            options = self._options[key] = self._build_options(accept, content_type)
+        return options
 
-    def _made(self, accept: str, content_type: str) -> dict[str, Any]:
-        access = self._access
-        # The one encoding that API servers have.
-        headers = CIMultiDict(access.headers())
+    def _build_options(self, accept: str, content_type: str) -> dict[str, Any]:
+        config = self._config
+        headers = CIMultiDict(config.headers())
         headers.update({"User-Agent": self._user_agent, "Accept": accept})
+        # The only encoding that API servers support.
         headers["Accept-Encoding"] = "gzip"
         if content_type:
             headers["Content-Type"] = content_type
-        # No API server redirects; what does is a login page, and it would turn a POST into a GET.
-        options: dict[str, Any] = {
-            "headers": headers,
-            "allow_redirects": False,
-        }
-        if access.ssl is not None:
-            options["ssl"] = access.ssl
-        if access.server_hostname:
-            options["server_hostname"] = access.server_hostname
-        if access.proxy:
-            options["proxy"] = access.proxy
+        # No API server redirects; a login page does, and would turn a POST into a GET.
+        options: dict[str, Any] = {"headers": headers, "allow_redirects": False}
+        if config.ssl is not None:
+            options["ssl"] = config.ssl
+        if config.server_hostname:
+            options["server_hostname"] = config.server_hostname
+        if config.proxy:
+            options["proxy"] = config.proxy
         return options
+
+
+def new_session() -> aiohttp.ClientSession:
+    """A connection pool without a limit of its own, without cookies and redirects."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(
+            limit=0,  # `RequestLimiter` has one.
+            keepalive_timeout=KEEP_IDLE,
+            socket_factory=request_socket,
+        ),
+        # `Transport` bounds the rest of a request; aiohttp's own total timeout costs more.
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT),
+        json_serialize=_reject_json,
+        # Cookies of a load balancer would pin all requests to one API server.
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trace_configs=[_without_redirects()],
+    )
+
+
+def _without_redirects() -> aiohttp.TraceConfig:
+    """Fails a WebSocket handshake that is redirected: aiohttp has no option for that, and would
+    send the command to whatever address the server names."""
+
+    async def reject(_: object, __: object, redirect: aiohttp.TraceRequestRedirectParams) -> None:
+        response = redirect.response
+        response.close()
+        raise aiohttp.WSServerHandshakeError(
+            response.request_info, (), status=response.status, message="redirected"
+        )
+
+    config = aiohttp.TraceConfig()
+    config.on_request_redirect.append(reject)
+    return config
+
+
+def _reject_json(_: Any) -> str:
+    raise AssertionError("bodies are encoded with orjson before they reach the session")

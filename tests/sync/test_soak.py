@@ -16,7 +16,7 @@ from e2e.audit.foreign import check_foreign, snapshot
 from e2e.audit.history import History
 from e2e.audit.model import Finding
 from e2e.audit.pods import check_pods
-from sync.kube import transport
+from sync.kube import retry
 from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, SERVICES, Object
 from tests import objects
 from tests.fakeapi import FakeApi, Fault
@@ -254,7 +254,8 @@ def _is_ours(pod: Object) -> bool:
 async def test_a_random_mix_ends_in_agreement(
     world: World, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "_retry_after", lambda _: 0.01)
+    monkeypatch.setattr(retry, "MIN_DELAY", 0.01)
+    monkeypatch.setattr(retry, "MAX_DELAY", 0.01)
     mix = Mix(world, seed)
     await mix.begin()
     await mix.run()

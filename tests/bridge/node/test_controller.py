@@ -681,14 +681,14 @@ async def test_one_that_has_ended_is_told_nothing_more(
     node: NodeController, nodes: Informer
 ) -> None:
     """The client outlives it where another bridge takes over."""
-    before = len(nodes.client._refused_handlers)
+    before = len(nodes.client._unauthorized_handlers)
     await node.register()
     running = asyncio.create_task(node.run())
     await asyncio.sleep(0)
-    assert len(nodes.client._refused_handlers) > before
+    assert len(nodes.client._unauthorized_handlers) > before
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    assert len(nodes.client._refused_handlers) == before
+    assert len(nodes.client._unauthorized_handlers) == before
 
 
 async def test_defect_of_one_reconcile_is_logged_and_the_node_is_kept(

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 
 import pytest
-import tenacity
 from aiohttp import web
 
 from sync.cache import informer as informer_module
 from sync.cache.informer import Informer
 from sync.cache.store import Key
+from sync.kube import retry
 from sync.kube.client import KubeClient
 from sync.kube.errors import Unauthorized, Unreachable
 from sync.kube.resources import CONFIG_MAPS
@@ -208,9 +207,7 @@ async def test_a_server_that_asks_to_wait_is_listed_when_it_says(
     async def note(wait: float) -> None:
         slept.append(wait)
 
-    monkeypatch.setattr(
-        tenacity, "AsyncRetrying", functools.partial(tenacity.AsyncRetrying, sleep=note)
-    )
+    monkeypatch.setattr(retry, "sleep", note)
     api.fail(Fault(code=429, retry_after=7, times=2))
     async with watching(informer):
         assert slept == [7, 7]

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import functools
 from typing import Any
 
 import pytest
-import tenacity
 
 from sync.kube import credentials as access_module
-from sync.kube import errors
+from sync.kube import errors, retry
 from sync.kube.client import KubeClient
 from sync.kube.credentials import KubeconfigRef, load
 from sync.kube.resources import CONFIG_MAPS, NODES, PODS
-from sync.kube.transport import THROTTLE_ATTEMPTS
+from sync.kube.retry import MAX_ATTEMPTS
 from tests.fakeapi import FakeApi, Fault, client_config_for
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.objects import config_map, pod
@@ -29,8 +27,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def note(wait: float) -> None:
         seconds.append(wait)
 
-    retrying = functools.partial(tenacity.AsyncRetrying, sleep=note)
-    monkeypatch.setattr(tenacity, "AsyncRetrying", retrying)
+    monkeypatch.setattr(retry, "sleep", note)
     return seconds
 
 
@@ -326,7 +323,7 @@ async def test_throttled_for_good(api: FakeApi, client: KubeClient, slept: list[
     with pytest.raises(errors.Throttled) as caught:
         await client.list(NODES)
     assert caught.value.retry_after == 1.0
-    assert len(slept) == THROTTLE_ATTEMPTS - 1
+    assert len(slept) == MAX_ATTEMPTS - 1
 
 
 @pytest.mark.parametrize("code", [500, 502, 503, 504])

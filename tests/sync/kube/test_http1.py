@@ -46,7 +46,7 @@ def test_status_lines(line: str) -> None:
     ],
 )
 def test_heads_that_are_none(lines: list[str]) -> None:
-    with pytest.raises(ValueError, match="answer"):
+    with pytest.raises(ValueError, match="response"):
         parsed(*lines)
 
 

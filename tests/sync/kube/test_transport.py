@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from sync.kube import credentials as access_module
-from sync.kube import errors, transport
+from sync.kube import errors, streams, transport
 from sync.kube.client import KubeClient
 from sync.kube.credentials import ClientConfig, KubeconfigRef, load
 from sync.kube.resources import CONFIG_MAPS, NODES
@@ -220,7 +220,7 @@ async def test_a_login_page_has_deleted_nothing(
         await client.delete(CONFIG_MAPS, "a", uid=uid, namespace="default")
 
 
-@pytest.mark.parametrize("ahead", [transport.READ_AHEAD, 2**24])
+@pytest.mark.parametrize("ahead", [streams.READ_AHEAD, 2**24])
 async def test_a_stream_is_read_as_far_ahead_as_was_asked_for(
     api: FakeApi, client: KubeClient, ahead: int
 ) -> None:

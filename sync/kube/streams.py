@@ -1,0 +1,122 @@
+"""Streamed responses (watches, logs) and WebSockets of one API server.
+
+Streams bypass the request limiter and the fence: they are few, last long and change nothing. After
+401 the credential is read again and the stream is opened once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+
+from sync.kube.connection_errors import ConnectionErrors
+from sync.kube.errors import Unauthorized, from_status
+from sync.kube.request import CONNECT_TIMEOUT, Query
+from sync.kube.transport import REQUEST_TIMEOUT, Transport, open_session
+
+#: Bytes of a stream that are read before the caller asks for them: aiohttp's default.
+READ_AHEAD = 2**16
+#: Seconds for the server to answer the close frame of a WebSocket.
+_CLOSE_TIMEOUT = aiohttp.ClientWSTimeout(ws_close=1.0)
+
+
+class StreamTransport(Transport):
+    """A `Transport` with streams."""
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        path: str,
+        *,
+        query: Query | None = None,
+        answer_timeout: float | None = None,
+        idle_timeout: float | None = None,
+        read_ahead: int = READ_AHEAD,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Opens a GET whose body the caller reads as it arrives.
+
+        ``answer_timeout`` is how many seconds the response may take to begin, ``idle_timeout`` how
+        many seconds of silence count as a dead peer, ``read_ahead`` how many bytes are buffered
+        (aiohttp buffers up to twice as many). Raises as `request` does if the response is a
+        failure; reads belong into `map_read_errors`.
+        """
+        what = f"GET {path}"
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=CONNECT_TIMEOUT, sock_read=idle_timeout
+        )
+        for is_last in (False, True):
+            seen = self.config.generation
+            if self.config.unconfirmed:
+                await self._confirm_cluster()
+            defaults = self._request_defaults()
+            with self._connection_errors(what):
+                async with asyncio.timeout(answer_timeout):
+                    response = await open_session(self._streams).get(
+                        defaults.url(path, query),
+                        timeout=timeout,
+                        read_bufsize=read_ahead,
+                        **defaults.options(),
+                    )
+            self.metrics.streams[str(response.status)] += 1
+            try:
+                if response.status < 300:
+                    yield response
+                    return
+                with self._connection_errors(what):
+                    failure = self._failure(response, await response.read(), what)
+            finally:
+                response.close()
+            retry = isinstance(failure, Unauthorized) and not is_last
+            if not retry or not await self.config.renew(seen):
+                raise failure
+
+    @asynccontextmanager
+    async def websocket(
+        self, path: str, *, query: Query, protocol: str
+    ) -> AsyncIterator[aiohttp.ClientWebSocketResponse[bool]]:
+        """Opens a WebSocket of this subprotocol, closed with the context. Raises as `stream` does;
+        an error for a response that is no WebSocket has the status code only."""
+        seen = self.config.generation
+        try:
+            socket = await self._open_websocket(path, query, protocol)
+        except Unauthorized:
+            if not await self.config.renew(seen):
+                raise
+            socket = await self._open_websocket(path, query, protocol)
+        try:
+            yield socket
+        finally:
+            await socket.close()
+
+    async def _open_websocket(
+        self, path: str, query: Query, protocol: str
+    ) -> aiohttp.ClientWebSocketResponse[bool]:
+        what = f"GET {path} (WebSocket)"
+        if self.config.unconfirmed:
+            await self._confirm_cluster()
+        defaults = self._request_defaults()
+        # API servers answer 406 to an upgrade that accepts JSON only.
+        options = dict(defaults.options("*/*"))
+        del options["allow_redirects"]
+        with self._connection_errors(what):
+            try:
+                async with asyncio.timeout(REQUEST_TIMEOUT):
+                    session = open_session(self._streams)
+                    socket: aiohttp.ClientWebSocketResponse[bool] = await session.ws_connect(
+                        defaults.url(path, query),
+                        protocols=(protocol,),
+                        timeout=_CLOSE_TIMEOUT,
+                        **options,
+                    )
+            except aiohttp.WSServerHandshakeError as error:
+                # Not chained: its repr contains the request's headers with the credential.
+                raise from_status(None, code=error.status, side=self.side, what=what) from None
+        return socket
+
+    def map_read_errors(self, path: str) -> ConnectionErrors:
+        """A context manager that raises `Unreachable` for connection failures while the body of
+        ``path`` is read."""
+        return self._connection_errors(f"GET {path}")
