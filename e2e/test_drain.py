@@ -76,7 +76,7 @@ def test_a_drain_takes_the_options_of_kubectl_and_finishes_the_pods_that_it_can(
     bridged.kubectl("create", "pdb", "strict", "--selector=app=two-budgets", "--min-available=1")
     kept = _drain(bridged, "--force", "--timeout", "6")
     assert kept.returncode == 1
-    assert f"1 pod(s) are kept ({bridged.namespace}/two-budgets: " in kept.stderr
+    assert f"1 pod(s) are still blocked ({bridged.namespace}/two-budgets: " in kept.stderr
     bridged.kubectl("delete", "pdb", "strict")
     drained = _drain(bridged, "--force", "--grace-period", "1")
     assert drained.returncode == 0, drained.stderr

@@ -206,7 +206,7 @@ def test_workloads_that_are_kept_run_on_and_can_be_found(bridged: Bridged) -> No
     assert bridged.bridge.stop() == 0
     left = leave(bridged, "--keep-workloads")
     assert left.returncode == 0, left.stderr
-    assert "Nobody looks after them" in left.stderr
+    assert "No bridge manages them" in left.stderr
     assert not leftovers(bridged.home, bridged.node)
     assert not bridged.home_pods()
     time.sleep(3)
@@ -300,7 +300,7 @@ def test_a_budget_that_allows_nothing_ends_the_drain_in_time(bridged: Bridged) -
     assert bridged.bridge.stop() == 0
     refused = leave(bridged, "--drain", "--timeout", "8")
     assert refused.returncode == 1
-    assert f"1 pod(s) are kept ({bridged.namespace}/only: " in refused.stderr
+    assert f"1 pod(s) are still blocked ({bridged.namespace}/only: " in refused.stderr
     assert uids(bridged.remote_pods())
     bridged.bridge.start()
     bridged.kubectl("wait", "--for=condition=Ready", "pod/only", "--timeout=30s")

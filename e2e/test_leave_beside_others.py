@@ -87,7 +87,7 @@ def test_pods_that_come_while_the_question_stands_are_removed_too(
     finally:
         leaving.close()
     late = f"Pod {bridged.remote_namespace}/late"
-    assert f"remote: {late} came after the question, and is removed too" in leaving.output
+    assert f"remote: {late} was created after the confirmation; removing it" in leaving.output
     assert not bridged.home_pods()
     wait_for(
         lambda: bridged.remote_namespace not in uids(get(bridged.remote, "namespaces")),

@@ -88,13 +88,13 @@ class BugReport:
         return text
 
 
-async def collect(settings: BugReportSettings, *, report: Told) -> BugReport:
+async def collect(settings: BugReportSettings, *, notify: Told) -> BugReport:
     """All that can be had. Raises nothing but for defects."""
     found = BugReport()
     home = str(Path.home())
     if len(home) > 1:
         found.replacements[home] = "~"
-    report("versions and health are looked at")
+    notify("versions and health are looked at")
     await _words(settings, found)
     async with AsyncExitStack() as stack:
         its = await check_connectivity(stack, settings.home, "home")
@@ -103,7 +103,7 @@ async def collect(settings: BugReportSettings, *, report: Told) -> BugReport:
             return found
         _hide(found, its.client, show=settings.addresses)
         for known in await _nodes(its.client, settings, found):
-            report(f"node {name_of(known)} is looked at")
+            notify(f"node {name_of(known)} is looked at")
             await _of_node(stack, settings, its.client, known, found)
     return found
 

@@ -67,7 +67,7 @@ def bugreport(
     path = file or archive.default_name(time.localtime())
 
     async def written() -> list[dict[str, object]]:
-        return archive.write(path, await collect(settings, report=step))
+        return archive.write(path, await collect(settings, notify=step))
 
     listed = run(lambda _: written(), stops=False)
     rows = [[str(it["file"]), str(it["bytes"]), str(it["what"])] for it in listed]

@@ -59,7 +59,8 @@ def drain(
         bool, typer.Option(help="Leave pods of DaemonSets, rather than refuse to drain.")
     ] = True,
     grace_period: Annotated[
-        int, typer.Option(help="Seconds that pods have to end; -1 for each pod's own.", min=-1)
+        int,
+        typer.Option(help="Seconds that pods have to end; -1 for each pod's own.", min=-1),
     ] = -1,
     timeout: Annotated[
         float, typer.Option(help="The longest wait for pods to go, in seconds.", min=1)
@@ -82,7 +83,7 @@ def drain(
     async def command(_: asyncio.Event) -> None:
         from bridge.clusters.connection import as_preflight_errors, connect
         from bridge.drain import node_commands as cordoning
-        from bridge.drain.eviction import DrainOptions
+        from bridge.drain.filters import DrainOptions
 
         options = DrainOptions(
             force=force,
@@ -93,7 +94,7 @@ def drain(
         async with connect(home, side="home", notify=lambda _: None) as client:
             with as_preflight_errors("home"):
                 done = await cordoning.drain(
-                    client, node, options=options, timeout=timeout, dry_run=dry_run, report=step
+                    client, node, options=options, timeout=timeout, dry_run=dry_run, notify=step
                 )
         data: Object = {
             "node": node,

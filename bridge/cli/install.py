@@ -155,7 +155,7 @@ async def _apply(
                 manifests.render(installation, kubeconfig.text),
                 node=node,
                 dry_run=wanted.dry_run,
-                report=step,
+                notify=step,
             )
         changed = sum(change != "unchanged" for change, _ in done)
         if wanted.dry_run:
@@ -165,7 +165,7 @@ async def _apply(
             step(f"home: {where} is up to date")
         with as_preflight_errors("home"):
             await rollout.wait_until_ready(
-                home, installation, timeout=wanted.timeout, report=awaited
+                home, installation, timeout=wanted.timeout, notify=awaited
             )
     step(f"home: node {node} is Ready; `bridge uninstall {node}` removes it")
     if not (installation.bound_namespaces or installation.all_namespaces):

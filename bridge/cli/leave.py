@@ -103,7 +103,7 @@ def leave(
 
     agree = functools.partial(agreed, unasked=yes)
     if not run(
-        lambda _: leave_clusters(settings, report=step, agree=agree),
+        lambda _: leave_clusters(settings, notify=step, agree=agree),
         stops=False,
         end_by=STOP_SECONDS,
     ):

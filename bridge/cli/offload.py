@@ -85,7 +85,7 @@ def offload(
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     settings = OffloadSettings(home, namespace, policy, selector, by, dry_run)
-    answer = run(lambda _: offload_namespace(settings, report=step), stops=False)
+    answer = run(lambda _: offload_namespace(settings, notify=step), stops=False)
     print_result(answer, output, lambda: _table([answer]))
 
 
@@ -118,7 +118,7 @@ def unoffload(
 
     home = KubeconfigRef(home_kubeconfig, home_context)
     settings = OffloadSettings(home, namespace, dry_run=dry_run)
-    answer = run(lambda _: unoffload_namespace(settings, report=step), stops=False)
+    answer = run(lambda _: unoffload_namespace(settings, notify=step), stops=False)
     print_result(answer, output, lambda: _table([answer]))
 
 
@@ -170,10 +170,10 @@ def webhook(
     process_handover.show(process_handover.Shown(log_format=log_format))
     if service is None:
         settings = StandaloneWebhookSettings(home, where, port)
-        run(lambda stop: serve(settings, report=step, stop=stop), end_by=STOP_SECONDS)
+        run(lambda stop: serve(settings, notify=step, stop=stop), end_by=STOP_SECONDS)
         return
     namespace, slash, name = service.partition("/")
     if not (namespace and slash and name) or where is None:
         raise fail("--service takes NAMESPACE/NAME, and needs --address", code=2)
     behind = in_cluster_webhook.InClusterWebhookSettings(home, namespace, name, where, port)
-    run(lambda stop: in_cluster_webhook.serve(behind, report=step, stop=stop), end_by=STOP_SECONDS)
+    run(lambda stop: in_cluster_webhook.serve(behind, notify=step, stop=stop), end_by=STOP_SECONDS)

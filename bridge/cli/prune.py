@@ -57,7 +57,7 @@ def garbage(
     if remove is None:
         if node is not None or yes:
             raise fail("--node and --yes are for --remove HOME", code=2)
-        for line in run(lambda _: list_leftovers(PruneSettings(ref), report=step), stops=False) or [
+        for line in run(lambda _: list_leftovers(PruneSettings(ref), notify=step), stops=False) or [
             "no bridge has anything in this cluster"
         ]:
             typer.echo(escape_line(line))
@@ -76,7 +76,7 @@ def garbage(
 
     agree = functools.partial(agreed, unasked=yes)
     if not run(
-        lambda _: remove_garbage(settings, report=step, agree=agree),
+        lambda _: remove_garbage(settings, notify=step, agree=agree),
         stops=False,
         end_by=STOP_SECONDS,
     ):

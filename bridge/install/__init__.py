@@ -1,7 +1,11 @@
-"""A bridge that runs in home's cluster: what is installed, how that is applied, and removed again.
+"""Installs a bridge into home's cluster, and finds and removes such an installation.
 
-`installation` says for which node and by which names, `objects` and `webhook` what, `shapes` what
-their pods have in common. `selfcontained` makes the remote's kubeconfig fit for a Secret,
-`applying` puts it all into home, `waiting` waits, `installed` finds it again and takes it away. A
-bridge itself imports none of this.
+- `names` describes the installation and names its objects; `manifests` and `webhook_manifests`
+  render them from `pod_template`.
+- `self_contained_kubeconfig` builds the kubeconfig for the Secret; `apply` applies the objects and
+  `rollout` waits for them.
+- `discovery` finds an installation, `uninstall` removes it, and `remote_kubeconfig` chooses the
+  kubeconfig of a node's remote; `kubeconfig_validation` guards kubeconfigs read from a cluster.
+
+A running bridge imports none of this.
 """

@@ -1,66 +1,88 @@
-"""Puts an installation into home: what is missing is made, what differs is changed, once each.
+"""Applies an installation to home by server-side apply, each object once.
 
-By server-side apply, so that what others have set in fields that are not ours stays. Applying the
-same again changes nothing and says so. One virtual node has one installation: another namespace
-than that of an existing one is refused. A namespace that is there is left as it is. With ``dry``
-home is asked what it would do, and keeps nothing of it. What an earlier one had and this has not is
-removed (rights, a NetworkPolicy, a webhook); bindings of single namespaces stay, since `bridge rbac
-namespace` makes such too.
+- Fields that others manage stay. Applying the same objects again changes and reports nothing.
+- A virtual node has one installation: if it is installed in another namespace, nothing is applied.
+- An existing namespace is not modified.
+- Objects of an earlier installation that are no longer rendered (roles, a NetworkPolicy, the
+  webhook) are deleted, except RoleBindings: `bridge rbac namespace` creates such too.
+- With ``dry_run`` home validates the changes and discards them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
 from bridge.base.errors import PreflightError
+from bridge.clusters.connection import Notify
 from bridge.install import names
-from bridge.install.apply_order import KINDS, resource_of
 from sync.kube.client import KubeClient
 from sync.kube.errors import NotFound
 from sync.kube.resources import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
     DEPLOYMENTS,
+    MUTATING_WEBHOOKS,
     NAMESPACES,
     NETWORK_POLICIES,
+    POD_DISRUPTION_BUDGETS,
+    ROLE_BINDINGS,
     ROLES,
     SECRETS,
     SERVICE_ACCOUNTS,
+    SERVICES,
     Resource,
 )
 from translators.objects import Object, name_of, namespace_of, uid_of
 
-#: Who has set the fields, in ``metadata.managedFields``. Not what a bridge itself is called there.
-MANAGER = "cluster-bridge-install"
-APPLY = "application/apply-patch+yaml"
-#: Fields that a server changes by itself.
-_THEIRS = frozenset({"managedFields", "resourceVersion", "generation", "uid", "creationTimestamp"})
-#: Changes of one object that are named.
-_SHOWN = 6
-#: Kinds of which whatever is asked for no more ends; of the others what is the webhook's.
-_ENDING = (CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLES, NETWORK_POLICIES)
+#: The resources of an installation, in the order of their creation.
+INSTALLED_RESOURCES = (
+    NAMESPACES,
+    SERVICE_ACCOUNTS,
+    CLUSTER_ROLES,
+    ROLES,
+    CLUSTER_ROLE_BINDINGS,
+    ROLE_BINDINGS,
+    SECRETS,
+    SERVICES,
+    POD_DISRUPTION_BUDGETS,
+    NETWORK_POLICIES,
+    DEPLOYMENTS,
+    MUTATING_WEBHOOKS,
+)
+_BY_KIND = {it.kind: it for it in INSTALLED_RESOURCES}
+#: Resources of which every object that is no longer rendered is deleted; of the other resources
+#: only the webhook's objects are.
+_PRUNED = (CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLES, NETWORK_POLICIES)
+#: The field manager; a running bridge uses another one.
+FIELD_MANAGER = "cluster-bridge-install"
+APPLY_CONTENT_TYPE = "application/apply-patch+yaml"
+#: Metadata that the API server sets.
+_SERVER_FIELDS = frozenset(
+    {"managedFields", "resourceVersion", "generation", "uid", "creationTimestamp"}
+)
+#: Changed fields of an object that are named.
+_MAX_PATHS = 6
 
-Told = Callable[[str], None]
 Change = Literal["created", "changed", "unchanged", "removed"]
 
 
 async def apply(
-    home: KubeClient, wanted: Sequence[Object], *, node: str, dry_run: bool, report: Told
+    home: KubeClient, objects: Sequence[Object], *, node: str, dry_run: bool, notify: Notify
 ) -> list[tuple[Change, Object]]:
-    """Applies them in their order; a line for each that is not as it was. Raises KubeError, and
-    PreflightError where the node's bridge is installed in another namespace."""
-    await _check_place(home, wanted, node)
+    """Applies the objects in their order, and reports each change. Raises KubeError, and
+    PreflightError if the node's bridge is installed in another namespace."""
+    await _check_namespace(home, objects, node)
     done: list[tuple[Change, Object]] = []
-    for obj in wanted:
-        change, paths = await _apply_one(home, obj, dry=dry_run)
+    for obj in objects:
+        change, paths = await _apply_one(home, obj, dry_run=dry_run)
         done.append((change, obj))
         if change != "unchanged":
-            report(_line(change, obj, paths, dry=dry_run))
-    for resource, obj in await _outdated(home, wanted, node):
+            notify(_describe(change, obj, paths, dry_run=dry_run))
+    for resource, obj in await _list_outdated(home, objects, node):
         done.append(("removed", obj))
-        report(_line("removed", obj, (), dry=dry_run))
+        notify(_describe("removed", obj, (), dry_run=dry_run))
         if not dry_run:
             await home.delete(
                 resource, name_of(obj), namespace=namespace_of(obj) or None, uid=uid_of(obj)
@@ -68,14 +90,15 @@ async def apply(
     return done
 
 
-async def _check_place(home: KubeClient, wanted: Sequence[Object], node: str) -> None:
-    """An installation in another namespace would lose its permissions, which are bound to one
-    account, and keep its Deployment and the remote's credential.
+async def _check_namespace(home: KubeClient, objects: Sequence[Object], node: str) -> None:
+    """Raises PreflightError if the node's bridge is installed in another namespace: that one would
+    lose its permissions, which are bound to one ServiceAccount, and keep its Deployment and the
+    remote's credential.
 
-    Where it is, its ClusterRoleBindings say: they are cluster-scoped, so no tenant writes them.
+    The ClusterRoleBindings name the existing namespaces: tenants cannot write them.
     """
     name = names.instance_name(node)
-    here = {namespace_of(it) for it in wanted if it["kind"] == DEPLOYMENTS.kind}
+    here = {namespace_of(it) for it in objects if it["kind"] == DEPLOYMENTS.kind}
     bindings = await home.list(CLUSTER_ROLE_BINDINGS, labels=names.label_selector(node))
     subjects = [who for it in bindings.items for who in it.get("subjects") or ()]
     accounts = [it for it in subjects if it.get("kind") == SERVICE_ACCOUNTS.kind]
@@ -92,17 +115,18 @@ async def _check_place(home: KubeClient, wanted: Sequence[Object], node: str) ->
                 )
 
 
-async def _apply_one(home: KubeClient, obj: Object, *, dry: bool) -> tuple[Change, list[str]]:
-    resource, name = resource_of(obj), name_of(obj)
+async def _apply_one(home: KubeClient, obj: Object, *, dry_run: bool) -> tuple[Change, list[str]]:
+    """The change, and the paths of the fields that changed."""
+    resource, name = _BY_KIND[str(obj["kind"])], name_of(obj)
     namespace = namespace_of(obj) or None
     try:
         before: Object | None = await home.get(resource, name, namespace=namespace)
     except NotFound:
         before = None
-    if before is not None and resource.kind == "Namespace":
+    if before is not None and resource is NAMESPACES:
         return "unchanged", []
-    query = {"fieldManager": MANAGER, "force": "true"}
-    if dry:
+    query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+    if dry_run:
         query["dryRun"] = "All"
     try:
         after = await home.request(
@@ -110,10 +134,10 @@ async def _apply_one(home: KubeClient, obj: Object, *, dry: bool) -> tuple[Chang
             resource.path(name, namespace=namespace),
             query=query,
             body=obj,
-            content_type=APPLY,
+            content_type=APPLY_CONTENT_TYPE,
         )
     except NotFound:
-        if not dry:  # its namespace has been removed meanwhile
+        if not dry_run:  # The namespace was deleted meanwhile.
             raise
         return "created", []
     if before is None:
@@ -122,32 +146,30 @@ async def _apply_one(home: KubeClient, obj: Object, *, dry: bool) -> tuple[Chang
     return ("changed", paths) if paths else ("unchanged", [])
 
 
-async def _outdated(
-    home: KubeClient, wanted: Sequence[Object], node: str
+async def _list_outdated(
+    home: KubeClient, objects: Sequence[Object], node: str
 ) -> list[tuple[Resource, Object]]:
-    there = {(it["kind"], namespace_of(it), name_of(it)) for it in wanted}
-    found = []
-    for resource in reversed(KINDS):
+    """Objects of the node's installation that are no longer rendered, in deletion order."""
+    rendered = {(it["kind"], namespace_of(it), name_of(it)) for it in objects}
+    outdated = []
+    for resource in reversed(INSTALLED_RESOURCES):
         if resource is NAMESPACES:
             continue
-        every = resource in _ENDING
-        page = await home.list(
-            resource,
-            labels=names.label_selector(node) if every else names.webhook_label_selector(node),
-        )
-        found += [
+        selector = names.label_selector if resource in _PRUNED else names.webhook_label_selector
+        page = await home.list(resource, labels=selector(node))
+        outdated += [
             (resource, it)
             for it in page.items
-            if (resource.kind, namespace_of(it), name_of(it)) not in there
+            if (resource.kind, namespace_of(it), name_of(it)) not in rendered
         ]
-    return found
+    return outdated
 
 
 def changed_paths(before: Any, after: Any, path: str = "") -> Iterator[str]:
-    """The paths of the fields that differ; values are not told, they can be secret."""
+    """The paths of the fields that differ, without the values: they can be secret."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in dict.fromkeys([*before, *after]):
-            if path == ".metadata" and key in _THEIRS:
+            if path == ".metadata" and key in _SERVER_FIELDS:
                 continue
             if not (path == "" and key == "status"):
                 yield from changed_paths(before.get(key), after.get(key), f"{path}.{key}")
@@ -157,16 +179,16 @@ def changed_paths(before: Any, after: Any, path: str = "") -> Iterator[str]:
         and len(before) == len(after)
         and all(isinstance(it, dict) for it in (*before, *after))
     ):
-        for place, (old, new) in enumerate(zip(before, after, strict=True)):
-            yield from changed_paths(old, new, f"{path}[{place}]")
+        for index, (old, new) in enumerate(zip(before, after, strict=True)):
+            yield from changed_paths(old, new, f"{path}[{index}]")
     elif before != after:
         yield path.lstrip(".")
 
 
-def _line(change: Change, obj: Object, paths: Sequence[str], *, dry: bool) -> str:
-    where = namespace_of(obj)
-    which = f"{obj['kind']} {where}/{name_of(obj)}" if where else f"{obj['kind']} {name_of(obj)}"
-    verb = f"would be {change}" if dry else change
-    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
-    what = f": {', '.join(paths[:_SHOWN])}{more}" if paths else ""
-    return f"home: {which} {verb}{what}"
+def _describe(change: Change, obj: Object, paths: Sequence[str], *, dry_run: bool) -> str:
+    namespace = namespace_of(obj)
+    name = f"{namespace}/{name_of(obj)}" if namespace else name_of(obj)
+    verb = f"would be {change}" if dry_run else change
+    more = f" and {len(paths) - _MAX_PATHS} more" if len(paths) > _MAX_PATHS else ""
+    fields = f": {', '.join(paths[:_MAX_PATHS])}{more}" if paths else ""
+    return f"home: {obj['kind']} {name} {verb}{fields}"

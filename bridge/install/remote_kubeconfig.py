@@ -1,10 +1,8 @@
-"""Which kubeconfig leads to the remote of a virtual node, for commands that are not told.
+"""Chooses the kubeconfig of a virtual node's remote for commands without ``--kubeconfig``.
 
-In this order: the one that is given; that of the last join, which the Node names, where it is on
-this machine; that in the Secret of an installation in home's cluster, where who asks may read it.
-
-The last one is untrusted input: `bridge.install.uninstall` says which Secrets count, and what their
-kubeconfig may hold. One that is ignored is told to ``warn``.
+In this order: the one from the options; the one of the last join, which the Node records, if its
+file is on this machine; the one in the Secret of an installation in home's cluster, if the
+credential may read it. The last one is untrusted input: see `bridge.install.discovery`.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from bridge.install import uninstall
+from bridge.install import discovery
 from bridge.node import node_object
 from sync.kube.client import KubeClient
 from sync.kube.credentials import KubeconfigRef
@@ -25,7 +23,7 @@ from translators.objects import Object, metadata, name_of
 
 
 class RemoteKubeconfig(NamedTuple):
-    """A kubeconfig, and how people are told which one."""
+    """A kubeconfig, and its description for messages."""
 
     ref: KubeconfigRef
     description: str
@@ -34,26 +32,26 @@ class RemoteKubeconfig(NamedTuple):
 async def resolve_remote_kubeconfig(
     stack: AsyncExitStack,
     home: KubeClient,
-    known: Object,
-    given: KubeconfigRef | None,
+    node: Object,
+    option: KubeconfigRef | None,
     *,
     warn: Callable[[str], None],
 ) -> RemoteKubeconfig | None:
-    """That of the Node ``known``, good while ``stack`` is; None where there is none here.
+    """The kubeconfig of the Node's remote, valid until ``stack`` is closed; None if there is none.
 
-    Raises KubeError.
+    ``warn`` receives a line for each ignored Secret. Raises KubeError.
     """
-    if ref := given or _remembered(known):
+    if ref := option or _recorded_kubeconfig(node):
         return RemoteKubeconfig(ref, str(ref))
-    found = await uninstall.read_stored_kubeconfig(home, name_of(known), known, warn=warn)
-    if found is None:
+    stored = await discovery.read_stored_kubeconfig(home, name_of(node), node, warn=warn)
+    if stored is None:
         return None
-    ref = KubeconfigRef(stack.enter_context(temporary_kubeconfig(found.content)))
-    return RemoteKubeconfig(ref, f"the Secret {found.secret} at home")
+    ref = KubeconfigRef(stack.enter_context(temporary_kubeconfig(stored.content)))
+    return RemoteKubeconfig(ref, f"the Secret {stored.secret} at home")
 
 
-def _remembered(known: Object) -> KubeconfigRef | None:
-    annotations = metadata(known).get("annotations") or {}
+def _recorded_kubeconfig(node: Object) -> KubeconfigRef | None:
+    annotations = metadata(node).get("annotations") or {}
     files = str(annotations.get(node_object.ANNOTATION_KUBECONFIG) or "")
     if not any(Path(file).is_file() for file in files.split(os.pathsep) if file):
         return None
@@ -61,10 +59,10 @@ def _remembered(known: Object) -> KubeconfigRef | None:
 
 
 @contextlib.contextmanager
-def temporary_kubeconfig(kubeconfig: bytes) -> Iterator[Path]:
-    """A file of this user's alone, while the block runs."""
+def temporary_kubeconfig(content: bytes) -> Iterator[Path]:
+    """A file with this content that only this user can read, deleted when the block ends."""
     with tempfile.TemporaryDirectory(prefix="cluster-bridge-") as folder:
         path = Path(folder) / "kubeconfig"
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(kubeconfig)
+            file.write(content)
         yield path

@@ -65,10 +65,10 @@ class Trouble(NamedTuple):
 
 
 async def wait_until_ready(
-    home: KubeClient, wanted: Installation, *, timeout: float, report: Told
+    home: KubeClient, wanted: Installation, *, timeout: float, notify: Told
 ) -> None:
     """Until it serves the node. Raises PreflightError with the reason where it does not."""
-    watch = _Watch(home, wanted, report)
+    watch = _Watch(home, wanted, notify)
     try:
         async with asyncio.timeout(timeout):
             await watch.start_anew()

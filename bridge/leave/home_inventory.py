@@ -1,6 +1,6 @@
-"""What of a virtual node is at home, and on this machine, when it is to leave. Only reads.
+"""Finds what belongs to a leaving virtual node in home and on this machine. Read-only.
 
-What the credential may not see it has not made, and counts as not there.
+A credential that may not list a resource cannot have created any, so the resource counts as absent.
 """
 
 from __future__ import annotations
@@ -13,15 +13,21 @@ from bridge.base.errors import PreflightError
 from bridge.certificates.cert_dir import CertDir, default_cert_dir
 from bridge.certificates.tls_key_pair import CertificateError
 from bridge.election import leave_lock
-from bridge.install import uninstall
-from bridge.install.uninstall import ExistingInstallation
+from bridge.install import discovery
+from bridge.install.discovery import ExistingInstallation
 from bridge.leave.summary import HomeState, LeaveSettings
 from bridge.node import join_record, node_object
 from bridge.node.lease import LEASE_NAMESPACE, LEASE_SECONDS
 from bridge.relay.forward import stale_slices
 from sync.kube.client import KubeClient
 from sync.kube.errors import Forbidden, NotFound
-from sync.kube.resources import CERTIFICATE_SIGNING_REQUESTS, LEASES, NAMESPACES, NODES, PODS
+from sync.kube.resources import (
+    CERTIFICATE_SIGNING_REQUESTS,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PODS,
+)
 from translators import offload_patch
 from translators.identity import Identity, home_id_from_uid
 from translators.names import label_value
@@ -30,90 +36,95 @@ from translators.timestamps import parse_time
 
 
 async def collect(home: KubeClient, settings: LeaveSettings) -> HomeState:
-    node = await _node(home, settings.name)
+    """Reads everything. Raises PreflightError if the Node is unmanaged or a running bridge prevents
+    the removal, and KubeError."""
+    node = await _get_node(home, settings.name)
     warnings: list[str] = []
-    there = await uninstall.find_installation(home, settings.name, node, warn=warnings.append)
-    lease = await _lease(home, settings, there)
-    identity = home_id_from_uid(uid_of(await home.get(NAMESPACES, "kube-system")))
+    installation = await discovery.find_installation(
+        home, settings.name, node, warn=warnings.append
+    )
+    lease = await _get_lease(home, settings, installation)
+    home_id = home_id_from_uid(uid_of(await home.get(NAMESPACES, "kube-system")))
+    has_webhook = installation is not None and installation.has_webhook
     return HomeState(
-        home_id=identity,
+        home_id=home_id,
         node=node,
         lease=lease,
         pods=await list_pods(home, settings.name),
-        certificate_requests=await _requests(home, settings.name),
-        sibling_nodes=await _others(home, settings.name, node),
-        certificate_store=_folder(settings, node, identity),
-        relay_slices=await list_relay_slices(home, settings.name, identity),
-        relay_cidr=_left_cidr(node),
-        installation=there,
+        certificate_requests=await _list_certificate_requests(home, settings.name),
+        sibling_nodes=await _list_sibling_nodes(home, settings.name, node),
+        certificate_store=_certificate_store(settings, node, home_id),
+        relay_slices=await list_relay_slices(home, settings.name, home_id),
+        relay_cidr=_leftover_relay_cidr(node),
+        installation=installation,
         warnings=warnings,
-        offloaded_namespaces=await _offloaded(home)
-        if there is not None and there.has_webhook
-        else [],
+        offloaded_namespaces=await _list_offloaded_namespaces(home) if has_webhook else [],
     )
 
 
-async def refresh(home: KubeClient, settings: LeaveSettings, found: HomeState) -> None:
-    """Brings ``found`` up to date, once no bridge of the node writes any more."""
-    found.pods = await list_pods(home, settings.name)
-    found.certificate_requests = await _requests(home, settings.name)
+async def refresh(home: KubeClient, settings: LeaveSettings, state: HomeState) -> None:
+    """Updates ``state`` after the node's bridges have stopped writing."""
+    state.pods = await list_pods(home, settings.name)
+    state.certificate_requests = await _list_certificate_requests(home, settings.name)
     with contextlib.suppress(NotFound):
-        found.lease = await home.get(LEASES, settings.name, namespace=LEASE_NAMESPACE)
-    found.certificate_store = found.certificate_store or _folder(
-        settings, found.node, found.home_id
-    )
-    found.sibling_nodes = await _others(home, settings.name, found.node)
+        state.lease = await home.get(LEASES, settings.name, namespace=LEASE_NAMESPACE)
+    if state.certificate_store is None:
+        state.certificate_store = _certificate_store(settings, state.node, state.home_id)
+    state.sibling_nodes = await _list_sibling_nodes(home, settings.name, state.node)
 
 
-async def _offloaded(home: KubeClient) -> list[str]:
+async def _list_offloaded_namespaces(home: KubeClient) -> list[str]:
     return sorted(
         map(name_of, (await home.list(NAMESPACES, labels=offload_patch.LABEL_OFFLOAD)).items)
     )
 
 
-async def _node(home: KubeClient, name: str) -> Object | None:
+async def _get_node(home: KubeClient, name: str) -> Object | None:
     try:
         node = await home.get(NODES, name)
     except NotFound:
         return None
     if node_object.LABEL_REMOTE not in (metadata(node).get("labels") or {}):
-        raise PreflightError(f"home: node {name} is not a bridge's virtual node; left alone")
+        raise PreflightError(
+            f"home: node {name} is not a bridge's virtual node; nothing was changed"
+        )
     return node
 
 
-async def _lease(
-    home: KubeClient, settings: LeaveSettings, there: ExistingInstallation | None
+async def _get_lease(
+    home: KubeClient, settings: LeaveSettings, installation: ExistingInstallation | None
 ) -> Object | None:
-    """The node's Lease. Raises PreflightError where a bridge that holds it is in the way: not of a
-    drain, and what is to be kept it would end, whatever the force. One that is installed in home is
-    stopped later on."""
+    """The node's Lease. Raises PreflightError if a bridge outside of home's cluster holds it and
+    must be stopped first: with ``keep_workloads`` always, since it would delete the pods that are
+    to be kept, otherwise unless ``force`` or ``drain`` is set."""
     try:
         lease = await home.get(LEASES, settings.name, namespace=LEASE_NAMESPACE)
     except NotFound:
         return None
-    in_the_way = not settings.drain and (settings.keep_workloads or not settings.force)
-    in_the_way = in_the_way and there is None
-    if in_the_way and (served := await find_serving_bridge(home, settings.name, lease)):
-        how = "" if settings.keep_workloads else ", or leave with --force"
+    must_be_stopped = not settings.drain and (settings.keep_workloads or not settings.force)
+    if not must_be_stopped or installation is not None:
+        return lease
+    if evidence := await find_serving_bridge(home, settings.name, lease):
+        hint = "" if settings.keep_workloads else ", or leave with --force"
         raise PreflightError(
-            f"home: a bridge serves node {settings.name}: {served}; stop it with Ctrl-C and "
-            f"leave again{how}"
+            f"home: a bridge serves node {settings.name}: {evidence}; stop it with Ctrl-C and "
+            f"leave again{hint}"
         )
     return lease
 
 
 async def find_serving_bridge(home: KubeClient, name: str, lease: Object | None) -> str:
-    """How it is known that a bridge serves the node; "" where none does."""
-    served = await leave_lock.find_serving_bridge(home, name)
-    if served is not None:
-        return f"{served} renews its lease" if served else ""
-    # Of a bridge that had no other lease than the Node's.
+    """The evidence that a bridge serves the node, as text; "" if none does."""
+    holder = await leave_lock.find_serving_bridge(home, name)
+    if holder is not None:
+        return f"{holder} renews its lease" if holder else ""
+    # Without an election lease, only the Node's Lease shows a bridge.
     age = seconds_since_renewal(lease)
     return "" if age is None else f"its Lease was renewed {age:.0f} s ago"
 
 
 def seconds_since_renewal(lease: Object | None) -> float | None:
-    """How many seconds ago a bridge last said that it serves the node; None where none does."""
+    """The age of a valid renewal by a holder; None if the Lease has no holder or has expired."""
     spec = (lease or {}).get("spec") or {}
     if not (spec.get("holderIdentity") and spec.get("renewTime")):
         return None
@@ -123,10 +134,10 @@ def seconds_since_renewal(lease: Object | None) -> float | None:
     return age if age < LEASE_SECONDS else None
 
 
-async def _others(home: KubeClient, name: str, node: Object | None) -> set[str] | None:
-    """The labels of the other virtual nodes of the same remote, or of all remotes where the Node
-    is gone that names it; None where the credential may not list nodes (`bridge rbac home --name`
-    grants those that it names)."""
+async def _list_sibling_nodes(home: KubeClient, name: str, node: Object | None) -> set[str] | None:
+    """The label values of home's other virtual nodes for the same remote, or for all remotes if the
+    Node is gone. None if the credential may not list nodes (`bridge rbac home --name` grants only
+    the named ones)."""
     remote_id = (metadata(node).get("labels") or {}).get(node_object.LABEL_REMOTE) if node else None
     selector = f"{node_object.LABEL_REMOTE}={remote_id}" if remote_id else node_object.LABEL_REMOTE
     try:
@@ -140,29 +151,28 @@ async def list_pods(home: KubeClient, node_name: str) -> list[Object]:
     return (await home.list(PODS, fields=f"spec.nodeName={node_name}")).items
 
 
-async def list_relay_slices(home: KubeClient, node_name: str, identity: str) -> list[Object]:
-    """The slices of a relay; none where the credential may not look: then it has made none."""
+async def list_relay_slices(home: KubeClient, node_name: str, home_id: str) -> list[Object]:
+    """The EndpointSlices of the node's relay; empty if the credential may not list them."""
     try:
         return await stale_slices.list_slices(
-            home, Identity(home_id=identity, home_name=identity[:8], node=node_name)
+            home, Identity(home_id=home_id, home_name=home_id[:8], node=node_name)
         )
     except Forbidden:
         return []
 
 
-def _left_cidr(node: Object | None) -> str:
+def _leftover_relay_cidr(node: Object | None) -> str:
     from bridge.relay.forward import local_route
 
-    told = join_record.relay_cidr(node)
+    cidr = join_record.relay_cidr(node)
     try:
-        return told if told and local_route.is_stale(told) else ""
-    except ValueError:  # Somebody has written something else there.
+        return cidr if cidr and local_route.is_stale(cidr) else ""
+    except ValueError:  # The annotation does not hold a CIDR.
         return ""
 
 
-async def _requests(home: KubeClient, node_name: str) -> list[Object]:
-    """The node's requests for a serving certificate; none where the credential may not look: then
-    it has made none."""
+async def _list_certificate_requests(home: KubeClient, node_name: str) -> list[Object]:
+    """The node's CSRs for serving certificates; empty if the credential may not list them."""
     from bridge.certificates.csr import SIGNER, is_csr_of_node
 
     try:
@@ -172,10 +182,12 @@ async def _requests(home: KubeClient, node_name: str) -> list[Object]:
     return [it for it in page.items if is_csr_of_node(it, node_name)]
 
 
-def _folder(settings: LeaveSettings, node: Object | None, identity: str) -> CertDir | None:
-    remembered = (metadata(node).get("annotations") or {}) if node else {}
-    path = settings.cert_dir or remembered.get(node_object.ANNOTATION_CERT_DIR)
-    with contextlib.suppress(CertificateError):  # no home folder: nothing is kept in it
-        folder = CertDir(Path(path) if path else default_cert_dir(identity, settings.name))
-        return folder if folder.exists() else None
+def _certificate_store(
+    settings: LeaveSettings, node: Object | None, home_id: str
+) -> CertDir | None:
+    annotations = (metadata(node).get("annotations") or {}) if node else {}
+    path = settings.cert_dir or annotations.get(node_object.ANNOTATION_CERT_DIR)
+    with contextlib.suppress(CertificateError):  # No home directory: no default folder either.
+        store = CertDir(Path(path) if path else default_cert_dir(home_id, settings.name))
+        return store if store.exists() else None
     return None

@@ -1,17 +1,18 @@
-"""What a virtual node that leaves has in the remote, and its removal.
+"""Finds and deletes what belongs to a leaving virtual node in the remote.
 
-`remove` takes the inventory itself, and again after each round, until nothing is left: the one that
-was shown with the question is as old as the answer, and the bridges wrote until they ended. Objects
-that still come after `ROUNDS` mean that a bridge writes which nobody sees from here, and are an
-error.
+`remove` takes a new inventory before each round and repeats until nothing is left: the inventory
+that the user confirmed is outdated, and bridges wrote until they were stopped. Objects that still
+appear after `MAX_ROUNDS` rounds mean that a bridge which this machine cannot see is still writing;
+that is an error.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from bridge.base.errors import PreflightError
+from bridge.clusters.connection import Notify
 from bridge.leave.summary import HomeState, LeaveSettings, format_counts
 from sync.cleanup import inventory
 from sync.cleanup.inventory import Inventory
@@ -20,96 +21,102 @@ from translators.identity import Identity
 from translators.names import label_value
 from translators.objects import Object, is_deleting, name_of, namespace_of, uid_of
 
-#: Rounds of removal before objects that still come are an error.
-ROUNDS = 5
-
-Told = Callable[[str], None]
+#: Rounds of removal before objects that still appear are an error.
+MAX_ROUNDS = 5
 
 
-async def collect(remote: KubeClient, name: str, found: HomeState) -> Inventory:
+async def collect(remote: KubeClient, name: str, home_state: HomeState) -> Inventory:
     """What the node has in the remote. Raises KubeError."""
-    identity = Identity(home_id=found.home_id, home_name=found.home_id[:8], node=name)
-    return await inventory.take_inventory(remote, identity, others=found.sibling_nodes)
+    home_id = home_state.home_id
+    identity = Identity(home_id=home_id, home_name=home_id[:8], node=name)
+    return await inventory.take_inventory(remote, identity, others=home_state.sibling_nodes)
 
 
 async def remove(
-    remote: KubeClient, settings: LeaveSettings, found: HomeState, shown: Inventory, *, report: Told
+    remote: KubeClient,
+    settings: LeaveSettings,
+    home_state: HomeState,
+    confirmed: Inventory,
+    *,
+    notify: Notify,
 ) -> None:
-    """Removes what the node has in the remote; ``shown`` is what the person agreed to, and becomes
-    what was there last. Raises PreflightError where pods do not end in time or objects still come,
-    and KubeError."""
-    known = frozenset(map(uid_of, _all(shown)))
+    """Deletes what the node has in the remote. ``confirmed`` is what the user agreed to; it is
+    updated to the last inventory, so that a failure leaves it with what is left. Raises
+    PreflightError if pods do not terminate in time or objects keep appearing, and KubeError."""
+    known = set(map(uid_of, _objects(confirmed)))
     kept: dict[str, str] = {}
-    for _ in range(ROUNDS):
-        _become(shown, await collect(remote, settings.name, found))
-        for obj in _all(shown):
+    for _ in range(MAX_ROUNDS):
+        _update(confirmed, await collect(remote, settings.name, home_state))
+        for obj in _objects(confirmed):
             if uid_of(obj) not in known:
-                report(f"remote: {_named(obj)} came after the question, and is removed too")
-        known |= set(map(uid_of, _all(shown)))
-        await _remove_pods(remote, shown.pods, settings.timeout, told=report)
-        await inventory.delete_copies(remote, shown.copies)
-        await inventory.transfer_shared_copies(remote, shown.shared)
-        has_ended = _has_ended(settings.name, found)
-        left = await inventory.delete_namespaces(remote, shown.namespaces, has_ended=has_ended)
-        kept |= dict(left)
-        now = await collect(remote, settings.name, found)
-        if not now.pods and not any(_is_left(obj, kept) for obj in _all(now)):
+                known.add(uid_of(obj))
+                notify(f"remote: {_describe(obj)} was created after the confirmation; removing it")
+        await _delete_pods(remote, confirmed.pods, settings.timeout, notify=notify)
+        await inventory.delete_copies(remote, confirmed.copies)
+        await inventory.transfer_shared_copies(remote, confirmed.shared)
+        kept |= dict(
+            await inventory.delete_namespaces(
+                remote, confirmed.namespaces, has_ended=_has_ended(settings.name, home_state)
+            )
+        )
+        left = await collect(remote, settings.name, home_state)
+        if not left.pods and not any(_should_be_gone(obj, kept) for obj in _objects(left)):
             break
     else:
         raise PreflightError(
-            f"remote: objects of node {settings.name} keep coming ({format_counts(now)}): a bridge "
-            "that cannot be seen from here still serves it. Stop that one and leave again"
+            f"remote: objects of node {settings.name} keep appearing ({format_counts(left)}): a "
+            "bridge that cannot be detected from here still serves it. Stop it and leave again"
         )
-    for line in [f"namespace {name} stays: {why}" for name, why in kept.items()]:
-        report(f"remote: {line}")
+    for name, reason in kept.items():
+        notify(f"remote: namespace {name} stays: {reason}")
 
 
-def _has_ended(name: str, found: HomeState) -> Callable[[str], bool]:
-    """Whether a virtual node needs no namespace any more: this one, and those that are no more."""
-    label = label_value(name)
+def _has_ended(name: str, home_state: HomeState) -> Callable[[str], bool]:
+    """A predicate: whether a virtual node no longer uses any namespace. True for this node and for
+    nodes that no longer exist."""
+    label, siblings = label_value(name), home_state.sibling_nodes
 
     def has_ended(node: str) -> bool:
-        return node == label or (
-            found.sibling_nodes is not None and node not in found.sibling_nodes
-        )
+        return node == label or (siblings is not None and node not in siblings)
 
     return has_ended
 
 
-def _is_left(obj: Object, kept: dict[str, str]) -> bool:
-    """Whether the object should be gone, or going. A namespace that stays has its reason."""
+def _should_be_gone(obj: Object, kept: dict[str, str]) -> bool:
+    """Whether the object should have been deleted. ``kept`` are namespaces that stay on purpose."""
     return not is_deleting(obj) and not (obj.get("kind") == "Namespace" and name_of(obj) in kept)
 
 
-async def _remove_pods(
-    remote: KubeClient, pods: list[Object], timeout: float, *, told: Told
+async def _delete_pods(
+    remote: KubeClient, pods: list[Object], timeout: float, *, notify: Notify
 ) -> None:
     left = len(pods)
 
-    def waiting(now: int) -> None:
+    def waiting(count: int) -> None:
         nonlocal left
-        left = now
-        told(f"remote: {now} pod(s) are ending")
+        left = count
+        notify(f"remote: {count} pod(s) are terminating")
 
     try:
         async with asyncio.timeout(timeout):
             await inventory.delete_pods(remote, pods, waiting=waiting)
     except TimeoutError:
         raise PreflightError(
-            f"remote: {left} pod(s) have not ended in {timeout:.0f} s (is their machine away?); "
-            "leave again to wait on, or with --force to leave them behind"
+            f"remote: {left} pod(s) have not terminated after {timeout:.0f} s (is their node "
+            "unreachable?); leave again to keep waiting, or with --force to leave them behind"
         ) from None
 
 
-def _all(ours: Inventory) -> Iterable[Object]:
-    return [*ours.pods, *(copy for _, copy in ours.copies), *ours.namespaces]
+def _objects(found: Inventory) -> list[Object]:
+    return [*found.pods, *(copy for _, copy in found.copies), *found.namespaces]
 
 
-def _become(shown: Inventory, now: Inventory) -> None:
-    shown.pods, shown.copies = now.pods, now.copies
-    shown.namespaces, shown.shared = now.namespaces, now.shared
+def _update(outdated: Inventory, current: Inventory) -> None:
+    outdated.pods, outdated.copies = current.pods, current.copies
+    outdated.namespaces, outdated.shared = current.namespaces, current.shared
 
 
-def _named(obj: Object) -> str:
-    where = namespace_of(obj)
-    return f"{obj['kind']} {where}/{name_of(obj)}" if where else f"{obj['kind']} {name_of(obj)}"
+def _describe(obj: Object) -> str:
+    namespace = namespace_of(obj)
+    name = f"{namespace}/{name_of(obj)}" if namespace else name_of(obj)
+    return f"{obj['kind']} {name}"

@@ -1,7 +1,7 @@
-"""What leaving knows of both sides, and how it says that to the person who asked.
+"""The state that `bridge leave` works on, and the text that describes it to the user. Pure.
 
-`summary` is what will be removed, `notes` what will not be and what that means, `left_behind` what
-could not be removed. Pure.
+`removal_lines` lists what will be removed, `warning_lines` what stays and the consequences,
+`leftover_lines` what could not be removed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bridge.certificates.cert_dir import CertDir
-from bridge.install.uninstall import ExistingInstallation
+from bridge.install.discovery import ExistingInstallation
 from bridge.node.lease import LEASE_NAMESPACE
 from bridge.remote_claim.claim_record import Claim
 from sync.cleanup.inventory import Inventory
@@ -20,36 +20,36 @@ from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.names import label_value
 from translators.objects import Object, name_of, namespace_of
 
-#: Lines of objects that are shown in full before the rest is only counted.
+#: Objects of a kind that are listed before the rest is only counted.
 MAX_LISTED = 20
-#: Seconds that leaving waits for pods to end, unless told otherwise: an uninstallation must not
-#: hang, and the grace of pods is mostly below.
+#: Default of the longest wait for pods, in seconds: an uninstallation must not hang, and most grace
+#: periods are shorter.
 DEFAULT_TIMEOUT = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveSettings:
-    """What `bridge leave` was asked for."""
+    """Options of `bridge leave`."""
 
     name: str
     home: KubeconfigRef
     remote: KubeconfigRef | None
-    """None: the one that the Node remembers of its join."""
+    """None for the kubeconfig that the Node records."""
     force: bool
-    """Leave although a bridge seems to serve the node, or the remote cannot be reached."""
+    """Continue although a bridge serves the node, or the remote cannot be reached."""
     drain: bool = False
-    """Evict the pods first, as far as PodDisruptionBudgets allow it."""
+    """Evict the pods first, within their PodDisruptionBudgets."""
     keep_workloads: bool = False
-    """Leave all that is in the remote as it is."""
+    """Change nothing in the remote."""
     timeout: float = DEFAULT_TIMEOUT
-    """The longest wait for pods, in seconds."""
+    """Longest wait for pods, in seconds."""
     cert_dir: Path | None = None
-    """Where the serving certificate is kept; the folder that the Node remembers unless given."""
+    """Folder of the serving certificate; None for the one that the Node records."""
 
 
 @dataclass(slots=True)
 class HomeState:
-    """What is the node's in the home cluster, and on this machine."""
+    """What belongs to the node in the home cluster and on this machine."""
 
     home_id: str
     node: Object | None
@@ -58,147 +58,155 @@ class HomeState:
     certificate_requests: list[Object]
     """CertificateSigningRequests."""
     sibling_nodes: set[str] | None
-    """The labels of the home's other virtual nodes that stand for the same remote."""
+    """Label values of the home's other virtual nodes for the same remote; None if unknown."""
     certificate_store: CertDir | None
-    """Where the certificate is kept; None where nothing is kept on this machine."""
+    """None if this machine stores no certificate of the node."""
     relay_slices: list[Object] = field(default_factory=list)
-    """EndpointSlices that lead home's Services to the bridge."""
+    """EndpointSlices that route home's Services to the bridge."""
     relay_cidr: str = ""
-    """What a bridge that was killed has left on this machine, a route to itself; "" for nothing."""
+    """The range of a local route that a killed bridge left on this machine; "" for none."""
     installation: ExistingInstallation | None = None
-    """What `bridge join --in-cluster` made."""
+    """What `bridge join --in-cluster` installed."""
     warnings: list[str] = field(default_factory=list)
-    """Secrets that have an installation's labels and were ignored, and why."""
+    """Secrets with an installation's labels that were ignored, and why."""
     offloaded_namespaces: list[str] = field(default_factory=list)
-    """Namespaces whose pods its webhook changes."""
+    """Namespaces whose pods the installation's webhook mutates."""
 
 
 @dataclass(slots=True)
 class RemoteState:
-    """The other side: ``client`` is None where it cannot be reached; ``away`` says why something
-    was not removed there."""
+    """What belongs to the node in the remote cluster."""
 
     client: KubeClient | None = None
+    """None if the remote cannot be reached."""
     failure: str = ""
+    """Why something was not removed; "" if nothing failed."""
     inventory: Inventory = field(default_factory=Inventory)
     claim: Claim | None = None
-    """The claim of this home's bridges, where there is one."""
+    """The claim of this home's bridges on the remote, if there is one."""
 
 
-def removal_lines(settings: LeaveSettings, found: HomeState, remote: RemoteState) -> list[str]:
-    """What will be removed, line by line."""
+def removal_lines(
+    settings: LeaveSettings, home_state: HomeState, remote_state: RemoteState
+) -> list[str]:
+    """What will be removed, one object or group per line."""
     lines = []
-    if found.node is not None:
+    if home_state.node is not None:
         lines.append(f"home:   Node {settings.name} and its Lease")
-    elif found.lease is not None:
+    elif home_state.lease is not None:
         lines.append(f"home:   Lease {LEASE_NAMESPACE}/{settings.name}")
-    lines += [
-        f"home:   CertificateSigningRequest {name_of(it)}" for it in found.certificate_requests
-    ]
-    lines += _listed("home:   Pod", found.pods)
-    lines += _listed("home:   EndpointSlice", found.relay_slices)
-    if found.installation is not None:
-        lines += found.installation.lines()
-    if found.certificate_store is not None:
-        lines.append(f"here:   the node's certificate and key in {found.certificate_store}")
-    if found.relay_cidr:
-        lines.append(f"here:   the route that has {found.relay_cidr} be this machine's own")
-    return lines if settings.keep_workloads else lines + remote_lines(remote.inventory)
+    requests = home_state.certificate_requests
+    lines += [f"home:   CertificateSigningRequest {name_of(it)}" for it in requests]
+    lines += _object_lines("home:   Pod", home_state.pods)
+    lines += _object_lines("home:   EndpointSlice", home_state.relay_slices)
+    if home_state.installation is not None:
+        lines += home_state.installation.lines()
+    if home_state.certificate_store is not None:
+        lines.append(f"here:   the node's certificate and key in {home_state.certificate_store}")
+    if home_state.relay_cidr:
+        lines.append(f"here:   the local route for {home_state.relay_cidr}")
+    return lines if settings.keep_workloads else lines + remote_lines(remote_state.inventory)
 
 
-def warning_lines(settings: LeaveSettings, found: HomeState, remote: RemoteState) -> list[str]:
-    """What the person has to know before the answer."""
-    lines = (
-        [_WITHOUT_WEBHOOK.format(", ".join(found.offloaded_namespaces))]
-        if found.offloaded_namespaces
-        else []
-    )
-    if remote.client is None:
-        return [*lines, f"remote: not reached, and nothing is removed there: {remote.failure}"]
+def warning_lines(
+    settings: LeaveSettings, home_state: HomeState, remote_state: RemoteState
+) -> list[str]:
+    """What stays, and other consequences that the user should know before confirming."""
+    lines = []
+    if home_state.offloaded_namespaces:
+        lines.append(_WITHOUT_WEBHOOK.format(", ".join(home_state.offloaded_namespaces)))
+    if remote_state.client is None:
+        return [
+            *lines,
+            f"remote: cannot be reached, so nothing is removed there: {remote_state.failure}",
+        ]
     if settings.keep_workloads:
-        return lines + _kept(settings, remote)
-    return lines + shared_lines(remote.inventory)
+        return lines + _keep_workloads_lines(settings, remote_state.inventory)
+    return lines + shared_lines(remote_state.inventory)
 
 
 _WITHOUT_WEBHOOK = (
-    "home: namespace(s) {} are offloaded, and the webhook that goes changes their pods no more; "
-    "`bridge offload` lists what does, `bridge unoffload` undoes it"
+    "home: namespace(s) {} are offloaded, and the webhook that is removed no longer mutates their "
+    "pods; `bridge offload` lists what does, `bridge unoffload` stops offloading"
 )
 
 
-def _kept(settings: LeaveSettings, remote: RemoteState) -> list[str]:
-    """What it means that the remote's side stays."""
-    pods, copies = len(remote.inventory.pods), len(remote.inventory.copies)
+def _keep_workloads_lines(settings: LeaveSettings, inventory: Inventory) -> list[str]:
+    pods, copies = len(inventory.pods), len(inventory.copies)
     stays = (
         f"remote: {pods} pod(s) and {copies} object(s) for them stay as they are, with their "
-        "labels. Nobody looks after them: what fails or is deleted is not made again; ConfigMaps, "
-        "Secrets and endpoints do not follow; tokens of home's service accounts end now; and a pod "
-        "that has not begun under restartPolicy Never never does"
+        "labels. No bridge manages them from now on: failed or deleted pods are not replaced; "
+        "ConfigMaps, Secrets and endpoints are not updated; tokens of home's service accounts "
+        "expire; and a pod with restartPolicy Never that has not started never starts"
     )
-    anew = (
-        "home: controllers make their pods anew elsewhere, so what they control runs twice from "
-        f"now on; joining again as {settings.name} would remove what stays"
+    runs_twice = (
+        "home: controllers create replacements elsewhere, so their workload runs twice from now "
+        f"on; joining again as {settings.name} would remove what stays"
     )
-    return [stays, anew]
+    return [stays, runs_twice]
 
 
-def leftover_lines(settings: LeaveSettings, found: HomeState, remote: RemoteState) -> list[str]:
-    """What could not be removed, and how to finish later."""
+def leftover_lines(
+    settings: LeaveSettings, home_state: HomeState, remote_state: RemoteState
+) -> list[str]:
+    """What could not be removed, and the command that removes it later."""
     node = label_value(settings.name)
-    if remote.client is not None:
-        what = remote_lines(remote.inventory)
+    if remote_state.client is not None:
+        lines = remote_lines(remote_state.inventory)
     else:
-        what = _listed("remote: what stands for home's Pod", found.pods)
-        what.append("remote: what was copied for these pods, and the namespaces that were made")
+        lines = _object_lines("remote: the remote pod of home's Pod", home_state.pods)
+        lines.append("remote: the objects that were copied for these pods, and their namespaces")
     later = (
-        "remote: when it is back, `bridge garbage --kubeconfig REMOTE --remove "
-        f"{found.home_id} --node {node}` removes that"
+        "remote: when it is reachable again, `bridge garbage --kubeconfig REMOTE --remove "
+        f"{home_state.home_id} --node {node}` removes the rest"
     )
     return [
-        f"remote: not all was removed: {remote.failure}",
-        *(f"{line}: may be left" for line in what),
+        f"remote: not everything was removed: {remote_state.failure}",
+        *(f"{line}: may be left" for line in lines),
         later,
     ]
 
 
-def shared_lines(ours: Inventory) -> list[str]:
-    """What stays of an inventory since other virtual nodes use it, line by line."""
+def shared_lines(inventory: Inventory) -> list[str]:
+    """The copies that stay because other virtual nodes use them."""
     lines = [
         f"remote: {it.resource.kind} {namespace_of(it.copy)}/{name_of(it.copy)} stays: pods of "
         f"virtual node {it.user} use it"
-        for it in ours.shared[:MAX_LISTED]
+        for it in inventory.shared[:MAX_LISTED]
     ]
-    more = len(ours.shared) - MAX_LISTED
-    return (
-        [*lines, f"remote: {more} more object(s) stay for the same reason"] if more > 0 else lines
-    )
+    if (more := len(inventory.shared) - MAX_LISTED) > 0:
+        lines.append(f"remote: {more} more object(s) stay for the same reason")
+    return lines
 
 
-def format_counts(ours: Inventory) -> str:
-    """How much an inventory of the remote holds, as part of a sentence."""
-    counts = {"Pod": len(ours.pods), "copy": len(ours.copies), "Namespace": len(ours.namespaces)}
+def format_counts(inventory: Inventory) -> str:
+    """The number of objects of an inventory by kind, as part of a sentence."""
+    counts = {
+        "Pod": len(inventory.pods),
+        "copy": len(inventory.copies),
+        "Namespace": len(inventory.namespaces),
+    }
     return ", ".join(f"{kind}: {count}" for kind, count in counts.items() if count)
 
 
-def remote_lines(ours: Inventory) -> list[str]:
-    """What an inventory of the remote holds, line by line."""
-    lines = _listed("remote: Pod", ours.pods)
-    for resource in dict.fromkeys(resource for resource, _ in ours.copies):
-        copies = [copy for kind, copy in ours.copies if kind is resource]
-        lines += _listed(f"remote: {resource.kind}", copies)
+def remote_lines(inventory: Inventory) -> list[str]:
+    """The objects of an inventory of the remote, one per line."""
+    lines = _object_lines("remote: Pod", inventory.pods)
+    for resource in dict.fromkeys(resource for resource, _ in inventory.copies):
+        copies = [copy for kind, copy in inventory.copies if kind is resource]
+        lines += _object_lines(f"remote: {resource.kind}", copies)
     lines += [
         f"remote: Namespace {name_of(namespace)}, if nothing else is in it"
-        for namespace in ours.namespaces[:MAX_LISTED]
+        for namespace in inventory.namespaces[:MAX_LISTED]
     ]
-    if len(ours.namespaces) > MAX_LISTED:
-        more = len(ours.namespaces) - MAX_LISTED
+    if (more := len(inventory.namespaces) - MAX_LISTED) > 0:
         lines.append(f"remote: Namespace: {more} more, if nothing else is in them")
     return lines
 
 
-def _listed(kind: str, objects: Iterable[Object]) -> list[str]:
-    found = list(objects)
-    lines = [f"{kind} {namespace_of(obj)}/{name_of(obj)}" for obj in found[:MAX_LISTED]]
-    if len(found) > MAX_LISTED:
-        lines.append(f"{kind}: {len(found) - MAX_LISTED} more")
+def _object_lines(prefix: str, objects: Iterable[Object]) -> list[str]:
+    all_objects = list(objects)
+    lines = [f"{prefix} {namespace_of(obj)}/{name_of(obj)}" for obj in all_objects[:MAX_LISTED]]
+    if len(all_objects) > MAX_LISTED:
+        lines.append(f"{prefix}: {len(all_objects) - MAX_LISTED} more")
     return lines

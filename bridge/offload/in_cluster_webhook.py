@@ -68,9 +68,9 @@ class InClusterWebhookSettings:
         return f"{self.name}.{self.namespace}.svc"
 
 
-async def serve(settings: InClusterWebhookSettings, *, report: Told, stop: asyncio.Event) -> None:
+async def serve(settings: InClusterWebhookSettings, *, notify: Told, stop: asyncio.Event) -> None:
     """Serves until ``stop``. Raises PreflightError."""
-    async with connect(settings.home, side="home", notify=report) as home:
+    async with connect(settings.home, side="home", notify=notify) as home:
         keeper = CertificateKeeper(home, settings)
         server = AdmissionServer(home, ready=keeper.untrusted)
         try:
@@ -78,7 +78,7 @@ async def serve(settings: InClusterWebhookSettings, *, report: Told, stop: async
                 tasks = [
                     group.create_task(server.namespaces.run(), name="namespaces"),
                     group.create_task(keeper.run(), name="certificate"),
-                    group.create_task(_answer(server, keeper, settings, report), name="server"),
+                    group.create_task(_answer(server, keeper, settings, notify), name="server"),
                 ]
                 await stop.wait()
                 server.begin_shutdown()

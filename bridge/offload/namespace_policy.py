@@ -51,7 +51,7 @@ class OffloadSettings:
     dry_run: bool = False
 
 
-async def offload_namespace(settings: OffloadSettings, *, report: Told) -> Object:
+async def offload_namespace(settings: OffloadSettings, *, notify: Told) -> Object:
     """Does it, and says what there is now. Raises PreflightError where it has no effect."""
     async with connect(settings.home, side="home", notify=lambda _: None) as home:
         with as_preflight_errors("home"):
@@ -60,8 +60,8 @@ async def offload_namespace(settings: OffloadSettings, *, report: Told) -> Objec
             version = await policy_version(home) if settings.mechanism != "webhook" else ""
             if settings.mechanism == "policy" and not version:
                 raise PreflightError(_NOT_SERVED)
-            await _look_at_nodes(home, settings, report)
-            writer = EnforcementWriter(home, report, dry_run=settings.dry_run)
+            await _look_at_nodes(home, settings, notify)
+            writer = EnforcementWriter(home, notify, dry_run=settings.dry_run)
             if version:
                 await writer.ensure(
                     objects.policy_resource(version), objects.mutating_policy(version)
@@ -81,19 +81,19 @@ async def offload_namespace(settings: OffloadSettings, *, report: Told) -> Objec
                 "written": writer.written,
             }
             if not settings.dry_run:
-                await _check_obeyed(home, settings, report, by_webhook=not version)
+                await _check_obeyed(home, settings, notify, by_webhook=not version)
     return answer
 
 
-async def unoffload_namespace(settings: OffloadSettings, *, report: Told) -> Object:
+async def unoffload_namespace(settings: OffloadSettings, *, notify: Told) -> Object:
     """Takes it back, and what obeyed it where no other namespace needs that."""
     async with connect(settings.home, side="home", notify=lambda _: None) as home:
         with as_preflight_errors("home"):
-            writer = EnforcementWriter(home, report, dry_run=settings.dry_run)
+            writer = EnforcementWriter(home, notify, dry_run=settings.dry_run)
             try:
                 namespace = await home.get(NAMESPACES, settings.namespace)
             except NotFound:
-                report(f"home: there is no namespace {settings.namespace}")
+                notify(f"home: there is no namespace {settings.namespace}")
             else:
                 await writer.patch_namespace(namespace, None, {})
             others = (await home.list(NAMESPACES, labels=offload_patch.LABEL_OFFLOAD)).items

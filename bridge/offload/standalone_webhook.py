@@ -62,12 +62,12 @@ class StandaloneWebhookSettings:
     port: int = PORT
 
 
-async def serve(settings: StandaloneWebhookSettings, *, report: Told, stop: asyncio.Event) -> None:
+async def serve(settings: StandaloneWebhookSettings, *, notify: Told, stop: asyncio.Event) -> None:
     """Serves until ``stop``. Raises PreflightError."""
-    async with connect(settings.home, side="home", notify=report) as home:
+    async with connect(settings.home, side="home", notify=notify) as home:
         with as_preflight_errors("home"):
             address = settings.address or await find_bridge_address(home)
-        webhook = StandaloneWebhook(home, address, report)
+        webhook = StandaloneWebhook(home, address, notify)
         await webhook.start(settings.port)
         try:
             async with asyncio.TaskGroup() as group:

@@ -48,16 +48,16 @@ class PruneSettings:
     """The longest wait for pods to end, in seconds."""
 
 
-async def list_leftovers(settings: PruneSettings, *, report: Callable[[str], None]) -> list[str]:
+async def list_leftovers(settings: PruneSettings, *, notify: Callable[[str], None]) -> list[str]:
     """The lines of a table: who has what. Empty where nobody has anything."""
-    async with connect(settings.remote, side="remote", notify=report) as remote:
+    async with connect(settings.remote, side="remote", notify=notify) as remote:
         with as_preflight_errors("remote"):
             found = await inventory.list_node_inventories(remote)
     return table(found) if found else []
 
 
 async def remove_leftovers(
-    settings: PruneSettings, *, report: Callable[[str], None], agree: Callable[[list[str]], bool]
+    settings: PruneSettings, *, notify: Callable[[str], None], agree: Callable[[list[str]], bool]
 ) -> bool:
     """Removes what the home, or one virtual node of it, has there, if ``agree`` says yes to the
     lines that tell what that is. Returns whether it did. Raises PreflightError, also where
@@ -65,31 +65,31 @@ async def remove_leftovers(
     whose = f"home {settings.home}"
     if settings.node:
         whose = f"node {settings.node} of {whose}"
-    async with connect(settings.remote, side="remote", notify=report) as remote:
+    async with connect(settings.remote, side="remote", notify=notify) as remote:
         with as_preflight_errors("remote"):
             found = await inventory.list_node_inventories(remote, settings.home, settings.node)
             for its in found:
-                report(
+                notify(
                     f"remote: home {its.home} wrote objects of its node {its.node} last at "
                     f"{its.last_written}; if a bridge still serves that node, stop it first: "
                     "it would make all of them again"
                 )
             for line in [line for its in found for line in summary.shared_lines(its)]:
-                report(line)
+                notify(line)
             lines = [line for its in found for line in summary.remote_lines(its)]
             if not agree(lines):
                 return False
-            kept = await _remove(remote, settings, found, told=report)
+            kept = await _remove(remote, settings, found, told=notify)
             await _check_gone(remote, settings, kept, whose)
             await claim_removal.remove_claims_of_home(
-                remote, settings.home, settings.node, notify=report
+                remote, settings.home, settings.node, notify=notify
             )
     if not found:
-        report("remote: unchanged")
+        notify("remote: unchanged")
     elif kept or any(its.shared for its in found):
-        report(f"remote: what {whose} had here is gone, except what stays for the reasons above")
+        notify(f"remote: what {whose} had here is gone, except what stays for the reasons above")
     else:
-        report(f"remote: what {whose} had here is gone")
+        notify(f"remote: what {whose} had here is gone")
     return True
 
 

@@ -250,7 +250,7 @@ def leaving(two: Clusters, *, force: bool) -> LeaveSettings:
 async def test_a_node_that_is_served_is_not_left_and_its_bridge_is_named(two: Clusters) -> None:
     async with joined(two):
         with pytest.raises(PreflightError, match=r"serves node .* \(pid \d+\) at 127") as caught:
-            await leave(leaving(two, force=False), report=lambda _: None, agree=lambda _: True)
+            await leave(leaving(two, force=False), notify=lambda _: None, agree=lambda _: True)
         assert "--force" in str(caught.value)
 
 
@@ -264,7 +264,7 @@ async def test_all_bridges_of_a_node_that_is_left_by_force_end_and_leave_it_gone
     world.pod("web")
     await two.remote.until(lambda: world.there("web"))
     async with asyncio.timeout(2 * SOON):
-        assert await leave(leaving(two, force=True), report=told.append, agree=lambda _: True)
+        assert await leave(leaving(two, force=True), notify=told.append, agree=lambda _: True)
     for run in (first, second):
         with pytest.raises((ExceptionGroup, NodeLeft)) as caught:
             await asyncio.wait_for(run.task, SOON)
@@ -280,6 +280,6 @@ async def test_a_leave_that_fails_gives_the_lease_back(two: Clusters) -> None:
         pass
     two.home.fail(Fault("DELETE", "/api/v1/nodes/*", code=500, times=None))
     with pytest.raises(PreflightError):
-        await leave(leaving(two, force=False), report=lambda _: None, agree=lambda _: True)
+        await leave(leaving(two, force=False), notify=lambda _: None, agree=lambda _: True)
     record = election_record.parse_lease(two.home.get(LEASES, LEASE, LEASE_NAMESPACE))
     assert (record.holder, record.leaving) == ("", False)

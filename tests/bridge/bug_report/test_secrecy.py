@@ -90,7 +90,7 @@ async def report(two: Clusters, path: Path, *, addresses: bool = False) -> dict[
     """A report of the node, as it is read back."""
     settings = BugReportSettings(two.settings.home, NODE, addresses=addresses)
     told: list[str] = []
-    listed = archive.write(path, await collect(settings, report=told.append))
+    listed = archive.write(path, await collect(settings, notify=told.append))
     files = contents(path)
     assert set(files) == {"CONTENTS.txt", *(str(it["file"]) for it in listed)}
     assert CANARY not in str(told) + str(listed)
@@ -153,7 +153,7 @@ async def test_addresses_are_told_where_that_is_wanted(two: Clusters, tmp_path: 
 async def test_a_home_that_is_away_is_a_report_too(two: Clusters, tmp_path: Path) -> None:
     await two.home.stop()
     settings = BugReportSettings(two.settings.home)
-    found = await collect(settings, report=lambda _: None)
+    found = await collect(settings, notify=lambda _: None)
     path = tmp_path / "report.tar.gz"
     archive.write(path, found)
     files = contents(path)
@@ -163,7 +163,7 @@ async def test_a_home_that_is_away_is_a_report_too(two: Clusters, tmp_path: Path
 
 async def test_a_report_is_its_owner_s_and_goes_over_nothing(two: Clusters, tmp_path: Path) -> None:
     path = tmp_path / "report.tar.gz"
-    found = await collect(BugReportSettings(two.settings.home), report=lambda _: None)
+    found = await collect(BugReportSettings(two.settings.home), notify=lambda _: None)
     archive.write(path, found)
     assert path.stat().st_mode & 0o777 == 0o600
     with pytest.raises(PreflightError, match="exists; name another file with -f"):

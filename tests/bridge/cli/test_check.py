@@ -170,7 +170,7 @@ def test_a_report_is_listed_before_it_ends(
 ) -> None:
     asked = []
 
-    async def collect(settings: BugReportSettings, *, report: object) -> BugReport:
+    async def collect(settings: BugReportSettings, *, notify: object) -> BugReport:
         asked.append(settings)
         found = BugReport()
         found.add("check.json", "what bridge check finds", dict)

@@ -31,7 +31,7 @@ class Asked:
         self,
         settings: LeaveSettings,
         *,
-        report: Callable[[str], None],
+        notify: Callable[[str], None],
         agree: Callable[[list[str]], bool],
     ) -> bool:
         self.settings.append(settings)
@@ -39,7 +39,7 @@ class Asked:
             raise self.raises
         if not agree(self.lines):
             return False
-        report("node burst has left")
+        notify("node burst has left")
         return True
 
 

@@ -29,14 +29,14 @@ class Asked:
     )
     listed: list[Object] = field(default_factory=list)
 
-    async def offload(self, settings: OffloadSettings, *, report: Callable[[str], None]) -> Object:
+    async def offload(self, settings: OffloadSettings, *, notify: Callable[[str], None]) -> Object:
         self.settings.append(settings)
-        report("home: it is done")
+        notify("home: it is done")
         selector = dict(settings.selector)
         return {"namespace": "shop", "policy": "burst", "nodeSelector": selector, "by": "policy"}
 
     async def unoffload(
-        self, settings: OffloadSettings, *, report: Callable[[str], None]
+        self, settings: OffloadSettings, *, notify: Callable[[str], None]
     ) -> Object:
         self.settings.append(settings)
         return {"namespace": "shop", "policy": None, "others": []}
@@ -45,7 +45,7 @@ class Asked:
         self,
         settings: StandaloneWebhookSettings | InClusterWebhookSettings,
         *,
-        report: Callable[[str], None],
+        notify: Callable[[str], None],
         stop: asyncio.Event,
     ) -> None:
         self.settings.append(settings)

@@ -25,22 +25,22 @@ class Asked:
     settings: list[PruneSettings] = field(default_factory=list)
     table: list[str] = field(default_factory=lambda: ["HOME  NODE", f"{HOME}  burst"])
 
-    async def listed(self, settings: PruneSettings, *, report: Callable[[str], None]) -> list[str]:
+    async def listed(self, settings: PruneSettings, *, notify: Callable[[str], None]) -> list[str]:
         self.settings.append(settings)
-        report("remote: it answers")
+        notify("remote: it answers")
         return self.table
 
     async def remove(
         self,
         settings: PruneSettings,
         *,
-        report: Callable[[str], None],
+        notify: Callable[[str], None],
         agree: Callable[[list[str]], bool],
     ) -> bool:
         self.settings.append(settings)
         if not agree(["remote: Pod a/b"]):
             return False
-        report("gone")
+        notify("gone")
         return True
 
 

@@ -14,7 +14,7 @@ import yaml
 from bridge.base.errors import PreflightError
 from bridge.clusters import connection
 from bridge.drain import node_commands
-from bridge.drain.eviction import DrainOptions
+from bridge.drain.filters import DrainOptions
 from bridge.drain.node_commands import DrainResult
 from bridge.status import event_list, loopback_server, status_client
 from sync.kube.errors import Forbidden
@@ -51,9 +51,9 @@ class Home:
         self._ask(name, unschedulable, dry_run)
         return self.changed
 
-    async def drain(self, _: object, name: str, *, report: Any, **options: Any) -> DrainResult:
+    async def drain(self, _: object, name: str, *, notify: Any, **options: Any) -> DrainResult:
         self._ask(name, options)
-        report("home: a step")
+        notify("home: a step")
         return DrainResult(True, [objects.pod("web", "shop")], [objects.pod("agent", "shop")])
 
     async def serve(

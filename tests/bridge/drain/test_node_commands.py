@@ -9,9 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from bridge.base.errors import PreflightError
-from bridge.drain import eviction as drain
-from bridge.drain import node_commands
-from bridge.drain.eviction import EVICT_ALL, DrainOptions
+from bridge.drain import eviction, filters, node_commands
+from bridge.drain.filters import EVICT_ALL, DrainOptions
 from bridge.election import leave_lock
 from sync.kube.client import KubeClient
 from sync.kube.resources import NODES, PODS, Object
@@ -31,8 +30,8 @@ async def home(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
         return "host (pid 1)" if node == "remote" else ""
 
     monkeypatch.setattr(leave_lock, "find_serving_bridge", served)
-    monkeypatch.setattr(drain, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(drain, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(eviction, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(eviction, "POLL_SECONDS", 0.01)
     two.home.put(examples.node())
     two.home.put(objects.node("real"))
     async with KubeClient(client_config_for(two.home, "home")) as client:
@@ -62,7 +61,7 @@ async def test_a_dry_run_changes_nothing(two: Clusters, home: KubeClient) -> Non
     before = two.home.store.history.revision
     assert await node_commands.cordon(home, "remote", unschedulable=True, dry_run=True)
     done = await node_commands.drain(
-        home, "remote", options=EVICT_ALL, timeout=1, dry_run=True, report=pytest.fail
+        home, "remote", options=EVICT_ALL, timeout=1, dry_run=True, notify=pytest.fail
     )
     assert node_commands.pod_references(done.evicted) == [{"namespace": "shop", "name": "web"}]
     assert two.home.store.history.revision == before
@@ -75,7 +74,7 @@ async def test_nodes_of_others_are_left_alone(two: Clusters, home: KubeClient) -
             await node_commands.cordon(home, name, unschedulable=True, dry_run=False)
         with pytest.raises(PreflightError, match=why):
             await node_commands.drain(
-                home, name, options=EVICT_ALL, timeout=1, dry_run=False, report=pytest.fail
+                home, name, options=EVICT_ALL, timeout=1, dry_run=False, notify=pytest.fail
             )
     assert not two.home.writes()
 
@@ -105,7 +104,7 @@ async def test_a_drain_evicts_all_but_daemons(two: Clusters, home: KubeClient) -
     async with asyncio.timeout(SOON), asyncio.TaskGroup() as group:
         group.create_task(ends())
         done = await node_commands.drain(
-            home, "remote", options=EVICT_ALL, timeout=SOON, dry_run=False, report=told.append
+            home, "remote", options=EVICT_ALL, timeout=SOON, dry_run=False, notify=told.append
         )
     assert done.newly_cordoned
     assert node_commands.pod_references(done.evicted) == [{"namespace": "shop", "name": "web"}]
@@ -113,7 +112,10 @@ async def test_a_drain_evicts_all_but_daemons(two: Clusters, home: KubeClient) -
     assert unschedulable(two)
     assert two.home.find(PODS, "agent", "shop")
     assert two.home.find(PODS, "other", "shop")
-    assert told == ["home: node remote takes no new pods", "home: 1 of 1 pod(s) are off the node"]
+    assert told == [
+        "home: node remote is cordoned",
+        "home: 1 of 1 pod(s) evicted",
+    ]
 
 
 async def test_a_drain_that_a_budget_holds_up_says_what_one_can_do(
@@ -123,10 +125,10 @@ async def test_a_drain_that_a_budget_holds_up_says_what_one_can_do(
     two.home.api.budget = lambda _: "the budget says no"
     with pytest.raises(PreflightError) as raised:
         await node_commands.drain(
-            home, "remote", options=EVICT_ALL, timeout=0.2, dry_run=False, report=lambda _: None
+            home, "remote", options=EVICT_ALL, timeout=0.2, dry_run=False, notify=lambda _: None
         )
     assert "shop/web: the budget says no" in str(raised.value)
-    assert "`bridge uncordon` takes the node back into use" in str(raised.value)
+    assert "run `bridge uncordon` to use the node again" in str(raised.value)
     assert unschedulable(two)
 
 
@@ -139,7 +141,7 @@ async def test_a_drain_needs_the_bridge(
     monkeypatch.setattr(leave_lock, "find_serving_bridge", nobody)
     with pytest.raises(PreflightError, match="no bridge serves node remote"):
         await node_commands.drain(
-            home, "remote", options=EVICT_ALL, timeout=1, dry_run=False, report=pytest.fail
+            home, "remote", options=EVICT_ALL, timeout=1, dry_run=False, notify=pytest.fail
         )
     assert not two.home.writes()
 
@@ -171,7 +173,7 @@ def finished(pod: Object) -> Object:
         (objects.pod("web", "shop", node="remote"), DrainOptions(), "--force evicts them"),
         (with_empty_dir(owned_by("ReplicaSet")), DrainOptions(), "--delete-emptydir-data evicts"),
         (owned_by("DaemonSet"), DrainOptions(ignore_daemonsets=False), "--ignore-daemonsets"),
-        (owned_by("DaemonSet", "gone"), DrainOptions(), "is no more (--force evicts them)"),
+        (owned_by("DaemonSet", "gone"), DrainOptions(), "no longer exists (--force evicts them)"),
     ],
     ids=["no controller", "emptyDir", "DaemonSet", "DaemonSet that is gone"],
 )
@@ -183,7 +185,7 @@ async def test_a_pod_that_takes_an_option_refuses_the_drain_before_anything_is_c
     two.home.put(daemon_set("a", "shop"))
     with pytest.raises(PreflightError) as raised:
         await node_commands.drain(
-            home, "remote", options=options, timeout=1, dry_run=False, report=pytest.fail
+            home, "remote", options=options, timeout=1, dry_run=False, notify=pytest.fail
         )
     assert "no pod was evicted" in str(raised.value)
     assert flag in str(raised.value)
@@ -194,7 +196,7 @@ async def test_a_pod_that_takes_an_option_refuses_the_drain_before_anything_is_c
 
 async def test_finished_pods_and_allowed_pods_are_evicted_and_mirror_pods_stay() -> None:
     mirror = objects.pod("static", "shop", node="remote")
-    mirror["metadata"]["annotations"] = {drain.MIRROR: "x"}
+    mirror["metadata"]["annotations"] = {filters.MIRROR: "x"}
     orphan = owned_by("DaemonSet", "gone", name="orphan")
     orphan["metadata"]["uid"] = "orphan"
     pods = [
@@ -202,10 +204,10 @@ async def test_finished_pods_and_allowed_pods_are_evicted_and_mirror_pods_stay()
         finished(with_empty_dir(owned_by("DaemonSet", name="done-daemon"))),
         owned_by("ReplicaSet", name="controlled"),
     ]
-    found = drain.plan_drain([*pods, mirror], DrainOptions())
+    found = filters.plan_drain([*pods, mirror], DrainOptions())
     assert (found.evict, found.skipped, found.blocking) == (pods, [mirror], {})
     all_pods = [*pods, orphan, with_empty_dir(objects.pod("bare", "shop"))]
-    found = drain.plan_drain(all_pods, EVICT_ALL, orphans={"orphan"})
+    found = filters.plan_drain(all_pods, EVICT_ALL, orphans={"orphan"})
     assert (found.evict, found.blocking) == (all_pods, {})
 
 
@@ -233,7 +235,7 @@ class Draining:
                 options=options,
                 timeout=timeout,
                 dry_run=False,
-                report=self.told.append,
+                notify=self.told.append,
             )
         except PreflightError as error:
             return str(error)
@@ -259,7 +261,7 @@ def draining(two: Clusters, home: KubeClient) -> Draining:
     return Draining(two, home)
 
 
-def eviction(
+def eviction_fault(
     code: int, *, times: int | None = None, message: str = "", raw: Object | None = None
 ) -> Fault:
     """What is answered to an eviction of the pod ``bad``."""
@@ -269,7 +271,7 @@ def eviction(
 
 @pytest.mark.parametrize("code", [429, 500, 502, 503, 504])
 async def test_an_eviction_that_fails_for_now_is_tried_again(draining: Draining, code: int) -> None:
-    fault = draining.two.home.fail(eviction(code, times=3))
+    fault = draining.two.home.fail(eviction_fault(code, times=3))
     assert await draining.run() == ""
     assert fault.hits == 3
     assert draining.left == []
@@ -280,7 +282,7 @@ async def test_a_pod_that_cannot_be_evicted_is_reported_and_the_others_go(
     draining: Draining, code: int
 ) -> None:
     """500 is also the answer where two PodDisruptionBudgets select the pod."""
-    draining.two.home.fail(eviction(code, message="two budgets"))
+    draining.two.home.fail(eviction_fault(code, message="two budgets"))
     error = await draining.run()
     assert "1 pod(s) could not be evicted (shop/bad: two budgets)" in error
     assert "the node stays cordoned" in error
@@ -291,7 +293,7 @@ async def test_a_pod_that_cannot_be_evicted_is_reported_and_the_others_go(
 async def test_a_refusal_of_admission_does_not_count_as_the_pods_end(
     draining: Draining, code: int
 ) -> None:
-    fault = draining.two.home.fail(eviction(code, times=2, message="says a webhook"))
+    fault = draining.two.home.fail(eviction_fault(code, times=2, message="says a webhook"))
     assert await draining.run() == ""
     assert fault.hits == 2
     assert len(draining.two.home.requests("POST", "*/bad/eviction")) == 3
@@ -324,7 +326,7 @@ TERMINATING = {
 
 async def test_a_pod_in_a_namespace_that_is_being_deleted_goes_with_it(draining: Draining) -> None:
     home = draining.two.home
-    home.fail(eviction(403, raw=TERMINATING))
+    home.fail(eviction_fault(403, raw=TERMINATING))
     running = asyncio.create_task(draining.run())
     await home.until(lambda: len(home.requests("POST", "*/bad/eviction")) > 2)
     home.delete(PODS, "bad", "shop")
@@ -334,11 +336,11 @@ async def test_a_pod_in_a_namespace_that_is_being_deleted_goes_with_it(draining:
 
 async def test_time_that_is_up_names_what_is_kept_and_what_failed(draining: Draining) -> None:
     draining.two.home.put(objects.pod("worse", "shop", node="remote"))
-    draining.two.home.fail(eviction(429, message="the budget says no"))
+    draining.two.home.fail(eviction_fault(429, message="the budget says no"))
     draining.two.home.fail(Fault("POST", "*/worse/eviction", code=422, message="invalid"))
     error = await draining.run(timeout=0.3)
     assert "1 pod(s) could not be evicted (shop/worse: invalid)" in error
-    assert "1 pod(s) are kept (shop/bad: the budget says no) after" in error
+    assert "1 pod(s) are still blocked (shop/bad: the budget says no) after" in error
     assert draining.left == ["bad", "worse"]
 
 

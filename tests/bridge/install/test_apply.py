@@ -14,7 +14,7 @@ from bridge.base.app_labels import APP, NAME_LABEL
 from bridge.base.errors import PreflightError
 from bridge.clusters.retry import WAITING_SUFFIX
 from bridge.install import apply, manifests, names, rollout
-from bridge.install.apply_order import KINDS
+from bridge.install.apply import INSTALLED_RESOURCES
 from bridge.install.names import Installation
 from bridge.leave.procedure import leave
 from bridge.leave.summary import LeaveSettings
@@ -59,7 +59,7 @@ class Home:
         made = manifests.render(wanted, path.read_text())
         self.told.clear()
         done = await apply.apply(
-            self.client, made, node=wanted.node, dry_run=dry, report=self.told.append
+            self.client, made, node=wanted.node, dry_run=dry, notify=self.told.append
         )
         assert CANARY not in "".join(self.told)
         return [change for change, _ in done if change != "unchanged"]
@@ -68,7 +68,7 @@ class Home:
         """All that is of the kinds of an installation."""
         return [
             f"{it['kind']} {it['metadata']['name']}"
-            for kind in KINDS
+            for kind in INSTALLED_RESOURCES
             for it in self.two.home.objects(kind)
             if (it["metadata"].get("labels") or {}).get(NAME_LABEL) == APP
         ]
@@ -98,7 +98,7 @@ class Home:
     async def waits(self, seconds: float = 1.0, wanted: Installation = WANTED) -> None:
         self.told.clear()
         await rollout.wait_until_ready(
-            self.client, wanted, timeout=seconds, report=self.told.append
+            self.client, wanted, timeout=seconds, notify=self.told.append
         )
 
 
@@ -118,10 +118,10 @@ async def home(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> object:
 
 async def test_the_same_again_changes_nothing(home: Home) -> None:
     assert set(await home.apply()) == {"created"}
-    versions = {kind.plural: home.two.home.objects(kind) for kind in KINDS}
+    versions = {kind.plural: home.two.home.objects(kind) for kind in INSTALLED_RESOURCES}
     assert await home.apply() == []
     assert home.told == []
-    assert {kind.plural: home.two.home.objects(kind) for kind in KINDS} == versions
+    assert {kind.plural: home.two.home.objects(kind) for kind in INSTALLED_RESOURCES} == versions
 
 
 async def test_a_dry_run_tells_and_keeps_nothing(home: Home) -> None:
@@ -161,13 +161,13 @@ async def test_a_join_into_another_namespace_than_the_installation_is_refused(
     await home.apply()
     if left == "the credential":
         home.two.home.remove(DEPLOYMENTS, WANTED.name, WHERE)
-    before = {kind.plural: home.two.home.objects(kind) for kind in KINDS}
+    before = {kind.plural: home.two.home.objects(kind) for kind in INSTALLED_RESOURCES}
     for dry in (True, False):
         with pytest.raises(PreflightError) as caught:
             await home.apply(replace(WANTED, namespace="elsewhere"), dry=dry)
     assert f"is installed in namespace {WHERE} (" in str(caught.value)
     assert f"bridge leave --name {NODE}" in str(caught.value)
-    assert {kind.plural: home.two.home.objects(kind) for kind in KINDS} == before
+    assert {kind.plural: home.two.home.objects(kind) for kind in INSTALLED_RESOURCES} == before
     assert home.told == []
 
 
@@ -347,7 +347,7 @@ async def left(home: Home, *, force: bool = False) -> list[str]:
         asked.extend(lines)
         return True
 
-    assert await leave(settings, report=home.told.append, agree=agree)
+    assert await leave(settings, notify=home.told.append, agree=agree)
     assert CANARY not in "".join([*asked, *home.told])
     return asked
 

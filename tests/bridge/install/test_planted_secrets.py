@@ -85,13 +85,13 @@ async def everything(two: Clusters) -> str:
     checked = await runner.check_nodes(NodeCheckSettings(home, ""))
     lines += [it.found for it in checked.findings if it.severity is Severity.WARNING]
     lines.append(str((await version_report.collect_versions(VersionSettings(home)))["nodes"]))
-    report = await collect(BugReportSettings(home), report=lines.append)
+    report = await collect(BugReportSettings(home), notify=lines.append)
     lines += report.problems
     two.home.put(pod("web"))
     lines += (await look_up_pod(ExplainSettings(home, None, "default", "web"))).not_checked
     try:
         assert not await leave(
-            LeaveSettings(NODE, home, None, force=False), report=lines.append, agree=lambda _: False
+            LeaveSettings(NODE, home, None, force=False), notify=lines.append, agree=lambda _: False
         )
     except PreflightError as error:
         lines.append(str(error))
@@ -193,7 +193,7 @@ async def test_leave_removes_nothing_that_a_tenant_gave_the_labels_to(two: Clust
 
     two.home.remove(NODES, NODE)
     settings = LeaveSettings(NODE, two.settings.home, two.settings.remote, force=True)
-    assert not await leave(settings, report=lines.append, agree=refuse)
+    assert not await leave(settings, notify=lines.append, agree=refuse)
     removed = [it for it in lines if it.startswith("home:   ")]
     assert any(WANTED.name in it for it in removed)
     assert not any(TENANT in it for it in removed)

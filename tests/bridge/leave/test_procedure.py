@@ -127,7 +127,7 @@ class Left:
     ) -> bool:
         async with asyncio.timeout(SOON):
             return await leave(
-                settings or self.settings, report=self.told.append, agree=agree or self.agree
+                settings or self.settings, notify=self.told.append, agree=agree or self.agree
             )
 
     async def refused(self, settings: LeaveSettings | None = None) -> str:
@@ -218,7 +218,7 @@ async def test_the_range_of_a_bridge_that_was_killed_goes(
     options = {join_record.ANNOTATION_OPTIONS: '{"relayCidr": "198.51.100.0/24"}'}
     left.two.home.update(NODES, NODE, {"metadata": {"annotations": options}})
     assert await left.leave()
-    said = "here:   the route that has 198.51.100.0/24 be this machine's own"
+    said = "here:   the local route for 198.51.100.0/24"
     assert (said in left.asked[0]) is ours
     assert removed == ([str(cidr)] if ours else [])
 
@@ -335,12 +335,12 @@ async def test_a_node_that_is_not_ours_is_left_alone(left: Left) -> None:
     left.two.home.remove(NODES, NODE)
     left.two.home.put(node(NODE))
     sentence = await left.refused(left.to(left.two.settings.remote, force=True))
-    assert sentence == f"home: node {NODE} is not a bridge's virtual node; left alone"
+    assert sentence == f"home: node {NODE} is not a bridge's virtual node; nothing was changed"
 
 
 async def test_a_node_that_forgot_its_remote(left: Left) -> None:
     left.two.home.update(NODES, NODE, {"metadata": {"annotations": None}})
-    assert f"node {NODE} does not tell its remote; name its kubeconfig" in await left.refused()
+    assert f"node {NODE} does not record its remote; name its kubeconfig" in await left.refused()
     assert await left.leave(left.to(left.two.settings.remote))
 
 
@@ -360,7 +360,7 @@ async def test_a_remembered_kubeconfig_that_is_gone_is_named(left: Left) -> None
 
 async def test_another_cluster_than_the_nodes_own_is_refused(left: Left, tmp_path: Path) -> None:
     sentence = await left.refused(left.to(left.two.settings.home))
-    assert f"{left.two.home.url} is not the cluster that node {NODE} stands for" in sentence
+    assert f"{left.two.home.url} is not the remote cluster of node {NODE}" in sentence
     assert "--kubeconfig" in sentence
 
 
@@ -412,7 +412,7 @@ async def test_a_remote_pod_that_ends_slowly_is_waited_for(left: Left) -> None:
     remote, home = left.two.remote, left.two.home
     remote.bind("web", "worker", THERE)
     leaving = asyncio.create_task(left.leave())
-    await remote.until(lambda: "remote: 1 pod(s) are ending" in left.told)
+    await remote.until(lambda: "remote: 1 pod(s) are terminating" in left.told)
     assert "deletionTimestamp" in home.get(PODS, "web", "default")["metadata"]
     assert home.get(NODES, NODE)["spec"]["unschedulable"] is True
     assert remote.find(CONFIG_MAPS, "conf", THERE)
@@ -535,8 +535,8 @@ async def test_with_force_home_is_cleaned_without_the_remote(left: Left) -> None
     assert marked(home) == []
     assert home.objects(PODS) == []
     assert left.asked == [[f"home:   Node {NODE} and its Lease", "home:   Pod default/web"]]
-    assert left.told[1].startswith("remote: not reached, and nothing is removed there: ")
-    assert "remote: what stands for home's Pod default/web: may be left" in left.told
+    assert left.told[1].startswith("remote: cannot be reached, so nothing is removed there: ")
+    assert "remote: the remote pod of home's Pod default/web: may be left" in left.told
     own = home_id_from_uid(_cluster(home))
     assert f"--remove {own} --node {NODE}`" in left.told[-2]
 
@@ -551,7 +551,7 @@ async def test_with_force_another_cluster_at_its_place_is_not_touched(left: Left
     assert await left.leave(left.to(None, force=True))
     assert left.two.remote.writes() == []
     assert marked(left.two.home) == []
-    assert any("is not the cluster that node" in line for line in left.told)
+    assert any("is not the remote cluster of node" in line for line in left.told)
 
 
 async def test_with_force_what_fails_in_the_remote_is_told_and_home_is_cleaned(left: Left) -> None:
@@ -574,7 +574,7 @@ async def test_a_home_that_is_away_is_told_with_what_can_be_done_without_it(left
 async def test_waiting_for_pods_has_an_end(left: Left) -> None:
     left.workload()
     left.two.remote.bind("web", "worker", THERE)
-    with pytest.raises(PreflightError, match=r"1 pod\(s\) have not ended in 0 s"):
+    with pytest.raises(PreflightError, match=r"1 pod\(s\) have not terminated after 0 s"):
         await left.leave(replace(left.settings, timeout=0.05))
     assert left.two.home.find(NODES, NODE), "leaving again goes on"
     assert left.two.remote.find(CONFIG_MAPS, "conf", THERE)
@@ -626,7 +626,7 @@ async def test_what_a_bridge_creates_after_the_question_is_removed_too(left: Lef
     assert [remote.find(PODS, "late", "late-h"), remote.find(NAMESPACES, "late-h")] == [None, None]
     assert left.two.home.find(PODS, "late", "default") is None
     for what in ("Pod late-h/late", "ConfigMap late-h/late-conf", "Namespace late-h"):
-        assert f"remote: {what} came after the question, and is removed too" in left.told
+        assert f"remote: {what} was created after the confirmation; removing it" in left.told
 
 
 async def test_objects_that_come_while_it_removes_are_removed_too(left: Left) -> None:
@@ -651,7 +651,7 @@ async def test_objects_that_never_end_coming_are_an_error(left: Left) -> None:
         return web.json_response({})
 
     left.two.remote.route("DELETE", "*/configmaps/conf", stays)
-    with pytest.raises(PreflightError, match="objects of node virtual keep coming"):
+    with pytest.raises(PreflightError, match="objects of node virtual keep appearing"):
         await left.leave()
     assert left.two.home.find(NODES, NODE), "leaving again goes on"
 
@@ -727,8 +727,10 @@ async def test_a_drain_evicts_what_a_budget_allows_and_waits_with_the_rest(left:
     evictions = {it.path for it in home.writes("*/eviction")}
     assert evictions == {f"{PODS.path(it, namespace='default')}/eviction" for it in "ab"}
     assert len(kept) == 1
-    assert f"home: pod default/{kept.pop()} is kept for now: Cannot evict" in "\n".join(left.told)
-    assert "home: 2 of 2 pod(s) are off the node" in left.told
+    assert f"home: pod default/{kept.pop()} cannot be evicted yet: Cannot evict" in "\n".join(
+        left.told
+    )
+    assert "home: 2 of 2 pod(s) evicted" in left.told
     assert marked(home) == marked(remote) == []
     assert home.objects(PODS) == []
 
@@ -741,7 +743,9 @@ async def test_a_drain_that_takes_too_long_says_what_is_kept_and_leaves_the_rest
     left.two.home.api.budget = lambda _: "the budget wants it"
     with pytest.raises(PreflightError) as caught:
         await left.leave(replace(left.settings, drain=True, timeout=0.05))
-    assert "1 pod(s) are kept (default/web: the budget wants it) after 0 s" in str(caught.value)
+    assert "1 pod(s) are still blocked (default/web: the budget wants it) after 0 s" in str(
+        caught.value
+    )
     assert "without --drain" in str(caught.value)
     assert "deletionTimestamp" not in left.two.home.get(PODS, "web", "default")["metadata"]
     assert left.two.remote.writes() == []
@@ -856,7 +860,7 @@ async def test_a_request_that_may_not_be_deleted_is_told(left: Left) -> None:
     left.two.home.put(requested(name))
     left.two.home.fail(Fault("DELETE", "*/certificatesigningrequests/*", code=403))
     assert await left.leave()
-    assert any(f"certificate signing request {name} stays" in line for line in left.told)
+    assert any(f"CertificateSigningRequest {name} stays" in line for line in left.told)
 
 
 # -- interrupted ---------------------------------------------------------------------------

@@ -239,7 +239,7 @@ async def test_it_answers_through_the_service_and_says_goodbye(
     stop = asyncio.Event()
     told: list[str] = []
     serving = asyncio.create_task(
-        in_cluster_webhook.serve(world.settings(unused_tcp_port), report=told.append, stop=stop)
+        in_cluster_webhook.serve(world.settings(unused_tcp_port), notify=told.append, stop=stop)
     )
     await world.home.until(lambda: any("listens" in it for it in told))
     await world.home.until(world.agrees)

@@ -84,12 +84,12 @@ class World:
     async def offload(self, **changes: Any) -> Object:
         settings = replace(self.settings, **changes)
         async with asyncio.timeout(SOON):
-            return await offload_namespace(settings, report=self.told.append)
+            return await offload_namespace(settings, notify=self.told.append)
 
     async def unoffload(self, namespace: str = "shop", **changes: Any) -> Object:
         settings = replace(self.settings, namespace=namespace, **changes)
         async with asyncio.timeout(SOON):
-            return await unoffload_namespace(settings, report=self.told.append)
+            return await unoffload_namespace(settings, notify=self.told.append)
 
 
 def _served(api: FakeApi, resource: Resource) -> bool:
@@ -284,7 +284,7 @@ class Running:
         self.stop = asyncio.Event()
         settings = StandaloneWebhookSettings(world.settings.home, "127.0.0.1", 0)
         self.task = asyncio.create_task(
-            standalone_webhook.serve(settings, report=world.told.append, stop=self.stop)
+            standalone_webhook.serve(settings, notify=world.told.append, stop=self.stop)
         )
 
     async def registered(self) -> Object:
@@ -532,7 +532,7 @@ async def test_a_port_that_is_taken_is_a_sentence(world: World) -> None:
         )
         settings = StandaloneWebhookSettings(world.settings.home, "127.0.0.1", port)
         with pytest.raises(PreflightError, match="--address or --port"):
-            await standalone_webhook.serve(settings, report=world.told.append, stop=run.stop)
+            await standalone_webhook.serve(settings, notify=world.told.append, stop=run.stop)
 
 
 async def test_pods_are_not_made_by_asking(world: World) -> None:

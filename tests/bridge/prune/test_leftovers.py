@@ -75,13 +75,13 @@ class Left:
         return self.answer
 
     async def listed(self) -> list[str]:
-        return await leftovers.list_leftovers(self.settings, report=self.told.append)
+        return await leftovers.list_leftovers(self.settings, notify=self.told.append)
 
     async def remove(self, home: str, node: str = "", *, timeout: float = SOON) -> bool:
         settings = replace(self.settings, home=home, node=node, timeout=timeout)
         async with asyncio.timeout(SOON):
             return await leftovers.remove_leftovers(
-                settings, report=self.told.append, agree=self.agree
+                settings, notify=self.told.append, agree=self.agree
             )
 
 
@@ -116,7 +116,7 @@ async def test_the_list_says_who_has_what_and_since_when_and_touches_nothing(lef
 
 async def test_a_clean_remote_has_an_empty_list(two: Clusters) -> None:
     assert (
-        await leftovers.list_leftovers(PruneSettings(two.settings.remote), report=lambda _: None)
+        await leftovers.list_leftovers(PruneSettings(two.settings.remote), notify=lambda _: None)
         == []
     )
 

@@ -309,7 +309,7 @@ async def test_a_leave_removes_the_claim(two: Clusters, keep_workloads: bool) ->
     async with joined(two):
         pass
     settings = leaving(two, keep_workloads=keep_workloads)
-    assert await leave(settings, report=_quiet, agree=lambda _: True)
+    assert await leave(settings, notify=_quiet, agree=lambda _: True)
     assert not two.remote.find(LEASES, lease_of(two), LEASE_NAMESPACE)
     async with joined(two):
         pass
@@ -323,9 +323,9 @@ async def test_a_restored_home_cannot_leave_with_the_originals_pods(
             await renewed(two)
             before = await running(two, "new")
             with pytest.raises(PreflightError, match="renewed after the state that this home"):
-                await leave(leaving(other), report=_quiet, agree=lambda _: True)
+                await leave(leaving(other), notify=_quiet, agree=lambda _: True)
             kept = leaving(other, keep_workloads=True)
-            assert await leave(kept, report=_quiet, agree=lambda _: True)
+            assert await leave(kept, notify=_quiet, agree=lambda _: True)
         await renewed(two)
         assert uids(two) == before
 
@@ -336,7 +336,7 @@ async def test_garbage_of_a_home_that_is_gone_has_its_claim(two: Clusters) -> No
     uid = str(two.home.get(NAMESPACES, "kube-system")["metadata"]["uid"])
     settings = PruneSettings(two.settings.remote, home=home_id_from_uid(uid))
     two.remote.remove(PODS, "web", THERE)
-    assert await remove_garbage(settings, report=_quiet, agree=lambda _: True)
+    assert await remove_garbage(settings, notify=_quiet, agree=lambda _: True)
     assert not two.remote.find(LEASES, lease_of(two), LEASE_NAMESPACE)
 
 

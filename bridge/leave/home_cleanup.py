@@ -1,0 +1,122 @@
+"""Deletes what belongs to a leaving virtual node in home and on this machine.
+
+The Node is deleted last: as long as it exists, another `bridge leave` finds the rest. Objects that
+the credential may not delete are reported and stay.
+"""
+
+from __future__ import annotations
+
+from bridge.certificates.tls_key_pair import CertificateError
+from bridge.clusters.connection import Notify
+from bridge.install import uninstall
+from bridge.leave import home_inventory
+from bridge.leave.summary import HomeState, LeaveSettings, RemoteState
+from bridge.node import namespace_record
+from bridge.node.lease import LEASE_NAMESPACE
+from sync.kube.client import KubeClient
+from sync.kube.errors import Forbidden
+from sync.kube.resources import (
+    CERTIFICATE_SIGNING_REQUESTS,
+    ENDPOINT_SLICES,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PODS,
+)
+from sync.namespaces import ownership
+from translators.identity import LABEL_HOME
+from translators.objects import Object, name_of, namespace_of, uid_of
+
+
+async def remove_namespace_record(
+    settings: LeaveSettings,
+    home: KubeClient,
+    home_state: HomeState,
+    remote_state: RemoteState,
+    *,
+    notify: Notify,
+) -> None:
+    """Removes the node's entries from the record of namespaces that the bridge created.
+
+    Entries of namespaces that stay because they hold unmanaged objects are kept for the next join.
+    If the remote was not cleaned up, all entries are removed.
+    """
+    staying: list[str] = []
+    remote = remote_state.client
+    is_cleaned = not remote_state.failure and not settings.keep_workloads
+    if remote is not None and is_cleaned:
+        recorded = await namespace_record.recorded_namespaces(home, settings.name)
+        labels = f"{LABEL_HOME}={home_state.home_id}"
+        existing = (await remote.list(NAMESPACES, labels=labels)).items if recorded else []
+        staying = ownership.still_existing(recorded, existing)
+    try:
+        await namespace_record.remove_record(home, settings.name, staying)
+    except Forbidden:
+        notify(
+            f"home: Lease {LEASE_NAMESPACE}/{namespace_record.NAME} keeps the entries of node "
+            f"{settings.name}: the credential may not change it"
+        )
+
+
+async def remove(
+    settings: LeaveSettings, home: KubeClient, state: HomeState, *, notify: Notify
+) -> None:
+    """Deletes everything except the pods, the Node last. Raises KubeError and PreflightError."""
+    for request in state.certificate_requests:
+        try:
+            await home.delete(CERTIFICATE_SIGNING_REQUESTS, name_of(request), uid=uid_of(request))
+        except Forbidden:
+            notify(
+                f"home: CertificateSigningRequest {name_of(request)} stays: the credential may not "
+                "delete it; home deletes it within a day"
+            )
+    # Listed again: a bridge that was stopped meanwhile deleted some, or created others.
+    for slice_ in await home_inventory.list_relay_slices(home, settings.name, state.home_id):
+        await _delete_slice(home, slice_, notify=notify)
+    if state.lease is not None:
+        await home.delete(LEASES, settings.name, namespace=LEASE_NAMESPACE, uid=uid_of(state.lease))
+    if state.certificate_store is not None:
+        try:
+            state.certificate_store.remove()
+        except CertificateError as error:
+            notify(f"here: {error}")
+    if state.relay_cidr:
+        _delete_local_route(state.relay_cidr, notify=notify)
+    if state.installation is not None:
+        await uninstall.remove(home, state.installation, notify=notify)
+    if state.node is not None:
+        await home.delete(NODES, settings.name, uid=uid_of(state.node))
+        # DaemonSet controllers may have created pods for the node meanwhile.
+        for pod in await home_inventory.list_pods(home, settings.name):
+            await delete_pod(home, pod, grace_seconds=0)
+
+
+async def _delete_slice(home: KubeClient, slice_: Object, *, notify: Notify) -> None:
+    name, namespace = name_of(slice_), namespace_of(slice_)
+    try:
+        await home.delete(ENDPOINT_SLICES, name, namespace=namespace, uid=uid_of(slice_))
+    except Forbidden:
+        notify(
+            f"home: EndpointSlice {namespace}/{name} stays: the credential may not delete it; its "
+            "endpoints no longer answer, so delete it with kubectl"
+        )
+
+
+def _delete_local_route(cidr: str, *, notify: Notify) -> None:
+    from bridge.relay.forward import local_route
+
+    try:
+        local_route.remove_stale(cidr)
+    except local_route.LocalRouteError as error:
+        notify(f"here: {error}; `ip route del local {cidr} dev lo` removes it")
+
+
+async def delete_pod(home: KubeClient, pod: Object, *, grace_seconds: int | None = None) -> None:
+    """Deletes the pod by its UID; None keeps the pod's own grace period."""
+    await home.delete(
+        PODS,
+        name_of(pod),
+        namespace=namespace_of(pod),
+        uid=uid_of(pod),
+        grace_seconds=grace_seconds,
+    )
