@@ -201,7 +201,7 @@ def _engine(
     home: KubeClient,
     remote: KubeClient,
 ) -> Engine:
-    listeners = carriers = None
+    listeners = forwarder = None
     policy = _policy(settings, found)
     if found.network == "relay":
         from bridge.net.limits import fit_to_open_files
@@ -216,7 +216,7 @@ def _engine(
     if policy.relay_image:
         from bridge.relay.reverse.forwarder import ReverseForwarder
 
-        carriers = ReverseForwarder(
+        forwarder = ReverseForwarder(
             remote.config,
             settings=settings.relay,
             metrics=carried.reverse,
@@ -231,7 +231,7 @@ def _engine(
         copy_linger=settings.namespace_linger,
         limits=settings.limits,
         listeners=listeners,
-        carriers=carriers,
+        forwarder=forwarder,
     )
 
 

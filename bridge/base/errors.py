@@ -19,8 +19,8 @@ class PreflightError(BridgeError):
 
 def user_error_types() -> tuple[type[Exception], ...]:
     """The classes of errors whose message is written for people."""
-    from sync.engine.engine import NamespaceMappingError
     from sync.kube.errors import KubeError
+    from sync.namespaces.mapping import NamespaceMappingError
 
     return (BridgeError, NamespaceMappingError, KubeError)
 

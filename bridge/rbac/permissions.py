@@ -39,7 +39,6 @@ from sync.kube.resources import (
     TOKEN_REVIEWS,
     Resource,
 )
-from sync.namespaces.watches import WATCHED_RESOURCES
 from translators.objects import Object
 from translators.translation_policy import ServiceAccounts
 
@@ -146,14 +145,10 @@ HOME_LEAVE = (
 #: What is read in a namespace while it has pods on the node, and the tokens that these are given.
 #: Nobody has to allow it everywhere: pods of a namespace without it wait, and say so.
 HOME_NAMESPACE = (
-    *(Permission(kind, ("list", "watch")) for kind in WATCHED_RESOURCES["none"]),
+    *(Permission(kind, ("list", "watch")) for kind in (CONFIG_MAPS, SECRETS, SERVICES)),
     Permission(EVENTS, ("list",)),
 )
-HOME_NAMESPACE_FLAT = tuple(
-    Permission(kind, ("list", "watch"))
-    for kind in WATCHED_RESOURCES["flat"]
-    if kind not in WATCHED_RESOURCES["none"]
-)
+HOME_NAMESPACE_FLAT = (Permission(ENDPOINT_SLICES, ("list", "watch")),)
 HOME_NAMESPACE_RELAY = (Permission(ENDPOINT_SLICES, ("create", "patch", "delete")),)
 HOME_NAMESPACE_TOKENS = (Permission(SERVICE_ACCOUNTS, ("create",), "token"),)
 #: All of it in all namespaces but the claim's: pods of any namespace may come, their namespaces are

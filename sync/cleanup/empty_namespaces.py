@@ -16,17 +16,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
 
-from sync.cache.informer import Informer
 from sync.cleanup import inventory
-from sync.kube.client import KubeClient
-from sync.namespaces.mapping import NamespaceMapping
+from sync.registration.context import ControllerContext
+from sync.registration.declaration import Declaration, Watch
 from sync.runtime.controller import Controller
 from sync.runtime.log_fields import object_fields
 from translators.identity import (
     ANNOTATION_ACCEPTS,
-    Identity,
     home_namespace_of,
     is_owned,
     namespace_users,
@@ -44,28 +41,33 @@ WORKERS = 1
 
 
 class EmptyNamespaceController:
-    """``owned`` are the informers of all kinds that this home has in the remote but namespaces."""
+    """One key, a home namespace, for the remote namespace that it is mapped to."""
 
-    def __init__(
-        self,
-        client: KubeClient,
-        *,
-        identity: Identity,
-        namespaces: NamespaceMapping,
-        home_pods: Informer,
-        owned: Iterable[Informer],
-        linger: float,
-    ) -> None:
-        self._client = client
-        self._identity = identity
-        self._namespaces = namespaces
-        self._home_pods = home_pods
-        self._owned = list(owned)
+    def __init__(self, context: ControllerContext, *, linger: float) -> None:
+        self._client = context.remote
+        self._identity = context.identity
+        self._namespaces = context.namespaces
+        self._remote_namespaces = context.remote_namespaces
+        self._home_pods = context.home_pods
+        # The informers of everything that this home has in the remote, except namespaces.
+        self._owned = [context.remote_pods, *context.copies.values()]
         self._linger = linger
         # When the last pod of each was seen to go, in the loop's time.
         self._since: dict[HomeNamespace, float] = {}
         self.controller: Controller[HomeNamespace] = Controller(
             "namespaces", self._reconcile, workers=WORKERS, kind="Namespace"
+        )
+
+    def declare(self) -> Declaration:
+        """What the engine runs."""
+        return Declaration(
+            self.controller.name,
+            controller=self.controller,
+            watches=[
+                Watch(self._home_pods, self.home_pod_changed),
+                Watch(self._remote_namespaces, self.namespace_changed),
+                *(Watch(informer, self.owned_changed) for informer in self._owned),
+            ],
         )
 
     # -- what changed ----------------------------------------------------------------------
@@ -86,10 +88,12 @@ class EmptyNamespaceController:
             self._went(home)
 
     def namespace_changed(self, old: Object | None, new: Object | None) -> None:
-        """A namespace of ours is seen for the first time: nobody may need it."""
-        home = home_namespace_of(new) if old is None and new is not None else None
-        if home is not None:
-            self._went(home)
+        """A namespace of this home is seen for the first time: nobody may need it."""
+        was_owned = old is not None and is_owned(old, self._identity)
+        if new is not None and is_owned(new, self._identity) and not was_owned:
+            home = home_namespace_of(new)
+            if home is not None:
+                self._went(home)
 
     def _went(self, namespace: HomeNamespace) -> None:
         if not (self.controller.queue.is_paused or self._is_wanted(namespace)):

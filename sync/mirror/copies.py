@@ -22,25 +22,22 @@ object.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from sync.base import exceptions
-from sync.cache.informer import Informer
 from sync.cache.store import Key
-from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, Forbidden, Invalid
 from sync.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, SECRETS, SERVICES, Resource
 from sync.mirror import copied_resources
 from sync.mirror.unresolved_references import UnresolvedReferences
-from sync.namespaces.mapping import NamespaceMapping
-from sync.namespaces.watches import NamespaceWatches
+from sync.registration.context import ControllerContext
+from sync.registration.declaration import Declaration, HomeWatch, Watch
 from sync.runtime.controller import Controller, ReconcileBlocked
-from sync.runtime.event_recorder import EventRecorder
 from sync.runtime.log_fields import name_fields
 from translators.identity import (
-    Identity,
     is_owned,
     is_owned_by_node,
     matches_home_namespace,
@@ -95,40 +92,50 @@ def reference_keys(pod: Object, namespace: HomeNamespace) -> Iterator[CopyKey]:
 
 
 class CopyController:
-    """``copies`` are informers of this home's objects in the remote, one for each kind.
-    ``endpoints``: home's addresses mean something in the remote."""
+    """One key, a `CopyKey`, for a home object and its copy."""
 
-    def __init__(
-        self,
-        client: KubeClient,
-        *,
-        identity: Identity,
-        watches: NamespaceWatches,
-        namespaces: NamespaceMapping,
-        copies: dict[Resource, Informer],
-        home_pods: Informer,
-        remote_pods: Informer,
-        events: EventRecorder,
-        linger: float,
-        endpoints: bool = True,
-    ) -> None:
-        self._client = client
-        self._identity = identity
-        self._watches = watches
-        self._namespaces = namespaces
-        self._copies = copies
-        self._home_pods = home_pods
-        self._remote_pods = remote_pods
-        self._events = events
+    def __init__(self, context: ControllerContext, *, linger: float) -> None:
+        self._client = context.remote
+        self._identity = context.identity
+        self._watches = context.watches
+        self._namespaces = context.namespaces
+        self._copies = context.copies
+        self._home_pods = context.home_pods
+        self._remote_pods = context.remote_pods
+        self._events = context.events
         self._linger = linger
-        self._endpoints = endpoints
-        self._unresolved = UnresolvedReferences(client, identity=identity, namespaces=namespaces)
+        # Whether home's pod addresses mean something in the remote.
+        self._endpoints = context.policy.network == "flat"
+        self._unresolved = UnresolvedReferences(
+            context.remote, identity=context.identity, namespaces=context.namespaces
+        )
         # Copies that nobody needs, and since when, in the loop's time.
         self._unneeded: dict[CopyKey, float] = {}
         self._clashes: set[CopyKey] = set()
         self._populated: set[HomeNamespace] = set()
         self.controller: Controller[CopyKey] = Controller(
             "mirror", self._reconcile, workers=WORKERS
+        )
+
+    def declare(self) -> Declaration:
+        """What the engine runs."""
+        return Declaration(
+            self.controller.name,
+            controller=self.controller,
+            watches=[
+                Watch(self._home_pods, self.home_pod_changed),
+                Watch(self._remote_pods, self.remote_pod_changed),
+                *(
+                    Watch(informer, functools.partial(self.copy_changed, resource))
+                    for resource, informer in self._copies.items()
+                ),
+            ],
+            home_watches=[
+                HomeWatch(resource, functools.partial(self.original_changed, resource))
+                for resource in self._copies
+                if resource is not ENDPOINT_SLICES or self._endpoints
+            ],
+            requeue_namespace=self.requeue_namespace,
         )
 
     # -- what others ask -------------------------------------------------------------------
@@ -214,7 +221,7 @@ class CopyController:
             if not self._remote_pods.store.has("namespace", origin.namespace):
                 self._add_namespace(origin.namespace)
 
-    def namespace_synced(self, namespace: HomeNamespace) -> None:
+    def requeue_namespace(self, namespace: HomeNamespace) -> None:
         """What home has is known: what was missed while nobody watched is found, copies whose
         originals went as well as originals that have no copy yet."""
         for pod in self._home_pods.store.by_index("namespace", namespace):

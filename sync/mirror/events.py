@@ -27,12 +27,12 @@ import orjson
 from sync.base.fair_cache import FairCache
 from sync.cache.informer import Informer
 from sync.cache.store import Key
-from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
 from sync.kube.resources import EVENTS
+from sync.registration.context import ControllerContext
+from sync.registration.declaration import Declaration, Watch
 from sync.runtime.controller import Controller
 from translators.identity import (
-    Identity,
     Origin,
     is_in_mapped_namespace,
     is_owned_by_node,
@@ -76,18 +76,12 @@ class EventMirror:
     """Mirrors the events of one virtual node's pods. A key is home's namespace and the name of
     the remote event; without a name it stands for the list of what home has."""
 
-    def __init__(
-        self,
-        home: KubeClient,
-        remote: KubeClient,
-        identity: Identity,
-        *,
-        in_burst: Callable[[], bool],
-    ) -> None:
+    def __init__(self, context: ControllerContext, *, in_burst: Callable[[], bool]) -> None:
         self._in_burst = in_burst
-        self._home = home
-        self._remote = remote
-        self._identity = identity
+        self._home = context.home
+        self._remote = context.remote
+        self._identity = context.identity
+        self._remote_pods = context.remote_pods
         self._namespaces: dict[HomeNamespace, _Namespace] = {}
         # By the remote pod's UID.
         self._pods: dict[str, Origin] = {}
@@ -96,10 +90,17 @@ class EventMirror:
             "events", self._reconcile, workers=WORKERS, kind="Event"
         )
 
-    @property
-    def informers(self) -> list[Informer]:
-        """Those of the namespaces that are followed."""
-        return [it.events for it in self._namespaces.values()]
+    def declare(self) -> Declaration:
+        """What the engine runs."""
+        return Declaration(
+            self.controller.name,
+            controller=self.controller,
+            watches=[Watch(self._remote_pods, self.remote_pod_changed)],
+            requeue_namespace=self.requeue_namespace,
+            run_in_namespace=self.follow,
+            own_informers=lambda: [it.events for it in self._namespaces.values()],
+            start=self._requeue_all,
+        )
 
     # -- what changed ----------------------------------------------------------------------
 
@@ -125,11 +126,16 @@ class EventMirror:
             if self._namespaces.get(namespace) is followed:
                 del self._namespaces[namespace]
 
-    def namespace_synced(self, namespace: HomeNamespace) -> None:
+    def requeue_namespace(self, namespace: HomeNamespace) -> None:
         """Home lets the namespace be read: what it refused to list may be listed now."""
         followed = self._namespaces.get(namespace)
         if followed is not None and followed.written is None and followed.events.synced.is_set():
             self.controller.queue.add(Key(namespace, ""))
+
+    def _requeue_all(self) -> None:
+        """Queues the namespaces that a standby has followed."""
+        for namespace in self._namespaces:
+            self.requeue_namespace(namespace)
 
     def remote_pod_changed(self, old: Object | None, new: Object | None) -> None:
         """A remote pod of this home came, changed or went."""

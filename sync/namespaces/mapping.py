@@ -24,7 +24,7 @@ from weakref import WeakValueDictionary
 import cachetools
 
 from sync.cache.informer import Informer
-from sync.cache.store import Key
+from sync.cache.store import Key, Store
 from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from sync.kube.resources import NAMESPACES
@@ -34,10 +34,12 @@ from translators.identity import (
     ANNOTATION_HOME_NAMESPACE,
     ANNOTATION_NONCE,
     Identity,
+    Origin,
     home_namespace_of,
     is_accepted_by_home,
     is_granted_by_remote,
     is_owned,
+    is_owned_by_node,
     matches_home_namespace,
     namespace_users,
     origin_of,
@@ -55,6 +57,10 @@ from translators.objects import (
     namespace_of,
     uid_of,
 )
+
+
+class NamespaceMappingError(Exception):
+    """Pods of this virtual node run in the remote under another mapping of namespaces."""
 
 
 class NamespaceMapping:
@@ -147,6 +153,35 @@ class NamespaceMapping:
                     del self._tenants[place][origin.namespace]
                 if not self._tenants[place]:
                     del self._tenants[place]
+
+    def check_pods(self, remote_pods: Store, home_pods: Store) -> None:
+        """Raises NamespaceMappingError where a pod of this node runs in another namespace than the
+        mapping gives for it."""
+        for pod in remote_pods:
+            origin = origin_of(pod)
+            if origin is None or not is_owned_by_node(pod, self._identity):
+                continue
+            mapped = self._identity.remote_namespace(origin.namespace)
+            if mapped != namespace_of(pod) and self._is_certainly_ours(pod, origin, home_pods):
+                node = self._identity.node
+                raise NamespaceMappingError(
+                    f"remote: pods of node {node} run in namespace {namespace_of(pod)}, "
+                    f"but --namespace-template and --home-name now give {mapped} for home's "
+                    f"{origin.namespace}; join with those of before, or remove the pods first: "
+                    f"bridge leave --name {node}"
+                )
+
+    def _is_certainly_ours(self, pod: Object, origin: Origin, home_pods: Store) -> bool:
+        """Whether a bridge created the remote pod: it is in a namespace that this home created, or
+        in another usable one with the UID of a home pod. Anybody can copy labels, and must not
+        keep the bridge from starting."""
+        namespace = self._informer.store.get(Key("", namespace_of(pod)))
+        if namespace is None or not self.may_use(namespace):
+            return False
+        if self._owned.owns(namespace):
+            return True
+        home = home_pods.get(Key(origin.namespace, origin.name))
+        return home is not None and uid_of(home) == origin.uid
 
     # -- an end ----------------------------------------------------------------------------
 

@@ -26,14 +26,14 @@ from typing import Any
 from sync.base.callbacks import Callbacks
 from sync.cache.informer import Informer
 from sync.cache.store import Indexer
+from sync.cache.store_writer import Handler
 from sync.kube.client import KubeClient
 from sync.kube.errors import Forbidden
-from sync.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, SECRETS, SERVICES, Resource
+from sync.kube.resources import ENDPOINT_SLICES, Resource
 from sync.runtime.controller import ReconcileBlocked
 from sync.runtime.log_fields import name_fields
 from translators.mirror import endpointslice
-from translators.objects import HomeNamespace, Object
-from translators.translation_policy import Network
+from translators.objects import HomeNamespace
 
 log = logging.getLogger(__name__)
 
@@ -42,13 +42,7 @@ LINGER = 60.0
 #: Seconds after which what home refuses is told, and after which that it refuses less, but some:
 #: kinds are refused, and allowed, one by one, and each telling is a write for each pod.
 SETTLE, SHRINK = 0.5, 5.0
-#: What is watched for each kind of network: what pods refer to, and what refers to pods.
-WATCHED_RESOURCES: Mapping[Network, tuple[Resource, ...]] = {
-    "flat": (CONFIG_MAPS, SECRETS, SERVICES, ENDPOINT_SLICES),
-    "relay": (CONFIG_MAPS, SECRETS, SERVICES),
-    "none": (CONFIG_MAPS, SECRETS, SERVICES),
-}
-#: How the objects of a kind are looked up, other than by name.
+#: Indexes of the stores, beside the name.
 _INDEXERS: Mapping[Resource, Mapping[str, Indexer]] = {
     ENDPOINT_SLICES: {"service": lambda slice_: (endpointslice.service_name(slice_),)}
 }
@@ -59,7 +53,7 @@ _OF_ACCOUNT = "system:serviceaccount:"
 _ACCOUNT = f"{_OF_ACCOUNT}cluster-bridge:cluster-bridge"
 
 #: Runs until cancelled, and raises nothing else.
-Beside = Callable[[HomeNamespace], Coroutine[Any, Any, None]]
+RunInNamespace = Callable[[HomeNamespace], Coroutine[Any, Any, None]]
 
 
 class NamespaceWatch:
@@ -101,12 +95,12 @@ class NamespaceWatch:
         """The kinds that home refuses now."""
         return tuple(kind for kind, it in self.informers.items() if isinstance(it.error, Forbidden))
 
-    async def run(self, beside: Beside | None) -> None:
+    async def run(self, alongside: Iterable[RunInNamespace]) -> None:
         """Watches until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
-                if beside is not None:
-                    group.create_task(beside(self.namespace), name=f"beside-{self.namespace}")
+                for run in alongside:
+                    group.create_task(run(self.namespace), name=f"alongside-{self.namespace}")
                 for resource, informer in self.informers.items():
                     group.create_task(informer.run(), name=f"watch-{resource}-{self.namespace}")
                 for informer in self.informers.values():
@@ -152,31 +146,35 @@ class NamespaceWatches:
     """Scopes come and go with `want` and `release`; they live in the task of `run`. ``endpoints``:
     home's EndpointSlices are wanted whatever the network."""
 
-    def __init__(
-        self,
-        client: KubeClient,
-        *,
-        on_change: Callable[[Resource, Object | None, Object | None], None],
-        on_synced: Callable[[HomeNamespace], None],
-        on_forbidden: Callable[[HomeNamespace], None],
-        network: Network = "flat",
-        endpoints: bool = False,
-        alongside: Beside | None = None,
-        linger: float = LINGER,
-    ) -> None:
+    def __init__(self, client: KubeClient, *, linger: float = LINGER) -> None:
         self._client = client
-        self._kinds = WATCHED_RESOURCES["flat" if endpoints else network]
-        self._on_change = on_change
-        self._on_synced: Callbacks[HomeNamespace] = Callbacks("watch synced")
-        self._on_refused: Callbacks[HomeNamespace] = Callbacks("watch refused")
-        self._on_synced.add(on_synced)
-        self._on_refused.add(on_forbidden)
-        self._beside = alongside
         self._linger = linger
+        self._handlers: dict[Resource, list[Handler]] = {}
+        self._synced_handlers: Callbacks[HomeNamespace] = Callbacks("home namespace synced")
+        self._forbidden_handlers: Callbacks[HomeNamespace] = Callbacks("home namespace forbidden")
+        self._alongside: list[RunInNamespace] = []
         self._watches: dict[HomeNamespace, NamespaceWatch] = {}
         self._tasks: dict[HomeNamespace, asyncio.Task[None]] = {}
         self._ending: dict[HomeNamespace, asyncio.TimerHandle] = {}
         self._group: asyncio.TaskGroup | None = None
+
+    def on_change(self, resource: Resource, handler: Handler) -> None:
+        """Watches this resource in every namespace, and calls ``handler(old, new)`` for each
+        change. Add handlers before `retain`."""
+        self._handlers.setdefault(resource, []).append(handler)
+
+    def on_synced(self, handler: Callable[[HomeNamespace], None]) -> None:
+        """Calls ``handler`` when all resources of a namespace have been listed, and again when
+        home no longer forbids any of them."""
+        self._synced_handlers.add(handler)
+
+    def on_forbidden(self, handler: Callable[[HomeNamespace], None]) -> None:
+        """Calls ``handler`` when the set of resources that home forbids in a namespace changes."""
+        self._forbidden_handlers.add(handler)
+
+    def run_alongside(self, run: RunInNamespace) -> None:
+        """Has ``run(namespace)`` run as long as each namespace is watched."""
+        self._alongside.append(run)
 
     def get(self, namespace: HomeNamespace) -> NamespaceWatch | None:
         """The watch if it is there and complete: what it lacks does not exist at home."""
@@ -225,9 +223,10 @@ class NamespaceWatches:
             timer.cancel()
         if namespace in self._watches:
             return
-        watch = NamespaceWatch(self._client, namespace, self._kinds, self._told)
+        watch = NamespaceWatch(self._client, namespace, self._handlers, self._told)
         for resource, informer in watch.informers.items():
-            informer.on_change(functools.partial(self._on_change, resource))
+            for handler in self._handlers[resource]:
+                informer.on_change(handler)
         self._watches[namespace] = watch
         if self._group is not None:
             self._start(self._group, watch)
@@ -252,7 +251,7 @@ class NamespaceWatches:
                 timer.cancel()
 
     def _start(self, group: asyncio.TaskGroup, watch: NamespaceWatch) -> None:
-        work = watch.run(self._beside)
+        work = watch.run(self._alongside)
         self._tasks[watch.namespace] = group.create_task(work, name=f"watch-{watch.namespace}")
 
     def _end(self, namespace: HomeNamespace) -> None:
@@ -269,9 +268,9 @@ class NamespaceWatches:
             log.warning(
                 "%s", self.missing_permission(watch.namespace), extra=_about(watch.namespace)
             )
-            self._on_refused(watch.namespace)
+            self._forbidden_handlers(watch.namespace)
         elif watch.synced:
-            self._on_synced(watch.namespace)
+            self._synced_handlers(watch.namespace)
 
 
 def _unread(namespace: HomeNamespace, what: str) -> ReconcileBlocked:

@@ -12,14 +12,14 @@ shows) and as an Event, and tried again. An unreachable API server is told by th
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Callable
+import time
 
 from sync.base import exceptions
 from sync.base.fair_cache import FairCache
 from sync.cache.informer import Informer
 from sync.cache.store import Key
-from sync.kube.client import KubeClient
 from sync.kube.errors import (
     AlreadyExists,
     ApiError,
@@ -29,10 +29,8 @@ from sync.kube.errors import (
     ServerError,
     Throttled,
 )
-from sync.kube.resources import PODS
+from sync.kube.resources import CONFIG_MAPS, PODS, PRIORITY_CLASSES, SECRETS, Resource
 from sync.mirror.copies import CopyController, CopyKey
-from sync.namespaces.mapping import NamespaceMapping
-from sync.namespaces.watches import NamespaceWatches
 from sync.pods import plan
 from sync.pods.creation import PodCreator
 from sync.pods.evictions import NodeLossEvictions
@@ -42,8 +40,9 @@ from sync.pods.plan import Action, PodState
 from sync.pods.service_account_tokens import TokenController
 from sync.pods.status_writer import StatusWriter
 from sync.pods.update import PodUpdater
+from sync.registration.context import ControllerContext
+from sync.registration.declaration import Declaration, HomeWatch, Watch
 from sync.runtime.controller import Controller, ReconcileBlocked
-from sync.runtime.event_recorder import EventRecorder
 from sync.runtime.log_fields import key_fields, name_fields, object_fields
 from translators.identity import (
     LABEL_NODE,
@@ -66,7 +65,6 @@ from translators.objects import (
 )
 from translators.pods import active_deadline, remote_pod, run_once, status, synthetic_status
 from translators.pods.references import Reference
-from translators.translation_policy import Policy
 
 log = logging.getLogger(__name__)
 changes = logging.getLogger("cluster-bridge.changes")
@@ -75,7 +73,10 @@ changes = logging.getLogger("cluster-bridge.changes")
 WORKERS = 64
 #: Last states of remote pods that are gone, kept until their home pod has been dealt with.
 ENDED_MAX = 10_000
-#: A plan may ask for another look (`Confirm`) and then decides; more turns are a defect.
+#: Pods queued or reconciled at once that make a burst (pods that come one after the other are one
+#: or two), and seconds after that in which its last pods may still come.
+BURST, BURST_SECONDS = 4, 2.0
+#: A plan may ask for another look (`ConfirmAbsence`) and then decides; more turns are a defect.
 PLANS = 3
 
 
@@ -83,37 +84,23 @@ class PodController:
     """Reconciles the pods of one virtual node."""
 
     def __init__(
-        self,
-        *,
-        home: KubeClient,
-        remote: KubeClient,
-        policy: Policy,
-        home_pods: Informer,
-        remote_pods: Informer,
-        remote_nodes: Informer,
-        priority_classes: Informer,
-        watches: NamespaceWatches,
-        namespaces: NamespaceMapping,
-        mirror: CopyController,
-        tokens: TokenController,
-        events: EventRecorder,
-        now: Callable[[], str],
+        self, context: ControllerContext, *, copies: CopyController, tokens: TokenController
     ) -> None:
-        self._home = home
-        self._remote = remote
-        self._policy = policy
-        self._identity = policy.identity
-        self._home_pods = home_pods
-        self._remote_pods = remote_pods
-        self._remote_nodes = remote_nodes
-        self._priority_classes = priority_classes
-        self.admission = KubeletAdmission(home, remote_nodes)
-        self._watches = watches
-        self._namespaces = namespaces
-        self._mirror = mirror
+        self._home = context.home
+        self._remote = context.remote
+        self._policy = context.policy
+        self._identity = context.identity
+        self._home_pods = context.home_pods
+        self._remote_pods = context.remote_pods
+        self._remote_nodes = context.remote_nodes
+        self._priority_classes = Informer(context.remote, PRIORITY_CLASSES)
+        self._watches = context.watches
+        self._namespaces = context.namespaces
+        self._copies = copies
         self._tokens = tokens
-        self._events = events
-        self._now = now
+        self._events = context.events
+        self._now = context.now
+        self.admission = KubeletAdmission(context.home, context.remote_nodes)
         # UIDs of home pods whose creation was tried by us, with an outcome that is not known.
         self._making: set[str] = set()
         # UIDs of home pods whose creation failed last by an error of a server.
@@ -125,22 +112,45 @@ class PodController:
         # Whether the remote pod that is being told was made just now, as home's says.
         self._telling_made = False
         self._ended: FairCache[str, Object] = FairCache(ENDED_MAX)
-        self._evictions = NodeLossEvictions(remote_nodes.store)
+        self._evictions = NodeLossEvictions(context.remote_nodes.store)
         self.latency = PodLatency()
         """How soon home knows."""
-        self._creation = PodCreator(remote)
-        self._statuses = StatusWriter(home, home_pods=home_pods, events=events)
-        self._updates = PodUpdater(
-            remote,
-            policy=policy,
-            remote_pods=remote_pods,
-            watches=watches,
-            mirror=mirror,
-            events=events,
+        self._creation = PodCreator(context.remote)
+        self._statuses = StatusWriter(
+            context.home, home_pods=context.home_pods, events=context.events
         )
+        self._updates = PodUpdater(context, copies)
         self.controller: Controller[Key] = Controller(
             "pods", self._reconcile, workers=WORKERS, on_defect=self._tell_defect, kind="Pod"
         )
+        self._burst_ends = 0.0
+
+    def declare(self) -> Declaration:
+        """What the engine runs."""
+        return Declaration(
+            self.controller.name,
+            controller=self.controller,
+            watches=[
+                Watch(self._home_pods, self.home_pod_changed),
+                Watch(self._remote_pods, self.remote_pod_changed),
+                Watch(self._remote_nodes, self.remote_node_changed, replay=False),
+                Watch(self._priority_classes),
+            ],
+            home_watches=[
+                HomeWatch(resource, functools.partial(self.reference_changed, resource))
+                for resource in (CONFIG_MAPS, SECRETS)
+            ],
+            requeue_namespace=self.requeue_namespace,
+            namespace_forbidden=self.requeue_namespace,
+            start=self.latency.begin,
+        )
+
+    def in_burst(self) -> bool:
+        """Whether several pods are reconciled at once, or were just now."""
+        queue, now = self.controller.queue, time.monotonic()
+        if len(queue) + len(queue.working) >= BURST:
+            self._burst_ends = now + BURST_SECONDS
+        return now < self._burst_ends
 
     # -- what changed ----------------------------------------------------------------------
 
@@ -188,26 +198,23 @@ class PodController:
             self.latency.remote_changed(key)
             self.controller.queue.add(key)
 
-    def queue_remote_pod(self, _: Object | None, remote: Object | None) -> None:
-        """A remote pod of this home is to be looked at, though nothing of it is news."""
-        origin = origin_of(remote or {})
-        if origin is not None and is_owned_by_node(remote or {}, self._identity):
-            self.controller.queue.add(Key(origin.namespace, origin.name))
-
     def remote_node_changed(self, old: Object | None, new: Object | None) -> None:
         """A node of the remote came, changed or went."""
         self.admission.remote_node_changed(old, new)
         for key in self._evictions.affected(old, new):
             self.controller.queue.add(key)
 
-    def namespace_synced(self, namespace: HomeNamespace) -> None:
+    def requeue_namespace(self, namespace: HomeNamespace) -> None:
         """The namespace's ConfigMaps, Secrets and Services are known: its pods can go on. Or home
         refuses them, which is told."""
         for home in self._home_pods.store.by_index("namespace", namespace):
             self.controller.queue.add(Key(namespace, name_of(home)))
 
-    def reference_appeared(self, reference: CopyKey) -> None:
-        """Home has a ConfigMap or Secret now that it did not have: pods may have waited for it."""
+    def reference_changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
+        """Requeues the pods that may wait for a ConfigMap or Secret that was created at home."""
+        if old is not None or new is None:
+            return
+        reference = CopyKey(resource, HomeNamespace(namespace_of(new)), name_of(new))
         for home in self._home_pods.store.by_index("reference", reference):
             if synthetic_status.is_creation_blocked(home):
                 self.controller.queue.add(Key(namespace_of(home), name_of(home)))
@@ -372,7 +379,7 @@ class PodController:
 
     async def _create(self, key: Key, home: Object) -> None:
         if self._watches.get(HomeNamespace(key.namespace)) is None:
-            # `namespace_synced` brings the key back.
+            # `requeue_namespace` brings the key back.
             if (
                 waiting := self._watches.missing_permission(HomeNamespace(key.namespace))
             ) is not None:
@@ -380,7 +387,7 @@ class PodController:
             return
         try:
             namespace = await self._namespaces.ensure(HomeNamespace(key.namespace))
-            omitted = await self._mirror.ensure(home)
+            omitted = await self._copies.ensure(home)
             # Asked for when the pod came, so that both are waited for at once.
             await self._tokens.ensure(home)
             await self._make(key, home, namespace, omitted)

@@ -21,22 +21,19 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import cachetools
 
 from sync.base import exceptions
-from sync.cache.informer import Informer
 from sync.cache.store import Key
-from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, ApiError, BadRequest, Forbidden, Invalid, NotFound
-from sync.kube.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, Resource
-from sync.namespaces.mapping import NamespaceMapping
-from sync.namespaces.watches import NamespaceWatches, home_forbids
+from sync.kube.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
+from sync.namespaces.watches import home_forbids
 from sync.pods import plan
+from sync.registration.context import ControllerContext
+from sync.registration.declaration import Declaration, HomeWatch, Watch
 from sync.runtime.controller import Controller, ReconcileBlocked
-from sync.runtime.event_recorder import EventRecorder
 from sync.runtime.log_fields import key_fields
 from translators.identity import has_home_uid, is_owned_by_node, origin_of
 from translators.objects import HomeNamespace, Object, is_deleting, name_of, namespace_of, uid_of
@@ -50,7 +47,6 @@ from translators.pods.service_accounts import (
     TokenTimes,
 )
 from translators.timestamps import format_time, parse_time
-from translators.translation_policy import Policy
 
 log = logging.getLogger(__name__)
 changes = logging.getLogger("cluster-bridge.changes")
@@ -72,33 +68,20 @@ _NOTHING = RequiredTokens(frozenset(), needs_ca=False)
 
 
 class TokenController:
-    """``secrets`` is the informer of this home's Secrets in the remote."""
+    """One key, a `PodRef`, for the tokens of one home pod."""
 
-    def __init__(
-        self,
-        *,
-        home: KubeClient,
-        remote: KubeClient,
-        policy: Policy,
-        home_pods: Informer,
-        remote_pods: Informer,
-        secrets: Informer,
-        watches: NamespaceWatches,
-        namespaces: NamespaceMapping,
-        events: EventRecorder,
-        now: Callable[[], str],
-    ) -> None:
-        self._home = home
-        self._remote = remote
-        self._policy = policy
-        self._identity = policy.identity
-        self._home_pods = home_pods
-        self._remote_pods = remote_pods
-        self._secrets = secrets
-        self._watches = watches
-        self._namespaces = namespaces
-        self._events = events
-        self._now = now
+    def __init__(self, context: ControllerContext) -> None:
+        self._home = context.home
+        self._remote = context.remote
+        self._policy = context.policy
+        self._identity = context.identity
+        self._home_pods = context.home_pods
+        self._remote_pods = context.remote_pods
+        self._secrets = context.copies[SECRETS]
+        self._watches = context.watches
+        self._namespaces = context.namespaces
+        self._events = context.events
+        self._now = context.now
         self._rng = random.Random()  # noqa: S311  # jitter, not a secret
         # By pod's UID and the token's key: those that were requested a moment ago.
         self._recent: cachetools.TTLCache[tuple[str, str], TokenTimes]
@@ -107,6 +90,20 @@ class TokenController:
         self._deleted: set[str] = set()
         self.controller: Controller[PodRef] = Controller(
             "tokens", self._reconcile, workers=WORKERS, kind="Pod"
+        )
+
+    def declare(self) -> Declaration:
+        """What the engine runs."""
+        return Declaration(
+            self.controller.name,
+            controller=self.controller,
+            watches=[
+                Watch(self._home_pods, self.home_pod_changed),
+                Watch(self._remote_pods, self.remote_pod_changed),
+                Watch(self._secrets, self.secret_changed),
+            ],
+            home_watches=[HomeWatch(CONFIG_MAPS, self.config_map_changed)],
+            requeue_namespace=self.requeue_namespace,
         )
 
     # -- what others ask -------------------------------------------------------------------
@@ -152,13 +149,13 @@ class TokenController:
         if ref is not None:
             self.controller.queue.add(ref)
 
-    def home_changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
+    def config_map_changed(self, old: Object | None, new: Object | None) -> None:
         """Home's CA of a namespace may have changed."""
         obj = new or old or {}
-        if resource is CONFIG_MAPS and name_of(obj) == references.ROOT_CA:
-            self.namespace_synced(HomeNamespace(namespace_of(obj)))
+        if name_of(obj) == references.ROOT_CA:
+            self.requeue_namespace(HomeNamespace(namespace_of(obj)))
 
-    def namespace_synced(self, namespace: HomeNamespace) -> None:
+    def requeue_namespace(self, namespace: HomeNamespace) -> None:
         """The namespace's CA is known: its pods' tokens can be written."""
         for pod in self._home_pods.store.by_index("namespace", namespace):
             with exceptions.log_defects(f"pod {namespace}/{name_of(pod)}"):
@@ -177,7 +174,7 @@ class TokenController:
                 await self._delete(ref, secret)
             return
         if self._watches.last_synced(ref.namespace) is None:
-            return  # `namespace_synced` brings the key back.
+            return  # `requeue_namespace` brings the key back.
         if secret is None and is_deleting(home) and not self._runs(ref):
             return
         try:

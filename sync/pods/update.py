@@ -18,16 +18,13 @@ from dataclasses import replace
 from typing import NamedTuple, get_args
 
 from sync.base.fair_cache import FairCache
-from sync.cache.informer import Informer
 from sync.cache.store import Key
-from sync.kube.client import KubeClient
 from sync.kube.errors import Forbidden, Invalid
 from sync.kube.resources import PODS
 from sync.mirror.copies import CopyController
-from sync.namespaces.watches import NamespaceWatches
 from sync.pods import plan
 from sync.pods.plan import Update
-from sync.runtime.event_recorder import EventRecorder
+from sync.registration.context import ControllerContext
 from sync.runtime.log_fields import object_fields
 from translators.objects import HomeNamespace, Object, name_of, namespace_of, uid_of
 from translators.pods import (
@@ -39,7 +36,6 @@ from translators.pods import (
 )
 from translators.pods.resize_condition import ResizeRejection
 from translators.pods.update import Subresource
-from translators.translation_policy import Policy
 
 log = logging.getLogger(__name__)
 changes = logging.getLogger("cluster-bridge.changes")
@@ -56,24 +52,15 @@ class _Path(NamedTuple):
 
 
 class PodUpdater:
-    """``remote_pods`` is told what the API server answers."""
+    """Sends updates, and puts the API server's answers into the cache of remote pods."""
 
-    def __init__(
-        self,
-        client: KubeClient,
-        *,
-        policy: Policy,
-        remote_pods: Informer,
-        watches: NamespaceWatches,
-        mirror: CopyController,
-        events: EventRecorder,
-    ) -> None:
-        self._client = client
-        self._policy = policy
-        self._remote_pods = remote_pods
-        self._watches = watches
-        self._mirror = mirror
-        self._events = events
+    def __init__(self, context: ControllerContext, copies: CopyController) -> None:
+        self._client = context.remote
+        self._policy = context.policy
+        self._remote_pods = context.remote_pods
+        self._watches = context.watches
+        self._copies = copies
+        self._events = context.events
         # What was told of updates that were refused, and those that had no effect.
         self._refused: FairCache[_Path, ResizeRejection] = FairCache(REMEMBERED_MAX)
         self._futile: FairCache[_Path, Object] = FairCache(REMEMBERED_MAX)
@@ -87,7 +74,7 @@ class PodUpdater:
         key, sent = Key(namespace_of(home), name_of(home)), update
         if update.subresource == "ephemeralcontainers":
             if self._watches.get(HomeNamespace(key.namespace)) is None:
-                return False  # `Pods.namespace_synced` brings the key back.
+                return False  # `PodController.requeue_namespace` brings the key back.
             checked = await self._resolved(home, update)
             if checked is None:
                 self._futile.put(key.namespace, path, update.patch)
@@ -139,7 +126,7 @@ class PodUpdater:
             told = f"Secret {', '.join(reserved)}: {remote_pod.RESERVED_SECRET_MESSAGE}"
             self._events.warn(home, "UpdateRefused", told)
             return None
-        omitted = await self._mirror.ensure({**home, "spec": spec})
+        omitted = await self._copies.ensure({**home, "spec": spec})
         changed, dropped = unresolved_references.remove_optional_references(
             update.patch["spec"], omitted
         )

@@ -25,15 +25,14 @@ from typing import Protocol
 
 from sync.cache.informer import Informer
 from sync.cache.store import Key, key_of
-from sync.kube.client import KubeClient
-from sync.kube.resources import ENDPOINT_SLICES, SERVICES, Resource
-from sync.namespaces.watches import NamespaceWatches
+from sync.kube.resources import ENDPOINT_SLICES, SERVICES
 from sync.pods.controller import PodController
+from sync.registration.context import ControllerContext
+from sync.registration.declaration import Declaration, HomeWatch, Watch
 from sync.relay.endpoint_slices import EndpointSliceWriter
 from sync.relay.headless import AddressListeners, HeadlessServices, pods_of
 from sync.relay.service_events import ServiceEvents
 from sync.runtime.controller import Controller, ReconcileBlocked
-from sync.runtime.event_recorder import EventRecorder
 from sync.runtime.log_fields import name_fields
 from translators.identity import origin_of
 from translators.mirror import endpointslice
@@ -42,7 +41,6 @@ from translators.objects import HomeNamespace, Object, is_deleting, name_of, nam
 from translators.relay import forward, headless
 from translators.relay.forward import EndpointPort, ForwardPlan
 from translators.relay.headless import HeadlessEndpoint
-from translators.translation_policy import Policy
 
 changes = logging.getLogger("cluster-bridge.changes")
 
@@ -89,33 +87,24 @@ class ForwardRelayController:
     """The reconciler. `run` is a task of the caller's group."""
 
     def __init__(
-        self,
-        home: KubeClient,
-        listeners: Listeners,
-        *,
-        policy: Policy,
-        watches: NamespaceWatches,
-        pods: PodController,
-        home_pods: Informer,
-        remote_pods: Informer,
-        events: EventRecorder,
+        self, context: ControllerContext, listeners: Listeners, *, pods: PodController
     ) -> None:
-        self._client = home
+        self._client = context.home
         self._listeners = listeners
-        self._identity = policy.identity
-        self._address = policy.relay_address
-        self._watches = watches
+        self._identity = context.identity
+        self._address = context.policy.relay_address
+        self._watches = context.watches
         self._pods = pods
-        self._home_pods = home_pods
-        self._remote_pods = remote_pods
-        self._news = ServiceEvents(events)
+        self._home_pods = context.home_pods
+        self._remote_pods = context.remote_pods
+        self._news = ServiceEvents(context.events)
         self.slices = Informer(
-            home,
+            context.home,
             ENDPOINT_SLICES,
-            labels=forward.slice_selector(policy.identity),
+            labels=forward.slice_selector(context.identity),
             indexers={"service": _service_keys, "pod": pods_of},
         )
-        self._writer = EndpointSliceWriter(home, self.slices)
+        self._writer = EndpointSliceWriter(context.home, self.slices)
         self._away = False
         self._patience: asyncio.TimerHandle | None = None
         # When it was said of a Service that its connections are refused (the loop's time).
@@ -124,16 +113,37 @@ class ForwardRelayController:
             "relay", self._reconcile, workers=WORKERS, kind="Service"
         )
         self._names: HeadlessServices | None = None
-        if policy.relay_cidr and (doors := listeners.pod_listeners) is not None:
-            again = self.controller.queue.add
-            self._names = HeadlessServices(policy.relay_cidr, doors, self.slices, again)
+        cidr, pod_listeners = context.policy.relay_cidr, listeners.pod_listeners
+        if cidr and pod_listeners is not None:
+            requeue = self.controller.queue.add
+            self._names = HeadlessServices(cidr, pod_listeners, self.slices, requeue)
+
+    def declare(self) -> Declaration:
+        """What the engine runs."""
+        return Declaration(
+            self.controller.name,
+            controller=self.controller,
+            watches=[
+                # Not replayed: `namespace_synced` queues every Service.
+                Watch(self._home_pods, self.home_pod_changed, replay=False),
+                Watch(
+                    self._remote_pods,
+                    self.remote_pod_changed,
+                    replay=False,
+                    on_state=self.remote_state_changed,
+                ),
+                Watch(self.slices, self.slice_changed),
+            ],
+            home_watches=[HomeWatch(SERVICES, self.service_changed)],
+            requeue_namespace=self.namespace_synced,
+            run=self.run,
+        )
 
     # -- what changed ----------------------------------------------------------------------
 
-    def home_changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
-        """A Service changed, among other kinds."""
-        if resource is SERVICES:
-            self.controller.queue.add(key_of(new or old or {}))
+    def service_changed(self, old: Object | None, new: Object | None) -> None:
+        """A Service changed at home."""
+        self.controller.queue.add(key_of(new or old or {}))
 
     def slice_changed(self, old: Object | None, new: Object | None) -> None:
         """A slice of ours changed, by us or by somebody else."""

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,19 +30,16 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from sync.base.backoff import Backoff
-from sync.cache.informer import Informer
 from sync.cache.store import Key
-from sync.kube.client import KubeClient
 from sync.kube.errors import Forbidden, Invalid
 from sync.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Resource
-from sync.namespaces.mapping import NamespaceMapping
-from sync.namespaces.watches import NamespaceWatches
+from sync.registration.context import ControllerContext
+from sync.registration.declaration import Declaration, HomeWatch, Watch
 from sync.relay.endpoint_verification import EndpointVerifier
 from sync.relay.forward import DRAIN_SECONDS
 from sync.relay.reverse_slices import ReverseSlices
 from sync.relay.service_events import ServiceEvents
 from sync.runtime.controller import Controller, ReconcileBlocked
-from sync.runtime.event_recorder import EventRecorder
 from sync.runtime.log_fields import name_fields
 from translators.identity import is_owned, matches_home_namespace, origin_of
 from translators.mirror import endpointslice
@@ -50,7 +48,6 @@ from translators.objects import HomeNamespace, Object, is_deleting, name_of, nam
 from translators.relay import agent_pod, reverse
 from translators.relay.agent_pod import UNKNOWN_STATE, AgentState
 from translators.relay.reverse import AgentPort, ReversePlan, ReverseRoute
-from translators.translation_policy import Policy
 
 changes = logging.getLogger("cluster-bridge.changes")
 
@@ -134,33 +131,23 @@ class ReverseRelayController:
     is left. ``services`` and ``slices`` are informers of this home's copies."""
 
     def __init__(
-        self,
-        remote: KubeClient,
-        forwarder: Forwarder | None,
-        *,
-        home: KubeClient,
-        policy: Policy,
-        watches: NamespaceWatches,
-        namespaces: NamespaceMapping,
-        home_pods: Informer,
-        remote_pods: Informer,
-        services: Informer,
-        slices: Informer,
-        events: EventRecorder,
-        linger: float,
+        self, context: ControllerContext, forwarder: Forwarder | None, *, linger: float
     ) -> None:
-        self._client = remote
+        self._client = context.remote
         self._forwarder = forwarder
-        self._addresses = EndpointVerifier(home)
-        self._policy = policy
-        self._identity = policy.identity
-        self._watches = watches
-        self._namespaces = namespaces
-        self._home_pods = home_pods
-        self._remote_pods = remote_pods
-        self._services = services
-        self._slices = ReverseSlices(remote, slices, services, remote_pods, self._identity)
-        self._news = ServiceEvents(events)
+        self._addresses = EndpointVerifier(context.home)
+        self._policy = context.policy
+        self._identity = context.identity
+        self._watches = context.watches
+        self._namespaces = context.namespaces
+        self._home_pods = context.home_pods
+        self._remote_pods = context.remote_pods
+        self._services = context.copies[SERVICES]
+        self._slice_copies = context.copies[ENDPOINT_SLICES]
+        self._slices = ReverseSlices(
+            context.remote, self._slice_copies, self._services, self._remote_pods, self._identity
+        )
+        self._news = ServiceEvents(context.events)
         self._linger = linger
         self._states: dict[HomeNamespace, _State] = {}
         self._populated: set[HomeNamespace] = set()
@@ -170,15 +157,34 @@ class ReverseRelayController:
         if forwarder is not None:
             forwarder.on_change(self.controller.queue.add)
 
+    def declare(self) -> Declaration:
+        """What the engine runs."""
+        home_resources = [SERVICES, ENDPOINT_SLICES] if self._forwarder is not None else []
+        return Declaration(
+            self.controller.name,
+            controller=self.controller,
+            watches=[
+                Watch(self._home_pods, self.home_pod_changed),
+                Watch(self._remote_pods, self.remote_pod_changed),
+                Watch(self._services, functools.partial(self.copy_changed, SERVICES)),
+                Watch(self._slice_copies, functools.partial(self.copy_changed, ENDPOINT_SLICES)),
+            ],
+            home_watches=[
+                HomeWatch(resource, functools.partial(self.home_changed, resource))
+                for resource in home_resources
+            ],
+            requeue_namespace=self.namespace_synced,
+            run=self.run,
+        )
+
     # -- what changed ----------------------------------------------------------------------
 
     def home_changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
-        """A Service or its endpoints changed at home, among other kinds."""
-        if self._forwarder is not None and resource in (SERVICES, ENDPOINT_SLICES):
-            it = new or old or {}
-            if resource is SERVICES and new is None:
-                self._news.forget(Key(namespace_of(it), name_of(it)))
-            self.controller.queue.add(HomeNamespace(namespace_of(it)))
+        """A Service or its endpoints changed at home."""
+        it = new or old or {}
+        if resource is SERVICES and new is None:
+            self._news.forget(Key(namespace_of(it), name_of(it)))
+        self.controller.queue.add(HomeNamespace(namespace_of(it)))
 
     def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
         """A pod of the node came or went; the first or the last of its namespace counts."""

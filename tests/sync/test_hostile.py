@@ -154,7 +154,7 @@ async def test_a_pod_that_the_bridge_stumbles_over_says_so(
     await world.remote.until(lambda: world.there("good"))
     status = world.status("bad")
     assert (status["phase"], status["reason"]) == ("Pending", "BridgeDefect")
-    assert "ValueError in sync/test_hostile.py" in status["message"]
+    assert "ValueError in tests/sync/test_hostile.py" in status["message"]
     assert CANARY not in str(status) + str(world.home.objects(EVENTS))
     assert world.engine.pods.controller.results["defect"] >= 1
     monkeypatch.undo()
@@ -205,7 +205,7 @@ async def test_an_indexer_that_stumbles_leaves_the_object_and_the_other_indices(
 def test_words_on_a_defect_are_its_kind_and_its_place() -> None:
     with pytest.raises(ValueError, match=CANARY) as caught:
         int(CANARY)
-    assert exceptions.summary(caught.value).startswith("ValueError in sync/test_hostile.py:")
+    assert exceptions.summary(caught.value).startswith("ValueError in tests/sync/test_hostile.py:")
     assert CANARY not in exceptions.summary(caught.value) + exceptions.traced_summary(caught.value)
     assert exceptions.summary(KeyError(CANARY)) == "KeyError"
 

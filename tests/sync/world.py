@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from sync.cache.informer import Informer
 from sync.engine.engine import Engine
 from sync.kube.client import KubeClient
 from sync.kube.errors import Side
@@ -52,7 +51,7 @@ class World:
         self.namespace_linger = 60.0
         self.copy_linger = 0.0
         self.listeners: Listeners | None = None
-        self.carriers: Forwarder | None = None
+        self.forwarder: Forwarder | None = None
         home.api.clock = lambda: self.now
         self._clients = AsyncExitStack()
         self._engine: Engine | None = None
@@ -108,7 +107,7 @@ class World:
             namespace_linger=self.namespace_linger,
             copy_linger=self.copy_linger,
             listeners=self.listeners,
-            carriers=self.carriers,
+            forwarder=self.forwarder,
         )
         return self._engine
 
@@ -162,27 +161,17 @@ class World:
     async def caught_up(self) -> None:
         """Until every informer has seen what its server has to tell."""
         self._alive()
-        watches = [it for watch in self.engine._watches._watches.values() for it in _all(watch)]
-        remote = [it for it in self.engine.informers if it.client.side == "remote"]
-        remote += [it.events for it in self.engine.event_mirror._namespaces.values()]
-        await caught_up(self.remote, *remote)
-        relay = [self.engine.forward.slices] if self.engine.forward is not None else []
-        await caught_up(self.home, self.engine.home_pods, *relay, *watches)
+        for side, api in (("remote", self.remote), ("home", self.home)):
+            await caught_up(api, *(it for it in self.engine.watches if it.client.side == side))
 
     def _alive(self) -> None:
         assert self._task is not None
         assert not self._task.done(), self._task
 
     def _idle(self, *, waiting: bool) -> bool:
-        queues: list[WorkQueue[Any]] = [
-            self.engine.pods.controller.queue,
-            self.engine.copies.controller.queue,
-            self.engine.event_mirror.controller.queue,
-            self.engine.tokens.controller.queue,
-            self.engine.reverse.controller.queue,
-        ]
-        if self.engine.forward is not None:
-            queues.append(self.engine.forward.controller.queue)
+        # Looks at empty namespaces come long after what a test does.
+        controllers = [it for it in self.engine.controllers if it.name != "namespaces"]
+        queues: list[WorkQueue[Any]] = [it.queue for it in controllers]
         return self.engine.events._waiting.empty() and not any(
             len(queue)
             or queue.working
@@ -193,7 +182,7 @@ class World:
 
     def _progress(self) -> tuple[object, ...]:
         revisions = [api.store.history.revision for api in (self.home, self.remote)]
-        return (*revisions, *self.engine._watches._watches.values())
+        return (*revisions, *self.engine.watches)
 
     # -- what was written ------------------------------------------------------------------
 
@@ -311,8 +300,3 @@ async def _beside(watching: asyncio.Task[None], engine: Engine) -> None:
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
-
-
-def _all(watch: object) -> list[Informer]:
-    informers: dict[object, Informer] = getattr(watch, "informers", {})
-    return list(informers.values())

@@ -22,10 +22,11 @@ from bridge.node import node_object
 from bridge.node.controller import NodeController, NodeTaken
 from bridge.node.lease import LEASE_NAMESPACE
 from sync.base.exceptions import first_leaf
-from sync.engine.engine import Engine, NamespaceMappingError
+from sync.engine.engine import Engine
 from sync.kube import in_cluster
 from sync.kube.credentials import KubeconfigRef
 from sync.kube.resources import LEASES, NODES, PODS
+from sync.namespaces.mapping import NamespaceMappingError
 from tests.bridge.joined import SOON, Joined, begin, caller, joined
 from tests.bridge.kubelet.pki import Pki
 from tests.bridge.two_clusters import CANARY, Clusters, put_worker

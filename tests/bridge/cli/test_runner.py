@@ -26,8 +26,8 @@ from bridge.cli.command_group import app
 from bridge.election.elector import NodeLeft
 from bridge.kubelet.server import ListenError
 from bridge.node.controller import NodeTaken
-from sync.engine.engine import NamespaceMappingError
 from sync.kube.errors import Forbidden, KubeError, Unreachable
+from sync.namespaces.mapping import NamespaceMappingError
 from tests.bridge.cli.conftest import Invoke
 
 PROJECT = Path(__file__).parents[3] / "pyproject.toml"

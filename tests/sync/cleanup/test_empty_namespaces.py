@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
+from sync.cleanup.empty_namespaces import EmptyNamespaceController
 from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, Object
 from tests.fakeapi import Fault
 from tests.objects import config_map, pod
@@ -52,7 +53,7 @@ async def _pod_comes_and_goes(world: World) -> None:
 
 async def _looked(world: World) -> None:
     """Until the namespace has been looked at and nothing is planned."""
-    queue = world.engine.empty_namespaces.controller.queue
+    queue = world.engine.find(EmptyNamespaceController).controller.queue
     for _ in range(1000):
         if not (queue._later or len(queue) or queue.working):
             return
@@ -94,7 +95,7 @@ async def test_it_stays_while_a_pod_is_there_and_for_a_while(lived: World) -> No
     await lived.start()
     await _pod_comes_and_goes(lived)
     assert _namespace(lived)
-    assert lived.engine.empty_namespaces.controller.queue._later
+    assert lived.engine.find(EmptyNamespaceController).controller.queue._later
 
 
 async def test_a_pod_in_time_keeps_it(lived: World) -> None:

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from sync.engine.engine import NamespaceMappingError
 from sync.kube.resources import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS, Object
+from sync.mirror.copies import CopyController
+from sync.namespaces.mapping import NamespaceMappingError
 from tests.fakeapi import Fault
 from tests.objects import config_map, secret
 from tests.sync.world import IDENTITY, THERE, World
@@ -238,7 +239,7 @@ async def test_no_secret_is_in_a_log_an_event_or_a_status(
     await world.settle()
     assert (world.secret() or {})["data"]["l"] == encoded
     said = caplog.text + str(world.home.objects(EVENTS)) + str(world.status())
-    said += repr(world.engine.copies.controller) + repr(world.engine.informers)
+    said += repr(world.engine.find(CopyController).controller) + repr(world.engine.informers)
     for word in (canary, encoded):
         assert word not in said
     assert any("secrets" in record.getMessage() for record in caplog.records)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, Object
+from sync.mirror.copies import CopyController
 from tests.fakeapi import Fault
 from tests.objects import config_map, secret
 from tests.sync.world import IDENTITY, THERE, World
@@ -164,12 +165,12 @@ async def test_copies_go_with_the_last_pod_that_needs_them(world: World) -> None
 async def test_one_of_many_pods_that_use_a_copy_is_no_work_for_it(world: World) -> None:
     world.home.put(config_map("conf"))
     await with_pod(world, "cm/conf")
-    turns = world.engine.copies.controller.results.total()
+    turns = world.engine.find(CopyController).controller.results.total()
     world.pod("b", uses=["cm/conf"])
     await world.settle()
     world.runs("b")
     await gone(world, "b")
-    assert world.engine.copies.controller.results.total() == turns
+    assert world.engine.find(CopyController).controller.results.total() == turns
 
 
 async def test_a_copy_stays_a_while_for_the_next_pod(world: World) -> None:
@@ -332,7 +333,7 @@ async def test_a_clash_is_forgotten_with_the_home_object(world: World) -> None:
     world.remote.put(config_map("conf", THERE))
     world.pod("b", uses=["cm/conf"])
     await world.settle(waiting=True)
-    assert world.engine.copies._clashes
+    assert world.engine.find(CopyController)._clashes
     world.home.remove(CONFIG_MAPS, "conf", "default")
     await world.settle(waiting=True)
-    assert not world.engine.copies._clashes
+    assert not world.engine.find(CopyController)._clashes

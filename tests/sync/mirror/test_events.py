@@ -13,9 +13,11 @@ from sync.mirror.events import EventMirror
 from tests import objects
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault, LoggedRequest
-from tests.sync.world import IDENTITY, NODE, THERE, World
+from tests.sync.contexts import controller_context
+from tests.sync.world import ADDRESS, IDENTITY, NODE, THERE, World
 from translators.identity import ANNOTATION_ACCEPTS, LABEL_NODE, remote_metadata
 from translators.objects import HomeNamespace
+from translators.translation_policy import Policy
 
 DEFAULT = HomeNamespace("default")
 
@@ -154,7 +156,8 @@ async def test_an_event_that_is_seen_before_its_pod_is_told(
     home_api: FakeApi, remote_api: FakeApi, client_for: ClientFor
 ) -> None:
     clients = await client_for(home_api, "home"), await client_for(remote_api, "remote")
-    mirror = EventMirror(*clients, IDENTITY, in_burst=lambda: False)
+    context = controller_context(*clients, Policy(IDENTITY, ADDRESS))
+    mirror = EventMirror(context, in_burst=lambda: False)
     home = home_api.put(objects.pod("a"))
     remote = remote_api.put(
         {**objects.pod("a", THERE), "metadata": remote_metadata(home, IDENTITY)}
@@ -192,7 +195,7 @@ async def test_an_event_waits_in_a_burst_but_not_for_ever(
     monkeypatch.setattr(events, "LOOK", 0.01)
     monkeypatch.setattr(events, "MOST", 0.04)
     await started(world)
-    monkeypatch.setattr(world.engine.event_mirror, "_in_burst", in_burst)
+    monkeypatch.setattr(world.engine.find(EventMirror), "_in_burst", in_burst)
     say(world, "Pulled")
     await world.settle()
     assert looks == 5
@@ -205,7 +208,7 @@ async def test_many_events_wait_less_in_a_burst_so_that_none_is_told_late(
     monkeypatch.setattr(events, "MOST", 3600.0)
     monkeypatch.setattr(events, "LATE", 0.1)
     await started(world)
-    monkeypatch.setattr(world.engine.event_mirror, "_in_burst", lambda: True)
+    monkeypatch.setattr(world.engine.find(EventMirror), "_in_burst", lambda: True)
     for number in range(100):
         say(world, f"Event{number}")
     await world.home.until(lambda: len(heard(world)) == 100)
@@ -229,7 +232,7 @@ async def test_a_history_that_was_lost_is_listed_and_only_what_is_new_written(
     assert world.remote.requests("GET", "*/events")
     assert set(heard(world)) == {"Pulled", "Created", "Started"}
     assert writes(world) == ["POST"]
-    followed = world.engine.event_mirror._namespaces[DEFAULT]
+    followed = world.engine.find(EventMirror)._namespaces[DEFAULT]
     assert len(followed.written or {}) == 2, "what the remote forgets, we forget"
 
 
@@ -237,7 +240,7 @@ async def test_what_was_told_is_kept_as_less_and_goes_on_all_the_same(world: Wor
     await started(world)
     said = say(world, "BackOff", message="x" * 1000)
     await world.settle()
-    followed = world.engine.event_mirror._namespaces[DEFAULT]
+    followed = world.engine.find(EventMirror)._namespaces[DEFAULT]
     (kept,) = followed.events.store
     assert kept == {
         "metadata": {
@@ -258,7 +261,7 @@ async def test_namespaces_come_and_go_with_their_pods(world: World) -> None:
     (watch,) = world.remote.open_watches(EVENTS)
     assert watch.namespace == THERE
     assert watch.query["fieldSelector"] == "involvedObject.kind=Pod"
-    world.engine._watches._linger = 0.02
+    world.engine._home_watches._linger = 0.02
     world.pod(namespace="other")
     await world.settle()
     world.remote.put(objects.event(world.remote.get(PODS, "a", "other-h"), "Pulled"))

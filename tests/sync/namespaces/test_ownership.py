@@ -235,7 +235,7 @@ async def test_the_record_is_written_when_namespaces_come_and_by_nobody_else(
     strict.record.answers.clear()
     for number in range(20):
         strict.pod("a", f"n{number}")
-    await strict.remote.until(lambda: len(strict.engine._owned._own) == 20)
+    await strict.remote.until(lambda: len(strict.engine._ownership._own) == 20)
     strict.record.answers.set()
     await strict.settle()
     assert len(strict.record.own or ()) == 20

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from sync.cache.store import Key
 from sync.kube.client import KubeClient
-from sync.kube.resources import CONFIG_MAPS, PODS, SECRETS, Object, Resource
+from sync.kube.resources import (
+    CONFIG_MAPS,
+    ENDPOINT_SLICES,
+    PODS,
+    SECRETS,
+    SERVICES,
+    Object,
+    Resource,
+)
 from sync.namespaces import watches as watches_module
 from sync.namespaces.watches import NamespaceWatches
 from tests.conftest import ClientFor
@@ -28,13 +37,11 @@ class Watched(NamespaceWatches):
         self.changes: list[tuple[Resource, str]] = []
         self.synced: list[str] = []
         self.refused: list[str] = []
-        super().__init__(
-            client,
-            on_change=self._changed,
-            on_synced=self.synced.append,
-            on_forbidden=self.refused.append,
-            linger=LINGER,
-        )
+        super().__init__(client, linger=LINGER)
+        for resource in (CONFIG_MAPS, SECRETS, SERVICES, ENDPOINT_SLICES):
+            self.on_change(resource, functools.partial(self._changed, resource))
+        self.on_synced(self.synced.append)
+        self.on_forbidden(self.refused.append)
 
     def _changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
         self.changes.append((resource, name_of(new or old or {})))
@@ -168,7 +175,7 @@ async def test_a_namespace_is_read_no_more_when_its_last_pod_is_gone_for_a_while
 ) -> None:
     world.home.put(config_map("conf"))
     await world.start()
-    world.engine._watches._linger = LINGER
+    world.engine._home_watches._linger = LINGER
     world.pod(uses=["cm/conf"])
     await world.settle()
     world.home.delete(PODS, "a", "default", grace_seconds=0)

@@ -161,7 +161,9 @@ async def test_what_runs_goes_on_without_the_right_and_what_comes_waits(world: W
     with refused(world, "secrets"):
         world.home.expire_watches(SECRETS)
         await world.home.until(
-            lambda: world.engine._watches.missing_permission(HomeNamespace("default")) is not None
+            lambda: (
+                world.engine._home_watches.missing_permission(HomeNamespace("default")) is not None
+            )
         )
         world.pod("b", uses=["secret/key"])
         await world.told("HomeForbidden")
@@ -204,7 +206,7 @@ async def test_all_kinds_are_tried_again_when_one_is_allowed(world: World) -> No
     with refused(world, "configmaps", "secrets", "services"):
         world.pod()
         await world.told("HomeForbidden")
-        watch = world.engine._watches._watches[HomeNamespace("default")]
+        watch = world.engine._home_watches._watches[HomeNamespace("default")]
         resting: set[Resource] = set()
 
         def long(kind: Resource) -> float:

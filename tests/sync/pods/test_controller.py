@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from sync.kube.resources import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS, SERVICES, Object
+from sync.mirror.copies import CopyController
 from tests.fakeapi import Fault
 from tests.objects import config_map, node, pod, secret
 from tests.sync.world import ADDRESS, THERE, World
@@ -65,11 +66,14 @@ async def test_nothing_is_written_when_nothing_changes(world: World) -> None:
     world.home.put(service("web", app="web"))
     await world.start_running(uses=["cm/conf"], labels={"app": "web"})
     world.forget()
-    for queue in (world.engine.pods.controller.queue, world.engine.copies.controller.queue):
+    for queue in (
+        world.engine.pods.controller.queue,
+        world.engine.find(CopyController).controller.queue,
+    ):
         assert not queue._later
     for home in world.home.objects(PODS):
         world.engine.pods.home_pod_changed(None, home)
-        world.engine.copies.home_pod_changed(None, home)
+        world.engine.find(CopyController).home_pod_changed(None, home)
     world.home.break_watches()
     world.remote.expire_watches()
     await world.settle()

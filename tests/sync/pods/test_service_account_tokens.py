@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from sync.kube.resources import CONFIG_MAPS, PODS, SECRETS
+from sync.pods.service_account_tokens import TokenController
 from tests.fakeapi import Fault
 from tests.fakeapi.tokens import PREFIX
 from tests.objects import config_map, secret, service_account
@@ -138,7 +139,7 @@ async def test_a_renewal_is_planned_within_the_last_fifth_or_a_little_before(
     ).values()
     assert expires == "2030-01-01T01:00:07Z"
     assert "2030-01-01T00:42:00Z" <= renew <= "2030-01-01T00:48:06Z"
-    assert len(asking.engine.tokens.controller.queue._later) == 1
+    assert len(asking.engine.find(TokenController).controller.queue._later) == 1
 
 
 @pytest.mark.parametrize("now", ["2030-01-01T05:00:00Z", "2029-12-31T19:00:00Z"])
@@ -158,7 +159,7 @@ async def test_clock_of_the_bridge_that_is_wrong_by_hours_costs_nothing(
     ).values()
     assert expires == "2030-01-01T01:00:07Z"
     assert "2030-01-01T00:42:00Z" <= renew <= "2030-01-01T00:48:06Z", "by home's clock"
-    queue = asking.engine.tokens.controller.queue
+    queue = asking.engine.find(TokenController).controller.queue
     [timer] = queue._later.values()
     assert 2500 < timer.when() - asyncio.get_running_loop().time() < 2900
 
@@ -185,7 +186,7 @@ async def test_token_is_requested_once_a_minute_at_most(asking: World) -> None:
     await asking.settle()
     assert "another" in texts(asking)
     assert len(asking.home.requests("POST", REQUESTS)) == 1
-    [timer] = asking.engine.tokens.controller.queue._later.values()
+    [timer] = asking.engine.find(TokenController).controller.queue._later.values()
     assert timer.when() - asyncio.get_running_loop().time() > 50
 
 
@@ -314,7 +315,12 @@ async def test_no_token_is_in_a_log_an_event_or_a_repr(
     await asking.start()
     assert texts(asking)
     engine = asking.engine
-    shown = [caplog.text, repr(engine.tokens), repr(engine.tokens.controller), repr(engine.pods)]
+    shown = [
+        caplog.text,
+        repr(engine.find(TokenController)),
+        repr(engine.find(TokenController).controller),
+        repr(engine.pods),
+    ]
     assert not any(PREFIX in text for text in shown)
     entries = [*asking.home.writes(), *asking.remote.writes("*/pods*")]
     assert not any(PREFIX in repr(entry.body) for entry in entries)

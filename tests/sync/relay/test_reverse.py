@@ -84,14 +84,14 @@ class There:
     def __init__(self, world: World) -> None:
         self.world = world
         self.stations = Stations()
-        world.carriers = self.stations
+        world.forwarder = self.stations
         world.policy = replace(
             world.policy, network="relay", relay_address=ADDRESS, relay_image=IMAGE
         )
 
     def forget_stations(self) -> None:
         """As in a new process; before the world is started."""
-        self.world.carriers = self.stations = Stations()
+        self.world.forwarder = self.stations = Stations()
 
     def relays(self) -> list[Object]:
         """The relay pods, whatever becomes of them."""
@@ -448,7 +448,7 @@ async def test_a_bridge_that_stops_leaves_services_to_those_who_serve_them(there
 async def test_without_an_image_nothing_is_made_and_what_is_left_goes(there: There) -> None:
     await there.serve()
     await there.world.stop()
-    there.world.carriers = None
+    there.world.forwarder = None
     there.world.policy = replace(there.world.policy, relay_image="")
     await there.world.start()
     await there.world.settle()

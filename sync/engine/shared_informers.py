@@ -1,0 +1,103 @@
+"""The informers that several controllers read, and the indexes of their stores.
+
+Pods that are not to run in the remote are in no index, so that nothing is watched or copied for
+them. A remote object is indexed by its home namespace only if it is in the remote namespace that
+this home namespace is mapped to.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable, Iterable, Iterator
+
+from sync.cache.informer import Informer
+from sync.cache.interning import InternPool
+from sync.capacity.aggregator import slim_namespace
+from sync.kube.client import KubeClient
+from sync.kube.resources import NAMESPACES, NODES, PODS, Resource
+from sync.mirror.copies import COPIED_RESOURCES, copies_selector, reference_keys
+from sync.pods import plan
+from translators.identity import Identity, is_in_mapped_namespace, origin_of
+from translators.objects import HomeNamespace, Object, namespace_of
+from translators.pods import references
+from translators.relay import reverse
+from translators.translation_policy import Policy
+
+
+class SharedInformers:
+    """Makes the informers; the engine runs those that a declaration names. ``fast_keepalive`` as for
+    `Informer`."""
+
+    def __init__(
+        self, home: KubeClient, remote: KubeClient, policy: Policy, *, fast_keepalive: bool
+    ) -> None:
+        identity, pool = policy.identity, InternPool()
+        self.home_pods = Informer(
+            home,
+            PODS,
+            fields=f"spec.nodeName={identity.node}",
+            indexers={
+                "namespace": functools.partial(_home_namespace, policy),
+                "reference": functools.partial(_home_references, policy),
+            },
+            indexed=("spec", "metadata.ownerReferences"),
+            pool=pool,
+        )
+        self.remote_pods = Informer(
+            remote,
+            PODS,
+            labels=identity.home_selector,
+            indexers={
+                "namespace": functools.partial(_origin_namespace, identity),
+                "reference": functools.partial(_remote_references, identity),
+                "relay": _relay_namespace,
+            },
+            indexed=("metadata.annotations", *references.REFERENCE_FIELDS),
+            pool=pool,
+            fast_keepalive=fast_keepalive,
+        )
+        self.remote_nodes = Informer(remote, NODES, labels=policy.node_selection)
+        # All namespaces: any can be handed over to this home, and have quotas.
+        self.remote_namespaces = Informer(remote, NAMESPACES, slim=slim_namespace)
+        self.copies: dict[Resource, Informer] = {
+            resource: Informer(
+                remote,
+                resource,
+                labels=copies_selector(resource, identity.home_selector),
+                indexers={
+                    "origin": functools.partial(_origin_namespace, identity),
+                    "relay": _relay_namespace,
+                },
+                indexed=("metadata.annotations",),
+            )
+            for resource in COPIED_RESOURCES
+        }
+
+
+def _home_namespace(policy: Policy, home: Object) -> Iterable[Hashable]:
+    return (namespace_of(home),) if plan.may_run(home, policy) else ()
+
+
+def _home_references(policy: Policy, home: Object) -> Iterable[Hashable]:
+    if not plan.may_run(home, policy):
+        return ()
+    return reference_keys(home, HomeNamespace(namespace_of(home)))
+
+
+def _origin_namespace(identity: Identity, remote: Object) -> Iterable[Hashable]:
+    origin = origin_of(remote)
+    mapped = origin is not None and is_in_mapped_namespace(remote, identity)
+    return (origin.namespace,) if origin is not None and mapped else ()
+
+
+def _relay_namespace(remote: Object) -> Iterable[Hashable]:
+    """The home namespace that a relay agent, or a slice of reverse forwarding, is for."""
+    home = reverse.relay_home_namespace(remote)
+    return () if home is None else (home,)
+
+
+def _remote_references(identity: Identity, remote: Object) -> Iterator[Hashable]:
+    """The ConfigMaps and Secrets that a remote pod refers to, as keys of home's objects."""
+    origin = origin_of(remote)
+    if origin is not None and is_in_mapped_namespace(remote, identity):
+        yield from reference_keys(remote, origin.namespace)

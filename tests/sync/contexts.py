@@ -1,0 +1,34 @@
+"""The context of a single controller, without an engine."""
+
+from __future__ import annotations
+
+from sync.engine.engine import utc_now
+from sync.engine.shared_informers import SharedInformers
+from sync.kube.client import KubeClient
+from sync.namespaces.mapping import NamespaceMapping
+from sync.namespaces.ownership import NamespaceOwnership
+from sync.namespaces.watches import NamespaceWatches
+from sync.registration.context import ControllerContext
+from sync.runtime.event_recorder import EventRecorder
+from tests.sync.records import MemoryRecord
+from translators.translation_policy import Policy
+
+
+def controller_context(home: KubeClient, remote: KubeClient, policy: Policy) -> ControllerContext:
+    """A context whose informers do not run."""
+    shared = SharedInformers(home, remote, policy, fast_keepalive=False)
+    ownership = NamespaceOwnership(MemoryRecord(), shared.remote_namespaces, policy.identity)
+    return ControllerContext(
+        home=home,
+        remote=remote,
+        policy=policy,
+        home_pods=shared.home_pods,
+        remote_pods=shared.remote_pods,
+        remote_nodes=shared.remote_nodes,
+        remote_namespaces=shared.remote_namespaces,
+        copies=shared.copies,
+        namespaces=NamespaceMapping(remote, shared.remote_namespaces, policy.identity, ownership),
+        watches=NamespaceWatches(home),
+        events=EventRecorder(home, node=policy.identity.node, now=utc_now),
+        now=utc_now,
+    )
