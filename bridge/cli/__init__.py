@@ -26,7 +26,7 @@ def main() -> None:
 
         relay_pod()
         return
-    from bridge.cli.command_group import app
+    from bridge.cli.commands import app
     from bridge.cli.runner import fail
 
     with stdio.checked(fail):

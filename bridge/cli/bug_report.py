@@ -1,4 +1,4 @@
-"""`bridge bugreport`."""
+"""`bridge bug-report`."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ import typer
 
 from bridge.base.output import Output, OutputOption, format_table, print_result
 from bridge.base.settings import SettingsError, check_name
-from bridge.cli.shared_options import HomeContext, HomeKubeconfig, RemoteContext, RemoteKubeconfig
+from bridge.cli.shared_options import (
+    HomeContext,
+    HomeKubeconfig,
+    OptionalNode,
+    RemoteContext,
+    RemoteKubeconfig,
+    check_context,
+)
 from sync.kube.kubeconfig_ref import KubeconfigRef
 
 
-def bugreport(
-    node: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NODE",
-            help="The virtual node; all that home has unless given.",
-            show_default=False,
-        ),
-    ] = None,
+def bug_report(
+    node: OptionalNode = None,
     *,
     file: Annotated[
         Path | None,
         typer.Option(
             "--file",
             "-f",
-            help="The archive to write; bridge-bugreport-TIME.tar.gz unless given. One that exists "
-            "is left alone.",
+            help="Archive to write; must not exist. Default: bridge-bugreport-TIME.tar.gz.",
             show_default=False,
         ),
     ] = None,
@@ -39,21 +38,21 @@ def bugreport(
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
     addresses: Annotated[
-        bool, typer.Option("--addresses", help="Tell the addresses of the API servers too.")
+        bool, typer.Option("--addresses", help="Include the addresses of the API servers.")
     ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Write down what is known of a virtual node, with nothing in it that is secret.
+    """Collect the state of a virtual node, without secrets, in an archive for a bug report.
 
-    Versions, what bridge check finds, the Node, its Leases, pods' status, Events, and the names of
-    what the bridge has made. What is in the archive is listed: read it before you send it.
+    Contains versions, the results of bridge check, the Node, its Leases, the status of pods,
+    Events, and the names of the bridge's resources. Prints the list of files: read them before you
+    send the archive.
     """
     from bridge.bug_report import archive
     from bridge.bug_report.collector import BugReportSettings, collect
     from bridge.cli.runner import fail, run, step
 
-    if context and not kubeconfig:
-        raise fail("--context is one of a kubeconfig; name that with --kubeconfig", code=2)
+    check_context(kubeconfig, context)
     try:
         name = check_name(node, "NODE") if node is not None else ""
     except SettingsError as error:

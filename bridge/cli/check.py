@@ -24,7 +24,15 @@ from bridge.base.settings import (
     parse_home_api,
     parse_namespaces,
 )
-from bridge.cli.shared_options import HomeContext, HomeKubeconfig, RemoteContext, RemoteKubeconfig
+from bridge.cli.completion import complete_nodes
+from bridge.cli.shared_options import (
+    HomeContext,
+    HomeKubeconfig,
+    RemoteContext,
+    RemoteKubeconfig,
+    check_context,
+    duration_option,
+)
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.translation_policy import ServiceAccounts
 
@@ -32,7 +40,7 @@ if TYPE_CHECKING:
     from bridge.checks.report import Report
 
 #: Heading in --help of what is as in the join that is meant.
-JOIN = "With --pre: as for bridge join"
+JOIN = "With --pre: as in bridge join"
 
 
 def check(
@@ -40,16 +48,15 @@ def check(
         str | None,
         typer.Argument(
             metavar="NODE",
-            help=(
-                "The virtual node; all that home has unless given. With --pre the name that it "
-                "would have."
-            ),
+            help="The virtual node; with --pre the name that it would have. Default: all virtual "
+            "nodes.",
             show_default=False,
+            autocompletion=complete_nodes,
         ),
     ] = None,
     *,
     pre: Annotated[
-        bool, typer.Option("--pre", help="Before a join: whether these clusters can be joined.")
+        bool, typer.Option("--pre", help="Check whether these clusters can be joined.")
     ] = False,
     kubeconfig: RemoteKubeconfig = None,
     context: RemoteContext = None,
@@ -58,20 +65,18 @@ def check(
     network: Annotated[
         NetworkChoice,
         typer.Option(
-            help=(
-                "flat: pods of both clusters are to reach each other. relay, none: not. auto: as "
-                "it is found. Of a node that exists, as it was joined."
-            )
+            help="flat: pods of both clusters reach each other by IP. relay, none: they do not. "
+            "auto: probe. For an existing node: as in its join."
         ),
     ] = "flat",
     relay_cidr: Annotated[
         str | None,
         typer.Option(
-            metavar="CIDR", help="Addresses for pods of headless Services.", rich_help_panel=JOIN
+            metavar="CIDR", help="IP range for pods of headless Services.", rich_help_panel=JOIN
         ),
     ] = None,
     home_name: Annotated[
-        str | None, typer.Option(help="What {home} stands for.", rich_help_panel=JOIN)
+        str | None, typer.Option(help="Value of {home}.", rich_help_panel=JOIN)
     ] = None,
     namespace_template: Annotated[
         str, typer.Option(help="Names of remote namespaces.", rich_help_panel=JOIN)
@@ -80,29 +85,34 @@ def check(
         str | None,
         typer.Option(
             metavar="NAMES",
-            help="Remote namespaces to use when they are handed over.",
+            help="Remote namespaces to use once they are handed over.",
             rich_help_panel=JOIN,
         ),
     ] = None,
     address: Annotated[
         str | None,
-        typer.Option(help="Where home's API server reaches the bridge.", rich_help_panel=JOIN),
+        typer.Option(
+            help="IP address at which home's API server reaches the bridge.", rich_help_panel=JOIN
+        ),
     ] = None,
     port: Annotated[
         int, typer.Option(help="Port of the kubelet API.", min=0, max=65535, rich_help_panel=JOIN)
     ] = KUBELET_PORT,
     service_accounts: Annotated[
-        ServiceAccounts, typer.Option(help="Identity of the pods.", rich_help_panel=JOIN)
+        ServiceAccounts, typer.Option(help="Identity of pods.", rich_help_panel=JOIN)
     ] = "home",
     home_api_address: Annotated[
-        str | None, typer.Option(help="Where pods reach home's API server.", rich_help_panel=JOIN)
+        str | None,
+        typer.Option(
+            help="HOST[:PORT] at which remote pods reach home's API server.", rich_help_panel=JOIN
+        ),
     ] = None,
     metrics: Annotated[
-        MetricsChoice, typer.Option(help="Where to learn what pods use.", rich_help_panel=JOIN)
+        MetricsChoice, typer.Option(help="Source of resource metrics.", rich_help_panel=JOIN)
     ] = "auto",
     serving_certificate: Annotated[
         ServingCertificate,
-        typer.Option(help="Who signs the kubelet API's certificate.", rich_help_panel=JOIN),
+        typer.Option(help="Signer of the kubelet API's certificate.", rich_help_panel=JOIN),
     ] = "self-signed",
     tls_cert_file: Annotated[
         Path | None, typer.Option(help="Certificate of the kubelet API.", rich_help_panel=JOIN)
@@ -112,11 +122,8 @@ def check(
     ] = None,
     wait: Annotated[
         float | None,
-        typer.Option(
-            metavar="SECONDS",
-            help="Check again until nothing is an error, for so long at most.",
-            min=0,
-            show_default=False,
+        duration_option(
+            "Repeat the checks until none is an error, for at most this time.", minimum=0
         ),
     ] = None,
     output: OutputOption = Output.TABLE,
@@ -132,11 +139,10 @@ def check(
     from bridge.cli.runner import fail, run, step
 
     if pre and kubeconfig is None:
-        raise fail("--pre needs the remote: name it with --kubeconfig", code=2)
-    if context and not kubeconfig:
-        raise fail("--context is one of a kubeconfig; name that with --kubeconfig", code=2)
+        raise fail("--pre requires --kubeconfig, that of the remote cluster", code=2)
+    check_context(kubeconfig, context)
     if (tls_cert_file is None) != (tls_private_key_file is None):
-        raise fail("--tls-cert-file and --tls-private-key-file go together", code=2)
+        raise fail("--tls-cert-file and --tls-private-key-file require each other", code=2)
     home = KubeconfigRef(home_kubeconfig, home_context)
     remote = KubeconfigRef(kubeconfig, context)
     try:

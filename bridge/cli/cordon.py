@@ -8,73 +8,83 @@ from typing import Annotated
 import typer
 
 from bridge.base.output import Output, OutputOption, print_result
-from bridge.cli.shared_options import HomeContext, HomeKubeconfig
+from bridge.cli.option_values import Duration
+from bridge.cli.shared_options import DryRun, HomeContext, HomeKubeconfig, Node, duration_option
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.objects import Object
 
-_Node = Annotated[str, typer.Argument(metavar="NODE", help="A virtual node.", show_default=False)]
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+
+def _grace_period(value: str) -> float | None:
+    """Seconds; None for each pod's own, which ``-1`` means as in kubectl."""
+    return None if str(value) == "-1" else Duration()(value)
 
 
 def cordon(
-    node: _Node,
+    node: Node,
     *,
-    dry_run: _DryRun = False,
+    dry_run: DryRun = False,
     output: OutputOption = Output.TABLE,
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
 ) -> None:
-    """Have a virtual node take no new pods. Those on it go on."""
+    """Mark a virtual node unschedulable. Running pods are unaffected."""
     home = KubeconfigRef(home_kubeconfig, home_context)
     _cordon(home, node, wanted=True, dry_run=dry_run, output=output)
 
 
 def uncordon(
-    node: _Node,
+    node: Node,
     *,
-    dry_run: _DryRun = False,
+    dry_run: DryRun = False,
     output: OutputOption = Output.TABLE,
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
 ) -> None:
-    """Have a virtual node take new pods again."""
+    """Mark a virtual node schedulable again."""
     home = KubeconfigRef(home_kubeconfig, home_context)
     _cordon(home, node, wanted=False, dry_run=dry_run, output=output)
 
 
 def drain(
-    node: _Node,
+    node: Node,
     *,
     force: Annotated[
-        bool, typer.Option("--force", help="Evict pods that no controller creates again, too.")
+        bool,
+        typer.Option(
+            "--force", help="Also evict pods without a controller, which nothing replaces."
+        ),
     ] = False,
     delete_emptydir_data: Annotated[
         bool,
         typer.Option(
             "--delete-emptydir-data",
-            help="Evict pods with emptyDir volumes, whose data is lost, too.",
+            help="Also evict pods with emptyDir volumes, whose data is lost.",
         ),
     ] = False,
     ignore_daemonsets: Annotated[
-        bool, typer.Option(help="Leave pods of DaemonSets, rather than refuse to drain.")
+        bool, typer.Option(help="Skip pods of DaemonSets instead of failing.")
     ] = True,
     grace_period: Annotated[
-        int,
-        typer.Option(help="Seconds that pods have to end; -1 for each pod's own.", min=-1),
-    ] = -1,
+        float | None,
+        typer.Option(
+            metavar="DURATION",
+            help="Time for each pod to terminate. Default: the pod's own grace period.",
+            parser=_grace_period,
+        ),
+    ] = None,
     timeout: Annotated[
-        float, typer.Option(help="The longest wait for pods to go, in seconds.", min=1)
+        float, duration_option("Maximum time to wait for pods to terminate.")
     ] = 600.0,
-    dry_run: _DryRun = False,
+    dry_run: DryRun = False,
     output: OutputOption = Output.TABLE,
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
 ) -> None:
-    """Cordon a virtual node and evict its pods, as PodDisruptionBudgets allow it.
+    """Cordon a virtual node and evict its pods, within their PodDisruptionBudgets.
 
-    As `kubectl drain`: pods without a controller and pods with emptyDir volumes take an option, and
-    nothing is evicted without it. Pods of DaemonSets stay. The bridge must serve the node. Where it
-    fails or is interrupted, the node stays cordoned; drain again to go on, or uncordon it.
+    As kubectl drain: pods without a controller and pods with emptyDir volumes require an option;
+    without it nothing is evicted. Pods of DaemonSets stay. A bridge must serve the node. After a
+    failure or an interruption the node stays cordoned: drain it again, or uncordon it.
     """
     from bridge.cli.runner import run, step
 
@@ -89,7 +99,7 @@ def drain(
             force=force,
             delete_emptydir_data=delete_emptydir_data,
             ignore_daemonsets=ignore_daemonsets,
-            grace_period=grace_period if grace_period >= 0 else None,
+            grace_period=None if grace_period is None else int(grace_period),
         )
         async with connect(home, side="home", notify=lambda _: None) as client:
             with as_preflight_errors("home"):
@@ -123,8 +133,8 @@ def _cordon(home: KubeconfigRef, node: str, *, wanted: bool, dry_run: bool, outp
                 )
         data: Object = {"node": node, "cordoned": wanted, "changed": changed, "dryRun": dry_run}
         word = "cordoned" if wanted else "uncordoned"
-        said = f"node {node} {word if changed else f'is {word} already'}{_dry(dry_run)}"
-        print_result(data, output, lambda: said)
+        message = f"node {node} {word if changed else f'is {word} already'}{_dry(dry_run)}"
+        print_result(data, output, lambda: message)
 
     run(command, stops=False)
 

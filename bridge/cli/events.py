@@ -11,30 +11,29 @@ import typer
 
 from bridge.base.output import Output, OutputOption, format_table, print_result
 from bridge.base.printable_text import escape_json, escape_line
-from bridge.cli.shared_options import HomeContext, HomeKubeconfig
-from bridge.cli.status import NodeArgument
+from bridge.cli.shared_options import HomeContext, HomeKubeconfig, OptionalNode
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.objects import Object
 
 
 def events(
-    node: NodeArgument = None,
+    node: OptionalNode = None,
     *,
     namespace: Annotated[
         str | None,
-        typer.Option("--namespace", "-n", help="Of pods in this namespace of home alone."),
+        typer.Option("--namespace", "-n", help="Only Events of pods in this home namespace."),
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Go on with those that are said, until Ctrl-C.")
+        bool, typer.Option("--watch", "-w", help="Print new Events as they come, until Ctrl-C.")
     ] = False,
     output: OutputOption = Output.TABLE,
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
 ) -> None:
-    """List the Events of virtual nodes and their pods, with what the remote says of these.
+    """List the Events of virtual nodes and their pods, including those from the remote cluster.
 
-    Sorted by when each was said last. Home's kubeconfig is enough: the bridge tells at home what
-    the remote says.
+    Sorted by the time of the last occurrence. Needs only home's kubeconfig: the bridge mirrors the
+    Events of remote pods.
     """
     from bridge.cli.runner import run
 

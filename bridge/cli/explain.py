@@ -11,27 +11,40 @@ import typer
 
 from bridge.base.output import Output, OutputOption, print_result
 from bridge.base.settings import SettingsError, check_name
-from bridge.cli.shared_options import HomeContext, HomeKubeconfig, RemoteContext, RemoteKubeconfig
+from bridge.cli.completion import complete_nodes
+from bridge.cli.shared_options import (
+    HomeContext,
+    HomeKubeconfig,
+    RemoteContext,
+    RemoteKubeconfig,
+    check_context,
+)
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.objects import Object
 
-explain = typer.Typer(
-    help="Explain what will happen, or has happened, to a pod.", no_args_is_help=True
-)
+#: The kinds that can be explained, by the names that kubectl takes.
+_KINDS = {
+    **dict.fromkeys(("pod", "pods", "po"), "Pod"),
+    **dict.fromkeys(("deployment", "deployments", "deploy"), "Deployment"),
+}
+_USAGE = "name one pod/NAME or deployment/NAME, or a file with -f"
 
 
 class Show(StrEnum):
-    """Which part of the answer is shown."""
+    """Which part of the result is printed."""
 
     ALL = "all"
     REMOTE = "remote"
 
 
-@explain.command("pod")
-def explain_pod(
-    pod: Annotated[
-        str | None,
-        typer.Argument(metavar="[NAMESPACE/]NAME", help="A pod of home.", show_default=False),
+def explain(
+    target: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TYPE/NAME",
+            help="A pod or a Deployment of home: pod/NAME or deployment/NAME.",
+            show_default=False,
+        ),
     ] = None,
     *,
     file: Annotated[
@@ -39,8 +52,8 @@ def explain_pod(
         typer.Option(
             "--file",
             "-f",
-            help="A file with a pod, or with what has a template of one (a Deployment, say), that "
-            "need not exist; - reads standard input.",
+            help="File with a pod, or an object that has a pod template, which need not exist; - "
+            "reads standard input.",
         ),
     ] = None,
     namespace: Annotated[
@@ -48,21 +61,20 @@ def explain_pod(
         typer.Option(
             "--namespace",
             "-n",
-            help="Namespace of a pod or file that names none. Default: that of home's context.",
+            help="Namespace, unless the file has one. Default: that of home's context.",
         ),
     ] = None,
     node: Annotated[
         str | None,
         typer.Option(
-            help="Explain it for this virtual node. Default: the pod's, or else the one that suits "
-            "it best."
+            help="Explain the pod for this virtual node. Default: the pod's node, or the one that "
+            "fits it best.",
+            autocompletion=complete_nodes,
         ),
     ] = None,
     part: Annotated[
         Show,
-        typer.Option(
-            "--show", help="remote: only the object that goes to the remote cluster, as YAML."
-        ),
+        typer.Option("--show", help="remote: print only the pod of the remote cluster, as YAML."),
     ] = Show.ALL,
     output: OutputOption = Output.TABLE,
     kubeconfig: RemoteKubeconfig = None,
@@ -70,28 +82,29 @@ def explain_pod(
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
 ) -> None:
-    """What a pod becomes in the remote and why, what it lacks, and why it does not run.
+    """Explain how a pod is translated to the remote, what it lacks, and why it does not run.
 
-    Nothing is changed in either cluster. It works without the remote too, and says what it could
-    not look at.
+    Changes nothing in either cluster. If the remote is unreachable, the result lists what could not
+    be checked. A Deployment is explained by its pod template.
     """
     from bridge.cli.runner import fail, run
     from bridge.explain import json_report, text_report
     from bridge.explain.cluster_lookup import ExplainSettings, look_up_pod
 
-    if (pod is None) == (file is None):
-        raise fail("name one pod, as NAMESPACE/NAME, or a file with -f", code=2)
-    if context and not kubeconfig:
-        raise fail("--context is one of a kubeconfig; name that with --kubeconfig", code=2)
+    kind, full_name = _target(target or [])
+    if bool(full_name) == (file is not None):
+        raise fail(_USAGE, code=2)
+    check_context(kubeconfig, context)
     try:
         chosen = check_name(node, "--node") if node is not None else ""
     except SettingsError as error:
         raise fail(str(error), code=2) from None
-    where, _, name = (pod or "").rpartition("/")
+    where, _, name = full_name.rpartition("/")
     settings = ExplainSettings(
         home=KubeconfigRef(home_kubeconfig, home_context),
         remote=KubeconfigRef(kubeconfig, context) if kubeconfig else None,
         namespace=where or namespace or "",
+        kind=kind,
         name=name,
         manifest=_read(file) if file is not None else None,
         node=chosen,
@@ -100,11 +113,26 @@ def explain_pod(
     if part is Show.REMOTE:
         made = json_report.translated_pod(facts)
         if made is None:
-            raise fail("home: there is no virtual node, so that nothing goes anywhere")
+            raise fail("home: there is no virtual node; bridge join creates one")
         print_result(made.pod, Output.YAML if output is Output.TABLE else output, lambda: "")
         return
     answer = json_report.build_report(facts)
     print_result(answer, output, lambda: text_report.render_report(answer))
+
+
+def _target(words: list[str]) -> tuple[str, str]:
+    """Kind and name of ``TYPE/NAME``, or of the former ``pod [NAMESPACE/]NAME``. The name is empty
+    if there is none."""
+    from bridge.cli.runner import fail
+
+    if not words:
+        return "Pod", ""
+    word, slash, name = words[0].partition("/")
+    kind = _KINDS.get(word.lower())
+    if kind is None or len(words) > 2 or (slash and (len(words) > 1 or not name)):
+        given = " ".join(words)
+        raise fail(f'"{given}" is not an object to explain; {_USAGE}', code=2)
+    return kind, name if slash else " ".join(words[1:])
 
 
 def _read(file: Path) -> Object:
@@ -120,9 +148,9 @@ def _read(file: Path) -> Object:
     except OSError as error:
         raise fail(f"{file}: {error.strerror}", code=2) from None
     except (yaml.YAMLError, UnicodeDecodeError):
-        raise fail(f"{file}: it is not YAML", code=2) from None
+        raise fail(f"{file}: the YAML is invalid", code=2) from None
     for obj in objects:
         if (found := pod_of_manifest(obj)) is not None:
             return found
     kinds = ", ".join(str(it.get("kind")) for it in objects) or "nothing"
-    raise fail(f"{file}: neither a pod nor a template of one is in it, but {kinds}", code=2)
+    raise fail(f"{file}: contains no pod and no pod template, but {kinds}", code=2)

@@ -21,7 +21,8 @@ _IN_CLUSTER = Option(
 )
 
 
-@with_options(*JOIN, _IN_CLUSTER, *INSTALL, *PROCESS)
+# For one release: `bridge install` has taken the place of --in-cluster.
+@with_options(*JOIN, *(it.typer_parameter(hidden=True) for it in (_IN_CLUSTER, *INSTALL)), *PROCESS)
 def join(ctx: typer.Context, **values: Any) -> None:
     """Make a remote cluster appear in the home cluster as one virtual node.
 

@@ -41,6 +41,7 @@ from bridge.base.settings import (
     parse_namespaces,
     parse_ports,
 )
+from bridge.cli.completion import complete_contexts, complete_home_contexts
 from bridge.cli.option import CONSUMED, Option
 from bridge.cli.option_values import Duration, format_duration
 from bridge.node.node_options import (
@@ -82,6 +83,7 @@ JOIN: tuple[Option, ...] = (
         "context",
         "Context of that kubeconfig. Default: its current context.",
         CLUSTERS,
+        autocompletion=complete_contexts,
         field="remote.context",
         in_cluster=CONSUMED,
     ),
@@ -97,6 +99,7 @@ JOIN: tuple[Option, ...] = (
         "home-context",
         "Context of the home kubeconfig. Default: its current context.",
         CLUSTERS,
+        autocompletion=complete_home_contexts,
         field="home.context",
         in_cluster=CONSUMED,
     ),

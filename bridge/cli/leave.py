@@ -1,30 +1,46 @@
-"""`bridge leave`."""
+"""`bridge leave` and `bridge uninstall`."""
 
 from __future__ import annotations
 
 import functools
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from bridge.base.settings import SettingsError, check_name
+from bridge.cli.completion import complete_nodes
 from bridge.cli.shared_options import (
     HomeContext,
     HomeKubeconfig,
     RemoteContext,
     RemoteKubeconfig,
     Yes,
+    check_context,
+    duration_option,
 )
 from sync.kube.kubeconfig_ref import KubeconfigRef
 
-WORKLOADS = "What becomes of the pods"
+WORKLOADS = "Pods of the virtual node"
+
+#: Optional for the parser only: `--name` may name the node instead.
+RequiredNode = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="NODE",
+        help="The virtual node.",
+        show_default=False,
+        autocompletion=complete_nodes,
+    ),
+]
 
 
 def leave(
+    node: RequiredNode = None,
     *,
-    name: Annotated[str, typer.Option(help="Name of the virtual node.", show_default=False)],
+    # For one release: NODE has taken its place.
+    name: Annotated[str | None, typer.Option(hidden=True)] = None,
     kubeconfig: RemoteKubeconfig = None,
     context: RemoteContext = None,
     home_kubeconfig: HomeKubeconfig = None,
@@ -33,8 +49,8 @@ def leave(
         bool,
         typer.Option(
             "--drain",
-            help="Evict the pods first, as PodDisruptionBudgets allow it; best while the bridge "
-            "still serves the node.",
+            help="Evict the pods first, within their PodDisruptionBudgets. Works best while the "
+            "bridge still serves the node.",
             rich_help_panel=WORKLOADS,
         ),
     ] = False,
@@ -42,22 +58,20 @@ def leave(
         bool,
         typer.Option(
             "--keep-workloads",
-            help="Let the remote's pods run on with what they use, looked after by nobody.",
+            help="Leave the remote pods and what they use running, unmanaged.",
             rich_help_panel=WORKLOADS,
         ),
     ] = False,
     timeout: Annotated[
         float,
-        typer.Option(
-            help="The longest wait for evictions, and for pods to end, in seconds.",
-            min=1,
-            rich_help_panel=WORKLOADS,
+        duration_option(
+            "Maximum time to wait for evictions and for pods to terminate.", panel=WORKLOADS
         ),
     ] = 600.0,
     cert_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of the node's serving certificate; the one of the last join unless given."
+            help="Directory of the node's serving certificate. Default: that of the last join."
         ),
     ] = None,
     yes: Yes = False,
@@ -65,33 +79,39 @@ def leave(
         bool,
         typer.Option(
             "--force",
-            help="Leave although a bridge serves the node, which ends that bridge, or although the "
-            "remote cannot be reached; home is cleaned then, and what may be left there is told.",
+            help="Leave even if a bridge serves the node (that bridge ends), or if the remote is "
+            "unreachable (only home is cleaned; the output lists what may remain there).",
         ),
     ] = False,
 ) -> None:
-    """Remove a virtual node, and what is the bridge's, from both clusters.
+    """Remove a virtual node and the bridge's resources from both clusters.
 
-    Says what that is, and asks. Pods on the node are deleted; their controllers make others
-    elsewhere. Nothing that is not the bridge's is touched. Where it fails or is interrupted, run
-    it again: it goes on where it stopped.
+    Lists these resources and asks for confirmation. Deletes the pods on the node; their controllers
+    replace them elsewhere. Unmanaged resources are not touched. Run it again after a failure or an
+    interruption: it resumes.
     """
     from bridge.cli.runner import STOP_SECONDS, agreed, fail, run, step
     from bridge.leave.procedure import leave as leave_clusters
     from bridge.leave.summary import LeaveSettings
 
+    wanted = node if node is not None else name
+    if wanted is None:
+        raise fail("NODE is missing: name the virtual node; bridge status lists them", code=2)
+    if None not in (node, name):
+        raise fail("NODE and --name exclude each other", code=2)
     try:
-        check_name(name)
+        check_name(wanted, "NODE" if node is not None else "--name")
     except SettingsError as error:
         raise fail(str(error), code=2) from None
-    if context and not kubeconfig:
-        raise fail("--context is one of a kubeconfig; name that with --kubeconfig", code=2)
+    check_context(kubeconfig, context)
     if drain and keep_workloads:
         raise fail("--drain and --keep-workloads exclude each other", code=2)
     if not yes and not sys.stdin.isatty():
-        raise fail("there is nobody to ask; say --yes to remove without a question", code=2)
+        raise fail(
+            "standard input is not a terminal; use --yes to remove without confirmation", code=2
+        )
     settings = LeaveSettings(
-        name=name,
+        name=wanted,
         home=KubeconfigRef(home_kubeconfig, home_context),
         remote=KubeconfigRef(kubeconfig, context) if kubeconfig else None,
         force=force,
@@ -108,3 +128,12 @@ def leave(
         end_by=STOP_SECONDS,
     ):
         raise fail("nothing was removed")
+
+
+@functools.wraps(leave, assigned=("__annotations__",))
+def uninstall(**options: Any) -> None:
+    """Remove an installed bridge and its virtual node from both clusters.
+
+    Same as bridge leave, which also removes the installation in the home cluster.
+    """
+    leave(**options)

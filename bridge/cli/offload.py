@@ -9,7 +9,7 @@ import typer
 from bridge.base.output import Output, OutputOption, format_table, print_result
 from bridge.base.settings import SettingsError, check_address
 from bridge.cli.option import is_given
-from bridge.cli.shared_options import HomeContext, HomeKubeconfig, LogFormatOption
+from bridge.cli.shared_options import DryRun, HomeContext, HomeKubeconfig, LogFormatOption
 from bridge.offload import Mechanism
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.objects import Object
@@ -22,7 +22,6 @@ _SYSTEM = frozenset({"kube-system", "kube-public", "kube-node-lease"})
 _OF_ONE = ("policy", "node_selector", "by", "dry_run")
 
 _Namespace = Annotated[str, typer.Argument(help="A namespace of home.", show_default=False)]
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be written, no more.")]
 
 
 def offload(
@@ -30,7 +29,7 @@ def offload(
     namespace: Annotated[
         str | None,
         typer.Argument(
-            help="A namespace of home; those that are offloaded are listed unless given.",
+            help="A namespace of home. Default: list the offloaded namespaces.",
             show_default=False,
         ),
     ] = None,
@@ -38,33 +37,33 @@ def offload(
     policy: Annotated[
         OffloadPolicy,
         typer.Option(
-            help="burst: home's own nodes first, virtual ones when these are full. remote-only: "
-            "virtual nodes alone. local-only: never, whatever a pod asks for."
+            help="burst: home's own nodes first, virtual nodes when these are full. remote-only: "
+            "only virtual nodes. local-only: never virtual nodes."
         ),
     ] = "burst",
     node_selector: Annotated[
         str | None,
         typer.Option(
-            metavar="KEY=VALUE[,KEY=VALUE]", help="Labels of the virtual nodes that pods may go to."
+            metavar="KEY=VALUE[,KEY=VALUE]", help="Labels of the virtual nodes that pods may use."
         ),
     ] = None,
     by: Annotated[
         Mechanism,
         typer.Option(
-            help="Who changes the pods: the API server itself, by a policy, or a webhook (bridge "
-            "join --in-cluster --offload-webhook, or bridge webhook). auto takes the policy where "
-            "it is served."
+            help="What changes the pods: a policy in the API server, or a webhook (bridge install "
+            "--offload-webhook, or bridge webhook). auto: the policy if the API server has the "
+            "resource."
         ),
     ] = "auto",
-    dry_run: _DryRun = False,
+    dry_run: DryRun = False,
     output: OutputOption = Output.TABLE,
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
 ) -> None:
-    """Let new pods of a namespace go to virtual nodes without editing them, or list such ones.
+    """Let new pods of a namespace run on virtual nodes, or list the offloaded namespaces.
 
-    Pods that are there stay where they are. Pods of DaemonSets, and those that name their node, are
-    left alone. Running it again changes the policy.
+    Pods need no change. Existing pods stay where they are. Pods of DaemonSets and pods with a
+    nodeName are not changed. Run it again to change the policy.
     """
     from bridge.cli.runner import fail, run, step
     from bridge.node.node_options import parse_node_selector
@@ -77,9 +76,9 @@ def offload(
         _list(home, output)
         return
     if namespace in _SYSTEM:
-        raise fail(f"{namespace}: a cluster's own namespace is not offloaded", code=2)
+        raise fail(f"{namespace}: a system namespace cannot be offloaded", code=2)
     if node_selector and policy == "local-only":
-        raise fail("--node-selector is for virtual nodes, and local-only has none", code=2)
+        raise fail("--node-selector and --policy local-only exclude each other", code=2)
     try:
         selector = parse_node_selector(node_selector) if node_selector else {}
     except SettingsError as error:
@@ -104,14 +103,14 @@ def _list(home: KubeconfigRef, output: Output) -> None:
 def unoffload(
     namespace: _Namespace,
     *,
-    dry_run: _DryRun = False,
+    dry_run: DryRun = False,
     output: OutputOption = Output.TABLE,
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
 ) -> None:
-    """Take back what bridge offload did: new pods of the namespace are made as they are.
+    """Undo bridge offload for a namespace: new pods are no longer changed.
 
-    With the last such namespace all goes that changed pods. Pods that are there stay.
+    Existing pods stay. The last namespace also removes the policy or the webhook configuration.
     """
     from bridge.cli.runner import run, step
     from bridge.offload.namespace_policy import OffloadSettings, unoffload_namespace
@@ -136,26 +135,31 @@ def webhook(
     *,
     address: Annotated[
         str | None,
-        typer.Option(help="IP at which home's API server reaches it; found out unless given."),
+        typer.Option(
+            help="IP address at which home's API server reaches the webhook. Default: the address "
+            "that this machine uses towards home's API server."
+        ),
     ] = None,
-    port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65535)] = 9443,
+    port: Annotated[
+        int, typer.Option(help="Port of the webhook; 0 selects a free port.", min=0, max=65535)
+    ] = 9443,
     service: Annotated[
         str | None,
         typer.Option(
             metavar="NAMESPACE/NAME",
-            help="Run in a pod, as one of those behind this Service, with the Secret and the "
-            "MutatingWebhookConfiguration of its name: as bridge join --in-cluster "
-            "--offload-webhook installs it.",
+            help="Run as a pod behind this Service, with the Secret and the "
+            "MutatingWebhookConfiguration of the same name, as bridge install --offload-webhook "
+            "creates them.",
         ),
     ] = None,
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
     log_format: LogFormatOption = "console",
 ) -> None:
-    """Change the pods of offloaded namespaces, where home's API server cannot do it itself.
+    """Serve the webhook that changes the pods of offloaded namespaces.
 
-    Runs until it is stopped. It is registered at home while a namespace is offloaded. Where it is
-    away, pods are made as they are.
+    For API servers without MutatingAdmissionPolicy. Runs until Ctrl-C, and is registered at home
+    while a namespace is offloaded. While it is not reachable, pods are created unchanged.
     """
     from bridge.cli import process_handover
     from bridge.cli.runner import STOP_SECONDS, fail, run, step
@@ -174,6 +178,9 @@ def webhook(
         return
     namespace, slash, name = service.partition("/")
     if not (namespace and slash and name) or where is None:
-        raise fail("--service takes NAMESPACE/NAME, and needs --address", code=2)
+        raise fail(
+            f'--service: "{service}" is not a Service; use NAMESPACE/NAME, and --address with it',
+            code=2,
+        )
     behind = in_cluster_webhook.InClusterWebhookSettings(home, namespace, name, where, port)
     run(lambda stop: in_cluster_webhook.serve(behind, notify=step, stop=stop), end_by=STOP_SECONDS)

@@ -1,4 +1,4 @@
-"""`bridge garbage`."""
+"""`bridge prune`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,24 @@ import typer
 
 from bridge.base.printable_text import escape_line
 from bridge.base.settings import SettingsError, check_name
-from bridge.cli.shared_options import CLUSTERS, RemoteContext, Yes
+from bridge.cli.shared_options import (
+    CLUSTERS,
+    RemoteContext,
+    Yes,
+    duration_option,
+)
 from sync.kube.kubeconfig_ref import KubeconfigRef
 
 #: A home's identity as the table has it (`translators.identity.home_id_from_uid`).
 _HOME = re.compile(r"[0-9a-f]{16}")
 
 
-def garbage(
+def prune(
     *,
     kubeconfig: Annotated[
         Path,
         typer.Option(
-            help="Kubeconfig of the remote.", show_default=False, rich_help_panel=CLUSTERS
+            help="Kubeconfig of the remote cluster.", show_default=False, rich_help_panel=CLUSTERS
         ),
     ],
     context: RemoteContext = None,
@@ -32,22 +37,24 @@ def garbage(
         str | None,
         typer.Option(
             metavar="HOME",
-            help="Remove what this home has in the remote, after asking; HOME as in the list.",
+            help="Remove the resources of this home cluster, after confirmation; HOME is an ID of "
+            "the list.",
         ),
     ] = None,
     node: Annotated[
         str | None,
-        typer.Option(help="Of that home's virtual nodes this one alone; NODE as in the list."),
+        typer.Option(help="With --remove: only those of this virtual node of that home."),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(help="The longest wait for pods to end, in seconds.", min=1)
+        float, duration_option("Maximum time to wait for pods to terminate.")
     ] = 600.0,
     yes: Yes = False,
 ) -> None:
-    """List or remove what bridges have left in a remote cluster, without asking any home.
+    """List or remove resources of bridges in a remote cluster, without contacting a home cluster.
 
-    For homes that are gone, and what `bridge leave` could not reach or was told to keep. Says when
-    a bridge last wrote there: whether one still looks after these objects, only you know.
+    For home clusters that no longer exist, and for what bridge leave could not reach or was asked
+    to keep. Shows when a bridge last wrote each home's resources; only you know whether a bridge
+    still manages them.
     """
     from bridge.cli.runner import STOP_SECONDS, agreed, fail, run, step
     from bridge.prune.leftovers import PruneSettings, list_leftovers
@@ -56,15 +63,17 @@ def garbage(
     ref = KubeconfigRef(kubeconfig, context)
     if remove is None:
         if node is not None or yes:
-            raise fail("--node and --yes are for --remove HOME", code=2)
+            raise fail("--node and --yes require --remove HOME", code=2)
         for line in run(lambda _: list_leftovers(PruneSettings(ref), notify=step), stops=False) or [
-            "no bridge has anything in this cluster"
+            "no bridge has resources in this cluster"
         ]:
             typer.echo(escape_line(line))
         return
     if not _HOME.fullmatch(remove):
         raise fail(
-            f"--remove {remove!r}: name a home as the list has it, 16 digits of 0-9 and a-f", code=2
+            f'--remove: "{remove}" is not the ID of a home cluster; use one of the list, 16 digits '
+            "of 0-9 and a-f",
+            code=2,
         )
     try:
         only = check_name(node, "--node") if node is not None else ""
@@ -72,7 +81,9 @@ def garbage(
         raise fail(str(error), code=2) from None
     settings = PruneSettings(ref, remove, only, timeout)
     if not yes and not sys.stdin.isatty():
-        raise fail("there is nobody to ask; say --yes to remove without a question", code=2)
+        raise fail(
+            "standard input is not a terminal; use --yes to remove without confirmation", code=2
+        )
 
     agree = functools.partial(agreed, unasked=yes)
     if not run(

@@ -1,4 +1,4 @@
-"""`bridge rbac`: the rights that a join needs, as YAML for `kubectl apply`."""
+"""`bridge rbac`: the permissions that a join needs, as YAML for `kubectl apply`."""
 
 from __future__ import annotations
 
@@ -18,27 +18,22 @@ from translators.objects import Object
 from translators.translation_policy import ServiceAccounts
 
 #: The heading in --help of the options that are those of `bridge join`.
-AS_JOIN = "As for bridge join"
-
-rbac = typer.Typer(
-    help="Print the rights that the bridge needs, as YAML for kubectl apply.",
-    no_args_is_help=True,
-)
+AS_JOIN = "As in bridge join"
 
 _Account = Annotated[
-    str, typer.Option("--account", help="NAMESPACE/NAME of the ServiceAccount that gets them.")
+    str,
+    typer.Option("--account", help="ServiceAccount that gets the permissions, as NAMESPACE/NAME."),
 ]
 _ACCOUNT = "cluster-bridge/cluster-bridge"
 
 
-@rbac.command("home")
 def rbac_home(
     *,
     namespace: Annotated[
         list[str] | None,
         typer.Option(
-            help="A namespace whose pods may run in the remote, by a RoleBinding; may be given "
-            "several times. More can be bound later: bridge rbac namespace.",
+            help="Namespace whose pods may run in the remote, by a RoleBinding; repeatable. Bind "
+            "more later with bridge rbac namespace.",
             show_default=False,
         ),
     ] = None,
@@ -46,35 +41,39 @@ def rbac_home(
         bool,
         typer.Option(
             "--all-namespaces",
-            help="Pods of every namespace may: the bridge can read all Secrets, and be any service "
-            "account.",
+            help="Let pods of every namespace run in the remote. The bridge can then read all "
+            "Secrets of home and use every ServiceAccount.",
         ),
     ] = False,
     account: _Account = _ACCOUNT,
     leave: Annotated[
-        bool, typer.Option("--leave", help="What bridge leave takes at home, too.")
+        bool,
+        typer.Option("--leave", help="Include the permissions that bridge leave needs at home."),
     ] = False,
     name: Annotated[
         list[str] | None,
         typer.Option(
-            help="The virtual node's name, so that no other node can be changed; several times for "
-            "several nodes.",
+            help="Name of the virtual node, so that the bridge can change no other node; "
+            "repeatable. Default: any node.",
             show_default=False,
             rich_help_panel=AS_JOIN,
         ),
     ] = None,
     service_accounts: Annotated[
-        ServiceAccounts, typer.Option(help="Identity of the pods.", rich_help_panel=AS_JOIN)
+        ServiceAccounts, typer.Option(help="Identity of pods.", rich_help_panel=AS_JOIN)
     ] = "home",
     serving_certificate: Annotated[
         ServingCertificate,
-        typer.Option(help="Who signs the kubelet API's certificate.", rich_help_panel=AS_JOIN),
+        typer.Option(help="Signer of the kubelet API's certificate.", rich_help_panel=AS_JOIN),
     ] = "self-signed",
     network: Annotated[
-        NetworkChoice, typer.Option(help="How pods reach each other.", rich_help_panel=AS_JOIN)
+        NetworkChoice,
+        typer.Option(
+            help="How pods of the two clusters reach each other.", rich_help_panel=AS_JOIN
+        ),
     ] = "flat",
 ) -> None:
-    """The rights at home: of the node and its pods, and by namespace of what pods use."""
+    """Print the permissions at home, for the node, its pods, and what these use by namespace."""
     from bridge.cli.runner import fail
     from bridge.rbac import manifests as rights
 
@@ -100,21 +99,23 @@ def rbac_home(
     print_objects(objects)
     if not (bound or all_namespaces):
         typer.echo(
-            "no namespace is bound: pods wait until `bridge rbac namespace NAME | kubectl apply "
-            "-f -` lets those of a namespace run in the remote",
+            "no namespace is bound: pods stay Pending until `bridge rbac namespace NAME | kubectl "
+            "apply -f -` lets those of a namespace run in the remote",
             err=True,
         )
 
 
-@rbac.command("namespace")
 def rbac_namespace(
     names: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="Namespaces of home.", show_default=False)
+        list[str],
+        typer.Argument(
+            metavar="NAME...", help="Namespaces of the home cluster.", show_default=False
+        ),
     ],
     *,
     account: _Account = _ACCOUNT,
 ) -> None:
-    """What lets pods of one more namespace of home run in the remote."""
+    """Print the permissions that let pods of more home namespaces run in the remote."""
     from bridge.cli.runner import fail
     from bridge.rbac import manifests as rights
 
@@ -126,7 +127,6 @@ def rbac_namespace(
     print_objects(objects)
 
 
-@rbac.command("remote")
 def rbac_remote(
     *,
     account: _Account = _ACCOUNT,
@@ -134,20 +134,21 @@ def rbac_remote(
         bool,
         typer.Option(
             "--keep-namespaces",
-            help="Without the right to list every kind, by which the bridge sees that a namespace "
-            "which it made holds nothing of others. Such namespaces then stay.",
+            help="Omit the permission to list every kind, with which the bridge verifies that a "
+            "namespace contains no unmanaged resources before it deletes the namespace. Without "
+            "it, namespaces that the bridge created remain.",
         ),
     ] = False,
     metrics: Annotated[
         MetricsChoice,
         typer.Option(
-            help="Where to learn what pods use. kubelets is exact, and takes get nodes/proxy; "
-            "auto grants both.",
+            help="Source of resource metrics. kubelets needs get nodes/proxy; auto grants that "
+            "and the metrics API.",
             rich_help_panel=AS_JOIN,
         ),
     ] = "api",
 ) -> None:
-    """The rights in the remote."""
+    """Print the permissions in the remote cluster."""
     from bridge.cli.runner import fail
     from bridge.rbac import manifests as rights
 

@@ -1,14 +1,10 @@
-"""`bridge relay-pod`: what runs in the relay pods that `--relay-image` has the bridge make."""
+"""`bridge relay-pod`: the program of the relay agents that `--relay-image` adds to the remote."""
 
 from __future__ import annotations
 
 
 def relay_pod() -> None:
-    """Hand connections of the remote's pods to a bridge.
-
-    A bridge that joins with --relay-image makes pods that run this in the remote. There is no use
-    for it elsewhere.
-    """
+    """Hand connections of remote pods to the bridge that created this relay agent."""
     from bridge.cli.runner import run, step
     from bridge.net.limits import raise_open_file_limit
     from bridge.observability.logging import configure_logging

@@ -7,38 +7,38 @@ from typing import Annotated
 
 import typer
 
+from bridge.cli import config as config_commands
+
 
 def run(
     *,
     config: Annotated[
         Path | None,
         typer.Option(
+            metavar="FILE",
             help="YAML file with the joins (docs/reference/config-file.md).",
-            exists=False,
             show_default=False,
         ),
     ] = None,
-    schema: Annotated[
-        bool, typer.Option("--schema", help="Print the file's JSON Schema, and do nothing.")
-    ] = False,
-    check: Annotated[bool, typer.Option("--check", help="Check the file, and do nothing.")] = False,
+    # For one release: `bridge config` has taken their place.
+    schema: Annotated[bool, typer.Option("--schema", hidden=True)] = False,
+    check: Annotated[bool, typer.Option("--check", hidden=True)] = False,
 ) -> None:
-    """Join one remote cluster or several, as a file says, in one process.
+    """Join one or more remote clusters in one process, from a configuration file.
 
-    Each is a virtual node of its own, as by bridge join, with options of the same names. One that
-    fails is begun again, and the others go on. Runs in the foreground until Ctrl-C.
+    Each join is a virtual node of its own, with the options of bridge join as keys. The bridge
+    retries a join that fails; the others keep running. Runs in the foreground until Ctrl-C.
     """
-    from bridge.cli.runner import fail, step
+    from bridge.cli.runner import fail
 
     if schema:
-        import json
-
-        from bridge.cli.config_file import schema as described
-
-        print(json.dumps(described(), indent=2))
+        config_commands.schema()
         return
     if config is None:
-        raise fail("give --config FILE; bridge run --schema prints what it may hold", code=2)
+        raise fail("--config is missing: name a file; bridge config schema describes it", code=2)
+    if check:
+        config_commands.validate(config)
+        return
     from bridge.base.settings import SettingsError
     from bridge.cli.config_file import read
     from bridge.cli.process_handover import Asked, begin
@@ -49,8 +49,4 @@ def run(
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     check_traces(shown.traces or None)
-    if check:
-        joins = "1 join" if len(parts) == 1 else f"{len(parts)} joins"
-        step(f"{config}: {joins}: {', '.join(part.label for part in parts)}")
-        return
     begin(Asked(parts, shown))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import json
 import logging
 import os
 import signal
@@ -22,7 +23,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from bridge.base.printable_text import escape_line
+from bridge.base.printable_text import escape_json, escape_line
 
 T = TypeVar("T")
 #: Says a line for a person in another way: (level, text).
@@ -40,6 +41,12 @@ class _Voice:
     """How lines for a person are said."""
 
     by: Speaker | None = None
+    errors_as_json = False
+
+
+def report_errors_as_json(*, enabled: bool) -> None:
+    """Has `fail` also print the error on standard output, as JSON, for ``-o json``."""
+    _Voice.errors_as_json = enabled
 
 
 def speak_by(speaker: Speaker | None) -> None:
@@ -70,6 +77,9 @@ def fail(message: str, *, code: int = 1) -> SystemExit:
         _Voice.by(logging.ERROR, line)
     else:
         _say(f"{_coloured('error', _RED)}: {line}")
+    if _Voice.errors_as_json:
+        error = {"error": {"message": line, "exitCode": code}}
+        print(escape_json(json.dumps(error, ensure_ascii=False)))
     return SystemExit(code)
 
 

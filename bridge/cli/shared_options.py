@@ -1,52 +1,100 @@
-"""Options that several commands have, in the same words."""
+"""Options and arguments that several commands share."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from bridge.base.settings import LogFormat
+from bridge.cli.completion import complete_contexts, complete_home_contexts, complete_nodes
+from bridge.cli.option_values import Duration
 
+LogFormatOption = Annotated[
+    LogFormat,
+    typer.Option(help="Format of log lines: console for people, json for log collectors."),
+]
 #: The heading in --help of the options that name clusters.
-CLUSTERS = "The two clusters"
+CLUSTERS = "Clusters"
 
+#: The virtual node that a command is about.
+Node = Annotated[
+    str,
+    typer.Argument(
+        metavar="NODE",
+        help="The virtual node.",
+        show_default=False,
+        autocompletion=complete_nodes,
+    ),
+]
+OptionalNode = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="NODE",
+        help="The virtual node. Default: all virtual nodes.",
+        show_default=False,
+        autocompletion=complete_nodes,
+    ),
+]
 HomeKubeconfig = Annotated[
     Path | None,
     typer.Option(
-        help="Kubeconfig of the home cluster; as kubectl finds it unless given.",
+        help="Kubeconfig of the home cluster. Default: as for kubectl.",
         rich_help_panel=CLUSTERS,
     ),
-]
-LogFormatOption = Annotated[
-    LogFormat,
-    typer.Option(help="How lines are written: for people, or as JSON objects for collectors."),
 ]
 HomeContext = Annotated[
     str | None,
     typer.Option(
-        help="Context of home's kubeconfig; its current one unless given.",
+        help="Context of the home kubeconfig. Default: its current context.",
         rich_help_panel=CLUSTERS,
+        autocompletion=complete_home_contexts,
     ),
 ]
-#: For commands about a node that exists: it remembers where its remote is.
+#: For commands about a node that exists: home records where its remote is.
 RemoteKubeconfig = Annotated[
     Path | None,
     typer.Option(
-        help="Kubeconfig of the remote; the one of the last join unless given.",
+        help="Kubeconfig of the remote cluster. Default: that of the last join.",
         rich_help_panel=CLUSTERS,
     ),
 ]
 RemoteContext = Annotated[
     str | None,
-    typer.Option(help="Context of that kubeconfig.", rich_help_panel=CLUSTERS),
+    typer.Option(
+        help="Context of --kubeconfig. Default: its current context.",
+        rich_help_panel=CLUSTERS,
+        autocompletion=complete_contexts,
+    ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print what would change, and change nothing.")
+]
+
+
+def duration_option(text: str, *names: str, minimum: float = 1.0, panel: str | None = None) -> Any:
+    """An option that takes a duration of at least ``minimum`` seconds."""
+    return typer.Option(
+        *names,
+        help=text,
+        metavar="DURATION",
+        parser=Duration(minimum),
+        rich_help_panel=panel,
+    )
+
+
+def check_context(kubeconfig: Path | None, context: str | None) -> None:
+    """Ends the command if ``--context`` is given without the kubeconfig that has the context."""
+    from bridge.cli.runner import fail
+
+    if context and not kubeconfig:
+        raise fail("--context requires --kubeconfig, the file that has the context", code=2)
 
 
 def check_traces(endpoint: str | None) -> str:
-    """The URL that ``--traces`` names; "" where none is. Ends the command where it is of no use."""
+    """The URL of ``--traces``; "" if there is none. Ends the command if it cannot be used."""
     from urllib.parse import urlsplit
 
     from bridge.cli.runner import fail
@@ -56,7 +104,7 @@ def check_traces(endpoint: str | None) -> str:
         return ""
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        # Not what was written: it can hold a password.
+        # Not the value: it can hold a password.
         raise fail("--traces: write a URL such as http://collector:4318", code=2)
     if not is_installed():
         raise fail(f"--traces needs packages that are not installed: {EXTRA}", code=2)

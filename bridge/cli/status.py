@@ -1,4 +1,4 @@
-"""`bridge status`."""
+"""`bridge status` and `bridge dashboard`."""
 
 from __future__ import annotations
 
@@ -8,49 +8,37 @@ from typing import Annotated
 import typer
 
 from bridge.base.output import Output, OutputOption, print_result
-from bridge.cli.shared_options import HomeContext, HomeKubeconfig
+from bridge.cli.shared_options import HomeContext, HomeKubeconfig, OptionalNode
 from sync.kube.kubeconfig_ref import KubeconfigRef
-
-NodeArgument = Annotated[
-    str | None,
-    typer.Argument(metavar="NODE", help="A virtual node; all unless given.", show_default=False),
-]
 
 
 def status(
-    node: NodeArgument = None,
+    node: OptionalNode = None,
     *,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Show it again when something changes.")
+        bool, typer.Option("--watch", "-w", help="Print the status again when it changes.")
     ] = False,
     output: OutputOption = Output.TABLE,
-    page: Annotated[
-        bool,
-        typer.Option(
-            "--page", help="Make the node's own page reachable at this machine, and say where."
-        ),
-    ] = False,
+    # For one release: `bridge dashboard` has taken their place.
+    page: Annotated[bool, typer.Option("--page", hidden=True)] = False,
     opens: Annotated[
-        bool,
-        typer.Option(
-            "--open",
-            envvar="CLUSTER_BRIDGE_STATUS_OPEN",
-            help="The same, and open it in the browser.",
-        ),
+        bool, typer.Option("--open", envvar="CLUSTER_BRIDGE_STATUS_OPEN", hidden=True)
     ] = False,
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
 ) -> None:
-    """Show virtual nodes as trees: conditions, capacity and use, pods, lag, errors, versions.
+    """Show virtual nodes: conditions, capacity and usage, pods, lag, errors and versions.
 
-    Home's kubeconfig is enough. What the bridge says of itself comes through home's API server,
-    with the right to get nodes/proxy. The exit code is 1 where a node is not Ready.
+    Needs only home's kubeconfig, and get nodes/proxy at home for what the bridge itself reports.
+    Exit code 1 if a node is not Ready.
     """
-    from bridge.cli.runner import fail, run, step
+    from bridge.cli.runner import fail, run
 
-    page = page or opens
-    if page and (watch or output is not Output.TABLE):
-        raise fail("--page and --open show a page; leave --watch and --output out", code=2)
+    if page or opens:
+        if watch or output is not Output.TABLE:
+            raise fail("--page and --open exclude --watch and --output", code=2)
+        dashboard(node, opens=opens, home_kubeconfig=home_kubeconfig, home_context=home_context)
+        return
     home = KubeconfigRef(home_kubeconfig, home_context)
 
     async def command(stop: asyncio.Event) -> bool:
@@ -59,13 +47,6 @@ def status(
 
         async with connect(home, side="home", notify=lambda _: None) as client:
             with as_preflight_errors("home"):
-                if page:
-                    from bridge.status import loopback_server
-
-                    await loopback_server.serve(
-                        client, node, stop=stop, open_browser=opens, announce=step
-                    )
-                    return True
                 if watch:
                     async with status_client.watch_statuses(client, node) as watched:
                         return await terminal.follow(watched, stop, output)
@@ -73,5 +54,35 @@ def status(
             print_result({"nodes": found}, output, lambda: terminal.render(found), is_drawn=True)
             return terminal.all_ready(found)
 
-    if not run(command, stops=watch or page):
+    if not run(command, stops=watch):
         raise SystemExit(1)
+
+
+def dashboard(
+    node: OptionalNode = None,
+    *,
+    opens: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open the page in the browser.")
+    ] = True,
+    home_kubeconfig: HomeKubeconfig = None,
+    home_context: HomeContext = None,
+) -> None:
+    """Serve the status page of a virtual node on this machine, and open it in the browser.
+
+    Prints the URL and runs until Ctrl-C. NODE is required if home has several virtual nodes.
+    """
+    from bridge.cli.runner import run, step
+
+    home = KubeconfigRef(home_kubeconfig, home_context)
+
+    async def command(stop: asyncio.Event) -> None:
+        from bridge.clusters.connection import as_preflight_errors, connect
+        from bridge.status import loopback_server
+
+        async with connect(home, side="home", notify=lambda _: None) as client:
+            with as_preflight_errors("home"):
+                await loopback_server.serve(
+                    client, node, stop=stop, open_browser=opens, announce=step
+                )
+
+    run(command)

@@ -7,14 +7,23 @@ from typing import Annotated, Any
 import typer
 
 from bridge.base.output import Output, OutputOption, format_table, print_result
-from bridge.cli.shared_options import HomeContext, HomeKubeconfig, RemoteContext, RemoteKubeconfig
+from bridge.cli.shared_options import (
+    HomeContext,
+    HomeKubeconfig,
+    RemoteContext,
+    RemoteKubeconfig,
+    check_context,
+)
 from sync.kube.kubeconfig_ref import KubeconfigRef
 
 
 def version(
     *,
     client: Annotated[
-        bool, typer.Option("--client", help="This command's version alone; nobody is asked.")
+        bool,
+        typer.Option(
+            "--client", help="Print the version of this command only; contact no cluster."
+        ),
     ] = False,
     kubeconfig: RemoteKubeconfig = None,
     context: RemoteContext = None,
@@ -22,15 +31,14 @@ def version(
     home_context: HomeContext = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Say the versions of this command, of both clusters and of the running bridges.
+    """Show the versions of this command, of both clusters and of the running bridges.
 
-    What cannot be reached from here is told beside what is known.
+    Shows the reason in place of a version that cannot be determined.
     """
-    from bridge.cli.runner import fail, run
+    from bridge.cli.runner import run
     from bridge.status import version_report
 
-    if context and not kubeconfig:
-        raise fail("--context is one of a kubeconfig; name that with --kubeconfig", code=2)
+    check_context(kubeconfig, context)
     if client:
         ours = {"client": version_report.client_version()}
         print_result(ours, output, lambda: str(ours["client"]["version"]))
@@ -55,3 +63,12 @@ def _table(found: dict[str, Any]) -> str:
 
 def _side(its: dict[str, Any]) -> list[str]:
     return [its["version"] or "?", its["problem"]]
+
+
+def print_version(*, wanted: bool) -> None:
+    """Prints the version and ends, for ``bridge --version``."""
+    if wanted:
+        from bridge.base.version import version as own_version
+
+        typer.echo(f"cluster-bridge {own_version()}")
+        raise typer.Exit

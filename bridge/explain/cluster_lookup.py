@@ -2,8 +2,9 @@
 
 1. The pod: home's own, or one of a file, which home's API server is asked to admit without keeping
    it (a dry run), so that what admission adds is in it.
-2. What the pod names at home, and home's virtual nodes, ranked (`bridge.explain.candidate_ranking`).
-   The pod is explained for the one it is bound to, or the one that was named, or the best.
+2. What the pod names at home, and home's virtual nodes, ranked
+   (`bridge.explain.candidate_ranking`). The pod is explained for the one it is bound to, or the
+   one that was named, or the best.
 3. The remote's side of all that, where the remote can be reached:
    by the kubeconfig that was given, or the one that the Node remembers.
 
@@ -27,6 +28,7 @@ from sync.kube.errors import AlreadyExists, ApiError, NotFound
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.kube.resources import (
     CONFIG_MAPS,
+    DEPLOYMENTS,
     NAMESPACES,
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
@@ -71,11 +73,13 @@ class ExplainSettings:
     namespace: str = ""
     """Where the pod or the file names none; "" is the namespace of home's context."""
     name: str = ""
-    """Of home's pod; "" where ``given`` is one."""
+    """Of home's object; "" where ``manifest`` is one."""
     manifest: Object | None = None
     """A pod, or an object with a template of one."""
     node: str = ""
     """The virtual node; "" finds it."""
+    kind: str = "Pod"
+    """The kind of ``name``: Pod or Deployment."""
 
 
 @dataclass(slots=True)
@@ -143,13 +147,28 @@ async def look_up_pod(settings: ExplainSettings) -> PodFacts:
         with as_preflight_errors("home"):
             # kubectl's rule.
             namespace = settings.namespace or home.config.namespace or "default"
-            facts = await _at_home(home, replace(settings, namespace=namespace))
+            settings = replace(settings, namespace=namespace)
+            if settings.kind == "Deployment" and settings.manifest is None:
+                settings = replace(settings, manifest=await _deployment_pod(home, settings))
+            facts = await _at_home(home, settings)
         if facts.policy is not None:
             await _there(stack, settings, home, facts, facts.policy)
     return facts
 
 
 # -- home ----------------------------------------------------------------------------------
+
+
+async def _deployment_pod(home: KubeClient, settings: ExplainSettings) -> Object | None:
+    """A pod of the Deployment's template."""
+    try:
+        found = await home.get(DEPLOYMENTS, settings.name, namespace=settings.namespace)
+    except NotFound as error:
+        raise PreflightError(
+            f"home: there is no Deployment {settings.namespace}/{settings.name}; `kubectl get "
+            f"deployments -n {settings.namespace}` lists those that are"
+        ) from error
+    return pod_of_manifest(found)
 
 
 async def _at_home(home: KubeClient, settings: ExplainSettings) -> PodFacts:

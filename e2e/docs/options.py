@@ -11,7 +11,7 @@ from typing import Any
 
 import typer.main
 
-from bridge.cli.command_group import app
+from bridge.cli.commands import app
 
 _HEAD = """\
 # Every command and option
@@ -63,6 +63,9 @@ def _section(name: str, command: Any, shared: str, without: Sequence[str]) -> st
             panels.setdefault(param.rich_help_panel or _OTHERS, []).append(row)
     usage = " ".join([name, *(["[OPTIONS]"] if panels or shared else []), *arguments])
     parts = [f"## `{name}`", f"```\n{usage}\n```", _text(inspect.cleandoc(command.help or ""))]
+    if command.epilog:
+        examples = command.epilog.replace("\n\n", "\n").removeprefix("Examples:\n")
+        parts.append(f"```\n{examples}\n```")
     if shared:
         anchor = shared.replace(" ", "-")
         parts.append(f"Options: those of [`{shared}`](#{anchor}) that a bridge in a pod can have.")

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from bridge.base import memory
-from bridge.cli.command_group import app
+from bridge.cli.commands import app
 from bridge.observability import logging as to_stderr
 
 Invoke = Callable[..., Result]

@@ -135,9 +135,9 @@ def test_a_file_may_have_a_template_behind_other_objects(
     ("text", "words"),
     [
         (None, "No such file"),
-        ("kind: Service", "neither a pod nor a template of one is in it, but Service"),
+        ("kind: Service", "contains no pod and no pod template, but Service"),
         ("", "but nothing"),
-        ("a: [", "it is not YAML"),
+        ("a: [", "the YAML is invalid"),
     ],
 )
 def test_a_file_that_has_none_is_refused(
@@ -166,3 +166,29 @@ def test_a_refusal_is_one_line(invoke: Invoke, asked: Asked) -> None:
     asked.raises = PreflightError("what, where, what next")
     done = invoke("explain", "pod", "a/b")
     assert (done.exit_code, done.stderr) == (1, "error: what, where, what next\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "explained"),
+    [
+        ("pod/web", ("Pod", "", "web")),
+        ("pod shop/web", ("Pod", "shop", "web")),
+        ("po web", ("Pod", "", "web")),
+        ("deployment/web -n shop", ("Deployment", "shop", "web")),
+        ("deploy web", ("Deployment", "", "web")),
+    ],
+)
+def test_a_pod_or_a_deployment_is_explained(
+    invoke: Invoke, asked: Asked, words: str, explained: tuple[str, str, str]
+) -> None:
+    assert invoke("explain", *words.split()).exit_code == 0
+    (settings,) = asked.settings
+    assert (settings.kind, settings.namespace, settings.name) == explained
+
+
+@pytest.mark.parametrize("words", ["service/web", "web", "pod/", "pod a b", "pod/a b", ""])
+def test_what_cannot_be_explained_is_refused(invoke: Invoke, asked: Asked, words: str) -> None:
+    done = invoke("explain", *words.split())
+    assert done.exit_code == 2
+    assert "name one pod/NAME or deployment/NAME, or a file with -f" in done.stderr
+    assert asked.settings == []

@@ -16,7 +16,7 @@ from bridge.leave.summary import LeaveSettings
 from sync.kube.credentials import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
 
-NODE = ("leave", "--name", "burst")
+NODE = ("leave", "burst")
 
 
 @dataclass
@@ -133,6 +133,14 @@ def test_options_of_workloads_become_settings(invoke: Invoke, asked: Asked) -> N
     assert not kept.drain
 
 
+def test_the_former_option_and_uninstall_name_the_node_too(invoke: Invoke, asked: Asked) -> None:
+    for args in (("leave", "--name", "burst"), ("uninstall", "burst")):
+        assert invoke(*args, "--yes", "--timeout", "5m").exit_code == 0
+    assert [(it.name, it.timeout) for it in asked.settings] == [("burst", 300.0)] * 2
+    assert invoke("leave", "a", "--name", "b", "--yes").exit_code == 2
+    assert "--name" not in invoke("leave", "--help").stdout
+
+
 def test_pods_are_drained_or_kept(invoke: Invoke, asked: Asked) -> None:
     done = invoke(*NODE, "--yes", "--drain", "--keep-workloads")
     assert done.exit_code == 2
@@ -152,9 +160,10 @@ def test_a_context_belongs_to_a_kubeconfig(invoke: Invoke, asked: Asked) -> None
 @pytest.mark.parametrize("name", ["", "Not Good", "a/b"])
 def test_a_name_that_no_node_has_is_refused(invoke: Invoke, asked: Asked, name: str) -> None:
     """An empty one, from a variable that is not set, would mean all pods without a node."""
-    done = invoke("leave", "--name", name, "--yes")
-    assert done.exit_code == 2
-    assert done.stderr.startswith(f"error: --name {name!r}: ")
+    for args, option in ((("--name", name), "--name"), ((name,), "NODE")):
+        done = invoke("leave", *args, "--yes")
+        assert done.exit_code == 2
+        assert done.stderr.startswith(f"error: {option} {name!r}: ")
     assert asked.settings == []
 
 

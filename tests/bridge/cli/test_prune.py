@@ -1,4 +1,4 @@
-"""`bridge garbage`: lists on standard output, and removes what is named after a question."""
+"""`bridge prune`: lists on standard output, and removes what is named after a question."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bridge.prune.leftovers import PruneSettings
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
 
-LIST = ("garbage", "--kubeconfig", "remote.yaml")
+LIST = ("prune", "--kubeconfig", "remote.yaml")
 HOME = "0123456789abcdef"
 REMOVE = (*LIST, "--remove", HOME)
 
@@ -62,7 +62,7 @@ def test_a_list_is_on_standard_output(invoke: Invoke, asked: Asked) -> None:
 
 def test_an_empty_list_says_so(invoke: Invoke, asked: Asked) -> None:
     asked.table = []
-    assert invoke(*LIST).stdout == "no bridge has anything in this cluster\n"
+    assert invoke(*LIST).stdout == "no bridge has resources in this cluster\n"
 
 
 def test_a_removal_is_of_one_home(invoke: Invoke, asked: Asked) -> None:

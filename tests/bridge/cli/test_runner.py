@@ -6,6 +6,7 @@ import asyncio
 import errno
 import importlib
 import io
+import json
 import os
 import re
 import signal
@@ -22,7 +23,7 @@ from bridge import cli
 from bridge.base.errors import PreflightError
 from bridge.certificates.tls_key_pair import CertificateError
 from bridge.cli import runner
-from bridge.cli.command_group import app
+from bridge.cli.commands import app
 from bridge.election.elector import NodeLeft
 from bridge.kubelet.server import ListenError
 from bridge.node.controller import NodeTaken
@@ -263,12 +264,12 @@ def test_the_standard_loop_serves_where_there_is_no_uvloop(
 # -- the command line ----------------------------------------------------------------------
 
 COMMANDS = {
-    *("join", "install", "upgrade", "render", "run", "leave", "garbage", "rbac"),
-    *("check", "status", "events", "explain", "version", "bugreport"),
+    *("join", "install", "upgrade", "uninstall", "render", "run", "leave", "prune", "rbac"),
+    *("check", "status", "dashboard", "events", "explain", "version", "bug-report", "config"),
     *("offload", "unoffload", "webhook", "cordon", "uncordon", "drain"),
 }
-#: What nobody types: documented where it is used.
-HIDDEN = {"relay-pod"}
+#: Former names, and what nobody types.
+HIDDEN = {"relay-pod", "garbage", "bugreport"}
 
 
 def commands() -> dict[str, Any]:
@@ -298,7 +299,7 @@ def described(group: Any) -> dict[str, str]:
 
 def test_help_is_wrapped_by_the_terminal_alone() -> None:
     found = described(typer.main.get_command(app))
-    assert "explain pod" in found
+    assert "rbac home" in found
     for name, said in found.items():
         assert said, name
         assert "\n" not in said.replace("\n\n", " "), name
@@ -314,7 +315,7 @@ def test_help_names_each_option_and_says_what_it_is_for(invoke: Invoke, name: st
             continue
         assert parameter.help, parameter.name
         assert parameter.help.endswith("."), parameter.name
-        for option in parameter.opts:
+        for option in parameter.opts if parameter.param_type_name == "option" else ():
             assert option in said
         assert parameter.help.split(";")[0].split(".")[0] in said
 
@@ -323,8 +324,9 @@ def test_help_names_each_option_and_says_what_it_is_for(invoke: Invoke, name: st
     ("args", "named"),
     [
         (["join"], "--kubeconfig"),
-        (["leave"], "--name"),
-        (["garbage"], "--kubeconfig"),
+        (["leave"], "NODE is missing"),
+        (["cordon"], "NODE is missing"),
+        (["prune"], "--kubeconfig"),
         (["join", "--kubeconfig", "x", "--port", "65536"], "--port"),
         (["join", "--nonsense"], "--nonsense"),
         (["nonsense"], "nonsense"),
@@ -332,7 +334,8 @@ def test_help_names_each_option_and_says_what_it_is_for(invoke: Invoke, name: st
     ids=[
         "join needs a remote",
         "leave needs a node",
-        "garbage needs a remote",
+        "cordon needs a node",
+        "prune needs a remote",
         "no such port",
         "no option",
         "no command",
@@ -344,6 +347,54 @@ def test_wrong_options_are_exit_code_2(invoke: Invoke, args: list[str], named: s
     assert named in done.stderr
 
 
+@pytest.mark.parametrize("words", ["link show", "fdb", "vlan", "mdb", "monitor", "vni", "mst"])
+def test_a_command_of_iproute2_is_answered_with_a_hint(invoke: Invoke, words: str) -> None:
+    done = invoke(*words.split())
+    assert done.exit_code == 2
+    assert f"run /sbin/bridge {words.split(maxsplit=1)[0]} instead" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "error"),
+    [
+        (
+            ("join", "--kubeconfig", "x", "--relay-rate", "5m"),
+            '--relay-rate: "5m" is not a number;',
+        ),
+        (("join", "--network", "wide", "--kubeconfig", "x"), "use auto, flat, relay or none"),
+        (("drain", "x", "--timeout", "5x"), '--timeout: "5x" is not a duration; use 30s, 5m or 1h'),
+        (("drain", "x", "--timeout", "0"), '--timeout: "0" is not long enough; use 1s or more'),
+    ],
+)
+def test_a_bad_value_is_quoted_with_what_to_use(
+    invoke: Invoke, args: tuple[str, ...], error: str
+) -> None:
+    done = invoke(*args)
+    assert done.exit_code == 2
+    first, usage = done.stderr.splitlines()
+    assert error in first
+    assert usage == f"See 'root {args[0]} --help' for usage."
+
+
+def test_a_usage_error_is_json_if_the_output_is(invoke: Invoke) -> None:
+    for args in (("status", "-o", "json", "--nonsense"), ("check", "--output=json", "--wait", "x")):
+        done = invoke(*args)
+        assert done.exit_code == 2
+        error = json.loads(done.stdout)["error"]
+        assert error["exitCode"] == 2
+        assert done.stderr.startswith(f"error: {error['message']}\n")
+
+
+def test_each_command_has_examples(invoke: Invoke) -> None:
+    for name in COMMANDS - {"rbac", "config"}:
+        examples = invoke(name, "--help").stdout.partition("Examples:")[2]
+        assert examples.count(f"bridge {name}") >= 2, name
+
+
+def test_the_version_option(invoke: Invoke) -> None:
+    assert invoke("--version").stdout.startswith("cluster-bridge ")
+
+
 def test_version(invoke: Invoke) -> None:
     declared = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["version"]
     done = invoke("version", "--client")
@@ -352,10 +403,10 @@ def test_version(invoke: Invoke) -> None:
 
 def test_the_command_has_the_names_for_the_shell_and_for_kubectl() -> None:
     scripts = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["scripts"]
-    assert set(scripts) == {"bridge", "kubectl-bridge"}
-    for target in scripts.values():
-        module, _, name = target.partition(":")
-        assert getattr(importlib.import_module(module), name) is cli.main
+    assert set(scripts) == {"bridge", "kubectl-bridge", "kubectl_complete-bridge"}
+    for name in ("bridge", "kubectl-bridge"):
+        module, _, function = scripts[name].partition(":")
+        assert getattr(importlib.import_module(module), function) is cli.main
 
 
 def test_the_command_line_answers_without_what_only_commands_need() -> None:

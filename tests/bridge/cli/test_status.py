@@ -114,7 +114,9 @@ def test_no_nodes_are_no_failure(invoke: Invoke, home: Home) -> None:
 def test_what_home_refuses_is_one_line(invoke: Invoke, home: Home) -> None:
     home.raises = Forbidden("no nodes for you", side="home", what="GET", code=403)
     done = invoke("status", "-o", "json")
-    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.exit_code == 1
+    error = json.loads(done.stdout)["error"]
+    assert error["message"].startswith("home: GET: no nodes for you")
     assert "no nodes for you; ask the cluster's administrator" in done.stderr
     home.raises = PreflightError("home: there is no node x")
     assert "error: home: there is no node x\n" in invoke("cordon", "x").stderr
@@ -136,6 +138,10 @@ def test_a_page(invoke: Invoke, home: Home) -> None:
     assert home.asked[-1] == ("remote", False)
     assert invoke("status", "--open").exit_code == 0
     assert home.asked[-1] == (None, True)
+    assert invoke("dashboard", "remote").exit_code == 0
+    assert home.asked[-1] == ("remote", True)
+    assert invoke("dashboard", "--no-open").exit_code == 0
+    assert home.asked[-1] == (None, False)
 
 
 def test_events(invoke: Invoke, home: Home) -> None:
