@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+from sync.engine.controllers import Build, build_controllers
 from sync.engine.engine import Engine
 from sync.kube.client import KubeClient
 from sync.kube.errors import Side
@@ -52,6 +53,7 @@ class World:
         self.copy_linger = 0.0
         self.listeners: Listeners | None = None
         self.forwarder: Forwarder | None = None
+        self.build: Build = build_controllers
         home.api.clock = lambda: self.now
         self._clients = AsyncExitStack()
         self._engine: Engine | None = None
@@ -108,6 +110,7 @@ class World:
             copy_linger=self.copy_linger,
             listeners=self.listeners,
             forwarder=self.forwarder,
+            build=self.build,
         )
         return self._engine
 
