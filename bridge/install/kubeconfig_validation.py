@@ -3,12 +3,11 @@
 A kubeconfig read from a cluster is untrusted input: whoever may write the Secret chose its content,
 and client libraries run programs (``exec``, ``auth-provider``) and send the contents of local files
 (``tokenFile``) that a kubeconfig names. So only what `bridge.install.self_contained_kubeconfig`
-writes is
-accepted: one cluster over https, one user whose credential is in the kubeconfig itself, one
-context. Everything else is rejected, including fields that this version does not know. A field
-without a value counts as absent.
+writes is accepted: one cluster over https, one user whose credential is inline, one context.
+Everything else is rejected, including fields that this version does not know. A field without a
+value counts as absent.
 
-`validated` serializes what it accepted again: the reader of kubeconfigs never parses the bytes that
+`validate` serializes the accepted fields again: the kubeconfig reader never parses the bytes that
 came from the cluster.
 """
 
@@ -24,18 +23,18 @@ import yaml
 
 from translators.objects import Object
 
-#: Of the content. A kubeconfig with two certificates and a CA bundle has some 10 KiB; parsing YAML
-#: takes about a second for each 256 KiB.
+#: Size limit. A kubeconfig with two certificates and a CA bundle has about 10 KiB; parsing YAML
+#: takes about a second per 256 KiB.
 MAX_BYTES = 256 * 1024
-#: Of a list or a map in it: YAML aliases can make a small text stand for a large structure.
+#: Size limit of a list or map: YAML aliases let a small text stand for a large structure.
 MAX_ENTRIES = 100
-#: What proxies client-go and aiohttp can use.
+#: URL schemes of proxies that client-go and aiohttp support.
 _PROXIES = ("http", "https", "socks5")
 
 
 class RejectedKubeconfigError(ValueError):
-    """The kubeconfig holds something that the installer never writes. The message names the field,
-    never its value."""
+    """The kubeconfig contains something that the installer never writes. The message names the
+    field, never its value."""
 
 
 def validate(content: bytes) -> bytes:
@@ -45,30 +44,30 @@ def validate(content: bytes) -> bytes:
     try:
         parsed = yaml.safe_load(content.decode())
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError):
-        # Such an error quotes the content.
+        # The parser's error quotes the content.
         raise RejectedKubeconfigError("it is not YAML") from None
     top = _fields(parsed, _TOP, "")
     _require(top, "contexts", "clusters", "users", "current-context")
     context = top["contexts"][0]
     _require(top["clusters"][0]["cluster"], "server", at="clusters[0].cluster")
-    names = {
+    references = {
         "current-context": (top["current-context"], context["name"]),
         "contexts[0].context.cluster": (context["context"].get("cluster"), _name(top, "clusters")),
         "contexts[0].context.user": (context["context"].get("user"), _name(top, "users")),
     }
-    for field, (referred, name) in names.items():
-        if referred != name:
-            raise RejectedKubeconfigError(f"{field} names no entry of it")
+    for field, (reference, name) in references.items():
+        if reference != name:
+            raise RejectedKubeconfigError(f"{field} names no entry of the kubeconfig")
     return yaml.safe_dump(top, sort_keys=False).encode()
 
 
 def keep_accepted_cluster_fields(cluster: Object) -> Object:
-    """The cluster entry without the fields that `validated` rejects, such as ``extensions``."""
+    """The cluster entry without the fields that `validate` rejects, such as ``extensions``."""
     return {key: value for key, value in cluster.items() if key in CLUSTER}
 
 
 def keep_accepted_user_fields(user: Object) -> Object:
-    """The user entry, likewise."""
+    """The user entry without the fields that `validate` rejects."""
     return {key: value for key, value in user.items() if key in USER}
 
 
@@ -79,7 +78,7 @@ Check = Callable[[Any, str], Any]
 
 def _fields(value: Any, known: Mapping[str, Check], at: str) -> Object:
     if not isinstance(value, dict):
-        raise RejectedKubeconfigError(f"{at or 'it'} is not a map of fields")
+        raise RejectedKubeconfigError(f"{at or 'the kubeconfig'} is not a map of fields")
     found: Object = {}
     for key, content in value.items():
         if content is None or content in ("", [], {}):
@@ -94,7 +93,7 @@ def _fields(value: Any, known: Mapping[str, Check], at: str) -> Object:
 
 
 def _shown(path: str) -> str:
-    """The path of an unknown field, for a terminal: whoever wrote the Secret chose its name."""
+    """The path of an unknown field, made safe for a terminal: it is untrusted input."""
     kept = "".join(it if it.isascii() and it.isprintable() else "?" for it in path)
     return kept if len(kept) <= 80 else f"{kept[:77]}..."
 
@@ -181,7 +180,8 @@ def _constant(expected: str) -> Check:
 
 
 def _only_one(key: str, known: Mapping[str, Check]) -> Check:
-    """A list with one entry: its name, and its fields under ``key``."""
+    """Checks a list with exactly one entry, which has a name and the fields ``known`` under
+    ``key``."""
 
     def inner(value: Any, at: str) -> Object:
         return _fields(value, known, at)
@@ -196,7 +196,7 @@ def _only_one(key: str, known: Mapping[str, Check]) -> Check:
     return check
 
 
-#: The fields of a cluster that the installer writes. None of them names a file.
+#: The cluster fields that the installer writes. None of them names a file.
 CLUSTER: Mapping[str, Check] = {
     "server": _server,
     "certificate-authority-data": _base64,
@@ -205,7 +205,7 @@ CLUSTER: Mapping[str, Check] = {
     "proxy-url": _url(*_PROXIES),
     "disable-compression": _flag,
 }
-#: Those of a user. None of them names a file or a program.
+#: The user fields that the installer writes. None of them names a file or a program.
 USER: Mapping[str, Check] = {
     "token": _text,
     "client-certificate-data": _base64,
@@ -215,7 +215,7 @@ USER: Mapping[str, Check] = {
     "as-groups": _texts,
     "as-user-extra": _extra,
 }
-#: ``namespace`` is what `kubectl config set-context` leaves; commands here do not use it.
+#: `kubectl config set-context` writes ``namespace``; no command here uses it.
 _CONTEXT: Mapping[str, Check] = {"cluster": _text, "user": _text, "namespace": _text}
 _TOP: Mapping[str, Check] = {
     "apiVersion": _constant("v1"),

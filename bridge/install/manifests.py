@@ -1,4 +1,4 @@
-"""The objects of an installation, as `kubectl apply` takes them in this order. Pure."""
+"""Renders the objects of an installation, in the order in which they are applied. Pure."""
 
 from __future__ import annotations
 
@@ -19,123 +19,133 @@ from bridge.install.names import (
 from bridge.rbac import manifests
 from translators.objects import Object
 
-#: Where the container has the remote's kubeconfig.
-FOLDER = "/etc/cluster-bridge"
-#: Where it keeps a certificate of home's while it runs.
-CERT_DIR = "/tmp/serving-certificate"  # noqa: S108  # a volume of the pod's own
+#: The container's folder with the remote's kubeconfig.
+KUBECONFIG_FOLDER = "/etc/cluster-bridge"
+#: The container's folder for a certificate that home signed; a memory volume.
+CERT_DIR = "/tmp/serving-certificate"  # noqa: S108  # in the container
 HEALTH_PORT = 8081
 
 
-def render(wanted: Installation, kubeconfig: str) -> list[Object]:
-    """All of them, with the Secret that holds the remote's kubeconfig."""
-    rights = manifests.home_objects(
-        wanted.permissions,
-        wanted.account,
-        wanted.bound_namespaces,
-        all_namespaces=wanted.all_namespaces,
+def render(installation: Installation, kubeconfig: str) -> list[Object]:
+    """All objects, including the Secret with the remote's kubeconfig."""
+    rbac = manifests.home_objects(
+        installation.permissions,
+        installation.account,
+        installation.bound_namespaces,
+        all_namespaces=installation.all_namespaces,
     )
-    made = [
-        *(_labelled(wanted, it) for it in rights),
-        _secret(wanted, kubeconfig),
-        pod_template.disruption_budget(object_metadata(wanted), labels(wanted.node)),
-        *([_policy(wanted)] if wanted.permissions.network in ("relay", "auto") else []),
-        _deployment(wanted, kubeconfig),
+    objects = [
+        *(_labelled(installation, it) for it in rbac),
+        _secret(installation, kubeconfig),
+        pod_template.disruption_budget(object_metadata(installation), labels(installation.node)),
+        *(
+            [_network_policy(installation)]
+            if installation.permissions.network in ("relay", "auto")
+            else []
+        ),
+        _deployment(installation, kubeconfig),
     ]
-    return made + webhook_manifests.render_webhook(wanted) if wanted.offload_webhook else made
+    return (
+        objects + webhook_manifests.render_webhook(installation)
+        if installation.offload_webhook
+        else objects
+    )
 
 
-def _labelled(wanted: Installation, obj: Object) -> Object:
-    """With the installation's labels. They stay off the namespace, which others may use too, but
-    for the one that tells who made it."""
-    made = copy.deepcopy(obj)
-    is_namespace = made["kind"] == "Namespace"
-    made["metadata"]["labels"] = {NAME_LABEL: APP} if is_namespace else labels(wanted.node)
-    return made
+def _labelled(installation: Installation, obj: Object) -> Object:
+    """The object with the installation's labels. The namespace, which may be shared, only gets the
+    label that marks it as created by a bridge."""
+    labelled = copy.deepcopy(obj)
+    is_namespace = labelled["kind"] == "Namespace"
+    labelled["metadata"]["labels"] = (
+        {NAME_LABEL: APP} if is_namespace else labels(installation.node)
+    )
+    return labelled
 
 
-def _secret(wanted: Installation, kubeconfig: str) -> Object:
+def _secret(installation: Installation, kubeconfig: str) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": object_metadata(wanted),
+        "metadata": object_metadata(installation),
         "type": "Opaque",
         "data": {KUBECONFIG_KEY: base64.b64encode(kubeconfig.encode()).decode()},
     }
 
 
-def _policy(wanted: Installation) -> Object:
-    """Who reaches the bridges: home's API server and probes, who are machines, the two ports that
-    are theirs; a relay's listeners those that are named."""
-    everybody = [{"protocol": "TCP", "port": port} for port in (wanted.port, HEALTH_PORT)]
-    peers = [_peer(it) for it in wanted.relay_from] or [{"namespaceSelector": {}}]
+def _network_policy(installation: Installation) -> Object:
+    """Everyone may connect to the kubelet API and the health port: home's API server and kubelets
+    connect from node addresses. The relay's listeners only accept ``relay_from``."""
+    open_ports = [{"protocol": "TCP", "port": port} for port in (installation.port, HEALTH_PORT)]
+    peers = [_peer(it) for it in installation.relay_from] or [{"namespaceSelector": {}}]
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": object_metadata(wanted),
+        "metadata": object_metadata(installation),
         "spec": {
-            "podSelector": {"matchLabels": labels(wanted.node)},
+            "podSelector": {"matchLabels": labels(installation.node)},
             "policyTypes": ["Ingress"],
-            "ingress": [{"ports": everybody}, {"from": peers}],
+            "ingress": [{"ports": open_ports}, {"from": peers}],
         },
     }
 
 
-def _peer(who: str) -> Object:
-    if "/" in who:
-        return {"ipBlock": {"cidr": who}}
-    return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": who}}}
+def _peer(source: str) -> Object:
+    if "/" in source:
+        return {"ipBlock": {"cidr": source}}
+    return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": source}}}
 
 
-def _deployment(wanted: Installation, kubeconfig: str) -> Object:
-    own = labels(wanted.node)
-    secret = {"secretName": wanted.name, "defaultMode": 0o440}
+def _deployment(installation: Installation, kubeconfig: str) -> Object:
+    pod_labels = labels(installation.node)
+    secret = {"secretName": installation.name, "defaultMode": 0o440}
     spec = pod_template.pod_spec(
-        wanted.name,
-        _container(wanted),
-        pods=own,
+        installation.name,
+        _container(installation),
+        pods=pod_labels,
         volumes=[{"name": "kubeconfig", "secret": secret}],
     )
     annotations = {ANNOTATION_HASH: kubeconfig_digest(kubeconfig)}
     return pod_template.deployment(
-        object_metadata(wanted, annotations={ANNOTATION_NODE: wanted.node}),
-        replicas=wanted.replicas,
-        template={"metadata": {"labels": own, "annotations": annotations}, "spec": spec},
-        pods=own,
+        object_metadata(installation, annotations={ANNOTATION_NODE: installation.node}),
+        replicas=installation.replicas,
+        template={"metadata": {"labels": pod_labels, "annotations": annotations}, "spec": spec},
+        pods=pod_labels,
     )
 
 
 def kubeconfig_digest(kubeconfig: str) -> str:
-    """What tells one credential from another, and nothing of it."""
+    """A digest that distinguishes credentials and reveals none."""
     return hashlib.sha256(kubeconfig.encode()).hexdigest()[:16]
 
 
-def container_arguments(wanted: Installation) -> list[str]:
-    """What the container is started with."""
-    rights = wanted.permissions
-    own = [
-        f"--kubeconfig={FOLDER}/{KUBECONFIG_KEY}",
-        f"--name={wanted.node}",
+def container_arguments(installation: Installation) -> list[str]:
+    """The arguments of the bridge's container."""
+    permissions = installation.permissions
+    arguments = [
+        f"--kubeconfig={KUBECONFIG_FOLDER}/{KUBECONFIG_KEY}",
+        f"--name={installation.node}",
         f"--address={pod_template.POD_IP}",
-        f"--port={wanted.port}",
+        f"--port={installation.port}",
         f"--health-port={HEALTH_PORT}",
     ]
-    if rights.network != "flat":
-        own.append(f"--network={rights.network}")
-    if rights.service_accounts != "home":
-        own.append(f"--service-accounts={rights.service_accounts}")
-    if rights.serving == "csr":
-        own += [f"--serving-certificate={rights.serving}", f"--cert-dir={CERT_DIR}"]
-    # A kubelet puts variables in for $(NAME).
-    return ["join", *own, *(word.replace("$(", "$$(") for word in wanted.arguments)]
+    if permissions.network != "flat":
+        arguments.append(f"--network={permissions.network}")
+    if permissions.service_accounts != "home":
+        arguments.append(f"--service-accounts={permissions.service_accounts}")
+    if permissions.serving == "csr":
+        arguments += [f"--serving-certificate={permissions.serving}", f"--cert-dir={CERT_DIR}"]
+    # The kubelet expands $(NAME); $$ escapes it.
+    return ["join", *arguments, *(it.replace("$(", "$$(") for it in installation.arguments)]
 
 
-def _container(wanted: Installation) -> Object:
+def _container(installation: Installation) -> Object:
     return pod_template.container(
         "bridge",
-        wanted.image,
-        container_arguments(wanted),
-        ports={"kubelet": wanted.port, "health": HEALTH_PORT},
+        installation.image,
+        container_arguments(installation),
+        ports={"kubelet": installation.port, "health": HEALTH_PORT},
         probed={"port": "health"},
         resources={"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
-        mounts=[{"name": "kubeconfig", "mountPath": FOLDER, "readOnly": True}],
+        mounts=[{"name": "kubeconfig", "mountPath": KUBECONFIG_FOLDER, "readOnly": True}],
     )

@@ -1,8 +1,8 @@
-"""What is to be installed for one virtual node, and how its objects are called. Pure.
+"""Describes an installation, and names and labels its objects. Pure.
 
-One virtual node is one installation: all of its objects are named after the node, and carry the
-label `app.kubernetes.io/instance`, so that several stand in one namespace. The namespace is no part
-of any of them.
+One virtual node is one installation. Its objects are named after the node and share the label
+`app.kubernetes.io/instance`, so several installations fit into one namespace. The namespace itself
+belongs to none of them.
 """
 
 from __future__ import annotations
@@ -21,48 +21,48 @@ from translators.objects import Object
 
 DEFAULT_NAMESPACE = "cluster-bridge"
 DEFAULT_REPLICAS = 2
-#: The key of the Secret that the remote's kubeconfig is under.
+#: The key of the remote's kubeconfig in the Secret.
 KUBECONFIG_KEY = "kubeconfig"
-#: On the pods: what they were started with, so that another credential rolls them.
+#: On the pods: the digest of the kubeconfig, so that a new credential starts a rollout.
 ANNOTATION_HASH = f"{DOMAIN}/kubeconfig-hash"
-#: On the Deployment: the virtual node's name, which a label may be too short for.
+#: On the Deployment: the virtual node's name, which can be too long for a label.
 ANNOTATION_NODE = f"{DOMAIN}/node"
 COMPONENT_LABEL = "app.kubernetes.io/component"
-#: The component that is no bridge.
+#: The component label's value of the webhook's objects.
 WEBHOOK_COMPONENT = "offload-webhook"
 
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What is to be installed."""
+    """The parameters of an installation."""
 
     node: str
     image: str
     permissions: HomePermissions
-    """Of this node's name."""
+    """For this node's name."""
     arguments: Sequence[str] = ()
-    """Options of `bridge join` beside those that the installation decides."""
+    """Options of `bridge join`, without those that the installation sets."""
     namespace: str = DEFAULT_NAMESPACE
     replicas: int = DEFAULT_REPLICAS
     bound_namespaces: Sequence[str] = ()
-    """Home's namespaces whose pods may run in the remote."""
+    """Namespaces of home whose pods may run in the remote."""
     all_namespaces: bool = False
-    """Whether pods of all namespaces may."""
+    """Whether pods of all namespaces may run in the remote."""
     port: int = KUBELET_PORT
     relay_from: Sequence[str] = ()
-    """Who may connect to the ports that a relay listens on: namespaces of home, and networks (such
-    as 10.0.0.0/16); pods of all namespaces unless given."""
+    """Sources that may connect to the relay's listeners: namespaces of home and CIDRs (such as
+    10.0.0.0/16). If empty, pods of all namespaces may."""
     offload_webhook: bool = False
-    """Whether `bridge webhook` runs beside the bridge, with as many replicas."""
+    """Whether `bridge webhook` is installed too, with the same number of replicas."""
 
     @property
     def name(self) -> str:
-        """Of its objects."""
+        """The name of the bridge's objects."""
         return instance_name(self.node)
 
     @property
     def account(self) -> Account:
-        """Who the bridge is at home."""
+        """The bridge's ServiceAccount at home."""
         return Account(self.namespace, self.name)
 
     @property
@@ -72,12 +72,12 @@ class Installation:
 
 
 def instance_name(node: str) -> str:
-    """The name of the objects of this virtual node's installation."""
+    """The name of the objects of this virtual node's bridge."""
     return election_record.election_lease_name(node)
 
 
 def webhook_name(node: str) -> str:
-    """The name of the objects of its webhook. A Service is one of them: its name is a DNS label."""
+    """The name of the objects of its webhook, a DNS label: one of them is a Service."""
     name = f"{instance_name(node)}-offload"
     plain = name.replace(".", "-")
     if plain == name and len(name) <= DNS_LABEL_MAX:
@@ -86,39 +86,45 @@ def webhook_name(node: str) -> str:
 
 
 def labels(node: str) -> dict[str, str]:
-    """What all of its objects have."""
+    """The labels of all objects of the installation."""
     return {NAME_LABEL: APP, INSTANCE_LABEL: label_value(instance_name(node))}
 
 
 def label_selector(node: str) -> str:
-    """Which objects these are, as the API is asked. Of pods: the bridges alone."""
+    """Selects all objects of the installation. Of the pods it selects the bridges only."""
     return format_selector(labels(node))
 
 
 def webhook_label_selector(node: str) -> str:
-    """Which of them are the webhook's."""
+    """Selects the webhook's objects."""
     return format_selector({**labels(node), COMPONENT_LABEL: WEBHOOK_COMPONENT})
 
 
 def webhook_pod_labels(node: str) -> dict[str, str]:
-    """What the webhook's pods have. The bridges' Deployment and budget select by `labels`, and
-    these are none of theirs."""
+    """The labels of the webhook's pods; the bridges' Deployment and budget must not select them."""
     return {**labels(node), NAME_LABEL: f"{APP}-{WEBHOOK_COMPONENT}"}
 
 
-def format_selector(wanted: dict[str, str]) -> str:
-    """Labels as a selector in text."""
-    return ",".join(f"{key}={value}" for key, value in wanted.items())
+def format_selector(pod_labels: dict[str, str]) -> str:
+    """The labels as a label selector."""
+    return ",".join(f"{key}={value}" for key, value in pod_labels.items())
 
 
-def object_metadata(wanted: Installation, **more: Any) -> Object:
-    """The metadata of one of the bridge's objects."""
-    found = {"name": wanted.name, "namespace": wanted.namespace, "labels": labels(wanted.node)}
-    return {**found, **more}
+def object_metadata(installation: Installation, **more: Any) -> Object:
+    """The metadata of the bridge's objects."""
+    return {
+        "name": installation.name,
+        "namespace": installation.namespace,
+        "labels": labels(installation.node),
+        **more,
+    }
 
 
-def webhook_metadata(wanted: Installation, **more: Any) -> Object:
-    """The metadata of one of its webhook's objects."""
-    own = {**labels(wanted.node), COMPONENT_LABEL: WEBHOOK_COMPONENT}
-    found = {"name": webhook_name(wanted.node), "namespace": wanted.namespace, "labels": own}
-    return {**found, **more}
+def webhook_metadata(installation: Installation, **more: Any) -> Object:
+    """The metadata of the webhook's objects."""
+    return {
+        "name": webhook_name(installation.node),
+        "namespace": installation.namespace,
+        "labels": {**labels(installation.node), COMPONENT_LABEL: WEBHOOK_COMPONENT},
+        **more,
+    }

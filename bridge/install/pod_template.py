@@ -1,8 +1,8 @@
-"""What the Deployments of an installation have in common: the strictest of pods. Pure.
+"""Builds the pods, Deployments and PodDisruptionBudgets that installations have in common. Pure.
 
-Not root, a root file system that is read-only, no capabilities, the runtime's seccomp profile (the
-restricted standard of Pod Security), never on a virtual node, and apart from each other as far as
-home's machines allow it.
+The pods meet the Pod Security Standard ``restricted`` (non-root, no capabilities, RuntimeDefault
+seccomp) and have a read-only root file system. They never run on a virtual node, and are spread
+over nodes where possible.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ from collections.abc import Mapping, Sequence
 from translators.identity import LABEL_VIRTUAL
 from translators.objects import Object
 
-#: A container that nobody has privileges in: nobody, as distroless images call it.
+#: The user ``nonroot`` of distroless images.
 USER = 65532
-#: Where the address of its pod is in a container's arguments.
+#: Expands to the pod's IP in a container's arguments.
 POD_IP = "$(POD_IP)"
 
 
 def disruption_budget(meta: Object, pods: Mapping[str, str]) -> Object:
-    """A PodDisruptionBudget that lets one of these pods be evicted at a time, also an only one: a
-    budget of none would keep its node from being drained. Pods that are not Ready may be evicted
-    at any time: with the default policy those of an installation that cannot become Ready (a remote
-    that is away, say) would block every drain of their nodes."""
+    """A PodDisruptionBudget that allows one eviction at a time, even of a single replica, so that
+    every node can be drained. Pods that are not Ready can always be evicted: with the default
+    policy, pods that cannot become Ready (because the remote is unreachable) would block drains."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -36,7 +35,7 @@ def disruption_budget(meta: Object, pods: Mapping[str, str]) -> Object:
 
 
 def deployment(meta: Object, *, replicas: int, template: Object, pods: Mapping[str, str]) -> Object:
-    """A Deployment of pods with the labels ``pods``; a new one is ready before an old one goes."""
+    """A Deployment of pods with the labels ``pods``, updated without unavailable replicas."""
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -57,7 +56,7 @@ def deployment(meta: Object, *, replicas: int, template: Object, pods: Mapping[s
 def pod_spec(
     account: str, container: Object, *, pods: Mapping[str, str], volumes: Sequence[Object] = ()
 ) -> Object:
-    """The spec of a pod with one container."""
+    """A pod spec with one container."""
     return {
         "serviceAccountName": account,
         "enableServiceLinks": False,
@@ -70,7 +69,7 @@ def pod_spec(
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "affinity": {
-            # A bridge that ran on a node which it makes itself would end with it.
+            # A bridge on its own virtual node would depend on itself.
             "nodeAffinity": {
                 "requiredDuringSchedulingIgnoredDuringExecution": {
                     "nodeSelectorTerms": [
@@ -93,7 +92,7 @@ def pod_spec(
         "containers": [container],
         "volumes": [
             *volumes,
-            # Readers of certificates and keys want files: not on a disk.
+            # The TLS library reads certificates and keys from files; keep them off the disk.
             {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}},
         ],
     }
@@ -109,7 +108,7 @@ def container(
     resources: Object,
     mounts: Sequence[Object] = (),
 ) -> Object:
-    """One of the bridge's image. ``probed``: where it answers ``/livez`` and ``/readyz``."""
+    """A container of the bridge's image. ``probed`` is the port (and scheme) of its probes."""
 
     def probe(path: str, **more: int) -> Object:
         return {"httpGet": {"path": path, **probed}, "timeoutSeconds": 5, **more}
@@ -117,12 +116,12 @@ def container(
     return {
         "name": name,
         "image": image,
-        # Said, since the server's own choice stays when another image follows one without a tag.
+        # Explicit: the API server's default depends on the first image's tag and stays.
         "imagePullPolicy": "IfNotPresent",
         "args": list(arguments),
         "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
         "ports": [{"name": port, "containerPort": number} for port, number in ports.items()],
-        # The checks of a join come first: two clusters have 14 seconds each.
+        # The join checks run before the server starts, up to 14 seconds for each cluster.
         "startupProbe": probe("/livez", periodSeconds=2, failureThreshold=30),
         "livenessProbe": probe("/livez", periodSeconds=20, failureThreshold=3),
         "readinessProbe": probe("/readyz", periodSeconds=5, failureThreshold=3),

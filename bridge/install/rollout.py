@@ -1,21 +1,23 @@
-"""Waits until an installation serves its node, and says what keeps it from that.
+"""Waits until an installation serves its node, and reports what prevents it.
 
-It is done when all of the Deployment's pods are of its last form and ready, and the Node is Ready.
-Each trouble is told once; so is what a bridge says that waits for a cluster. What will not pass by
-itself ends the wait at once: a container that crashes again and again (with its last lines), an
-image whose name is none. Everything else ends it after ``timeout`` seconds. What is installed stays
-in either case. Pods that have crashed before are made anew first: what kept them may have been put
-right, and home would try them ever more seldom.
+Done when all pods of the Deployments are updated and available, and the Node is Ready. Each problem
+is reported once, including a cluster that a running bridge waits for. Permanent problems end the
+wait at once: a container in a crash loop (with its last log lines), an invalid image name.
+Everything else ends after ``timeout`` seconds. The installation stays in either case.
+
+Pods that already are in a crash loop are deleted first: the cause may have been fixed, and the
+kubelet's back-off would delay the next start for minutes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from bridge.base.errors import PreflightError
+from bridge.clusters.connection import Notify
 from bridge.clusters.retry import WAITING_SUFFIX
 from bridge.install import names
 from bridge.install.names import Installation
@@ -32,237 +34,239 @@ from translators.objects import (
     uid_of,
 )
 
-#: Seconds between looks.
+#: Seconds between checks.
 POLL_SECONDS = 1.0
-#: Starts that have failed after which another will not help.
-CRASHES = 2
-#: Seconds for a container's log.
+#: Failed starts after which another start will not help.
+MAX_STARTS = 2
+#: Timeout of reading a container's log, in seconds.
 LOG_SECONDS = 5.0
 #: Lines of a container's log that are shown.
-LAST_LINES = 5
-#: What no time heals.
-_FINAL = frozenset({"InvalidImageName", "ErrImageNeverPull"})
-#: Of a container that waits: nothing is wrong, or its end is told already.
-_USUAL = (None, "ContainerCreating", "PodInitializing", "CrashLoopBackOff")
-#: In a line of its log, for people or as JSON.
-_AWAITED = re.compile(rf"\b((?:home|remote): .*){re.escape(WAITING_SUFFIX)}")
-_PULL = "(is it in a registry that home's nodes reach? --image names another)"
+MAX_LOG_LINES = 5
+#: Reasons of a waiting container that do not resolve themselves.
+_PERMANENT_REASONS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
+#: Reasons of a waiting container that are no problem, or reported as a crash.
+_EXPECTED_REASONS = (None, "ContainerCreating", "PodInitializing", "CrashLoopBackOff")
+#: A line of a bridge's log, as text or JSON, that names the cluster it waits for.
+_WAITING_LINE = re.compile(rf"\b((?:home|remote): .*){re.escape(WAITING_SUFFIX)}")
+_IMAGE_HINT = "(is it in a registry that home's nodes reach? --image names another)"
+_NOT_STARTED = "home has not begun to create the pods"
 
-Told = Callable[[str], None]
 
+class Problem(NamedTuple):
+    """Something that prevents the bridge from serving."""
 
-class Trouble(NamedTuple):
-    """What keeps the bridge from serving."""
-
-    line: str
-    about: str
-    """Tells one trouble from another: what has it is told once, however its words change."""
+    message: str
+    key: str
+    """Identifies the problem: it is reported once, even if its message changes."""
 
     @classmethod
-    def saying(cls, line: str) -> Trouble:
-        """One that is known by its words."""
-        return cls(line, line)
+    def of(cls, message: str) -> Problem:
+        """A problem that is identified by its message."""
+        return cls(message, message)
 
 
 async def wait_until_ready(
-    home: KubeClient, wanted: Installation, *, timeout: float, notify: Told
+    home: KubeClient, installation: Installation, *, timeout: float, notify: Notify
 ) -> None:
-    """Until it serves the node. Raises PreflightError with the reason where it does not."""
-    watch = _Watch(home, wanted, notify)
+    """Returns when the installation serves its node. Raises PreflightError with the cause if it
+    does not."""
+    rollout = _Rollout(home, installation, notify)
     try:
         async with asyncio.timeout(timeout):
-            await watch.start_anew()
-            while not await watch.look():  # noqa: ASYNC110  # of another machine
+            await rollout.restart_crashed_pods()
+            while not await rollout.check():  # noqa: ASYNC110  # in another process
                 await asyncio.sleep(POLL_SECONDS)
     except TimeoutError:
+        node, selector = installation.node, names.label_selector(installation.node)
         raise PreflightError(
-            f"home: node {wanted.node} is not Ready after {timeout:.0f} s: {watch.why}; see "
-            f"`kubectl -n {wanted.namespace} describe pods -l {names.label_selector(wanted.node)}`"
+            f"home: node {node} is not Ready after {timeout:.0f} s: {rollout.cause}; see "
+            f"`kubectl -n {installation.namespace} describe pods -l {selector}`"
         ) from None
 
 
-class _Watch:
-    """What was seen and told so far."""
+class _Rollout:
+    """Checks an installation, and remembers what was reported."""
 
-    def __init__(self, home: KubeClient, wanted: Installation, told: Told) -> None:
+    def __init__(self, home: KubeClient, installation: Installation, notify: Notify) -> None:
         self._home = home
-        self._wanted = wanted
-        self._told = told
-        self._said: set[str] = set()
-        self.why = "home has not begun to make the pods"
+        self._installation = installation
+        self._notify = notify
+        self._reported: set[str] = set()
+        self.cause = _NOT_STARTED
 
-    async def start_anew(self) -> None:
-        """Deletes pods that wait since they have crashed; their Deployment makes others."""
-        for name in self._wanted.deployment_names:
-            _, pods, _ = await self._deployment(name)
+    async def restart_crashed_pods(self) -> None:
+        """Deletes pods in a crash loop, so that their Deployment replaces them."""
+        for name in self._installation.deployment_names:
+            _, pods, _ = await self._check_deployment(name)
             for pod in pods:
-                if any(map(_has_crashed, _containers(pod))) and not is_deleting(pod):
+                if any(map(_is_crash_looping, _container_statuses(pod))) and not is_deleting(pod):
                     await self._home.delete(
                         PODS, name_of(pod), namespace=namespace_of(pod), uid=uid_of(pod)
                     )
-                    self._told(f"home: pod {name_of(pod)} had ended again and again; made anew")
+                    self._notify(f"home: pod {name_of(pod)} was in a crash loop; replacing it")
 
-    async def look(self) -> bool:
-        """Whether it is done. Raises PreflightError where it never will be."""
-        lagging, troubles, pods = "", list[Trouble](), list[Object]()
-        for name in self._wanted.deployment_names:
-            why, its, troubled = await self._deployment(name)
-            lagging, pods, troubles = lagging or why, pods + its, troubles + troubled
-        if not lagging:
-            lagging = await self._node()
-        if not lagging:
+    async def check(self) -> bool:
+        """Whether the rollout is done. Raises PreflightError if it never will be."""
+        pending, problems, pods = "", list[Problem](), list[Object]()
+        for name in self._installation.deployment_names:
+            cause, its_pods, its_problems = await self._check_deployment(name)
+            pending, pods, problems = pending or cause, pods + its_pods, problems + its_problems
+        pending = pending or await self._check_node()
+        if not pending:
             return True
-        troubles = troubles or [Trouble.saying(lagging)]
-        self.why = troubles[0].line
-        for trouble in troubles:
-            self._say(trouble)
+        problems = problems or [Problem.of(pending)]
+        self.cause = problems[0].message
+        for problem in problems:
+            self._report(problem)
         for pod in pods:
-            _given_up(pod, self._wanted.node)
+            _raise_if_permanent(pod, self._installation.node)
         return False
 
-    async def _deployment(self, name: str) -> tuple[str, list[Object], list[Trouble]]:
-        """Why not all is as it should be, "" where it is; its pods; and what ails them."""
-        where = self._wanted.namespace
-        deployment = await self._home.get(DEPLOYMENTS, name, namespace=where)
-        its = names.format_selector(deployment["spec"]["selector"]["matchLabels"])
-        page = await self._home.list(PODS, namespace=where, labels=its)
-        pods = [it for it in page.items if _is_of(deployment, it)]
-        troubles = [*_of_deployment(deployment), *(it for pod in pods for it in _of_pod(pod))]
+    async def _check_deployment(self, name: str) -> tuple[str, list[Object], list[Problem]]:
+        """Why the Deployment is not done ("" if it is), its updated pods, and their problems."""
+        namespace = self._installation.namespace
+        deployment = await self._home.get(DEPLOYMENTS, name, namespace=namespace)
+        selector = names.format_selector(deployment["spec"]["selector"]["matchLabels"])
+        page = await self._home.list(PODS, namespace=namespace, labels=selector)
+        pods = [it for it in page.items if _is_updated(deployment, it)]
+        problems = [
+            *_deployment_problems(deployment),
+            *(it for pod in pods for it in _problems(pod)),
+        ]
         for pod in pods:
-            troubles += await self._awaiting(pod)
-        return _lagging(deployment), pods, troubles
+            problems += await self._find_awaited_cluster(pod)
+        return _pending_cause(deployment), pods, problems
 
-    async def _awaiting(self, pod: Object) -> list[Trouble]:
-        """The cluster that a bridge which runs and is not ready waits for, by its own words."""
-        if is_deleting(pod) or not any(map(_runs_unready, _containers(pod))):
+    async def _find_awaited_cluster(self, pod: Object) -> list[Problem]:
+        """The cluster that a running bridge which is not ready waits for, from its log."""
+        if is_deleting(pod) or not any(map(_is_running_unready, _container_statuses(pod))):
             return []
         path = PODS.path(name_of(pod), namespace=namespace_of(pod), subresource="log")
         try:
-            last = await self._home.read(path, query={"tailLines": "1"}, timeout=LOG_SECONDS)
+            log = await self._home.read(path, query={"tailLines": "1"}, timeout=LOG_SECONDS)
         except KubeError:
-            return []  # It is no more than a hint, and takes a right of its own.
-        found = _AWAITED.search(last.decode("utf-8", "replace"))
-        about = f"pod {name_of(pod)} waits"
-        return [Trouble(f"{about}: {found[1]}", about)] if found else []
+            return []  # Only a hint; reading logs requires a separate permission.
+        found = _WAITING_LINE.search(log.decode("utf-8", "replace"))
+        key = f"pod {name_of(pod)} waits"
+        return [Problem(f"{key}: {found[1]}", key)] if found else []
 
-    async def _node(self) -> str:
-        """Why the Node is not Ready; "" where it is."""
+    async def _check_node(self) -> str:
+        """Why the Node is not Ready; "" if it is."""
+        name = self._installation.node
         try:
-            node = await self._home.get(NODES, self._wanted.node)
+            node = await self._home.get(NODES, name)
         except NotFound:
-            return f"node {self._wanted.node} is not registered yet"
+            return f"node {name} is not registered yet"
         ready = condition_of(node, "Ready")
         if ready.get("status") == "True":
             return ""
-        return f"node {self._wanted.node} is not Ready: {ready.get('message') or 'no reason given'}"
+        return f"node {name} is not Ready: {ready.get('message') or 'no reason given'}"
 
-    def _say(self, trouble: Trouble) -> None:
-        if trouble.about not in self._said:
-            self._said.add(trouble.about)
-            self._told(f"home: {trouble.line}")
+    def _report(self, problem: Problem) -> None:
+        if problem.key not in self._reported:
+            self._reported.add(problem.key)
+            self._notify(f"home: {problem.message}")
 
 
-def _is_of(deployment: Object, pod: Object) -> bool:
-    """Whether the pod is of the Deployment's last form. What ails those of before is being put
-    right just now."""
-    template = deployment["spec"]["template"]
-    form = [
+def _is_updated(deployment: Object, pod: Object) -> bool:
+    """Whether the pod has the Deployment's current template; problems of older pods are about to
+    disappear."""
+    template, current = (
         (
-            [(it["image"], it.get("args")) for it in one["spec"]["containers"]],
-            (metadata(one).get("annotations") or {}).get(names.ANNOTATION_HASH),
+            [(it["image"], it.get("args")) for it in obj["spec"]["containers"]],
+            (metadata(obj).get("annotations") or {}).get(names.ANNOTATION_HASH),
         )
-        for one in (template, pod)
-    ]
-    return form[0] == form[1]
+        for obj in (deployment["spec"]["template"], pod)
+    )
+    return template == current
 
 
-def _given_up(pod: Object, node: str) -> None:
-    """Raises PreflightError where another start will not help."""
+def _raise_if_permanent(pod: Object, node: str) -> None:
+    """Raises PreflightError if another start will not help."""
     if is_deleting(pod):
         return
-    for status in _containers(pod):
-        waiting = (status.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason") in _FINAL:
-            raise PreflightError(f"home: {_waits(pod, status).line}")
-        # The first time it is started again at once.
+    for status in _container_statuses(pod):
+        if _waiting(status).get("reason") in _PERMANENT_REASONS:
+            raise PreflightError(f"home: {_waiting_problem(pod, status).message}")
+        # The kubelet restarts a container without delay the first time.
         starts = int(status.get("restartCount") or 0) + 1
-        if _has_crashed(status) and starts >= CRASHES:
+        if _is_crash_looping(status) and starts >= MAX_STARTS:
             raise PreflightError(
-                f"home: pod {name_of(pod)} ends again and again: {_last(status)}; what is "
-                "installed stays: put that right and join again, or `bridge leave --name "
+                f"home: pod {name_of(pod)} is in a crash loop: {_last_lines(status)}; the "
+                "installation stays: fix the cause and join again, or run `bridge leave --name "
                 f"{node}`"
             )
 
 
-def _has_crashed(status: Object) -> bool:
-    """Whether the container waits since it has ended, and ended again."""
-    waiting = (status.get("state") or {}).get("waiting") or {}
-    return waiting.get("reason") == "CrashLoopBackOff"
+def _waiting(status: Object) -> Object:
+    return (status.get("state") or {}).get("waiting") or {}
 
 
-def _runs_unready(status: Object) -> bool:
+def _is_crash_looping(status: Object) -> bool:
+    return _waiting(status).get("reason") == "CrashLoopBackOff"
+
+
+def _is_running_unready(status: Object) -> bool:
     return "running" in (status.get("state") or {}) and not status.get("ready")
 
 
-def _last(status: Object) -> str:
-    """The last lines of a container that has ended; "" of one that has not."""
+def _last_lines(status: Object) -> str:
+    """The last log lines of a terminated container; "" if it has not terminated."""
     for state in ("state", "lastState"):
-        ended = (status.get(state) or {}).get("terminated")
-        if ended:
-            # By terminationMessagePolicy the end of the log, where it failed.
-            lines = str(ended.get("message") or "").strip().splitlines()
-            said = " | ".join(line.strip() for line in lines[-LAST_LINES:])
-            return said or "it left no line; see `kubectl logs --previous`"
+        terminated = (status.get(state) or {}).get("terminated")
+        if terminated:
+            # terminationMessagePolicy FallbackToLogsOnError puts the end of the log here.
+            lines = str(terminated.get("message") or "").strip().splitlines()
+            text = " | ".join(line.strip() for line in lines[-MAX_LOG_LINES:])
+            return text or "no output; see `kubectl logs --previous`"
     return ""
 
 
-def _lagging(deployment: Object) -> str:
-    """Why not all pods are new and ready; "" where they are. As `kubectl rollout status`."""
+def _pending_cause(deployment: Object) -> str:
+    """Why not all pods are updated and available, as `kubectl rollout status`; "" if they are."""
     status, spec = deployment.get("status") or {}, deployment.get("spec") or {}
-    wanted = int(spec.get("replicas") or 0)
+    replicas = int(spec.get("replicas") or 0)
     if int(status.get("observedGeneration") or 0) < int(metadata(deployment).get("generation", 0)):
-        return "home has not begun to make the pods"
+        return _NOT_STARTED
     updated, available = (
         int(status.get(it) or 0) for it in ("updatedReplicas", "availableReplicas")
     )
-    if updated < wanted or available < wanted:
-        return f"{min(updated, available)} of {wanted} pods of {name_of(deployment)} are ready"
-    if int(status.get("replicas") or 0) > wanted:
-        return "pods of before are ending"
+    if updated < replicas or available < replicas:
+        return f"{min(updated, available)} of {replicas} pods of {name_of(deployment)} are ready"
+    if int(status.get("replicas") or 0) > replicas:
+        return "pods of the previous revision are terminating"
     return ""
 
 
-def _of_deployment(deployment: Object) -> Iterator[Trouble]:
+def _deployment_problems(deployment: Object) -> Iterator[Problem]:
     for condition in (deployment.get("status") or {}).get("conditions") or ():
         if condition["type"] == "ReplicaFailure" and condition.get("status") == "True":
-            yield Trouble.saying(f"no pod can be made: {condition.get('message')}")
+            yield Problem.of(f"pods cannot be created: {condition.get('message')}")
 
 
-def _of_pod(pod: Object) -> Iterator[Trouble]:
-    """What keeps it, in sentences."""
+def _problems(pod: Object) -> Iterator[Problem]:
     if is_deleting(pod):
         return
     for condition in (pod.get("status") or {}).get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition.get("status") == "False":
-            yield Trouble.saying(f"pod {name_of(pod)} has no machine: {condition.get('message')}")
-    for status in _containers(pod):
-        if last := _last(status):
-            yield Trouble.saying(f"pod {name_of(pod)} has ended: {last}")
-        waiting = (status.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason") not in _USUAL:
-            yield _waits(pod, status)
+            yield Problem.of(f"pod {name_of(pod)} is unschedulable: {condition.get('message')}")
+    for status in _container_statuses(pod):
+        if lines := _last_lines(status):
+            yield Problem.of(f"pod {name_of(pod)} terminated: {lines}")
+        if _waiting(status).get("reason") not in _EXPECTED_REASONS:
+            yield _waiting_problem(pod, status)
 
 
-def _waits(pod: Object, status: Object) -> Trouble:
+def _waiting_problem(pod: Object, status: Object) -> Problem:
     waiting = status["state"]["waiting"]
     reason, message = str(waiting.get("reason")), waiting.get("message") or ""
     if "Image" not in reason:
-        return Trouble.saying(f"pod {name_of(pod)} waits: {reason}: {message}")
-    # All pods have the same image, and each tries, fails, waits and tries again.
+        return Problem.of(f"pod {name_of(pod)} waits: {reason}: {message}")
+    # All pods use the same image, and each alternates between pulling and back-off.
     image = status.get("image") or "of the bridge"
-    return Trouble(f"image {image}: {reason}: {message} {_PULL}", f"image {image}")
+    return Problem(f"image {image}: {reason}: {message} {_IMAGE_HINT}", f"image {image}")
 
 
-def _containers(pod: Object) -> list[Object]:
-    found: list[Object] = (pod.get("status") or {}).get("containerStatuses") or []
-    return found
+def _container_statuses(pod: Object) -> list[Object]:
+    statuses: list[Object] = (pod.get("status") or {}).get("containerStatuses") or []
+    return statuses

@@ -1,12 +1,12 @@
-"""A kubeconfig that works in a pod: one context, with all files' contents in it.
+"""Builds a kubeconfig that works in a pod: one context, with the contents of all files inline.
 
-Which file and entry count is kubectl's rule: of a list of files the first that has an entry. What
-only works on the machine where it was written is an `ClientConfigError` that says what to do
-instead: a plugin that gives the credential (the image has none), a server on loopback. So is a
-server without TLS.
+The files and the entries are chosen as kubectl does: of several files, the first with an entry of
+that name. Whatever only works on this machine is a `ClientConfigError` that names the alternative:
+a credential plugin (the image contains none), a server or proxy on loopback. So is a server without
+TLS.
 
-What is written here is what `bridge.install.kubeconfig_validation` accepts when it is read back
-from the cluster; other fields of the kubeconfig are left out.
+`bridge.install.kubeconfig_validation` accepts the result when it is read back from the cluster;
+other fields of the kubeconfig are dropped.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from sync.kube.errors import ClientConfigError
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.objects import Object
 
-#: Fields that name a file, and those that hold what is in it.
+#: Fields that name a file, and the fields for the file's content.
 _CLUSTER_FILES = {"certificate-authority": "certificate-authority-data"}
 _USER_FILES = {
     "client-certificate": "client-certificate-data",
     "client-key": "client-key-data",
 }
 _ACCOUNT = (
-    "give the bridge an account of the remote's: `bridge rbac remote | kubectl apply -f -` there, "
-    "and a kubeconfig with its token (docs/how-to/install-in-cluster.md tells how)"
+    "create a ServiceAccount for the bridge in the remote (`bridge rbac remote | kubectl apply -f "
+    "-`) and a kubeconfig with its token (docs/how-to/install-in-cluster.md tells how)"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class SelfContainedKubeconfig:
-    """The text of the file, its context, and what the person should know of it."""
+    """The text of the kubeconfig, its context, and notes for the user."""
 
     text: str
     context: str
@@ -59,7 +59,7 @@ def build(ref: KubeconfigRef) -> SelfContainedKubeconfig:
         (str(it["current-context"]) for _, it in files if it.get("current-context")), ""
     )
     if not name:
-        raise _error(ref, "no current-context is set; name one with --context")
+        raise _error(ref, "current-context is not set; name a context with --context")
     context, _ = _entry(ref, files, "context", name)
     cluster, at = _entry(ref, files, "cluster", str(context.get("cluster") or ""))
     user, by = _entry(ref, files, "user", str(context.get("user") or ""))
@@ -92,7 +92,7 @@ def _parsed(ref: KubeconfigRef, path: Path) -> Object:
     except OSError as error:
         raise _error(ref, f"it cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError):
-        # NB: such an error quotes the file with its keys.
+        # The parser's error quotes the file, including keys.
         raise _error(ref, "it is not a kubeconfig; see `kubectl config view`") from None
     if not isinstance(found, dict):
         raise _error(ref, "it is not a kubeconfig; see `kubectl config view`")
@@ -102,7 +102,7 @@ def _parsed(ref: KubeconfigRef, path: Path) -> Object:
 def _entry(
     ref: KubeconfigRef, files: list[tuple[Path, Object]], kind: str, name: str
 ) -> tuple[Object, Path]:
-    """The first entry of that name, and the folder that its files are named from."""
+    """The first entry of that name, and the folder that its relative paths refer to."""
     for path, config in files:
         for item in config.get(f"{kind}s") or ():
             if isinstance(item, dict) and item.get("name") == name:
@@ -112,27 +112,27 @@ def _entry(
 
 def _checked(ref: KubeconfigRef, cluster: Object, user: Object) -> Iterator[str]:
     """What the person should know. Raises AccessError for what cannot work in a pod."""
-    for field, what in (("exec", "runs a credential plugin"), ("auth-provider", "logs in anew")):
+    for field, what in (("exec", "runs a credential plugin"), ("auth-provider", "logs in again")):
         if user.get(field):
             raise _error(
-                ref, f"it {what} (users[].user.{field}), which a pod has not got; {_ACCOUNT}"
+                ref, f"it {what} (users[].user.{field}), which a pod cannot do; {_ACCOUNT}"
             )
     server = urlsplit(str(cluster.get("server") or ""))
     if server.scheme != "https":
-        raise _error(ref, "its server is not an https URL: a credential is stored for TLS alone")
+        raise _error(ref, "its server is not an https URL; credentials are only stored for TLS")
     host = server.hostname or ""
     if _is_loopback(host):
         raise _error(
             ref,
-            f"its server is at {host}, which is another machine for a pod; name the remote's API "
-            "server by an address that home's pods reach (kind: `kind get kubeconfig --internal`)",
+            f"its server is at {host}, which a pod cannot reach; use an address of the remote's "
+            "API server that home's pods reach (kind: `kind get kubeconfig --internal`)",
         )
     proxy = str(cluster.get("proxy-url") or "")
     if proxy and _is_loopback(urlsplit(proxy).hostname or ""):
         raise _error(
             ref,
-            f"its proxy-url is at {urlsplit(proxy).hostname}, which is another machine for a pod; "
-            "name a proxy that home's pods reach",
+            f"its proxy-url is at {urlsplit(proxy).hostname}, which a pod cannot reach; use a "
+            "proxy that home's pods reach",
         )
     if not proxy and http_proxy.from_environment(str(cluster.get("server") or "")):
         yield (
@@ -140,14 +140,11 @@ def _checked(ref: KubeconfigRef, cluster: Object, user: Object) -> Iterator[str]
             "kubeconfig if they need one"
         )
     if user.get("tokenFile") and not user.get("token"):
-        yield (
-            "remote: the token is copied from its file, which is not followed; join again when it "
-            "ends"
-        )
+        yield ("remote: the token is copied from its file once; join again when it expires")
 
 
 def _inlined(ref: KubeconfigRef, entry: Object, folder: Path, files: Mapping[str, str]) -> Object:
-    """The entry with its files' contents. Data that is there already wins, as in kubectl."""
+    """The entry with the contents of its files. Inline data takes precedence, as in kubectl."""
     made = dict(entry)
     for field, data in files.items():
         path = made.pop(field, None)

@@ -1,11 +1,9 @@
-"""The objects of the webhook of `bridge offload` beside a bridge, which changes pods where home's
-API server cannot do it itself. Pure.
+"""Renders the objects of the offload webhook that is installed beside a bridge. Pure.
 
-Several replicas behind a Service. They share a certificate, which they make and renew by themselves
-in a Secret that is empty here, and tell home's API server of it
-(`bridge.offload.in_cluster_webhook`). So what
-is rendered is the same each time, and applying it again takes neither away. The configuration comes
-last, and goes first: no pod waits for a webhook that is not there.
+Several replicas behind a Service share a certificate, which they create and renew in a Secret that
+is rendered empty; they also set the CA bundle (`bridge.offload.in_cluster_webhook`). The rendered
+objects contain neither, so applying them again keeps both. The webhook configuration
+is applied last and deleted first: no pod creation waits for a webhook that is not running.
 """
 
 from __future__ import annotations
@@ -20,25 +18,25 @@ from translators.objects import Object
 PORT = 9443
 
 
-def render_webhook(wanted: Installation) -> list[Object]:
-    """All of them."""
-    name = webhook_name(wanted.node)
-    rights = manifests.webhook_objects(Account(wanted.namespace, name))
-    for it in rights:
-        it["metadata"]["labels"] = webhook_metadata(wanted)["labels"]
-    pods = webhook_pod_labels(wanted.node)
+def render_webhook(installation: Installation) -> list[Object]:
+    """All objects of the webhook."""
+    name = webhook_name(installation.node)
+    rbac = manifests.webhook_objects(Account(installation.namespace, name))
+    for obj in rbac:
+        obj["metadata"]["labels"] = webhook_metadata(installation)["labels"]
+    pods = webhook_pod_labels(installation.node)
     return [
-        *rights,
+        *rbac,
         {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": webhook_metadata(wanted),
+            "metadata": webhook_metadata(installation),
             "type": "Opaque",
         },
         {
             "apiVersion": "v1",
             "kind": "Service",
-            "metadata": webhook_metadata(wanted),
+            "metadata": webhook_metadata(installation),
             "spec": {
                 "selector": pods,
                 "ports": [
@@ -46,30 +44,32 @@ def render_webhook(wanted: Installation) -> list[Object]:
                 ],
             },
         },
-        pod_template.disruption_budget(webhook_metadata(wanted), pods),
+        pod_template.disruption_budget(webhook_metadata(installation), pods),
         pod_template.deployment(
-            webhook_metadata(wanted),
-            replicas=wanted.replicas,
+            webhook_metadata(installation),
+            replicas=installation.replicas,
             template={
                 "metadata": {"labels": pods},
-                "spec": pod_template.pod_spec(name, _container(wanted), pods=pods),
+                "spec": pod_template.pod_spec(name, _container(installation), pods=pods),
             },
             pods=pods,
         ),
-        admission_policy.service_configuration(webhook_metadata(wanted), wanted.namespace, name),
+        admission_policy.service_configuration(
+            webhook_metadata(installation), installation.namespace, name
+        ),
     ]
 
 
-def _container(wanted: Installation) -> Object:
+def _container(installation: Installation) -> Object:
     return pod_template.container(
         "webhook",
-        wanted.image,
+        installation.image,
         [
             "webhook",
             f"--address={pod_template.POD_IP}",
             f"--port={PORT}",
-            f"--service={wanted.namespace}/{webhook_name(wanted.node)}",
-            *(word for word in wanted.arguments if word.startswith("--log-format=")),
+            f"--service={installation.namespace}/{webhook_name(installation.node)}",
+            *(it for it in installation.arguments if it.startswith("--log-format=")),
         ],
         ports={"https": PORT},
         probed={"port": "https", "scheme": "HTTPS"},

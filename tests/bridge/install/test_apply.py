@@ -224,7 +224,7 @@ async def test_its_webhook_is_waited_for_too(home: Home) -> None:
     home.runs()
     home.node_is("True")
     name = names.webhook_name(NODE)
-    with pytest.raises(PreflightError, match="home has not begun to make the pods"):
+    with pytest.raises(PreflightError, match="home has not begun to create the pods"):
         await home.waits(wanted=WITH_WEBHOOK)
     home.runs(name, ready=False)
     with pytest.raises(PreflightError, match=f"0 of 2 pods of {name} are ready"):
@@ -276,7 +276,7 @@ async def test_what_has_no_machine_is_told(home: Home) -> None:
     await home.apply()
     condition = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes"}
     home.runs(ready=False, conditions=[condition])
-    with pytest.raises(PreflightError, match="has no machine: 0/1 nodes"):
+    with pytest.raises(PreflightError, match="is unschedulable: 0/1 nodes"):
         await home.waits()
 
 
@@ -307,9 +307,9 @@ async def test_one_that_crashes_again_and_again_ends_the_wait(home: Home) -> Non
     pods = f"/api/v1/namespaces/{WHERE}/pods"
     await home.two.home.until(lambda: len(home.two.home.requests("GET", pods)) > 1)
     home.runs(ready=False, containerStatuses=crashed)
-    with pytest.raises(PreflightError, match=r"again and again.*error: may not list nodes"):
+    with pytest.raises(PreflightError, match=r"is in a crash loop.*error: may not list nodes"):
         await waiting_for_it
-    assert any("has ended: ✓ a step | error: may not list nodes" in line for line in home.told)
+    assert any("terminated: ✓ a step | error: may not list nodes" in line for line in home.told)
 
 
 async def test_joined_again_what_crashed_before_is_made_anew(home: Home) -> None:
@@ -322,7 +322,7 @@ async def test_joined_again_what_crashed_before_is_made_anew(home: Home) -> None
     with pytest.raises(PreflightError, match="is not Ready after"):
         await home.waits()
     assert home.two.home.objects(PODS) == []
-    assert home.told[0] == f"home: pod {WANTED.name}-1 had ended again and again; made anew"
+    assert home.told[0] == f"home: pod {WANTED.name}-1 was in a crash loop; replacing it"
 
 
 async def test_a_crash_of_before_does_not_end_the_wait_for_what_puts_it_right(home: Home) -> None:

@@ -62,7 +62,7 @@ def test_a_token_file_is_copied_and_that_is_said(path: Path) -> None:
         KubeconfigRef(write(path, config(user={"tokenFile": "token"})))
     )
     assert yaml.safe_load(found.text)["users"][0]["user"] == {"token": CANARY}
-    assert "not followed" in "".join(found.notes)
+    assert "copied from its file once" in "".join(found.notes)
 
 
 def test_only_the_context_that_is_meant_goes_along(path: Path) -> None:
@@ -110,11 +110,11 @@ def test_proxy_of_the_environment_is_noted(path: Path, monkeypatch: pytest.Monke
     ("user", "cluster", "words"),
     [
         ({"exec": {"command": "aws"}}, {}, "credential plugin"),
-        ({"auth-provider": {"name": "oidc"}}, {}, "logs in anew"),
+        ({"auth-provider": {"name": "oidc"}}, {}, "logs in again"),
         ({"client-key": "/absent/key"}, {}, "/absent/key, which cannot be read"),
-        (None, {"server": "https://127.0.0.1:6443"}, "another machine for a pod"),
-        (None, {"server": "https://localhost:6443"}, "another machine for a pod"),
-        (None, {"proxy-url": "http://127.0.0.1:3128"}, "another machine for a pod"),
+        (None, {"server": "https://127.0.0.1:6443"}, "which a pod cannot reach"),
+        (None, {"server": "https://localhost:6443"}, "which a pod cannot reach"),
+        (None, {"proxy-url": "http://127.0.0.1:3128"}, "which a pod cannot reach"),
     ],
 )
 def test_what_works_on_this_machine_alone_is_refused(
