@@ -36,7 +36,7 @@ WAITING_SUFFIX = "; this bridge waits for it"
 async def retry_while_unreachable(
     attempt: Callable[[], AbstractAsyncContextManager[T]], *, on_wait: Callable[[str], None] | None
 ) -> AsyncIterator[T]:
-    """Enters ``attempt()``, and enters it again after each transient failure. Raises PreflightError.
+    """Enters ``attempt()``, again after each transient failure. Raises PreflightError.
 
     ``on_wait`` gets the error before each wait; with None nothing is retried.
     """

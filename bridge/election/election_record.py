@@ -1,12 +1,13 @@
-"""What the Lease of an election says, and what follows from it: pure functions.
+"""The Lease of an election: its fields, and the patches that acquire, renew, request and release
+it. Pure.
 
-The Lease is `cluster-bridge-NODE`, beside that of the Node itself. Whoever is its
-``holderIdentity`` serves the node, for as long as it renews it. Nobody's wall clock counts: a
-candidate takes the Lease from another when it has not seen it change for as long as the Lease is to
-last, by its own clock, and writes on condition that it still has not changed (its version).
+The Lease is `cluster-bridge-NODE`, beside that of the Node. Its ``holderIdentity`` serves the node
+while it renews the Lease. As in client-go, clocks are never compared: a candidate takes the Lease
+over when it has not seen it change for the Lease's duration, by its own clock, and on condition of
+the observed resourceVersion.
 
-The Lease outlives the Node: it holds records of what bridges have done in the remote, which the
-next bridge needs after somebody has deleted the Node.
+The Lease outlives the Node: it holds records of what bridges did in the remote, which the next
+bridge needs after somebody deleted the Node.
 """
 
 from __future__ import annotations
@@ -24,44 +25,44 @@ from translators.names import truncated_name
 from translators.objects import Object, metadata, uid_of
 from translators.timestamps import format_micro_time
 
-#: Seconds that the Lease lasts, until which its holder must have renewed it or writes no more, and
-#: between its renewals. As in client-go each is greater than the next: what lies between the first
-#: two is for what the holder had sent by then.
+#: Seconds: the duration of the Lease; until when its holder must have renewed it, or stops writing;
+#: and between renewals. As in client-go each is greater than the next: between the first two,
+#: requests in flight end.
 LEASE_SECONDS, RENEW_DEADLINE, RENEW_SECONDS = 4, 3.0, 1.3
-#: On the Lease, for people: who holds it.
+#: The holder, for a person.
 ANNOTATION_HOLDER = f"{DOMAIN}/holder"
-#: On a Lease that `bridge leave` holds: the node goes, and its bridges are to end.
+#: Set by `bridge leave`: the node is being removed, and its bridges must exit.
 ANNOTATION_LEAVING = f"{DOMAIN}/leaving"
-#: On the Lease: its holder does not reach the remote; and the candidate that does, and asks for it.
+#: The holder does not reach the remote; and the candidate that does, and requests the Lease.
 ANNOTATION_REMOTE_LOST, ANNOTATION_REQUESTED_BY = f"{DOMAIN}/remote-lost", f"{DOMAIN}/asked-by"
 
-#: All of them: what else of ours is on the Lease are records.
+#: All other annotations of the bridge on the Lease are records.
 _ELECTION = frozenset(
     {ANNOTATION_HOLDER, ANNOTATION_LEAVING, ANNOTATION_REMOTE_LOST, ANNOTATION_REQUESTED_BY}
 )
 
 _PREFIX = "cluster-bridge-"
-#: Characters of a holder that are shown.
-_SHOWN = 200
+#: The most characters of a holder in messages.
+_MAX_SHOWN = 200
 
 
 def election_lease_name(node: str) -> str:
-    """The Lease by which the bridges of this virtual node elect one of them."""
+    """The name of the election's Lease."""
     return truncated_name(_PREFIX + node, unique=node)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One process that may hold the Lease."""
+    """A process that can hold the Lease."""
 
     identity: str
-    """Of this process alone."""
+    """Unique to the process."""
     display_name: str
-    """For people."""
+    """For messages."""
 
     @staticmethod
     def local(address: str = "") -> Candidate:
-        """This process, and the address that people find it by."""
+        """This process; ``address`` is part of its display name."""
         host = socket.gethostname()
         at = f" at {address}" if address else ""
         return Candidate(f"{host}_{uuid.uuid4()}", f"{host} (pid {os.getpid()}){at}")
@@ -69,28 +70,28 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class ElectionRecord:
-    """What the Lease says."""
+    """The content of the Lease."""
 
     uid: str
     version: str
     holder: str
-    """"" where nobody holds it."""
+    """"" for none."""
     holder_name: str
     duration_seconds: float
     transitions: int
     leaving: bool
     has_owner: bool
-    """Whether it goes with another object, as an earlier release had it go with the Node."""
+    """Whether an ownerReference is set: earlier releases made the Node its owner."""
     remote_lost: bool = False
-    """Whether its holder does not reach the remote."""
+    """Whether the holder does not reach the remote."""
     requested_by: str = ""
-    """The candidate that does, and asks for the Lease; "" where there is none."""
+    """The candidate that reaches the remote and requests the Lease; "" for none."""
     records: Mapping[str, str] = field(default_factory=dict)
-    """Its other annotations of ours: the records (`bridge.election.lease_records`)."""
+    """All other annotations of the bridge (`bridge.election.lease_records`)."""
 
 
 def parse_lease(lease: Object) -> ElectionRecord:
-    """What it says, whatever somebody has written there."""
+    """Reads the Lease; malformed fields are empty."""
     spec, meta = lease.get("spec") or {}, metadata(lease)
     annotations = meta.get("annotations") or {}
     holder = str(spec.get("holderIdentity") or "")
@@ -99,7 +100,7 @@ def parse_lease(lease: Object) -> ElectionRecord:
         uid=uid_of(lease),
         version=str(meta.get("resourceVersion") or ""),
         holder=holder,
-        holder_name="".join(letter for letter in said if letter.isprintable())[:_SHOWN],
+        holder_name="".join(letter for letter in said if letter.isprintable())[:_MAX_SHOWN],
         duration_seconds=float(spec.get("leaseDurationSeconds") or 0),
         transitions=int(spec.get("leaseTransitions") or 0),
         leaving=ANNOTATION_LEAVING in annotations,
@@ -119,11 +120,11 @@ class Observation:
     """What a candidate knows of the Lease."""
 
     record: ElectionRecord | None
-    """None: it does not exist."""
+    """None where the Lease does not exist."""
     free_at: float
-    """When it may be taken, by the candidate's clock."""
+    """When it may be taken over, by the candidate's clock."""
     holder_is_live: bool = False
-    """Whether its holder was seen to renew it."""
+    """Whether the candidate saw the holder renew it."""
 
 
 def observe(
@@ -134,22 +135,23 @@ def observe(
     now: float,
     node_exists: bool,
 ) -> Observation:
-    """What is known after the Lease was seen so. ``served``: there is a Node of the name, so that a
-    Lease that is missing at the first look may have been deleted under another bridge."""
+    """What the candidate knows after it has read the Lease as ``record``. ``node_exists``: a Node
+    of the name exists, so that a Lease that is missing at the first read may have been deleted
+    while a bridge held it."""
     if record is None:
         if previous is None:
             return Observation(None, now + LEASE_SECONDS if node_exists else now)
-        return Observation(None, previous.free_at)  # Its holder may not know yet.
+        return Observation(None, previous.free_at)  # Its holder may not have noticed yet.
     if record.holder in ("", candidate):
         return Observation(record, now)
     known = previous.record if previous is not None else None
-    if previous is not None and known is not None and _same(known, record):
+    if previous is not None and known is not None and _is_same_version(known, record):
         return previous
     alive = known is not None and known.holder == record.holder
     return Observation(record, now + max(record.duration_seconds, LEASE_SECONDS), alive)
 
 
-def _same(one: ElectionRecord, other: ElectionRecord) -> bool:
+def _is_same_version(one: ElectionRecord, other: ElectionRecord) -> bool:
     return (one.uid, one.version) == (other.uid, other.version)
 
 
@@ -160,9 +162,9 @@ def holder_patch(
     remote_lost: bool = False,
     records: Mapping[str, str] | None = None,
 ) -> Object:
-    """The patch, or without a Lease the object, that makes it the candidate's, or renews it. With
-    its UID and version, it meets no other state. ``lost``: the candidate does not reach the remote.
-    ``notes``: the records that it is to have, by annotation."""
+    """The patch, or without a Lease the object, that acquires or renews it. UID and resourceVersion
+    are preconditions. ``remote_lost``: the candidate does not reach the remote. ``records``: by
+    annotation."""
     now = format_micro_time(datetime.now(UTC))
     spec: Object = {
         "holderIdentity": candidate.identity,
@@ -192,7 +194,7 @@ def holder_patch(
 
 
 def release_patch(before: ElectionRecord) -> Object:
-    """The patch that makes it nobody's."""
+    """The patch that clears the holder."""
     gone: Object = {ANNOTATION_HOLDER: None}
     for there, name in (
         (before.leaving, ANNOTATION_LEAVING),
@@ -205,12 +207,12 @@ def release_patch(before: ElectionRecord) -> Object:
 
 
 def request_patch(before: ElectionRecord, candidate: Candidate) -> Object:
-    """The patch by which a candidate asks the holder for it."""
+    """The patch by which a candidate requests the Lease from its holder."""
     return _patch(before, {"annotations": {ANNOTATION_REQUESTED_BY: candidate.identity}}, {})
 
 
 def leave_patch(before: ElectionRecord, candidate: Candidate) -> Object:
-    """As `held`, by a `bridge leave`, of which all bridges of the node are to know."""
+    """`holder_patch` for a `bridge leave`, which all bridges of the node then observe."""
     patch = holder_patch(before, candidate)
     annotations = {ANNOTATION_HOLDER: candidate.display_name, ANNOTATION_LEAVING: "true"}
     patch["metadata"]["annotations"] = annotations

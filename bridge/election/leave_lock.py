@@ -1,13 +1,13 @@
-"""`bridge leave` among the bridges of a node: it takes their lease, so that none of them writes.
+"""How commands use the election of a node: find its serving bridge, and hold its Lease for a leave.
 
-- `served_by` finds out whether one of them serves the node: by seeing it renew the lease, not by
-  anybody's wall clock. That takes a moment, and `LEASE_SECONDS` where it has crashed just now.
-- `taken` holds the lease while its block runs, with a mark by which those bridges know that the
-  node goes: each ends and says so. The block begins when whoever held the lease can write no more.
-  After it the lease is deleted; where the block fails it is given back, so that the next leave, or
-  join, need not wait.
-- A bridge that is cut off from home all that while knows nothing of it. It writes nothing either,
-  but makes the node again when home is back.
+- `find_serving_bridge` watches for a renewal of the Lease, and compares no clocks. That takes a
+  moment, or `LEASE_SECONDS` after a crash.
+- `hold_lease_for_leave` holds the Lease while its block runs, marked so that the node's bridges
+  exit with `NodeLeft`. The block starts when the previous holder can no longer write. Afterwards
+  the Lease is deleted; if the block fails it is released, so that the next leave or join need not
+  wait.
+- A bridge that is cut off from home during all this does not notice, and does not write either. It
+  creates the node again when home is back.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from translators.objects import Object
 
 log = logging.getLogger(__name__)
 
-#: Seconds between looks at a lease that somebody may renew.
-LOOK_SECONDS = 0.3
-#: Attempts to take a lease that its holder renews.
+#: Seconds between two reads of a Lease that may be renewed.
+POLL_SECONDS = 0.3
+#: Attempts to take a Lease that its holder renews.
 ATTEMPTS = 10
 
 
 async def find_serving_bridge(home: KubeClient, node: str) -> str | None:
-    """Who serves the node, "" where nobody does; None where no bridge has had such a lease. Raises
-    KubeError."""
+    """The display name of the bridge that serves the node, "" for none; None where the node never
+    had an election. Raises KubeError."""
     record = await _get(home, node)
     if record is None:
         return None
     seen = election_record.observe(None, record, candidate="", now=clock(), node_exists=True)
     while clock() < seen.free_at:
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
         now = await _get(home, node)
         if now is None or not now.holder:
             return ""
@@ -56,77 +56,79 @@ async def find_serving_bridge(home: KubeClient, node: str) -> str | None:
 async def hold_lease_for_leave(
     home: KubeClient, node: str, *, notify: Callable[[str], None]
 ) -> AsyncIterator[None]:
-    """The lease is ours while the block runs; where there is none, nothing is done. Raises
-    KubeError."""
-    me = Candidate.local()
-    mine = await _take(home, node, me, notify)
-    if mine is None:
+    """Holds the Lease while the block runs; without a Lease it does nothing. Raises KubeError."""
+    candidate = Candidate.local()
+    held = await _acquire(home, node, candidate, notify)
+    if held is None:
         yield
         return
-    lease = _Lease(home, node, me, mine)
-    keeping = asyncio.create_task(lease.keep(), name="election-left")
+    lease = _HeldLease(home, node, candidate, held)
+    renewal = asyncio.create_task(lease.renew_until_cancelled(), name="election-left")
     try:
         yield
     except BaseException:
-        await _ended(keeping)
-        await lease.give_back()
+        await _cancel(renewal)
+        await lease.release()
         raise
-    await _ended(keeping)
-    await home.delete(LEASES, lease.name, namespace=LEASE_NAMESPACE, uid=mine.uid)
+    await _cancel(renewal)
+    await home.delete(LEASES, lease.name, namespace=LEASE_NAMESPACE, uid=held.uid)
 
 
-async def _take(
-    home: KubeClient, node: str, me: Candidate, told: Callable[[str], None]
+async def _acquire(
+    home: KubeClient, node: str, candidate: Candidate, notify: Callable[[str], None]
 ) -> ElectionRecord | None:
-    """The lease, which is ours from now on, once its holder can write no more."""
+    """The Lease, held by this process, once the previous holder can no longer write; None without a
+    Lease."""
     for attempt in range(1, ATTEMPTS + 1):
         record = await _get(home, node)
         if record is None:
             return None
         try:
-            mine = await _patch(home, node, election_record.leave_patch(record, me))
+            held = await _patch(home, node, election_record.leave_patch(record, candidate))
         except (Conflict, NotFound):
             if attempt == ATTEMPTS:
                 raise
             continue
         if record.holder:
-            told(
+            notify(
                 f"home: the bridge of {record.holder_name} has lost the lease of node "
                 f"{node}, and ends"
             )
             await asyncio.sleep(election_record.LEASE_SECONDS)
-        return mine
+        return held
     raise AssertionError("there is a first attempt")
 
 
-class _Lease:
-    """One that is held by this leave."""
+class _HeldLease:
+    """The Lease while this leave holds it."""
 
-    def __init__(self, home: KubeClient, node: str, me: Candidate, mine: ElectionRecord) -> None:
+    def __init__(
+        self, home: KubeClient, node: str, candidate: Candidate, held: ElectionRecord
+    ) -> None:
         self.name = election_record.election_lease_name(node)
         self._home = home
         self._node = node
-        self._me = me
-        self._mine = mine
+        self._candidate = candidate
+        self._held = held
 
-    async def keep(self) -> None:
-        """Renews it until cancelled. What fails is tried again: a leave goes on without."""
+    async def renew_until_cancelled(self) -> None:
+        """Renews the Lease; failures are retried, since a leave continues without it."""
         while True:
             await asyncio.sleep(election_record.RENEW_SECONDS)
             try:
-                self._mine = await _patch(
-                    self._home, self._node, election_record.leave_patch(self._mine, self._me)
+                self._held = await _patch(
+                    self._home, self._node, election_record.leave_patch(self._held, self._candidate)
                 )
             except KubeError as error:
-                log.info("the lease of the election was not renewed: %s", error)
+                log.info("the election Lease was not renewed: %s", error)
 
-    async def give_back(self) -> None:
-        """It is nobody's. Best effort."""
+    async def release(self) -> None:
+        """Clears the holder. Best effort."""
         with contextlib.suppress(KubeError):
-            await _patch(self._home, self._node, election_record.release_patch(self._mine))
+            await _patch(self._home, self._node, election_record.release_patch(self._held))
 
 
-async def _ended(task: asyncio.Task[None]) -> None:
+async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 

@@ -1,9 +1,10 @@
-"""A bridge's way to its remote, as an election asks for it: a bridge that has lost it gives its
-lease to one that has not (`bridge.election.elector`).
+"""Whether this bridge reaches its remote, for the handover between replicas
+(`bridge.election.elector`).
 
-Lost is what is watched there and could not be for `LOST_SECONDS`: longer than an API server takes
-to restart, and less than what makes the Node not Ready, so that a takeover comes first. There is
-what answers now: a watch may not have noticed yet.
+The remote is lost when a watch there has failed for `LOST_SECONDS`: longer than the restart of an
+API server, and shorter than `bridge.node.controller.OUTAGE_SECONDS`, so that a handover precedes a
+NotReady Node. It is reachable when it responds now, because a watch may not have noticed an outage
+yet.
 """
 
 from __future__ import annotations
@@ -19,31 +20,31 @@ from sync.kube.errors import KubeError
 
 log = logging.getLogger(__name__)
 
-#: Seconds; see the module, and `bridge.node.controller.OUTAGE_SECONDS`.
+#: Seconds of failing watches after which the remote counts as lost.
 LOST_SECONDS = 10.0
-#: Seconds for the remote's answer to a bridge that would take over.
+#: Timeout in seconds of the request that tests the remote before a handover.
 ANSWER_SECONDS = 2.0
 
 
 class RemoteReachability(Protocol):
-    """To the remote."""
+    """Whether a bridge reaches its remote."""
 
     def is_lost(self) -> bool:
-        """Whether what is watched there cannot be watched, and has not been for a while."""
+        """Whether a watch of the remote has failed for `LOST_SECONDS`."""
 
     async def is_reachable(self) -> bool:
-        """Whether it answers, now."""
+        """Whether the remote responds now."""
 
 
 class InformerReachability:
-    """The way of a bridge whose informers of the remote these are."""
+    """Reachability by the informers of the remote, and a test request."""
 
     def __init__(self, remote: KubeClient, informers: Iterable[Informer]) -> None:
         self._remote = remote
         self._informers = [it for it in informers if it.client.side == "remote"]
 
     def is_lost(self) -> bool:
-        """See `Way`."""
+        """See `RemoteReachability`."""
         now = asyncio.get_running_loop().time()
         return any(
             it.failing_since is not None and now - it.failing_since > LOST_SECONDS
@@ -51,10 +52,10 @@ class InformerReachability:
         )
 
     async def is_reachable(self) -> bool:
-        """See `Way`. Raises nothing of the remote's."""
+        """See `RemoteReachability`. Raises no KubeError."""
         try:
             await self._remote.request("GET", "/version", timeout=ANSWER_SECONDS)
         except KubeError as error:
-            log.info("the remote does not answer this bridge either: %s", error)
+            log.info("this bridge does not reach the remote either: %s", error)
             return False
         return not self.is_lost()

@@ -1,5 +1,6 @@
-"""The virtual node: its Node object and its Lease.
+"""The virtual node at home: its Node object, its Lease, and the records that bridges keep there.
 
-Here belongs what makes home believe in the node and keeps that belief true: what a Node says
-(`model`, pure), and the writing of it (`controller`, `lease`).
+`node_object`, `conditions`, `shared_labels` and `field_ownership` compute the Node (pure);
+`controller` and `lease` write it. `join_record` and `namespace_record` are read by other commands
+and later bridges.
 """

@@ -1,9 +1,9 @@
-"""Whether the virtual node is Ready, and under pressure: in words that help a person.
+"""The conditions of the virtual node, computed from the remote's nodes or from an error. Pure.
 
-Ready means that pods which are here run and can be managed. So a remote whose nodes are all
-cordoned or tainted is Ready: it takes no new pods, since its capacity counts none of these nodes,
-and what runs there goes on; home must not evict it. Each other state has a reason of its own, and
-the message says what to do. Since when is the condition's ``lastTransitionTime``.
+Ready means that existing pods run and can be managed. So a remote whose nodes are all cordoned or
+tainted is Ready: home must not evict the pods that run there, and new pods stay away because the
+capacity excludes such nodes. Every other state has its own reason, and a message that says what to
+do. ``lastTransitionTime`` shows since when.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from translators.capacity.node_capacity import NO_SCHEDULABLE_NODES, is_counted
 from translators.identity import LABEL_VIRTUAL
 from translators.objects import Object, metadata
 
-#: Conditions of kubelets that are the virtual node's where all Ready nodes of the remote have them.
+#: Kubelet conditions that the virtual node has where all Ready nodes of the remote have them.
 PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure")
 
 
 @dataclass(frozen=True, slots=True)
 class NodeCondition:
-    """One condition of the virtual node: its status, and why, for a person."""
+    """One condition of the virtual node."""
 
     status: bool
     reason: str
@@ -37,7 +37,8 @@ class NodeCondition:
 
 
 def ready_condition(nodes: Iterable[Object]) -> NodeCondition:
-    """The health of a remote that answers. ``nodes``: those that --node-selector selects."""
+    """The Ready condition while the remote responds. ``nodes``: those that --node-selector
+    selects."""
     found = Counter(map(_state, nodes))
     every, usable = found.total(), found.pop("", 0)
     rest = ", ".join(f"{count} {state}" for state, count in sorted(found.items()))
@@ -54,25 +55,25 @@ def ready_condition(nodes: Iterable[Object]) -> NodeCondition:
         return NodeCondition(
             False, "NoUsableNodes", f"no node of the remote cluster is Ready ({rest})"
         )
-    said = f"no node of the remote cluster takes new pods ({rest}); those that run there go on"
+    said = f"no node of the remote cluster takes new pods ({rest}); running pods are unaffected"
     return NodeCondition(True, NO_SCHEDULABLE_NODES, said)
 
 
 def unreachable_condition(error: KubeError) -> NodeCondition:
-    """The health of a remote that cannot be watched."""
+    """The Ready condition while the remote cannot be watched."""
     if isinstance(error, Unauthorized):
         return NodeCondition(
             False,
             "RemoteCredentialRefused",
-            f"the remote cluster does not accept the credential (401: {error.message}): it "
-            "has expired or was revoked; a new one in the kubeconfig is taken up by itself",
+            f"the remote cluster rejects the credential (401: {error.message}): it has expired or "
+            "was revoked; put a new one into the kubeconfig, which the bridge reloads",
         )
     if isinstance(error, Forbidden):
         return NodeCondition(
             False,
             "RemoteForbidden",
-            "the remote cluster knows the credential, but does not allow what the bridge "
-            f"does (403: {error.message}); give it its rights back",
+            "the remote cluster accepts the credential, but denies a permission that the bridge "
+            f"needs (403: {error.message}); grant it again",
         )
     if isinstance(error, ClientConfigError):
         return NodeCondition(
@@ -84,19 +85,20 @@ def unreachable_condition(error: KubeError) -> NodeCondition:
         return NodeCondition(
             False,
             "RemoteNotTrusted",
-            f"the remote cluster is not the one that the kubeconfig trusts: {error.message}",
+            "the kubeconfig does not trust the certificate of the remote's API server: "
+            f"{error.message}",
         )
     return NodeCondition(
         False,
         "RemoteUnreachable",
-        f"the remote cluster cannot be reached: {error.message}; pods there go on, and what "
-        "is asked of them waits",
+        f"the remote cluster cannot be reached: {error.message}; running pods are unaffected, "
+        "and changes to pods wait",
     )
 
 
 def pressure_condition(kind: str, nodes: Iterable[Object]) -> NodeCondition:
-    """A condition of `PRESSURES`. Part of the nodes is no pressure: the remote's scheduler passes
-    them over."""
+    """A condition of `PRESSURES`. It is False while any Ready node has no pressure, because the
+    remote's scheduler avoids the others."""
     running = [node for node in nodes if _is_true(node, "Ready")]
     pressed = sum(_is_true(node, kind) for node in running)
     if not pressed:
@@ -108,12 +110,12 @@ def pressure_condition(kind: str, nodes: Iterable[Object]) -> NodeCondition:
 
 
 def relevant_conditions(node: Object) -> object:
-    """What the health is computed from: two nodes that are equal in it count alike."""
+    """The input of the conditions: nodes with equal values count alike."""
     return _state(node), [_is_true(node, kind) for kind in ("Ready", *PRESSURES)]
 
 
 def _state(node: Object) -> str:
-    """Why no pods of ours can be placed on the node; "" where they can."""
+    """Why the node takes no pods; "" where it does."""
     if is_counted(node):
         return ""
     if not _is_true(node, "Ready"):

@@ -1,18 +1,18 @@
-"""Keeps home's Node object as it should be, and with it its Lease (`bridge.node.lease`).
+"""Reconciles home's Node object and its Lease (`bridge.node.lease`).
 
-- The Node is made when it is not there, also after somebody deleted it, and is never taken from
-  another owner: `NodeTaken` ends the join.
-- Labels, annotations and taints follow `bridge.node.field_ownership`: those of people stay.
-- The status is written when it differs, `SETTLE` seconds after the first of a burst of changes;
-  unchanged it is never written. Where the remote's load changes all the time, what is free is
-  written every `SPACING` seconds, and the largest pod's size every `LARGEST_SECONDS`.
-- Its requests, and those of the Lease, wait for no pod's (`sync.kube.request_limiter.urgent`).
-- The renewal of the Lease is all that an idle bridge writes.
-- A request that the remote refuses with 401 has its nodes watched anew: the outage is noticed then,
-  and else when the server ends the watch, which is within ten minutes.
-- A remote that cannot be watched for `OUTAGE_SECONDS` makes the node not Ready, with the reason.
-  Ready and not Ready are told as Events too, as by a kubelet; that nobody serves the node any more
-  is told by home's node controller.
+- The Node is created where it does not exist, also after its deletion. A Node of another owner is
+  never changed: `NodeTaken` ends the join.
+- Labels, annotations and taints follow `bridge.node.field_ownership`.
+- The status is written only where it differs, `SETTLE` seconds after the first of a burst of
+  changes. Under constant load the remote's free capacity is written at most every `SPACING`
+  seconds, and the largest pod's size every `LARGEST_SECONDS`.
+- Requests for the Node and its Lease have priority over those for pods
+  (`sync.kube.request_limiter.urgent`). While nothing changes, the Lease's renewal is the only
+  write.
+- A 401 of the remote restarts the watch of its nodes, so that the outage is noticed at once and not
+  when the server ends the watch, up to ten minutes later.
+- The node becomes NotReady, with the reason, when the remote cannot be watched for
+  `OUTAGE_SECONDS`. Changes of Ready are also Events, as by a kubelet.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ from translators.objects import Object, metadata, uid_of
 log = logging.getLogger(__name__)
 changes = logging.getLogger("cluster-bridge.changes")
 
-#: Seconds after a change before it is written, so that a burst is one write.
+#: Seconds from a change to its write, so that a burst is one write.
 SETTLE = 0.5
-#: The least seconds between two writes of what is free, each of which all watchers of Nodes get.
+#: The least seconds between two writes of the free capacity, which reach all watchers of Nodes.
 SPACING = 1.0
-#: The least seconds between two writes of the annotation with the largest pod's size.
+#: The least seconds between two writes of the largest pod's size.
 LARGEST_SECONDS = 30.0
-#: Seconds for which the remote's watches may fail before the node says so: a restart of an API
-#: server takes less, and a node that flaps costs its pods their endpoints.
+#: Seconds for which the watches of the remote may fail before the node is NotReady: longer than the
+#: restart of an API server, since a flapping node costs its pods their endpoints.
 OUTAGE_SECONDS = 15.0
-#: Attempts to write a list of taints that others change at the same time.
+#: Attempts to write taints that others change at the same time.
 ATTEMPTS = 5
-#: The queue's only key: there is one node.
+#: The queue's only key.
 _NODE = "node"
 
 
@@ -65,9 +65,9 @@ class NodeTaken(BridgeError):
 
 
 class NodeController:
-    """``offer`` is what the Node has; ``remote_nodes`` is the informer of the nodes behind it;
-    ``watched`` are the witnesses of the remote's health; ``unplaced`` tells whether pods wait
-    there, None where nobody asks."""
+    """The controller of one Node. ``capacity`` aggregates its capacity from ``remote_nodes``, the
+    informer of the remote's nodes; failures of the ``watched`` informers make it NotReady;
+    ``unschedulable_pods`` says whether pods wait for a node of the remote (None: not observed)."""
 
     def __init__(
         self,
@@ -84,24 +84,26 @@ class NodeController:
     ) -> None:
         self._home = home
         self._facts = facts
-        self._offer = capacity
+        self._capacity = capacity
         self._remote_nodes = remote_nodes
         self._watched = watched
-        self._unplaced = unschedulable_pods
+        self._unschedulable_pods = unschedulable_pods
         self._events = events
         self._now = now
         self._queue: WorkQueue[str] = WorkQueue()
         self._node_uid = ""
-        self._told: NodeCondition | None = None
-        # What the Node is to say that is free, and the loop's times of when that last changed.
-        self._said: RemoteCapacity | None = None
-        self._said_since = self._largest_since = -math.inf
+        self._logged_condition: NodeCondition | None = None
+        # The capacity last published, and the loop's times of the last changes.
+        self._published: RemoteCapacity | None = None
+        self._published_at = self._largest_published_at = -math.inf
         self.node = Informer(home, NODES, fields=f"metadata.name={facts.name}")
-        self._lease = NodeLease(home, facts.name, node=self._node, annotation=lease_annotation)
-        self.node.on_change(self._changed)
+        self._lease = NodeLease(
+            home, facts.name, node=self.current_node, annotation=lease_annotation
+        )
+        self.node.on_change(self._node_changed)
         self.node.on_state(self._home_state_changed)
         remote_nodes.on_change(self._remote_node_changed)
-        capacity.on_change(self._offer_changed)
+        capacity.on_change(self._capacity_changed)
         for informer in watched:
             informer.on_state(self._state_changed)
         if unschedulable_pods is not None:
@@ -113,11 +115,11 @@ class NodeController:
         return self._facts.name
 
     def current_node(self) -> Object | None:
-        """The Node, as it was last seen."""
-        return self._node()
+        """The Node as last seen."""
+        return self.node.store.get(Key("", self._facts.name))
 
     async def is_name_free(self) -> bool:
-        """Whether there is no Node of the name. Raises NodeTaken where there is another's."""
+        """Whether no Node has the name. Raises NodeTaken and KubeError."""
         try:
             node = await self._home.get(NODES, self._facts.name)
         except NotFound:
@@ -126,18 +128,19 @@ class NodeController:
         return False
 
     def retry_now(self) -> None:
-        """What failed is tried now: something that it may have failed for has changed."""
+        """Retries failed writes now, because their cause may be gone."""
         self._queue.retry_now()
 
     async def register(self) -> Object:
-        """Makes the Node, or takes it up again after an earlier join. Raises NodeTaken."""
+        """Creates the Node, or takes it over from an earlier join. Raises NodeTaken and
+        KubeError."""
         with urgent():
-            node = await self._obtain()
-            await self._take(node)
+            node = await self._create_or_get()
+            await self._take_over(node)
         return node
 
     async def run(self) -> None:
-        """Keeps the Node and the Lease until cancelled, then releases the Lease."""
+        """Reconciles the Node and renews the Lease until cancelled."""
         forget = self._remote_nodes.client.on_unauthorized(self._remote_nodes.rewatch)
         try:
             with urgent():
@@ -153,24 +156,24 @@ class NodeController:
             group.create_task(self._keep_node(), name="node-status")
 
     async def release(self) -> None:
-        """Gives the Lease back."""
+        """Releases the Lease."""
         with urgent():
             await self._lease.release()
 
     # -- what changed ----------------------------------------------------------------------
 
-    def _changed(self, _: Object | None, __: Object | None) -> None:
+    def _node_changed(self, _: Object | None, __: Object | None) -> None:
         self._queue.add_after(_NODE, SETTLE)
 
     def _remote_node_changed(self, old: Object | None, new: Object | None) -> None:
         if node_object.relevant_fields(old) != node_object.relevant_fields(new):
             self._queue.add_after(_NODE, SETTLE)
 
-    def _offer_changed(self) -> None:
+    def _capacity_changed(self) -> None:
         self._queue.add_after(_NODE, SETTLE)
 
     def _state_changed(self, _: Informer) -> None:
-        # An outage that is not one yet is looked at again when it is: `_health`.
+        # `_ready_condition` schedules the check at the end of OUTAGE_SECONDS.
         self._queue.add_after(_NODE, SETTLE)
 
     def _home_state_changed(self, informer: Informer) -> None:
@@ -191,7 +194,7 @@ class NodeController:
                 self._queue.retry(key)
             except NodeTaken:
                 raise
-            except Exception as error:  # noqa: BLE001  # the Lease and the pods do not depend on it
+            except Exception as error:  # noqa: BLE001  # the Lease and the pods must go on
                 log.error(  # noqa: TRY400  # a traceback can quote the object
                     "the Node: a defect in the bridge; please report it: %s",
                     exceptions.traced_summary(error),
@@ -203,57 +206,57 @@ class NodeController:
                 self._queue.done(key)
 
     async def _reconcile(self) -> None:
-        node = self._node()
+        node = self.current_node()
         if node is None:
-            node = await self._obtain()
+            node = await self._create_or_get()
             changes.info(
-                "node %s: made again after its deletion",
+                "node %s: re-created after its deletion",
                 self._facts.name,
                 extra=object_fields("Node", node, cluster="home"),
             )
         if uid_of(node) == self._node_uid:
             await self._write(node)
         else:
-            await self._take(node)
+            await self._take_over(node)
 
-    def _node(self) -> Object | None:
-        return self.node.store.get(Key("", self._facts.name))
+    async def _take_over(self, node: Object) -> None:
+        """Writes a Node that is new to this bridge, and makes it the owner of the Lease. Raises
+        NodeTaken.
 
-    async def _take(self, node: Object) -> None:
-        """Makes a Node that is new to us say what it should, and own the Lease. Raises NodeTaken.
-
-        The Lease must not wait for its next renewal: with its owner gone it would be collected.
+        The Lease cannot wait for its next renewal: without its owner it would be garbage collected.
         """
         try:
             require_same_remote(node, self._facts)
         except NodeTaken:
-            self._lease.forget()  # It goes with the name: it is not ours to give back.
+            self._lease.forget()  # It belongs to the Node that has the name now.
             raise
         await self._write(node)
         self._lease.forget()
         await self._lease.renew()
         self._node_uid = uid_of(node)
 
-    async def _obtain(self) -> Object:
-        """Makes the Node, or takes the one that is there. Raises NodeTaken.
+    async def _create_or_get(self) -> Object:
+        """Creates the Node, or gets the existing one. Raises NodeTaken.
 
-        It is made with its status, so that the scheduler never sees a node without capacity.
+        It is created with its status, so that the scheduler never sees a node without capacity.
         """
         nodes = list(self._remote_nodes.store)
-        offered, ready = self._offered(), self._health(nodes)
-        body = node_object.build_node(self._facts.name, self._marks(nodes, offered.largest))
-        body["status"] = self._status(body, nodes, offered, ready)
+        offered, ready = self._capacity_to_publish(), self._ready_condition(nodes)
+        body = node_object.build_node(
+            self._facts.name, self._desired_metadata(nodes, offered.largest)
+        )
+        body["status"] = self._desired_status(body, nodes, offered, ready)
         try:
             node = await self._home.create(NODES, body)
         except AlreadyExists:
             node = await self._home.get(NODES, self._facts.name)
             require_same_remote(node, self._facts)
         else:
-            self._tell(ready, offered)
+            self._log_condition(ready, offered)
         self.node.observe_write(node)
         return node
 
-    def _status(
+    def _desired_status(
         self, node: Object, nodes: list[Object], offered: RemoteCapacity, ready: NodeCondition
     ) -> Object:
         """The status that the Node should have."""
@@ -261,43 +264,48 @@ class NodeController:
             node, self._facts, offered=offered, nodes=nodes, ready=ready, now=self._now()
         )
 
-    def _offered(self) -> RemoteCapacity:
-        """What the Node should say that is free: what it says until its time has come, since
-        every write brings us here again."""
-        found, now = self._offer.current(), asyncio.get_running_loop().time()
-        if self._said is None or found != self._said:
-            wait = self._said_since + SPACING - now
-            if self._said is not None and wait > 0:
+    def _capacity_to_publish(self) -> RemoteCapacity:
+        """The capacity to write: the published one until `SPACING` seconds are over."""
+        found, now = self._capacity.current(), asyncio.get_running_loop().time()
+        if self._published is None or found != self._published:
+            wait = self._published_at + SPACING - now
+            if self._published is not None and wait > 0:
                 self._queue.add_after(_NODE, wait)
-                return self._said
-            self._said, self._said_since = found, now
-        return self._said
+                return self._published
+            self._published, self._published_at = found, now
+        return self._published
 
-    def _largest(self, node: Object, wanted: str) -> str:
-        """What the Node should say of the largest pod: what it says until its time has come."""
-        said = (metadata(node).get("annotations") or {}).get(node_object.ANNOTATION_LARGEST)
-        if said == wanted:
+    def _largest_to_publish(self, node: Object, wanted: str) -> str:
+        """The largest pod's size to write: the written one until `LARGEST_SECONDS` are over."""
+        published = (metadata(node).get("annotations") or {}).get(node_object.ANNOTATION_LARGEST)
+        if published == wanted:
             return wanted
         now = asyncio.get_running_loop().time()
-        wait = self._largest_since + LARGEST_SECONDS - now
-        if said is not None and wait > 0:
+        wait = self._largest_published_at + LARGEST_SECONDS - now
+        if published is not None and wait > 0:
             self._queue.add_after(_NODE, wait)
-            return str(said)
-        self._largest_since = now
+            return str(published)
+        self._largest_published_at = now
         return wanted
 
-    def _marks(self, nodes: list[Object], largest: str) -> NodeMetadata:
-        """The labels, annotations and taints that the Node should have, as far as they are ours."""
-        crowded, again = self._unplaced.waiting() if self._unplaced is not None else (False, None)
-        if again is not None:
-            self._queue.add_after(_NODE, again)
+    def _desired_metadata(self, nodes: list[Object], largest: str) -> NodeMetadata:
+        """The labels, annotations and taints that the Node should have."""
+        crowded, recheck = (
+            self._unschedulable_pods.waiting()
+            if self._unschedulable_pods is not None
+            else (False, None)
+        )
+        if recheck is not None:
+            self._queue.add_after(_NODE, recheck)
         return node_object.desired_metadata(self._facts, nodes, largest=largest, crowded=crowded)
 
     async def _write(self, node: Object) -> None:
-        nodes, offered = list(self._remote_nodes.store), self._offered()
-        node = await self._mark(node, self._marks(nodes, self._largest(node, offered.largest)))
-        ready = self._health(nodes)
-        patch = node_object.status_patch(node, self._status(node, nodes, offered, ready))
+        nodes, offered = list(self._remote_nodes.store), self._capacity_to_publish()
+        node = await self._write_metadata(
+            node, self._desired_metadata(nodes, self._largest_to_publish(node, offered.largest))
+        )
+        ready = self._ready_condition(nodes)
+        patch = node_object.status_patch(node, self._desired_status(node, nodes, offered, ready))
         if not patch:
             return
         written = await self._home.patch(
@@ -308,21 +316,23 @@ class NodeController:
             kind="strategic",
         )
         self.node.observe_write(written)
-        self._tell(ready, offered)
+        self._log_condition(ready, offered)
         before, after = node_object.is_ready(node), node_object.is_ready(written)
         if before is not None and before != after:
-            # The words of a kubelet's own (pkg/kubelet/events), and what is the matter.
+            # A kubelet's reasons (pkg/kubelet/events).
             reason = "NodeReady" if after else "NodeNotReady"
-            self._events.normal(written, reason, f"Node {self._facts.name} is {_words(ready)}")
+            self._events.normal(
+                written, reason, f"Node {self._facts.name} is {_describe_condition(ready)}"
+            )
 
-    async def _mark(self, node: Object, wanted: NodeMetadata) -> Object:
-        """Gives the Node labels, annotations and taints. Raises Conflict where others change it
-        all the time, or another Node has taken its name."""
+    async def _write_metadata(self, node: Object, wanted: NodeMetadata) -> Object:
+        """Writes labels, annotations and taints. Raises Conflict after `ATTEMPTS`, or where another
+        Node took the name."""
         for attempt in range(1, ATTEMPTS + 1):
             patch = field_ownership.metadata_patch(node, wanted)
             if not patch:
                 break
-            # With its UID, a patch meets no other Node that has since taken the name.
+            # The UID is a precondition: another Node may have the name by now.
             patch["metadata"]["uid"] = uid_of(node)
             try:
                 node = await self._home.patch(NODES, self._facts.name, patch)
@@ -334,20 +344,20 @@ class NodeController:
                 require_same_remote(node, self._facts)
         return node
 
-    def _tell(self, ready: NodeCondition, offered: RemoteCapacity) -> None:
-        """One line for people when the node's health changes: what is free always does."""
-        level = logging.INFO if ready != self._told else logging.DEBUG
-        self._told = ready
+    def _log_condition(self, ready: NodeCondition, offered: RemoteCapacity) -> None:
+        """Logs a change of the Ready condition at INFO, and other writes at DEBUG."""
+        level = logging.INFO if ready != self._logged_condition else logging.DEBUG
+        self._logged_condition = ready
         what = node_object.describe_capacity(offered.capacity)
         name = self._facts.name
         fields = name_fields("Node", name, uid=self._node_uid, cluster="home")
-        changes.log(level, "node %s: %s; %s", name, _words(ready), what, extra=fields)
+        changes.log(level, "node %s: %s; %s", name, _describe_condition(ready), what, extra=fields)
 
-    def _health(self, nodes: list[Object]) -> NodeCondition:
+    def _ready_condition(self, nodes: list[Object]) -> NodeCondition:
         now = asyncio.get_running_loop().time()
         for informer in self._watched:
             since = informer.failing_since
-            # NB: the timer that brings us here and the clock that is read may differ by a bit.
+            # SETTLE is tolerance: the timer and the clock may differ slightly.
             if informer.error is not None and since is not None:
                 if now - since >= OUTAGE_SECONDS - SETTLE:
                     return conditions.unreachable_condition(informer.error)
@@ -364,5 +374,5 @@ def require_same_remote(node: Object, facts: NodeFacts) -> None:
     raise NodeTaken(f"home: node {facts.name} exists and {whose}; choose another name with --name")
 
 
-def _words(ready: NodeCondition) -> str:
+def _describe_condition(ready: NodeCondition) -> str:
     return f"{'Ready' if ready.status else 'NotReady'} ({ready.message})"

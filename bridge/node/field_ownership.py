@@ -1,15 +1,15 @@
-"""Labels, annotations and taints of the virtual node: which are the bridge's, and which people's.
+"""Labels, annotations and taints of the Node that the bridge owns, and their merge. Pure.
 
-What the bridge set last is remembered on the Node (`ANNOTATION_APPLIED`), so that three things are
-known of each: what was set, what is there, and what is wanted. From that follows (`patch`):
+An annotation (`ANNOTATION_APPLIED`) records what the bridge set last, as in `kubectl apply`. So the
+last applied, the live and the desired value of each key are known (`metadata_patch`):
 
-- What is wanted anew, or otherwise than before, is set, unless somebody gave it another value.
-- What is wanted no more goes, unless somebody gave it another value.
-- As long as the same is wanted, what people change or remove stays as they have it.
-- What says what the node is (`is_fixed`, architecture, operating system) is put right in any case.
+- A new or changed desired value is set, unless somebody set another value in the meantime.
+- A key that is no longer desired is removed, unless somebody set another value.
+- While the desired value is unchanged, edits and removals by people stay.
+- Keys that identify the node (`is_fixed`, architecture, operating system) are always restored.
 
-So a taint that `kubectl taint` removed does not come back with the next join, and one that the next
-join is asked for takes effect. All are pure functions.
+So a taint that `kubectl taint` removed does not return with the next join, and a taint that the
+next join adds takes effect.
 """
 
 from __future__ import annotations
@@ -22,69 +22,69 @@ from typing import Any
 from translators.identity import DOMAIN
 from translators.objects import Object, metadata
 
-#: What the bridge set last, as JSON: ``labels``, ``annotations``, and ``taints`` as ``KEY:EFFECT``
-#: to value.
+#: Last applied values as JSON: ``labels``, ``annotations``, and ``taints`` as ``KEY:EFFECT`` to
+#: value.
 ANNOTATION_APPLIED = f"{DOMAIN}/applied"
 
 LABEL_HOSTNAME = "kubernetes.io/hostname"
 LABEL_ARCH, LABEL_OS = "kubernetes.io/arch", "kubernetes.io/os"
-#: Their former names, which home's node controller copies and never takes back by itself
-#: (labelReconcileInfo in pkg/controller/nodelifecycle).
+#: Deprecated names, which home's node controller copies and never removes (labelReconcileInfo in
+#: pkg/controller/nodelifecycle).
 LABEL_BETA_ARCH, LABEL_BETA_OS = f"beta.{LABEL_ARCH}", f"beta.{LABEL_OS}"
 LABEL_TYPE = "type"
-#: Cloud controllers and load balancers must not look for a machine behind the node.
+#: Keeps cloud controllers from adding the virtual node to load balancers.
 LABEL_NO_BALANCER = "node.kubernetes.io/exclude-from-external-load-balancers"
 
 _FIXED = frozenset({LABEL_HOSTNAME, LABEL_TYPE, LABEL_NO_BALANCER})
-#: As by a kubelet (updateDefaultLabels in pkg/kubelet/kubelet_node_status.go).
+#: Restored, as by a kubelet (updateDefaultLabels in pkg/kubelet/kubelet_node_status.go).
 _MACHINE = frozenset({LABEL_ARCH, LABEL_OS, LABEL_BETA_ARCH, LABEL_BETA_OS})
 
 
 @dataclass(frozen=True, slots=True)
 class NodeMetadata:
-    """What schedulers and people select a Node by, and what they read on it."""
+    """Labels, annotations and taints of a Node."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Object, ...] = ()
-    """As in a Node's ``spec.taints``; no two have the same key and effect."""
+    """As in ``spec.taints``; key and effect are unique."""
 
 
 def is_fixed(key: str) -> bool:
-    """Whether the label or annotation is the bridge's own, and nobody else's to set."""
+    """Whether the label or annotation is the bridge's own, so that no option may set it."""
     domain = key.rpartition("/")[0]
     return key in _FIXED or domain == DOMAIN or domain.endswith(f".{DOMAIN}")
 
 
 def applied_annotation(wanted: NodeMetadata) -> dict[str, str]:
-    """The annotation that remembers what is set, but for what is always put right."""
-    said = {
+    """The annotation that records what is set, except keys that are always restored."""
+    values = {
         "labels": {k: v for k, v in wanted.labels.items() if not is_fixed(k)},
         "annotations": {k: v for k, v in wanted.annotations.items() if not is_fixed(k)},
         "taints": _by_key(wanted.taints),
     }
-    found = {kind: marks for kind, marks in said.items() if marks}
-    return {ANNOTATION_APPLIED: json.dumps(found, sort_keys=True, separators=(",", ":"))}
+    recorded = {kind: keys for kind, keys in values.items() if keys}
+    return {ANNOTATION_APPLIED: json.dumps(recorded, sort_keys=True, separators=(",", ":"))}
 
 
 def metadata_patch(node: Object, wanted: NodeMetadata) -> Object:
-    """The merge patch that gives the Node what is wanted; {} where there is nothing to do.
+    """The merge patch from the Node to ``wanted``; {} where nothing changes.
 
-    The list of taints is replaced whole: with one in it, the patch has the Node's version, so that
-    the API server refuses it (Conflict) where somebody else has changed the Node since.
+    A merge patch replaces the list of taints. So with taints the patch has the Node's
+    resourceVersion, and the API server rejects it (Conflict) where the Node has changed since.
     """
     meta, last = metadata(node), _last(node)
     there = meta.get("annotations") or {}
     labels = _changes(meta.get("labels") or {}, last.get("labels", {}), wanted.labels, _put_right)
-    notes = _changes(there, last.get("annotations", {}), wanted.annotations, _put_right)
-    notes |= {
+    annotations = _changes(there, last.get("annotations", {}), wanted.annotations, _put_right)
+    annotations |= {
         key: value for key, value in applied_annotation(wanted).items() if there.get(key) != value
     }
     found: Object = {}
     if labels:
         found["labels"] = labels
-    if notes:
-        found["annotations"] = notes
+    if annotations:
+        found["annotations"] = annotations
     result: Object = {"metadata": found} if found else {}
     taints = (node.get("spec") or {}).get("taints") or []
     if changed := _changes(_by_key(taints), last.get("taints", {}), _by_key(wanted.taints)):
@@ -106,8 +106,8 @@ def _changes(
         before = there.get(key)
         if before == value:
             continue
-        anew = last.get(key) != value
-        if put_right(key) or (anew and before in (None, last.get(key))):
+        is_new = last.get(key) != value
+        if put_right(key) or (is_new and before in (None, last.get(key))):
             changes[key] = value
     for key, value in last.items():
         if key not in wanted and there.get(key) == value:
@@ -120,7 +120,7 @@ def _put_right(key: str) -> bool:
 
 
 def _last(node: Object) -> Object:
-    """What `applied` remembered; {} where somebody made it unreadable."""
+    """What `applied_annotation` recorded; {} where it is unreadable."""
     text = (metadata(node).get("annotations") or {}).get(ANNOTATION_APPLIED) or "{}"
     try:
         found: Any = json.loads(text)
@@ -128,7 +128,7 @@ def _last(node: Object) -> Object:
         return {}
     if not isinstance(found, dict):
         return {}
-    return {kind: said for kind, said in found.items() if isinstance(said, dict)}
+    return {kind: values for kind, values in found.items() if isinstance(values, dict)}
 
 
 def _by_key(taints: Any) -> dict[str, str]:
@@ -140,7 +140,7 @@ def _name(taint: Object) -> str:
 
 
 def _taints(there: list[Object], changes: Mapping[str, str | None]) -> list[Object]:
-    """The list with the changes in it; other people's taints as they are."""
+    """The live list with the changes applied; unmanaged taints stay."""
     kept = [taint for taint in there if _name(taint) not in changes]
     for name, value in changes.items():
         if value is not None:

@@ -1,9 +1,8 @@
-"""What the join of a node was asked for, as the Node tells it.
+"""The join record: an annotation of the Node with the options that the node was joined with.
 
-`bridge explain` translates pods as the bridge does, on another machine maybe, and so has to know by
-which policy; `bridge check NODE` checks with the settings of that join. The annotation has what
-decides both, and no secret: names, labels and addresses. Whoever may write the Node can write it:
-a value that no join writes counts as absent.
+`bridge explain` translates pods by its policy on any machine, and `bridge check NODE` checks with
+its settings. It contains names, labels and addresses, no secrets. Whoever may write the Node may
+write it: a value that no join writes counts as absent.
 """
 
 from __future__ import annotations
@@ -34,7 +33,8 @@ _METRICS: tuple[MetricsChoice, ...] = get_args(MetricsChoice)
 _NETWORKS: tuple[Network, ...] = get_args(Network)
 _SERVICE_ACCOUNTS: tuple[ServiceAccounts, ...] = get_args(ServiceAccounts)
 
-#: The policy as JSON, but for what the Node says elsewhere (its name and address, home's name).
+#: The options as JSON, except those that the Node has elsewhere (its name and address, home's
+#: name).
 ANNOTATION_OPTIONS = f"{DOMAIN}/options"
 
 
@@ -45,18 +45,18 @@ def encode_policy(
     certificate: CertificateSource = "self-signed",
 ) -> str:
     """The annotation's text."""
-    record = policy_options(policy) | {"metrics": metrics, "servingCertificate": certificate}
-    return json.dumps(record, separators=(",", ":"), sort_keys=True)
+    content = policy_options(policy) | {"metrics": metrics, "servingCertificate": certificate}
+    return json.dumps(content, separators=(",", ":"), sort_keys=True)
 
 
 def encode_settings(settings: JoinSettings, policy: Policy) -> str:
-    """The annotation's text, for a join with these settings that has found this policy."""
+    """The annotation's text for these settings and the policy that follows from them."""
     certificate: CertificateSource = "files" if settings.certificate else settings.serving
     return encode_policy(policy, metrics=settings.metrics, certificate=certificate)
 
 
 def policy_options(policy: Policy) -> Object:
-    """What was asked for, under the names of `join`'s options."""
+    """The policy's options, by config key of `join`."""
     api = policy.home_api
     return {
         "namespaceTemplate": policy.identity.namespace_template,
@@ -72,37 +72,37 @@ def policy_options(policy: Policy) -> Object:
 
 
 def read_policy(node: Object, home_id: str) -> tuple[Policy, bool]:
-    """The policy of the bridge that registered the Node, and whether the Node tells it: one that an
-    older bridge registered has the defaults."""
-    said = _said(node)
+    """The policy of the bridge that registered the Node, and whether the Node has a join record;
+    without one (an older bridge) the policy has the defaults."""
+    record = _record(node)
     annotations = metadata(node).get("annotations") or {}
     identity = Identity(
         home_id=home_id,
         home_name=str(annotations.get(node_object.ANNOTATION_HOME_NAME) or home_id[:8]),
         node=name_of(node),
-        namespace_template=_text(said.get("namespaceTemplate")) or DEFAULT_TEMPLATE,
-        accepted_namespaces=_texts(said.get("acceptNamespaces")),
+        namespace_template=_text(record.get("namespaceTemplate")) or DEFAULT_TEMPLATE,
+        accepted_namespaces=_texts(record.get("acceptNamespaces")),
     )
     policy = Policy(
         identity,
         _address(node),
         network=network_mode(node) or "flat",
         relay_cidr=relay_cidr(node),
-        daemonsets=_one_of(_DAEMONSETS, said.get("daemonsets")) or "skip",
-        service_accounts=_one_of(_SERVICE_ACCOUNTS, said.get("serviceAccounts")) or "home",
-        home_api=_host_port(said.get("homeApiAddress")),
-        node_selector=_labels(said.get("nodeSelector")),
-        unschedulable_timeout=_seconds(said.get("unschedulableTimeout")),
+        daemonsets=_one_of(_DAEMONSETS, record.get("daemonsets")) or "skip",
+        service_accounts=_one_of(_SERVICE_ACCOUNTS, record.get("serviceAccounts")) or "home",
+        home_api=_host_port(record.get("homeApiAddress")),
+        node_selector=_labels(record.get("nodeSelector")),
+        unschedulable_timeout=_seconds(record.get("unschedulableTimeout")),
     )
-    return policy, bool(said)
+    return policy, bool(record)
 
 
 def read_settings(
     node: Object, *, home: KubeconfigRef, remote: KubeconfigRef, network: NetworkChoice
 ) -> JoinSettings:
-    """The settings of the join that registered the Node, as far as the Node tells them. ``network``
-    is for a Node of an older bridge, which does not."""
-    said = _said(node)
+    """The settings of the join that registered the Node, as far as it records them. ``network`` is
+    the default for a Node without a record."""
+    record = _record(node)
     policy, _ = read_policy(node, "")
     return JoinSettings(
         remote=remote,
@@ -117,7 +117,7 @@ def read_settings(
         daemonsets=policy.daemonsets,
         serving="csr" if certificate_source(node) == "csr" else "self-signed",
         service_accounts=policy.service_accounts,
-        metrics=_one_of(_METRICS, said.get("metrics")) or "auto",
+        metrics=_one_of(_METRICS, record.get("metrics")) or "auto",
         home_api=policy.home_api,
         node_selector=policy.node_selector,
         unschedulable_timeout=policy.unschedulable_timeout,
@@ -125,33 +125,32 @@ def read_settings(
 
 
 def certificate_source(node: Object) -> CertificateSource | None:
-    """Where the serving certificate comes from, by what the Node tells; None where it does not."""
-    return _one_of(_CERTIFICATES, _said(node).get("servingCertificate"))
+    """Where the serving certificate comes from; None where the Node does not record it."""
+    return _one_of(_CERTIFICATES, _record(node).get("servingCertificate"))
 
 
 def network_mode(node: Object) -> Network | None:
-    """How pods reach each other, by what the Node tells; None where it does not."""
-    return _one_of(_NETWORKS, _said(node).get("network"))
+    """The network mode; None where the Node does not record it."""
+    return _one_of(_NETWORKS, _record(node).get("network"))
 
 
 def relay_cidr(node: Object | None) -> str:
-    """Where pods behind headless Services have addresses, by what the Node tells; "" where it
-    tells none."""
-    return _text(_said(node or {}).get("relayCidr"))
+    """The range for pods behind headless Services; "" for none."""
+    return _text(_record(node or {}).get("relayCidr"))
 
 
-def _said(node: Object) -> Object:
-    """The annotation's content; empty where there is none, or something else."""
+def _record(node: Object) -> Object:
+    """The annotation's content; empty where it is missing or malformed."""
     annotations = metadata(node).get("annotations") or {}
     try:
         found: Any = json.loads(annotations.get(ANNOTATION_OPTIONS) or "{}")
     except ValueError:
-        found = None  # Somebody wrote something else there.
+        found = None
     return found if isinstance(found, dict) else {}
 
 
 def _one_of(choices: tuple[T, ...], found: Any) -> T | None:
-    """What was found, where a join writes such a value."""
+    """The value, where it is one of the choices."""
     return next((it for it in choices if it == found), None)
 
 

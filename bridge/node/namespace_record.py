@@ -1,8 +1,9 @@
-"""The record of the remote namespaces that this home made, in a Lease at home (`sync.namespaces.ownership`).
+"""The record of the remote namespaces that this home created, kept in a Lease at home.
 
-One Lease for all virtual nodes of the home, with an annotation for each node: a merge patch of its
-own annotation meets no other node's. The Lease is never held or renewed. It is a Lease because the
-bridge may write Leases in this namespace, and nobody else has a reason to.
+All virtual nodes of home share the Lease and have one annotation each, so that a merge patch of one
+does not affect the others. The Lease is never held or renewed: it is a Lease because the bridge may
+write Leases in this namespace anyway, and hardly anybody else does. `sync.namespaces.ownership`
+uses it.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from translators.identity import DOMAIN
 from translators.names import label_value
 from translators.objects import Object, metadata, uid_of
 
-#: No Lease of a node or of an election has this name: the first is a node's, the others begin with
-#: ``cluster-bridge-``.
+#: Differs from all other Leases there: a node's Lease has the node's name, an election's begins
+#: with ``cluster-bridge-``.
 NAME = f"namespaces.{DOMAIN}"
 _PREFIX = f"namespaces.{DOMAIN}/"
 
 
 class NamespaceRecord:
-    """The record of one virtual node. ``home`` is behind the fence of the bridge that writes."""
+    """The record of one virtual node. ``home`` is a fenced client."""
 
     def __init__(self, home: KubeClient, node: str) -> None:
         self._home = home
@@ -34,7 +35,7 @@ class NamespaceRecord:
         """Whether home had no such node when the bridge started."""
 
     async def read(self) -> OwnershipEntries:
-        """Raises KubeError."""
+        """This node's and the other nodes' namespaces. Raises KubeError."""
         lease = await _get(self._home)
         entries = _entries(lease)
         own = entries.pop(self._key, None)
@@ -42,7 +43,7 @@ class NamespaceRecord:
         return OwnershipEntries(own, others, fresh=self.fresh)
 
     async def write(self, entries: Collection[str]) -> None:
-        """Replaces what this node recorded; makes the Lease where there is none. Raises
+        """Replaces this node's namespaces; creates the Lease where there is none. Raises
         KubeError."""
         meta: Object = {"annotations": {self._key: ",".join(entries)}}
         try:
@@ -58,18 +59,18 @@ class NamespaceRecord:
         }
         try:
             await self._home.create(LEASES, lease, namespace=LEASE_NAMESPACE)
-        except AlreadyExists:  # Another node's bridge was faster.
+        except AlreadyExists:  # By another node's bridge.
             await self._home.patch(LEASES, NAME, {"metadata": meta}, namespace=LEASE_NAMESPACE)
 
 
 async def recorded_namespaces(home: KubeClient, node: str) -> frozenset[str]:
-    """What the virtual node recorded. Raises KubeError."""
+    """The namespaces that the virtual node recorded. Raises KubeError."""
     return _entries(await _get(home)).get(_key(node), frozenset())
 
 
 async def remove_record(home: KubeClient, node: str, staying: Collection[str]) -> None:
-    """Removes the record of a virtual node but for the entries of namespaces that stay in the
-    remote, and the Lease with the last entry. Raises KubeError."""
+    """Removes a virtual node's namespaces except ``staying``, and the Lease with its last entry.
+    Raises KubeError."""
     lease = await _get(home)
     entries = _entries(lease)
     if lease is None or _key(node) not in entries:
@@ -93,7 +94,7 @@ async def _get(home: KubeClient) -> Object | None:
 
 
 def _entries(lease: Object | None) -> dict[str, frozenset[str]]:
-    """What each virtual node recorded, by the key of its annotation."""
+    """The recorded namespaces, by annotation."""
     annotations = metadata(lease or {}).get("annotations") or {}
     return {
         key: frozenset(filter(None, str(text).split(",")))

@@ -1,8 +1,8 @@
-"""What the virtual node's Node object says: pure functions, no I/O.
+"""Computes the virtual node's Node object. Pure.
 
-Ours are the labels, annotations and taints of `wanted`, by the rules of `bridge.node.field_ownership`, and
-everything in the status that a kubelet would write. Whatever others put on the Node (labels,
-annotations, taints, cordon, conditions of other types) is theirs.
+The bridge owns the labels, annotations and taints of `desired_metadata`, by the rules of
+`bridge.node.field_ownership`, and all status fields that a kubelet writes. Everything else (cordon,
+conditions of other types, other metadata) is left alone.
 """
 
 from __future__ import annotations
@@ -23,52 +23,52 @@ from translators.identity import DOMAIN, LABEL_VIRTUAL
 from translators.names import label_value
 from translators.objects import Object, condition_of
 
-#: Says that a Node is a virtual one of this bridge; the value is the remote's identity.
+#: Marks a Node as a bridge's virtual node; the value is the remote's identity.
 LABEL_REMOTE = f"{DOMAIN}/remote"
-#: Where the remote's kubeconfig was at the last join, for `bridge leave` on the same machine.
+#: The remote's kubeconfig at the last join, for `bridge leave` on the same machine.
 ANNOTATION_KUBECONFIG = f"{DOMAIN}/kubeconfig"
 ANNOTATION_CONTEXT = f"{DOMAIN}/context"
 ANNOTATION_HOME_NAME = f"{DOMAIN}/home-name"
-#: Where a serving certificate of home's is kept on that machine.
+#: Where that machine keeps a serving certificate signed by home.
 ANNOTATION_CERT_DIR = f"{DOMAIN}/cert-dir"
-#: The namespace of home in which the bridge is installed; "" for one that runs elsewhere.
+#: Home's namespace in which the bridge is installed; "" for a bridge that runs elsewhere.
 ANNOTATION_INSTALLATION = f"{DOMAIN}/installation-namespace"
-#: On the Lease: what the node's pods have used by then, for the bridge that comes next.
+#: On the node's Lease: CPU time used by the node's pods, for the next bridge.
 ANNOTATION_CPU_SECONDS = f"{DOMAIN}/cpu-seconds"
 
-#: What the largest pod is that could run (`translators.capacity.node_capacity.largest`).
+#: The requests of the largest pod that fits (`translators.capacity.node_capacity`).
 ANNOTATION_LARGEST = f"{DOMAIN}/largest-pod"
-#: Says which of the remote's ResourceQuotas are used up; on the Node where there are any.
+#: Which ResourceQuotas of the remote are exhausted; on the Node where there are any.
 CONDITION_QUOTA = f"{DOMAIN}/QuotaExhausted"
 
-#: What keeps pods that have a choice away while others wait for a node of the remote.
+#: Keeps pods that can run elsewhere away while others wait for a node of the remote.
 _CROWDED: Object = {"key": TAINT_UNSCHEDULABLE, "effect": "PreferNoSchedule"}
 _NETWORK = NodeCondition(False, "RemoteNetwork", "pods use the remote cluster's network")
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What does not change while the bridge runs."""
+    """What is constant while the bridge runs."""
 
     name: str
     remote_id: str
-    """The identity of the remote, from its kube-system namespace."""
+    """The remote's identity, from the UID of its kube-system namespace."""
     address: str
     port: int
     version: str
     """The bridge's version."""
     configured: NodeMetadata
-    """What the person who joined asked for."""
+    """Labels, annotations and taints from the options."""
     annotations: dict[str, str]
-    """What the next join and `bridge leave` are to know."""
+    """Annotations for the next join and `bridge leave`."""
 
 
 def desired_metadata(
     facts: NodeFacts, nodes: Sequence[Object], *, largest: str, crowded: bool = False
 ) -> NodeMetadata:
-    """Labels, annotations and taints that are ours to set. ``nodes`` are the remote's: what they
-    all are, the virtual node is. ``largest`` is for `ANNOTATION_LARGEST`. ``crowded``: pods wait
-    there for a node."""
+    """The labels, annotations and taints that the bridge sets. ``nodes`` are the remote's,
+    ``largest`` is the value of `ANNOTATION_LARGEST`, ``crowded``: pods wait for a node of the
+    remote."""
     own = {
         field_ownership.LABEL_HOSTNAME: label_value(facts.name),
         field_ownership.LABEL_TYPE: "virtual-kubelet",
@@ -102,7 +102,8 @@ def build_node(name: str, ours: NodeMetadata) -> Object:
 
 
 def relevant_fields(node: Object | None) -> object:
-    """What `wanted` and `status` read of a node of the remote, beside what it offers."""
+    """The input of `desired_metadata` and `desired_status` from a node of the remote, except
+    capacity."""
     if node is None:
         return None
     info = (node.get("status") or {}).get("nodeInfo")
@@ -118,21 +119,21 @@ def desired_status(
     ready: NodeCondition,
     now: str,
 ) -> Object:
-    """The status of the Node, to be compared with `diff.status_patch`.
+    """The status of the Node, for `status_patch`.
 
-    Conditions carry their times from ``current`` while they stay the same: the heartbeat that
-    counts is the Lease's (KEP-589), and a status that only says the time anew is not written.
+    Unchanged conditions keep their times from ``current``: the Lease is the heartbeat (KEP-589), so
+    a status that differs only in time is not written.
     """
     ours: Object = current.get("status") or {}
-    # Each must have a status, or the node's health is taken as unknown.
-    said = {"Ready": ready, "NetworkUnavailable": _NETWORK}
-    said |= {kind: health.pressure_condition(kind, nodes) for kind in health.PRESSURES}
+    # The node controller treats a condition without a status as unknown.
+    desired = {"Ready": ready, "NetworkUnavailable": _NETWORK}
+    desired |= {kind: health.pressure_condition(kind, nodes) for kind in health.PRESSURES}
     had = any(it.get("type") == CONDITION_QUOTA for it in ours.get("conditions") or ())
     if offered.exhausted is not None or had:
-        said[CONDITION_QUOTA] = _quota(offered.exhausted or ())
+        desired[CONDITION_QUOTA] = _quota(offered.exhausted or ())
     capacity = offered.capacity
     return {
-        # Resources that the remote no longer has are to go from the map.
+        # None removes resources that the remote no longer has.
         "capacity": {**dict.fromkeys(ours.get("capacity") or {}), **capacity.capacity},
         "allocatable": {**dict.fromkeys(ours.get("allocatable") or {}), **capacity.allocatable},
         "addresses": [
@@ -141,7 +142,7 @@ def desired_status(
         ],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": facts.port}},
         "nodeInfo": _node_info(facts, nodes),
-        "conditions": _conditions(ours.get("conditions") or (), said, now),
+        "conditions": _conditions(ours.get("conditions") or (), desired, now),
     }
 
 
@@ -152,27 +153,27 @@ def status_patch(current: Object, desired: Object) -> Object:
         ours, {k: v for k, v in desired.items() if k != "conditions"}
     )
     if "addresses" in patch:
-        # Merged by type, an address of ours that changed its type would stay.
+        # The list is merged by type: without this, an address with a changed type would stay.
         patch["addresses"] = [{"$patch": "replace"}, *patch["addresses"]]
     conditions = merge_patch.status_patch(ours, {"conditions": desired["conditions"]})
     return {**patch, **conditions}
 
 
 def _quota(exhausted: tuple[str, ...]) -> NodeCondition:
-    """The condition that tells of quotas; without numbers, which change with every pod."""
+    """The condition about quotas, without numbers, which change with every pod."""
     if exhausted:
         return NodeCondition(True, "RemoteQuotaReached", "; ".join(exhausted))
     return NodeCondition(False, "RemoteQuotaLeft", "no quota of the remote is used up")
 
 
 def is_ready(node: Object) -> bool | None:
-    """Whether the Node says that it is Ready; None where it says nothing."""
-    said = condition_of(node, "Ready")
-    return bool(said.get("status") == "True") if said else None
+    """The status of the Ready condition; None where there is none."""
+    ready = condition_of(node, "Ready")
+    return bool(ready.get("status") == "True") if ready else None
 
 
 def describe_capacity(capacity: NodeCapacity) -> str:
-    """One line for people: ``2 nodes: cpu 4, memory 16Gi, pods 220``."""
+    """One line for a person: ``2 nodes: cpu 4, memory 16Gi, pods 220``."""
     offered = capacity.allocatable
     parts = [f"{name} {offered[name]}" for name in sorted(offered, key=resource_sort_key)]
     what = ", ".join(parts) or "nothing"
@@ -180,10 +181,10 @@ def describe_capacity(capacity: NodeCapacity) -> str:
 
 
 def _node_info(facts: NodeFacts, nodes: Sequence[Object]) -> Object:
-    """What the remote's nodes have in common, with the version of their kubelets.
+    """What all remote nodes have in common, and the oldest version of their kubelets.
 
-    ``kubeletVersion`` is theirs because clients and the scheduler read from it what a kubelet can
-    do; the bridge passes it on. All fields must be there.
+    Clients and the scheduler infer a kubelet's features from ``kubeletVersion``, so it is the
+    remote's. All fields are required.
     """
     infos = [(node.get("status") or {}).get("nodeInfo") or {} for node in nodes]
     same = {
@@ -203,14 +204,14 @@ def _node_info(facts: NodeFacts, nodes: Sequence[Object]) -> Object:
     }
     versions = (str(info.get("kubeletVersion", "")) for info in infos)
     same["kubeletVersion"] = same["kubeletVersion"] or min(versions, key=_age, default="")
-    # The identities of machines are not the virtual node's, even where there is only one.
+    # Machine identities are never the virtual node's, even where there is only one machine.
     same.update({"machineID": "", "systemUUID": facts.remote_id, "bootID": ""})
     same["osImage"] = f"cluster-bridge {facts.version}"
     return {key: value or "" for key, value in same.items()}
 
 
 def _age(version: str) -> tuple[list[int], str]:
-    """Orders ``v1.34.9`` before ``v1.34.10``."""
+    """Sort key that orders ``v1.34.9`` before ``v1.34.10``."""
     return [int(number) for number in re.findall(r"\d+", version)], version
 
 
@@ -220,18 +221,23 @@ def _same(infos: list[Object], field: str) -> str | None:
 
 
 def _conditions(
-    current: Iterable[Object], wanted: Mapping[str, NodeCondition], now: str
+    current: Iterable[Object], desired: Mapping[str, NodeCondition], now: str
 ) -> list[Object]:
     known = {condition.get("type"): condition for condition in current}
     conditions = []
-    for kind, told in wanted.items():
-        before = known.get(kind) or {}
-        word = "True" if told.status else "False"
-        said = {"type": kind, "status": word, "reason": told.reason, "message": told.message}
-        same = all(before.get(key) == value for key, value in said.items())
-        beat = before.get("lastHeartbeatTime") if same else None
-        since = before.get("lastTransitionTime") if before.get("status") == word else None
+    for kind, condition in desired.items():
+        previous = known.get(kind) or {}
+        status = "True" if condition.status else "False"
+        new = {
+            "type": kind,
+            "status": status,
+            "reason": condition.reason,
+            "message": condition.message,
+        }
+        same = all(previous.get(key) == value for key, value in new.items())
+        heartbeat = previous.get("lastHeartbeatTime") if same else None
+        since = previous.get("lastTransitionTime") if previous.get("status") == status else None
         conditions.append(
-            {**said, "lastHeartbeatTime": beat or now, "lastTransitionTime": since or now}
+            {**new, "lastHeartbeatTime": heartbeat or now, "lastTransitionTime": since or now}
         )
     return conditions

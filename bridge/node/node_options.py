@@ -1,7 +1,8 @@
-"""What the node is and offers, as options of `join`, checked as the API server checks it.
+"""Parses the `join` options about the Node and its capacity, with the API server's validation
+rules.
 
 The rules are those of k8s.io/apimachinery/pkg/util/validation (IsQualifiedName, IsValidLabelValue)
-and of ValidateTaintsInNodeAddition in pkg/apis/core/validation. All raise SettingsError.
+and of ValidateTaintsInNodeAddition in pkg/apis/core/validation. All functions raise SettingsError.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from translators.identity import DOMAIN
 from translators.objects import Object
 from translators.quantity import QuantityError
 
-#: Soft, and the bridge's own: pods wait for a node of the remote (`bridge.node.node_object`).
+#: A soft taint that the bridge sets while pods wait for a node of the remote
+#: (`bridge.node.node_object`).
 TAINT_UNSCHEDULABLE = f"{DOMAIN}/unschedulable"
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _PART = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _DOMAIN = re.compile(rf"{_PART}(\.{_PART})*")
-#: Home's controllers add and remove these by the node's conditions.
+#: Taints of these domains are set by home's controllers from the node's conditions.
 _CONTROLLERS = ("node.kubernetes.io", "node.cloudprovider.kubernetes.io")
 
 
@@ -38,10 +40,10 @@ def parse_labels(text: str) -> dict[str, str]:
 
 
 def parse_annotations(text: str) -> dict[str, str]:
-    """``KEY=VALUE[,KEY=VALUE]``, where a value has no comma."""
+    """``KEY=VALUE[,KEY=VALUE]``; a value has no comma."""
     found = _pairs("--annotations", text, "team=web")
     for key in found:
-        # Their names alone may have capitals in the domain (ValidateAnnotations).
+        # Only in annotations may the domain have capitals (ValidateAnnotations).
         _check_key("--annotations", key, key.lower())
     return found
 
@@ -57,14 +59,16 @@ def parse_taints(text: str) -> tuple[Object, ...]:
         if not colon or not key or effect not in EFFECTS:
             raise SettingsError(
                 f"--taints {part!r}: write KEY=VALUE:EFFECT with an effect of "
-                f"{', '.join(EFFECTS)}, several with commas between them, or none"
+                f"{', '.join(EFFECTS)}, separated by commas, or none"
             )
         _check_name("--taints", key, key)
         _check_value("--taints", value)
         if key == TAINT_UNSCHEDULABLE or key.partition("/")[0] in _CONTROLLERS:
-            raise SettingsError(f"--taints {key}: it comes and goes by itself; choose another key")
+            raise SettingsError(
+                f"--taints {key}: controllers manage this taint; choose another key"
+            )
         if (key, effect) in found:
-            raise SettingsError(f"--taints {key}:{effect}: it is there twice")
+            raise SettingsError(f"--taints {key}:{effect}: it is given twice")
         found[key, effect] = {"key": key, "effect": effect} | ({"value": value} if value else {})
     return tuple(found.values())
 
@@ -72,7 +76,7 @@ def parse_taints(text: str) -> tuple[Object, ...]:
 def parse_limits(
     *, reserve: str | None, share: str, cpu: str | None, memory: str | None, pods: int | None
 ) -> OfferLimits:
-    """The options that bound what the node offers."""
+    """The options that limit the node's capacity."""
     kept = {} if reserve is None else _pairs("--reserve", reserve, "cpu=2,memory=4Gi")
     caps = {"cpu": cpu, "memory": memory, "pods": str(pods) if pods is not None else None}
     return OfferLimits(
@@ -105,11 +109,10 @@ def _pairs(option: str, text: str, example: str) -> dict[str, str]:
         key, equals, value = part.strip().partition("=")
         if not equals or not key:
             raise SettingsError(
-                f"{option} {part!r}: write KEY=VALUE, several with commas between them, such as "
-                f"{example}"
+                f"{option} {part!r}: write KEY=VALUE, separated by commas, such as {example}"
             )
         if key in found:
-            raise SettingsError(f"{option} {key}: it is there twice")
+            raise SettingsError(f"{option} {key}: it is given twice")
         found[key] = value
     return found
 
@@ -120,7 +123,7 @@ def _amount(option: str, resource: str, quantity: str) -> int:
     except QuantityError as error:
         raise SettingsError(f"{option}: {error}") from error
     if found < 0:
-        raise SettingsError(f"{option}: {quantity} is less than nothing")
+        raise SettingsError(f"{option}: {quantity} is negative")
     return found
 
 

@@ -1,13 +1,12 @@
-"""Labels that all usable nodes of the remote have in common: what they are, the virtual node is.
+"""Labels that all usable nodes of the remote share, and that the virtual node therefore has too.
 
-Counted are the nodes on which pods of ours can be placed (`capacity.counts`), and all where there
-is no such node, so that the labels do not come and go with an outage. A label is the virtual node's
-where each of them has it with the same value. Architecture and operating system are what the
-kubelets report; where they differ there is no such label, since any value would be a lie for some
-pods: a pod that selects one does not come here unless ``--labels`` says which may.
+Nodes that count for the capacity decide (`node_capacity.counts_towards_capacity`), or all nodes
+where none counts, so that labels do not change with an outage. Architecture and operating system
+are those that the kubelets report. Where they differ the virtual node has no such label: a pod that
+selects one is not scheduled here unless ``--labels`` sets it.
 
-Only labels that say what a machine is or where it stands are told (`CARRIED`). Others can mean
-something to components of the remote, whose counterparts at home would follow them here.
+Only labels about hardware and location are shared (`SHAREABLE`). Others can select workloads of the
+remote's components, whose counterparts at home would then run here.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from bridge.node.field_ownership import LABEL_ARCH, LABEL_BETA_ARCH, LABEL_BETA_
 from translators.capacity import node_capacity
 from translators.objects import Object, metadata
 
-#: Labels of Kubernetes itself (k8s.io/api/core/v1 well_known_labels.go), and of accelerators.
-#: Not those that vendors' DaemonSets select by, such as nvidia.com/gpu.present or gpu.deploy.*.
+#: Well-known labels (k8s.io/api/core/v1 well_known_labels.go) and labels of accelerators, except
+#: those that vendors' DaemonSets select, such as nvidia.com/gpu.present or gpu.deploy.*.
 SHAREABLE = frozenset(
     {
         "node.kubernetes.io/instance-type",
@@ -64,7 +63,7 @@ SHAREABLE = frozenset(
 
 
 def common_labels(nodes: Iterable[Object]) -> dict[str, str]:
-    """The labels that the remote's ``nodes`` share."""
+    """The shareable labels that all ``nodes`` have with the same value."""
     every = list(nodes)
     counted = [node for node in every if node_capacity.is_counted(node)] or every
     shared: set[tuple[str, str]] = (
@@ -74,7 +73,7 @@ def common_labels(nodes: Iterable[Object]) -> dict[str, str]:
 
 
 def shareable_labels(node: Object) -> set[tuple[str, str]]:
-    """The labels of one node that may be the virtual node's."""
+    """The labels of one node that the virtual node may have."""
     labels = metadata(node).get("labels") or {}
     info = (node.get("status") or {}).get("nodeInfo") or {}
     found = {key: labels[key] for key in labels.keys() & SHAREABLE}

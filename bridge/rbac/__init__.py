@@ -1,1 +1,2 @@
-"""The permissions of the bridge: one table, the RBAC objects, and their verification."""
+"""The permissions of the bridge: one table, access reviews of it, and the RBAC objects that grant
+it."""

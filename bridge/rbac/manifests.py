@@ -1,9 +1,9 @@
-"""The bridge's rights as RBAC objects, for either cluster, out of `bridge.rbac.permissions`.
+"""RBAC objects that grant the permissions of `bridge.rbac.permissions` to a ServiceAccount. Pure.
 
-`home` and `remote` give what `kubectl apply` takes in this order: a ServiceAccount with its
-namespace, roles, and what binds them to it. `namespaces` gives the bindings of home's namespaces
-alone, so that one more can be let in and everything else stays. What can be granted for one
-namespace, or for one object by its name, is granted for no more. Pure.
+`home_objects` and `remote_objects` return, in the order that `kubectl apply` needs: the account
+with its namespace, roles, and bindings. `namespace_bindings` returns the bindings of home
+namespaces alone, to admit one more. Every permission is limited to a namespace or to named objects
+where RBAC can do that.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ACCOUNT = re.compile(rf"({_PART})/({_PART}(\.{_PART})*)")
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The ServiceAccount that has the rights."""
+    """The ServiceAccount that the permissions are granted to."""
 
     namespace: str = "cluster-bridge"
     name: str = "cluster-bridge"
@@ -37,30 +37,30 @@ class Account:
         return f"{self.namespace}/{self.name}"
 
     def role(self, what: str) -> str:
-        """The name of its role for this. Two accounts of one cluster share none."""
+        """The name of its role for this purpose. Two accounts of one cluster share no role."""
         own = self.name if self.name == self.namespace else f"{self.namespace}:{self.name}"
         return f"{own}:{what}"
 
 
 @dataclass(frozen=True, slots=True)
 class HomePermissions:
-    """What of `bridge join`'s options home's rights follow from."""
+    """The options of `bridge join` that decide home's permissions."""
 
     nodes: Sequence[str] = ()
-    """The virtual nodes' names; any unless given."""
+    """Names of the virtual nodes; empty for any name."""
     service_accounts: ServiceAccounts = "home"
     serving: ServingCertificate = "self-signed"
     network: NetworkChoice = "flat"
     leave: bool = False
-    """Whether it is to run `bridge leave` too."""
+    """Whether the account may run `bridge leave` too."""
 
     @property
     def cluster_level(self) -> tuple[Permission, ...]:
-        """What no binding of a namespace has to grant."""
+        """All permissions except those granted per namespace."""
         tokens = permissions.HOME_API if self.service_accounts == "home" else ()
         certificates = permissions.HOME_CERTIFICATES if self.serving == "csr" else ()
         leave = permissions.HOME_LEAVE if self.leave else ()
-        rights = (
+        granted = (
             *permissions.HOME,
             *tokens,
             *certificates,
@@ -68,11 +68,11 @@ class HomePermissions:
             *permissions.for_network(self.network),
             *leave,
         )
-        return tuple(right.for_nodes(self.nodes) for right in rights)
+        return tuple(permission.for_nodes(self.nodes) for permission in granted)
 
     @property
     def per_namespace(self) -> tuple[Permission, ...]:
-        """What is bound namespace by namespace."""
+        """The permissions granted namespace by namespace."""
         return permissions.for_home_namespaces(
             network=self.network, service_accounts=self.service_accounts
         )
@@ -80,32 +80,32 @@ class HomePermissions:
 
 @dataclass(frozen=True, slots=True)
 class RemotePermissions:
-    """What the remote's rights follow from."""
+    """The options that decide the remote's permissions."""
 
     metrics: MetricsChoice = "api"
-    """``auto``: whatever there is."""
+    """``auto`` grants every source."""
     keep_namespaces: bool = False
-    """Whether namespaces that the bridge made may stay when they are empty."""
+    """Whether empty namespaces that the bridge created may stay."""
 
     @property
     def cluster_level(self) -> tuple[Permission, ...]:
-        """All but those by which a namespace's contents are seen."""
-        asked = permissions.REMOTE_METRICS if self.metrics == "auto" else (self.metrics,)
-        metrics = [permissions.REMOTE_METRICS.get(source, ()) for source in asked]
+        """All permissions except `namespace_contents`."""
+        sources = permissions.REMOTE_METRICS if self.metrics == "auto" else (self.metrics,)
+        metrics = [permissions.REMOTE_METRICS.get(source, ()) for source in sources]
         return (
             *permissions.REMOTE,
             *permissions.REMOTE_LEAVE,
-            *(right for rights in metrics for right in rights),
+            *(permission for source in metrics for permission in source),
         )
 
     @property
     def namespace_contents(self) -> tuple[Permission, ...]:
-        """Those by which a namespace's contents are seen."""
+        """The permissions that show whether a namespace contains unmanaged resources."""
         return () if self.keep_namespaces else permissions.REMOTE_NAMESPACE_CONTENTS
 
 
 def parse_account(text: str) -> Account:
-    """``NAMESPACE/NAME``. Raises SettingsError."""
+    """Parses ``NAMESPACE/NAME``. Raises SettingsError."""
     found = _ACCOUNT.fullmatch(text)
     if found is None:
         raise SettingsError(
@@ -115,55 +115,68 @@ def parse_account(text: str) -> Account:
 
 
 def check_namespace(name: str) -> str:
-    """A namespace's name. Raises SettingsError."""
-    if len(name) > 63 or not re.fullmatch(_PART, name):  # RFC 1123
+    """Returns a valid namespace name (RFC 1123). Raises SettingsError."""
+    if len(name) > 63 or not re.fullmatch(_PART, name):
         raise SettingsError(
-            f"{name!r} is no namespace's name: it has lower case letters, digits and '-'"
+            f"{name!r} is not a namespace name: use lower case letters, digits and '-'"
         )
     return name
 
 
 def home_objects(
-    asked: HomePermissions,
+    options: HomePermissions,
     account: Account,
     bound: Iterable[str] = (),
     *,
     all_namespaces: bool = False,
 ) -> list[Object]:
-    """Home's objects; ``bound`` are the namespaces whose pods may run in the remote, ``everywhere``
-    says that those of all may."""
-    told = "What Cluster Bridge takes for its virtual node and the pods on it"
-    made = _account(account) + _granted(account.role("home"), account, asked.cluster_level, told)
+    """The RBAC objects for home; ``bound`` are the namespaces whose pods may run in the remote,
+    ``all_namespaces`` admits all."""
+    description = "Permissions of Cluster Bridge for its virtual node and the pods on it"
+    made = _account(account) + _granted(
+        account.role("home"), account, options.cluster_level, description
+    )
     per_namespace = account.role("home-namespace")
-    told = "What Cluster Bridge reads in a namespace that has pods on the node; bind it there"
-    made.append(_role(per_namespace, asked.per_namespace, told))
+    description = (
+        "Permissions of Cluster Bridge in a namespace with pods on the node; bind it there"
+    )
+    made.append(_role(per_namespace, options.per_namespace, description))
     if all_namespaces:
         made.append(_binding(per_namespace, account))
     return made + namespace_bindings(account, bound)
 
 
 def namespace_bindings(account: Account, bound: Iterable[str]) -> list[Object]:
-    """What lets the bridge run pods of these home namespaces. The role is among `home`'s."""
+    """The RoleBindings that admit pods of these home namespaces. `home_objects` has their role."""
     role = account.role("home-namespace")
     return [_binding(role, account, namespace) for namespace in dict.fromkeys(bound)]
 
 
 def webhook_objects(account: Account) -> list[Object]:
-    """The objects of the account that a webhook in home's cluster runs by, which has the name of
-    all that is the webhook's. The namespace is there."""
-    told = "By which Cluster Bridge's webhook knows offloaded namespaces, and keeps its certificate"
-    rights = permissions.for_webhook(account.namespace, account.name)
-    return [_service_account(account), *_granted(account.role("webhook"), account, rights, told)]
+    """The account of a webhook in home's cluster, and its roles. Everything of the webhook has the
+    account's name; its namespace exists."""
+    description = (
+        "Permissions of Cluster Bridge's webhook: offloaded namespaces and its certificate"
+    )
+    granted = permissions.for_webhook(account.namespace, account.name)
+    return [
+        _service_account(account),
+        *_granted(account.role("webhook"), account, granted, description),
+    ]
 
 
-def remote_objects(asked: RemotePermissions, account: Account) -> list[Object]:
-    """The remote's objects."""
-    told = "What Cluster Bridge takes to run pods here, and to look at its own"
-    made = _account(account) + _granted(account.role("remote"), account, asked.cluster_level, told)
-    if asked.namespace_contents:
-        told = "By which Cluster Bridge sees that a namespace it made holds nothing of others"
+def remote_objects(options: RemotePermissions, account: Account) -> list[Object]:
+    """The RBAC objects for the remote."""
+    description = "Permissions of Cluster Bridge to run pods in this cluster"
+    made = _account(account) + _granted(
+        account.role("remote"), account, options.cluster_level, description
+    )
+    if options.namespace_contents:
+        description = (
+            "Lets Cluster Bridge see that a namespace it created has no unmanaged resources"
+        )
         made += _cluster_wide(
-            account.role("remote-contents"), account, asked.namespace_contents, told
+            account.role("remote-contents"), account, options.namespace_contents, description
         )
     return made
 
@@ -183,33 +196,43 @@ def _service_account(account: Account) -> Object:
     return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta}
 
 
-def _granted(name: str, account: Account, rights: Sequence[Permission], told: str) -> list[Object]:
-    """Roles of that name with these rights, each where it is of use, and what binds them."""
-    made = _cluster_wide(name, account, [it for it in rights if not it.namespace], told)
-    for namespace in sorted({right.namespace for right in rights if right.namespace}):
-        own = [it for it in rights if it.namespace == namespace]
-        made += [_role(name, own, told, namespace), _binding(name, account, namespace, kind="Role")]
+def _granted(
+    name: str, account: Account, granted: Sequence[Permission], description: str
+) -> list[Object]:
+    """Roles of this name with these permissions, one for each namespace that they are limited to,
+    and their bindings."""
+    made = _cluster_wide(name, account, [it for it in granted if not it.namespace], description)
+    for namespace in sorted(
+        {permission.namespace for permission in granted if permission.namespace}
+    ):
+        own = [it for it in granted if it.namespace == namespace]
+        made += [
+            _role(name, own, description, namespace),
+            _binding(name, account, namespace, kind="Role"),
+        ]
     return made
 
 
 def _cluster_wide(
-    name: str, account: Account, rights: Iterable[Permission], told: str
+    name: str, account: Account, granted: Iterable[Permission], description: str
 ) -> list[Object]:
-    return [_role(name, rights, told), _binding(name, account)]
+    return [_role(name, granted, description), _binding(name, account)]
 
 
-def _role(name: str, rights: Iterable[Permission], told: str, namespace: str = "") -> Object:
-    meta: Object = {"name": name, "labels": _LABELS, "annotations": {_DESCRIPTION: told}}
+def _role(
+    name: str, granted: Iterable[Permission], description: str, namespace: str = ""
+) -> Object:
+    meta: Object = {"name": name, "labels": _LABELS, "annotations": {_DESCRIPTION: description}}
     if namespace:
         meta["namespace"] = namespace
     kind = "Role" if namespace else "ClusterRole"
-    return {"apiVersion": _VERSION, "kind": kind, "metadata": meta, "rules": _rules(rights)}
+    return {"apiVersion": _VERSION, "kind": kind, "metadata": meta, "rules": _rules(granted)}
 
 
 def _binding(
     name: str, account: Account, namespace: str = "", *, kind: str = "ClusterRole"
 ) -> Object:
-    """Gives the role of that name to the account, in the namespace or in all."""
+    """Binds the role of this name to the account, in one namespace or in all."""
     meta: Object = {"name": name, "labels": _LABELS}
     if namespace:
         meta["namespace"] = namespace
@@ -224,17 +247,23 @@ def _binding(
     }
 
 
-def _rules(rights: Iterable[Permission]) -> list[Object]:
-    """One for all resources of a group to which the same is done."""
+def _rules(granted: Iterable[Permission]) -> list[Object]:
+    """One rule for all resources of a group that have the same verbs and names."""
     found: dict[tuple[object, ...], Object] = {}
-    for right in rights:
-        key = (right.resource.group, right.verbs, right.names)
+    for permission in granted:
+        key = (permission.resource.group, permission.verbs, permission.names)
         rule = found.setdefault(
             key,
-            {"apiGroups": [right.resource.group], "resources": [], "verbs": list(right.verbs)},
+            {
+                "apiGroups": [permission.resource.group],
+                "resources": [],
+                "verbs": list(permission.verbs),
+            },
         )
-        plural = right.resource.plural
-        rule["resources"].append(f"{plural}/{right.subresource}" if right.subresource else plural)
-        if right.names:
-            rule["resourceNames"] = list(right.names)
+        plural = permission.resource.plural
+        rule["resources"].append(
+            f"{plural}/{permission.subresource}" if permission.subresource else plural
+        )
+        if permission.names:
+            rule["resourceNames"] = list(permission.names)
     return list(found.values())

@@ -1,7 +1,7 @@
-"""The rights that the bridge needs on either side, and the question whether it has them.
+"""The permissions (RBAC) that the bridge needs in each cluster, and access reviews of them.
 
-These tables are the one source: a right that the code uses stands here. What the bridge cannot do
-without is asked for at join; `bridge.rbac.manifests` writes all of it as RBAC objects.
+These tables are the only source: a permission that the code uses stands here. A join reviews those
+that the bridge cannot work without; `bridge.rbac.manifests` writes all of them as RBAC objects.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ from sync.kube.resources import (
 from translators.objects import Object
 from translators.translation_policy import ServiceAccounts
 
-#: Seconds for one question to an API server.
+#: Timeout in seconds of one request.
 REQUEST_SECONDS = 6.0
-#: Questions at once to one cluster. All 80 at once open as many connections, each of which costs
-#: more than its answer, and leave 6 MB behind; these few take as long, or seven round trips where
-#: the cluster is far.
+#: Concurrent access reviews of one cluster. All 80 at once would open as many connections, each
+#: more expensive than its response, and keep 6 MB; this many take as long, or seven round trips
+#: where the cluster is far.
 MAX_CONCURRENT_REVIEWS = 8
-#: A sentence with more rights than this is no sentence; the first ones show the direction.
+#: The most permissions that a message names.
 MAX_NAMED = 6
 
-
-#: All kinds that there are.
+#: Every resource of every API group.
 ALL_RESOURCES = Resource("*", "*", "*", "*")
-#: Stands among names for that of the virtual node.
+#: Placeholder for the virtual node's name in `Permission.names`.
 NODE = "{node}"
 
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """One resource (or subresource) and what is done to it, in one namespace or in all.
+    """Verbs on one resource or subresource, in one namespace or in all.
 
-    ``names``: to these objects alone. The API knows no name when it is asked to create.
+    ``names`` limits it to these objects. A create cannot be limited: RBAC does not know the name
+    then.
     """
 
     resource: Resource
@@ -72,14 +72,14 @@ class Permission:
     names: tuple[str, ...] = ()
 
     def for_nodes(self, nodes: Collection[str]) -> Permission:
-        """The right where the virtual nodes have these names; without any, of all nodes."""
+        """The permission for virtual nodes of these names; for every node where there is none."""
         if NODE not in "".join(self.names):
             return self
         names = tuple(name.replace(NODE, node) for node in nodes for name in self.names)
         return replace(self, names=names)
 
 
-#: What the node and its pods take, in whichever namespace these are: less than a kubelet may.
+#: What the node and its pods need, whatever the namespace: less than a kubelet has.
 HOME = (
     Permission(NAMESPACES, ("get",), namespace="kube-system", names=("kube-system",)),
     Permission(NODES, ("create",)),
@@ -90,36 +90,36 @@ HOME = (
     Permission(EVENTS, ("create", "get", "patch")),
     Permission(LEASES, ("create",), namespace="kube-node-lease"),
     Permission(LEASES, ("patch",), namespace="kube-node-lease", names=(NODE,)),
-    # Those who stand by watch the lease of the one that serves the node.
+    # Standby replicas watch the election Lease.
     Permission(
         LEASES,
         ("get", "list", "watch", "patch"),
         namespace="kube-node-lease",
         names=(election_record.election_lease_name(NODE),),
     ),
-    # Which namespaces of the remote the bridge created.
+    # The record of the namespaces that the bridge created in the remote.
     Permission(
         LEASES, ("get", "patch"), namespace="kube-node-lease", names=(namespace_record.NAME,)
     ),
     Permission(TOKEN_REVIEWS, ("create",)),
     Permission(SUBJECT_ACCESS_REVIEWS, ("create",)),
 )
-#: What home must allow too where pods have tokens of its service accounts: the address of its API
+#: Needed at home too where pods have tokens of home's service accounts: the address of home's API
 #: server is looked up where pods cannot use the kubeconfig's.
 HOME_API = (Permission(ENDPOINT_SLICES, ("get",), namespace="default", names=("kubernetes",)),)
-#: What home must allow too where it is to sign the serving certificate.
+#: Needed at home too where home signs the serving certificate.
 HOME_CERTIFICATES = (Permission(CERTIFICATE_SIGNING_REQUESTS, ("create", "list", "watch")),)
-#: What home must allow too where the bridge carries connections: the slices that say where it does.
-#: They are looked for everywhere, so that what an earlier bridge left is found, and written in the
-#: namespaces that are bound alone (`HOME_NAMESPACE_RELAY`).
+#: Needed at home too where the bridge forwards connections. EndpointSlices are listed in all
+#: namespaces, to find those of an earlier bridge, and written only in bound ones
+#: (`HOME_NAMESPACE_RELAY`).
 HOME_RELAY = (Permission(ENDPOINT_SLICES, ("list", "watch")),)
-#: By which `--relay-cidr` is known not to be a range of home's own. Nobody has to grant it: a
-#: credential that may see them anyway is asked to, and without it less is known.
+#: Optional, and in no Role: with these the bridge checks `--relay-cidr` against home's node and
+#: Service ranges, where the credential has them anyway.
 HOME_RANGES = (Permission(NODES, ("list",)), Permission(SERVICE_CIDRS, ("list",)))
-#: By which `bridge check` names the DaemonSets that have a pod on the virtual node. Nobody has to
-#: grant it: the check asks first whether the credential may list them, and else is not made.
+#: Optional, and in no Role: with this `bridge check` lists the DaemonSets that have a pod on the
+#: virtual node. Without it that check is skipped.
 HOME_DAEMON_SETS = (Permission(DAEMON_SETS, ("list",)),)
-#: By which the bridge knows home's API server when it calls; without it, by a token alone.
+#: Identifies home's API server by its client certificate; without it, only by a token.
 HOME_CLIENT_CA = (
     Permission(
         CONFIG_MAPS,
@@ -128,7 +128,7 @@ HOME_CLIENT_CA = (
         names=(client_ca.NAME,),
     ),
 )
-#: What `bridge leave` takes at home beside all that.
+#: Needed at home by `bridge leave`, in addition.
 HOME_LEAVE = (
     Permission(PODS, ("create",), "eviction"),
     Permission(CERTIFICATE_SIGNING_REQUESTS, ("list", "delete")),
@@ -142,8 +142,8 @@ HOME_LEAVE = (
     ),
     Permission(LEASES, ("delete",), namespace="kube-node-lease", names=(namespace_record.NAME,)),
 )
-#: What is read in a namespace while it has pods on the node, and the tokens that these are given.
-#: Nobody has to allow it everywhere: pods of a namespace without it wait, and say so.
+#: Reads in a namespace that has pods on the node, and tokens for these pods. Granted per namespace:
+#: pods of other namespaces stay Pending, with an Event that shows the required command.
 HOME_NAMESPACE = (
     *(Permission(kind, ("list", "watch")) for kind in (CONFIG_MAPS, SECRETS, SERVICES)),
     Permission(EVENTS, ("list",)),
@@ -151,12 +151,11 @@ HOME_NAMESPACE = (
 HOME_NAMESPACE_FLAT = (Permission(ENDPOINT_SLICES, ("list", "watch")),)
 HOME_NAMESPACE_RELAY = (Permission(ENDPOINT_SLICES, ("create", "patch", "delete")),)
 HOME_NAMESPACE_TOKENS = (Permission(SERVICE_ACCOUNTS, ("create",), "token"),)
-#: All of it in all namespaces but the claim's: pods of any namespace may come, their namespaces are
-#: made when they do, and what is ours among the objects of all is found by its labels, which RBAC
-#: does not know.
+#: Cluster-wide but for the claim: pods of any home namespace may arrive, their namespaces are
+#: created on demand, and RBAC cannot select objects by the bridge's labels.
 REMOTE = (
     Permission(NODES, ("list", "watch")),
-    # Patched are the annotations by which virtual nodes claim a namespace that they share.
+    # Virtual nodes that share a namespace register themselves in its annotations.
     Permission(NAMESPACES, ("create", "get", "list", "watch", "patch", "delete")),
     Permission(PODS, ("create", "get", "list", "watch", "patch", "delete")),
     Permission(PODS, ("patch",), "ephemeralcontainers"),
@@ -172,17 +171,17 @@ REMOTE = (
     Permission(PRIORITY_CLASSES, ("list", "watch")),
     Permission(RESOURCE_QUOTAS, ("list", "watch")),
     Permission(EVENTS, ("list", "watch")),
-    # The claim (`bridge.remote_claim.claim_record`). Its name has home's identity, which the remote cannot know.
+    # The claim (`bridge.remote_claim.claim_record`), named after home's identity.
     Permission(LEASES, ("create", "get", "patch"), namespace="kube-node-lease"),
 )
-#: What `bridge leave` takes in the remote beside all that.
+#: Needed in the remote by `bridge leave`, in addition.
 REMOTE_LEAVE = (Permission(LEASES, ("delete",), namespace="kube-node-lease"),)
-#: By which a namespace of the bridge's is known to hold nothing of others, of whatever kind, before
-#: it is removed. A kind that may not be listed keeps the namespace, no more.
+#: Verifies that a namespace contains no unmanaged resources before it is deleted. A resource that
+#: may not be listed keeps its namespace.
 REMOTE_NAMESPACE_CONTENTS = (Permission(ALL_RESOURCES, ("list",)),)
-#: By which the bridge learns what pods use; either will do, and the rest works without. The first
-#: is wide: on a kubelet a GET can run commands in any container of its node. The API server knows
-#: no finer one for its proxy (`nodes/metrics` and the like count where a kubelet is dialled).
+#: Reads the resource usage of pods; either suffices, and all else works without. The first is wide:
+#: on a kubelet, a GET can run commands in any container of its node. The API server's node proxy
+#: has no finer permission (`nodes/metrics` and the like apply to direct requests to a kubelet).
 REMOTE_METRICS: Mapping[MetricsSource, tuple[Permission, ...]] = {
     "kubelets": (Permission(NODES, ("get",), "proxy"),),
     "api": (Permission(POD_METRICS, ("list",)),),
@@ -190,8 +189,8 @@ REMOTE_METRICS: Mapping[MetricsSource, tuple[Permission, ...]] = {
 
 
 def for_webhook(namespace: str = "", name: str = "") -> tuple[Permission, ...]:
-    """What the webhook in home's cluster takes: to know which namespaces are offloaded, and to keep
-    its certificate and what trusts that, which are called ``name``."""
+    """What the webhook in home's cluster needs: to watch offloaded namespaces, and to rotate its
+    certificate and the webhook configuration, which both have this ``name``."""
     names = (name,) if name else ()
     return (
         Permission(NAMESPACES, ("list", "watch")),
@@ -201,21 +200,21 @@ def for_webhook(namespace: str = "", name: str = "") -> tuple[Permission, ...]:
 
 
 def required_at_home(settings: JoinSettings) -> tuple[Permission, ...]:
-    """The rights that home must allow, by what is asked for."""
+    """The permissions that a join with these settings needs at home."""
     tokens = HOME_API if settings.service_accounts == "home" else ()
     certificates = HOME_CERTIFICATES if settings.serving == "csr" else ()
     return (*HOME, *tokens, *certificates, *for_network(settings.network))
 
 
 def for_network(network: NetworkChoice) -> tuple[Permission, ...]:
-    """The rights at home that follow from how pods reach each other, but for namespaces'."""
+    """The permissions at home, outside bound namespaces, that the network mode needs."""
     return HOME_RELAY if network in ("relay", "auto") else ()
 
 
 def for_home_namespaces(
     *, network: NetworkChoice = "flat", service_accounts: ServiceAccounts = "home"
 ) -> tuple[Permission, ...]:
-    """The rights in each home namespace whose pods are to run on the node."""
+    """The permissions in each home namespace whose pods may run on the node."""
     flat = HOME_NAMESPACE_FLAT if network in ("flat", "auto") else ()
     relay = HOME_NAMESPACE_RELAY if network in ("relay", "auto") else ()
     tokens = HOME_NAMESPACE_TOKENS if service_accounts == "home" else ()
@@ -225,7 +224,8 @@ def for_home_namespaces(
 async def describe_missing(
     *, home: KubeClient, remote: KubeClient, settings: JoinSettings, node: str
 ) -> str:
-    """One sentence that names the rights that are missing; "" where none is."""
+    """One sentence for a person that names the missing permissions of both clusters; "" for none.
+    Raises KubeError."""
     found = await asyncio.gather(
         missing_permissions(home, required_at_home(settings), node),
         missing_permissions(remote, REMOTE, node),
@@ -240,59 +240,60 @@ async def describe_missing(
             )
     if not parts:
         return ""
-    return "; ".join(parts) + "; grant these rights or use another credential"
+    return "; ".join(parts) + "; grant these permissions or use another credential"
 
 
 def rbac_command(side: Side, settings: JoinSettings) -> str:
-    """What prints the rights that a join with these settings needs."""
+    """The command that prints the RBAC objects for a join with these settings."""
     if side == "remote":
         return "bridge rbac remote"
-    words = ["bridge rbac home"]
+    command = ["bridge rbac home"]
     if settings.serving == "csr":
-        words.append("--serving-certificate csr")
+        command.append("--serving-certificate csr")
     if for_network(settings.network):
-        words.append(f"--network {settings.network}")
+        command.append(f"--network {settings.network}")
     if settings.service_accounts != "home":
-        words.append(f"--service-accounts {settings.service_accounts}")
-    return " ".join(words)
+        command.append(f"--service-accounts {settings.service_accounts}")
+    return " ".join(command)
 
 
 async def are_granted(client: KubeClient, permissions: Iterable[Permission]) -> bool:
-    """Whether the credential has all of these, none of which is of the virtual node alone."""
+    """Whether the credential has all of these permissions. None may contain `NODE`. Raises
+    KubeError."""
     return not await missing_permissions(client, permissions, "")
 
 
 async def missing_permissions(
     client: KubeClient, permissions: Iterable[Permission], node: str
 ) -> list[str]:
-    """The names of those that the credential does not have, in order."""
+    """The permissions that the credential lacks, as ``VERB RESOURCE``. Raises KubeError."""
     gate = asyncio.Semaphore(MAX_CONCURRENT_REVIEWS)
 
-    async def may(right: Permission, verb: str, name: str) -> bool:
+    async def review(permission: Permission, verb: str, name: str) -> bool:
         async with gate:
-            return await _may(client, right, verb, name)
+            return await _is_allowed(client, permission, verb, name)
 
-    asked = [
-        (right, verb, name)
-        for right in (it.for_nodes([node]) for it in permissions)
-        for verb in right.verbs
-        for name in right.names or ("",)
+    questions = [
+        (permission, verb, name)
+        for permission in (it.for_nodes([node]) for it in permissions)
+        for verb in permission.verbs
+        for name in permission.names or ("",)
     ]
-    allowed = await asyncio.gather(*(may(*question) for question in asked))
-    refused = [question for question, it in zip(asked, allowed, strict=True) if not it]
-    return list(dict.fromkeys(_name(right, verb) for right, verb, _ in refused))
+    allowed = await asyncio.gather(*(review(*question) for question in questions))
+    denied = [question for question, it in zip(questions, allowed, strict=True) if not it]
+    return list(dict.fromkeys(_name(permission, verb) for permission, verb, _ in denied))
 
 
-async def _may(client: KubeClient, right: Permission, verb: str, name: str) -> bool:
+async def _is_allowed(client: KubeClient, permission: Permission, verb: str, name: str) -> bool:
     attributes: Object = {
-        "group": right.resource.group,
-        "resource": right.resource.plural,
+        "group": permission.resource.group,
+        "resource": permission.resource.plural,
         "verb": verb,
     }
-    if right.subresource:
-        attributes["subresource"] = right.subresource
-    if right.namespace:
-        attributes["namespace"] = right.namespace
+    if permission.subresource:
+        attributes["subresource"] = permission.subresource
+    if permission.namespace:
+        attributes["namespace"] = permission.namespace
     if name:
         attributes["name"] = name
     body: Object = {
@@ -305,6 +306,10 @@ async def _may(client: KubeClient, right: Permission, verb: str, name: str) -> b
     return bool((answer.get("status") or {}).get("allowed"))
 
 
-def _name(right: Permission, verb: str) -> str:
-    plural = str(right.resource)
-    return f"{verb} {plural}/{right.subresource}" if right.subresource else f"{verb} {plural}"
+def _name(permission: Permission, verb: str) -> str:
+    plural = str(permission.resource)
+    return (
+        f"{verb} {plural}/{permission.subresource}"
+        if permission.subresource
+        else f"{verb} {plural}"
+    )

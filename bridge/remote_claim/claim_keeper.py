@@ -1,21 +1,22 @@
-"""Takes, renews and releases the claim on a virtual node in the remote
+"""Acquires, renews and releases the claim on a virtual node in the remote
 (`bridge.remote_claim.claim_record`).
 
-- `take` runs when home's election is won, before anything else is written to either cluster. It
-  raises ClaimRefused where another home of the same identity has worked since the state that this
-  home is in. Any other failure is tried again: without the remote there is nothing to write there.
-- After a bridge that was seen to renew home's election, and after a clean stop, `take` waits for
-  nothing but its requests. After a bridge that was not seen, it watches the claim for
-  `OBSERVE_SECONDS`: a home that was cloned a moment ago knows the claim, and only the next renewal
-  shows that the other home still uses it.
-- `keep` renews the claim while home's election is held. Each renewal extends `fence`, which is
-  before every write to the remote, for `CLAIM_SECONDS`: after a longer cut the claim is read before
-  anything is written. It does not expire for another home: only a person takes it from there.
-- Where somebody else has written the claim, `keep` closes the fence of all writes, and raises
-  ClaimRefused. So does a record at home that went back: home was restored under this bridge.
-- A refusal is recorded at home, so that a restart does not take the claim when the other bridge
+- `acquire` runs after home's election is won, before any other write to either cluster. It raises
+  ClaimRejected where another home of the same identity has worked since the state that this home is
+  in. All other failures are retried: nothing can be written without the remote.
+- After a bridge that was seen to renew home's election, or that stopped cleanly, `acquire` does not
+  wait. Otherwise it watches the claim for `OBSERVE_SECONDS`: a home that was cloned a moment ago
+  knows the claim, and only the next renewal shows that the other home uses it.
+- `renew_until_lost` renews the claim while home's election is held. Each renewal extends `fence`,
+  which every write to the remote passes, by `CLAIM_SECONDS`: after a longer outage the claim is
+  read before anything is written. The claim does not expire for another home: only a person takes
+  it over.
+- Where somebody else wrote the claim, `renew_until_lost` closes the fence of all writes and raises
+  ClaimRejected; likewise where home's record went back, because home was restored under this
+  bridge.
+- A rejection is recorded at home, so that a restart does not take the claim while the other bridge
   happens to pause.
-- `release` says that nobody holds the claim, if it is ours.
+- `release` clears the holder, if it is this bridge.
 """
 
 from __future__ import annotations
@@ -44,18 +45,18 @@ from translators.timestamps import format_micro_time
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two renewals, and for which one opens the fence: as in client-go's leader
-#: election, several renewals can fail before the last one does not count any more.
+#: Seconds between renewals, and for which a renewal opens the fence: as in client-go's leader
+#: election, several may fail before the last one expires.
 RENEW_SECONDS, CLAIM_SECONDS = 3.0, 15
-#: Seconds in which a bridge that lives renews the claim: `RENEW_SECONDS`, the renewal of home's
-#: election that goes before it, and the requests.
+#: Seconds within which a running bridge renews the claim: `RENEW_SECONDS`, the preceding renewal of
+#: home's election, and the requests.
 OBSERVE_SECONDS = 5.0
-#: Seconds for a request, and until the next try.
+#: Timeout of a request, and wait before a retry, in seconds.
 REQUEST_SECONDS, RETRY_SECONDS = 5.0, 1.0
-#: Seconds for what is of use, and nothing depends on: a record at home of a refusal, and a release,
-#: which other writes of a stop wait for.
+#: Timeouts in seconds of best-effort writes: the record of a rejection, and a release, which delays
+#: the other writes of a stop.
 RECORD_SECONDS, RELEASE_SECONDS = 2.0, 1.0
-#: Attempts at one renewal of a claim that is ours and changes.
+#: Attempts at one renewal of a held claim that changes.
 ATTEMPTS = 3
 
 
@@ -64,10 +65,10 @@ class ClaimRejected(BridgeError):
 
 
 class RemoteClaim:
-    """The claim of one virtual node, for one life of a bridge (`bridge.app.replica`).
+    """The claim of one virtual node, for one term of a bridge (`bridge.app.replica`).
 
-    ``home_fence`` is that of home's election; ``take_over`` the id of a claim that a person has
-    decided to take.
+    ``home_fence`` is that of home's election; ``take_over`` is the id of a claim to take in any
+    case.
     """
 
     def __init__(
@@ -86,121 +87,121 @@ class RemoteClaim:
         self._fenced = remote.fenced(home_fence)
         self._identity = identity
         self._election = election
-        self._me = candidate
+        self._candidate = candidate
         self.home_fence = home_fence
-        """Before every write, to either cluster: that of home's election."""
+        """The fence of home's election, which every write to either cluster passes."""
         self._take_over = take_over
-        self._told = notify
+        self._notify = notify
         self._clock = clock
         self.fence = Fence(outer=home_fence, clock=clock)
-        """Before every write to the remote."""
+        """The fence that every write to the remote passes."""
         self.name = claim_record.claim_lease_name(identity)
-        """The Lease's."""
+        """The name of the Lease."""
         self._id = claim_record.new_claim_id()
-        # Home's record, as this bridge wrote it last.
+        # Home's record as last written by this bridge.
         self._record = HomeRecord()
-        # The claim as it was last seen, and since when it has not changed.
-        self._seen: Claim | None = None
-        self._seen_since = math.inf
-        # The claim as our last write left it, while it is ours.
-        self._mine: Claim | None = None
-        # When our writes were begun that no answer has confirmed, by the time that they wrote.
-        self._sent: dict[str, float] = {}
-        # When the last write that is known to have succeeded was begun.
-        self._began = -math.inf
-        # Who held the claim that a person has decided to take.
-        self._overtaken = ""
-        self._waits = False
+        # The claim as last observed, and since when it is unchanged.
+        self._observed: Claim | None = None
+        self._unchanged_since = math.inf
+        # The claim as our last write left it, while we hold it.
+        self._held: Claim | None = None
+        # When each write without a response was started, by its renewTime.
+        self._unconfirmed: dict[str, float] = {}
+        # When the last successful write was started.
+        self._written_at = -math.inf
+        # The holder of the claim that is taken over by --take-over-claim.
+        self._displaced_holder = ""
+        self._wait_announced = False
         # The last failure that was logged as a warning.
-        self._failed = ""
+        self._last_failure = ""
 
-    # -- to take ---------------------------------------------------------------------------
+    # -- acquire --------------------------------------------------------------------------
 
     async def observe(self) -> None:
-        """Looks at the claim while home's election is still to be won: what `take` waits for begins
-        now."""
+        """Reads the claim while home's election is still undecided, so that the wait of `acquire`
+        begins now."""
         with contextlib.suppress(KubeError), urgent():
             self._observe(await self._get())
 
     async def acquire(self) -> None:
-        """Takes the claim, and opens the fence. Raises ClaimRefused."""
+        """Takes the claim, and opens the fence. Raises ClaimRejected."""
         known = claim_record.parse_record(
             self._election.records.all.get(claim_record.ANNOTATION_RECORD)
         )
         self._record = known
         with urgent():
-            await self._tried(lambda: self._taken(known))
-            if self._overtaken:
-                self._told(
-                    f"remote: the claim of {self._overtaken} is taken over; waiting "
+            await self._retry_until(lambda: self._try_acquire(known))
+            if self._displaced_holder:
+                self._notify(
+                    f"remote: the claim of {self._displaced_holder} is taken over; waiting "
                     f"{CLAIM_SECONDS} s until that bridge can write no more"
                 )
                 await asyncio.sleep(CLAIM_SECONDS)
-                await self._tried(self._renewed)
-        self._election.on_records_changed = self._home_changed
-        self.fence.extend(self._began + CLAIM_SECONDS)
+                await self._retry_until(self._renew)
+        self._election.on_records_changed = self._check_home_record
+        self.fence.extend(self._written_at + CLAIM_SECONDS)
 
-    async def _tried(self, step: Callable[[], Awaitable[bool]]) -> None:
-        """Tries until it is done."""
+    async def _retry_until(self, step: Callable[[], Awaitable[bool]]) -> None:
+        """Retries the step until it returns True."""
         while True:
             try:
                 if await step():
                     return
             except KubeError as error:
-                level = logging.DEBUG if str(error) == self._failed else logging.WARNING
-                self._failed = str(error)
+                level = logging.DEBUG if str(error) == self._last_failure else logging.WARNING
+                self._last_failure = str(error)
                 log.log(level, "the claim in the remote cannot be taken yet: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def _taken(self, known: HomeRecord) -> bool:
-        """Whether it is taken; False where it is to be looked at again."""
+    async def _try_acquire(self, known: HomeRecord) -> bool:
+        """Returns whether the claim is taken; False to try again."""
         found = await self._get()
         self._observe(found)
         if found is not None:
-            if self._is_sent(found):
+            if self._is_own_write(found):
                 return True
             if why := claim_record.objection(found, known, take_over=self._take_over):
-                await self._refuse(found, why)
+                await self._reject(found, why)
             by_hand = found.id == self._take_over
-            if not by_hand and (left := self._unsure_for(found)) > 0:
+            if not by_hand and (left := self._seconds_until_abandoned(found)) > 0:
                 await self._wait(found, left)
                 return False
             if by_hand and found.holder:
-                self._overtaken = found.holder_name
+                self._displaced_holder = found.holder_name
         record = known.for_acquisition(found, self._id)
-        await self._note(record, now=True)
+        await self._write_home_record(record, now=True)
         try:
             await self._write(found, record)
         except (Conflict, NotFound):
-            # Another bridge of this home may have renewed it with its last breath.
+            # Another bridge of this home may have renewed it just before it stopped.
             return False
         return True
 
     def _observe(self, found: Claim | None) -> None:
-        seen = self._seen
+        seen = self._observed
         if found is not None and (seen is None or seen.version != found.version):
-            self._seen_since = self._clock()
-        self._seen = found
+            self._unchanged_since = self._clock()
+        self._observed = found
 
-    def _unsure_for(self, found: Claim) -> float:
-        """Seconds until it is known that the holder does not renew the claim any more."""
-        if found.holder in ("", self._me.identity, self._election.live_rival):
+    def _seconds_until_abandoned(self, found: Claim) -> float:
+        """Seconds until the holder is known not to renew the claim any more."""
+        if found.holder in ("", self._candidate.identity, self._election.live_rival):
             return 0.0
-        return self._seen_since + OBSERVE_SECONDS - self._clock()
+        return self._unchanged_since + OBSERVE_SECONDS - self._clock()
 
     async def _wait(self, found: Claim, seconds: float) -> None:
-        if not self._waits:
-            self._waits = True
-            self._told(
+        if not self._wait_announced:
+            self._wait_announced = True
+            self._notify(
                 f"remote: node {self._identity.node} was claimed by {found.holder_name}; "
                 f"waiting {math.ceil(seconds)} s to see whether that bridge still serves it"
             )
         await asyncio.sleep(min(seconds, RETRY_SECONDS))
 
-    # -- to keep ---------------------------------------------------------------------------
+    # -- renew -----------------------------------------------------------------------------
 
     async def renew_until_lost(self) -> NoReturn:
-        """Renews the claim until cancelled. Raises ClaimRefused, with all fences closed."""
+        """Renews the claim until cancelled. Raises ClaimRejected, with all fences closed."""
         wait = RENEW_SECONDS
         with urgent():
             while True:
@@ -209,23 +210,23 @@ class RemoteClaim:
                 if not self.home_fence.is_open:
                     continue
                 try:
-                    await self._renewed()
+                    await self._renew()
                 except KubeError as error:
                     log.info("the claim in the remote was not renewed: %s", error)
                     continue
-                self.fence.extend(self._began + CLAIM_SECONDS)
-                wait = max(self._began + RENEW_SECONDS - self._clock(), 0)
+                self.fence.extend(self._written_at + CLAIM_SECONDS)
+                wait = max(self._written_at + RENEW_SECONDS - self._clock(), 0)
 
-    async def _renewed(self) -> bool:
-        """Renews it: True. Raises ClaimRefused, and KubeError where it is to be tried again."""
-        if self._sent and await self._confirmed():
+    async def _renew(self) -> bool:
+        """Renews the claim and returns True. Raises ClaimRejected, and KubeError to try again."""
+        if self._unconfirmed and await self._confirm():
             return True
         for attempt in range(1, ATTEMPTS + 1):
-            await self._note(self._record.for_renewal())
+            await self._write_home_record(self._record.for_renewal())
             try:
-                await self._write(self._mine, self._record)
+                await self._write(self._held, self._record)
             except (Conflict, NotFound):
-                if await self._confirmed():
+                if await self._confirm():
                     return True
                 if attempt == ATTEMPTS:
                     raise
@@ -233,50 +234,50 @@ class RemoteClaim:
                 break
         return True
 
-    async def _confirmed(self) -> bool:
-        """Looks at the claim after a write that failed, or whose end is not known; whether a write
-        of ours had succeeded. Raises ClaimRefused where the claim is not ours any more."""
+    async def _confirm(self) -> bool:
+        """Reads the claim after a write with an unknown or failed outcome; returns whether a write
+        of ours succeeded. Raises ClaimRejected where the claim is no longer ours."""
         found = await self._get()
         if found is None:
-            self._mine = None  # Somebody has deleted it: it is made again.
+            self._held = None  # Deleted: the next write creates it again.
             return False
-        if self._is_sent(found):
+        if self._is_own_write(found):
             return True
-        # Ours, but for labels that somebody has set; or an earlier one, in a remote that was
+        # Either ours with metadata that somebody edited, or an earlier state in a remote that was
         # restored from a backup.
-        known = HomeRecord(self._mine.sequence if self._mine is not None else 0, self._record.ids)
+        known = HomeRecord(self._held.sequence if self._held is not None else 0, self._record.ids)
         why = claim_record.objection(found, known)
         if not why:
-            self._mine = found
+            self._held = found
         elif self.home_fence.is_open:
-            # Home's election is ours all that while, so that no bridge of this home has written it.
+            # We held home's election throughout, so no other bridge of this home wrote the claim.
             self.home_fence.close()
-            await self._refuse(found, why)
+            await self._reject(found, why)
         return False
 
-    def _is_sent(self, found: Claim) -> bool:
-        """Whether this is what a write of ours has left, whose answer did not come: then the claim
-        is ours so."""
-        began = self._sent.get(found.renewed)
+    def _is_own_write(self, found: Claim) -> bool:
+        """Whether this is the result of a write of ours whose response was lost; then it is
+        adopted."""
+        began = self._unconfirmed.get(found.renewed)
         if began is None or found.id != self._id:
             return False
-        self._mine, self._began = found, began
-        # Those before it can succeed no more: they depend on an older version.
-        self._sent.clear()
+        self._held, self._written_at = found, began
+        # Earlier writes can no longer succeed: they depend on an older resourceVersion.
+        self._unconfirmed.clear()
         return True
 
-    def _home_changed(self, notes: Mapping[str, str]) -> None:
-        """Raises ClaimRefused where home's record is older than it was."""
+    def _check_home_record(self, notes: Mapping[str, str]) -> None:
+        """Raises ClaimRejected where home's record is older than the claim."""
         record = claim_record.parse_record(notes.get(claim_record.ANNOTATION_RECORD))
-        if self._mine is not None and record.sequence < self._mine.sequence:
-            raise self._refusal(self._mine, "the record of this home went back while it was held")
+        if self._held is not None and record.sequence < self._held.sequence:
+            raise self._rejection(self._held, "the record of this home went back while it was held")
 
-    # -- to release ------------------------------------------------------------------------
+    # -- release --------------------------------------------------------------------------
 
     async def release(self) -> None:
-        """Releases it if it is ours. Best effort: the next bridge waits a little, or not at all."""
+        """Clears the holder. Best effort, within `RELEASE_SECONDS`."""
         self._election.on_records_changed = None
-        mine, self._mine = self._mine, None
+        mine, self._held = self._held, None
         if mine is None or not self.home_fence.is_open:
             return
         try:
@@ -286,15 +287,15 @@ class RemoteClaim:
         except (KubeError, TimeoutError) as error:
             log.info("the claim in the remote was not released: %s", error)
 
-    # -- refusals --------------------------------------------------------------------------
+    # -- rejection -------------------------------------------------------------------------
 
-    async def _refuse(self, found: Claim, why: str) -> NoReturn:
+    async def _reject(self, found: Claim, why: str) -> NoReturn:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(RECORD_SECONDS):
-                await self._note(self._record.for_rejection(), now=True)
-        raise self._refusal(found, why)
+                await self._write_home_record(self._record.for_rejection(), now=True)
+        raise self._rejection(found, why)
 
-    def _refusal(self, found: Claim, why: str) -> ClaimRejected:
+    def _rejection(self, found: Claim, why: str) -> ClaimRejected:
         return ClaimRejected(
             f"remote: the claim on node {self._identity.node} (Lease "
             f"{LEASE_NAMESPACE}/{self.name}) is not this bridge's: {why}; "
@@ -303,8 +304,8 @@ class RemoteClaim:
 
     # -- requests --------------------------------------------------------------------------
 
-    async def _note(self, record: HomeRecord, *, now: bool = False) -> None:
-        """Has home record it, before the remote does."""
+    async def _write_home_record(self, record: HomeRecord, *, now: bool = False) -> None:
+        """Writes the record to home, before the claim itself."""
         await self._election.records.write(claim_record.ANNOTATION_RECORD, str(record), now=now)
         self._record = record
 
@@ -318,16 +319,16 @@ class RemoteClaim:
         began = self._clock()
         renewed = format_micro_time(datetime.now(UTC))
         body = claim_record.claim_patch(
-            before, self._identity, self._me, record, renewed=renewed, seconds=CLAIM_SECONDS
+            before, self._identity, self._candidate, record, renewed=renewed, seconds=CLAIM_SECONDS
         )
-        self._sent[renewed] = began
+        self._unconfirmed[renewed] = began
         if before is None:
             made = await self._request("POST", "", body)
         else:
             made = await self._request("PATCH", self.name, body)
-        self._mine = claim_record.parse_claim(made)
-        self._began = began
-        self._sent.clear()
+        self._held = claim_record.parse_claim(made)
+        self._written_at = began
+        self._unconfirmed.clear()
 
     async def _request(self, method: str, name: str, body: Object | None = None) -> Object:
         client = self._remote if method == "GET" else self._fenced

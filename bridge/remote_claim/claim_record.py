@@ -1,19 +1,19 @@
-"""The claim of a home on one virtual node's objects in the remote: pure functions.
+"""The claim of a home on one virtual node's objects in the remote: its fields, patches and rules.
+Pure.
 
-The election (`bridge.election.elector`) makes one bridge write, but its Lease is an object of home.
-Two clusters with the identity of one home (a home that was restored from a backup, or cloned) have
-two such Leases, and each elects a bridge that takes the other's pods for orphans. The claim is a
-Lease in the remote, which both reach:
+The election (`bridge.election.elector`) lets one bridge write, but its Lease is at home. Two
+clusters with one home's identity (restored from a backup, or cloned) have two such Leases, and each
+elects a bridge that takes the other's pods for orphans. The claim is a Lease in the remote, which
+both reach:
 
-- Each acquisition of the claim has an id of its own, and each renewal the next sequence number.
-  Both are recorded at home, on the Lease of the election, *before* they are written in the remote.
+- Each acquisition has an id of its own, and each renewal the next sequence number. Both are
+  recorded at home, on the election's Lease, *before* they are written to the remote.
 - So home's record is never behind the claim, unless home was restored or cloned since: then the
-  claim has an id that home does not know, or a number that home has not reached. `objection` says
-  so.
-- A claim that is behind home's record is no reason to stop: the remote was restored, or the last
-  renewal was not sent.
-- An objection stands whether or not the other bridge still runs. Only a person overrules it, by the
-  id of the claim that is to be taken (``--take-over-claim``), which is another one afterwards.
+  claim has an id that home does not know, or a number that home has not reached (`objection`).
+- A claim behind home's record is no objection: the remote was restored, or the last renewal was not
+  sent.
+- An objection holds whether or not the other bridge still runs. Only a person overrules it, by the
+  id of the claim to take (``--take-over-claim``), which changes with the takeover.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from translators.identity import DOMAIN, Identity, owner_labels
 from translators.names import truncated_name
 from translators.objects import Object, metadata, uid_of
 
-#: On home's Lease of the election: the record, as ``SEQUENCE ID…``, the newest id first.
+#: On the election's Lease: home's record, as ``SEQUENCE ID...``, newest id first.
 ANNOTATION_RECORD = f"{DOMAIN}/remote-claim"
 #: On the claim: ``SEQUENCE ID``. It stays when the claim is released.
 ANNOTATION_CLAIM = f"{DOMAIN}/claim"
-#: Ids that home remembers. One is enough for a takeover; with the older ones a remote that was
-#: restored from a backup is known again.
+#: Ids in the record. A takeover needs one; with more, a remote restored from a backup is
+#: recognised.
 REMEMBERED = 8
 
-#: No Lease of an election begins so (`bridge.election.election_record.lease_name`), where the remote is a home
-#: too.
+#: No election's Lease begins like this (`bridge.election.election_record`), where the remote is a
+#: home too.
 _PREFIX = "cluster-bridge."
-#: What `new_id` makes.
-_ID = re.compile(r"[0-9a-f]{16}")
-#: Characters of a holder or a time that are shown.
-_SHOWN = 200
+#: The format of `new_claim_id`.
+_CLAIM_ID = re.compile(r"[0-9a-f]{16}")
+#: The most characters of a holder or a time in messages.
+_MAX_SHOWN = 200
 
 
 def claim_lease_name(identity: Identity) -> str:
@@ -52,17 +52,17 @@ def claim_lease_name(identity: Identity) -> str:
 
 
 def new_claim_id() -> str:
-    """The id of one acquisition: short enough for a command line, and never used before."""
+    """A random id of one acquisition, short enough for a command line."""
     return uuid.uuid4().hex[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class HomeRecord:
-    """What home knows of the claim."""
+    """Home's record of the claim."""
 
     sequence: int = 0
     ids: tuple[str, ...] = ()
-    """The newest first; empty where home may succeed nobody."""
+    """Newest first; empty where home must not take any claim."""
 
     def __str__(self) -> str:
         return " ".join((str(self.sequence), *self.ids))
@@ -79,12 +79,12 @@ class HomeRecord:
         return HomeRecord(self.sequence + 1, self.ids)
 
     def for_rejection(self) -> HomeRecord:
-        """The record of a home that was refused: it succeeds nobody, until a person decides."""
+        """The record of a rejected home: it takes no claim until a person decides."""
         return HomeRecord(self.sequence)
 
 
 def parse_record(text: str | None) -> HomeRecord:
-    """What the annotation says; an empty record where it is missing or cannot be read."""
+    """Parses the annotation; an empty record where it is missing or malformed."""
     sequence, *ids = (text or "").split() or [""]
     if not (sequence.isascii() and sequence.isdecimal()):
         return HomeRecord()
@@ -93,22 +93,22 @@ def parse_record(text: str | None) -> HomeRecord:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the claim's Lease says."""
+    """The content of the claim."""
 
     uid: str
     version: str
     id: str
-    """Of its last acquisition. Of a Lease that names none, its UID, which no home knows."""
+    """The last acquisition's; the Lease's UID, which no home knows, where there is none."""
     sequence: int
     holder: str
-    """The candidate that holds it (`bridge.election.election_record.Candidate`); "" after a clean stop."""
+    """The identity of the candidate that holds it; "" after a clean stop."""
     holder_name: str
-    """The last holder, for people."""
+    """The last holder, for messages."""
     renewed: str
 
 
 def parse_claim(lease: Object) -> Claim:
-    """What it says, whatever somebody has written there."""
+    """Reads the Lease; malformed fields are empty or unknown."""
     spec, meta = lease.get("spec") or {}, metadata(lease)
     annotations = meta.get("annotations") or {}
     known = parse_record(str(annotations.get(ANNOTATION_CLAIM) or ""))
@@ -117,7 +117,7 @@ def parse_claim(lease: Object) -> Claim:
     return Claim(
         uid=uid_of(lease),
         version=str(meta.get("resourceVersion") or ""),
-        id=known.ids[0] if known.ids and _ID.fullmatch(known.ids[0]) else uid_of(lease),
+        id=known.ids[0] if known.ids and _CLAIM_ID.fullmatch(known.ids[0]) else uid_of(lease),
         sequence=known.sequence,
         holder=holder,
         holder_name=_printable(who) or "an unknown bridge",
@@ -126,11 +126,11 @@ def parse_claim(lease: Object) -> Claim:
 
 
 def _printable(text: str) -> str:
-    return "".join(letter for letter in text if letter.isprintable())[:_SHOWN]
+    return "".join(letter for letter in text if letter.isprintable())[:_MAX_SHOWN]
 
 
 def objection(claim: Claim, record: HomeRecord, *, take_over: str = "") -> str:
-    """Why a home with this record must not take the claim or go on with it; "" where it may."""
+    """Why a home with this record must not take or renew the claim; "" where it may."""
     if take_over and take_over == claim.id:
         return ""
     if claim.id not in record.ids:
@@ -141,7 +141,7 @@ def objection(claim: Claim, record: HomeRecord, *, take_over: str = "") -> str:
 
 
 def rejection_advice(claim: Claim, identity: Identity) -> str:
-    """What may have happened, and what to do, for the person whose bridge is refused."""
+    """What may have happened and what to do, for the person whose bridge is rejected."""
     labels = ",".join(f"{name}={value}" for name, value in owner_labels(identity).items())
     return (
         f"another bridge serves node {identity.node}, or did so last: {claim.holder_name}, at "
@@ -162,18 +162,18 @@ def claim_patch(
     renewed: str,
     seconds: int,
 ) -> Object:
-    """The patch, or without a Lease the object, that acquires or renews the claim. With its UID and
-    version, it meets no other state."""
+    """The patch, or without a Lease the object, that acquires or renews the claim. UID and
+    resourceVersion are preconditions."""
     spec: Object = {
         "holderIdentity": candidate.identity,
         "leaseDurationSeconds": seconds,
         "renewTime": renewed,
     }
-    marks = {ANNOTATION_CLAIM: f"{record.sequence} {record.ids[0]}"}
+    annotations = {ANNOTATION_CLAIM: f"{record.sequence} {record.ids[0]}"}
     if before is None or (before.id, before.holder) != (record.ids[0], candidate.identity):
         spec["acquireTime"] = renewed
-        marks[ANNOTATION_HOLDER] = candidate.display_name
-    meta: Object = {"annotations": marks}
+        annotations[ANNOTATION_HOLDER] = candidate.display_name
+    meta: Object = {"annotations": annotations}
     if before is not None:
         return {"metadata": {**meta, **precondition(before)}, "spec": spec}
     meta |= {"name": claim_lease_name(identity), "labels": owner_labels(identity)}
@@ -186,10 +186,10 @@ def claim_patch(
 
 
 def release_patch(before: Claim) -> Object:
-    """The patch after which nobody holds the claim. Its id stays, and with it every objection."""
+    """The patch that clears the holder. The id stays, and with it every objection."""
     return {"metadata": precondition(before), "spec": {"holderIdentity": None}}
 
 
 def precondition(claim: Claim) -> Object:
-    """The metadata by which a patch meets this state of the claim alone."""
+    """Metadata that limits a patch to this state of the claim."""
     return {"uid": claim.uid, "resourceVersion": claim.version}

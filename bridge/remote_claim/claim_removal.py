@@ -1,8 +1,8 @@
-"""The claims in a remote (`bridge.remote_claim.claim_record`), for commands that end what a claim protects.
+"""Inspects and removes claims in a remote (`bridge.remote_claim.claim_record`), for commands.
 
-`check` refuses a leave by a home that was restored or cloned: the remote's objects belong to
-another bridge by then. `remove` deletes a claim that was checked, and `remove_of` those of a home
-that is gone for ever, both with a UID precondition.
+`require_own_claim` rejects a leave by a home that was restored or cloned: by then the remote's
+objects belong to another bridge. `remove_claim` deletes a claim so checked, `remove_claims_of_home`
+those of a home that is gone; both have a UID precondition.
 """
 
 from __future__ import annotations
@@ -23,57 +23,58 @@ from translators.objects import Object, metadata, name_of, uid_of
 async def inspect_claim(
     home: KubeClient, remote: KubeClient, identity: Identity
 ) -> tuple[Claim | None, str]:
-    """The claim on this home's node, None where there is none, and why it is not this home's ("").
+    """The claim on this home's node, None for none, and why it is not this home's ("").
 
-    Without the Lease of the election nothing is known of home's bridges: then only a claim that a
-    bridge holds is somebody else's. Raises KubeError.
+    Without the election's Lease home has no record: then only a claim with a holder is not this
+    home's. Raises KubeError.
     """
     found = await _get(remote, claim_record.claim_lease_name(identity))
     if found is None:
         return None, ""
-    its = claim_record.parse_claim(found)
+    claim = claim_record.parse_claim(found)
     lease = await _get(home, election_record.election_lease_name(identity.node))
     notes = election_record.parse_lease(lease).records if lease is not None else {}
-    why = claim_record.objection(
-        its, claim_record.parse_record(notes.get(claim_record.ANNOTATION_RECORD))
+    objection = claim_record.objection(
+        claim, claim_record.parse_record(notes.get(claim_record.ANNOTATION_RECORD))
     )
-    if lease is None and not its.holder:
-        return its, ""
-    return its, why
+    if lease is None and not claim.holder:
+        return claim, ""
+    return claim, objection
 
 
 async def require_own_claim(
     home: KubeClient, remote: KubeClient, identity: Identity
 ) -> Claim | None:
-    """The claim of this home's node, None where there is none. Raises PreflightError where another
-    home of the same identity has it, and KubeError."""
-    its, why = await inspect_claim(home, remote, identity)
-    if its is not None and why:
+    """The claim on this home's node, None for none. Raises PreflightError where another home of the
+    same identity has it, and KubeError."""
+    claim, objection = await inspect_claim(home, remote, identity)
+    if claim is not None and objection:
         raise PreflightError(
             f"remote: the claim on node {identity.node} (Lease {LEASE_NAMESPACE}/"
-            f"{claim_record.claim_lease_name(identity)}) is not this home's: {why}; nothing "
+            f"{claim_record.claim_lease_name(identity)}) is not this home's: {objection}; nothing "
             "was removed. "
-            f"{claim_record.rejection_advice(its, identity)}. Then leave again"
+            f"{claim_record.rejection_advice(claim, identity)}. Then leave again"
         )
-    return its
+    return claim
 
 
 async def remove_claim(
-    remote: KubeClient, identity: Identity, its: Claim, *, notify: Notify
+    remote: KubeClient, identity: Identity, claim: Claim, *, notify: Notify
 ) -> None:
     """Deletes the claim. Raises KubeError."""
-    await _delete(remote, claim_record.claim_lease_name(identity), its.uid, notify)
+    await _delete(remote, claim_record.claim_lease_name(identity), claim.uid, notify)
 
 
 async def remove_claims_of_home(
     remote: KubeClient, home: str, node: str, *, notify: Notify
 ) -> None:
-    """Deletes the claims of a home's virtual node, or of all of them. Raises KubeError."""
+    """Deletes the claims of a home's virtual node, or of all nodes where ``node`` is "". Raises
+    KubeError."""
     labels = f"{LABEL_HOME}={home}" + (f",{LABEL_NODE}={node}" if node else "")
     try:
         found = (await remote.list(LEASES, namespace=LEASE_NAMESPACE, labels=labels)).items
     except Forbidden:
-        notify("remote: claims stay: the credential may not list Leases in kube-node-lease")
+        notify("remote: claims are kept: the credential may not list Leases in kube-node-lease")
         return
     for lease in found:
         if claim_record.ANNOTATION_CLAIM in (metadata(lease).get("annotations") or {}):

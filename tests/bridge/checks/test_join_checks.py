@@ -209,7 +209,7 @@ def _cut(two: Clusters) -> JoinSettings:
         (_broken, ["remote: GET /version", "500", "kubectl get --raw /readyz"]),
         (_no_api, ["remote: GET /version", "is this an API server"]),
         (_no_questions, ["remote: ", "ask the cluster's administrator for that permission"]),
-        (_no_rights, ["remote: the credential may not list nodes", "grant these rights"]),
+        (_no_rights, ["remote: the credential may not list nodes", "grant these permissions"]),
         (_itself, ["is the home cluster itself", "--kubeconfig or --context"]),
         (_template, ["--namespace-template 'fixed'", "{namespace}"]),
         (_cut, ["home: GET /api/v1/namespaces/kube-system", "connection broke", "check that"]),

@@ -66,10 +66,10 @@ def test_that_no_namespace_is_bound_is_said_beside_the_yaml(invoke: Invoke) -> N
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("home", "--namespace", "Shop"), "is no namespace's name"),
+        (("home", "--namespace", "Shop"), "is not a namespace name"),
         (("home", "--name", "Not good"), "--name"),
         (("home", "--namespace", "a", "--all-namespaces"), "exclude each other"),
-        (("namespace", "a b"), "is no namespace's name"),
+        (("namespace", "a b"), "is not a namespace name"),
         (("remote", "--account", "burst"), "--account"),
     ],
 )

@@ -604,7 +604,7 @@ def test_two_never_write_at_once(seed: int) -> None:
             await asyncio.sleep(0.1)
             leaders = [it for it in bridges if it.fence.is_open]
             assert len(leaders) <= 1, f"step {step}"
-            led.update(str(it.election._me.display_name) for it in leaders)
+            led.update(str(it.election._candidate.display_name) for it in leaders)
             if step % 20 == 0:
                 await _something(home, bridges, rng)
         assert led.total() > 600

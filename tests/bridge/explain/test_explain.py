@@ -397,7 +397,7 @@ async def test_the_virtual_node_that_the_selector_names_is_explained_before_othe
 
 async def test_a_cordoned_remote_is_named_as_the_cause(looked: Looked) -> None:
     message = (
-        "no node of the remote cluster takes new pods (1 cordoned); those that run there go on"
+        "no node of the remote cluster takes new pods (1 cordoned); running pods are unaffected"
     )
     ready = {"type": "Ready", "status": "True", "reason": "NoSchedulableNodes", "message": message}
     nothing = {"cpu": "0", "memory": "0", "pods": "0"}

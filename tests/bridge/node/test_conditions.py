@@ -50,7 +50,7 @@ def _worker(spec: Object | None = None, *, ready: str = "True", **conditions: st
                 True,
                 "NoSchedulableNodes",
                 "no node of the remote cluster takes new pods (1 NotReady, 1 cordoned, "
-                "1 tainted); those that run there go on",
+                "1 tainted); running pods are unaffected",
             ),
         ),
         (

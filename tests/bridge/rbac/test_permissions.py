@@ -152,7 +152,7 @@ async def test_what_one_side_lacks_is_named(two: Clusters, client_for: ClientFor
     assert await lacking(two, client_for) == (
         "remote: the credential may not create pods/exec "
         "(`bridge rbac remote` prints what to apply there); "
-        "grant these rights or use another credential"
+        "grant these permissions or use another credential"
     )
 
 
@@ -164,7 +164,7 @@ async def test_what_both_sides_lack_is_named(two: Clusters, client_for: ClientFo
         "(`bridge rbac home` prints what to apply there); "
         "remote: the credential may not watch secrets "
         "(`bridge rbac remote` prints what to apply there); "
-        "grant these rights or use another credential"
+        "grant these permissions or use another credential"
     )
 
 
