@@ -1,1 +1,4 @@
-"""Lists, watches and stores: a local copy of the objects of one resource."""
+"""A local copy of one resource's objects: `Informer` lists and watches, `Store` has the result.
+
+Code that calls an API server only through an informer belongs here; requests belong to `sync.kube`.
+"""

@@ -1,13 +1,12 @@
-"""Equal parts of objects are kept once: less memory, and a change is found by looking at names.
+"""Stores equal parts of API objects once, which saves memory and makes changes cheap to detect.
 
-What holds of objects in an informer's store, which nobody changes:
+For the objects in an informer's store, which are immutable:
 
-- A part of a new state that is equal to the part at the same place of the state before *is* that
-  part: ``new["spec"] is old["spec"]`` says that nothing in the spec changed, and the same is true
-  of ``metadata.labels``, of one condition (by its place in the list), and of any other value.
-- Of `Pool`: parts of different objects that are equal are mostly the same object, so that pods of
-  one template have their containers, tolerations and texts once. This saves memory and may be
-  relied on for nothing else.
+- A part of a new state that equals the part at the same place of the previous state *is* that part:
+  ``new["spec"] is old["spec"]`` means that the spec did not change. The same holds for
+  ``metadata.labels``, for a condition (by its index), and for any other value.
+- With an `InternPool`, equal parts of different objects are mostly the same object, so that pods of
+  one template share containers, tolerations and strings. Nothing may rely on that.
 """
 
 from __future__ import annotations
@@ -19,58 +18,58 @@ import orjson
 
 from translators.objects import Object
 
-#: Parts that a pool knows at least, the last ones that were used: those of some hundred templates,
-#: of which each has about ten. One that is in use anyway costs 100 bytes to know.
+#: Recently used parts that a pool knows at least: those of some hundred pod templates with about
+#: ten each. A part that is in use anyway costs 100 bytes more.
 POOL_PARTS = 4096
-#: The longest text, in characters, that is worth looking up: names, images, addresses, times.
-_TEXT_MAX = 128
+#: The longest string, in characters, to intern: names, images, addresses, timestamps.
+_STRING_MAX = 128
 
 
 class Intern(Protocol):
-    """What is kept of a part that the state before does not have; it may change the part."""
+    """Returns what to store for a part that the previous state does not have; may change it."""
 
     def __call__(self, part: Any, /) -> Any: ...
 
 
 def no_interning(part: Any) -> Any:
-    """Keeps the part as it is: for kinds whose objects have little in common."""
+    """Returns the part unchanged: for resources whose objects have little in common."""
     return part
 
 
-def share_unchanged(new: Object, old: Object, pooled: Intern = no_interning) -> None:
-    """Puts into ``new``, in the place of what is equal, the parts of ``old``.
+def share_unchanged(new: Object, old: Object, intern: Intern = no_interning) -> None:
+    """Replaces parts of ``new`` by equal parts of ``old``, recursively.
 
-    What is equal as a whole is looked at no deeper; what differs is, part by part.
+    Parts that are equal as a whole are not searched further.
     """
     for name, value in new.items():
         was = old.get(name)
-        new[name] = was if value == was else _changed(value, was, pooled)
+        new[name] = was if value == was else _changed(value, was, intern)
 
 
-def _changed(value: Any, was: Any, pooled: Intern) -> Any:
-    """The part, of which something differs, with the parts of it that do not."""
+def _changed(value: Any, was: Any, intern: Intern) -> Any:
+    """A part that differs from the previous one, with the equal parts inside of it shared."""
     kind = type(value)
     if kind is not type(was):
-        return pooled(value)
+        return intern(value)
     if kind is dict:
-        share_unchanged(value, was, pooled)
+        share_unchanged(value, was, intern)
         return value
     if kind is list:
         for at, (item, before) in enumerate(zip(value, was, strict=False)):
-            value[at] = before if item == before else _changed(item, before, pooled)
+            value[at] = before if item == before else _changed(item, before, intern)
         for at in range(len(was), len(value)):
-            value[at] = pooled(value[at])
+            value[at] = intern(value[at])
         return value
-    return pooled(value)
+    return intern(value)
 
 
 class InternPool:
-    """Parts that were seen lately, by what they say; for objects that are alike, such as pods."""
+    """Recently seen parts by value; for objects that resemble each other, such as pods."""
 
     def __init__(self, parts: int = POOL_PARTS) -> None:
         self._parts = parts
-        # By the hash of their JSON: two generations, of which the older goes when the younger is
-        # full. What is used again is young again.
+        # By the hash of their JSON, in two generations: when the younger is full, the older is
+        # dropped. A part that is used again moves to the younger.
         self._young: dict[int, Any] = {}
         self._old: dict[int, Any] = {}
 
@@ -78,45 +77,45 @@ class InternPool:
         return len(self._young) + len(self._old)
 
     def __call__(self, part: Any, /) -> Any:
-        """An equal part that was seen before, or else this one, of parts that were."""
+        """An equal part that was seen before; else this part, made of parts seen before."""
         kind = type(part)
         if kind is str:
-            return sys.intern(part) if len(part) <= _TEXT_MAX else part
+            return sys.intern(part) if len(part) <= _STRING_MAX else part
         if kind is dict or kind is list:
             return self._seen(part)
         return part
 
     def intern_parts(self, part: Any) -> Any:
-        """The part itself, of parts that were seen before; for what is surely unlike all others."""
+        """Interns the parts of ``part``, but not ``part`` itself, which is unlike all others."""
         for at, value in part.items() if type(part) is dict else enumerate(part):
             kind = type(value)
             if kind is str:
-                if len(value) <= _TEXT_MAX:
+                if len(value) <= _STRING_MAX:
                     part[at] = sys.intern(value)
             elif kind is dict or kind is list:
                 part[at] = self._seen(value)
         return part
 
     def _seen(self, part: Any) -> Any:
-        known_by = hash(orjson.dumps(part))
-        found = self._young.get(known_by)
+        key = hash(orjson.dumps(part))
+        found = self._young.get(key)
         if found is None:
-            found = self._old.get(known_by)
+            found = self._old.get(key)
             if found is None:
                 found = self.intern_parts(part)
-            self._remember(known_by, found)
-        # NB: two parts can have one hash.
+            self._remember(key, found)
+        # Two parts can have the same hash.
         return found if found is part or found == part else part
 
-    def _remember(self, known_by: int, part: Any) -> None:
+    def _remember(self, key: int, part: Any) -> None:
         if len(self._young) >= self._parts:
             self._old, self._young = self._young, {}
-        self._young[known_by] = part
+        self._young[key] = part
 
 
 def intern_pod(pod: Object, pool: InternPool) -> None:
-    """Makes a pod that is seen for the first time of parts that were seen before."""
+    """Interns the parts of a pod that is seen for the first time."""
     for name, part in pod.items():
-        # No two pods have the same of these.
-        own = name in ("metadata", "status") and type(part) is dict
-        pod[name] = pool.intern_parts(part) if own else pool(part)
+        # These are unique per pod.
+        unique = name in ("metadata", "status") and type(part) is dict
+        pod[name] = pool.intern_parts(part) if unique else pool(part)

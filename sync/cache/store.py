@@ -1,11 +1,10 @@
-"""The last known state of one kind in one cluster, found by key or by index.
+"""The last known objects of one resource in one cluster, by key and by index.
 
-Objects in the store are shared by all who read it: nobody changes one. A write is seen by the
-next read. The store has no opinion on what is true; its informer has.
+Objects in the store are shared by all readers and must not be changed. A read sees every earlier
+write. The informer decides which state of an object is stored.
 
-A change costs what it changed: where an object stands in the indices is remembered, so that it is
-computed when the object comes and when something changed that the indexers read, and never to
-take the object out again. `has` and `count` cost the same however many objects there are.
+The index entries of each object are remembered: indexers run when an object is added, and when a
+part that they read has changed, never to remove an object. `has` and `count` take constant time.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from translators.objects import Object, name_of, namespace_of
 
 
 class Key(NamedTuple):
-    """Names an object of a known kind; ``namespace`` is "" for a cluster-scoped one."""
+    """Namespace and name of an object; ``namespace`` is "" for cluster-scoped objects."""
 
     namespace: str
     name: str
@@ -30,12 +29,12 @@ Indexer = Callable[[Object], Iterable[Hashable]]
 
 
 def key_of(obj: Object) -> Key:
-    """The key that the store keeps the object by."""
+    """The key of the object in the store."""
     return Key(namespace_of(obj), name_of(obj))
 
 
 class _Entry:
-    """One value of one index, and the keys of the objects that have it."""
+    """One value of one index, with the keys of the objects that have it."""
 
     __slots__ = ("index", "keys", "value")
 
@@ -46,11 +45,11 @@ class _Entry:
 
 
 class Store:
-    """Objects by key, and by the values that each of ``indexers`` gives for them.
+    """Objects by key, and by the values that each of ``indexers`` returns for them.
 
     ``reads`` names the parts of an object that indexers read (``spec``, ``metadata.labels``) beside
-    its name, namespace and UID: where each is the very same object as before (`sync.cache.interning`), the
-    values are too. None: they may read anything.
+    its name, namespace and UID: while each is the identical object (`sync.cache.interning`), the
+    values are unchanged. None: indexers may read anything.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class Store:
         self._indexers = dict(indexers or {})
         self._reads = None if reads is None else tuple(path.split(".") for path in reads)
         self._indices: dict[str, dict[Hashable, _Entry]] = {name: {} for name in self._indexers}
-        # Where each object stands in the indices.
+        # The index entries of each object.
         self._entries: dict[Key, tuple[_Entry, ...]] = {}
 
     def __repr__(self) -> str:
@@ -76,7 +75,7 @@ class Store:
         return iter(tuple(self._objects.values()))
 
     def keys(self) -> set[Key]:
-        """The keys of all objects, in a set of the caller's own."""
+        """A new set of the keys of all objects."""
         return set(self._objects)
 
     def get(self, key: Key) -> Object | None:
@@ -84,44 +83,44 @@ class Store:
         return self._objects.get(key)
 
     def by_index(self, index: str, value: Hashable) -> list[Object]:
-        """The objects for which the indexer ``index`` gave ``value``."""
+        """The objects for which the indexer ``index`` returned ``value``."""
         entry = self._indices[index].get(value)
         return [self._objects[key] for key in entry.keys] if entry is not None else []
 
     def has(self, index: str, value: Hashable) -> bool:
-        """Whether the indexer ``index`` gave ``value`` for any object."""
+        """Whether the indexer ``index`` returned ``value`` for any object."""
         return value in self._indices[index]
 
     def count(self, index: str, value: Hashable) -> int:
-        """For how many objects the indexer ``index`` gave ``value``."""
+        """For how many objects the indexer ``index`` returned ``value``."""
         entry = self._indices[index].get(value)
         return len(entry.keys) if entry is not None else 0
 
     def put(self, obj: Object) -> Object | None:
-        """Keeps the object; returns the one that it replaces."""
+        """Stores the object; returns the one that it replaces, or None."""
         key = key_of(obj)
         old = self._objects.get(key)
         self._objects[key] = obj
-        if self._indexers and (old is None or not self._is_indexed_alike(old, obj)):
-            self._take_out(key)
-            self._enter(key, obj)
+        if self._indexers and (old is None or not self._has_equal_index(old, obj)):
+            self._remove_from_indices(key)
+            self._add_to_indices(key, obj)
         return old
 
     def remove(self, key: Key) -> Object | None:
-        """Forgets the object; returns it, or None where there was none."""
+        """Removes the object; returns it, or None if there was none."""
         old = self._objects.pop(key, None)
         if old is not None:
-            self._take_out(key)
+            self._remove_from_indices(key)
         return old
 
     # -- indices ---------------------------------------------------------------------------
 
-    def _is_indexed_alike(self, old: Object, new: Object) -> bool:
+    def _has_equal_index(self, old: Object, new: Object) -> bool:
         return self._reads is not None and all(
             _part(old, path) is _part(new, path) for path in self._reads
         )
 
-    def _enter(self, key: Key, obj: Object) -> None:
+    def _add_to_indices(self, key: Key, obj: Object) -> None:
         entries = []
         try:
             for name, indexer in self._indexers.items():
@@ -134,11 +133,11 @@ class Store:
                         entry.keys.add(key)
                         entries.append(entry)
         finally:
-            # Where an indexer raises, the object is kept and stands in the indices so far.
+            # If an indexer raises, the object stays stored, with the index entries so far.
             if entries:
                 self._entries[key] = tuple(entries)
 
-    def _take_out(self, key: Key) -> None:
+    def _remove_from_indices(self, key: Key) -> None:
         for entry in self._entries.pop(key, ()):
             entry.keys.discard(key)
             if not entry.keys:

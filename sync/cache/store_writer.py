@@ -1,11 +1,11 @@
-"""Puts what an API server says of one kind into a store, and tells of each change.
+"""Writes the states of one resource's objects into a store, and notifies handlers of changes.
 
-- The newer of two states of an object stays, whatever the order in which they come.
-- What is kept of an object shares its parts with what was kept before (`sync.cache.interning`).
-- Handlers are called in the order in which they were added, once for each change, when the store
-  has it.
-- An object that ``slim``, an indexer or a handler stumbles over is logged by its name and counted;
-  what these make of it is lost until it changes, and nothing else is.
+- The newer of two states of an object wins, in whatever order they arrive.
+- A stored object shares unchanged parts with its previous state (`sync.cache.interning`).
+- Handlers are called in the order in which they were added, once per change, after the store has
+  it.
+- An object for which ``slim``, an indexer or a handler raises is logged by name and counted; what
+  these would have done is lost until the object changes, and everything else goes on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Handler = Callable[[Object | None, Object | None], None]
 
 
 class StoreWriter:
-    """Writes ``store``, and is the only one that does while an informer runs.
+    """The only writer of ``store`` while an informer runs.
 
     ``slim`` and ``pool``: see `sync.cache.informer.Informer`.
     """
@@ -53,45 +53,45 @@ class StoreWriter:
         """Calls ``handler(old, new)`` for each change from now on."""
         self._handlers.append(handler)
 
-    def put(self, obj: Object, *, back_too: bool = False) -> None:
-        """Takes a state of an object, which is the keeper's from now on; ``back_too``: also one
-        that is older than what is known."""
+    def put(self, obj: Object, *, allow_older: bool = False) -> None:
+        """Stores a state of an object unless the stored one is newer, or with ``allow_older``
+        whenever it differs. The writer owns ``obj`` from now on."""
         key = key_of(obj)
         old = self._store.get(key)
         if old is not None:
             version, known = version_of(obj), version_of(old)
             same = uid_of(old) == uid_of(obj)
-            if (same and version == known) or not (back_too or newer(version, known)):
+            if (same and version == known) or not (allow_older or newer(version, known)):
                 return
             if not same:
-                # One object took the name of another, and the deletion was not seen: tell both.
+                # Another object has taken the name, and the deletion was not observed: report both.
                 self.remove(key, old)
                 old = None
         try:
-            obj = self._kept(obj, old)
+            obj = self._reduce(obj, old)
             self._store.put(obj)
         except Exception as error:  # noqa: BLE001  # one object must not end the watch of all
             self._defect(key, error)
         else:
-            self._tell(old, obj)
+            self._notify(old, obj)
 
     def delete(self, obj: Object, known: Object) -> None:
-        """Removes an object; ``obj`` is its last state."""
+        """Removes an object whose deletion the server reported; ``obj`` is its last state."""
         key = key_of(obj)
         try:
-            last = self._kept(obj, known)
+            last = self._reduce(obj, known)
         except Exception as error:  # noqa: BLE001  # one object must not end the watch of all
             self._defect(key, error)
             last = known
         self.remove(key, last)
 
     def remove(self, key: Key, last: Object) -> None:
-        """Removes an object, and tells ``last`` as its last state."""
+        """Removes an object, and passes ``last`` to handlers as its last state."""
         self._store.remove(key)
-        self._tell(last, None)
+        self._notify(last, None)
 
-    def _kept(self, obj: Object, old: Object | None) -> Object:
-        """What is kept of an object that has just come, and is nobody else's."""
+    def _reduce(self, obj: Object, old: Object | None) -> Object:
+        """The part of a new object to store; changes ``obj``."""
         obj = self._slim(obj)
         if old is not None:
             share_unchanged(obj, old, self._pool or no_interning)
@@ -99,11 +99,11 @@ class StoreWriter:
             intern_pod(obj, self._pool)
         return obj
 
-    def _tell(self, old: Object | None, new: Object | None) -> None:
+    def _notify(self, old: Object | None, new: Object | None) -> None:
         for handler in self._handlers:
             try:
                 handler(old, new)
-            except Exception as error:  # noqa: BLE001  # others need theirs
+            except Exception as error:  # noqa: BLE001  # the other handlers still run
                 self._defect(key_of(new or old or {}), error)
 
     def _defect(self, key: Key, error: Exception) -> None:
@@ -120,6 +120,6 @@ class StoreWriter:
 
 
 def _without_managed_fields(obj: Object) -> Object:
-    """The object without what is often a third of its size and read by nobody here."""
+    """Drops ``managedFields``: often a third of an object, and never read here."""
     metadata(obj).pop("managedFields", None)
     return obj

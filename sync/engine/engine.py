@@ -30,8 +30,9 @@ from typing import Any, TypeVar
 
 from sync.base import exceptions
 from sync.base.callbacks import Callbacks
-from sync.cache.informer import BATCH, Informer
+from sync.cache.informer import Informer
 from sync.cache.store import key_of
+from sync.cache.watcher import BATCH
 from sync.capacity.aggregator import NOT_TERMINAL, CapacityAggregator, slim_pod
 from sync.capacity.unschedulable_pods import UnschedulablePods
 from sync.engine.controllers import Build, ControllerOptions, build_controllers

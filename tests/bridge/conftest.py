@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bridge.node import controller
-from sync.cache import informer
+from sync.cache import watcher
 from sync.cleanup import inventory
 from sync.runtime import workqueue
 from tests.bridge.two_clusters import Clusters, clusters
@@ -25,7 +25,7 @@ async def two(home_api: FakeApi, remote_api: FakeApi, tmp_path: Path) -> Cluster
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits for a change to settle, or to try again, does not wait long."""
     Waits(monkeypatch)
-    monkeypatch.setattr(informer, "SHORT_WATCH", 0.02)
+    monkeypatch.setattr(watcher, "SHORT_WATCH", 0.02)
     monkeypatch.setattr(controller, "SETTLE", 0.01)
     monkeypatch.setattr(workqueue, "RETRY_FIRST", 0.005)
     monkeypatch.setattr(inventory, "POLL", 0.005)

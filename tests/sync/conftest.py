@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from sync.cache import informer
+from sync.cache import watcher
 from sync.runtime import workqueue
 from tests.fakeapi import FakeApi
 from tests.sync.watched import Waits
@@ -19,7 +19,7 @@ async def world(
 ) -> AsyncIterator[World]:
     """Two clusters and an engine that is not started yet. What fails is tried again at once."""
     Waits(monkeypatch)
-    monkeypatch.setattr(informer, "SHORT_WATCH", 0.02)
+    monkeypatch.setattr(watcher, "SHORT_WATCH", 0.02)
     monkeypatch.setattr(workqueue, "RETRY_FIRST", 0.004)
     monkeypatch.setattr(workqueue, "RETRY_CAP", 0.05)
     async with World(home_api, remote_api) as made:

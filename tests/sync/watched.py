@@ -11,6 +11,7 @@ import pytest
 
 from sync.base.backoff import Backoff
 from sync.cache import informer as informer_module
+from sync.cache import informer_health
 from sync.cache.informer import Informer
 from sync.kube.resources import Resource
 from tests.fakeapi import FakeApi
@@ -31,6 +32,7 @@ class Waits:
                 return wait / shortened
 
         patch.setattr(informer_module, "Backoff", Short)
+        patch.setattr(informer_health, "Backoff", Short)
 
 
 class Told:
@@ -75,7 +77,7 @@ async def caught_up(api: FakeApi, *informers: Informer) -> None:
     watches = Counter(it.resource for it in informers)
 
     def late() -> set[Resource]:
-        behind = {it.resource for it in informers if int(it._version or 0) < revision}
+        behind = {it.resource for it in informers if int(it.resource_version or 0) < revision}
         return behind | {r for r, count in watches.items() if len(api.open_watches(r)) < count}
 
     async with asyncio.timeout(5):

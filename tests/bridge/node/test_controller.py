@@ -18,7 +18,7 @@ from bridge.node.controller import NodeController, NodeTaken
 from bridge.node.field_ownership import NodeMetadata
 from bridge.node.lease import LEASE_NAMESPACE, LeaseAnnotation
 from bridge.node.node_object import NodeFacts
-from sync.cache import informer as informer_module
+from sync.cache import watcher
 from sync.cache.informer import Informer
 from sync.capacity.aggregator import CapacityAggregator
 from sync.capacity.unschedulable_pods import UnschedulablePods
@@ -52,7 +52,7 @@ SETTLE, SPACING, OUTAGE, RENEW = 0.01, 0.05, 0.15, 0.02
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """All waits are short."""
     Waits(monkeypatch)
-    monkeypatch.setattr(informer_module, "SHORT_WATCH", 0.01)
+    monkeypatch.setattr(watcher, "SHORT_WATCH", 0.01)
     monkeypatch.setattr(controller_module, "SETTLE", SETTLE)
     monkeypatch.setattr(controller_module, "SPACING", SPACING)
     monkeypatch.setattr(controller_module, "OUTAGE_SECONDS", OUTAGE)

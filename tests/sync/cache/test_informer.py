@@ -302,7 +302,7 @@ async def test_the_event_of_a_write_is_not_read_where_its_answer_was(
         parsed.append(line)
         return loads(line)
 
-    monkeypatch.setattr("sync.cache.informer.orjson.loads", noted)
+    monkeypatch.setattr("sync.cache.watcher.orjson.loads", noted)
     told = Told(informer)
     async with watching(informer):
         made = api.put(config_map("a"))
@@ -319,14 +319,14 @@ async def test_the_event_of_a_write_is_not_read_where_its_answer_was(
         await caught_up(api, informer)
         told.take()
         parsed.clear()
-        informer._event(line(made))
+        informer._watcher.handle(line(made))
         assert (parsed, told.take()) == ([], [])
-        assert informer._version == made["metadata"]["resourceVersion"]
-        informer._event(line(again))
-        assert informer._version == again["metadata"]["resourceVersion"]
+        assert informer.resource_version == made["metadata"]["resourceVersion"]
+        informer._watcher.handle(line(again))
+        assert informer.resource_version == again["metadata"]["resourceVersion"]
         assert parsed == []
-        informer._event(line(again, resourceVersion="999"))
-        informer._event(line(again, uid="another", resourceVersion="1000"))
+        informer._watcher.handle(line(again, resourceVersion="999"))
+        informer._watcher.handle(line(again, uid="another", resourceVersion="1000"))
         assert len(parsed) == 2
         assert told.take() == ["~b", "-b", "+b"]
 

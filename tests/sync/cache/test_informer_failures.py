@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from aiohttp import web
 
-from sync.cache import informer as informer_module
+from sync.cache import informer_health, watcher
 from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.kube import retry
@@ -34,7 +34,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
 @pytest.fixture
 def proven_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A watch need not live for a second until it counts as one."""
-    monkeypatch.setattr(informer_module, "SHORT_WATCH", 0.02)
+    monkeypatch.setattr(watcher, "SHORT_WATCH", 0.02)
 
 
 # -- connections that break ----------------------------------------------------------------
@@ -89,7 +89,7 @@ async def test_a_watch_that_is_doubted_goes_on_from_where_it_was_or_is_refused(
         await caught_up(api, informer)
         assert not api.requests("GET"), "it is young"
 
-        monkeypatch.setattr(informer_module, "DOUBT_AGE", 0.0)
+        monkeypatch.setattr(watcher, "REWATCH_AGE", 0.0)
         informer.rewatch()
         api.put(config_map("a"))
         await caught_up(api, informer)
@@ -110,8 +110,8 @@ async def test_a_watch_whose_bookmarks_stay_away_is_asked_for_anew(
     api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server hangs: its connections stand, and nothing comes."""
-    monkeypatch.setattr(informer_module, "SILENCE", 0.1)
-    monkeypatch.setattr(informer_module, "REQUEST_TIMEOUT", 0.1)
+    monkeypatch.setattr(watcher, "SILENCE", 0.1)
+    monkeypatch.setattr(watcher, "REQUEST_TIMEOUT", 0.1)
     async with watching(informer):
         await api.until(api.open_watches)
         api.clear_log()
@@ -135,7 +135,7 @@ async def test_a_watch_whose_bookmarks_stay_away_is_asked_for_anew(
 async def test_a_watch_that_says_something_is_not_asked_for_anew(
     api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(informer_module, "SILENCE", 1.0)
+    monkeypatch.setattr(watcher, "SILENCE", 1.0)
     async with watching(informer):
         await api.until(api.open_watches)
         api.clear_log()
@@ -176,7 +176,7 @@ async def test_a_server_that_was_away_for_long_is_found_soon(
     async with watching(informer):
         await api.stop()
         await api.until(lambda: len(waits.taken) > 8)
-        assert max(waits.taken) <= informer_module.AWAY_CAP
+        assert max(waits.taken) <= informer_health.UNREACHABLE_CAP
         starting = api.fail(Fault(code=500, times=2))
         await api.start()
         await api.until(lambda: informer.error is None)
@@ -401,7 +401,7 @@ async def test_two_doubts_in_consecutive_loop_turns_rewatch_once(
     api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two requests are refused with 401 almost at once."""
-    monkeypatch.setattr(informer_module, "DOUBT_AGE", 0.0)
+    monkeypatch.setattr(watcher, "REWATCH_AGE", 0.0)
     async with watching(informer) as task:
         await caught_up(api, informer)
         api.clear_log()
@@ -436,7 +436,7 @@ async def test_two_retries_in_consecutive_loop_turns_end_one_wait(
 async def test_refresh_while_the_watch_is_being_ended_returns(
     api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(informer_module, "DOUBT_AGE", 0.0)
+    monkeypatch.setattr(watcher, "REWATCH_AGE", 0.0)
     async with watching(informer):
         await caught_up(api, informer)
         informer.rewatch()
@@ -485,14 +485,14 @@ async def test_server_that_stops_sending_bookmarks_is_not_rewatched_for_ever(
     api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of Events, which have no watch cache, behind a server that was replaced."""
-    monkeypatch.setattr(informer_module, "SILENCE", 0.1)
+    monkeypatch.setattr(watcher, "SILENCE", 0.1)
     async with watching(informer):
         await api.until(api.open_watches)
         api.bookmark()
         await asyncio.sleep(0.02)
         api.clear_log()
         await asyncio.sleep(1.0)
-        assert 1 <= len(api.requests("GET")) <= informer_module.SILENT_WATCHES
+        assert 1 <= len(api.requests("GET")) <= watcher.SILENT_WATCHES
         api.put(config_map("a"))
         await caught_up(api, informer)
         assert informer.store.get(Key("default", "a"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sync.cache import informer as informer_module
+from sync.cache import informer_health, watcher
 from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.kube import credentials as access_module
@@ -32,8 +32,8 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are looked at after each failure, and what failed is tried soon."""
     monkeypatch.setattr(access_module, "RECHECK_INTERVAL", 0.0)
     monkeypatch.setattr(access_module, "RENEW_INTERVAL", 0.0)
-    monkeypatch.setattr(informer_module, "SHORT_WATCH", 0.02)
-    monkeypatch.setattr(informer_module, "AWAY_CAP", 0.05)
+    monkeypatch.setattr(watcher, "SHORT_WATCH", 0.02)
+    monkeypatch.setattr(informer_health, "UNREACHABLE_CAP", 0.05)
 
 
 def authority_of(folder: Path, name: str) -> Authority:
@@ -187,7 +187,7 @@ async def test_half_written_kubeconfig_leaves_what_was_read(
         await cluster.rotate()
         cluster.path.write_text("clusters: [canary-4711")
         for _ in range(3):
-            informer.error = None
+            informer._health.error = None
             informer.retry_now()
             await api.until(lambda: informer.error is not None)
             await asyncio.sleep(0.02)

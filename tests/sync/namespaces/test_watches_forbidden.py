@@ -214,7 +214,7 @@ async def test_all_kinds_are_tried_again_when_one_is_allowed(world: World) -> No
             return 60.0
 
         for kind in (SECRETS, SERVICES):
-            watch.informers[kind]._backoff.next = partial(long, kind)  # type: ignore[method-assign]
+            watch.informers[kind]._health._backoff.next = partial(long, kind)  # type: ignore[method-assign]
         await world.home.until(lambda: resting == {SECRETS, SERVICES})
     await world.remote.until(world.there)
     assert CONFIG_MAPS in watch.informers

@@ -1,0 +1,242 @@
+"""Watches one resource from a resource version on, and stores each event.
+
+- Bookmarks advance the version. A watch that ends or breaks continues from the last version.
+- An event that repeats the response to a write of the bridge's own, which the store already has, is
+  recognized by its first bytes and not parsed.
+- A server that hangs does not close its watches. Where the server sends bookmarks, a watch that is
+  silent for `SILENCE` seconds ends, so that the next one is requested; after `SILENT_WATCHES` in a
+  row the server counts as one that sends none.
+- A response that is no watch raises `BrokenWatchError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+import aiohttp
+import orjson
+
+from sync.base.callbacks import expire_now
+from sync.base.resource_version import older, version_of
+from sync.cache.store import Store, key_of
+from sync.cache.store_writer import StoreWriter
+from sync.cache.watch_stream import LineSplitter, event_header
+from sync.kube.client import KubeClient
+from sync.kube.errors import Unreachable, from_status
+from sync.kube.resources import Resource
+from sync.kube.sockets import use_fast_keepalive
+from sync.kube.transport import REQUEST_TIMEOUT
+from translators.objects import Object, uid_of
+
+log = logging.getLogger(__name__)
+
+#: The server ends a watch after a random time in this range of seconds (client-go: 5 to 10
+#: minutes), so that the watches of many bridges spread over the API servers.
+WATCH_SECONDS = (300, 600)
+#: Seconds beyond that time for which the server may be silent before the watch counts as cut.
+WATCH_GRACE = 30.0
+#: Seconds of silence that end a watch with bookmarks: the server sends one a minute
+#: (defaultBookmarkFrequency in storage/cacher/cacher.go of k8s.io/apiserver), and may be busy.
+SILENCE = 75.0
+#: Silent watches in a row after which bookmarks are no longer expected: an API server without a
+#: watch cache (as for Events) can take the place of one with it.
+SILENT_WATCHES = 2
+#: Bytes of a watch that are buffered. A server ends a watch to which it cannot write for 50 to
+#: 100 ms (storage/cacher/time_budget.go in k8s.io/apiserver); for one that selects by
+#: ``spec.nodeName`` it buffers no more than ten events (watch_cache.go).
+READ_AHEAD = 2**20
+#: Seconds: a watch that ends earlier without an event is a failure, since a proxy that closes
+#: watches would otherwise be requested in a tight loop (client-go has the same limit).
+SHORT_WATCH = 1.0
+#: Seconds: `Watcher.rewatch` leaves a younger watch alone, since its credential was just checked.
+REWATCH_AGE = 10.0
+#: Events handled before other tasks get a turn: about 5 ms of work.
+BATCH = 50
+
+
+class BrokenWatchError(Unreachable):
+    """What answers does not keep a watch open, or does not send watch events."""
+
+
+class Watcher:
+    """The watches of one informer, one after the other.
+
+    Writes events through ``writer`` into ``store``. ``query`` has the selectors. ``on_alive`` is
+    called when a watch works: at its first event, and after `SHORT_WATCH`.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        resource: Resource,
+        *,
+        path: str,
+        query: dict[str, str],
+        store: Store,
+        writer: StoreWriter,
+        rng: random.Random,
+        on_alive: Callable[[], None],
+        fast_keepalive: bool = False,
+    ) -> None:
+        self.resource_version = ""
+        """The version that the store is at; "" before a list, and when a new list is needed."""
+        self.last_contact: float | None = None
+        """The loop's time when the server last sent something; None before that."""
+        self._client = client
+        self._resource = resource
+        self._path = path
+        self._query = query
+        self._store = store
+        self._writer = writer
+        self._rng = rng
+        self._on_alive = on_alive
+        self._fast_keepalive = fast_keepalive
+        # Ends the watch that is open; and the loop's time when it was requested.
+        self._timeout: asyncio.Timeout | None = None
+        self._started = 0.0
+        self._sends_bookmarks = False
+        # Watches in a row that ended for their silence.
+        self._silent = 0
+
+    def rewatch(self) -> None:
+        """Ends the watch that is open, unless it is younger than `REWATCH_AGE`."""
+        if asyncio.get_running_loop().time() - self._started >= REWATCH_AGE:
+            self.interrupt()
+
+    def interrupt(self) -> None:
+        """Ends the watch that is open."""
+        expire_now(self._timeout)
+
+    async def watch(self) -> None:
+        """Requests a watch and stores its events until it ends, or until `interrupt`.
+
+        Raises the errors of `KubeClient.stream`, Gone where the server has compacted the version,
+        and BrokenWatchError.
+        """
+        self._started = asyncio.get_running_loop().time()
+        timeout = self._timeout = asyncio.timeout(None)
+        try:
+            async with timeout:
+                await self._watch()
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            log.debug("%s: %s: ending the watch to request another", self._client.side, self)
+            self._count_silence()
+        finally:
+            self._timeout = None
+
+    def __repr__(self) -> str:
+        return f"<Watcher {self._resource} from {self.resource_version}>"
+
+    def contact(self) -> None:
+        """Notes that the server sent something."""
+        now = self.last_contact = asyncio.get_running_loop().time()
+        timeout = self._timeout
+        if not self._sends_bookmarks or timeout is None or timeout.expired():
+            return
+        end = timeout.when()
+        if end is None or end > now:  # else `interrupt` has just ended the watch
+            timeout.reschedule(now + SILENCE)
+
+    def _count_silence(self) -> None:
+        silent_for = asyncio.get_running_loop().time() - (self.last_contact or 0.0)
+        if self._sends_bookmarks and silent_for >= SILENCE:
+            self._silent += 1
+            self._sends_bookmarks = self._silent < SILENT_WATCHES
+
+    async def _watch(self) -> None:
+        seconds = self._rng.randint(*WATCH_SECONDS)
+        query = {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self.resource_version,
+            "timeoutSeconds": str(seconds),
+            **self._query,
+        }
+        self._client.metrics.watches[str(self._resource)] += 1
+        loop = asyncio.get_running_loop()
+        started, handled = loop.time(), 0
+        async with self._client.stream(
+            self._path,
+            query=query,
+            answer_timeout=REQUEST_TIMEOUT,
+            idle_timeout=seconds + WATCH_GRACE,
+            read_ahead=READ_AHEAD,
+        ) as response:
+            self.contact()
+            if self._fast_keepalive:
+                _set_fast_keepalive(response)
+            alive = loop.call_later(SHORT_WATCH, self._on_alive)
+            try:
+                with self._client.map_read_errors(self._path):
+                    lines = LineSplitter()
+                    while chunk := await response.content.readany():
+                        self.contact()
+                        for line in lines.feed(chunk):
+                            self.handle(line)
+                            if not handled:
+                                self._on_alive()
+                            handled += 1
+                            if handled % BATCH == 0:
+                                await asyncio.sleep(0)
+            finally:
+                alive.cancel()
+        if not handled and loop.time() - started < SHORT_WATCH:
+            raise self._broken("the watch ended at once")
+
+    def handle(self, line: bytes) -> None:
+        """Stores the event of one line. Raises the error of an ERROR event, and BrokenWatchError
+        for a line that is no event."""
+        if self._is_stored(line):
+            return
+        try:
+            event = orjson.loads(line)
+            kind, obj = event["type"], event["object"]
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            kind, obj = "", None
+        if not isinstance(obj, dict):
+            # Not chained: the parser's error quotes the line, which can contain a Secret.
+            raise self._broken("the watch sent something that is no watch event") from None
+        self._store_event(kind, obj)
+        self.resource_version = version_of(obj) or self.resource_version
+
+    def _store_event(self, kind: str, obj: Object) -> None:
+        if kind == "ERROR":
+            what = f"watch {self._resource}"
+            raise from_status(obj, code=500, side=self._client.side, what=what)
+        if kind == "DELETED":
+            known = self._store.get(key_of(obj))
+            # An object that leaves the selection is reported as deleted, and may have returned.
+            if known is not None and uid_of(known) == uid_of(obj) and not older(obj, known):
+                self._writer.delete(obj, known)
+        elif kind in ("ADDED", "MODIFIED"):
+            self._writer.put(obj)
+        elif kind == "BOOKMARK":
+            self._sends_bookmarks, self._silent = True, 0
+            self.contact()
+
+    def _is_stored(self, line: bytes) -> bool:
+        """Whether the store already has the state in this event, from the response to a write.
+        Then the event is not parsed, which is most of its cost."""
+        header = event_header(line)
+        if header is None:
+            return False
+        known = self._store.get(header.key)
+        if known is None or version_of(known) != header.version or uid_of(known) != header.uid:
+            return False
+        self.resource_version = header.version
+        return True
+
+    def _broken(self, message: str) -> BrokenWatchError:
+        return BrokenWatchError(message, side=self._client.side, what=f"watch {self._resource}")
+
+
+def _set_fast_keepalive(response: aiohttp.ClientResponse) -> None:
+    transport = response.connection.transport if response.connection is not None else None
+    sock = transport.get_extra_info("socket") if transport is not None else None
+    if sock is not None:
+        use_fast_keepalive(sock)
