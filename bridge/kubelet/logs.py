@@ -1,9 +1,9 @@
-"""Logs of containers: the remote's ``pods/log``, passed on as it comes.
+"""Handles container logs: streams the remote's ``pods/log``.
 
-Guarantees: the head is sent as soon as the remote has answered, and every chunk as it comes; a
-reader that is slow slows the remote down, not the bridge's memory. When the reader leaves, the
-stream from the remote is closed. When the remote breaks off in the middle, so do we, without the
-end that a complete log has; so nobody takes a part for the whole.
+Guarantees: the response starts when the remote has answered, and each chunk is sent as it arrives;
+a slow client slows the remote down and does not fill the bridge's memory. When the client
+disconnects, the stream from the remote is closed. When the remote's stream breaks off, the response
+ends without its terminating chunk, so that no client takes a part for the whole log.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import logging
 
 from aiohttp import web
 
-from bridge.kubelet.pod_directory import PodDirectory
-from bridge.kubelet.pod_lookup import remote_pod
+from bridge.kubelet.pod_directory import PodDirectory, requested_pod
 from bridge.kubelet.query_options import log_query, parse_query
 from bridge.kubelet.routing import RoutedRequest
 from bridge.net.active_streams import ActiveStreams, Stream, current_task_canceller
@@ -26,23 +25,23 @@ log = logging.getLogger(__name__)
 
 
 class LogHandler:
-    """Answers ``/containerLogs/{namespace}/{pod}/{container}``."""
+    """Handles ``/containerLogs/{namespace}/{pod}/{container}``."""
 
     def __init__(self, remote: KubeClient, directory: PodDirectory, active: ActiveStreams) -> None:
         self._remote = remote
         self._directory = directory
         self._active = active
 
-    async def serve(self, call: RoutedRequest) -> web.StreamResponse:
-        """The log. Raises HttpError while nothing has been sent."""
-        query = log_query(parse_query(call.query), container=call.parameters["container"])
-        pod = remote_pod(self._directory, call.parameters)
+    async def serve(self, routed: RoutedRequest) -> web.StreamResponse:
+        """Sends the log. Raises HttpError before the response has started."""
+        query = log_query(parse_query(routed.query), container=routed.parameters["container"])
+        pod = requested_pod(self._directory, routed.parameters)
         path = PODS.path(pod.name, namespace=pod.namespace, subresource="log")
-        namespace = call.parameters["namespace"]
+        namespace = routed.parameters["namespace"]
         with self._active.track("logs", namespace, current_task_canceller()) as stream:
-            return await self._passed_on(call.request, path, query, stream)
+            return await self._copy_log(routed.request, path, query, stream)
 
-    async def _passed_on(
+    async def _copy_log(
         self, request: web.BaseRequest, path: str, query: list[tuple[str, str]], stream: Stream
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers=PLAIN_TEXT_HEADERS)
@@ -59,7 +58,7 @@ class LogHandler:
         except KubeError as error:
             if not response.prepared:
                 raise http_error_from(error) from error
-            log.warning("a log was cut short: %s", error)
+            log.warning("remote: a log stream broke off: %s", error)
             if request.transport is not None:
                 request.transport.abort()
         return response

@@ -1,53 +1,35 @@
-"""What the node says of itself: its pods, whether it is well, and how it is configured."""
+"""Handles ``/pods``, ``/runningpods`` and ``/configz``: the node's pods and its configuration."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import orjson
 from aiohttp import web
 
-from bridge.kubelet.authz import ALLOWED_LIFETIME, DENIED_LIFETIME, TOKEN_LIFETIME
+from bridge.kubelet.authn import TOKEN_LIFETIME
+from bridge.kubelet.authz import ALLOWED_LIFETIME, DENIED_LIFETIME
 from bridge.kubelet.pod_directory import PodDirectory
 from bridge.kubelet.routing import RoutedRequest
-from bridge.net.error_responses import HttpError, text_response
 from bridge.net.tunnel import IDLE_TIMEOUT
 from sync.kube.resources import Object
 
 
 class NodeEndpoints:
-    """Answers ``/pods``, ``/runningpods/``, ``/healthz`` and ``/configz``.
+    """Handlers for one node. ``anonymous``: whether anonymous requests are enabled."""
 
-    ``trouble`` says in a sentence why the bridge does not follow the pods just now, or nothing.
-    """
-
-    def __init__(
-        self, directory: PodDirectory, trouble: Callable[[], str], *, anonymous: bool
-    ) -> None:
+    def __init__(self, directory: PodDirectory, *, anonymous: bool) -> None:
         self._directory = directory
-        self._trouble = trouble
         self._anonymous = anonymous
 
     async def pods(self, _: RoutedRequest) -> web.StreamResponse:
-        """All home pods of the node, those that are being deleted among them."""
+        """A PodList of all home pods on the node, terminating pods included."""
         return _pod_list(self._directory.home_pods())
 
     async def running_pods(self, _: RoutedRequest) -> web.StreamResponse:
-        """The pods with a container that runs, and no deletion under way."""
+        """A PodList of the pods that have a running container and are not terminating."""
         return _pod_list([pod for pod in self._directory.home_pods() if is_running(pod)])
 
-    async def ping(self, _: RoutedRequest) -> web.StreamResponse:
-        """That this answers is the answer."""
-        return text_response(200, "ok")
-
-    async def healthy(self, _: RoutedRequest) -> web.StreamResponse:
-        """ok, or 500 with what is wrong."""
-        if trouble := self._trouble():
-            raise HttpError(500, trouble)
-        return text_response(200, "ok")
-
     async def config(self, _: RoutedRequest) -> web.StreamResponse:
-        """What a kubelet's configuration would say of this one."""
+        """The KubeletConfiguration with the fields that apply to a virtual node."""
         config = {
             "kind": "KubeletConfiguration",
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -70,7 +52,7 @@ class NodeEndpoints:
 
 
 def is_running(pod: Object) -> bool:
-    """Whether one of its containers runs, and nobody has asked for its end."""
+    """Whether the pod has a running container and is not terminating."""
     if (pod.get("metadata") or {}).get("deletionTimestamp"):
         return False
     status = pod.get("status") or {}
@@ -80,7 +62,7 @@ def is_running(pod: Object) -> bool:
 
 
 def _duration(seconds: float) -> str:
-    """As in a configuration file: ``2m0s``."""
+    """Formats a metav1.Duration of minutes and seconds: ``2m0s``."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes}m{rest}s"
 

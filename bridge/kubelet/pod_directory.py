@@ -1,49 +1,89 @@
-"""What the kubelet API has to know about pods, as a protocol that its caller implements."""
+"""The pods that the kubelet API knows: the protocol that its caller implements, and the lookup."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from bridge.net.error_responses import HttpError
 from sync.kube.resources import Object
 from translators.identity import Origin
+from translators.objects import name_of, namespace_of, uid_of
+from translators.pods import synthetic_status
 
 
 @dataclass(frozen=True, slots=True)
 class RemotePod:
-    """Where a home pod runs: its pod in the remote, and the containers that it has there."""
+    """The remote pod of a home pod."""
 
     namespace: str
     name: str
     containers: frozenset[str]
-    """The names of all its containers: init and ephemeral ones are among them."""
+    """Names of all containers, init and ephemeral containers included."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledPod:
-    """A pod that a kubelet of the remote runs, and the home pod that it stands for."""
+    """A remote pod that is bound to a node of the remote, and its home pod."""
 
     home: Origin
     namespace: str
     name: str
     node: str
-    """The remote's node; whoever else there has a pod of this name has another."""
+    """The remote's node. A pod of the same name on another node is a different pod."""
     since: int = 0
-    """When the remote's scheduler placed it, in milliseconds since 1970; 0: unknown."""
+    """When the remote's scheduler bound the pod, in milliseconds since the epoch; 0: unknown."""
 
 
 class PodDirectory(Protocol):
-    """Finds pods by what home calls them. Answers from caches; called on the event loop."""
+    """Finds pods by their home names. Answers from caches; called on the event loop."""
 
     def find_remote_pod(self, namespace: str, name: str, uid: str | None) -> RemotePod | None:
-        """The remote pod of a home pod that is bound to our node; None when there is none (yet).
+        """The remote pod of a home pod on this node; None where there is none (yet).
 
-        With ``uid``, only the home pod with this UID counts: another that has taken the name
-        since is not the one that is meant.
+        With ``uid``, only the home pod with this UID matches, not a later one of the same name.
         """
 
     def home_pods(self) -> list[Object]:
-        """The home pods that are bound to our node, as home has them."""
+        """The home pods on this node."""
 
     def scheduled_pods(self) -> list[ScheduledPod]:
-        """Where the remote pods of our node are: those that the remote's scheduler has placed."""
+        """The remote pods of this node that the remote's scheduler has bound."""
+
+
+def requested_pod(directory: PodDirectory, parameters: Mapping[str, str]) -> RemotePod:
+    """The remote pod of the home pod that a path names.
+
+    Raises HttpError: 404 where the pod is not on this node or not in the remote, or lacks the
+    container; 400 where the home pod's status says why it is not in the remote.
+    """
+    namespace, name = parameters["namespace"], parameters["pod"]
+    pod = directory.find_remote_pod(namespace, name, parameters.get("uid"))
+    if pod is None:
+        raise _missing_pod_error(directory, namespace, name, parameters.get("uid"))
+    container = parameters.get("container")
+    if container is not None and container not in pod.containers:
+        raise HttpError(
+            404,
+            f"container {container} is not valid for pod {name}; it has "
+            + (", ".join(sorted(pod.containers)) or "none"),
+        )
+    return pod
+
+
+def _missing_pod_error(
+    directory: PodDirectory, namespace: str, name: str, uid: str | None
+) -> HttpError:
+    """Why there is no remote pod. The reason of a pod that waits or was rejected comes with 400, as
+    a kubelet's for a waiting container: home's API server drops the text of a 404
+    (GenericHttpResponseChecker in pkg/registry/generic/rest)."""
+    for pod in directory.home_pods():
+        same = (namespace_of(pod), name_of(pod)) == (namespace, name)
+        if same and (not uid or uid == uid_of(pod)):
+            if reason := synthetic_status.creation_blocked_message(pod):
+                text = f"pod {namespace}/{name} does not run in the remote cluster: {reason}"
+                return HttpError(400, text)
+            break
+    text = f"pod {namespace}/{name} is not on this node, or not made in the remote cluster yet"
+    return HttpError(404, text)

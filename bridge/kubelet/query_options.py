@@ -1,8 +1,8 @@
-"""What the queries of logs, exec, attach, port-forward and run mean, and what the remote is asked.
+"""Translates the queries of logs, exec, attach, port-forward and run for the remote. Pure.
 
-A kubelet and an API server spell the same options differently. Here the one is read strictly and
-the other is written. Pure; every fault is a HttpError: 400 for what cannot be read, 422 for what
-can be read but may not be.
+A kubelet and an API server spell the same options differently: kubelet options are parsed strictly
+and written as API server options. Raises HttpError: 400 for a malformed option, 422 for a
+well-formed but invalid one.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from itertools import chain
 
-from bridge.kubelet.path_names import decoded
+from bridge.kubelet.routing import percent_decode
 from bridge.net.error_responses import HttpError
 from translators.timestamps import parse_time
 
-#: An argument of a program is 128 KiB at most on Linux and there can be many; thousands are abuse.
+#: Maximum number of query parameters: a command has fewer arguments.
 MAX_PARAMETERS = 4096
 
 Pairs = list[tuple[str, str]]
@@ -27,18 +27,18 @@ _RFC3339 = re.compile(
 
 
 def parse_query(raw: str) -> Pairs:
-    """The parameters in their order; bytes that are no UTF-8 as surrogate escapes."""
+    """Parses the parameters in order; bytes that are not UTF-8 become surrogate escapes."""
     if not raw:
         return []
     if ";" in raw:
-        raise HttpError(400, "the query has a semicolon; write %3B where a value has one")
+        raise HttpError(400, "the query has a semicolon; encode it as %3B")
     fields = [field for field in raw.split("&") if field]
     if len(fields) > MAX_PARAMETERS:
         raise HttpError(400, f"the query has more than {MAX_PARAMETERS} parameters")
     pairs: Pairs = []
     for field in fields:
         key, _, value = field.replace("+", " ").partition("=")
-        pairs.append((decoded(key), decoded(value)))
+        pairs.append((percent_decode(key), percent_decode(value)))
     return pairs
 
 
@@ -50,32 +50,32 @@ def _first(pairs: Pairs, key: str) -> str | None:
 
 
 def log_query(pairs: Pairs, *, container: str) -> Pairs:
-    """The query of the remote's ``pods/log`` for that of a kubelet's ``/containerLogs``."""
-    asked: Pairs = [("container", container)]
-    asked += [(key, "true") for key in ("follow", "previous", "timestamps") if _flag(pairs, key)]
+    """Translates a query of ``/containerLogs`` into one of ``pods/log``."""
+    query: Pairs = [("container", container)]
+    query += [(key, "true") for key in ("follow", "previous", "timestamps") if _flag(pairs, key)]
     since = _integer(pairs, "sinceSeconds", least=1)
-    moment = _moment(pairs, "sinceTime")
-    if since is not None and moment is not None:
-        raise HttpError(422, "sinceSeconds and sinceTime exclude each other; give one of them")
+    since_time = _time(pairs, "sinceTime")
+    if since is not None and since_time is not None:
+        raise HttpError(422, "sinceSeconds and sinceTime are mutually exclusive")
     lines = _tail(pairs)
     limit = _integer(pairs, "limitBytes", least=1)
     numbers = {"sinceSeconds": since, "tailLines": lines, "limitBytes": limit}
-    asked += [(key, str(number)) for key, number in numbers.items() if number is not None]
-    if moment is not None:
-        asked.append(("sinceTime", moment))
+    query += [(key, str(number)) for key, number in numbers.items() if number is not None]
+    if since_time is not None:
+        query.append(("sinceTime", since_time))
     if (stream := _first(pairs, "stream")) not in (None, "All"):
-        raise HttpError(400, f"the log of {stream!r} alone is not offered; leave out stream")
-    return asked
+        raise HttpError(400, f"stream {stream!r} is not supported; omit stream to get both")
+    return query
 
 
 def _flag(pairs: Pairs, key: str) -> bool:
-    """As API servers read booleans: there and neither ``false`` nor ``0``."""
+    """Parses a boolean as API servers do: present and neither ``false`` nor ``0``."""
     value = _first(pairs, key)
     return value is not None and value.lower() not in ("false", "0")
 
 
 def _tail(pairs: Pairs) -> int | None:
-    """``tailLines``, or its old name ``tail``, where ``all`` is no limit."""
+    """``tailLines``, or its old name ``tail``, whose value ``all`` means no limit."""
     old = _first(pairs, "tail")
     if old == "all":
         return None
@@ -93,65 +93,65 @@ def _integer(pairs: Pairs, key: str, *, least: int) -> int | None:
     return int(value)
 
 
-def _moment(pairs: Pairs, key: str) -> str | None:
+def _time(pairs: Pairs, key: str) -> str | None:
     value = _first(pairs, key)
     if not value:
         return None
-    if not _is_moment(value):
+    if not _is_rfc3339(value):
         raise HttpError(400, f"{key} is not a time such as 2026-01-31T12:00:00Z: {value[:64]!r}")
     return value
 
 
-def _is_moment(text: str) -> bool:
+def _is_rfc3339(text: str) -> bool:
     try:
         parse_time(text)
     except ValueError:
         return False
-    # The standard library takes more than RFC 3339 has, and API servers do not.
+    # The standard library accepts more than RFC 3339, which is all that API servers accept.
     return _RFC3339.fullmatch(text) is not None
 
 
 # -- exec, attach, port-forward ------------------------------------------------------------------
 
-#: A kubelet's names of the streams, and an API server's.
+#: The streams' names in a kubelet's query, and in an API server's.
 _STREAMS = (("input", "stdin"), ("output", "stdout"), ("error", "stderr"))
 
 
 def exec_query(pairs: Pairs, *, container: str) -> Pairs:
-    """The query of the remote's ``pods/exec`` and ``pods/attach`` for that of a kubelet's.
+    """Translates a query of ``/exec`` or ``/attach`` into one of ``pods/exec`` or ``pods/attach``.
 
-    Only ``1`` turns a stream on. A terminal has one output, so it has no error stream.
+    Only ``1`` enables a stream. A terminal has one output, so ``tty`` disables the error stream.
     """
     tty = _first(pairs, "tty") == "1"
     streams = [ours for theirs, ours in _STREAMS if _first(pairs, theirs) == "1"]
     if tty and "stderr" in streams:
         streams.remove("stderr")
     if not streams:
-        raise HttpError(400, "no stream is asked for; give one of input=1, output=1 and error=1")
+        raise HttpError(400, "no stream is requested; set input=1, output=1 or error=1")
     commands = [("command", value) for name, value in pairs if name == "command"]
     flags = [(name, "true") for name in chain(streams, ["tty"] if tty else [])]
     return [("container", container), *flags, *commands]
 
 
 def run_command_line(pairs: Pairs) -> list[str]:
-    """The command of ``/run``: one parameter, split on spaces."""
+    """The command of ``/run``: one parameter, split at spaces."""
     line = _first(pairs, "cmd")
     if not line:
-        raise HttpError(400, "no command is asked for; give cmd=PROGRAM%20ARGUMENT")
+        raise HttpError(400, "no command is requested; set cmd=PROGRAM%20ARGUMENT")
     if any("\ud800" <= character <= "\udfff" for character in line):
-        raise HttpError(400, "the command is not UTF-8; exec takes such arguments")
+        raise HttpError(400, "the command is not UTF-8; use exec, which accepts such arguments")
     return line.split(" ")
 
 
-def forward_query(pairs: Pairs, *, websocket: bool) -> Pairs:
-    """The query of the remote's ``pods/portforward`` for that of a kubelet's.
+def port_forward_query(pairs: Pairs, *, websocket: bool) -> Pairs:
+    """Translates a query of ``/portForward`` into one of ``pods/portforward``.
 
-    SPDY names the ports in its streams; a WebSocket has them in the query, in the order of its
-    channels.
+    A WebSocket needs the ports in the query, in the order of its channels; SPDY names each port in
+    a stream's headers.
     """
     ports = [value for name, value in pairs if name == "port"]
     if websocket and not ports:
-        raise HttpError(400, "no port is asked for; give port=NUMBER")
+        raise HttpError(400, "no port is requested; set port=NUMBER")
     for port in ports:
         if not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
             raise HttpError(400, f"port is not a number from 1 to 65535: {port[:32]!r}")

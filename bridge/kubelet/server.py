@@ -1,13 +1,13 @@
-"""The kubelet API's server: TLS, who may call, the table of routes, start and stop.
+"""The HTTPS server of the kubelet API: TLS, authentication, authorization, routes, start and stop.
 
-Every request of HTTP/1 goes the same way: who is it (401), may they (403), is there such a path and
-method (404, 405), and only then does a route's handler see it; so nobody learns what exists who may
-not. A bridge that stands by answers 503 where it is asked about the node or its pods. An answer of
-400 and above is one sentence in plain text.
+Every request takes the same steps: authentication (401), authorization (403), routing (404, 405),
+and only then the handler; so a caller without permission learns nothing about what exists. A
+standby replica answers 503 to requests about the node and its pods. Errors are one sentence in
+plain text.
 
-`start` raises `ListenError` when the port is not to be had. `stop` ends what is open within its
-bound: streams hand over what they hold, the rest is cut. After it no task and no connection is
-left. Nothing here blocks the event loop.
+`start` raises `ListenError` when the port is not available. `stop` ends open streams within its
+bound, after they have sent what they hold, and cancels the rest; no task and no connection remains.
+Nothing here blocks the event loop.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from aiohttp import HttpVersion10, HttpVersion11, http_exceptions, web
 from bridge.base.errors import BridgeError
 from bridge.certificates.tls_key_pair import TlsKeyPair, server_context
 from bridge.kubelet import healthz
-from bridge.kubelet.authz import KubeletAuth
+from bridge.kubelet.authn import Authenticator, ReviewClient
+from bridge.kubelet.authz import Authorizer, node_subresources, required_verb
 from bridge.kubelet.exec_attach_portforward import StreamHandler
 from bridge.kubelet.logs import LogHandler
 from bridge.kubelet.node_endpoints import NodeEndpoints
 from bridge.kubelet.pod_directory import PodDirectory
-from bridge.kubelet.routing import Route, RoutedRequest, Router, split_target, subresources, verb
+from bridge.kubelet.routing import Route, RoutedRequest, Router, split_target
 from bridge.kubelet.run import RunHandler
 from bridge.net.active_streams import ActiveStreams
 from bridge.net.error_responses import HttpError, text_response
@@ -37,33 +38,34 @@ from bridge.net.server_connections import WAITING_TIMEOUT, ServerConnections, Tl
 from sync.kube.client import KubeClient
 from sync.kube.sockets import enable_keepalive
 
-#: A request's first line, in bytes. A command's arguments stand in it, percent-encoded; one can
+#: Maximum request line in bytes. It has a command's arguments, percent-encoded; one argument may
 #: have 128 KiB on Linux.
 MAX_LINE = 256 * 1024
-#: One header, in bytes: a bearer token with many groups in it has some KiB.
+#: Maximum header in bytes: a bearer token with many groups has some KiB.
 MAX_HEADER = 16 * 1024
-#: How many headers: with the line 1 MiB of head in all, as a kubelet (net/http's
-#: DefaultMaxHeaderBytes). API servers send some ten.
+#: Maximum number of headers: with the request line 1 MiB in all, as a kubelet (net/http's
+#: DefaultMaxHeaderBytes). API servers send about ten.
 MAX_HEADERS = 48
-#: Seconds for what was cancelled to clean up.
+#: Seconds for cancelled tasks to clean up.
 CLEANUP = 1.0
 
 log = logging.getLogger(__name__)
 
 
 class ListenError(BridgeError):
-    """The server cannot listen where it should."""
+    """The server cannot listen on its address and port."""
 
 
 class KubeletServer:
-    """The kubelet API of one virtual node. `start` it, and `stop` it in the end.
+    """The HTTPS server of one virtual node's kubelet API. `start` it, and `stop` it at the end.
 
-    ``client_ca`` is ``client-ca-file`` of home's ConfigMap
-    ``kube-system/extension-apiserver-authentication``. ``anonymous`` is whether callers without a
-    credential are asked about too. ``routes`` come on top of the table below. ``trouble`` says in a
-    sentence why pods are not followed just now, or nothing; ``standby`` why another bridge is to be
-    asked; ``ready`` are the checks of ``/readyz``. ``max_streams`` is how many logs, execs and so
-    on may be open at once.
+    It serves what it is given; `bridge.app.node_kubelet.NodeKubelet` supplies and renews that.
+    ``client_ca``: ``client-ca-file`` of home's ConfigMap
+    ``kube-system/extension-apiserver-authentication`` (PEM). ``anonymous``: whether requests
+    without a credential are authorized as ``system:anonymous``. ``routes``: more routes.
+    ``problem`` returns why pods are not followed, ``standby`` why another replica serves the node;
+    both return "" otherwise. ``ready``: checks of ``/readyz``. ``max_streams``: limit of open logs,
+    exec, attach, port-forward and run requests.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class KubeletServer:
         client_ca: str,
         anonymous: bool = False,
         routes: Sequence[Route] = (),
-        trouble: Callable[[], str] = str,
+        problem: Callable[[], str] = str,
         standby: Callable[[], str] = str,
         ready: Mapping[str, healthz.Check] | None = None,
         max_streams: int = MAX_STREAMS,
@@ -85,38 +87,47 @@ class KubeletServer:
         self._certificate = certificate
         self._client_ca = client_ca
         self._context = server_context(certificate, client_ca=client_ca)
-        self._gate = KubeletAuth(home, node_name, anonymous=anonymous)
+        reviews = ReviewClient(home)
+        self._authenticator = Authenticator(reviews, anonymous=anonymous)
+        self._authorizer = Authorizer(reviews, node_name)
         self._connections = ServerConnections()
         self._standby = standby
         self._active = ActiveStreams(max_streams)
         logs = LogHandler(remote, directory, self._active)
         streams = StreamHandler(remote, directory, self._active)
         run = RunHandler(remote, directory, self._active)
-        listings = NodeEndpoints(directory, trouble, anonymous=anonymous)
-        own = _routes(logs, streams, run, listings)
-        self._router = Router([*own, *healthz.routes(ready or {}), *routes])
+        node = NodeEndpoints(directory, anonymous=anonymous)
+        table = _routes(logs, streams, run, node)
+        self._router = Router([*table, *healthz.routes(ready or {}, problem), *routes])
         self._http: web.Server | None = None
         self._listener: asyncio.Server | None = None
-        self._shaking: set[TlsConnection] = set()
-        self._answering: set[asyncio.Task[object]] = set()
+        self._handshaking: set[TlsConnection] = set()
+        self._request_tasks: set[asyncio.Task[object]] = set()
         self.port = 0
-        """Where it listens; of use when `start` was given port 0."""
+        """The port, also after `start` with port 0."""
 
     @property
     def streams(self) -> ActiveStreams:
-        """Those that are open, counted."""
+        """Open streams, with their counters."""
         return self._active
 
     @property
     def reviews(self) -> dict[tuple[str, ...], int]:
-        """What `Gate.reviews` says."""
-        return self._gate.reviews
+        """Number of authentications and authorizations by kind of review and source: ``asked`` of
+        home, or ``remembered`` in the cache."""
+        tokens, decisions = self._authenticator.tokens, self._authorizer.decisions
+        return {
+            ("TokenReview", "asked"): tokens.misses,
+            ("TokenReview", "remembered"): tokens.hits,
+            ("SubjectAccessReview", "asked"): decisions.misses,
+            ("SubjectAccessReview", "remembered"): decisions.hits,
+        }
 
     def renew(self, *, certificate: TlsKeyPair | None = None, client_ca: str | None = None) -> None:
-        """Another certificate or client CA, for the connections to come.
+        """Replaces the certificate or the client CA for new connections.
 
-        After another client CA those of before end (`Connections.outdate`), since their callers
-        were known by the old one. Raises CertificateError, and goes on with what it had.
+        A new client CA also closes existing connections gracefully, since the old one authenticated
+        them. Raises CertificateError, and keeps what it had.
         """
         pair = certificate or self._certificate
         bundle = self._client_ca if client_ca is None else client_ca
@@ -128,14 +139,14 @@ class KubeletServer:
     # -- start and stop ----------------------------------------------------------------------
 
     async def start(self, host: str, port: int) -> None:
-        """Listens. Raises ListenError. ``host`` is an address; ``::`` takes IPv4 too."""
-        sock = listening(host, port)
+        """Listens on an IP address; ``::`` includes IPv4. Raises ListenError."""
+        sock = listening_socket(host, port)
         self._http = web.Server(
             self._serve,
             handler_cancellation=True,
             access_log=None,
             logger=_http_log(),
-            keepalive_timeout=2 * WAITING_TIMEOUT,  # `Connections` is to decide
+            keepalive_timeout=2 * WAITING_TIMEOUT,  # `ServerConnections` decides
             max_line_size=MAX_LINE,
             max_field_size=MAX_HEADER,
             max_headers=MAX_HEADERS,
@@ -143,39 +154,40 @@ class KubeletServer:
             lingering_time=CLEANUP,
         )
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self._accepted, sock=sock)
+        self._listener = await loop.create_server(self._accept, sock=sock)
         self.port = sock.getsockname()[1]
 
     async def stop(self, timeout: float) -> None:
-        """Ends everything, after ``timeout`` seconds at most (and `CLEANUP`, where that is not
-        enough). Stopping what is stopped does nothing."""
+        """Ends all streams and requests within ``timeout`` seconds, or cancels them within
+        `CLEANUP` more. Does nothing on a stopped server."""
         if self._listener is None or self._http is None:
             return
         listener, http = self._listener, self._http
         self._listener = self._http = None
         listener.close()
-        http.pre_shutdown()  # connections without a request end at once
+        http.pre_shutdown()  # closes idle connections
         self._active.end_all()
-        for layer in list(self._shaking):
+        for layer in list(self._handshaking):
             layer.abort()
         try:
-            if self._answering:
-                await asyncio.wait(set(self._answering), timeout=timeout)
+            if self._request_tasks:
+                await asyncio.wait(set(self._request_tasks), timeout=timeout)
         finally:
-            for task in self._answering:
+            for task in self._request_tasks:
                 task.cancel()
-            if self._answering:
-                await asyncio.wait(set(self._answering), timeout=CLEANUP)
+            if self._request_tasks:
+                await asyncio.wait(set(self._request_tasks), timeout=CLEANUP)
             await http.shutdown(CLEANUP)
-            await self._gate.close()
+            await self._authenticator.close()
+            await self._authorizer.close()
 
-    def _accepted(self) -> TlsConnection:
+    def _accept(self) -> TlsConnection:
         http = self._http
-        if http is None:  # between the listener's end and this connection
+        if http is None:  # the listener was closed before this connection was accepted
             raise ConnectionAbortedError("the kubelet API is stopping")
         layer = TlsConnection(self._context, http, self._connections)
-        self._shaking.add(layer)
-        layer.ready.add_done_callback(lambda _: self._shaking.discard(layer))
+        self._handshaking.add(layer)
+        layer.ready.add_done_callback(lambda _: self._handshaking.discard(layer))
         return layer
 
     # -- requests ----------------------------------------------------------------------------
@@ -183,32 +195,36 @@ class KubeletServer:
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         task = asyncio.current_task()
         if task is not None:
-            self._answering.add(task)
-            task.add_done_callback(self._answering.discard)
+            self._request_tasks.add(task)
+            task.add_done_callback(self._request_tasks.discard)
         with self._connections.request_in_progress(request):
             try:
                 return await self._answer(request)
-            except HttpError as refusal:
-                return text_response(refusal.status, refusal.message, refusal.headers)
+            except HttpError as error:
+                return text_response(error.status, error.message, error.headers)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        if request.version not in (HttpVersion10, HttpVersion11):  # the parser knows others too
-            raise HttpError(400, "only HTTP/1.1 is spoken here", headers={"Connection": "close"})
-        user = await self._gate.authenticate(request)
+        if request.version not in (
+            HttpVersion10,
+            HttpVersion11,
+        ):  # aiohttp parses other versions too
+            raise HttpError(400, "only HTTP/1.1 is supported", headers={"Connection": "close"})
+        user = await self._authenticator.authenticate(request)
         segments, query = split_target(request.raw_path)
-        needed = verb(request.method, segments)
-        if needed is None:
-            raise HttpError(405, f"{request.method} is not offered", headers={"Allow": "GET, POST"})
-        await self._gate.authorize(user, needed, subresources(segments))
+        verb = required_verb(request.method, segments)
+        if verb is None:
+            message = f"method {request.method} is not supported"
+            raise HttpError(405, message, headers={"Allow": "GET, POST"})
+        await self._authorizer.authorize(user, verb, node_subresources(segments))
         route, parameters = self._router.find(request.method, segments)
-        if not route.is_node_independent and (why := self._standby()):
-            raise HttpError(503, f"{why}; ask at the address that the Node has now")
+        if not route.is_node_independent and (reason := self._standby()):
+            raise HttpError(503, f"{reason}; use the address in the status of the Node")
         with self._connections.admitted(request):
             return await route.handler(RoutedRequest(request, parameters, query))
 
 
 def _routes(
-    logs: LogHandler, streams: StreamHandler, run: RunHandler, listings: NodeEndpoints
+    logs: LogHandler, streams: StreamHandler, run: RunHandler, node: NodeEndpoints
 ) -> list[Route]:
     get = frozenset({"GET"})
     post = frozenset({"POST"})
@@ -219,24 +235,21 @@ def _routes(
         Route("/exec/{namespace}/{pod}/{uid}/{container}", both, streams.exec),
         Route("/attach/{namespace}/{pod}/{container}", both, streams.attach),
         Route("/attach/{namespace}/{pod}/{uid}/{container}", both, streams.attach),
-        Route("/portForward/{namespace}/{pod}", both, streams.forward),
-        Route("/portForward/{namespace}/{pod}/{uid}", both, streams.forward),
+        Route("/portForward/{namespace}/{pod}", both, streams.port_forward),
+        Route("/portForward/{namespace}/{pod}/{uid}", both, streams.port_forward),
         Route("/run/{namespace}/{pod}/{container}", post, run.serve),
         Route("/run/{namespace}/{pod}/{uid}/{container}", post, run.serve),
-        Route("/pods", get, listings.pods),
-        Route("/runningpods", get, listings.running_pods),
-        Route("/healthz", get, listings.healthy, is_node_independent=True),
-        Route("/healthz/ping", get, listings.ping, is_node_independent=True),
-        Route("/healthz/syncloop", get, listings.healthy, is_node_independent=True),
-        Route("/configz", get, listings.config, is_node_independent=True),
+        Route("/pods", get, node.pods),
+        Route("/runningpods", get, node.running_pods),
+        Route("/configz", get, node.config, is_node_independent=True),
     ]
 
 
-def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens there. Raises ListenError."""
+def listening_socket(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises ListenError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     if not 0 <= port <= 65535:
-        raise ListenError(f"{port} is no port; give --port one from 1 to 65535")
+        raise ListenError(f"invalid port {port}; set --port to a number from 1 to 65535")
     try:
         sock = socket.create_server(
             (host, port),
@@ -245,11 +258,11 @@ def listening(host: str, port: int) -> socket.socket:
             dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
         )
     except OSError as error:
-        why, hint = error.strerror or error, "choose another port with --port"
+        cause, hint = error.strerror or error, "choose another port with --port"
         if error.errno == errno.EADDRNOTAVAIL:
-            hint = "give --address an address of this machine"
+            hint = "set --address to an address of this host"
         raise ListenError(
-            f"the kubelet API cannot listen on {host} port {port}: {why}; {hint}"
+            f"the kubelet API cannot listen on {host} port {port}: {cause}; {hint}"
         ) from error
     enable_keepalive(sock)
     sock.setblocking(False)
@@ -257,14 +270,13 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def _http_log() -> logging.Logger:
-    """aiohttp's log of a server, without the requests that it cannot read: it quotes them, and
-    they can hold a token."""
+    """aiohttp's server log without parse errors, which quote requests that may hold a token."""
     logger = logging.getLogger(f"{__name__}.http")
     if not logger.filters:
-        logger.addFilter(_readable)
+        logger.addFilter(_is_no_parse_error)
     return logger
 
 
-def _readable(record: logging.LogRecord) -> bool:
+def _is_no_parse_error(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, http_exceptions.HttpProcessingError)

@@ -1,4 +1,4 @@
-"""Who calls, and whether they may."""
+"""Authentication and authorization of requests to the kubelet API."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from bridge.kubelet.authn import AUTHENTICATED, TOKEN_PROTOCOL, InvalidCredentialError, User
-from bridge.kubelet.authz import (
-    ALLOWED_LIFETIME,
-    DENIED_LIFETIME,
-    REVIEWS,
+from bridge.kubelet.authn import (
+    AUTHENTICATED,
+    MAX_REVIEWS,
     TOKEN_LIFETIME,
-    KubeletAuth,
+    TOKEN_PROTOCOL,
+    Authenticator,
+    InvalidCredentialError,
+    ReviewClient,
+    User,
 )
+from bridge.kubelet.authz import ALLOWED_LIFETIME, DENIED_LIFETIME, Authorizer
 from bridge.net import single_flight
 from bridge.net.error_responses import HttpError
 from sync.kube.client import KubeClient
@@ -191,15 +194,15 @@ async def home() -> AsyncIterator[FakeHome]:
 ALICE = User("alice", ("people",))
 
 
-async def test_accesses_are_remembered_for_their_time(home: FakeHome) -> None:
+async def test_decisions_are_cached_for_their_lifetime(home: FakeHome) -> None:
     clock = Clock()
     async with KubeClient(access_for(home.url, "home")) as client:
-        gate = KubeletAuth(client, "virtual", clock=clock)
+        authorizer = Authorizer(ReviewClient(client), "virtual", clock=clock)
         home.denied = {("alice", "get", "proxy")}
 
         async def ask(subresource: str) -> int:
             try:
-                await gate.authorize(ALICE, "get", (subresource,))
+                await authorizer.authorize(ALICE, "get", (subresource,))
             except HttpError as refusal:
                 assert refusal.status == 403  # noqa: PT017
             return len(home.access_reviews)
@@ -211,44 +214,43 @@ async def test_accesses_are_remembered_for_their_time(home: FakeHome) -> None:
         assert [await ask("pods"), await ask("proxy")] == [2, 3]
         clock.now += ALLOWED_LIFETIME
         assert await ask("pods") == 4
-        await gate.close()
+        await authorizer.close()
 
 
-async def test_tokens_are_remembered_for_their_time(world: World) -> None:
+async def test_tokens_are_cached_for_their_lifetime(home: FakeHome) -> None:
     clock = Clock()
-    gate = world.server._gate
-    gate._tokens._cache = type(gate._tokens._cache)(
-        maxsize=9, ttu=lambda _, __, now: now + TOKEN_LIFETIME, timer=clock
-    )
-    async with world.session() as session:
+    async with KubeClient(access_for(home.url, "home")) as client:
+        authenticator = Authenticator(ReviewClient(client), clock=clock)
         for later, reviews in ((0, 1), (TOKEN_LIFETIME - 1, 1), (2, 2)):
             clock.now += later
-            async with session.get("/pods") as response:
-                assert response.status == 200
-            assert len(world.home.token_reviews) == reviews
+            assert (await authenticator.token_user("good")).name == "alice"
+            assert len(home.token_reviews) == reviews
+        await authenticator.close()
 
 
-async def test_the_same_question_is_asked_once_at_a_time(home: FakeHome) -> None:
+async def test_equal_reviews_share_one_request(home: FakeHome) -> None:
     home.delay = 0.05
     async with KubeClient(access_for(home.url, "home")) as client:
-        gate = KubeletAuth(client, "virtual")
-        impatient = asyncio.create_task(gate.authorize(ALICE, "get", ("pods",)))
+        authorizer = Authorizer(ReviewClient(client), "virtual")
+        impatient = asyncio.create_task(authorizer.authorize(ALICE, "get", ("pods",)))
         await asyncio.sleep(0.01)
-        others = [asyncio.create_task(gate.authorize(ALICE, "get", ("pods",))) for _ in range(9)]
+        others = [
+            asyncio.create_task(authorizer.authorize(ALICE, "get", ("pods",))) for _ in range(9)
+        ]
         await asyncio.sleep(0)
         impatient.cancel()
         await asyncio.gather(*others)
         assert len(home.access_reviews) == 1
-        await gate.close()
+        await authorizer.close()
 
 
-async def test_closing_ends_what_is_asked(home: FakeHome) -> None:
+async def test_close_cancels_reviews_in_flight(home: FakeHome) -> None:
     home.delay = 0.5
     async with KubeClient(access_for(home.url, "home")) as client:
-        gate = KubeletAuth(client, "virtual")
-        asking = asyncio.create_task(gate.authorize(ALICE, "get", ("pods",)))
+        authorizer = Authorizer(ReviewClient(client), "virtual")
+        asking = asyncio.create_task(authorizer.authorize(ALICE, "get", ("pods",)))
         await asyncio.sleep(0.05)
-        await gate.close()
+        await authorizer.close()
         with pytest.raises(asyncio.CancelledError):
             await asking
         home.delay = 0
@@ -260,7 +262,7 @@ async def test_closing_ends_what_is_asked(home: FakeHome) -> None:
 @pytest.fixture
 def anybody(world: World) -> None:
     """The server takes anonymous callers."""
-    world.server._gate._anonymous = True
+    world.server._authenticator._anonymous = True
 
 
 async def test_anonymous_callers_are_asked_about_where_that_is_wanted(
@@ -288,7 +290,7 @@ async def test_a_bad_credential_does_not_become_an_anonymous_caller(
 
 @pytest.mark.parametrize(("anonymous", "status"), [(True, 200), (False, 401)])
 async def test_another_scheme_is_no_credential(world: World, anonymous: bool, status: int) -> None:
-    world.server._gate._anonymous = anonymous
+    world.server._authenticator._anonymous = anonymous
     headers = {"Authorization": "Basic YTpi"}
     session = world.session(token=None)
     async with session, session.get("/healthz", headers=headers) as response:
@@ -335,59 +337,59 @@ async def test_a_token_among_the_subprotocols_lets_in_and_stays_here(world: Worl
     writer.close()
 
 
-# -- what callers can cost ---------------------------------------------------------------------
+# -- resources that callers can use ---------------------------------------------------------
 
 
-async def test_many_tokens_are_asked_about_a_few_at_a_time(home: FakeHome) -> None:
+async def test_token_reviews_in_flight_are_bounded(home: FakeHome) -> None:
     home.held["TokenReview"] = asyncio.Event()
     async with KubeClient(access_for(home.url, "home")) as client:
-        gate = KubeletAuth(client, "virtual")
+        reviews = ReviewClient(client)
+        authenticator, authorizer = Authenticator(reviews), Authorizer(reviews, "virtual")
         asking = [
-            asyncio.create_task(gate._by_token(f"unknown-{number}"))
-            for number in range(3 * REVIEWS)
+            asyncio.create_task(authenticator.token_user(f"unknown-{number}"))
+            for number in range(3 * MAX_REVIEWS)
         ]
-        await until(lambda: len(home.token_reviews) == REVIEWS)
+        await until(lambda: len(home.token_reviews) == MAX_REVIEWS)
         await asyncio.sleep(0.05)
-        assert len(home.token_reviews) == REVIEWS
-        # Who is known does not stand in line behind them.
-        await gate.authorize(ALICE, "get", ("pods",))
-        assert len(home.token_reviews) == REVIEWS
+        assert len(home.token_reviews) == MAX_REVIEWS
+        # They do not delay authenticated callers.
+        await authorizer.authorize(ALICE, "get", ("pods",))
+        assert len(home.token_reviews) == MAX_REVIEWS
         home.held["TokenReview"].set()
         outcomes = await asyncio.gather(*asking, return_exceptions=True)
         assert all(isinstance(outcome, InvalidCredentialError) for outcome in outcomes)
-        assert len(home.token_reviews) == 3 * REVIEWS
-        await gate.close()
+        assert len(home.token_reviews) == 3 * MAX_REVIEWS
+        await authenticator.close()
+        await authorizer.close()
 
 
-async def test_what_is_remembered_is_bounded(
-    home: FakeHome, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_cached_results_are_bounded(home: FakeHome, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(single_flight, "SIZE", 8)
     async with KubeClient(access_for(home.url, "home")) as client:
-        gate = KubeletAuth(client, "virtual")
+        authenticator = Authenticator(ReviewClient(client))
         for number in range(20):
             with pytest.raises(InvalidCredentialError):
-                await gate._by_token(f"unknown-{number}")
-        assert len(gate._tokens._cache) == 8
-        assert not gate._tokens._in_flight
-        await gate.close()
+                await authenticator.token_user(f"unknown-{number}")
+        assert len(authenticator.tokens._cache) == 8
+        assert not authenticator.tokens._in_flight
+        await authenticator.close()
 
 
-async def test_a_right_that_is_taken_away_is_refused_when_the_answer_is_forgotten(
+async def test_revoked_permission_is_denied_after_the_cache_lifetime(
     home: FakeHome,
 ) -> None:
     clock = Clock()
     async with KubeClient(access_for(home.url, "home")) as client:
-        gate = KubeletAuth(client, "virtual", clock=clock)
-        await gate.authorize(ALICE, "get", ("proxy",))
+        authorizer = Authorizer(ReviewClient(client), "virtual", clock=clock)
+        await authorizer.authorize(ALICE, "get", ("proxy",))
         home.denied = {("alice", "get", "proxy")}
         clock.now += ALLOWED_LIFETIME - 1
-        await gate.authorize(ALICE, "get", ("proxy",))
+        await authorizer.authorize(ALICE, "get", ("proxy",))
         clock.now += 2
         with pytest.raises(HttpError) as refused:
-            await gate.authorize(ALICE, "get", ("proxy",))
+            await authorizer.authorize(ALICE, "get", ("proxy",))
         assert refused.value.status == 403
         home.denied = set()
         clock.now += DENIED_LIFETIME + 1
-        await gate.authorize(ALICE, "get", ("proxy",))
-        await gate.close()
+        await authorizer.authorize(ALICE, "get", ("proxy",))
+        await authorizer.close()

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from bridge.kubelet.query_options import (
     MAX_PARAMETERS,
     exec_query,
-    forward_query,
     log_query,
     parse_query,
+    port_forward_query,
     run_command_line,
 )
 from bridge.net.error_responses import HttpError
@@ -134,8 +134,8 @@ def test_arguments_keep_their_bytes(arguments: list[bytes]) -> None:
 
 
 def test_ports() -> None:
-    assert forward_query([], websocket=False) == []
-    assert forward_query([("port", "080"), ("port", "65535")], websocket=True) == [
+    assert port_forward_query([], websocket=False) == []
+    assert port_forward_query([("port", "080"), ("port", "65535")], websocket=True) == [
         ("ports", "80"),
         ("ports", "65535"),
     ]
@@ -144,13 +144,13 @@ def test_ports() -> None:
 @pytest.mark.parametrize("port", ["", "0", "65536", "-1", "80,81", "http", "\uff19"])
 def test_ports_that_are_none(port: str) -> None:
     with pytest.raises(HttpError) as refusal:
-        forward_query([("port", port)], websocket=True)
+        port_forward_query([("port", port)], websocket=True)
     assert refusal.value.status == 400
 
 
 def test_a_websocket_names_its_ports() -> None:
-    with pytest.raises(HttpError, match="no port is asked for"):
-        forward_query([], websocket=True)
+    with pytest.raises(HttpError, match="no port is requested"):
+        port_forward_query([], websocket=True)
 
 
 def test_a_command_line_is_split_on_spaces() -> None:

@@ -7,7 +7,8 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.kubelet.routing import Route, RoutedRequest, Router, split_target, subresources
+from bridge.kubelet.authz import node_subresources
+from bridge.kubelet.routing import Route, RoutedRequest, Router, split_target
 from bridge.net.error_responses import HttpError
 from sync.kube.resources import PODS
 
@@ -142,8 +143,8 @@ def test_names_that_are_none(segment: str, place: int) -> None:
         ("nothing", ("proxy",)),
     ],
 )
-def test_what_a_caller_needs(path: str, needed: tuple[str, ...]) -> None:
-    assert subresources(split_target(path)[0]) == needed
+def test_node_subresources_by_path(path: str, needed: tuple[str, ...]) -> None:
+    assert node_subresources(split_target(path)[0]) == needed
 
 
 NASTY = st.sampled_from(

@@ -31,7 +31,7 @@ async def test_a_port_that_is_taken_is_named(world: World) -> None:
     assert isinstance(refused.value.__cause__, OSError)
 
 
-def _another(world: World, *routes: Route, trouble: str = "") -> KubeletServer:
+def _another(world: World, *routes: Route, problem: str = "") -> KubeletServer:
     client = KubeClient(access_for(world.home.url, "home"))
     return KubeletServer(
         home=client,
@@ -41,7 +41,7 @@ def _another(world: World, *routes: Route, trouble: str = "") -> KubeletServer:
         certificate=self_signed("virtual", ["127.0.0.1"]),
         client_ca=world.pki.ca_text,
         routes=routes,
-        trouble=lambda: trouble,
+        problem=lambda: problem,
     )
 
 
@@ -75,8 +75,9 @@ async def test_routes_are_added_and_trouble_is_told(world: World) -> None:
         return web.Response(text="up 1\n")
 
     route = Route("/metrics/resource", frozenset({"GET"}), metrics)
-    server = _another(world, route, trouble="the queue is stuck")
-    server._gate = world.server._gate
+    server = _another(world, route, problem="the queue is stuck")
+    server._authenticator = world.server._authenticator
+    server._authorizer = world.server._authorizer
     await server.start("127.0.0.1", 0)
     url = f"https://127.0.0.1:{server.port}"
     async with world.session() as session:

@@ -93,8 +93,8 @@ async def test_a_caller_that_is_cut_off_ends_the_remote_too(world: World) -> Non
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is gone without a word is noticed within seconds."""
     probes = (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 1))
-    monkeypatch.setattr(sockets, "_PROBES", probes)
-    monkeypatch.setattr(sockets, "_UNACKNOWLEDGED", 300)
+    monkeypatch.setattr(sockets, "_KEEPALIVE", probes)
+    monkeypatch.setattr(sockets, "_USER_TIMEOUT", 300)
     monkeypatch.setattr(tunnel, "CHECK_INTERVAL", 0.1)
 
 
