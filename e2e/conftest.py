@@ -2,9 +2,10 @@
 
 The clusters are started once for a run (`e2e.clusters.fixture`); each test that asks for
 ``bridged`` gets a virtual node of its own name, a home namespace of its own, and leaves nothing
-behind in either cluster. Its bridge has the rights that `bridge rbac` prints and no others
-(`e2e.account`). At the end of a run the servers' audit logs say which it used (`e2e.rights`): what
-was refused, or done without a right, fails the run, and so does a right that no test has used.
+behind in either cluster. Its bridge has the permissions that `bridge rbac` prints and no others
+(`e2e.service_accounts`). The API servers' audit logs show at the end of a run which it used
+(`e2e.used_permissions`): a rejected request, a missing permission and an unused permission each fail
+the run.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from e2e import account, rights
 from e2e import bridge as bridge_command
-from e2e.bench.pods.requests import Requests
+from e2e import service_accounts, used_permissions
+from e2e.bench.pods.audit_log import Requests
 from e2e.bridge import Bridge, BridgeFailed
 from e2e.clusters import Nodes, specs
 from e2e.clusters.fixture import (
@@ -65,12 +66,12 @@ def _limit(item: pytest.Item) -> int:
 
 # -- rights, at the end of a run -------------------------------------------------------------
 
-_RIGHTS = pytest.StashKey[rights.Report]()
+_RIGHTS = pytest.StashKey[used_permissions.Report]()
 
 
-def _found(config: pytest.Config) -> rights.Report:
+def _found(config: pytest.Config) -> used_permissions.Report:
     """What this run's bridges used, as far as it is known."""
-    return config.stash.setdefault(_RIGHTS, rights.Report())
+    return config.stash.setdefault(_RIGHTS, used_permissions.Report())
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -96,7 +97,7 @@ def pytest_terminal_summary(
 ) -> None:
     """Says what is wrong with the rights."""
     if wrong := _wrong(config):
-        terminalreporter.section("rights (python -m e2e.rights has the table)", red=True)
+        terminalreporter.section("rights (python -m e2e.used_permissions has the table)", red=True)
         for line in wrong:
             terminalreporter.write_line(line)
 
@@ -178,9 +179,9 @@ def limited(
     # kind's clusters keep one where root starts them.
     logs = {it.name: it.audit_log for it in clusters.values() if it.audit_log is not None}
     asked = {name: Requests(log) for name, log in logs.items()}
-    home = account.at_home(clusters["home"], folder)
-    yield Limited(home, account.in_remote(clusters["remote"], folder))
-    _found(request.config).add(rights.report(asked).as_json())
+    home = service_accounts.at_home(clusters["home"], folder)
+    yield Limited(home, service_accounts.in_remote(clusters["remote"], folder))
+    _found(request.config).add(used_permissions.report(asked).as_json())
 
 
 @pytest.fixture(scope="session")
@@ -244,7 +245,7 @@ def joined(
 ) -> Iterator[Bridged]:
     """Starts the bridge, with a new namespace at home that it may read, unless it is to be
     ``unbound``, and afterwards removes what both have."""
-    namespace = (rights.UNBOUND if unbound else "test-") + node.rpartition("-")[2]
+    namespace = (used_permissions.UNBOUND if unbound else "test-") + node.rpartition("-")[2]
     # A test may take these from the bridge.
     near, far = bridge.home, bridge.remote
     home.kubectl("create", "namespace", namespace)
@@ -254,7 +255,7 @@ def joined(
         seconds=ACCOUNT_SECONDS,
     )
     if not unbound:
-        account.bind(home, namespace)
+        service_accounts.bind(home, namespace)
     bridge.start()
     try:
         yield Bridged(home, remote, bridge, node, namespace, f"{namespace}-e2e")

@@ -6,7 +6,7 @@ import json
 import time
 
 from e2e.admission import mutating, patch
-from e2e.bench.pods.requests import Requests
+from e2e.bench.pods.audit_log import Requests
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, is_ready, uids, wait_for
 from e2e.workloads import busybox, pod, shell

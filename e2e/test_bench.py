@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from e2e.bench import streams
-from e2e.bench.measures import MEASURES
-from e2e.bench.pods import burst, configmap, fairness, growth, latency, resting
+from e2e.bench.pods import burst, configmap, fairness, growth, idle_and_restart, latency
 from e2e.bench.pods.load import Shape
-from e2e.bench.pods.ways import connected
+from e2e.bench.pods.variants import connected
+from e2e.bench.stream_measurements import MEASURES
 from e2e.bench.targets import TARGETS
 from e2e.clusters.model import Cluster
 
@@ -64,10 +64,10 @@ async def test_rest_and_restart_in_short(
     simulated: dict[str, Cluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bridge of five pods that idles for a second, and is restarted."""
-    monkeypatch.setattr(resting, "SETTLE", 5.0)
+    monkeypatch.setattr(idle_and_restart, "SETTLE", 5.0)
     async with connected(simulated) as pair:
-        idle = await resting.idle(pair, Shape(5), rounds=1, seconds=1, say=print)
-        restart = await resting.restart(pair, Shape(5), rounds=1, say=print)
+        idle = await idle_and_restart.idle(pair, Shape(5), rounds=1, seconds=1, say=print)
+        restart = await idle_and_restart.restart(pair, Shape(5), rounds=1, say=print)
     assert {one.figure for one in TARGETS if one.benchmark == "idle"} <= idle.figures.keys()
     assert {one.figure for one in TARGETS if one.benchmark == "restart"} <= restart.figures.keys()
     assert restart.figures["bridge.pod_writes"].rounds == (0.0,)

@@ -16,7 +16,7 @@ from e2e.bridge import Bridge
 from e2e.clusters.model import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, uids, wait_for
-from e2e.others import asked_by_others
+from e2e.unmanaged_objects import asked_by_others
 from e2e.workloads import pod, shell
 from translators.capacity import pod_requests
 

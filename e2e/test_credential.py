@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from bridge.rbac.manifests import Account
-from e2e import account
+from e2e import service_accounts
 from e2e.conftest import Bridged
 from e2e.kubectl import get, get_one, uids, wait_for
 from e2e.workloads import busybox
@@ -35,7 +35,7 @@ def test_credential_that_is_revoked_is_told_and_a_new_one_is_taken_up(
     remote, own = bridged.remote, Account("default", bridged.node)
     try:
         assert bridged.bridge.stop() == 0
-        bridged.bridge.remote = account.granted(remote, tmp_path, "remote", account=own)
+        bridged.bridge.remote = service_accounts.granted(remote, tmp_path, "remote", account=own)
         bridged.bridge.start()
         bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
         bridged.kubectl("wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")
@@ -45,7 +45,7 @@ def test_credential_that_is_revoked_is_told_and_a_new_one_is_taken_up(
         wait_for(lambda: _is_told(bridged), "the node tells it", seconds=TOLD_SECONDS)
         bridged.apply(busybox(bridged.node, "comes", "sleep 3600"))
         # In the same file: the account is another one, of the same name.
-        account.granted(remote, tmp_path, "remote", account=own)
+        service_accounts.granted(remote, tmp_path, "remote", account=own)
         wait_for(lambda: _ready(bridged)[0] == "True", "it is well again", seconds=TOLD_SECONDS)
         bridged.kubectl("wait", "--for=condition=Ready", "pod/comes", "--timeout=90s")
         assert uids(bridged.remote_pods())["stays"] == running["stays"]
@@ -56,4 +56,4 @@ def test_credential_that_is_revoked_is_told_and_a_new_one_is_taken_up(
         ]
         assert {"NodeNotReady", "NodeReady"} <= set(told)
     finally:
-        account.take_away(remote, own)
+        service_accounts.take_away(remote, own)

@@ -15,8 +15,8 @@ import pytest
 from e2e.clusters.fixture import settings_from_environment
 from e2e.clusters.model import Backend, Cluster
 from e2e.faults import registry
-from e2e.faults.conduct import Run, seeded
-from e2e.faults.stage import set_up
+from e2e.faults.environment import set_up
+from e2e.faults.runner import Run, seeded
 
 #: Faults of a run.
 SOME = 6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from e2e import tenants
+from e2e import hostile_tenant
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get_one, wait_for
 from e2e.workloads import pod, secret, shell
@@ -51,7 +51,9 @@ def test_an_unmanaged_secret_stands_in_for_none_of_homes(bridged: Bridged) -> No
 @pytest.mark.join("--accept-namespaces=test-*")
 def test_pods_read_no_secret_of_the_tenants_of_a_shared_namespace(bridged: Bridged) -> None:
     """Neither one that is there, nor one that comes once the pod runs."""
-    with tenants.namespace(bridged, bridged.remote_namespace, forged=False, accepts="e2e") as there:
+    with hostile_tenant.namespace(
+        bridged, bridged.remote_namespace, forged=False, accepts="e2e"
+    ) as there:
         _theirs(bridged, there)
         bridged.apply(pod(bridged.node, "thief", containers=[_reads("theirs")]))
         bridged.apply(pod(bridged.node, "early", containers=[_reads("later")]))

@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 
 from e2e import bridge as bridge_command
-from e2e.account import OURS
 from e2e.clusters.model import Cluster
 from e2e.conftest import Bridged, usual_options
 from e2e.kubectl import get
+from e2e.service_accounts import OURS
 from e2e.workloads import busybox
 
 

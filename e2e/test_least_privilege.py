@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from bridge.rbac.manifests import Account
-from e2e import account
 from e2e import bridge as bridge_command
+from e2e import service_accounts
 from e2e.bridge import Bridge
 from e2e.clusters.model import Cluster
 from e2e.conftest import Bridged, Limited
@@ -38,7 +38,7 @@ def test_a_namespace_that_is_not_bound_waits_for_its_binding(bridged: Bridged) -
     bridged.apply(pod(bridged.node, "waits", containers=[main]))
     wait_for(lambda: _pod(bridged)["status"].get("reason") == "HomeForbidden", "it says why")
     message = _pod(bridged)["status"]["message"]
-    # Of EndpointSlices it may see all, which a relay takes (`e2e.account`).
+    # Of EndpointSlices it may see all, which a relay takes (`e2e.service_accounts`).
     kinds = "configmaps, secrets, services"
     assert f"list and watch {kinds} in namespace {bridged.namespace}" in message
     told = [
@@ -51,7 +51,7 @@ def test_a_namespace_that_is_not_bound_waits_for_its_binding(bridged: Bridged) -
 
     command = message.rpartition("grants it: ")[2]
     assert command == f"bridge rbac namespace {bridged.namespace} | kubectl apply -f -"
-    account.bind(bridged.home, bridged.namespace)
+    service_accounts.bind(bridged.home, bridged.namespace)
     bridged.kubectl("wait", "--for=condition=Ready", "pod/waits", f"--timeout={BOUND_SECONDS:.0f}s")
     assert bridged.kubectl("logs", "waits") == "here\n"
     assert "reason" not in _pod(bridged)["status"]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from e2e import account
+from e2e import service_accounts
 from e2e.clusters.model import Cluster
 from e2e.conftest import ACCOUNT_SECONDS, Bridged
 from e2e.kubectl import get, get_one, wait_for
@@ -32,7 +32,7 @@ def _namespaces(home: Cluster, *names: str) -> Iterator[None]:
     try:
         for name in names:
             home.kubectl("create", "namespace", name)
-            account.bind(home, name)
+            service_accounts.bind(home, name)
         for name in names:
             wait_for(
                 functools.partial(get, home, "serviceaccounts", namespace=name),

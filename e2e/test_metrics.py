@@ -18,7 +18,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from bridge.rbac.manifests import Account
-from e2e import account
+from e2e import service_accounts
 from e2e.bridge import Bridge
 from e2e.clusters.model import Cluster
 from e2e.conftest import Bridged
@@ -298,7 +298,9 @@ def test_without_the_right_to_ask_kubelets_the_metrics_api_is_asked(
     bridged.remote.serve_metrics(print)
     bridged.bridge.stop()
     own = Account("default", bridged.node)
-    remote = account.granted(bridged.remote, tmp_path, "remote", "--metrics", "api", account=own)
+    remote = service_accounts.granted(
+        bridged.remote, tmp_path, "remote", "--metrics", "api", account=own
+    )
     bridge = Bridge(bridged.bridge.home, remote, bridged.bridge.log, bridged.bridge.args)
     try:
         bridge.start()
@@ -311,4 +313,4 @@ def test_without_the_right_to_ask_kubelets_the_metrics_api_is_asked(
         bridged.kubectl("delete", "pod", "busy")
     finally:
         bridge.kill()
-        account.take_away(bridged.remote, own)
+        service_accounts.take_away(bridged.remote, own)

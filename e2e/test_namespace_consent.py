@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from e2e import tenants
+from e2e import hostile_tenant
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, wait_for
 from e2e.workloads import pod, secret, shell
@@ -34,9 +34,15 @@ def test_nothing_of_home_arrives_in_a_namespace_that_a_tenant_prepared(bridged: 
     """With the mapped name, labels of the bridge and `accepts-home: *`, it is not used before home
     accepts it: no Secret, no token, no pod."""
     env = [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "key", "key": "KEY"}}}]
-    with tenants.namespace(bridged, bridged.remote_namespace, forged=True, accepts="*") as there:
-        labels = {**tenants.owner_labels(bridged)}
-        meta = {"name": "key", "labels": labels, "annotations": tenants.origin(bridged, "key")}
+    with hostile_tenant.namespace(
+        bridged, bridged.remote_namespace, forged=True, accepts="*"
+    ) as there:
+        labels = {**hostile_tenant.owner_labels(bridged)}
+        meta = {
+            "name": "key",
+            "labels": labels,
+            "annotations": hostile_tenant.origin(bridged, "key"),
+        }
         bait = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": {"KEY": "x"}}
         bridged.remote.kubectl("create", "-n", there, "-f", "-", input=json.dumps(bait))
         before = get(bridged.remote, "secrets", namespace=there)
@@ -63,9 +69,9 @@ def test_a_copied_pod_in_a_tenants_namespace_stops_no_restart(bridged: Bridged) 
     bridged.apply(pod(bridged.node, "ours"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/ours", "--timeout=90s")
     [ours] = bridged.home_pods()
-    with tenants.namespace(bridged, f"tenant-{bridged.namespace}", forged=True) as there:
-        meta = {"name": "ours", "labels": tenants.owner_labels(bridged)}
-        meta["annotations"] = tenants.origin(bridged, "ours", ours["metadata"]["uid"])
+    with hostile_tenant.namespace(bridged, f"tenant-{bridged.namespace}", forged=True) as there:
+        meta = {"name": "ours", "labels": hostile_tenant.owner_labels(bridged)}
+        meta["annotations"] = hostile_tenant.origin(bridged, "ours", ours["metadata"]["uid"])
         spec = {"containers": [shell("main", "sleep 1d")], "terminationGracePeriodSeconds": 1}
         copied = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
         bridged.remote.kubectl("create", "-n", there, "-f", "-", input=json.dumps(copied))

@@ -17,10 +17,10 @@ import orjson
 import pytest
 import yaml
 
-from e2e.bench.pods import ways
+from e2e.bench.pods import variants
 from e2e.bench.pods.api import Api
+from e2e.bench.pods.audit_log import BRIDGE
 from e2e.bench.pods.load import Crowd, Shape
-from e2e.bench.pods.requests import BRIDGE
 from e2e.bridge import Bridge
 from e2e.clusters import Cluster, Nodes, down, find, specs, up
 from e2e.clusters.fixture import settings_from_environment
@@ -57,14 +57,14 @@ async def test_servers_that_refuse_lose_no_pod(
 ) -> None:
     """Both give the bridge a few seats, and refuse what is beyond (API priority and fairness)."""
     shape = Shape(pods=PUSHED_BACK)
-    async with ways.connected(simulated) as pair:
+    async with variants.connected(simulated) as pair:
         with ExitStack() as stack:
             home, remote = (
                 stack.enter_context(few_seats(cluster, tmp_path / cluster.name))
                 for cluster in (pair.home, pair.remote)
             )
             marks = [_size(pair.home), _size(pair.remote)]
-            node = ways.name("pushed")
+            node = variants.name("pushed")
             crowd = Crowd(pair.at_home, node, shape, node=node)
             await crowd.prepare()
             stack.enter_context(joined(home, remote, node, tmp_path / "log"))
@@ -84,8 +84,8 @@ async def test_a_pod_does_not_stand_behind_another_namespaces_thousand(
     simulated: dict[str, Cluster], tmp_path: Path
 ) -> None:
     """It is made in the remote, and told to be Running, while most of those before it wait."""
-    async with ways.connected(simulated) as pair:
-        node = ways.name("fair")
+    async with variants.connected(simulated) as pair:
+        node = variants.name("fair")
         crowd = Crowd(pair.at_home, node, Shape(pods=CROWD), node=node)
         singles = Crowd(pair.at_home, f"{node}-one", Shape(pods=SINGLES), node=node)
         await crowd.prepare()

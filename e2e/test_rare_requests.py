@@ -1,6 +1,6 @@
 """What the bridge asks of API servers only when something is in its way, or somebody asks oddly.
 
-Each of these takes a right that nothing else does: `e2e.rights` would call it unused.
+Each of these takes a right that nothing else does: `e2e.used_permissions` would call it unused.
 """
 
 from __future__ import annotations

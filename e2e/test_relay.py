@@ -17,8 +17,8 @@ import pytest
 
 from e2e.clusters.model import Cluster
 from e2e.conftest import Bridged
+from e2e.disconnected_networks import without_routes
 from e2e.kubectl import Json, get, get_one, is_ready, wait_for
-from e2e.networks import without_routes
 from e2e.workloads import AGNHOST, BUSYBOX
 
 OURS = "endpointslice.kubernetes.io/managed-by=cluster-bridge-relay"

@@ -24,9 +24,9 @@ from e2e.bridge import REGISTERED
 from e2e.clusters.fixture import settings_from_environment
 from e2e.clusters.model import Cluster, silent
 from e2e.conftest import Bridged
+from e2e.disconnected_networks import without_routes
 from e2e.kubectl import Json, get, is_ready, uids, wait_for
-from e2e.networks import without_routes
-from e2e.podprocesses import processes
+from e2e.pod_processes import processes
 from e2e.replicas import Second, second
 from e2e.test_in_cluster import Install, installing  # noqa: F401  # a fixture
 from e2e.test_relay import all_ready, deployment, files, service

@@ -16,8 +16,8 @@ from e2e.bridge import REGISTERED
 from e2e.clusters.model import Cluster
 from e2e.clusters.shell import run
 from e2e.conftest import Bridged
+from e2e.disconnected_networks import without_routes
 from e2e.kubectl import get, get_one, uids, wait_for
-from e2e.networks import without_routes
 from e2e.replicas import Second, second
 from e2e.test_leave import leave
 from e2e.test_relay import all_ready, ask, client, slices

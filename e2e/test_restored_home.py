@@ -1,7 +1,7 @@
 """A home that is restored from a backup beside the original, with the same remote.
 
 On kind the clusters are native ones, beside those of the other tests: kind keeps etcd inside of a
-node's container (`e2e.restored`).
+node's container (`e2e.restored_home`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e import account
 from e2e import bridge as bridge_command
+from e2e import service_accounts
 from e2e.bridge import REGISTERED, Bridge
 from e2e.clusters import specs
 from e2e.clusters.fixture import running, settings_from_environment
@@ -22,7 +22,7 @@ from e2e.clusters.model import Backend, Cluster
 from e2e.conftest import Bridged, joined, usual_options
 from e2e.kubectl import Json, get, uids, wait_for
 from e2e.replicas import now, writes
-from e2e.restored import restored, saved
+from e2e.restored_home import restored, saved
 from e2e.workloads import busybox, web
 
 #: What a refused bridge shows.
@@ -48,8 +48,8 @@ def original(native: dict[str, Cluster], node_name: str, tmp_path: Path) -> Iter
     """A bridge with the permissions that `bridge rbac` prints."""
     home, remote = native["home"], native["remote"]
     bridge = Bridge(
-        account.at_home(home, tmp_path),
-        account.in_remote(remote, tmp_path),
+        service_accounts.at_home(home, tmp_path),
+        service_accounts.in_remote(remote, tmp_path),
         tmp_path / "bridge.log",
         usual_options(node_name),
     )

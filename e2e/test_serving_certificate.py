@@ -10,7 +10,7 @@ import pytest
 from e2e.clusters.model import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import get, get_one, is_ready, wait_for
-from e2e.kubelet import Credentials, endpoint, is_signed_by
+from e2e.kubelet_client import Credentials, endpoint, is_signed_by
 from e2e.workloads import pod
 
 pytestmark = pytest.mark.join("--serving-certificate", "csr")

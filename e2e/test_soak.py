@@ -15,8 +15,8 @@ import pytest
 from e2e.audit import Auditor, Finding
 from e2e.conftest import Bridged
 from e2e.kubectl import get_one, uids, wait_for
-from e2e.others import objects_of_others
 from e2e.soak import Mix, jobs_are_done
+from e2e.unmanaged_objects import objects_of_others
 from e2e.workloads import busybox
 
 SECONDS = float(os.environ.get("CLUSTER_BRIDGE_SOAK_SECONDS") or 30)

@@ -13,7 +13,7 @@ from e2e.clusters.certs import Authority
 from e2e.clusters.model import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import is_ready, wait_for
-from e2e.kubelet import Credentials, endpoint, status_of
+from e2e.kubelet_client import Credentials, endpoint, status_of
 from e2e.workloads import pod
 
 #: What begins a WebSocket, as a client of exec sends it.

@@ -17,9 +17,9 @@ from typing import Annotated, Any
 import typer
 
 from e2e import image
-from e2e.bench import document, tables
+from e2e.bench import performance_page, tables
 from e2e.bench import relay as carried
-from e2e.bench import relayback as back
+from e2e.bench import relay_reverse as back
 from e2e.bench import streams as bench
 from e2e.bench.output import Plot, measured, print_reports, say, with_targets
 from e2e.bench.pods.commands import PREFIX
@@ -112,9 +112,11 @@ def table(
         if "figures" in part
     ]
     if write:
-        document.FILE.write_text(document.renewed(document.FILE.read_text(), found))
+        performance_page.FILE.write_text(
+            performance_page.renewed(performance_page.FILE.read_text(), found)
+        )
     else:
-        typer.echo(f"{document.targets(found)}\n\n{document.figures(found)}")
+        typer.echo(f"{performance_page.targets(found)}\n\n{performance_page.figures(found)}")
 
 
 def _suite(name: str, plot: Path | None) -> None:

@@ -20,9 +20,9 @@ from e2e.bench import plot as pictures
 from e2e.bench import tables
 from e2e.bench.figures import Report, machine
 from e2e.bench.pods.api import ApiFailed
+from e2e.bench.pods.audit_log import LogGone
 from e2e.bench.pods.load import Lost
-from e2e.bench.pods.requests import LogGone
-from e2e.bench.pods.ways import Pair, connected
+from e2e.bench.pods.variants import Pair, connected
 from e2e.bench.targets import judge
 from e2e.bridge import BridgeFailed
 from e2e.clusters import Settings, down, find, specs, up

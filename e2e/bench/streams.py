@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from e2e.bench.figures import Report
-from e2e.bench.measures import MEASURES, SCRIPT, Measure
-from e2e.bench.ways import Way
+from e2e.bench.stream_measurements import MEASURES, SCRIPT, Measure
+from e2e.bench.stream_paths import Way
 from e2e.bridge import Bridge
 from e2e.clusters.model import Cluster
 from e2e.kubectl import wait_for

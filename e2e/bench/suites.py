@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from e2e.bench.output import Measure, say
-from e2e.bench.pods import burst, configmap, fairness, growth, latency, resting
+from e2e.bench.pods import burst, configmap, fairness, growth, idle_and_restart, latency
 from e2e.bench.pods.load import Shape
 
 
@@ -32,16 +32,16 @@ class Suite:
 _SHORT: Mapping[str, Measure] = {
     "burst": lambda pair: burst.measure(pair, Shape(300), rounds=2, say=say),
     "latency": lambda pair: latency.measure(pair, pods=30, rounds=1, say=say),
-    "idle": lambda pair: resting.idle(pair, Shape(300), rounds=1, seconds=20, say=say),
-    "restart": lambda pair: resting.restart(pair, Shape(300), rounds=1, say=say),
+    "idle": lambda pair: idle_and_restart.idle(pair, Shape(300), rounds=1, seconds=20, say=say),
+    "restart": lambda pair: idle_and_restart.restart(pair, Shape(300), rounds=1, say=say),
     "configmap": lambda pair: configmap.measure(pair, pods=300, rounds=3, say=say),
 }
 #: The sizes of the targets.
 _FULL: Mapping[str, Measure] = {
     "burst": lambda pair: burst.measure(pair, Shape(1000), rounds=5, say=say),
     "latency": lambda pair: latency.measure(pair, pods=200, rounds=3, say=say),
-    "idle": lambda pair: resting.idle(pair, Shape(5000), rounds=3, seconds=60, say=say),
-    "restart": lambda pair: resting.restart(pair, Shape(5000), rounds=3, say=say),
+    "idle": lambda pair: idle_and_restart.idle(pair, Shape(5000), rounds=3, seconds=60, say=say),
+    "restart": lambda pair: idle_and_restart.restart(pair, Shape(5000), rounds=3, say=say),
     "configmap": lambda pair: configmap.measure(pair, pods=1000, rounds=10, say=say),
     "fairness": lambda pair: fairness.measure(pair, pods=5000, rounds=2, say=say),
     "growth": lambda pair: growth.measure(

@@ -3,8 +3,8 @@
 Where no engine answers and this is root, Debian's dockerd is started with data and sockets of its
 own, in a network namespace of its own: its bridges, its packet rules and its forwarding are not the
 machine's, and are gone with the namespace. A cable joins the namespace to the machine, which has a
-route to the containers, and one to the pods of each cluster (`e2e.clusters.kind_ways`); there is no
-way out of it, so that this engine can pull nothing.
+route to the containers, and one to the pods of each cluster (`e2e.clusters.kind_routes`); there is
+no way out of it, so that this engine can pull nothing.
 
 The private engine is one for all sets of clusters. It is left running by `up`, and ended by the
 `down` after which no container is left. Images stay in the cache; what else is there and of no use

@@ -4,7 +4,7 @@ The engine is the one that answers, or a private one (`e2e.clusters.engine`); th
 published one, or one that is put together here (`e2e.clusters.node_image`). The program is taken
 from PATH, or built once. All clusters are on kind's own Docker network, so their nodes reach each
 other; routes to each other's pods are added in the nodes, and on this machine
-(`e2e.clusters.kind_ways`). A kubeconfig names the node's address, which is the same from this
+(`e2e.clusters.kind_routes`). A kubeconfig names the node's address, which is the same from this
 machine and from the other cluster.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import yaml
 
-from e2e.clusters import build, images, kind_ways, network, node, node_image, packages, recipes
+from e2e.clusters import build, images, kind_routes, network, node, node_image, packages, recipes
 from e2e.clusters import engine as engines
 from e2e.clusters.addresses import Plan, free_index, free_slot
 from e2e.clusters.cgroups import hierarchies
@@ -81,7 +81,7 @@ def up(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) -> dict[
         _connect_all(settings)
         for cluster in clusters.values():
             ways = cluster.control.ways(cluster.pod_cidr, cluster.node_ip)
-            kind_ways.have(ways, engines.hop(engine), cluster.name, say)
+            kind_routes.have(ways, engines.hop(engine), cluster.name, say)
     return clusters
 
 
@@ -323,7 +323,7 @@ def _delete(engine: Engine, program: Path, settings: Settings, name: str) -> Non
                 ) from error
             for node in nodes:
                 _thaw(node)
-    kind_ways.remove(_plan(settings, read_all(settings)[name]).pods, engines.hop(engine))
+    kind_routes.remove(_plan(settings, read_all(settings)[name]).pods, engines.hop(engine))
     forget(settings, name)
 
 

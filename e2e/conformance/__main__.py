@@ -20,10 +20,10 @@ import typer
 from e2e.bridge import BridgeFailed
 from e2e.clusters import Cluster, ClusterError, InvalidRequest, Settings, down, find, specs, up
 from e2e.clusters.fixture import settings_from_environment
-from e2e.conformance import document as documents
+from e2e.conformance import conformance_page as documents
 from e2e.conformance import exceptions as exempt
-from e2e.conformance.conduct import Node, Request, conduct
 from e2e.conformance.report import Report
+from e2e.conformance.runner import Node, Request, conduct
 
 # A real kubelet on two cores keeps up with so many tests at a time: most of a test is waiting.
 DEFAULT_PROCS = 8

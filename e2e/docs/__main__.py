@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from e2e.docs import offline, pages
+from e2e.docs import external_resources, pages
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 
@@ -31,7 +31,7 @@ def check(
     site: Annotated[Path, typer.Argument(help="The folder of a site that is built.")],
 ) -> None:
     """Check that no page of the site loads anything from elsewhere."""
-    found = offline.loaded(site)
+    found = external_resources.loaded(site)
     for line in found:
         typer.echo(line, err=True)
     if found:

@@ -19,8 +19,8 @@ import typer
 from e2e.clusters import Settings, down, find, specs, up
 from e2e.clusters.model import Backend
 from e2e.faults import registry, report
-from e2e.faults.conduct import Run, seeded
-from e2e.faults.stage import set_up
+from e2e.faults.environment import set_up
+from e2e.faults.runner import Run, seeded
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 

@@ -22,9 +22,9 @@ from typing import Any, Literal
 from e2e.audit.model import LABEL_NODE, MUTATED
 from e2e.clusters.certs import Authority
 from e2e.clusters.model import Cluster
-from e2e.faults.answers import NothingMet
+from e2e.faults.bad_responses import NothingMet
+from e2e.faults.environment import Stage
 from e2e.faults.model import Fault
-from e2e.faults.stage import Stage
 from e2e.kubectl import Json
 
 Side = Literal["home", "remote"]

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from e2e.clusters.native import NativeControl
+from e2e.faults.environment import Stage
 from e2e.faults.model import Fault, Join
 from e2e.faults.proxy import Harm, Rule
-from e2e.faults.stage import Stage
 
 #: Of the API servers of `e2e.clusters`.
 _ISSUER = "https://kubernetes.default.svc.cluster.local"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from e2e.audit import Finding, Kind
 
 if TYPE_CHECKING:
-    from e2e.faults.stage import Stage
+    from e2e.faults.environment import Stage
 
 #: Makes the fault when it is entered, and heals it when it is left: also after an error.
 Strike = Callable[["Stage"], AbstractContextManager[None]]

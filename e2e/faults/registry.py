@@ -7,27 +7,27 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from e2e.faults import (
     admission,
-    answers,
+    api_server_restarts,
+    bad_responses,
+    clock_and_disk,
     credentials,
-    cuts,
-    hands,
-    homes,
-    kills,
-    machine,
-    servers,
+    duplicate_homes,
+    manual_changes,
+    network_cuts,
+    process_kills,
 )
 from e2e.faults.model import Fault
 
 FAULTS: tuple[Fault, ...] = (
-    *kills.FAULTS,
-    *homes.FAULTS,
-    *cuts.FAULTS,
-    *servers.FAULTS,
-    *answers.FAULTS,
+    *process_kills.FAULTS,
+    *duplicate_homes.FAULTS,
+    *network_cuts.FAULTS,
+    *api_server_restarts.FAULTS,
+    *bad_responses.FAULTS,
     *admission.FAULTS,
-    *hands.FAULTS,
+    *manual_changes.FAULTS,
     *credentials.FAULTS,
-    *machine.FAULTS,
+    *clock_and_disk.FAULTS,
 )
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from e2e.audit.auditor import events
 from e2e.audit.copies import check_copies, check_namespaces, references
-from e2e.audit.foreign import check_foreign, check_home, snapshot
 from e2e.audit.history import History
 from e2e.audit.model import GATE, Finding, Kind
 from e2e.audit.pods import check_pods
+from e2e.audit.unmanaged import check_foreign, check_home, snapshot
 
 Json = dict[str, Any]
 

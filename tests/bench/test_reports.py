@@ -11,7 +11,7 @@ from unittest.mock import MagicMock
 import pytest
 import typer
 
-from e2e.bench import document, figures, output, plot, suites, tables, targets
+from e2e.bench import figures, output, performance_page, plot, suites, tables, targets
 from e2e.bench import relay as carried
 from e2e.bench.figures import Figure, Report
 from e2e.bench.pods.load import Lost
@@ -81,29 +81,29 @@ def test_no_two_targets_are_about_the_same_figure() -> None:
 
 
 def test_the_table_of_the_docs_has_a_row_for_every_target() -> None:
-    _, begin, rest = document.FILE.read_text().partition(document.TARGETS_BEGIN)
+    _, begin, rest = performance_page.FILE.read_text().partition(performance_page.TARGETS_BEGIN)
     assert begin
-    there = rest.partition(document.END)[0].strip().splitlines()
-    wanted = document.targets([]).splitlines()
+    there = rest.partition(performance_page.END)[0].strip().splitlines()
+    wanted = performance_page.targets([]).splitlines()
     # What and target; what was found comes from whoever measured.
     assert [row.split(" | ")[:2] for row in there] == [row.split(" | ")[:2] for row in wanted]
     assert len(wanted) == len(TARGETS) + 2, "run python -m e2e.bench table --write REPORT..."
 
 
 def test_the_relay_has_a_table_of_its_own() -> None:
-    _, begin, rest = document.FILE.read_text().partition(document.RELAY_BEGIN)
+    _, begin, rest = performance_page.FILE.read_text().partition(performance_page.RELAY_BEGIN)
     assert begin
-    there = rest.partition(document.END)[0].strip().splitlines()
-    wanted = document.targets([], RELAY).splitlines()
+    there = rest.partition(performance_page.END)[0].strip().splitlines()
+    wanted = performance_page.targets([], RELAY).splitlines()
     assert [row.split(" | ")[:2] for row in there] == [row.split(" | ")[:2] for row in wanted]
     made = Report("relay", {"rounds": 3, "bytes": 1, "idle": 2000})
     made.add("relay.idle_kib", "KiB", [29.0])
-    written = document.renewed(document.FILE.read_text(), [made.as_json()])
+    written = performance_page.renewed(performance_page.FILE.read_text(), [made.as_json()])
     row = "| memory of an idle connection, of 2,000 | at most 30 KiB | 29 KiB | met "
     assert f"{row}| `python -m e2e.bench relay --idle 2000` |" in written
     other = Report("relay-back", {"rounds": 3, "bytes": 1, "idle": 0})
     other.add("relay.connect_1", "/s", [70.0])
-    both = document.renewed(written, [other.as_json()])
+    both = performance_page.renewed(written, [other.as_json()])
     row = "| from the remote to home: connections a second, one client | at least 100 /s | 70 /s | "
     assert f"{row}missed | `python -m e2e.bench relay-back` |" in both
     assert "`python -m e2e.bench relay --idle 2000` |" in both, "each direction has its own rows"
@@ -126,27 +126,27 @@ def test_the_relay_is_compared_with_a_flat_network_round_by_round() -> None:
 
 
 def test_the_tables_are_made_anew_between_their_marks_only() -> None:
-    there = document.FILE.read_text()
+    there = performance_page.FILE.read_text()
     streams = {**report(1.0), "benchmark": "streams"}
-    made = document.renewed(there, [report(2.25, spread=0.25), streams])
+    made = performance_page.renewed(there, [report(2.25, spread=0.25), streams])
     assert "### streams" not in made  # they have a page of their own
     assert "at most 2.5 ms | 2.25 ms (2-2.5) | met | `python -m e2e.bench burst -n 1000` |" in made
     assert "### burst: pods 1000" in made
     assert "| cpu_burst_ms | 2.25 ms (2-2.5) |  |" in made
     assert made.partition("<!-- ")[0] == there.partition("<!-- ")[0]
-    assert made.rpartition(document.END)[2] == there.rpartition(document.END)[2]
+    assert made.rpartition(performance_page.END)[2] == there.rpartition(performance_page.END)[2]
     assert made.count("### burst") == 1
     assert made.count("### ") == there.count("### "), "what was not measured again stays"
-    assert document.renewed(made, []) == made
+    assert performance_page.renewed(made, []) == made
     with pytest.raises(ValueError, match="no '<!-- targets, made by"):
-        document.renewed("# Performance", [])
+        performance_page.renewed("# Performance", [])
 
 
 def test_of_two_reports_that_of_the_right_size_counts_and_then_the_last() -> None:
     reports = [report(1.1), report(1.2), report(1.3, pods=300)]
 
     def row(*reports: dict[str, Any]) -> str:
-        lines = document.targets(reports).splitlines()
+        lines = performance_page.targets(reports).splitlines()
         return next(line for line in lines if "until Running |" in line)
 
     assert "| 1.2 ms" in row(*reports)

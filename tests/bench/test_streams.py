@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from e2e.bench import output, streams
 from e2e.bench.__main__ import app
-from e2e.bench.measures import MEASURES, Measure
+from e2e.bench.stream_measurements import MEASURES, Measure
 from e2e.bench.streams import Settings, Taken, report
 
 

@@ -17,7 +17,7 @@ from e2e.clusters import (
     Settings,
     kind,
     kind_config,
-    kind_ways,
+    kind_routes,
     node_image,
     node_image_prune,
     oci_runtime,
@@ -352,7 +352,7 @@ def written(ip: Path) -> list[str]:
 
 
 def test_pods_of_a_private_engine_are_reached_through_its_namespace(ip: Path) -> None:
-    kind_ways.have(WAYS, HOP, "home", silent)
+    kind_routes.have(WAYS, HOP, "home", silent)
     assert written(ip) == [
         "ip -netns engine -batch -",
         "  route replace 10.209.32.0/24 via 10.210.1.3",
@@ -364,17 +364,17 @@ def test_pods_of_a_private_engine_are_reached_through_its_namespace(ip: Path) ->
 
 
 def test_pods_of_another_engine_are_reached_through_their_nodes(ip: Path) -> None:
-    kind_ways.have(WAYS, None, "home", silent)
+    kind_routes.have(WAYS, None, "home", silent)
     assert written(ip) == ["ip -batch -", *(f"  route replace {it} via {WAYS[it]}" for it in WAYS)]
 
 
 def test_ways_to_all_of_a_clusters_pods_are_taken_away(ip: Path) -> None:
-    kind_ways.remove(PLAN.pods, HOP)
+    kind_routes.remove(PLAN.pods, HOP)
     assert written(ip) == [
         "ip route flush root 10.209.32.0/20",
         "ip -netns engine route flush root 10.209.32.0/20",
     ]
-    kind_ways.remove(PLAN.pods, None)
+    kind_routes.remove(PLAN.pods, None)
     assert written(ip)[2:] == ["ip route flush root 10.209.32.0/20"]
 
 
@@ -385,18 +385,18 @@ def test_who_may_have_no_way_is_told_what_that_means(ip: Path, *, there: bool) -
     else:
         ip.unlink()
     said: list[str] = []
-    kind_ways.have(WAYS, None, "home", said.append)
+    kind_routes.have(WAYS, None, "home", said.append)
     [line] = said
     assert line.startswith("home: this machine has no way to its pods (ip ")
     assert ("Operation not permitted" in line) == there
     assert "--relay-image" in line
-    kind_ways.remove(PLAN.pods, None)
+    kind_routes.remove(PLAN.pods, None)
 
 
 def test_a_private_engine_without_a_way_is_an_error(ip: Path) -> None:
     ip.write_text("#!/bin/sh\nexit 2\n")
     with pytest.raises(CommandFailed, match="ip ended with 2"):
-        kind_ways.have(WAYS, HOP, "home", silent)
+        kind_routes.have(WAYS, HOP, "home", silent)
 
 
 @dataclass(frozen=True)

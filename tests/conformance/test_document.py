@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.conformance import document, exceptions
+from e2e.conformance import conformance_page, exceptions
 
 
 def test_the_document_in_the_repository_is_up_to_date() -> None:
-    there = document.FILE.read_text()
+    there = conformance_page.FILE.read_text()
     excused = exceptions.load(exceptions.FILE.read_text())
-    assert document.renewed(there, excused) == there, "run python -m e2e.conformance document"
+    assert conformance_page.renewed(there, excused) == there, (
+        "run python -m e2e.conformance document"
+    )
 
 
 def test_tables_are_made_anew_between_their_marks_only() -> None:
-    there = document.FILE.read_text()
-    made = document.renewed(there, {"[sig-node] a | b": "it asks the host"})
+    there = conformance_page.FILE.read_text()
+    made = conformance_page.renewed(there, {"[sig-node] a | b": "it asks the host"})
     assert "| `[sig-node] a \\| b` | it asks the host |" in made
     assert made.partition("<!-- made")[0] == there.partition("<!-- made")[0]
-    assert document.renewed(made, {"x": "y"}) == document.renewed(there, {"x": "y"})
+    assert conformance_page.renewed(made, {"x": "y"}) == conformance_page.renewed(there, {"x": "y"})
 
 
 def test_a_document_without_marks_is_refused() -> None:
     with pytest.raises(ValueError, match="no '<!-- made by"):
-        document.renewed("# Conformance\n", {})
+        conformance_page.renewed("# Conformance\n", {})
 
 
 def test_exceptions_are_reasons_with_their_tests() -> None:

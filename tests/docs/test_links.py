@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from e2e.docs import links, offline
+from e2e.docs import external_resources, links
 from e2e.docs.pages import DOCS, REPOSITORY
 
 DOCUMENTS = sorted(
@@ -44,7 +44,7 @@ def test_every_page_is_in_the_site() -> None:
         return [page for part in parts for page in pages(part)]
 
     listed = pages(yaml.safe_load((REPOSITORY / "mkdocs.yml").read_text("utf-8"))["nav"])
-    hooks = (REPOSITORY / "e2e/docs/hooks.py").read_text("utf-8")
+    hooks = (REPOSITORY / "e2e/docs/mkdocs_hooks.py").read_text("utf-8")
     of_root = dict(re.findall(r'"([A-Z_]+\.md)": "([a-z-]+\.md)"', hooks))
     assert all((REPOSITORY / name).exists() for name in of_root)
     there = {str(it.relative_to(DOCS)) for it in DOCS.rglob("*.md")} | {*of_root.values()}
@@ -90,9 +90,9 @@ def test_links_are_changed_or_taken_off() -> None:
 
 def test_what_a_site_loads_from_elsewhere(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no page"):
-        offline.loaded(tmp_path)
+        external_resources.loaded(tmp_path)
     (tmp_path / "a.html").write_text(
         "<link rel=canonical href=https://a.example><a href=https://b.example>b</a>"
         "<script src=own.js></script><script src=//c.example/x.js></script>"
     )
-    assert offline.loaded(tmp_path) == ["a.html: //c.example/x.js"]
+    assert external_resources.loaded(tmp_path) == ["a.html: //c.example/x.js"]

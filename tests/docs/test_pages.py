@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.docs import options, pages, translation
+from e2e.docs import cli_page, pages, translation_page
 from translators.pods import field_rules
 
 
@@ -15,13 +15,13 @@ def test_a_page_that_is_made_is_up_to_date(name: str) -> None:
 
 
 def test_every_rule_has_its_reason_on_the_page() -> None:
-    page = translation.page()
+    page = translation_page.page()
     for rule in field_rules.TABLE.values():
         assert rule.reason.replace("|", "\\|") in page
 
 
 def test_options_show_what_they_take_and_what_they_are_unless_given() -> None:
-    page = options.page()
+    page = cli_page.page()
     assert "| `--kubeconfig` `PATH` | Kubeconfig of the remote cluster. | required |" in page
     assert "`--network` `auto\\|flat\\|relay\\|none`" in page
     assert "`--yes`, `-y`" in page

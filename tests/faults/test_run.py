@@ -20,10 +20,10 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from e2e.audit import Finding, Kind
 from e2e.faults import registry, report
 from e2e.faults.clock import Clock
-from e2e.faults.machine import fill
+from e2e.faults.clock_and_disk import fill
 from e2e.faults.model import COUNTED, Join, Trial, tallies
-from e2e.faults.tokens import signed
-from e2e.faults.witness import NAMES, compare, runs
+from e2e.faults.service_account_tokens import signed
+from e2e.faults.untouched_pods import NAMES, compare, runs
 from e2e.kubectl import Json
 
 ASKED = {"seed": 7, "minutes": 30.0, "only": [], "took": 1800.0, "kubernetes": "1.34.4"}

@@ -12,10 +12,10 @@ from collections.abc import Callable
 import pytest
 
 from e2e.audit.copies import check_copies
-from e2e.audit.foreign import check_foreign, snapshot
 from e2e.audit.history import History
 from e2e.audit.model import Finding
 from e2e.audit.pods import check_pods
+from e2e.audit.unmanaged import check_foreign, snapshot
 from sync.kube import retry
 from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, SERVICES, Object
 from tests import objects

@@ -12,10 +12,10 @@ from e2e.bench.pods import burst as burst_bench
 from e2e.bench.pods import configmap as configmap_bench
 from e2e.bench.pods import fairness as fairness_bench
 from e2e.bench.pods import growth as growth_bench
+from e2e.bench.pods import idle_and_restart
 from e2e.bench.pods import latency as latency_bench
-from e2e.bench.pods import resting
 from e2e.bench.pods.load import Shape
-from e2e.bench.pods.ways import LEAST, WAYS
+from e2e.bench.pods.variants import LEAST, WAYS
 
 #: A set of its own, with simulated nodes.
 PREFIX = "bench"
@@ -91,7 +91,9 @@ def idle(
     """What a bridge costs whose pods all run."""
     _run(
         "idle",
-        lambda pair: resting.idle(pair, Shape(pods), rounds=rounds, seconds=seconds, say=say),
+        lambda pair: idle_and_restart.idle(
+            pair, Shape(pods), rounds=rounds, seconds=seconds, say=say
+        ),
         nodes,
         prefix,
         plot,
@@ -110,7 +112,7 @@ def restart(
     """What a join costs that finds all pods running."""
     _run(
         "restart",
-        lambda pair: resting.restart(pair, Shape(pods), rounds=rounds, say=say),
+        lambda pair: idle_and_restart.restart(pair, Shape(pods), rounds=rounds, say=say),
         nodes,
         prefix,
         plot,

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from e2e.bench.figures import Report
-from e2e.bench.pods import ways
-from e2e.bench.pods.accounts import account
+from e2e.bench.pods import variants
 from e2e.bench.pods.api import Api
+from e2e.bench.pods.audit_log import EVENTS, NODE, READS
 from e2e.bench.pods.load import Lost, Shape
-from e2e.bench.pods.requests import EVENTS, NODE, READS
-from e2e.bench.pods.ways import Pair, Say
+from e2e.bench.pods.process_usage import account
+from e2e.bench.pods.variants import Pair, Say
 
 #: Seconds until the copy is right.
 PATIENCE = 30.0
@@ -73,15 +73,15 @@ async def measure(pair: Pair, *, pods: int, rounds: int, say: Say) -> Report:
     reads: list[float] = []
     writes: list[float] = []
     asked: dict[str, Any] = {}
-    async with ways.running(ways.BRIDGE, pair, shape) as (runner, crowd), crowd.watched():
+    async with variants.running(variants.BRIDGE, pair, shape) as (runner, crowd), crowd.watched():
         assert runner is not None
         say(f"{pods} pods that use one ConfigMap")
         await crowd.run()
-        copy = Copy(pair.in_remote, ways.remote_namespace(crowd.namespaces[0]))
+        copy = Copy(pair.in_remote, variants.remote_namespace(crowd.namespaces[0]))
         async with copy.watched():
-            await asyncio.sleep(5 * ways.REST)
+            await asyncio.sleep(5 * variants.REST)
             for number in range(rounds):
-                counts, before = pair.requests(ways.BRIDGE), account(runner.pid)
+                counts, before = pair.requests(variants.BRIDGE), account(runner.pid)
                 value = f"update-{number}"
                 await crowd.patch_reference({"data": {"key": value}})
                 answered = time.perf_counter()

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from e2e.bench.figures import Report
-from e2e.bench.pods import burst, ways
+from e2e.bench.pods import burst, variants
 from e2e.bench.pods.burst import Run
 from e2e.bench.pods.load import Shape
-from e2e.bench.pods.ways import Pair, Say
+from e2e.bench.pods.variants import Pair, Say
 
 #: What grows: (small, large).
 SHAPES = {
@@ -39,8 +39,8 @@ async def measure(
         for number in range(rounds):
             for size, shape in shapes.items():
                 say(f"{kind}, round {number + 1} of {rounds}: {size}, {shape.pods} pods")
-                runs[size].append(await burst.once(ways.BRIDGE, pair, shape))
-                await asyncio.sleep(ways.REST)
+                runs[size].append(await burst.once(variants.BRIDGE, pair, shape))
+                await asyncio.sleep(variants.REST)
         add(made, kind, shapes, runs)
     return made
 

@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 import pytest
 
-from e2e import rights
-from e2e.bench.pods.requests import Requests
-from e2e.rights import Report
+from e2e import used_permissions
+from e2e.bench.pods.audit_log import Requests
+from e2e.used_permissions import Report
 
 OURS = "system:serviceaccount:cluster-bridge:cluster-bridge"
 
@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 def told(folder: Path, side: str, *lines: dict[str, Any]) -> Report:
     log = folder / "audit.log"
     log.write_bytes(b"".join(orjson.dumps(it) + b"\n" for it in lines))
-    return rights.report({side: Requests(log, whole=True)})
+    return used_permissions.report({side: Requests(log, whole=True)})
 
 
 def used(report: Report) -> list[str]:
@@ -65,7 +65,7 @@ def test_a_use_counts_for_the_right_that_allows_it(folder: Path) -> None:
     ]
     assert found.used.total() == 4
     assert not found.undeclared
-    assert len(found.unused) == sum(1 for _ in rights.every()) - 3
+    assert len(found.unused) == sum(1 for _ in used_permissions.every()) - 3
 
 
 def test_what_the_tables_do_not_allow_is_told(folder: Path) -> None:
@@ -130,7 +130,7 @@ def test_the_table_has_every_right(folder: Path) -> None:
     said = list(told(folder, "home", line("watch", "pods")).lines())
     assert "       1  home: watch pods" in said
     assert "  unused  remote: get pods/log" in said
-    assert len(said) == sum(1 for _ in rights.every())
+    assert len(said) == sum(1 for _ in used_permissions.every())
 
 
 def test_reports_of_several_workers_add_up(folder: Path) -> None:

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from functools import partial
 
 from e2e.clusters.model import Cluster
+from e2e.faults.environment import Stage
 from e2e.faults.model import Fault, Strike
 from e2e.faults.network import Line
-from e2e.faults.stage import Stage
 
 #: Makes the line of one cluster as it should not be.
 Break = Callable[[Line, Cluster], None]

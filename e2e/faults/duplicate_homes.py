@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from e2e.bridge import Bridge, BridgeFailed
+from e2e.faults.environment import Stage
 from e2e.faults.model import Fault
-from e2e.faults.stage import Stage
-from e2e.restored import restored, saved
+from e2e.restored_home import restored, saved
 
 
 @contextmanager

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
+from e2e.faults.environment import Stage
 from e2e.faults.model import Fault, Join
 from e2e.faults.proxy import Harm, Rule
-from e2e.faults.stage import Stage
 
 _WRITES = frozenset({"POST", "PUT", "PATCH"})
 _ANY_WRITE = _WRITES | {"DELETE"}

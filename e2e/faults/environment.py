@@ -29,8 +29,8 @@ from e2e.faults.clock import Clock
 from e2e.faults.model import Join
 from e2e.faults.network import Line
 from e2e.faults.proxy import Proxy
-from e2e.faults.tokens import Credential
-from e2e.faults.witness import Witnesses
+from e2e.faults.service_account_tokens import Credential
+from e2e.faults.untouched_pods import Witnesses
 from e2e.kubectl import get_one, wait_for
 from e2e.soak import Mix
 

@@ -17,7 +17,7 @@ from e2e.bench.figures import Report
 from e2e.bench.relay import NAMESPACE, NODE, SERVICE, Progress, Settings, Way
 from e2e.clusters.model import Cluster
 from e2e.kubectl import get, get_one, wait_for
-from e2e.podprocesses import processes
+from e2e.pod_processes import processes
 from e2e.workloads import pod
 
 _THERE = f"{NAMESPACE}-{NODE}"

@@ -1,6 +1,6 @@
 """Clusters come and go: up, the main job, down, several times, and nothing may be left.
 
-    python -m e2e.cycles --backend kind --prefix cycle -n 10
+    python -m e2e.cluster_cycles --backend kind --prefix cycle -n 10
 
 After each cycle the machine is compared with what it was before the first: mounts, network
 interfaces and namespaces, routes, packet rules, cgroups, containers with their volumes and
@@ -169,7 +169,7 @@ def _say(line: str) -> None:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(prog="python -m e2e.cycles", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m e2e.cluster_cycles", description=__doc__)
     parser.add_argument("--backend", type=Backend, default=Backend.KIND, choices=list(Backend))
     parser.add_argument("--prefix", default="cycle")
     parser.add_argument("-n", type=int, default=10, metavar="CYCLES")

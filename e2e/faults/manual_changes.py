@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 from e2e.audit.model import HOME_NAME, LABEL_HOME, LABEL_NODE, is_deleting, is_terminal
 from e2e.clusters.node import KUBELET
+from e2e.faults.environment import Stage
 from e2e.faults.model import Fault
-from e2e.faults.stage import Stage
 from e2e.kubectl import Json, get, get_one, is_ready, uids, wait_for
 from e2e.simulated_node import simulated_node
 

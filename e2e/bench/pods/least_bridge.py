@@ -4,7 +4,7 @@ It makes a remote pod for each pod that is bound to its node, writes one status 
 runs, and passes deletion on: no ConfigMaps, no Services, no restart, no error is survived. It is
 the mark that the bridge is measured against, not something to run.
 
-    python -m e2e.bench.pods.least HOME_KUBECONFIG REMOTE_KUBECONFIG NODE NAMESPACE
+    python -m e2e.bench.pods.least_bridge HOME_KUBECONFIG REMOTE_KUBECONFIG NODE NAMESPACE
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import uvloop
 
 from e2e.bench.pods.api import Api, connect
-from e2e.bench.pods.requests import LEAST
+from e2e.bench.pods.audit_log import LEAST
 
 _KEPT = ("containers", "volumes", "terminationGracePeriodSeconds", "automountServiceAccountToken")
 

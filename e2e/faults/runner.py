@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from e2e.audit import Auditor, Finding, Kind
 from e2e.bridge import BridgeFailed
 from e2e.clusters.errors import ClusterError
-from e2e.faults.answers import NothingMet
+from e2e.faults.bad_responses import NothingMet
+from e2e.faults.environment import BridgeEnded, Stage
 from e2e.faults.model import Fault, Trial
-from e2e.faults.stage import BridgeEnded, Stage
 from e2e.kubectl import get, uids, wait_for
-from e2e.others import objects_of_others
 from e2e.soak import jobs_are_done
+from e2e.unmanaged_objects import objects_of_others
 from e2e.workloads import busybox
 
 #: Seconds of the mix before each fault, at least and at most.

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from e2e.faults.environment import Stage
 from e2e.faults.model import Fault, Join
-from e2e.faults.stage import Stage
 
 _HOUR = 3600.0
 _CHUNK = 4096

@@ -21,10 +21,10 @@ from subprocess import PIPE, Popen
 
 from e2e import bridge as bridge_command
 from e2e.bench.pods.api import Api, connect
+from e2e.bench.pods.audit_log import BRIDGE as BRIDGE_AGENT
+from e2e.bench.pods.audit_log import LEAST as LEAST_AGENT
+from e2e.bench.pods.audit_log import Requests
 from e2e.bench.pods.load import Crowd, Lost, Shape
-from e2e.bench.pods.requests import BRIDGE as BRIDGE_AGENT
-from e2e.bench.pods.requests import LEAST as LEAST_AGENT
-from e2e.bench.pods.requests import Requests
 from e2e.bridge import Bridge
 from e2e.clusters.model import Cluster
 
@@ -173,7 +173,7 @@ async def _least(pair: Pair, node: str, shape: Shape) -> AsyncIterator[Runner]:
 def _process(pair: Pair, node: str, namespace: str) -> Iterator[int]:
     files = (pair.home.kubeconfig, pair.remote.kubeconfig)
     command: list[str | Path] = [
-        *(sys.executable, "-m", "e2e.bench.pods.least"),
+        *(sys.executable, "-m", "e2e.bench.pods.least_bridge"),
         *(*files, node, namespace),
     ]
     with Popen(command, stdout=PIPE, text=True) as process:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from e2e.bridge import BridgeFailed
+from e2e.faults.environment import Stage
 from e2e.faults.model import Fault
-from e2e.faults.stage import Stage
 
 #: Seconds in which a bridge that was killed is killed at the latest: what a step of the mix makes
 #: it do is under way for about so long.

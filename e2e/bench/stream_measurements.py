@@ -18,8 +18,8 @@ from typing import IO, Literal
 
 from websocket import ABNF, WebSocket
 
-from e2e import streaming
-from e2e.bench.ways import PATIENCE, Way
+from e2e import kubectl_streams
+from e2e.bench.stream_paths import PATIENCE, Way
 
 CHUNK = 1 << 20
 ECHO_PORT, SOURCE_PORT = 9000, 9001
@@ -50,7 +50,7 @@ def _speed(size: int, since: float) -> float:
 
 def _started(way: Way, *args: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        streaming.command(way.cluster, way.namespace, *args),
+        kubectl_streams.command(way.cluster, way.namespace, *args),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -78,7 +78,9 @@ def _take(connection: socket.socket, size: int) -> None:
 @contextlib.contextmanager
 def _forwarded(way: Way, port: int) -> Iterator[socket.socket]:
     """A connection to that port of the pod, through a kubectl."""
-    forwarded = streaming.forwarded(way.cluster, way.namespace, f"pod/{way.pod}", port, env={})
+    forwarded = kubectl_streams.forwarded(
+        way.cluster, way.namespace, f"pod/{way.pod}", port, env={}
+    )
     with forwarded as address, socket.create_connection(address, timeout=PATIENCE) as made:
         yield made
 

@@ -38,7 +38,8 @@ _HEAD = """\
 Of a pod, everything is carried, fields that this version does not know included. What only means
 something in home's cluster is translated, dropped, or a reason to refuse the pod. One table decides
 each field of the v1 API,
-[`translators/pods/field_rules.py`](../../translators/pods/field_rules.py); this page is made from it, and from what the modules beside it say of themselves. `[]` is any item of a list,
+[`translators/pods/field_rules.py`](../../translators/pods/field_rules.py); this page
+is made from it, and from the docstrings of the modules beside it. `[]` is any item of a list,
 `**` all below. Init and ephemeral containers are decided as containers are, anti-affinity to
 pods as affinity.
 """

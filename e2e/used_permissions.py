@@ -1,6 +1,6 @@
 """Which rights the tests' bridges used, by the API servers' own audit logs.
 
-    python -m e2e.rights        of the clusters that are up, since they are
+    python -m e2e.used_permissions        of the clusters that are up, since they are
 
 A table of each right with how often it was used; then what was refused, and what was asked for
 without a right in the tables. Exit code 1 where a right is unused, or one of the others is not
@@ -22,8 +22,8 @@ from dataclasses import dataclass, field, replace
 
 from bridge.rbac import permissions
 from bridge.rbac.permissions import ALL_RESOURCES, Permission
-from e2e import account
-from e2e.bench.pods.requests import BRIDGE, Request, Requests
+from e2e import service_accounts
+from e2e.bench.pods.audit_log import BRIDGE, Request, Requests
 from e2e.clusters import find
 from e2e.clusters.fixture import settings_from_environment
 
@@ -37,8 +37,8 @@ _FREE = frozenset({"selfsubjectaccessreviews", "selfsubjectreviews", "selfsubjec
 WEBHOOK, _WEBHOOKS = "webhook", "-offload"
 #: Of each side: what its account may; and what the webhook's may, at home.
 TABLES: Mapping[str, tuple[Permission, ...]] = {
-    "home": (*account.HOME.cluster_level, *account.HOME.per_namespace),
-    "remote": (*account.REMOTE.cluster_level, *account.REMOTE.namespace_contents),
+    "home": (*service_accounts.HOME.cluster_level, *service_accounts.HOME.per_namespace),
+    "remote": (*service_accounts.REMOTE.cluster_level, *service_accounts.REMOTE.namespace_contents),
     WEBHOOK: permissions.for_webhook(),
 }
 
