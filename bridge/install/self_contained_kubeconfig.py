@@ -53,7 +53,8 @@ class SelfContainedKubeconfig:
 
 
 def build(ref: KubeconfigRef) -> SelfContainedKubeconfig:
-    """The context that is meant, made self-contained. Raises AccessError; talks to nobody."""
+    """The chosen context as a self-contained kubeconfig. Makes no request. Raises
+    ClientConfigError."""
     files = [(path, _parsed(ref, path)) for path in _present(ref)]
     name = ref.context or next(
         (str(it["current-context"]) for _, it in files if it.get("current-context")), ""
@@ -111,7 +112,7 @@ def _entry(
 
 
 def _checked(ref: KubeconfigRef, cluster: Object, user: Object) -> Iterator[str]:
-    """What the person should know. Raises AccessError for what cannot work in a pod."""
+    """Yields notes for the user. Raises ClientConfigError for what cannot work in a pod."""
     for field, what in (("exec", "runs a credential plugin"), ("auth-provider", "logs in again")):
         if user.get(field):
             raise _error(

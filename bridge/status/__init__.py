@@ -1,6 +1,10 @@
-"""What a virtual node and its bridge are doing: as data, as a tree for people, and as a page.
+"""The state of virtual nodes and their bridges, and the commands and pages that show it.
 
-`view` is what home's objects say, `own` what a running bridge says of itself (`recent` holds its
-last errors), and `tree` turns both into the lines that the command and the page (`page`) show.
-docs/reference/status.md names every field.
+- Data: `node_summary` is built from home's objects; a running bridge serves it with its own state
+  at `status_endpoint`, and `status_client` reads both through home's API server.
+- Presentation: `tree` lays a status out, for `terminal` and `html_page`. `loopback_server` forwards
+  the page to a browser on this machine.
+- `event_list` and `version_report` implement `bridge events` and `bridge version`.
+
+docs/reference/status.md lists every field.
 """

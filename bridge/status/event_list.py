@@ -1,10 +1,10 @@
-"""The Events of virtual nodes and of their pods, with what the remote's clusters said of these.
+"""Lists and follows the Events of virtual nodes and their pods, including the remote's.
 
-- All that is asked is home: the bridge tells there what the remote says of a pod
-  (`sync.mirror.events`). So nothing but home's kubeconfig is needed.
-- An Event counts that is about one of our Nodes, about a pod which is bound to one now, or that
-  says itself that it comes from one: so the last words of a pod that is gone are among them.
-- Sorted by when they were said last, the oldest first.
+- All Events are read from home, where the bridge mirrors the remote's Events of pods
+  (`sync.mirror.events`). Home's kubeconfig is enough.
+- An Event belongs to a node if it is about the Node, about a pod that is bound to it, or names the
+  node as its source; the last also covers deleted pods.
+- Events are sorted by the time of their last occurrence, oldest first.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from translators.names import label_value
 from translators.objects import Object, metadata, name_of, uid_of
 from translators.timestamps import parse_time
 
-#: Pods of which it is not known yet whether they are ours, whose Events are kept.
-UNDECIDED = 1000
+#: Pods not yet known to belong to a node whose Events are buffered.
+MAX_PENDING_PODS = 1000
 TABLE_HEAD = ("last seen", "type", "reason", "node", "object", "from", "message")
 
 
 class NodeMatcher:
-    """Knows which Events are about our nodes: by the names of these, and by their pods."""
+    """Finds the virtual node that an Event belongs to, by node names and pod UIDs."""
 
     def __init__(self, nodes: Iterable[str]) -> None:
         self._by_label = {label_value(name): name for name in nodes}
         self._by_uid: dict[str, str] = {}
 
     def pod_changed(self, old: Object | None, new: Object | None) -> None:
-        """A pod of home came, changed or went; those that are gone are remembered."""
+        """Records the node of a pod of home; deleted pods are remembered."""
         pod = new or old or {}
         node = str((pod.get("spec") or {}).get("nodeName") or "")
         if node in self._by_label.values():
             self._by_uid[uid_of(pod)] = node
 
     def node_of(self, event: Object) -> str | None:
-        """The virtual node that the Event is about, itself or one of its pods."""
+        """The virtual node whose Event, or whose pod's Event, this is; None for others."""
         about = event.get("involvedObject") or {}
         if about.get("kind") == "Node":
             return str(about["name"]) if about.get("name") in self._by_label.values() else None
@@ -62,7 +62,7 @@ class NodeMatcher:
 
 
 def event_record(event: Object, node: str) -> Object:
-    """One Event, as it is shown."""
+    """The Event as `bridge events -o json` prints it."""
     about = event.get("involvedObject") or {}
     series = event.get("series") or {}
     source = (event.get("source") or {}).get("component") or event.get("reportingComponent") or ""
@@ -91,23 +91,25 @@ def event_record(event: Object, node: str) -> Object:
 
 
 async def list_events(home: KubeClient, *, node: str | None, namespace: str | None) -> list[Object]:
-    """All of these, the oldest first. Raises PreflightError and KubeError."""
+    """All Events, oldest first. Raises PreflightError and KubeError."""
     nodes = [name_of(it) for it in await status_client.list_nodes(home, node)]
-    ours = NodeMatcher(nodes)
+    matcher = NodeMatcher(nodes)
     for name in nodes:
-        pods = await home.list(PODS, namespace=namespace, fields=f"spec.nodeName={name}", slim=_pod)
+        pods = await home.list(
+            PODS, namespace=namespace, fields=f"spec.nodeName={name}", slim=_slim_pod
+        )
         for pod in pods.items:
-            ours.pod_changed(None, pod)
+            matcher.pod_changed(None, pod)
     found: list[Object] = []
 
     def take(event: Object) -> Object:
-        if (its := ours.node_of(event)) is not None:
+        if (its := matcher.node_of(event)) is not None:
             found.append(event_record(event, its))
         return {}
 
-    for kind, where in _places(namespace):
+    for kind, where in _kinds_and_namespaces(namespace):
         await home.list(EVENTS, namespace=where, fields=f"involvedObject.kind={kind}", slim=take)
-    return sorted(found, key=_order)
+    return sorted(found, key=_sort_key)
 
 
 async def follow(
@@ -118,29 +120,33 @@ async def follow(
     stop: asyncio.Event,
     show: Callable[[list[Object]], None],
 ) -> None:
-    """Gives ``show`` all that there are, and then each one that is said, until ``stop``. Raises
+    """Passes all existing Events, and then each new one, to ``show`` until ``stop``. Raises
     PreflightError and KubeError."""
     nodes = [name_of(it) for it in await status_client.list_nodes(home, node)]
     if not nodes:
-        raise PreflightError("home has no virtual nodes; bridge join makes one")
+        raise PreflightError("home has no virtual nodes; `bridge join` creates one")
     await _Following(home, nodes, namespace).run(stop, show)
 
 
 class _Following:
-    """What is said from now on. Nodes that come later are not among it."""
+    """Watches the Events of a fixed set of nodes."""
 
     def __init__(self, home: KubeClient, nodes: list[str], namespace: str | None) -> None:
-        self._ours = NodeMatcher(nodes)
-        self._said: asyncio.Queue[Object] = asyncio.Queue()
-        # By the pod's UID: about pods that may become ours, since their watch may be behind.
-        self._undecided: cachetools.LRUCache[str, list[Object]] = cachetools.LRUCache(UNDECIDED)
+        self._matcher = NodeMatcher(nodes)
+        self._queue: asyncio.Queue[Object] = asyncio.Queue()
+        # By pod UID: Events that arrived before the watch of pods delivered their pod.
+        self._pending: cachetools.LRUCache[str, list[Object]] = cachetools.LRUCache(
+            MAX_PENDING_PODS
+        )
         self._pods = [
-            Informer(home, PODS, namespace=namespace, fields=f"spec.nodeName={name}", slim=_pod)
+            Informer(
+                home, PODS, namespace=namespace, fields=f"spec.nodeName={name}", slim=_slim_pod
+            )
             for name in nodes
         ]
         self._events = [
             Informer(home, EVENTS, namespace=where, fields=f"involvedObject.kind={kind}")
-            for kind, where in _places(namespace)
+            for kind, where in _kinds_and_namespaces(namespace)
         ]
         for it in self._pods:
             it.on_change(self._pod_changed)
@@ -148,17 +154,17 @@ class _Following:
             it.on_change(self._event_changed)
 
     async def run(self, stop: asyncio.Event, show: Callable[[list[Object]], None]) -> None:
-        """Until ``stop``."""
+        """Shows Events until ``stop``."""
         tasks: list[asyncio.Task[Any]] = []
         async with asyncio.TaskGroup() as group:
             try:
-                for several in (self._pods, self._events):
-                    names = [f"watch-{it.resource}-{at}" for at, it in enumerate(several)]
+                for informers in (self._pods, self._events):
+                    names = [f"watch-{it.resource}-{at}" for at, it in enumerate(informers)]
                     tasks += [
                         group.create_task(it.run(), name=name)
-                        for it, name in zip(several, names, strict=True)
+                        for it, name in zip(informers, names, strict=True)
                     ]
-                    for it in several:
+                    for it in informers:
                         await it.synced.wait()
                 tasks.append(group.create_task(self._show(show), name="show-events"))
                 await stop.wait()
@@ -167,36 +173,36 @@ class _Following:
                     task.cancel()
 
     async def _show(self, show: Callable[[list[Object]], None]) -> None:
-        """What has come at once is shown in order."""
+        """Shows Events that arrived together in order."""
         while True:
-            batch = [await self._said.get()]
-            while not self._said.empty():
-                batch.append(self._said.get_nowait())
-            found = [event_record(it, node) for it in batch if (node := self._ours.node_of(it))]
+            batch = [await self._queue.get()]
+            while not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            found = [event_record(it, node) for it in batch if (node := self._matcher.node_of(it))]
             if found:
-                show(sorted(found, key=_order))
+                show(sorted(found, key=_sort_key))
 
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
-        self._ours.pod_changed(old, new)
-        for event in self._undecided.pop(uid_of(new or old or {}), ()):
-            self._said.put_nowait(event)
+        self._matcher.pod_changed(old, new)
+        for event in self._pending.pop(uid_of(new or old or {}), ()):
+            self._queue.put_nowait(event)
 
     def _event_changed(self, _: Object | None, new: Object | None) -> None:
         if new is None:
             return
-        if self._ours.node_of(new) is None:
-            self._undecided.setdefault(involved_uid(new), []).append(new)
+        if self._matcher.node_of(new) is None:
+            self._pending.setdefault(involved_uid(new), []).append(new)
         else:
-            self._said.put_nowait(new)
+            self._queue.put_nowait(new)
 
 
-def _places(namespace: str | None) -> list[tuple[str, str | None]]:
-    """The kinds of objects, and where Events about them are."""
+def _kinds_and_namespaces(namespace: str | None) -> list[tuple[str, str | None]]:
+    """The kinds of involved objects, with the namespace of their Events."""
     return [("Pod", namespace)] + ([("Node", "default")] if namespace is None else [])
 
 
 def table_row(event: Object, now: datetime) -> list[str]:
-    """The cells of a table, under `HEAD`."""
+    """The cells of a table row under `TABLE_HEAD`."""
     where = f"{event['namespace']}/" if event["namespace"] else ""
     times = f" (x{event['count']})" if event["count"] > 1 else ""
     cells = (
@@ -212,20 +218,20 @@ def table_row(event: Object, now: datetime) -> list[str]:
 
 
 def one_line(event: Object) -> str:
-    """One that has just been said, with the time of day in UTC."""
-    at = _order(event)[0].strftime("%H:%M:%S")
+    """A new Event on one line, with the time of day in UTC."""
+    at = _sort_key(event)[0].strftime("%H:%M:%S")
     return " ".join([at, *table_row(event, datetime.now(UTC))[1:]])
 
 
 def _age(moment: str, now: datetime) -> str:
     try:
-        said = parse_time(moment)
+        last = parse_time(moment)
     except ValueError:
         return "?"
-    return tree.format_age((now - said).total_seconds()) if said.tzinfo else "?"
+    return tree.format_age((now - last).total_seconds()) if last.tzinfo else "?"
 
 
-def _order(event: Object) -> tuple[datetime, str, str]:
+def _sort_key(event: Object) -> tuple[datetime, str, str]:
     try:
         last = parse_time(str(event["last"]))
     except ValueError:
@@ -234,7 +240,7 @@ def _order(event: Object) -> tuple[datetime, str, str]:
     return last, str(event["name"]), str(event["reason"])
 
 
-def _pod(pod: Object) -> Object:
-    """What is kept of a pod."""
+def _slim_pod(pod: Object) -> Object:
+    """The fields of a pod that are kept."""
     meta = {key: metadata(pod).get(key) for key in ("name", "namespace", "uid", "resourceVersion")}
     return {"metadata": meta, "spec": {"nodeName": (pod.get("spec") or {}).get("nodeName")}}

@@ -1,12 +1,12 @@
-"""``/bridge/``: the tree of `bridge status` as a page that renews itself, for a browser.
+"""``/bridge/``: the tree of `bridge status` as an HTML page that refreshes itself.
 
-- Rendered here, as a tree of elements that is written out at the end: what stands in text and
-  attributes is escaped by that, whatever it holds. One script and one style stand in the page; the
-  Content-Security-Policy names them by their hashes and lets nothing else run, load or be sent.
-- Read-only: nothing on it changes anything. It asks for itself again every `RENEW` seconds while
-  somebody looks at it; without scripts the browser does so.
-- All links are relative, so it works below any path, such as `/api/v1/nodes/NAME/proxy/` of home's
-  API server. Guarded as ``/metrics``.
+- Rendered as an element tree, so that text and attributes are always escaped. The page has one
+  inline script and one inline style; the Content-Security-Policy allows only their hashes, and
+  blocks everything else.
+- Read-only. While visible, the page fetches itself every `REFRESH_SECONDS`; without scripts the
+  browser reloads it.
+- All links are relative, so the page works below any path, such as `/api/v1/nodes/NAME/proxy/` of
+  home's API server. Authorization is the same as for ``/metrics``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bridge.status import tree
 from bridge.status.tree import Branch
 from translators.objects import Object
 
-#: Seconds between two looks.
+#: Seconds between two refreshes.
 REFRESH_SECONDS = 3
 
 _STYLE = """
@@ -41,7 +41,7 @@ footer { margin-top: 2rem; font-size: .85rem; }
   .good { color: #57ab5a; } .warn { color: #c69026; } .bad { color: #f47067; }
 }
 """
-#: Puts the page's next state in the place of this one, and keeps where the reader is.
+#: Replaces the main element with its next state, which keeps the scroll position.
 _SCRIPT = """
 setInterval(async () => {
   if (document.hidden) return;
@@ -53,7 +53,7 @@ setInterval(async () => {
     document.querySelector('main').replaceWith(next.querySelector('main'));
     document.title = next.title;
     note.textContent = '';
-  } catch (error) { note.textContent = 'This is an old state. ' + error.message; }
+  } catch (error) { note.textContent = 'This state is outdated. ' + error.message; }
 }, SECONDS * 1000);
 """.replace("SECONDS", str(REFRESH_SECONDS))
 
@@ -83,19 +83,19 @@ HEADERS = {
 
 
 def redirect_to_folder() -> web.Response:
-    """To the folder, whose relative links are meant."""
+    """Redirects to the path with a trailing slash, which the relative links require."""
     return web.Response(status=301, headers={"Location": "bridge/"})
 
 
 def response(status: Object) -> web.Response:
-    """The page of one node, as it is sent."""
+    """The response with the page of one node."""
     return web.Response(
         body=render(status), content_type="text/html", charset="utf-8", headers=HEADERS
     )
 
 
 def render(status: Object) -> bytes:
-    """The page of one node."""
+    """The page of one node, as HTML."""
     root = tree.build_tree(status)
     html = Element("html", lang="en")
     head = SubElement(html, "head")
@@ -109,9 +109,9 @@ def render(status: Object) -> bytes:
     main = SubElement(body, "main")
     title = SubElement(main, "h1")
     title.text = _clean(f"{root.label} ")
-    _said(title, root)
+    _add_text(title, root)
     resources = status.get("resources") or {}
-    _list(main, root, {name: it["requestedPercent"] for name, it in resources.items()})
+    _add_list(main, root, {name: it["requestedPercent"] for name, it in resources.items()})
     footer = SubElement(body, "footer")
     note = SubElement(footer, "p", {"id": "note", "class": "bad", "role": "status"})
     note.text = ""
@@ -126,7 +126,7 @@ def render(status: Object) -> bytes:
     return f"<!DOCTYPE html>\n{text}".encode()
 
 
-def _list(parent: Element, branch: Branch, percents: dict[str, int | None]) -> None:
+def _add_list(parent: Element, branch: Branch, percents: dict[str, int | None]) -> None:
     items = SubElement(parent, "ul")
     for below in branch.children:
         item = SubElement(items, "li")
@@ -134,21 +134,21 @@ def _list(parent: Element, branch: Branch, percents: dict[str, int | None]) -> N
         label.text = _clean(below.label)
         if below.text:
             label.tail = ": "
-            _said(item, below)
+            _add_text(item, below)
         percent = percents.get(below.label)
         if branch.label == "capacity and use" and percent is not None:
             SubElement(item, "progress", max="100", value=str(min(percent, 100)))
         if below.children:
-            _list(item, below, percents)
+            _add_list(item, below, percents)
 
 
-def _said(parent: Element, branch: Branch) -> None:
+def _add_text(parent: Element, branch: Branch) -> None:
     span = SubElement(parent, "span")
     span.text = _clean(branch.text)
     if branch.tone:
         span.set("class", branch.tone)
 
 
-def _clean(said: str) -> str:
-    """Without characters that no document may have, or that turn a line's direction."""
-    return tree.printable(said)
+def _clean(text: str) -> str:
+    """The text without control characters and those that change the text direction."""
+    return tree.printable(text)

@@ -1,10 +1,10 @@
-"""The page of a virtual node at an address of this machine, for a browser that has no credential.
+"""Serves the page of a virtual node on loopback, for a browser that has no credential.
 
-- Listens on loopback, at a free port. The address that is printed has a secret in its path: other
-  users of the machine, and pages of other sites in the browser, do not know it and get 404.
-- A name that somebody let point to loopback gets nothing either: the Host header has to be ours.
-- It asks home's API server, with the kubeconfig of who runs it, for the page and its data alone:
-  GET, two paths. Nothing of the request is passed on.
+- Listens on 127.0.0.1 at a free port. The path contains a secret: other users of the machine, and
+  pages of other sites in the browser, get 404. So do requests with another Host header, which
+  defeats DNS rebinding.
+- Forwards only GET of two paths, the page and its data, to home's API server with this user's
+  kubeconfig. Nothing else of the request is forwarded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sync.kube.resources import NODES
 from translators.objects import name_of
 
 _HTML, _JSON = "text/html", "application/json"
-#: What is passed on, and what it is.
+#: The paths that are forwarded, with their content types.
 _PATHS: Mapping[str, str] = {"/bridge/": _HTML, STATUS_PATH: _JSON}
 
 
@@ -37,16 +37,16 @@ async def serve(
     open_browser: bool,
     announce: Callable[[str], None],
 ) -> None:
-    """Serves the page until ``stop`` is set; ``announce`` gets its address.
+    """Serves the page until ``stop`` is set; ``announce`` receives its address.
 
-    Raises PreflightError where there is not the one node to show.
+    Raises PreflightError if there is not exactly one node, or its bridge does not answer.
     """
     found = [name_of(it) for it in await status_client.list_nodes(home, name)]
     if len(found) != 1:
         there = f"home has {', '.join(found)}; name one" if found else "home has no virtual nodes"
-        raise PreflightError(f"a page is of one node: {there}")
+        raise PreflightError(f"home: a page shows one node: {there}")
     if isinstance(why := await status_client.fetch_bridge_status(home, found[0]), str):
-        raise PreflightError(f"the bridge of node {found[0]} does not show its page: {why}")
+        raise PreflightError(f"home: the bridge of node {found[0]} does not serve its page: {why}")
     server = LoopbackServer(home, found[0])
     url = await server.start()
     try:
@@ -61,7 +61,7 @@ async def serve(
 
 
 class LoopbackServer:
-    """The server. `start` it, and `stop` it in the end."""
+    """The server. Call `start`, and `stop` at the end."""
 
     def __init__(self, home: KubeClient, node: str) -> None:
         self._home = home
@@ -71,7 +71,7 @@ class LoopbackServer:
         self._hosts: tuple[str, ...] = ()
 
     async def start(self) -> str:
-        """Listens; the page's address."""
+        """Listens, and returns the page's address."""
         runner = self._runner = web.ServerRunner(web.Server(self._serve, access_log=None))
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -81,7 +81,7 @@ class LoopbackServer:
         return f"http://{self._hosts[0]}/{self._secret}/bridge/"
 
     async def stop(self) -> None:
-        """Ends it."""
+        """Closes the server."""
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -90,7 +90,9 @@ class LoopbackServer:
         path = slash + rest
         known = secrets.compare_digest(secret.encode(), self._secret.encode())
         if not known or request.host not in self._hosts or path not in _PATHS:
-            return web.Response(status=404, text="the address is another one; see the command")
+            return web.Response(
+                status=404, text="not found; open the address that the command printed"
+            )
         if request.method != "GET":
             return web.Response(status=405, text="read-only", headers={"Allow": "GET"})
         try:
@@ -100,5 +102,5 @@ class LoopbackServer:
             return web.Response(
                 status=code, text=error.message, headers={"Cache-Control": "no-store"}
             )
-        # Its own policy: what lies between is not to change it.
+        # The page's own headers: an intermediary may have changed them.
         return web.Response(body=body, content_type=_PATHS[path], charset="utf-8", headers=HEADERS)

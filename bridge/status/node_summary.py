@@ -1,6 +1,6 @@
-"""A virtual node as its Node and its pods at home tell it: plain data. Pure.
+"""Summarizes a Node of home and its pods as plain data, with the field names of the status. Pure.
 
-The names of fields are those of docs/reference/status.md; one that was told stays.
+docs/reference/status.md documents the fields; published names stay.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from translators.identity import LABEL_VIRTUAL
 from translators.objects import Object, metadata, name_of, namespace_of
 from translators.pods import status as podstatus
 
-#: What a pod's ``status.phase`` can be.
+#: The values of a pod's ``status.phase``.
 PHASES = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
-#: Pods that are named because the bridge does not make them; the others are counted.
-NAMED = 20
+#: Rejected pods that are listed by name; the others are only counted.
+MAX_NAMED = 20
 
 _OSIMAGE = "cluster-bridge "
 
 
 def is_virtual_node(node: Object) -> bool:
-    """Whether the Node is a virtual node of a bridge."""
+    """Whether a bridge manages the Node."""
     labels = metadata(node).get("labels") or {}
     return LABEL_VIRTUAL in labels and node_object.LABEL_REMOTE in labels
 
 
 class PodCounts:
-    """Counts the pods of one node, each by one `add`."""
+    """Counts the pods of a node."""
 
     def __init__(self) -> None:
         self.phases: Counter[str] = Counter()
-        self.ready = self.deleting = self.refused = 0
+        self.ready = self.deleting = self.rejected = 0
         self.requested: Amounts = {}
         self._named: list[Object] = []
 
     def add(self, pod: Object) -> None:
-        """Counts one."""
+        """Counts a pod."""
         status = pod.get("status") or {}
         phase = status.get("phase")
         self.phases[phase if phase in PHASES else "Unknown"] += 1
@@ -49,14 +49,14 @@ class PodCounts:
             if kind == "Ready" and value == "True":
                 self.ready += 1
             elif kind == podstatus.CONDITION_ACCEPTED and value == "False":
-                self._refused(pod, condition)
+                self._add_rejected(pod, condition)
         if phase not in podstatus.TERMINAL_PHASES:
             for resource, amount in pod_requests.requests_of(pod).items():
                 self.requested[resource] = self.requested.get(resource, 0) + amount
 
-    def _refused(self, pod: Object, condition: Object) -> None:
-        self.refused += 1
-        if len(self._named) < NAMED:
+    def _add_rejected(self, pod: Object, condition: Object) -> None:
+        self.rejected += 1
+        if len(self._named) < MAX_NAMED:
             self._named.append(
                 {
                     "namespace": namespace_of(pod),
@@ -67,19 +67,19 @@ class PodCounts:
             )
 
     def as_dict(self) -> Object:
-        """What was counted."""
+        """The counts, as the status has them."""
         return {
             "total": self.phases.total(),
             "byPhase": {phase: self.phases[phase] for phase in PHASES},
             "ready": self.ready,
             "deleting": self.deleting,
-            "refused": self.refused,
+            "refused": self.rejected,
             "refusedPods": self._named,
         }
 
 
 def summarize_node(obj: Object, pods: PodCounts | None) -> Object:
-    """What the Node says, with what its pods use; None where they are not known."""
+    """The status of the Node. ``pods`` are the counts of its pods; None if they are unknown."""
     status = obj.get("status") or {}
     info = status.get("nodeInfo") or {}
     image = str(info.get("osImage") or "")
@@ -99,12 +99,12 @@ def summarize_node(obj: Object, pods: PodCounts | None) -> Object:
 
 
 def _condition(condition: Object) -> Object:
-    told = {key: str(condition.get(key) or "") for key in ("type", "status", "reason", "message")}
-    return {**told, "since": condition.get("lastTransitionTime")}
+    data = {key: str(condition.get(key) or "") for key in ("type", "status", "reason", "message")}
+    return {**data, "since": condition.get("lastTransitionTime")}
 
 
 def _resources(status: Object, pods: PodCounts | None) -> Object:
-    """By resource: what the node has, what it offers, what its pods request, as quantities."""
+    """By resource: capacity, allocatable and the requests of the pods, as quantities."""
     capacity = pod_requests.parse_resource_list(status.get("capacity"))
     offered = pod_requests.parse_resource_list(status.get("allocatable"))
     wanted = None if pods is None else pods.requested

@@ -1,9 +1,9 @@
-"""What `bridge status` finds out with home's kubeconfig alone.
+"""Reads the status of virtual nodes with home's kubeconfig alone.
 
-- Nodes and pods come from home; what a bridge says of itself comes through home's API server, from
-  the port of its node. Where that does not answer, or one may not ask, the rest is told, with why.
-- `once` asks once. `Watched` keeps the Nodes and pods by watches, so that looking again costs home
-  nothing; bridges are asked again at each look.
+- Nodes and pods are read from home, the bridge's own state through home's API server from the
+  kubelet port of its node. If the latter fails, the status contains the cause instead.
+- `read_statuses` reads once. `StatusWatch` watches the Nodes and pods, so that repeated reads cost
+  home no lists; bridges are queried on each read.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from sync.kube.resources import NODES, PODS
 from translators.identity import LABEL_VIRTUAL
 from translators.objects import Object, name_of
 
-#: The label selector of the virtual nodes of all bridges.
+#: Selects the virtual nodes of all bridges.
 VIRTUAL_NODE_SELECTOR = f"{LABEL_VIRTUAL},{node_object.LABEL_REMOTE}"
-#: Seconds for a bridge to answer: through home's API server, which may not reach it at all.
+#: Timeout of a bridge's answer, in seconds: home's API server may be unable to reach it.
 TIMEOUT_SECONDS = 5.0
-#: Bridges that are asked at once.
+#: Bridges that are queried concurrently.
 MAX_CONCURRENT = 8
 
 
 async def get_node(home: KubeClient, name: str) -> Object:
-    """The virtual node of this name. Raises PreflightError where it is none of ours, and
-    KubeError."""
+    """The virtual node of this name. Raises PreflightError if it does not exist or is unmanaged,
+    and KubeError."""
     try:
         found = await home.get(NODES, name)
     except NotFound:
@@ -47,13 +47,13 @@ async def get_node(home: KubeClient, name: str) -> Object:
         raise PreflightError(f"home: there is no node {name}; {there}") from None
     if not node_summary.is_virtual_node(found):
         raise PreflightError(
-            f"home: node {name} is not a bridge's virtual node; kubectl is for all others"
+            f"home: node {name} is not a bridge's virtual node; use kubectl for other nodes"
         )
     return found
 
 
 async def list_nodes(home: KubeClient, name: str | None) -> list[Object]:
-    """The virtual node of this name, or all. Raises PreflightError and KubeError."""
+    """The virtual node of this name, or all by name. Raises PreflightError and KubeError."""
     if name is not None:
         return [await get_node(home, name)]
     return sorted((await home.list(NODES, labels=VIRTUAL_NODE_SELECTOR)).items, key=name_of)
@@ -62,11 +62,11 @@ async def list_nodes(home: KubeClient, name: str | None) -> list[Object]:
 async def read_statuses(home: KubeClient, name: str | None) -> list[Object]:
     """The status of the node of this name, or of all. Raises PreflightError and KubeError."""
     found = await list_nodes(home, name)
-    return await _each(home, [(it, await _pods(home, name_of(it))) for it in found])
+    return await _with_bridge_status(home, [(it, await _pods(home, name_of(it))) for it in found])
 
 
 async def _pods(home: KubeClient, node_name: str) -> node_summary.PodCounts | str:
-    """Those of the node, or why they are not known."""
+    """The pods of the node, or why they cannot be read."""
     counted = node_summary.PodCounts()
 
     def count(pod: Object) -> Object:
@@ -80,22 +80,22 @@ async def _pods(home: KubeClient, node_name: str) -> node_summary.PodCounts | st
     return counted
 
 
-async def _each(
+async def _with_bridge_status(
     home: KubeClient, found: Iterable[tuple[Object, node_summary.PodCounts | str]]
 ) -> list[Object]:
-    turns = asyncio.Semaphore(MAX_CONCURRENT)
+    semaphore = asyncio.Semaphore(MAX_CONCURRENT)
 
     async def one(node: Object, pods: node_summary.PodCounts | str) -> Object:
-        async with turns:
+        async with semaphore:
             answer = await fetch_bridge_status(home, name_of(node))
-        told = (
+        status = (
             {**node_summary.summarize_node(node, None), "podsUnknown": pods}
             if isinstance(pods, str)
             else node_summary.summarize_node(node, pods)
         )
         if isinstance(answer, str):
-            return {**told, "bridge": None, "bridgeUnknown": answer}
-        return {**told, "bridge": answer}
+            return {**status, "bridge": None, "bridgeUnknown": answer}
+        return {**status, "bridge": answer}
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(one(*it), name=f"status-{name_of(it[0])}") for it in found]
@@ -103,7 +103,7 @@ async def _each(
 
 
 async def fetch_bridge_status(home: KubeClient, name: str) -> Object | str:
-    """What the bridge of the node says of itself, or why it is not known."""
+    """The state of the node's bridge, or why it cannot be read."""
     path = NODES.path(name, subresource="proxy") + STATUS_PATH
     try:
         async with asyncio.timeout(TIMEOUT_SECONDS):
@@ -116,20 +116,20 @@ async def fetch_bridge_status(home: KubeClient, name: str) -> Object | str:
             "can home reach it?"
         )
     except (orjson.JSONDecodeError, KeyError, TypeError):
-        return "what answers at the node's address is no bridge"
+        return "the server at the node's address is no bridge"
     except KubeError as error:
-        return _why(error)
+        return _describe_failure(error)
 
 
-def _why(error: KubeError) -> str:
+def _describe_failure(error: KubeError) -> str:
     if isinstance(error, Forbidden):
-        return f"home: {error.message} (it takes the right to get nodes/proxy)"
+        return f"home: {error.message} (this requires permission to get nodes/proxy)"
     if isinstance(error, NotFound):
-        return "it is of a version that does not tell its state"
+        return "its version does not serve its status"
     if isinstance(error, ApiError):
         return (
-            f"home does not reach it ({error.code}: {error.message}); is it running? Its log says "
-            "more"
+            f"home's API server does not reach it ({error.code}: {error.message}); is it running? "
+            "See its log"
         )
     if isinstance(error, Unreachable):
         return f"no answer: {error.message}"
@@ -137,7 +137,7 @@ def _why(error: KubeError) -> str:
 
 
 class StatusWatch:
-    """Nodes and pods, kept up to date. Use `watched`."""
+    """Watches Nodes and pods. Created by `watch_statuses`."""
 
     def __init__(self, home: KubeClient, name: str | None, group: asyncio.TaskGroup) -> None:
         self._home = home
@@ -147,27 +147,27 @@ class StatusWatch:
         self._watching: asyncio.Task[None] | None = None
         self._pods: dict[str, tuple[Informer, asyncio.Task[None]]] = {}
         self.changed = asyncio.Event()
-        """Set at every change; to be cleared by who looks."""
+        """Set at every change; the reader clears it."""
         self._nodes.on_change(self._node_changed)
 
     async def start(self) -> None:
-        """Returns when the Nodes are known."""
+        """Returns when the Nodes are listed."""
         self._watching = self._group.create_task(self._nodes.run(), name="watch-nodes")
         await self._nodes.synced.wait()
 
     def stop(self) -> None:
-        """Ends the watches."""
+        """Stops the watches."""
         for task in (self._watching, *(task for _, task in self._pods.values())):
             if task is not None:
                 task.cancel()
 
     async def read(self) -> list[Object]:
-        """The status of each node, as it is now."""
+        """The current status of each node."""
         found = []
         for node in sorted(self._nodes.store, key=name_of):
             watching = self._pods.get(name_of(node))
             if watching is None:
-                continue  # It has gone while another's pods were waited for.
+                continue  # Deleted while this waited for another node's pods.
             informer, _ = watching
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TIMEOUT_SECONDS):
@@ -177,7 +177,7 @@ class StatusWatch:
                 counted.add(pod)
             known = informer.synced.is_set()
             found.append((node, counted if known else f"home: {informer.error or 'no answer'}"))
-        return await _each(self._home, found)
+        return await _with_bridge_status(self._home, found)
 
     def _node_changed(self, old: Object | None, new: Object | None) -> None:
         self.changed.set()
@@ -194,8 +194,8 @@ class StatusWatch:
 
 @asynccontextmanager
 async def watch_statuses(home: KubeClient, name: str | None) -> AsyncIterator[StatusWatch]:
-    """Watches the node of this name, or all, while the block runs. Raises PreflightError where
-    there is none of that name, and KubeError."""
+    """Watches the node of this name, or all, while the block runs. Raises PreflightError if the
+    node does not exist, and KubeError."""
     await list_nodes(home, name)
     async with asyncio.TaskGroup() as group:
         found = StatusWatch(home, name, group)

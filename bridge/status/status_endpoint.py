@@ -1,12 +1,12 @@
-"""``/bridge/v1/status``: what the running bridge knows of its node and of itself, as JSON.
+"""``/bridge/v1/status``: a running bridge's view of its node and of itself, as JSON.
 
-It is put together when somebody asks, from what the parts have anyhow, and remembered for
-`REMEMBERED` seconds, so that many who look cost what one does. Nothing is asked of a cluster but
-its version, once in `VERSION_SECONDS` while somebody looks and the cluster answers. Nothing of a
-credential is in it: of an address only scheme, host, port and path are told.
+The answer is built on request from state that the bridge holds anyway, and cached for
+`CACHE_SECONDS`, so that concurrent clients cost as much as one. The only request to a cluster is
+for its version, once per `VERSION_SECONDS`. The answer contains no credentials: server addresses
+are reduced to scheme, host, port and path.
 
-A bridge that stands by answers too, of itself; of the node it then knows nothing. Guarded as
-``/metrics``. docs/reference/status.md has the fields.
+A standby replica answers with its own state only. Authorization is the same as for ``/metrics``.
+docs/reference/status.md lists the fields.
 """
 
 from __future__ import annotations
@@ -37,20 +37,21 @@ from sync.runtime.workqueue import WorkQueue
 from translators.objects import Object
 from translators.timestamps import format_time
 
-#: Where it is served; the page is at the folder before it.
+#: The HTML page is at ``/bridge/``.
 STATUS_PATH = "/bridge/v1/status"
-#: Seconds for which an answer is given again.
+#: Seconds for which an answer is cached.
 CACHE_SECONDS = 1.0
-#: Seconds for which a cluster's version is believed, and for the question.
+#: Seconds for which a cluster's version is cached, and the timeout of reading it.
 VERSION_SECONDS, VERSION_TIMEOUT = 60.0, 1.0
-#: Pods that are counted before other tasks get a turn: about 2 ms of work.
+#: Pods that are counted before the event loop runs other tasks: about 2 ms of work.
 PODS_PER_BATCH = 100
-#: Characters of an error that are told.
+#: Longest error in an answer, in characters.
 MAX_ERROR_LENGTH = 500
 
 
 class StatusEndpoint:
-    """Tells what `show` names. Call `close` at the end."""
+    """Serves the status of a bridge, and of its node once `attach` was called. Call `close` at the
+    end."""
 
     def __init__(
         self,
@@ -73,12 +74,12 @@ class StatusEndpoint:
         self._started = time.monotonic()
         self._answers: SingleFlightCache[str, Object] = SingleFlightCache(lambda _: CACHE_SECONDS)
         self._versions: SingleFlightCache[str, str] = SingleFlightCache(lambda _: VERSION_SECONDS)
-        # The last that is known, for when a cluster is away.
-        self._known: dict[str, str] = {}
+        # The last version read from each cluster, for when it is unreachable.
+        self._last_versions: dict[str, str] = {}
 
     @property
     def routes(self) -> list[Route]:
-        """What the kubelet API is to serve."""
+        """The routes that the kubelet API serves."""
         get = frozenset({"GET"})
         return [
             Route(STATUS_PATH, get, self._serve, is_node_independent=True),
@@ -86,17 +87,18 @@ class StatusEndpoint:
         ]
 
     def attach(self, engine: Engine, node: Informer | None) -> None:
-        """Tells what these know from now on. ``node`` has the Node, where there is one yet."""
+        """Adds the node's state to the answers. ``node`` is the informer of the Node, if it is
+        registered."""
         self._engine, self._node = engine, node
 
     async def close(self) -> None:
-        """Ends the questions that are under way."""
+        """Cancels requests in progress."""
         await self._answers.close()
         await self._versions.close()
 
     async def status(self) -> Object:
-        """The node, with the bridge as its field ``bridge``."""
-        return await self._answers.get("status", self._told)
+        """The node's status, with the bridge's as the field ``bridge``."""
+        return await self._answers.get("status", self._build)
 
     async def _serve(self, _: RoutedRequest) -> web.StreamResponse:
         return web.Response(
@@ -106,19 +108,19 @@ class StatusEndpoint:
         )
 
     async def _page(self, call: RoutedRequest) -> web.StreamResponse:
-        # Elements and their parser, which most bridges are never asked for.
+        # Imported on demand: most bridges never serve the page.
         from bridge.status import html_page
 
         if not call.request.path.endswith("/"):
             return html_page.redirect_to_folder()
         return html_page.response(await self.status())
 
-    # -- what is told ----------------------------------------------------------------------
+    # -- the answer ------------------------------------------------------------------------
 
-    async def _told(self) -> Object:
-        return {**await self._of_node(), "bridge": await self._of_bridge()}
+    async def _build(self) -> Object:
+        return {**await self._build_node(), "bridge": await self._build_bridge()}
 
-    async def _of_node(self) -> Object:
+    async def _build_node(self) -> Object:
         nodes = [] if self._node is None else list(self._node.store)
         if self._engine is None or not nodes:
             return {"name": self._node_name, "ready": None}
@@ -129,9 +131,13 @@ class StatusEndpoint:
                 await asyncio.sleep(0)
         return node_summary.summarize_node(nodes[0], pods)
 
-    async def _of_bridge(self) -> Object:
+    async def _build_bridge(self) -> Object:
         engine = self._engine
-        queues = [] if engine is None else [_queue(it.name, it.queue) for it in engine.controllers]
+        queues = (
+            []
+            if engine is None
+            else [_summarize_queue(it.name, it.queue) for it in engine.controllers]
+        )
         informers = [] if engine is None else engine.watches
         watches = [*informers, *([self._node] if self._node is not None else [])]
         failing = {it.client.side: str(it.error) for it in watches if it.error is not None}
@@ -155,27 +161,27 @@ class StatusEndpoint:
                 for client, its in zip(self._clients, versions, strict=True)
             },
             "queues": queues,
-            "watches": _watches(watches),
+            "watches": _summarize_watches(watches),
             "streams": dict(self._streams().counts),
             "errors": self._recent.as_list(),
         }
 
     async def _version(self, client: KubeClient, *, away: bool) -> str:
-        """The cluster's version, the last one known where it does not answer; "" for none."""
+        """The cluster's version, the last one read if it does not answer; "" if none was read."""
 
-        async def ask() -> str:
+        async def read() -> str:
             answer = await client.request(
                 "GET", "/version", timeout=VERSION_TIMEOUT, retry_on_throttle=False
             )
             return str(answer.get("gitVersion") or "")
 
         if not away:
-            with contextlib.suppress(KubeError):  # The watches tell what is the matter.
-                self._known[client.side] = await self._versions.get(client.side, ask)
-        return self._known.get(client.side, "")
+            with contextlib.suppress(KubeError):  # The watches report the cause.
+                self._last_versions[client.side] = await self._versions.get(client.side, read)
+        return self._last_versions.get(client.side, "")
 
 
-def _queue(name: str, queue: WorkQueue[Any]) -> Object:
+def _summarize_queue(name: str, queue: WorkQueue[Any]) -> Object:
     return {
         "name": name,
         "depth": len(queue),
@@ -187,14 +193,14 @@ def _queue(name: str, queue: WorkQueue[Any]) -> Object:
     }
 
 
-def _watches(informers: Iterable[Informer]) -> list[Object]:
-    """By cluster and kind; of several of a kind, such as one for each namespace, the sums, and the
-    one that has been silent for longest."""
+def _summarize_watches(informers: Iterable[Informer]) -> list[Object]:
+    """By cluster and resource. Several watches of a resource, such as one per namespace, are summed
+    up; ``silentSeconds`` is the maximum."""
     now = asyncio.get_running_loop().time()
     found: dict[tuple[str, str], Object] = {}
     for informer in informers:
         side, kind = informer.client.side, str(informer.resource)
-        told = found.setdefault(
+        summary = found.setdefault(
             (side, kind),
             {
                 "cluster": side,
@@ -206,19 +212,19 @@ def _watches(informers: Iterable[Informer]) -> list[Object]:
                 "error": "",
             },
         )
-        told["watches"] += 1
-        told["objects"] += len(informer.store)
+        summary["watches"] += 1
+        summary["objects"] += len(informer.store)
         if informer.last_contact is not None:
-            told["silentSeconds"] = max(
-                told["silentSeconds"] or 0, round(now - informer.last_contact)
+            summary["silentSeconds"] = max(
+                summary["silentSeconds"] or 0, round(now - informer.last_contact)
             )
         if informer.error is not None:
-            told["failing"] += 1
-            told["error"] = str(informer.error)[:MAX_ERROR_LENGTH]
+            summary["failing"] += 1
+            summary["error"] = str(informer.error)[:MAX_ERROR_LENGTH]
     return list(found.values())
 
 
 def strip_credentials(server: str) -> str:
-    """The URL without what could be a credential."""
+    """The URL without user info, query and fragment, which can contain credentials."""
     parts = urlsplit(server)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

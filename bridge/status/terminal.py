@@ -1,7 +1,7 @@
-"""How `bridge status` shows what it found: on a terminal, in a file, and again when it changes.
+"""Shows statuses on a terminal or in a file, once or whenever they change.
 
-On a terminal the tree is drawn in place; anywhere else nothing but plain text is written, and
-`follow` writes one line a change. What strangers wrote is never taken for markup.
+On a terminal the tree is drawn, and redrawn in place. Anywhere else the output is plain text, and
+`follow` writes one line per change. Text from the clusters is never interpreted as markup.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-#: Seconds between two looks at most, since nobody tells of what a bridge says of itself; and at
-#: least, in a burst of changes.
-EVERY, LEAST = 2.0, 0.5
+#: Seconds between two reads: the maximum, since a bridge's own state is not watched, and the
+#: minimum in a burst of changes.
+MAX_INTERVAL, MIN_INTERVAL = 2.0, 0.5
 
 _STYLES: dict[Tone, str] = {"": "", "good": "green", "warn": "yellow", "bad": "red", "dim": "dim"}
-NO_NODES = "home has no virtual nodes; bridge join makes one"
+NO_NODES = "home has no virtual nodes; `bridge join` creates one"
 
 
 def render(statuses: Sequence[Object]) -> str:
-    """The trees of all nodes, for standard output as it is."""
+    """The trees of all nodes, drawn if standard output is a terminal."""
     if not statuses:
         return NO_NODES
     roots = [tree.build_tree(it) for it in statuses]
@@ -54,20 +54,20 @@ def all_ready(statuses: Sequence[Object]) -> bool:
 
 
 async def follow(watched: StatusWatch, stop: asyncio.Event, output: Output) -> bool:
-    """Shows the nodes again and again until ``stop``; whether all were Ready at the end."""
+    """Shows the nodes whenever they change until ``stop``. Returns whether all are Ready then."""
     last: list[Object] = []
-    with _shower(output) as show:
+    with _open_display(output) as show:
         while not stop.is_set():
             watched.changed.clear()
             last = await watched.read()
             show(last)
-            await _any(stop, seconds=LEAST)
-            await _any(stop, watched.changed, seconds=EVERY - LEAST)
+            await _wait_any(stop, seconds=MIN_INTERVAL)
+            await _wait_any(stop, watched.changed, seconds=MAX_INTERVAL - MIN_INTERVAL)
     return all_ready(last)
 
 
-async def _any(*events: asyncio.Event, seconds: float) -> None:
-    """Waits for one of them, or for the time."""
+async def _wait_any(*events: asyncio.Event, seconds: float) -> None:
+    """Waits for any of the events, at most ``seconds``."""
     tasks = [asyncio.create_task(it.wait()) for it in events]
     try:
         await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -78,7 +78,7 @@ async def _any(*events: asyncio.Event, seconds: float) -> None:
 
 
 @contextmanager
-def _shower(output: Output) -> Iterator[Callable[[list[Object]], None]]:
+def _open_display(output: Output) -> Iterator[Callable[[list[Object]], None]]:
     if output is Output.TABLE and sys.stdout.isatty():
         with _live() as show:
             yield show
@@ -98,12 +98,12 @@ def _live() -> Iterator[Callable[[list[Object]], None]]:
             live.update(Group(*drawn), refresh=True)
 
         yield show
-        # As it is left, also what did not fit.
+        # The final output is not cropped to the screen.
         live.vertical_overflow = "visible"
 
 
 class _Changes:
-    """Writes what has changed since it last wrote, ages aside."""
+    """Writes the changes since the last call, ignoring ages."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -141,7 +141,7 @@ def _drawn(root: Branch) -> RenderableType:
 
 
 def _text(branch: Branch) -> Text:
-    """One branch; a Text has no markup."""
+    """A branch as rich Text, which interprets no markup."""
     from rich.text import Text
 
     text = Text(tree.printable(branch.label), style="bold" if branch.children else "")

@@ -1,7 +1,7 @@
-"""The tree that the command and the page show of a node's status. Pure.
+"""Lays out a node's status as a tree, for the terminal and the HTML page. Pure.
 
-What stands in a branch can come from anybody who may write an Event, a condition or a pod:
-`printable` is for whoever puts it on a terminal, which would else obey it.
+The text of a branch can come from anyone who may write an Event, a condition or a pod. `printable`
+removes what a terminal would interpret.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from translators.quantity import QuantityError
 
 Tone = Literal["", "good", "warn", "bad", "dim"]
 
-#: Conditions that say something bad when they are not False; Ready is the other way round.
-_GOOD = ("Ready",)
-#: The smallest amount of a unit that is shown.
-_LEAST = 0.01
+#: Conditions that are good when True; all others are good when False.
+_GOOD_WHEN_TRUE = ("Ready",)
+#: The smallest number that is shown; smaller ones are shown as less.
+_MIN_SHOWN = 0.01
 _UNITS = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
-#: Errors that are shown; the others are counted.
-ERRORS = 5
-#: Seconds that the oldest key may wait before that is remarkable.
-LATE = 10.0
+#: Errors that are shown; the others are only counted.
+MAX_ERRORS = 5
+#: Lag above which it is highlighted, in seconds.
+HIGH_LAG = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """``label: said``, and what is below it."""
+    """A line ``label: text`` with its children."""
 
     label: str
     text: str = ""
@@ -38,8 +38,7 @@ class Branch:
 
 
 def build_tree(status: Object) -> Branch:
-    """The tree of one node: `view.node` with ``bridge`` (None where it is not known, and then
-    ``bridgeUnknown`` says why)."""
+    """The tree of one node's status. If the field ``bridge`` is None, ``bridgeUnknown`` is why."""
     bridge = status.get("bridge")
     below = [
         _conditions(status),
@@ -53,7 +52,7 @@ def build_tree(status: Object) -> Branch:
 
 
 def format_readiness(status: Object) -> tuple[str, Tone]:
-    """Whether the node is Ready, in words; as `kubectl get nodes` says it."""
+    """The node's status as in `kubectl get nodes`, and its tone."""
     ready = status.get("ready")
     cordoned = ",SchedulingDisabled" if status.get("cordoned") else ""
     if ready is None:
@@ -62,7 +61,7 @@ def format_readiness(status: Object) -> tuple[str, Tone]:
 
 
 def one_line(status: Object) -> str:
-    """One line that changes when something happened that a person wants to know of; no ages."""
+    """A one-line summary that changes only on relevant changes; it contains no ages."""
     parts = [format_readiness(status)[0]]
     pods = status.get("pods")
     if pods is not None:
@@ -85,11 +84,11 @@ def one_line(status: Object) -> str:
 
 
 def _conditions(status: Object) -> Branch | None:
-    """Those that matter one by one; what is as it should be in one line."""
+    """One line per condition; those that are False and should be share one line."""
     shown, quiet = [], []
     for it in status.get("conditions") or ():
-        good = it["status"] == ("True" if it["type"] in _GOOD else "False")
-        if good and it["type"] not in _GOOD:
+        good = it["status"] == ("True" if it["type"] in _GOOD_WHEN_TRUE else "False")
+        if good and it["type"] not in _GOOD_WHEN_TRUE:
             quiet.append(it["type"])
             continue
         said = f"{it['status']} ({it['reason']}): {it['message']}"
@@ -106,7 +105,9 @@ def _resources(status: Object) -> Branch | None:
             continue
         percent = it["requestedPercent"]
         part = "" if percent is None else f" ({percent} %)"
-        used, offered, has = _alike(name, it["requested"], it["allocatable"], it["capacity"])
+        used, offered, has = _in_common_unit(
+            name, it["requested"], it["allocatable"], it["capacity"]
+        )
         said = f"{used} of {offered}{part}; the remote has {has}"
         below.append(Branch(name, said, "warn" if (percent or 0) >= 100 else ""))
     return Branch("capacity and use", children=tuple(below)) if below else None
@@ -143,7 +144,7 @@ def _bridge(bridge: Object) -> Iterator[Branch]:
     role = bridge["standby"] or "serves the node"
     yield Branch("bridge", f"{role}; up for {format_age(bridge['uptimeSeconds'])}")
     lag = bridge["lagSeconds"]
-    yield Branch("lag", f"{lag:.1f} s", "warn" if lag > LATE else "")
+    yield Branch("lag", f"{lag:.1f} s", "warn" if lag > HIGH_LAG else "")
     yield _queues(bridge["queues"])
     yield _watches(bridge["watches"])
     if any(bridge["streams"].values()):
@@ -174,7 +175,7 @@ def _watches(watches: list[Object]) -> Branch:
     below = [Branch(f"{it['cluster']} {it['resource']}", it["error"], "bad") for it in failing]
     count = sum(it["watches"] for it in watches)
     silent = [it["silentSeconds"] for it in watches if it["silentSeconds"] is not None]
-    last = f", the last word {format_age(min(silent))} ago" if silent else ""
+    last = f", last response {format_age(min(silent))} ago" if silent else ""
     bad = sum(it["failing"] for it in failing)
     said = f"{count}{last}" + (f", {bad} failing" if bad else "")
     return Branch("watches", said, "bad" if bad else "", tuple(below))
@@ -182,12 +183,12 @@ def _watches(watches: list[Object]) -> Branch:
 
 def _errors(errors: list[Object]) -> Branch:
     below = []
-    for it in errors[:ERRORS]:
+    for it in errors[:MAX_ERRORS]:
         times = f", {it['count']} times" if it["count"] > 1 else ""
         tone: Tone = "warn" if it["level"] == "warning" else "bad"
         below.append(Branch(f"{it['last']}{times}", it["message"], tone))
-    if len(errors) > ERRORS:
-        below.append(Branch("and", f"{len(errors) - ERRORS} more", "dim"))
+    if len(errors) > MAX_ERRORS:
+        below.append(Branch("and", f"{len(errors) - MAX_ERRORS} more", "dim"))
     return Branch("recent errors", "" if below else "none", children=tuple(below))
 
 
@@ -207,21 +208,21 @@ def _versions(status: Object, bridge: Object | None) -> Branch | None:
 
 
 def format_age(seconds: float) -> str:
-    """``45s``, ``12m``, ``3h``, ``9d``: as kubectl tells an age."""
+    """``45s``, ``12m``, ``3h``, ``9d``: a duration as kubectl prints ages."""
     for unit, size, least in (("d", 86400, 2), ("h", 3600, 2), ("m", 60, 2)):
         if seconds >= least * size:
             return f"{int(seconds // size)}{unit}"
     return f"{max(int(seconds), 0)}s"
 
 
-def _alike(resource: str, *quantities: str | None) -> list[str]:
-    """Amounts of one resource in one unit, that of the largest, in few digits; "?" for None."""
+def _in_common_unit(resource: str, *quantities: str | None) -> list[str]:
+    """Amounts of a resource in the unit of the largest, with few digits; "?" for None."""
     scale = 1000 if resource == pod_requests.CPU else 1
     try:
         amounts = [
             None if it is None else pod_requests.parse_amount(resource, it) for it in quantities
         ]
-    except QuantityError:  # A bridge of another version, or nobody that we know, says so.
+    except QuantityError:  # From another version of the bridge, or another server.
         return ["?" if it is None else it for it in quantities]
     most = max(it for it in (*amounts, 0) if it is not None)
     power = 0
@@ -232,9 +233,9 @@ def _alike(resource: str, *quantities: str | None) -> list[str]:
 
 
 def _digits(value: float) -> str:
-    """At most two decimals; what is too small for them is not nothing."""
-    if 0 < value < _LEAST:
-        return f"<{_LEAST}"
+    """At most two decimals; ``<0.01`` for smaller positive values."""
+    if 0 < value < _MIN_SHOWN:
+        return f"<{_MIN_SHOWN}"
     return f"{value:.2f}".rstrip("0").removesuffix(".")
 
 
@@ -248,10 +249,10 @@ def plain_text(branch: Branch, depth: int = 0) -> str:
 
 
 def heading(branch: Branch) -> str:
-    """The branch itself as one line that is safe to print."""
+    """The branch without its children, as one printable line."""
     return printable(f"{branch.label}: {branch.text}" if branch.text else branch.label)
 
 
-def printable(said: str) -> str:
-    """The text in one line, without what a terminal would obey."""
-    return "".join(it if it.isprintable() else " " if it.isspace() else "\ufffd" for it in said)
+def printable(text: str) -> str:
+    """The text on one line, without characters that a terminal would interpret."""
+    return "".join(it if it.isprintable() else " " if it.isspace() else "\ufffd" for it in text)

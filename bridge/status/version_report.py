@@ -1,6 +1,6 @@
-"""Which versions there are: of this command, of home, of each running bridge and of its remote.
+"""Collects the versions of this command, of home, and of each bridge and its remote.
 
-What cannot be reached is told as a problem beside what is known, and is no failure.
+An unreachable cluster or bridge is reported as a problem next to the known versions, not raised.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.kube.resources import LEASES, NODES
 from translators.objects import Object, name_of
 
-#: Seconds for what is asked of home, once it is reached.
+#: Timeout of reading from home after connecting, in seconds.
 TIMEOUT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class VersionSettings:
-    """What `bridge version` is asked for."""
+    """Options of `bridge version`."""
 
     home: KubeconfigRef
     remote: KubeconfigRef | None = None
-    """The remote's kubeconfig; the one that each node remembers unless given."""
+    """The remote's kubeconfig; None for the one that each node records."""
 
 
 def client_version() -> Object:
-    """This command's own."""
+    """The version of this command."""
     return {"version": version(), "python": platform.python_version()}
 
 
 async def collect_versions(settings: VersionSettings) -> Object:
-    """All that can be known from here."""
+    """All versions that can be read from this machine."""
     async with AsyncExitStack() as stack:
         home = await check_connectivity(stack, settings.home, "home")
-        found: Object = {"client": client_version(), "home": _side(home), "nodes": []}
+        found: Object = {"client": client_version(), "home": _cluster_version(home), "nodes": []}
         if home.client is None:
             return found
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
                 nodes = (await home.client.list(NODES, labels=node_object.LABEL_REMOTE)).items
                 found["nodes"] = await asyncio.gather(
-                    *(_of_node(stack, settings, home.client, it) for it in nodes)
+                    *(_node_versions(stack, settings, home.client, it) for it in nodes)
                 )
         except (KubeError, TimeoutError) as problem:
             found["home"]["problem"] = str(problem) or "no answer in time"
         return found
 
 
-async def _of_node(
+async def _node_versions(
     stack: AsyncExitStack, settings: VersionSettings, home: KubeClient, known: Object
 ) -> Object:
     ignored: list[str] = []
@@ -69,7 +69,7 @@ async def _of_node(
     )
     remote: Object = {"version": "", "problem": "its kubeconfig is not on this machine"}
     if found is not None:
-        remote = _side(
+        remote = _cluster_version(
             await check_connectivity(stack, found.ref, "remote", named=found.description)
         )
     remote["problem"] = "; ".join(it for it in (*ignored, remote["problem"]) if it)
@@ -84,7 +84,7 @@ async def _of_node(
 
 
 async def _served_by(home: KubeClient, name: str) -> str:
-    """Whose the lease was at last: whether it still renews it, `bridge check` sees."""
+    """The last holder of the election lease, even if it has expired; `bridge check` shows that."""
     try:
         lease = await home.get(
             LEASES, election_record.election_lease_name(name), namespace=LEASE_NAMESPACE
@@ -94,6 +94,6 @@ async def _served_by(home: KubeClient, name: str) -> str:
     return election_record.parse_lease(lease).holder_name
 
 
-def _side(its: Connectivity) -> Object:
+def _cluster_version(its: Connectivity) -> Object:
     problems = [it.found for it in its.findings if it.severity is Severity.ERROR]
     return {"version": its.version, "problem": "; ".join(problems)}

@@ -108,7 +108,7 @@ def test_no_nodes_are_no_failure(invoke: Invoke, home: Home) -> None:
     home.found = []
     done = invoke("status")
     assert done.exit_code == 0
-    assert "bridge join makes one" in done.stdout
+    assert "`bridge join` creates one" in done.stdout
 
 
 def test_what_home_refuses_is_one_line(invoke: Invoke, home: Home) -> None:

@@ -99,7 +99,7 @@ async def test_a_page_is_of_one_node_that_answers(two: Clusters, home: KubeClien
     with pytest.raises(PreflightError, match="home has no virtual nodes"):
         await loopback_server.serve(home, None, stop=stop, open_browser=False, announce=print)
     two.home.put(examples.node())
-    with pytest.raises(PreflightError, match="does not show its page"):
+    with pytest.raises(PreflightError, match="does not serve its page"):
         await loopback_server.serve(home, None, stop=stop, open_browser=False, announce=print)
     other = examples.node()
     other["metadata"]["name"] = "another"

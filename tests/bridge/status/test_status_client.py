@@ -45,8 +45,8 @@ async def test_node_pods_and_bridge(two: Clusters, home: KubeClient, bridged: Jo
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        (Fault(code=403, message="you may not"), "the right to get nodes/proxy"),
-        (Fault(code=404), "does not tell its state"),
+        (Fault(code=403, message="you may not"), "requires permission to get nodes/proxy"),
+        (Fault(code=404), "its version does not serve its status"),
         (Fault(code=503, message="no route"), "does not reach it (503: no route)"),
         (Fault(raw=b"<html>"), "no bridge"),
         (Fault(raw=b"{}"), "no bridge"),

@@ -48,8 +48,8 @@ class Looked(StatusWatch):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shown, "LEAST", 0.0)
-    monkeypatch.setattr(shown, "EVERY", 0.001)
+    monkeypatch.setattr(shown, "MIN_INTERVAL", 0.0)
+    monkeypatch.setattr(shown, "MAX_INTERVAL", 0.001)
 
 
 @pytest.fixture(params=[False, True], ids=["file", "terminal"])

@@ -31,7 +31,7 @@ remote: Ready
   bridge: serves the node; up for 2h
   lag: 0.0 s
   queues: empty
-  watches: 2, the last word 4s ago
+  watches: 2, last response 4s ago
   recent errors: none
   versions
     bridge: 0.1.0
@@ -58,7 +58,7 @@ def test_what_is_the_matter_stands_out() -> None:
     for line in (
         "  lag: 60.0 s",
         "    pods: 3 waiting, 2 failing",
-        "  watches: 2, the last word 4s ago, 1 failing",
+        "  watches: 2, last response 4s ago, 1 failing",
         "    remote pods: no answer",
         "  streams: 2 exec",
         "    l, 7 times: it broke",
@@ -100,7 +100,7 @@ def test_pods_that_ended_use_nothing_and_the_refused_are_counted() -> None:
     for it in (pod("a", "Succeeded"), pod("b", "Strange"), *(refused(str(n)) for n in range(30))):
         pods.add(it)
     told = pods.as_dict()
-    assert (told["refused"], len(told["refusedPods"])) == (30, node_summary.NAMED)
+    assert (told["refused"], len(told["refusedPods"])) == (30, node_summary.MAX_NAMED)
     assert (told["byPhase"]["Unknown"], told["byPhase"]["Succeeded"]) == (1, 1)
     assert pods.requested == {"cpu": 31 * 500, "pods": 31}
 
