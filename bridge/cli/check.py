@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bridge.base.output import Output, OutputOption, format_table, print_result
+from bridge.base.output import ListOutputOption, Output, format_table, print_result
 from bridge.base.settings import (
     DEFAULT_TEMPLATE,
     KUBELET_PORT,
@@ -126,7 +126,7 @@ def check(
             "Repeat the checks until none is an error, for at most this time.", minimum=0
         ),
     ] = None,
-    output: OutputOption = Output.TABLE,
+    output: ListOutputOption = Output.TABLE,
 ) -> None:
     """Diagnose problems with the two clusters and the virtual node.
 
@@ -175,14 +175,37 @@ def check(
         return await (runner.check_before_join(settings) if pre else runner.check_nodes(health))
 
     found = run(lambda _: runner.repeat_until_passing(once, wait or 0.0, notify=step), stops=False)
-    print_result(found.as_data(), output, lambda: table(found))
+    print_result(
+        found.as_data(),
+        output,
+        lambda: table(found),
+        names=lambda: [f"check/{it.id}" for it in found.findings],
+        as_wide=lambda: table(found, wide=True),
+    )
     if found.failed:
         raise SystemExit(1)
 
 
-def table(found: Report) -> str:
-    """For people: every finding in a line, and below what to do."""
-    lines = [format_table(["severity", "id", "side", "found"], found.rows()), ""]
+def table(found: Report, *, wide: bool = False) -> str:
+    """The findings, errors first, and what to do. Checks that a common cause prevented share a row,
+    unless ``wide``."""
+    rows = found.rows()
+    if not wide:
+        rows = _merged(rows)
+    order = {"error": 0, "warning": 1}
+    rows.sort(key=lambda it: order.get(it[0], 2))
+    lines = [format_table(["severity", "id", "side", "found"], rows), ""]
     if advice := found.advice():
         lines += ["What to do:", *(f"  {line}" for line in advice), ""]
     return "\n".join([*lines, found.summary()])
+
+
+def _merged(rows: list[list[str]]) -> list[list[str]]:
+    """One row in place of those that have the same cause in ``not checked: CAUSE``."""
+    merged: dict[tuple[str, ...], list[str]] = {}
+    for number, (severity, check_id, side, text) in enumerate(rows):
+        is_open = text.startswith("not checked")
+        key = (severity, side, text) if is_open else (str(number),)
+        row = merged.setdefault(key, [severity, "", side, text])
+        row[1] = f"{row[1]}, {check_id}" if row[1] else check_id
+    return list(merged.values())

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from typing import Annotated
 
 import typer
 
-from bridge.base.output import Output, OutputOption, format_table, print_result
-from bridge.base.printable_text import escape_json, escape_line
+from bridge.base.output import ListOutputOption, Output, format_document, format_table, print_result
+from bridge.base.printable_text import escape_line
 from bridge.cli.shared_options import HomeContext, HomeKubeconfig, OptionalNode
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.objects import Object
@@ -26,7 +25,7 @@ def events(
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Print new Events as they come, until Ctrl-C.")
     ] = False,
-    output: OutputOption = Output.TABLE,
+    output: ListOutputOption = Output.TABLE,
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
 ) -> None:
@@ -47,47 +46,59 @@ def events(
             with as_preflight_errors("home"):
                 if watch:
                     await event_list.follow(
-                        client, node=node, namespace=namespace, stop=stop, show=_More(output).show
+                        client,
+                        node=node,
+                        namespace=namespace,
+                        stop=stop,
+                        show=_Printer(output).show,
                     )
                 else:
                     found = await event_list.list_events(client, node=node, namespace=namespace)
-                    print_result({"events": found}, output, lambda: _table(found))
+                    print_result(
+                        {"events": found},
+                        output,
+                        lambda: _table(found),
+                        names=lambda: _names(found),
+                        as_wide=lambda: _table(found, wide=True),
+                    )
 
     run(command, stops=watch)
 
 
-def _table(found: list[Object]) -> str:
+def _names(found: list[Object]) -> list[str]:
+    """``kind/name`` of the object that each Event is about."""
+    return [f"{str(it['kind']).lower()}/{it['name']}" for it in found]
+
+
+def _table(found: list[Object], *, wide: bool = False) -> str:
     from datetime import UTC, datetime
 
     from bridge.status import event_list
 
+    if not found:
+        return "no events"
     now = datetime.now(UTC)
-    return (
-        format_table(event_list.TABLE_HEAD, [event_list.table_row(it, now) for it in found])
-        if found
-        else "no events"
-    )
+    headers, rows = [*event_list.TABLE_HEAD], [event_list.table_row(it, now) for it in found]
+    if wide:
+        headers += ["first", "last"]
+        rows = [[*row, it["first"], it["last"]] for row, it in zip(rows, found, strict=True)]
+    return format_table(headers, rows)
 
 
-class _More:
-    """Writes what comes: a line each, a document each for programs."""
+class _Printer:
+    """Prints new Events: a line each, a document each for programs."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
 
     def show(self, found: list[Object]) -> None:
-        """Some more, in order."""
+        """Prints Events, in order."""
         from bridge.status import event_list
 
-        if self._output is Output.JSON:
-            lines = [escape_json(json.dumps(it, ensure_ascii=False)) for it in found]
-        elif self._output is Output.YAML:
-            import yaml
-
-            lines = [
-                "---\n" + yaml.safe_dump(it, sort_keys=False, allow_unicode=True).rstrip("\n")
-                for it in found
-            ]
+        if self._output is Output.NAME:
+            lines = _names(found)
+        elif not self._output.is_for_people:
+            lines = [format_document(it, self._output) for it in found]
         else:
             lines = [escape_line(event_list.one_line(it)) for it in found]
         sys.stdout.write("\n".join(lines) + "\n")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bridge.base.output import Output, OutputOption, format_table, print_result
+from bridge.base.output import ListOutputOption, Output, OutputOption, format_table, print_result
 from bridge.base.settings import SettingsError, check_address
 from bridge.cli.option import is_given
 from bridge.cli.shared_options import DryRun, HomeContext, HomeKubeconfig, LogFormatOption
@@ -56,7 +56,7 @@ def offload(
         ),
     ] = "auto",
     dry_run: DryRun = False,
-    output: OutputOption = Output.TABLE,
+    output: ListOutputOption = Output.TABLE,
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
 ) -> None:
@@ -97,6 +97,7 @@ def _list(home: KubeconfigRef, output: Output) -> None:
         {"namespaces": found},
         output,
         lambda: _table(found) if found else "no namespace is offloaded",
+        names=lambda: [f"namespace/{it['namespace']}" for it in found],
     )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bridge.base.output import Output, OutputOption, print_result
+from bridge.base.output import ListOutputOption, Output, print_result
 from bridge.cli.shared_options import HomeContext, HomeKubeconfig, OptionalNode
 from sync.kube.kubeconfig_ref import KubeconfigRef
 
@@ -18,7 +18,7 @@ def status(
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Print the status again when it changes.")
     ] = False,
-    output: OutputOption = Output.TABLE,
+    output: ListOutputOption = Output.TABLE,
     # For one release: `bridge dashboard` has taken their place.
     page: Annotated[bool, typer.Option("--page", hidden=True)] = False,
     opens: Annotated[
@@ -51,7 +51,14 @@ def status(
                     async with status_client.watch_statuses(client, node) as watched:
                         return await terminal.follow(watched, stop, output)
                 found = await status_client.read_statuses(client, node)
-            print_result({"nodes": found}, output, lambda: terminal.render(found), is_drawn=True)
+            print_result(
+                {"nodes": found},
+                output,
+                lambda: terminal.render(found),
+                names=lambda: terminal.node_names(found),
+                as_wide=lambda: terminal.render_table(found),
+                is_drawn=True,
+            )
             return terminal.all_ready(found)
 
     if not run(command, stops=watch):

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bridge.base.output import Output, OutputOption, format_table, print_result
+from bridge.base.output import ListOutputOption, Output, format_table, print_result
 from bridge.cli.shared_options import (
     HomeContext,
     HomeKubeconfig,
@@ -29,7 +29,7 @@ def version(
     context: RemoteContext = None,
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
-    output: OutputOption = Output.TABLE,
+    output: ListOutputOption = Output.TABLE,
 ) -> None:
     """Show the versions of this command, of both clusters and of the running bridges.
 
@@ -48,7 +48,12 @@ def version(
         KubeconfigRef(kubeconfig, context) if kubeconfig else None,
     )
     found = run(lambda _: version_report.collect_versions(settings), stops=False)
-    print_result(found, output, lambda: _table(found))
+    print_result(
+        found,
+        output,
+        lambda: _table(found),
+        names=lambda: [f"node/{it['name']}" for it in found["nodes"]],
+    )
 
 
 def _table(found: dict[str, Any]) -> str:

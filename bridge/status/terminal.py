@@ -7,14 +7,12 @@ On a terminal the tree is drawn, and redrawn in place. Anywhere else the output 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from bridge.base.output import Output
-from bridge.base.printable_text import escape_json
+from bridge.base.output import Output, format_document, format_table
 from bridge.status import tree
 from bridge.status.status_client import StatusWatch
 from bridge.status.tree import Branch, Tone
@@ -46,6 +44,36 @@ def render(statuses: Sequence[Object]) -> str:
         for root in roots:
             console.print(_drawn(root))
     return captured.get()
+
+
+def node_names(statuses: Sequence[Object]) -> list[str]:
+    """``node/NAME`` of each, as kubectl prints names."""
+    return [f"node/{it['name']}" for it in statuses]
+
+
+def render_table(statuses: Sequence[Object]) -> str:
+    """One line for each node, for ``-o wide``."""
+    return format_table(_WIDE_HEADERS, map(_wide_row, statuses)) if statuses else NO_NODES
+
+
+_WIDE_HEADERS = ("name", "status", "pods", "cpu", "memory", "bridge", "kubelet", "remote")
+
+
+def _wide_row(status: Object) -> list[str]:
+    versions, bridge = status.get("versions") or {}, status.get("bridge") or {}
+    requested = [
+        f"{its['requested']}/{its['allocatable']}" if its else ""
+        for its in (status.get("resources", {}).get(it) for it in ("cpu", "memory"))
+    ]
+    return [
+        status["name"],
+        tree.format_readiness(status)[0],
+        str((status.get("pods") or {}).get("total", "?")),
+        *requested,
+        versions.get("bridge") or "?",
+        versions.get("kubelet") or "?",
+        ((bridge.get("clusters") or {}).get("remote") or {}).get("server") or "?",
+    ]
 
 
 def all_ready(statuses: Sequence[Object]) -> bool:
@@ -114,13 +142,10 @@ class _Changes:
         if lines == self._lines:
             return
         before, self._lines = self._lines or [], lines
-        if self._output is Output.JSON:
-            text = escape_json(json.dumps({"nodes": statuses}, ensure_ascii=False))
-        elif self._output is Output.YAML:
-            import yaml
-
-            dumped = yaml.safe_dump({"nodes": statuses}, sort_keys=False, allow_unicode=True)
-            text = f"---\n{dumped}".rstrip("\n")
+        if self._output is Output.NAME:
+            text = "\n".join(node_names(statuses))
+        elif not self._output.is_for_people:
+            text = format_document({"nodes": statuses}, self._output)
         else:
             text = "\n".join([it for it in lines if it not in before] or [NO_NODES] * (not lines))
         if text:

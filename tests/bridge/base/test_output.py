@@ -7,6 +7,7 @@ import json
 import pytest
 import yaml
 
+from bridge.base.jsonpath import parse_template
 from bridge.base.output import Output, format_table, print_result
 from bridge.base.printable_text import escape_json
 
@@ -53,3 +54,21 @@ def test_json_is_the_same_value_after_control_characters_are_escaped(text: str) 
     encoded = escape_json(json.dumps(text, ensure_ascii=False))
     assert encoded.isprintable()
     assert json.loads(encoded) == text
+
+
+def test_names_are_a_line_each_and_once(capsys: pytest.CaptureFixture[str]) -> None:
+    for names in (["node/a", "node/b", "node/a"], []):
+        print_result(DATA, Output.NAME, lambda: "not this", names=lambda: names)  # noqa: B023
+    assert capsys.readouterr().out == "node/a\nnode/b\n"
+
+
+def test_wide_is_a_table_of_its_own_or_the_usual_one(capsys: pytest.CaptureFixture[str]) -> None:
+    print_result(DATA, Output.WIDE, lambda: "usual", as_wide=lambda: "wide")
+    print_result(DATA, Output.WIDE, lambda: "usual")
+    assert capsys.readouterr().out == "wide\nusual\n"
+
+
+def test_a_template_picks_from_the_data(capsys: pytest.CaptureFixture[str]) -> None:
+    template = parse_template("{.nodes[*].pods}")
+    print_result(DATA, Output("jsonpath", template), lambda: "not this")
+    assert capsys.readouterr().out == "3\n"

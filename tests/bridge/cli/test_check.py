@@ -14,7 +14,7 @@ from bridge.base.version import version
 from bridge.bug_report import collector as collect_module
 from bridge.bug_report.collector import BugReport, BugReportSettings
 from bridge.checks import runner
-from bridge.checks.report import Finding, Report, build_report, error, ok, warning
+from bridge.checks.report import Finding, Report, build_report, error, info, ok, warning
 from bridge.checks.runner import NodeCheckSettings
 from bridge.status import version_report as versions_module
 from bridge.status.version_report import VersionSettings
@@ -27,9 +27,9 @@ BAD = [*WELL, error("BRG301", "home", "taken", "take another")]
 
 TABLE = """\
 SEVERITY   ID       SIDE     FOUND
-ok         BRG101   home     it answers
-warning    BRG104   remote   soon
 error      BRG301   home     taken
+warning    BRG104   remote   soon
+ok         BRG101   home     it answers
 
 What to do:
   BRG301: take another (docs/reference/checks.md#brg301)
@@ -128,6 +128,17 @@ def test_wrong_options(invoke: Invoke, checks: Checks, args: tuple[str, ...], na
     assert named in done.stderr
     assert not checks.pre
     assert not checks.of_nodes
+
+
+def test_checks_that_a_common_cause_prevented_share_a_row(invoke: Invoke, checks: Checks) -> None:
+    why = "not checked: home does not answer"
+    checks.reports = [[info("BRG102", "home", why), info("BRG103", "home", why), *BAD]]
+    lines = invoke("check").stdout.splitlines()
+    assert lines[1].startswith("error")
+    assert lines[3] == f"info       BRG102, BRG103   home     {why}"
+    wide = invoke("check", "-o", "wide").stdout
+    assert wide.count(why) == 2
+    assert invoke("check", "-o", "name").stdout.splitlines()[0] == "check/BRG102"
 
 
 # -- version -------------------------------------------------------------------------------

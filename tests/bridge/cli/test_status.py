@@ -208,3 +208,25 @@ def test_drain(invoke: Invoke, home: Home) -> None:
         "dryRun": True,
     }
     assert invoke("drain", "remote", "--timeout", "0").exit_code == 2
+
+
+def test_nodes_are_printed_as_a_table_names_or_by_a_template(invoke: Invoke, home: Home) -> None:
+    lines = invoke("status", "-o", "wide").stdout.splitlines()
+    assert lines[0].split() == [
+        "NAME",
+        "STATUS",
+        "PODS",
+        "CPU",
+        "MEMORY",
+        "BRIDGE",
+        "KUBELET",
+        "REMOTE",
+    ]
+    assert lines[1].startswith(home.found[0]["name"])
+    assert invoke("status", "-o", "name").stdout == f"node/{home.found[0]['name']}\n"
+    done = invoke("status", "-o", "jsonpath={.nodes[*].name}")
+    assert done.stdout == f"{home.found[0]['name']}\n"
+    done = invoke("status", "-o", "xml")
+    assert done.exit_code == 2
+    assert '"xml" is not a valid choice; use table, wide, name, json, yaml' in done.stderr
+    assert "not a JSONPath template" in invoke("status", "-o", "jsonpath=name").stderr
