@@ -25,7 +25,8 @@ from bridge.kubelet.server import KubeletServer
 from bridge.net.limits import max_streams, raise_open_file_limit
 from bridge.node import node_object
 from bridge.node.lease import LeaseAnnotation
-from bridge.observability.metrics import BridgeCollector, MetricsEndpoint
+from bridge.observability.metrics import FAMILIES, BridgeParts
+from bridge.observability.metrics_endpoint import MetricsEndpoint
 from bridge.observability.recent_errors import RecentErrors
 from bridge.pod_metrics.endpoints import PodMetricsEndpoints
 from bridge.relay.metrics import RelayMetrics
@@ -156,16 +157,10 @@ class NodeKubelet:
         self._status.attach(engine, node)
         self._directory.use_engine(engine)
         self._readiness.use_engine(engine)
-        self._exporter.show(
-            BridgeCollector(
-                version(),
-                engine=engine,
-                server=self._server,
-                metrics=self._metrics,
-                election=self._election,
-                carried=self._carried,
-            )
+        parts = BridgeParts(
+            version(), engine, self._server, self._metrics, self._election, self._carried
         )
+        self._exporter.expose(FAMILIES, parts)
 
     @property
     def port(self) -> int:

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from e2e import image
+from e2e.bench import memory as memory_measures
 from e2e.bench import performance_page, tables
 from e2e.bench import relay as carried
 from e2e.bench import relay_reverse as back
@@ -80,6 +81,16 @@ def relay_back(
     with print_reports("relay-back", plot) as add, _pair(prefix) as (home, remote, log):
         made = image.load(remote, Settings(prefix=prefix).cache, say)
         add(with_targets(back.run(home, remote, wanted, say, log, image=made).as_json()))
+
+
+@app.command()
+def memory(
+    *,
+    rounds: Rounds = 3,
+    pods: Annotated[int, typer.Option(help="Pods of the burst.", min=1)] = 2000,
+) -> None:
+    """Resident memory with and without each measure that saves memory; needs no cluster."""
+    typer.echo(json.dumps(memory_measures.measure(rounds=rounds, pods=pods, say=say), indent=2))
 
 
 @app.command()
