@@ -1,1 +1,3 @@
-"""Small parts that every other package of `sync` uses and that know no Kubernetes object."""
+"""Helpers that every other package may use and that know no API server: backoff, queues, caches,
+histograms, callbacks, exceptions.
+"""

@@ -1,4 +1,4 @@
-"""Growing, jittered waits."""
+"""Exponential backoff with jitter."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import random
 
 
 class Backoff:
-    """The next wait in seconds, doubling from ``first`` to ``cap``, each with jitter.
+    """Waits in seconds that double from ``first`` to ``cap``.
 
-    Jitter is what keeps many watches that broke at once from coming back at once: a wait is
-    drawn from half of its step to the whole.
+    Each is drawn from half of its step to the whole step, so that many watches that break at once
+    do not reconnect at once.
     """
 
     def __init__(self, *, first: float, cap: float, rng: random.Random | None = None) -> None:
@@ -19,10 +19,10 @@ class Backoff:
         self._rng = rng or random.Random()  # noqa: S311  # jitter, not a secret
 
     def next(self) -> float:
-        """Seconds to wait now; the following wait is up to twice as long."""
+        """Seconds to wait now; the next wait is up to twice as long."""
         step, self._step = self._step, min(self._step * 2, self._cap)
         return step * self._rng.uniform(0.5, 1.0)
 
     def reset(self) -> None:
-        """Starts again from the first wait."""
+        """Starts again from ``first``."""
         self._step = self._first

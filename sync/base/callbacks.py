@@ -1,11 +1,11 @@
-"""Callbacks that cannot end their caller.
+"""Callbacks whose exceptions do not reach the caller, and early expiry of timeouts.
 
 `Callbacks` calls handlers in the order in which they were added. A handler that raises is logged
 with the place of the error, at ERROR level the first time and at DEBUG level after that; the other
-handlers still run, and the caller never sees the exception: what the caller does (a watch, a
-request, a lease renewal) does not depend on who listens to it.
+handlers still run. So the caller (a watch, a request, a lease renewal) does not depend on its
+listeners.
 
-`expire_now` ends an `asyncio.Timeout` early and, unlike `Timeout.reschedule`, may be called at any
+`expire_now` ends an `asyncio.Timeout` early; unlike `Timeout.reschedule` it may be called at any
 time and any number of times.
 """
 
@@ -25,15 +25,15 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 
 
-def _uncounted() -> None:
-    """Counts nothing."""
+def _ignore() -> None:
+    """The default of ``on_defect``."""
 
 
 class Callbacks(Generic[P]):
-    """The handlers of one kind of notification. ``what`` names it in the log; ``on_defect`` is
-    called for each exception of a handler and must not raise."""
+    """The handlers of one notification. ``what`` names it in the log; ``on_defect`` is called for
+    each exception of a handler and must not raise."""
 
-    def __init__(self, what: str, *, on_defect: Callable[[], None] = _uncounted) -> None:
+    def __init__(self, what: str, *, on_defect: Callable[[], None] = _ignore) -> None:
         self._what = what
         self._on_defect = on_defect
         self._handlers: list[Callable[P, None]] = []
@@ -56,7 +56,7 @@ class Callbacks(Generic[P]):
         for handler in list(self._handlers):
             try:
                 handler(*args, **kwargs)
-            except Exception as error:  # noqa: BLE001  # the caller must not end for a listener
+            except Exception as error:  # noqa: BLE001  # a listener must not end the caller
                 self._failed(handler, error)
 
     def _remove(self, handler: Callable[P, None]) -> None:
@@ -77,8 +77,8 @@ class Callbacks(Generic[P]):
 
 
 def expire_now(limit: asyncio.Timeout | None) -> None:
-    """Ends the block of ``limit`` as if its time were up; does nothing without a timeout, or
-    where the timeout is expiring already or its block has ended."""
+    """Expires ``limit`` now; does nothing if it is None, is expiring already, or its block has
+    ended."""
     if limit is not None:
         # `reschedule` raises RuntimeError in exactly these states.
         with contextlib.suppress(RuntimeError):

@@ -1,7 +1,7 @@
-"""A bounded cache that namespaces share: one that fills it evicts its own entries.
+"""A bounded cache shared by namespaces, in which a namespace that fills it evicts its own entries.
 
-Beyond ``maxsize`` entries in all, the namespace that has the most loses its oldest. So an entry of
-another namespace stays as long as that has fewer, whatever one tenant does.
+Beyond ``maxsize`` entries in all, the namespace with the most loses its oldest one; so one tenant
+cannot evict the entries of namespaces that have fewer.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ V = TypeVar("V")
 
 
 class FairCache(Generic[K, V]):
-    """Entries by keys that are unique across namespaces, such as UIDs."""
+    """A cache whose keys are unique across namespaces, such as UIDs."""
 
     def __init__(self, maxsize: int) -> None:
         self._maxsize = maxsize
         self._namespaces: dict[K, str] = {}
-        # In the order in which they were put; none is empty.
+        # By namespace, in the order in which they were put; no namespace is empty.
         self._entries: dict[str, dict[K, V]] = {}
 
     def __len__(self) -> int:
@@ -29,7 +29,7 @@ class FairCache(Generic[K, V]):
         return key in self._namespaces
 
     def put(self, namespace: str, key: K, value: V) -> None:
-        """Adds or replaces the entry, as the namespace's newest."""
+        """Adds or replaces an entry, which becomes the newest of its namespace."""
         self.pop(key)
         self._namespaces[key] = namespace
         self._entries.setdefault(namespace, {})[key] = value
@@ -38,12 +38,12 @@ class FairCache(Generic[K, V]):
             self.pop(next(iter(largest)))
 
     def get(self, key: K) -> V | None:
-        """The entry's value, if there is one."""
+        """The value of the entry, or None."""
         namespace = self._namespaces.get(key)
         return None if namespace is None else self._entries[namespace][key]
 
     def pop(self, key: K) -> V | None:
-        """Removes the entry; its value, if there was one."""
+        """Removes the entry; returns its value, or None if there was none."""
         namespace = self._namespaces.pop(key, None)
         if namespace is None:
             return None

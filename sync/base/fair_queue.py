@@ -1,16 +1,14 @@
-"""Places for a limited number of things at once, given to groups in turn.
+"""A queue for a limited number of slots, which groups of items take in turns.
 
-- *Fair*: groups that have something waiting get a place one after the other; within a group it is
-  first come, first served. What a group adds is behind what it has, not behind all others'.
-- *Room for others*: a group that holds places gets one more only while it holds fewer than `SHARE`
-  times the places that are free. Alone it takes three quarters of them, two take three sevenths
-  each; who holds none finds a place at once, unless some twenty groups are slow together.
-- Every operation takes constant time, whatever waits. Nothing is kept of a group that has nothing
-  here.
+- *Fair*: groups with waiting items take a slot one after the other; within a group items keep their
+  order. Items that a group adds wait behind that group's, not behind those of all groups.
+- *Isolated*: a group that holds slots gets another only while it holds fewer than `SHARE` times the
+  free ones. Alone it gets three quarters of all slots, two groups get three sevenths each, and a
+  group that holds none gets one at once unless about twenty groups are slow together.
+- Every operation takes constant time. Nothing is kept about a group without items and slots.
 
-The second rule is that of buffers that queues of a switch share (Choudhury and Hahne, Dynamic Queue
-Length Thresholds, 1998). It is what keeps one namespace whose requests all hang from holding all
-that could work for the others.
+The second rule is that of shared switch buffers (Choudhury and Hahne, Dynamic Queue Length
+Thresholds, 1998). It keeps a namespace whose requests all hang from occupying all slots.
 """
 
 from __future__ import annotations
@@ -21,31 +19,30 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-#: How many places a group may hold for each that is free.
+#: How many slots a group may hold per free slot.
 SHARE = 3
 
 
 class FairQueue(Generic[T]):
-    """What waits for a place, and who holds how many.
+    """Waiting items, and how many slots each group holds.
 
-    How many places there are is said with each call, as it may change; 0 or fewer free ones are
-    none.
+    The number of slots (``slots``) may change, so callers pass it with each call.
     """
 
     __slots__ = ("_held", "_turns", "_waiting", "held", "waiting")
 
     def __init__(self) -> None:
-        # Groups with something waiting, and the order of their turns.
+        # Items by group, and the order of the groups' turns.
         self._waiting: dict[Hashable, deque[T]] = {}
         self._turns: deque[Hashable] = deque()
         self._held: dict[Hashable, int] = {}
         self.waiting = 0
-        """How many wait."""
+        """How many items wait."""
         self.held = 0
-        """How many places are held."""
+        """How many slots are held."""
 
     def add(self, group: Hashable, item: T) -> None:
-        """The item waits for its group's turn."""
+        """Adds an item, which waits for its group's turn."""
         waiting = self._waiting.get(group)
         if waiting is None:
             self._waiting[group] = deque((item,))
@@ -54,31 +51,31 @@ class FairQueue(Generic[T]):
             waiting.append(item)
         self.waiting += 1
 
-    def try_acquire(self, group: Hashable, places: int) -> bool:
-        """Takes one of so many places for the group, without waiting; False where it may not.
+    def try_acquire(self, group: Hashable, slots: int) -> bool:
+        """Takes a slot for the group without waiting; False if the group may not have one.
 
-        Overtakes nobody, as long as `take` is called until it gives nothing whenever places
+        Overtakes no item, provided that `take` is called until it returns None whenever slots
         become free.
         """
-        mine = self._held.get(group, 0)
-        if mine >= SHARE * (places - self.held):
+        held_by_group = self._held.get(group, 0)
+        if held_by_group >= SHARE * (slots - self.held):
             return False
-        self._held[group] = mine + 1
+        self._held[group] = held_by_group + 1
         self.held += 1
         return True
 
-    def take(self, places: int) -> tuple[Hashable, T] | None:
-        """What is next, with its group, which holds one more of so many places from now on; None
-        where nothing waits that may have one."""
-        free = places - self.held
+    def take(self, slots: int) -> tuple[Hashable, T] | None:
+        """The next item with its group, which holds one more slot from now on; None if no waiting
+        item may have a slot."""
+        free = slots - self.held
         if free <= 0:
             return None
         turns, held, room = self._turns, self._held, SHARE * free
-        # Those that are passed over hold places: there are fewer of them than places.
+        # Groups that are skipped hold slots, so there are fewer of them than slots.
         for _ in range(len(turns)):
             group = turns[0]
-            mine = held.get(group, 0)
-            if mine >= room:
+            held_by_group = held.get(group, 0)
+            if held_by_group >= room:
                 turns.rotate(-1)
                 continue
             waiting = self._waiting[group]
@@ -89,26 +86,26 @@ class FairQueue(Generic[T]):
                 del self._waiting[group]
             elif len(turns) > 1:
                 turns.rotate(-1)
-            held[group] = mine + 1
+            held[group] = held_by_group + 1
             self.held += 1
             return group, item
         return None
 
-    def can_take(self, places: int) -> bool:
-        """Whether `take` would give something."""
-        room = SHARE * (places - self.held)
+    def can_take(self, slots: int) -> bool:
+        """Whether `take` would return an item."""
+        room = SHARE * (slots - self.held)
         return room > 0 and any(self._held.get(group, 0) < room for group in self._turns)
 
-    def can_take_from(self, group: Hashable, places: int) -> bool:
-        """Whether `take` would give something of this group, were it its turn."""
-        room = SHARE * (places - self.held)
+    def can_take_from(self, group: Hashable, slots: int) -> bool:
+        """Whether `take` would return an item of this group, if it were its turn."""
+        room = SHARE * (slots - self.held)
         return group in self._waiting and self._held.get(group, 0) < room
 
     def release(self, group: Hashable) -> None:
-        """The group gives back one of its places."""
-        mine = self._held[group] - 1
-        if mine:
-            self._held[group] = mine
+        """Gives back a slot of the group."""
+        held_by_group = self._held[group] - 1
+        if held_by_group:
+            self._held[group] = held_by_group
         else:
             del self._held[group]
         self.held -= 1

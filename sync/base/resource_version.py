@@ -1,4 +1,4 @@
-"""Versions of objects (``metadata.resourceVersion``), and which of two is the later. Pure."""
+"""Compares resource versions (``metadata.resourceVersion``). Pure."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from translators.objects import Object, metadata
 
 
 def version_of(obj: Object) -> str:
-    """The object's version; empty where it has none."""
+    """The object's resource version; "" if it has none."""
     return str(metadata(obj).get("resourceVersion") or "")
 
 
 def newer(one: str, other: str) -> bool:
-    """Whether version ``one`` is a later one than ``other``.
+    """Whether version ``one`` is later than ``other``.
 
-    Versions are decimal numbers that grow in all servers that keep to Kubernetes' conformance
-    (KEP-5504); where they are not, any other version counts as later.
+    In conformant servers versions are growing decimal numbers (KEP-5504); for others, every
+    different version counts as later.
     """
     if one.isdecimal() and other.isdecimal():
         return int(one) > int(other)
@@ -22,6 +22,6 @@ def newer(one: str, other: str) -> bool:
 
 
 def older(one: Object, other: Object) -> bool:
-    """Whether object ``one`` is surely of an earlier version than ``other``."""
+    """Whether object ``one`` certainly has an earlier version than ``other``."""
     versions = version_of(one), version_of(other)
     return all(version.isdecimal() for version in versions) and int(versions[0]) < int(versions[1])

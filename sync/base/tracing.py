@@ -1,8 +1,7 @@
-"""Spans of what is done, for whoever wants to see one reconcile in its parts; off unless asked for.
+"""Spans of reconciles and of the requests that they make; off by default.
 
-`use` sets the tracer of the process, before anything runs; without one nothing of this is in the
-way of a reconcile or a request. A span is of one reconcile (`traced`), or of one request that a
-reconcile makes. Its attributes are names: no body, query or header is among them.
+`set_tracer` sets the tracer of the process before anything runs; without one, tracing costs
+nothing. Attributes of spans are names only: no body, query or header.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Tracer(Protocol):
-    """Makes spans. What a block raises is noted, and goes on."""
+    """Makes spans. An exception of a block is recorded and propagates."""
 
     def reconcile(self, controller: str, key: object, kind: str) -> AbstractContextManager[object]:
         """The span of a reconcile."""
@@ -24,7 +23,7 @@ class Tracer(Protocol):
     def request(
         self, side: str, server: str, method: str, path: str
     ) -> AbstractContextManager[object]:
-        """The span of a request that is part of a reconcile; nothing for others."""
+        """The span of a request within a reconcile; no span for other requests."""
         ...
 
 
@@ -33,19 +32,19 @@ class _Process:
 
 
 def set_tracer(tracer: Tracer | None) -> None:
-    """Has spans made by this one from now on."""
+    """Sets the tracer of this process; None turns tracing off."""
     _Process.tracer = tracer
 
 
 def get_tracer() -> Tracer | None:
-    """The one that is in use."""
+    """The tracer of this process, if tracing is on."""
     return _Process.tracer
 
 
 def trace_reconcile(
     reconcile: Callable[[K], Awaitable[None]], controller: str, kind: str
 ) -> Callable[[K], Awaitable[None]]:
-    """``reconcile`` with a span around each call; itself where nobody wants spans."""
+    """Wraps each call of ``reconcile`` in a span; returns it unchanged if tracing is off."""
     spans = get_tracer()
     if spans is None:
         return reconcile

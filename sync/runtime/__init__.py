@@ -1,1 +1,3 @@
-"""Work queues, the workers that reconcile keys, and the Events that they record."""
+"""What every controller runs on: work queues, workers, Events and log fields. Nothing here knows a
+resource; controllers of resources have packages of their own.
+"""

@@ -1,15 +1,15 @@
-"""Workers that take keys from a queue and reconcile each until it succeeds.
+"""Workers that take keys from a work queue and reconcile each until it succeeds.
 
-- One key is never reconciled twice at once; different keys are, up to ``workers``. Namespaces take
-  turns, and none has all workers (`sync.runtime.workqueue`). Requests of a reconcile go by the same
-  turns (`sync.kube.request_limiter`).
-- A reconcile that raises is tried again with growing waits, for ever; where the same request
-  cannot succeed (`KubeError.retryable`), with the longest at once. The first failure of a key
-  is logged, the following ones, and what is only waited for, at debug level. A defect in the code
-  (any other exception than `KubeError` or `ReconcileBlocked`) is logged with where it was raised,
-  not with what the object holds (`sync.base.exceptions`), and does not stop the other keys;
-  ``on_defect`` may tell it where people look.
-- Reconciles that need not wait for anything let the loop do its other work every `SLICE` seconds.
+- A key is never reconciled twice at once; different keys are, up to ``workers``. Namespaces take
+  turns, and none gets all workers (`sync.runtime.workqueue`); the requests of a reconcile take the
+  same turns (`sync.kube.request_limiter`).
+- A reconcile that raises is retried with growing waits, for ever; if the same request cannot
+  succeed (`KubeError.retryable`), with the longest wait at once.
+- The first failure of a key is logged as a warning; repetitions and `ReconcileBlocked` at debug
+  level. Any other exception than `KubeError` and `ReconcileBlocked` is a defect: it is logged with
+  the place that raised it and without the object's content (`sync.base.exceptions`), passed to
+  ``on_defect``, and does not stop other keys.
+- Workers that never wait yield to the event loop every `SLICE` seconds.
 - `reconcile_now` lets another controller wait for the next result of a key.
 """
 
@@ -34,21 +34,20 @@ log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
 
-#: How a reconcile can end: in order, for `ReconcileBlocked`, for `KubeError`, or for any other
-#: exception.
+#: How a reconcile ends: it returns, or raises `ReconcileBlocked`, `KubeError`, or anything else.
 RESULTS = ("success", "waiting", "failure", "defect")
-#: Seconds for which a controller's workers hold the loop at most, one after the other, before
-#: answers that have come meanwhile are read: a part of what a pod on an idle bridge takes.
+#: Seconds for which a controller's workers may occupy the event loop, one after the other, before
+#: it reads the responses that have arrived: a fraction of the latency of a pod on an idle bridge.
 SLICE = 0.005
-#: A reconcile that took less than this surely waited for no server.
+#: Seconds: a faster reconcile did not wait for a server.
 _QUICK = 0.001
 
 
 class ReconcileBlocked(Exception):
-    """A reconcile cannot go on yet, for a reason that is no failure of a request.
+    """Raised by a reconcile that cannot proceed yet, although no request failed; it is retried.
 
-    ``reason`` is one word in CamelCase, for Events and status; ``message`` a sentence that says
-    what to do.
+    ``reason`` is one CamelCase word for Events and status, ``message`` a sentence that says what to
+    do.
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -57,13 +56,13 @@ class ReconcileBlocked(Exception):
         self.message = message
 
 
-async def _nothing(_: object, __: Exception) -> None:
-    """Tells a defect nowhere but in the log."""
+async def _ignore_defect(_: object, __: Exception) -> None:
+    """The default of ``on_defect``: a defect is only logged."""
 
 
 class Controller(Generic[K]):
-    """``reconcile(key)`` makes the world agree for one key, or raises. ``on_defect`` raises
-    nothing. ``kind`` is that of home's objects that keys stand for, for the log."""
+    """``reconcile(key)`` brings one key to its desired state, or raises. ``on_defect`` must not
+    raise. ``kind`` is the kind of the home objects that keys name, for the log."""
 
     def __init__(
         self,
@@ -71,7 +70,7 @@ class Controller(Generic[K]):
         reconcile: Callable[[K], Awaitable[None]],
         *,
         workers: int,
-        on_defect: Callable[[K, Exception], Awaitable[None]] = _nothing,
+        on_defect: Callable[[K, Exception], Awaitable[None]] = _ignore_defect,
         kind: str = "",
     ) -> None:
         self.name = name
@@ -81,23 +80,23 @@ class Controller(Generic[K]):
         self._on_defect = on_defect
         self._workers = workers
         self._failing: set[K] = set()
-        # From 0 on: a series that first appears with the value 1 is no increase to Prometheus.
+        # From 0: a series that first appears with the value 1 is no increase to Prometheus.
         self.results: Counter[str] = Counter(dict.fromkeys(RESULTS, 0))
-        """How reconciles ended (`RESULTS`)."""
+        """How many reconciles ended in each of `RESULTS`."""
         self.work_duration = Histogram()
-        """How long they took."""
-        # By worker: when it began with the key that it has; 0 where it has none.
+        """How long reconciles took."""
+        # By worker: when it began to reconcile its key; 0 if it is idle.
         self._began = [0.0] * workers
-        self._settled: defaultdict[K, list[asyncio.Future[None]]] = defaultdict(list)
-        # Seconds for which the loop was held since it last did other work.
+        self._awaited: defaultdict[K, list[asyncio.Future[None]]] = defaultdict(list)
+        # Seconds for which the event loop was occupied since it last ran other tasks.
         self._busy = 0.0
-        self._pausing = False
+        self._yielding = False
 
     def __repr__(self) -> str:
         return f"<Controller {self.name} {self.queue!r}>"
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Reconciles until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 for number in range(self._workers):
@@ -107,14 +106,14 @@ class Controller(Generic[K]):
 
     @property
     def unfinished_work(self) -> list[float]:
-        """For how many seconds each key that is being worked has been."""
+        """For each key that is being reconciled, for how many seconds so far."""
         now = monotonic()
         return [now - began for began in self._began if began]
 
     async def reconcile_now(self, key: K) -> None:
-        """Has the key reconciled once more and waits for that. Raises what it raised."""
+        """Queues the key and waits for its next reconcile to end. Raises what that raised."""
         future = asyncio.get_running_loop().create_future()
-        self._settled[key].append(future)
+        self._awaited[key].append(future)
         self.queue.add(key)
         await future
 
@@ -127,16 +126,16 @@ class Controller(Generic[K]):
                 key = await queue.get()
             if (group := queue.working[key]) != flow:
                 FLOW.set(flow := group)
-            # Who begins to wait while the key is being worked waits for the turn after this one.
-            waiting = self._settled.pop(key, ()) if self._settled else ()
+            # Callers of `reconcile_now` from now on wait for the reconcile after this one.
+            waiting = self._awaited.pop(key, ()) if self._awaited else ()
             started = working[number] = monotonic()
             try:
                 try:
                     await reconcile(key)
                 except (KubeError, ReconcileBlocked) as error:
                     self._failed(key, error, waiting)
-                except Exception as error:  # noqa: BLE001  # one key's defect must not stop the others
-                    self._tell_defect(key, error)
+                except Exception as error:  # noqa: BLE001  # a defect must not stop other keys
+                    self._log_defect(key, error)
                     await self._on_defect(key, error)
                     self._failed(key, error, waiting)
                 else:
@@ -146,7 +145,7 @@ class Controller(Generic[K]):
                 if took < _QUICK:
                     self._busy += took
                     while self._busy > SLICE:
-                        await self._pause()
+                        await self._yield()
             except BaseException:
                 working[number] = 0.0
                 queue.done(key)
@@ -169,23 +168,23 @@ class Controller(Generic[K]):
         result = "waiting" if isinstance(error, ReconcileBlocked) else "failure"
         self.results[result if isinstance(error, KubeError | ReconcileBlocked) else "defect"] += 1
         wait = self.queue.retry(key, soon=not isinstance(error, KubeError) or error.retryable)
-        # What is waited for is told where people look for it: in a status or an Event.
-        # So is a write that is not ours to make just now.
+        # A blocked reconcile reports in a status or an Event; a write without the lease is expected
+        # while leadership changes.
         quiet = key in self._failing or isinstance(error, ReconcileBlocked | NotLeaderError)
         level = logging.DEBUG if quiet else logging.WARNING
         self._failing.add(key)
-        said = (
+        message = (
             str(error)
             if isinstance(error, KubeError | ReconcileBlocked)
             else exceptions.summary(error)
         )
         fields = key_fields(getattr(getattr(key, "resource", None), "kind", self.kind), key, error)
-        log.log(level, "%s %s: %s (again in %.1f s)", self.name, key, said, wait, extra=fields)
+        log.log(level, "%s %s: %s (again in %.1f s)", self.name, key, message, wait, extra=fields)
         for future in waiting:
             if not future.done():
                 future.set_exception(error)
 
-    def _tell_defect(self, key: K, error: Exception) -> None:
+    def _log_defect(self, key: K, error: Exception) -> None:
         level = logging.DEBUG if key in self._failing else logging.ERROR
         log.log(
             level,
@@ -196,12 +195,12 @@ class Controller(Generic[K]):
             extra=key_fields(self.kind, key),
         )
 
-    async def _pause(self) -> None:
-        """Lets the loop do its other work. Workers that it wakes in one round share a slice."""
-        if not self._pausing:
-            self._pausing = True
-            asyncio.get_running_loop().call_soon(self._paused)
+    async def _yield(self) -> None:
+        """Yields to the event loop. Workers that it resumes in one round share a slice."""
+        if not self._yielding:
+            self._yielding = True
+            asyncio.get_running_loop().call_soon(self._resumed)
         await asyncio.sleep(0)
 
-    def _paused(self) -> None:
-        self._pausing, self._busy = False, 0.0
+    def _resumed(self) -> None:
+        self._yielding, self._busy = False, 0.0

@@ -1,8 +1,8 @@
-"""Events on home's objects, recorded in the background.
+"""Records Events about home objects in the background.
 
 `EventRecorder.warn` and `normal` return at once. An Event that cannot be written is logged and
-given up: it informs, nothing depends on it. At most `BACKLOG` wait; beyond that they are dropped,
-newest first, so that a broken API server does not fill the memory.
+dropped: nothing depends on it. At most `BACKLOG` Events wait; further ones are dropped, so that
+memory stays bounded while an API server is down.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from translators.objects import Object, metadata, name_of, namespace_of, uid_of
 
 log = logging.getLogger(__name__)
 
-#: Events that wait to be written.
+#: How many Events may wait to be written.
 BACKLOG = 1000
 
 
 class EventRecorder:
-    """Writes Events that name ``node`` as their host. `run` is a task of the caller's group."""
+    """Writes Events with ``node`` as ``source.host``. `run` is a task of the caller's group."""
 
     def __init__(self, client: KubeClient, *, node: str, now: Callable[[], str]) -> None:
         self._client = client
@@ -33,23 +33,23 @@ class EventRecorder:
         self._now = now
         self._waiting: asyncio.Queue[Object] = asyncio.Queue(BACKLOG)
 
-    def warn(self, about: Object, reason: str, message: str) -> None:
-        """Something keeps the object from working; ``message`` says what to do."""
-        self._record(about, "Warning", reason, message)
+    def warn(self, obj: Object, reason: str, message: str) -> None:
+        """Records a Warning about what keeps the object from working and what to do."""
+        self._record(obj, "Warning", reason, message)
 
-    def normal(self, about: Object, reason: str, message: str) -> None:
-        """Something worth knowing happened to the object."""
-        self._record(about, "Normal", reason, message)
+    def normal(self, obj: Object, reason: str, message: str) -> None:
+        """Records a Normal Event."""
+        self._record(obj, "Normal", reason, message)
 
     async def run(self) -> None:
-        """Writes what waits, until cancelled."""
+        """Writes queued Events until cancelled."""
         while True:
             event = await self._waiting.get()
             try:
                 await self._write(event)
             except KubeError as error:
-                log.warning("an Event could not be recorded: %s", error)
-            except Exception as error:  # noqa: BLE001  # an Event informs, nothing depends on it
+                log.warning("cannot record an Event: %s", error)
+            except Exception as error:  # noqa: BLE001  # nothing depends on an Event
                 log.error(  # noqa: TRY400  # a traceback can quote the object
                     "an Event: a defect in the bridge; please report it: %s",
                     exceptions.traced_summary(error),
@@ -59,27 +59,27 @@ class EventRecorder:
         try:
             await self._client.create(EVENTS, event, namespace=namespace_of(event))
         except AlreadyExists:
-            # The same was said of the same object before: once more, as the kubelet counts.
+            # The same Event about the same object exists: increment its count, as the kubelet does.
             name, namespace = name_of(event), namespace_of(event)
             known = await self._client.get(EVENTS, name, namespace=namespace)
             again = {"count": int(known.get("count") or 1) + 1, "lastTimestamp": self._now()}
             await self._client.patch(EVENTS, name, again, namespace=namespace)
 
-    def _record(self, about: Object, kind: str, reason: str, message: str) -> None:
+    def _record(self, obj: Object, kind: str, reason: str, message: str) -> None:
         now = self._now()
-        said = f"{uid_of(about)}/{kind}/{reason}/{message}"
-        namespace = namespace_of(about) or "default"
+        content = f"{uid_of(obj)}/{kind}/{reason}/{message}"
+        namespace = namespace_of(obj) or "default"
         event: Object = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": event_name(name_of(about), said), "namespace": namespace},
+            "metadata": {"name": event_name(name_of(obj), content), "namespace": namespace},
             "involvedObject": {
-                "apiVersion": about.get("apiVersion", "v1"),
-                "kind": about.get("kind", ""),
-                "name": name_of(about),
-                "namespace": namespace_of(about),
-                "uid": uid_of(about),
-                "resourceVersion": metadata(about).get("resourceVersion", ""),
+                "apiVersion": obj.get("apiVersion", "v1"),
+                "kind": obj.get("kind", ""),
+                "name": name_of(obj),
+                "namespace": namespace_of(obj),
+                "uid": uid_of(obj),
+                "resourceVersion": metadata(obj).get("resourceVersion", ""),
             },
             "type": kind,
             "reason": reason,
@@ -92,4 +92,4 @@ class EventRecorder:
         try:
             self._waiting.put_nowait(event)
         except asyncio.QueueFull:
-            log.warning("too many Events wait to be recorded; dropped: %s %s", reason, message)
+            log.warning("the queue of Events is full; dropped: %s %s", reason, message)

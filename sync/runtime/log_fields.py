@@ -1,8 +1,8 @@
-"""What a log line is about, for those who read lines by program: fields beside its words.
+"""Structured fields of log lines: which object a line is about.
 
-A call gives them with ``extra=about(...)``; `bridge.observability.logging` shows them where lines
-are JSON. Nothing here is a value of an object: kinds, names, UIDs, and which cluster. `NODE` is the
-virtual node in whose service a task runs; tasks inherit it.
+Callers pass them as ``extra=name_fields(...)``; `bridge.observability.json_logging` writes them to
+JSON lines. Fields are the kind, name, namespace and UID of the object, and its cluster; never a
+value of an object. `NODE` is the virtual node that a task works for; tasks inherit it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from contextvars import ContextVar
 from sync.kube.errors import KubeError
 from translators.objects import Object, name_of, namespace_of, uid_of
 
-#: The virtual node's name; "" where nothing is known of one.
+#: The virtual node's name; "" outside of a join.
 NODE: ContextVar[str] = ContextVar("NODE", default="")
 
-#: The attribute of a log record that has the fields.
+#: The attribute of a log record with the fields.
 FIELDS = "about"
 
 
@@ -28,21 +28,21 @@ def name_fields(
     uid: str = "",
     cluster: str = "",
 ) -> Mapping[str, Mapping[str, str]]:
-    """For ``extra``; what is empty is not shown."""
+    """Fields from a kind and a name; empty ones are not logged."""
     found = {"cluster": cluster, "kind": kind, "namespace": namespace, "name": name, "uid": uid}
     return {FIELDS: found}
 
 
 def object_fields(kind: str, obj: Object, *, cluster: str = "") -> Mapping[str, Mapping[str, str]]:
-    """The same, of an object; ``cluster`` is where the object is, or where something was done."""
+    """Fields from an object; ``cluster`` is where the object is, or where it was changed."""
     return name_fields(
         kind, name_of(obj), namespace=namespace_of(obj), uid=uid_of(obj), cluster=cluster
     )
 
 
 def key_fields(kind: str, key: object, error: object = None) -> Mapping[str, Mapping[str, str]]:
-    """The same, of a key of a queue, which has a namespace and a name or is a name; and of a
-    request that failed."""
+    """Fields from a key of a work queue, which has a namespace and a name or is a name, and from
+    the error of a failed request."""
     return name_fields(
         kind,
         str(getattr(key, "name", key)),

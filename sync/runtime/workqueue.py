@@ -1,17 +1,16 @@
-"""A queue of keys that are to be reconciled, after the contract of client-go's workqueue.
+"""A queue of keys to reconcile, with the contract of client-go's workqueue, fair to namespaces.
 
-- *Stingy*: a key that is added many times before it is taken is worked once.
-- *Serial*: a key that is being worked is not given out again; added meanwhile, it comes again
-  when it is done.
-- *Fair*: groups of keys, by default namespaces, take turns, and within a group keys come in the
-  order in which they were added. So the 5,000 keys of one namespace are 5,000 turns of that
-  namespace, and one turn for whoever comes next.
-- *Room for others*: no group is worked by all workers (`sync.base.fair_queue` says how many it may
-  have), so that reconciles that hang in one namespace do not hold up the others.
-- *Nothing while held*: between `hold` and `release` no key is taken up, so that a queue that nobody
-  works does not grow. Who releases it adds what is to be worked.
-- *Never forgotten*: a key added for later (`add_after`, `retry`) comes at its time; of two times
-  the earlier counts, and adding it at once overtakes both.
+- *Stingy*: a key that is added many times before it is taken is processed once.
+- *Serial*: a key in process is not handed out again; if added meanwhile, it is handed out after
+  `done`.
+- *Fair*: groups of keys, by default namespaces, take turns; within a group keys keep their order.
+  So a namespace with 5,000 keys delays the next namespace by one turn.
+- *Isolated*: no group occupies all workers (`sync.base.fair_queue` has the share), so that hanging
+  reconciles of one namespace do not block the others.
+- *Paused*: between `pause` and `resume` added keys are dropped, so that a queue without workers
+  does not grow. The caller of `resume` adds what has to be processed.
+- *Delayed keys are kept*: a key added for later (`add_after`, `retry`) is handed out at its time;
+  of two times the earlier counts, and adding the key at once overrides both.
 """
 
 from __future__ import annotations
@@ -30,22 +29,22 @@ from sync.base.histograms import Histogram
 
 K = TypeVar("K", bound=Hashable)
 
-#: The first wait of a failing key, and the longest, in seconds. A minute is what a person waits
-#: after having repaired the cause.
+#: The first wait of a failing key, and the longest, in seconds: a person who has repaired the cause
+#: waits a minute at most.
 RETRY_FIRST, RETRY_CAP = 0.2, 60.0
-#: Seconds that what is due waits at least: uvloop counts milliseconds, and its handle of a call
-#: that comes at once cannot be asked when.
+#: The shortest delay in seconds: uvloop counts milliseconds, and its handle of an immediate call
+#: has no time.
 _SOONEST = 0.001
 
 
 def by_namespace(key: Hashable) -> Hashable:
-    """The namespace of a key that has one; all other keys are one group."""
+    """The namespace of a key; keys without one form one group."""
     return getattr(key, "namespace", None)
 
 
 class WorkQueue(Generic[K]):
-    """Keys in, keys out; to be used in one event loop. ``workers`` is how many take keys, None
-    where any number may be worked at once."""
+    """A queue for one event loop. ``workers`` is how many keys are processed at once; None for any
+    number."""
 
     def __init__(
         self,
@@ -55,67 +54,66 @@ class WorkQueue(Generic[K]):
         rng: random.Random | None = None,
     ) -> None:
         self._group = group
-        self._places = sys.maxsize if workers is None else workers
+        self._slots = sys.maxsize if workers is None else workers
         self._rng = rng
         self._ready: FairQueue[K] = FairQueue()
-        # Keys that are to be worked (again), since when.
+        # Keys that wait to be processed (again), and since when.
         self._since: dict[K, float] = {}
         self.working: dict[K, Hashable] = {}
-        """Keys that are being worked, and the group of each."""
-        self._held = False
+        """Keys in process, with the group of each."""
+        self._paused = False
         self._later: dict[K, asyncio.TimerHandle] = {}
         self._backoffs: dict[K, Backoff] = {}
         self._waiters: deque[asyncio.Future[None]] = deque()
-        # Workers that have been woken and did not run yet.
+        # Workers that were woken and have not run yet.
         self._waking = 0
         self.adds = 0
-        """How often a key was added that did not wait already."""
+        """How often a key was added that was not waiting already (``workqueue_adds_total``)."""
         self.retries = 0
-        """How often a key was to be tried again."""
+        """How often a key failed (``workqueue_retries_total``)."""
         self.queue_duration = Histogram()
-        """How long keys waited for a worker, from when they were added."""
+        """How long keys waited for a worker (``workqueue_queue_duration_seconds``)."""
 
     def __repr__(self) -> str:
-        return (
-            f"<WorkQueue {len(self)} ready, {len(self.working)} worked, {len(self._later)} later>"
-        )
+        counts = f"{len(self)} ready, {len(self.working)} in process, {len(self._later)} delayed"
+        return f"<WorkQueue {counts}>"
 
     def __len__(self) -> int:
         return self._ready.waiting
 
     @property
     def delayed(self) -> int:
-        """How many keys come at a later time, those that failed among them."""
+        """How many keys wait for a later time, failed ones included."""
         return len(self._later)
 
     @property
     def failing(self) -> int:
-        """How many keys failed when they were last worked."""
+        """How many keys failed when they were last processed."""
         return len(self._backoffs)
 
     @property
     def longest_wait(self) -> float:
-        """Seconds since the key that has waited longest for a worker was added; 0 without one."""
-        # They stand in the order in which they were added.
+        """For how many seconds the oldest key has waited for a worker; 0 without one."""
+        # Keys are in the order in which they were added.
         first = next(iter(self._since.values()), None)
         return 0.0 if first is None else monotonic() - first
 
     def pause(self) -> None:
-        """Drops every key that is added from now on, until `release`."""
-        self._held = True
+        """Drops keys that are added from now on, until `resume`."""
+        self._paused = True
 
     @property
     def is_paused(self) -> bool:
-        """Whether keys are dropped."""
-        return self._held
+        """Whether added keys are dropped."""
+        return self._paused
 
     def resume(self) -> None:
-        """Takes keys up from now on."""
-        self._held = False
+        """Accepts keys again."""
+        self._paused = False
 
     def add(self, key: K) -> None:
-        """The key is to be worked as soon as a worker is free."""
-        if self._held:
+        """Queues the key for the next free worker."""
+        if self._paused:
             return
         if self._later:
             self._cancel(key)
@@ -127,23 +125,19 @@ class WorkQueue(Generic[K]):
             self._push(key)
 
     def add_after(self, key: K, seconds: float) -> None:
-        """The key is to be worked in ``seconds``, unless it comes sooner for another reason."""
+        """Queues the key in ``seconds``, unless it is due earlier."""
         loop = asyncio.get_running_loop()
-        planned = self._later.get(key)
-        if (
-            self._held
-            or key in self._since
-            or (planned and planned.when() <= loop.time() + seconds)
-        ):
+        timer = self._later.get(key)
+        if self._paused or key in self._since or (timer and timer.when() <= loop.time() + seconds):
             return
         self._cancel(key)
         self._later[key] = loop.call_later(max(seconds, _SOONEST), self.add, key)
 
     def retry(self, key: K, *, soon: bool = True) -> float:
-        """The key failed: it comes again, each time later. Returns the seconds until then.
+        """Queues a failed key again, later each time. Returns the seconds until then.
 
-        Not ``soon``: after the longest wait at once, since it cannot succeed before something
-        changes, which mostly brings the key back by itself.
+        Without ``soon`` the wait is the longest at once: the key cannot succeed before something
+        changes, and that change mostly queues it again.
         """
         backoff = self._backoffs.get(key)
         if backoff is None:
@@ -155,19 +149,19 @@ class WorkQueue(Generic[K]):
         return wait
 
     def forget(self, key: K) -> None:
-        """The key succeeded: its next failure is its first."""
+        """Resets the backoff of a key that succeeded."""
         self._backoffs.pop(key, None)
 
     def retry_now(self) -> None:
-        """All keys that failed are tried now: what they failed for has changed."""
+        """Queues all failed keys now: the cause may be gone."""
         for key in list(self._backoffs):
             self._backoffs[key].reset()
             if key in self._later:
                 self.add(key)
 
     async def get(self) -> K:
-        """The next key. It is the caller's until `done` or `following`."""
-        while (taken := self._ready.take(self._places)) is None:
+        """Waits for a key and hands it out until `done` or `done_and_get`."""
+        while (taken := self._ready.take(self._slots)) is None:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             try:
@@ -175,33 +169,37 @@ class WorkQueue(Generic[K]):
             except asyncio.CancelledError:
                 if not waiter.cancelled():
                     self._waking -= 1
-                    self._wake()  # A wake-up that this worker cannot use is another's.
+                    self._wake()  # Passes the wake-up on to another worker.
                 elif waiter in self._waiters:
                     self._waiters.remove(waiter)
                 raise
             self._waking -= 1
         if self._waiters and self._ready.waiting > self._waking:
             self._wake()
-        return self._given(*taken)
+        return self._hand_out(*taken)
 
     def done(self, key: K) -> None:
-        """The caller has ended its work on the key."""
+        """Ends the processing of the key."""
         self._end(key)
         self._wake()
 
     def done_and_get(self, key: K) -> K | None:
-        """`done`, and `get` where that need not wait; None where it must."""
-        former = self._end(key)
-        taken = self._ready.take(self._places)
+        """`done`, followed by `get` if that does not have to wait; else None."""
+        previous = self._end(key)
+        taken = self._ready.take(self._slots)
         if taken is None:
             return None
-        # As many places are held as before. Who else may have one now, if anybody?
-        if self._waiters and taken[0] != former and self._ready.can_take_from(former, self._places):
+        # As many slots are in use as before; the group that gave one back may have another key.
+        if (
+            self._waiters
+            and taken[0] != previous
+            and self._ready.can_take_from(previous, self._slots)
+        ):
             self._wake_one()
-        return self._given(*taken)
+        return self._hand_out(*taken)
 
     def close(self) -> None:
-        """Cancels what is planned for later, so that no timer outlives the loop's work."""
+        """Cancels all delayed keys, so that no timer outlives the controller."""
         for timer in self._later.values():
             timer.cancel()
         self._later.clear()
@@ -209,10 +207,10 @@ class WorkQueue(Generic[K]):
     def _push(self, key: K) -> None:
         group = self._group(key)
         self._ready.add(group, key)
-        if self._waiters and self._ready.can_take_from(group, self._places):
+        if self._waiters and self._ready.can_take_from(group, self._slots):
             self._wake_one()
 
-    def _given(self, group: Hashable, key: K) -> K:
+    def _hand_out(self, group: Hashable, key: K) -> K:
         self.working[key] = group
         self.queue_duration.observe(monotonic() - self._since.pop(key))
         return key
@@ -225,8 +223,8 @@ class WorkQueue(Generic[K]):
         return group
 
     def _wake(self) -> None:
-        """Wakes a worker if there is a key that it may have."""
-        if self._waiters and self._ready.can_take(self._places):
+        """Wakes a worker if there is a key for it."""
+        if self._waiters and self._ready.can_take(self._slots):
             self._wake_one()
 
     def _wake_one(self) -> None:

@@ -200,7 +200,7 @@ async def test_a_controller_that_is_cancelled_leaves_no_task_and_no_timer() -> N
     calls = len(worked.calls)
     await asyncio.sleep(0.01)
     assert len(worked.calls) == calls
-    assert "0 later" in repr(controller)
+    assert "0 delayed" in repr(controller)
 
 
 def test_a_key_that_fails_for_days_is_tried_once_a_minute(

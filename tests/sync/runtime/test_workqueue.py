@@ -199,7 +199,7 @@ def test_a_failing_key_waits_longer_each_time_and_from_the_first_wait_after_a_su
     run_virtual(main)
 
 
-def test_hurry_brings_the_keys_that_failed_and_no_other() -> None:
+def test_retry_now_queues_failed_keys_only() -> None:
     async def main() -> None:
         queue: WorkQueue[str] = WorkQueue()
         for _ in range(8):
@@ -212,7 +212,7 @@ def test_hurry_brings_the_keys_that_failed_and_no_other() -> None:
         assert await take(queue, 1) == ["failed"]
         assert asyncio.get_running_loop().time() == before
         assert queue.retry("failed") <= RETRY_FIRST
-        assert "2 later" in repr(queue)
+        assert "2 delayed" in repr(queue)
         queue.close()
 
     run_virtual(main)
