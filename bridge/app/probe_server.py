@@ -21,6 +21,7 @@ from aiohttp import web
 
 from bridge.app.readiness import Readiness
 from bridge.kubelet.server import ListenError
+from bridge.net.listening_socket import listening_socket
 from bridge.net.server_connections import PlainConnection, ServerConnections
 from sync.engine.engine import Engine
 
@@ -86,7 +87,8 @@ async def serve_probes(
     loop = asyncio.get_running_loop()
     try:
         listener = await loop.create_server(
-            lambda: PlainConnection(server(), connections), address, port
+            lambda: PlainConnection(server(), connections),
+            sock=listening_socket(address or "", port),
         )
     except OSError as error:
         raise ListenError(

@@ -16,14 +16,14 @@ from translators.translation_policy import HostPort
 
 async def address(subject: CheckContext) -> list[Finding]:
     """BRG401 and BRG406 before a join: where it would listen."""
-    from bridge.kubelet.server import ListenError, listening_socket
+    from bridge.kubelet.server import ListenError, kubelet_api_socket
 
     here = subject.settings.address or await find_bridge_address(subject.home_client)
     port = subject.settings.port
     at = HostPort(here, port)
     found = [info("BRG401", "home", f"home's API server would dial {at}; tried when it is joined")]
     try:
-        listening_socket(here, port).close()
+        kubelet_api_socket(here, port).close()
     except ListenError as taken:
         return [*found, error("BRG406", "home", str(taken))]
     return [*found, ok("BRG406", "home", f"{at} is free" if port else f"{here} has free ports")]

@@ -34,9 +34,9 @@ from bridge.kubelet.run import RunHandler
 from bridge.net.active_streams import ActiveStreams
 from bridge.net.error_responses import HttpError, text_response
 from bridge.net.limits import MAX_STREAMS
+from bridge.net.listening_socket import listening_socket
 from bridge.net.server_connections import WAITING_TIMEOUT, ServerConnections, TlsConnection
 from sync.kube.client import KubeClient
-from sync.kube.sockets import enable_keepalive
 
 #: Maximum request line in bytes. It has a command's arguments, percent-encoded; one argument may
 #: have 128 KiB on Linux.
@@ -140,7 +140,7 @@ class KubeletServer:
 
     async def start(self, host: str, port: int) -> None:
         """Listens on an IP address; ``::`` includes IPv4. Raises ListenError."""
-        sock = listening_socket(host, port)
+        sock = kubelet_api_socket(host, port)
         self._http = web.Server(
             self._serve,
             handler_cancellation=True,
@@ -245,18 +245,12 @@ def _routes(
     ]
 
 
-def listening_socket(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises ListenError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+def kubelet_api_socket(host: str, port: int) -> socket.socket:
+    """A listening socket of the kubelet API. Raises ListenError."""
     if not 0 <= port <= 65535:
         raise ListenError(f"invalid port {port}; set --port to a number from 1 to 65535")
     try:
-        sock = socket.create_server(
-            (host, port),
-            family=family,
-            backlog=128,
-            dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
-        )
+        return listening_socket(host, port)
     except OSError as error:
         cause, hint = error.strerror or error, "choose another port with --port"
         if error.errno == errno.EADDRNOTAVAIL:
@@ -264,9 +258,6 @@ def listening_socket(host: str, port: int) -> socket.socket:
         raise ListenError(
             f"the kubelet API cannot listen on {host} port {port}: {cause}; {hint}"
         ) from error
-    enable_keepalive(sock)
-    sock.setblocking(False)
-    return sock
 
 
 def _http_log() -> logging.Logger:

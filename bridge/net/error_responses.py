@@ -1,7 +1,7 @@
-"""Answers that are no: raised as `HttpError` where it is known, written as plain text in one place.
+"""Error responses of the kubelet API: handlers raise `HttpError`, the server writes plain text.
 
-home's API server puts the text into a Status of its own for the one who asked, so every sentence
-says what is wrong and, where there is one, the next step. No sentence holds a credential.
+home's API server copies the text into a Status for its caller, so every message says what failed
+and, if possible, the next step. No message contains a credential.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class HttpError(Exception):
-    """An answer of 400 and above, with one sentence."""
+    """A response with status 400 or above and a message."""
 
     def __init__(
         self, status: int, message: str, *, headers: Mapping[str, str] | None = None
@@ -29,10 +29,11 @@ class HttpError(Exception):
 
 
 def http_error_from(error: KubeError) -> HttpError:
-    """What a failed request to the remote is to the one who asked.
+    """The response to a caller whose request failed in the remote.
 
-    The remote's own answers keep code and words. That it does not know *us* (401) is not the
-    caller's fault, so this becomes 502, as does whatever is no code of HTTP; no answer is 503.
+    Errors of the remote's API server keep code and message. A 401 means that the remote rejects the
+    *bridge's* credential, which is not the caller's fault, so it becomes 502, as does an invalid
+    code; an unreachable remote is 503.
     """
     if isinstance(error, Unauthorized):
         return HttpError(502, credential_rejected_message())
@@ -45,19 +46,19 @@ def http_error_from(error: KubeError) -> HttpError:
         )
     if isinstance(error, Unreachable):
         return HttpError(503, f"the {error.side} cluster does not answer: {error.message}")
-    return HttpError(502, f"the {error.side} cluster cannot be asked: {error.message}")
+    return HttpError(502, f"the request to the {error.side} cluster failed: {error.message}")
 
 
 def credential_rejected_message() -> str:
-    """The sentence for a remote that answers 401."""
+    """The message for a remote that answers 401."""
     return (
         "the remote cluster does not accept the bridge's credential; "
-        "renew the one in the kubeconfig that the bridge was given"
+        "renew the credential in the bridge's kubeconfig"
     )
 
 
-#: Headers of everything that the remote or a container wrote. A browser that is led here, by a
-#: person's proxy say, shows it as text, whatever it is and whatever type the remote gives it.
+#: Headers of all output of the remote or a container, whatever content type the remote declares:
+#: a browser that is directed here, through a proxy for example, must show it as text.
 PLAIN_TEXT_HEADERS: Mapping[str, str] = {
     "Content-Type": "text/plain; charset=utf-8",
     "X-Content-Type-Options": "nosniff",
@@ -65,7 +66,7 @@ PLAIN_TEXT_HEADERS: Mapping[str, str] = {
 
 
 def text_response(status: int, text: str, headers: Mapping[str, str] | None = None) -> web.Response:
-    """A short answer in plain text."""
+    """A short response in plain text."""
     return web.Response(
         status=status,
         text=text,

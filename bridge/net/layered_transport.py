@@ -1,7 +1,7 @@
-"""A connection within another: what such layers have in common.
+"""The base of connections that run inside another connection.
 
-To the connection below a layer is a protocol, to the one above a transport. Here is what it only
-passes on, and its beginning and end from this side.
+To the connection below, a `LayeredTransport` is a protocol; to the protocol above, a transport.
+This class passes calls through; subclasses encode and decode the data.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class LayeredTransport(asyncio.Transport, asyncio.Protocol):
-    """``above`` hears of the data. There are thousands: no layer has a dictionary."""
+    """``above`` receives the data. Subclasses define ``__slots__``: there are thousands."""
 
     __slots__ = ("_above", "_below", "_closing")
 
@@ -22,7 +22,7 @@ class LayeredTransport(asyncio.Transport, asyncio.Protocol):
         super().__init__()
         self._above = above
         self._below: asyncio.Transport | None = None
-        self._closing = False  # we have closed it
+        self._closing = False  # by this side
 
     # -- from below ------------------------------------------------------------------------
 
@@ -31,7 +31,7 @@ class LayeredTransport(asyncio.Transport, asyncio.Protocol):
         self._above.connection_made(self)
 
     def eof_received(self) -> bool:
-        return False  # closes, and `connection_lost` follows
+        return False  # the transport below closes, and `connection_lost` follows
 
     def pause_writing(self) -> None:
         self._above.pause_writing()
@@ -42,40 +42,40 @@ class LayeredTransport(asyncio.Transport, asyncio.Protocol):
     # -- to below --------------------------------------------------------------------------
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
-        """As one write."""
+        """Sends the data as one write."""
         self.write(b"".join(list_of_data))
 
     def abort(self) -> None:
-        """Ends the connection now."""
+        """Closes the connection below immediately."""
         self._closing = True
         self._lower.abort()
 
     def is_closing(self) -> bool:
-        """Whether the end has begun from this side."""
+        """Whether this side has closed the connection."""
         return self._closing
 
     def pause_reading(self) -> None:
-        """Nothing more comes but what has been read."""
+        """Pauses the connection below; data that has been read may still arrive."""
         self._lower.pause_reading()
 
     def resume_reading(self) -> None:
-        """Reads on."""
+        """Resumes the connection below."""
         self._lower.resume_reading()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Of the connection below, where all that is not yet sent is held."""
+        """Sets the limits of the connection below, which holds all unsent data."""
         self._lower.set_write_buffer_limits(high, low)
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that are held below."""
+        """The unsent bytes of the connection below."""
         return self._lower.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """From below."""
+        """Information on the connection below."""
         return self._lower.get_extra_info(name, default)
 
     @property
     def _lower(self) -> asyncio.Transport:
         if self._below is None:
-            raise RuntimeError(f"{type(self).__name__} are used before their connection is made")
+            raise RuntimeError(f"{type(self).__name__} has no connection yet")
         return self._below

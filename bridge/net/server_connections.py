@@ -1,20 +1,22 @@
-"""The connections of a server, and how long and how many may wait.
+"""The accepted connections of a server, bounded in number and waiting time.
 
-The kubelet API, the webhook of offloaded namespaces and the health port have a `Connections` each.
+The kubelet API, the webhook of offloaded namespaces and the health port have one
+`ServerConnections` each.
 
-A connection *waits* while it has no request that was let in: in its handshake, before and between
-requests, while it is found out who calls, and while the last of an answer is written. Guarantees:
+A connection *waits* while it has no admitted request: during the handshake, before and between
+requests, during authentication and authorization, and while the end of a response is written.
+Guarantees:
 
-- At most `MAX_WAITING` wait. One more ends the one that has waited longest, so that whoever opens
-  connections in bulk keeps nobody else out. What has been let in does not count: a log that is
-  followed, or a tunnel, ends when its ends do.
-- None waits longer than `WAITING` seconds, so a head that comes byte by byte, a peer that is silent
-  and one that does not read its answer are bounded.
-- None refuses to read for longer than `STALLED`.
-- A `PlainConnection` waits from its beginning to its end, whatever it asks.
-- After `outdate` the connections of until then end: at once between two requests, else after the
-  answer to the one that has come or, where none has yet, the first. A client asks again where a
-  connection that it has used ends, but not where a new one does.
+- At most `MAX_WAITING` connections wait. One more aborts the one that has waited longest, so that
+  a caller who opens connections in bulk keeps nobody else out. Admitted requests do not count: a
+  followed log or a tunnel ends when its ends do.
+- None waits longer than `WAITING_TIMEOUT` seconds. This bounds request heads that arrive byte by
+  byte, silent peers, and peers that do not read their response.
+- None refuses to read for longer than `STALL_TIMEOUT`.
+- A `PlainConnection` waits from start to end, whatever it requests.
+- `close_gracefully` ends the connections that are open: at once between two requests, otherwise
+  after the response to the current or, if there was none yet, the first request. A client retries
+  when a used connection closes, but not when a new one does.
 """
 
 from __future__ import annotations
@@ -29,19 +31,20 @@ from aiohttp import web
 
 from sync.kube.tls_layer import TlsLayer
 
-#: A head has 1 MiB at most (`bridge.kubelet.server`), so strangers can take up 128 MiB. An API
-#: server keeps up to 25 idle connections to a node (k8s.io/client-go/transport/cache.go).
+#: A request head has 1 MiB at most (`bridge.kubelet.server`), so unauthenticated callers can use up
+#: to 128 MiB. An API server keeps up to 25 idle connections to a node
+#: (k8s.io/client-go/transport/cache.go).
 MAX_WAITING = 128
-#: Seconds. API servers give an idle connection up after 90; it is better that they do so first.
+#: Seconds. API servers close idle connections after 90, and should do so first.
 WAITING_TIMEOUT = 120.0
-#: Seconds, as a kubelet's limit for writing an answer (pkg/kubelet/server: 4 hours): a person may
-#: leave a log standing in a pager.
+#: Seconds, like a kubelet's limit for writing a response (pkg/kubelet/server: 4 hours): a user may
+#: leave a log open in a pager.
 STALL_TIMEOUT = 4 * 3600.0
 
 
 class ServerConnections:
-    """Those that are open. ``most`` is how many may wait, `MAX_WAITING` unless given, and
-    ``seconds`` for how long, `WAITING` unless given."""
+    """The open connections. At most ``max_waiting`` wait (default `MAX_WAITING`), for ``timeout``
+    seconds (default `WAITING_TIMEOUT`)."""
 
     def __init__(self, *, max_waiting: int | None = None, timeout: float | None = None) -> None:
         self._max_waiting = max_waiting
@@ -51,18 +54,18 @@ class ServerConnections:
         self._waiting: dict[AnyConnection, asyncio.TimerHandle] = {}
 
     def opened(self, connection: AnyConnection) -> None:
-        """It is there, and waits."""
+        """Registers a new connection, which waits."""
         self._open.add(connection)
         self._start_waiting(connection)
 
     def closed(self, connection: AnyConnection) -> None:
-        """It is gone."""
+        """Unregisters a connection."""
         self._open.discard(connection)
         self._stop_waiting(connection)
 
     @contextmanager
     def request_in_progress(self, request: web.BaseRequest) -> Iterator[None]:
-        """A request has come over its connection and is answered."""
+        """Marks the request's connection as busy."""
         connection = self._connection_of(request)
         if connection is not None:
             connection.busy = connection.used = True
@@ -72,11 +75,11 @@ class ServerConnections:
             if connection is not None:
                 connection.busy = False
                 if connection.closing_gracefully:
-                    request.protocol.close()  # after this answer
+                    request.protocol.close()  # after this response
 
     @contextmanager
     def admitted(self, request: web.BaseRequest) -> Iterator[None]:
-        """The request was let in, so its connection does not wait."""
+        """The request is admitted: its connection does not wait until the response is complete."""
         connection = self._connection_of(request)
         if connection is not None:
             self._stop_waiting(connection)
@@ -87,7 +90,7 @@ class ServerConnections:
                 self._start_waiting(connection)
 
     def close_gracefully(self) -> None:
-        """Ends all that are open, without harm to a request."""
+        """Ends all open TLS connections without failing a request."""
         for connection in [it for it in self._open if isinstance(it, TlsConnection)]:
             connection.closing_gracefully = True
             if connection.used and not connection.busy:
@@ -114,7 +117,7 @@ class ServerConnections:
 
 
 class TlsConnection(TlsLayer):
-    """One connection of a client to us."""
+    """One TLS connection of a client."""
 
     def __init__(
         self,
@@ -126,11 +129,11 @@ class TlsConnection(TlsLayer):
         self._connections = connections
         self._stall_timer: asyncio.TimerHandle | None = None
         self.busy = False
-        """Whether it has a request that is being answered."""
+        """Whether a request is in progress."""
         self.used = False
-        """Whether it has ever had one."""
+        """Whether there has ever been a request."""
         self.closing_gracefully = False
-        """Whether what it was accepted by has changed since."""
+        """Whether it ends after the current or next response."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -156,7 +159,7 @@ class TlsConnection(TlsLayer):
 
 
 class PlainConnection(asyncio.Protocol):
-    """One connection without TLS, of a client to ``above``."""
+    """One connection without TLS; ``above`` is its protocol."""
 
     def __init__(self, above: asyncio.Protocol, connections: ServerConnections) -> None:
         self._above = above
@@ -164,7 +167,7 @@ class PlainConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def abort(self) -> None:
-        """Ends it at once."""
+        """Aborts the connection."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -1,24 +1,24 @@
-"""Two connections made one: bytes go through both ways, as they are and as fast as both can.
+"""Splices two connections: bytes go through in both directions, unchanged and as fast as both can.
 
 Guarantees:
 
 - Order and content are kept, to the last byte before an end.
-- Back-pressure: an end that does not take its bytes stops the reading of the other. What is held
-  for one direction stays under `HELD`, one read, and the buffers of the operating system.
-- When one end says that no more comes from it, the other is told after the last byte, and its own
-  direction stays open; but not longer than ``half_open`` seconds without a byte. Where the last
-  bytes were not its own, it has been answered, and may just be gone: then ``answered`` is asked for
-  the seconds, where it is given.
-- When one end is lost, what it sent is still handed over, and then the other is closed too.
-- Both are closed after `idle` seconds without a byte either way; where ``idle`` is None, that is
-  left to who asks `end_if_silent` (thousands of tunnels need no timer each).
-- An end that is gone without a word is noticed in 20 to 30 seconds: by TCP's own probes when
-  nothing was sent to it, and else because it acknowledges nothing. A caller that does not read
-  hears of it when it reads on, after what was received.
-- Closing is bounded: an end that does not take its last bytes in `CLOSE_GRACE` is cut.
+- Back-pressure: when one end does not take its bytes, reading from the other is paused. At most
+  `WRITE_BUFFER`, one read, and the kernel's buffers are held per direction.
+- Half-close: when one end sends EOF, the other receives it after the last byte, and its own
+  direction stays open, but closes after ``half_open_timeout`` seconds without a byte. If the last
+  bytes came from the other end, the client has been answered and may just have closed: then
+  ``answered_timeout``, if given, returns the seconds.
+- When one connection is lost, its bytes are still delivered; then the other is closed.
+- Both are closed after ``idle_timeout`` seconds without a byte either way. If it is None, the owner
+  calls `close_if_idle` instead (thousands of tunnels need no timer each).
+- A peer that disappears is detected within 20 to 30 seconds: by TCP keepalive while nothing was
+  sent to it, otherwise because it acknowledges nothing. A caller that does not read gets the bytes
+  received so far before it sees the end.
+- Closing is bounded: an end that does not take its last bytes within ``close_grace`` is aborted.
 
-There is no task: the tunnel is driven by the event loop's callbacks. `run` only waits; who has
-thousands of tunnels is told by ``over`` instead.
+A tunnel has no task; callbacks of the event loop drive it. `run` only waits; owners of thousands of
+tunnels pass ``on_close`` instead.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from sync.kube.sockets import PeerState, peer_state
 
 #: A kubelet's streaming-connection-idle-timeout: 4 hours.
 IDLE_TIMEOUT = 4 * 3600.0
-#: Bytes held for an end that is slower than the other; asyncio's own default for one connection.
+#: Bytes buffered for the slower end; asyncio's default for one connection.
 WRITE_BUFFER = 64 * 1024
-#: Seconds that one direction may be silent when the other has ended. API servers hang up at once.
+#: Seconds without a byte in one direction after EOF in the other. API servers close at once.
 HALF_OPEN_TIMEOUT = 10.0
 #: Seconds for an end to take its last bytes: half a megabyte over a slow line of 40 kbit/s.
 CLOSE_GRACE = 120.0
-#: Seconds between looks at whether the ends acknowledge, while one of them owes that.
+#: Seconds between checks for acknowledgements, while bytes are unacknowledged.
 CHECK_INTERVAL = 10.0
 
 log = logging.getLogger(__name__)
@@ -48,8 +48,8 @@ Direction = Literal["in", "out"]
 
 
 class Tunnel:
-    """Joins the connections whose protocols `client` and `remote` become. ``moved`` counts the
-    bytes, *in* from the client and *out* to it; ``over`` is called once, when both have ended."""
+    """Splices the connections that get `client` and `remote` as protocols. ``count_bytes`` counts
+    bytes, *in* from the client and *out* to it; ``on_close`` is called once both have ended."""
 
     __slots__ = (
         "_abort_timer",
@@ -99,16 +99,17 @@ class Tunnel:
         self._check_timer: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
-        """Returns when both connections have ended. Cancelled: cuts both. Not with ``over``."""
+        """Returns when both connections have ended; aborts both when cancelled. Excludes
+        ``on_close``."""
         ended: asyncio.Future[None] = self._loop.create_future()
 
-        def over() -> None:
+        def closed() -> None:
             if not ended.done():
                 ended.set_result(None)
 
-        self._on_close = over
+        self._on_close = closed
         if self._closed:
-            over()
+            closed()
         try:
             await ended
         except asyncio.CancelledError:
@@ -118,7 +119,7 @@ class Tunnel:
             self._stop_timers()
 
     def close(self) -> None:
-        """Closes both after what was received is handed over, within the bound."""
+        """Closes both ends after the received bytes are delivered; aborts them after the grace."""
         for end in (self.client, self.remote):
             end.close()
         if self._abort_timer is None:
@@ -126,21 +127,21 @@ class Tunnel:
         self._report_closed()
 
     def close_if_idle(self, seconds: float) -> None:
-        """Ends it where there was no byte either way for so long."""
+        """Closes the tunnel if no byte has passed for so many seconds."""
         if self._loop.time() - self._last_activity >= seconds:
             self.close()
 
     def abort(self) -> None:
-        """Cuts both now."""
+        """Aborts both connections."""
         self._stop_timers()
         for end in (self.client, self.remote):
             end.abort()
         self._report_closed()
 
-    # -- told by the ends --------------------------------------------------------------------
+    # -- called by the ends ------------------------------------------------------------------
 
     def received(self, end: TunnelEnd, count: int) -> None:
-        """Bytes have come from this end, and go to the other."""
+        """Accounts for bytes that this end has read."""
         self._last_sender = end
         self._count_bytes("in" if end is self.client else "out", count)
         self._last_activity = self._loop.time()
@@ -148,23 +149,23 @@ class Tunnel:
             self._check_timer = self._loop.call_later(CHECK_INTERVAL, self._check_ends)
 
     def half_closed(self, end: TunnelEnd) -> None:
-        """No more comes from this end."""
+        """Passes on the EOF of this end, or closes the tunnel."""
         if end.peer.received_eof or not end.peer.write_eof():
             self.close()
             return
         self._last_activity = self._loop.time()
-        silent = self._half_open_timeout
+        timeout = self._half_open_timeout
         if self._answered_timeout is not None and self._last_sender is not end:
-            silent = self._answered_timeout()
+            timeout = self._answered_timeout()
         self._idle_timeout = (
-            silent if self._idle_timeout is None else min(self._idle_timeout, silent)
+            timeout if self._idle_timeout is None else min(self._idle_timeout, timeout)
         )
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         self._idle_timer = self._loop.call_later(self._idle_timeout, self._check_idle)
 
     def lost(self) -> None:
-        """A connection is gone."""
+        """Closes the tunnel, because one connection is gone."""
         self.close()
 
     def _check_idle(self) -> None:
@@ -178,7 +179,7 @@ class Tunnel:
         self._check_timer = None
         for name, end in (("caller", self.client), ("remote", self.remote)):
             if (peer := end.peer_state()) is PeerState.LOST:
-                log.warning("a stream ends: its %s does not answer any more", name)
+                log.warning("stream closed: its %s acknowledges nothing any more", name)
                 end.abort()
             elif peer is PeerState.UNACKNOWLEDGED and self._check_timer is None:
                 self._check_timer = self._loop.call_later(CHECK_INTERVAL, self._check_ends)
@@ -226,7 +227,7 @@ class TunnelEnd(asyncio.Protocol):
         self._tunnel.half_closed(self)
         return True
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # how is all the same
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # any cause
         self._lost = True
         self._tunnel.lost()
 
@@ -245,26 +246,26 @@ class TunnelEnd(asyncio.Protocol):
 
     @property
     def is_gone(self) -> bool:
-        """There is no connection, or none any more."""
+        """Whether there is no connection, or none any more."""
         return self._lost or self._transport is None
 
     def peer_state(self) -> PeerState:
-        """What TCP knows of this end."""
+        """What TCP knows of the peer at this end."""
         if self.is_gone or self._transport is None:
             return PeerState.ACKNOWLEDGED
         sock: socket.socket = self._transport.get_extra_info("socket")
         try:
             return peer_state(sock)
-        except OSError:  # no TCP, or no connection any more
+        except OSError:  # not TCP, or not connected any more
             return PeerState.ACKNOWLEDGED
 
     def write(self, data: bytes) -> None:
-        """Sends the bytes; what comes for an end that is finishing has nowhere to go."""
+        """Sends bytes; drops them if this end is closing."""
         if self._transport is not None and not (self._closing or self._lost):
             self._transport.write(data)
 
     def write_eof(self) -> bool:
-        """Says that no more comes; whether this can be said without closing."""
+        """Sends EOF; returns whether the connection supports half-close."""
         if self._transport is None or self._closing or self._lost:
             return False
         if not self._transport.can_write_eof():
@@ -273,7 +274,7 @@ class TunnelEnd(asyncio.Protocol):
         return True
 
     def set_reading(self, on: bool) -> None:
-        """Goes on or stops reading."""
+        """Pauses or resumes reading."""
         if self._transport is None or self._lost or self._transport.is_closing():
             return
         if on:
@@ -282,8 +283,8 @@ class TunnelEnd(asyncio.Protocol):
             self._transport.pause_reading()
 
     def close(self) -> None:
-        """Closes after the bytes that are held; meanwhile what still comes is dropped, so that an
-        end that only sends is no reason to cut what it is sent."""
+        """Closes after the buffered bytes are sent. Meanwhile bytes read are dropped, so that a
+        peer that only sends still receives them."""
         if self._closing or self.is_gone:
             return
         self._closing = True
@@ -297,7 +298,7 @@ class TunnelEnd(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Cuts the connection."""
+        """Aborts the connection."""
         self._closing = True
         if self._transport is not None and not self._lost:
             self._transport.abort()

@@ -17,6 +17,7 @@ from typing import Any
 from aiohttp import web
 
 from bridge.base.errors import PreflightError
+from bridge.net.listening_socket import listening_socket
 from bridge.net.server_connections import ServerConnections, TlsConnection
 from bridge.offload import admission_policy as objects
 from sync.cache.informer import Informer
@@ -64,7 +65,9 @@ class AdmissionServer:
 
         loop = asyncio.get_running_loop()
         try:
-            self._listener = await loop.create_server(accepted, address, port)
+            self._listener = await loop.create_server(
+                accepted, sock=listening_socket(address, port)
+            )
         except OSError as error:
             await runner.cleanup()
             raise PreflightError(

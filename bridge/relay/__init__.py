@@ -1,7 +1,6 @@
-"""Connections from home to pods of the remote, without a network between the two.
+"""Forwards TCP connections between the clusters where no network connects their pods.
 
-`listeners` listens at home for the Services that `sync.relay.forward` names, `connections` carries what
-comes, each in its Service's turn (`rate`) and as many as the system grants (`room`). `balance`
-chooses a pod for each, `dial` opens a port-forward to it through the remote's API server, and
-`channels` speaks the protocol of that. What is moved is moved by `bridge.net.tunnel`.
+`forward` is the direction from home to pods in the remote, `reverse` the direction from the remote
+to pods at home (as in ``ssh -R``), through a relay agent in the remote. `sync.relay` publishes the
+EndpointSlices that direct clients here. Byte transport is `bridge.net.tunnel`.
 """

@@ -82,7 +82,7 @@ class Forwarder(Protocol):
     async def run(self) -> None:
         """Carries connections until cancelled, and ends all that is open then."""
 
-    async def finish(self) -> None:
+    async def drain(self) -> None:
         """Takes no more, which relay pods hold from then on, and waits until nothing is open."""
 
 
@@ -234,7 +234,7 @@ class ReverseRelayController:
                         await asyncio.sleep(DRAIN_SECONDS)
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(FINISH):
-                            await self._forwarder.finish()
+                            await self._forwarder.drain()
                     carrying.cancel()
 
     # -- reconcile -------------------------------------------------------------------------

@@ -1,36 +1,35 @@
-"""Connections to ports of the bridge, each carried to a pod of the remote.
+"""Forwards accepted connections to pods in the remote, each through a port-forward.
 
 Guarantees:
 
-- A connection is taken, then a pod is chosen and a way to it is opened; of pods to which there is
-  none, `TRIES` are tried. Until then no more than one read of the client is held. A client for whom
-  there is nothing (no pod, no way, too many connections) is reset at once, so that it knows.
-- Connections that are carried are not cut when their pod is no longer ready, or when their Service
-  goes: they end when either side does, or after the idle time.
-- An end that is not in order, on the remote's side, resets the client: it must not take a part for
-  the whole.
-- There are no more connections than the limits say, in all and for each Service, at once and a
-  second; at once, a namespace leaves as many free as it has (`bridge.net.limits`). What
-  comes faster waits, `PATIENCE` and `TURN_SECONDS` at most; Services take turns. ``limited`` is
-  called for each connection that is rejected so.
+- The bridge accepts a connection, picks a pod and opens a port-forward; it tries up to `TRIES`
+  pods. Until then it buffers at most one read of the client. If there is no pod, no port-forward or
+  a limit is exceeded, the client is reset at once.
+- Forwarded connections are not closed when their pod becomes unready or their Service is deleted:
+  they end when either side closes, or after the idle timeout.
+- When the remote's side ends abnormally, the client is reset, so that it does not take part of
+  the data for all of it.
+- Connections are limited in number (in all, per namespace (`bridge.net.limits`) and per Service)
+  and in rate (in all and per Service). Those that exceed a rate wait for up to `RATE_WAIT` and
+  `SLOT_WAIT` seconds; Services take turns. ``on_limited`` is called for each connection that a
+  limit rejects.
 
-What stands costs no task: a connection has one while a way is opened, and then a `Tunnel`.
+A forwarded connection has no task, only a `Tunnel`; a task runs while its port-forward is opened.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import socket
-import struct
-from typing import NoReturn, cast
+from collections.abc import Mapping
+from typing import NoReturn
 from weakref import WeakValueDictionary
 
 from bridge.base.settings import RelaySettings
 from bridge.net.limits import NamespaceLimit
+from bridge.net.listening_socket import AcceptedConnection, reset_connection
 from bridge.net.port_forward import OPEN_TIMEOUT, PortForwardTransport, open_port_forward
-from bridge.net.tunnel import Tunnel, TunnelEnd
+from bridge.net.tunnel import Tunnel
 from bridge.relay.forward.balancer import Balancer
 from bridge.relay.forward.rate_limit import FairLimiter, TokenBucket
 from bridge.relay.metrics import RelayMetrics
@@ -47,29 +46,27 @@ log = logging.getLogger(__name__)
 
 #: Pods that are tried for one connection.
 TRIES = 3
-#: Ways that are opened at once: each is a TLS handshake, and clients that come by the thousand must
-#: not keep all else from its turn.
-DIALS = 64
-#: Looks at who is silent in the time after which a connection is closed for that: it may last
-#: longer by that part.
-_LOOKS = 20
-#: Seconds that a connection waits where those of its Service come too fast.
-PATIENCE = 4.0
-#: Seconds that it waits for its turn among all: on a busy machine some hundred that come at once
-#: take more than a few.
-TURN_SECONDS = 30.0
-#: Seconds that a pod may be silent after its client has ended its own direction: while it owes an
-#: answer, and where it has sent some of it.
-HALF_OPEN, ANSWERED = 60.0, 10.0
-#: A client that has closed looks the same as one that was answered in part, and the pod cannot be
-#: told. Where clients come and go fast each would stay for so long, and take another's room: when
-#: those that are waited for are more than this part of a limit, the seconds are these.
-LINGERING, HURRIED = 0.1, 1.0
-_LINGER_ZERO = struct.pack("ii", 1, 0)
+#: Port-forwards that are opened at once: each takes a TLS handshake, and thousands of clients must
+#: not starve the rest of the bridge.
+MAX_DIALS = 64
+#: The idle timeout is checked this many times per timeout, so it may be exceeded by that fraction.
+_IDLE_CHECKS = 20
+#: Seconds that a connection waits when its Service's rate is exceeded.
+RATE_WAIT = 4.0
+#: Seconds that a connection waits for its turn among all Services: on a busy node, hundreds of
+#: simultaneous connections take more than a few.
+SLOT_WAIT = 30.0
+#: Seconds that a pod may be silent after its client's EOF: while its response is due, and after
+#: part of the response.
+HALF_OPEN_TIMEOUT, ANSWERED_TIMEOUT = 60.0, 10.0
+#: A client that has closed looks like one that was answered in part, and the pod cannot be told.
+#: Where clients come and go fast, such connections would use up the limit: when more than this
+#: fraction of a limit lingers, the timeout is shorter.
+LINGERING_FRACTION, LINGERING_TIMEOUT = 0.1, 1.0
 
 
 class ServiceUsage:
-    """What one Service has of all that is carried."""
+    """The open connections and the rate limit of one Service."""
 
     __slots__ = ("__weakref__", "key", "open", "rate_limit")
 
@@ -80,326 +77,277 @@ class ServiceUsage:
 
 
 class ForwardConnections:
-    """All of one bridge's. ``measures`` may outlive it."""
+    """All forward connections of one bridge. ``metrics`` may outlive it."""
 
     def __init__(
-        self, remote: ClientConfig, *, asked: RelaySettings, measures: RelayMetrics
+        self, remote: ClientConfig, *, settings: RelaySettings, metrics: RelayMetrics
     ) -> None:
         self._remote = remote
-        self._limits = asked
-        self._measures = measures
-        self._turns = FairLimiter(DIALS, asked.rate)
+        self._settings = settings
+        self._metrics = metrics
+        self._dials = FairLimiter(MAX_DIALS, settings.rate)
         self._group: asyncio.TaskGroup | None = None
-        self._limited: OnLimited = lambda _, __: None
-        self._limit = NamespaceLimit(asked.connections)
-        measures.limit = asked.connections
-        self._carried: set[_ForwardedConnection] = set()
+        self._on_limited: OnLimited = lambda _, __: None
+        self._limit = NamespaceLimit(settings.connections)
+        metrics.limit = settings.connections
+        self._forwarded: set[_ForwardedConnection] = set()
         self._lingering: set[_ForwardedConnection] = set()
-        self._look: asyncio.TimerHandle | None = None
-        # A Service that comes back has what is still open for it.
-        self._shares: WeakValueDictionary[Key, ServiceUsage] = WeakValueDictionary()
+        self._idle_timer: asyncio.TimerHandle | None = None
+        # A Service that returns finds the connections that are still open.
+        self._usages: WeakValueDictionary[Key, ServiceUsage] = WeakValueDictionary()
 
     def service_usage(self, key: Key) -> ServiceUsage:
-        """The Service's, for as long as somebody holds it."""
-        return self._shares.setdefault(key, ServiceUsage(key, self._limits.service_rate))
+        """The usage of a Service, kept for as long as a caller holds it."""
+        return self._usages.setdefault(key, ServiceUsage(key, self._settings.service_rate))
 
-    async def run(self, limited: OnLimited) -> NoReturn:
-        """Carries connections until cancelled, and ends all that is open then."""
-        self._limited = limited
+    async def run(self, on_limited: OnLimited) -> NoReturn:
+        """Forwards connections until cancelled, then aborts those that are open."""
+        self._on_limited = on_limited
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 try:
                     await asyncio.get_running_loop().create_future()
                 finally:
-                    self._group = None  # what still comes is reset
+                    self._group = None  # further connections are reset
             raise AssertionError("it runs until it is cancelled")
         finally:
-            self._turns.close()
-            if self._look is not None:
-                self._look.cancel()
-            for carried in [*self._carried]:
-                carried.tunnel.abort()
-                self.ended(carried)
+            self._dials.close()
+            if self._idle_timer is not None:
+                self._idle_timer.cancel()
+            for connection in [*self._forwarded]:
+                connection.tunnel.abort()
+                self.closed(connection)
 
-    def accept(self, share: ServiceUsage, balance: Balancer, arrival: AcceptedConnection) -> None:
-        """A connection was made to a port of the Service."""
-        group, limits, namespace = self._group, self._limits, share.key.namespace
+    def accept(self, usage: ServiceUsage, balancer: Balancer, accepted: AcceptedConnection) -> None:
+        """Starts to forward a connection to a port of the Service, or resets it."""
+        group, settings, namespace = self._group, self._settings, usage.key.namespace
         if group is None:
-            reset(arrival.client)
-        elif reason := self._limit.exceeded(namespace):
-            said = f"the bridge carries {self._limit.used} (--relay-connections)"
-            if reason == "namespace-limit":
-                said = (
-                    f"namespace {namespace} has {self._limit.used_by(namespace)} open, its "
-                    f"share of {limits.connections} (--relay-connections)"
+            reset_connection(accepted.client)
+        elif limit := self._limit.exceeded(namespace):
+            why = f"the bridge has {self._limit.used} connections open (--relay-connections)"
+            if limit == "namespace-limit":
+                why = (
+                    f"namespace {namespace} has {self._limit.used_by(namespace)} connections open, "
+                    f"its share of {settings.connections} (--relay-connections)"
                 )
-            self._refuse(share, arrival, reason, said)
-        elif share.open >= limits.per_service:
-            said = f"it has {share.open} open (--relay-service-connections)"
-            self._refuse(share, arrival, "service-limit", said)
+            self._reject(usage, accepted, limit, why)
+        elif usage.open >= settings.per_service:
+            why = f"it has {usage.open} connections open (--relay-service-connections)"
+            self._reject(usage, accepted, "service-limit", why)
         else:
             now = asyncio.get_running_loop().time()
-            wait = share.rate_limit.take(now, PATIENCE)
+            wait = usage.rate_limit.take(now, RATE_WAIT)
             if wait is None:
-                said = f"more than {limits.service_rate:g} come a second (--relay-service-rate)"
-                self._refuse(share, arrival, "service-rate", said)
+                rate = f"{settings.service_rate:g} connections per second (--relay-service-rate)"
+                self._reject(usage, accepted, "service-rate", f"it gets more than {rate}")
                 return
             self._limit.acquire(namespace)
-            share.open += 1
-            self._measures.open += 1
-            work = self._begin(share, balance, arrival, wait)
-            group.create_task(work, name=f"relay-{share.key}")
+            usage.open += 1
+            self._metrics.open += 1
+            work = self._forward(usage, balancer, accepted, wait)
+            group.create_task(work, name=f"relay-{usage.key}")
 
-    def _refuse(
-        self, share: ServiceUsage, arrival: AcceptedConnection, why: str, said: str
+    def _reject(
+        self, usage: ServiceUsage, accepted: AcceptedConnection, result: str, why: str
     ) -> None:
-        self._measures.results[why] += 1
-        reset(arrival.client)
-        self._limited(share.key, said)
+        self._metrics.results[result] += 1
+        reset_connection(accepted.client)
+        self._on_limited(usage.key, why)
 
     # -- one connection --------------------------------------------------------------------
 
-    async def _begin(
-        self, share: ServiceUsage, balance: Balancer, arrival: AcceptedConnection, wait: float
+    async def _forward(
+        self,
+        usage: ServiceUsage,
+        balancer: Balancer,
+        accepted: AcceptedConnection,
+        wait: float,
     ) -> None:
-        """One connection, until it is carried, or refused. Raises nothing."""
-        stands = False
+        """Splices the client with a port-forward, or resets the client. Raises nothing."""
+        spliced = False
         try:
             if wait:
                 await asyncio.sleep(wait)
-            way = await self._way(share, balance, arrival)
-            if isinstance(way, tuple):
-                stands = self._join(share, arrival, *way)
-                way = "done"
-            if not stands:
-                self._measures.results[way] += 1
+            opened = await self._open(usage, balancer, accepted)
+            if isinstance(opened, tuple):
+                spliced = self._splice(usage, accepted, *opened)
+                opened = "done"
+            if not spliced:
+                self._metrics.results[opened] += 1
         except Exception as error:  # noqa: BLE001  # one connection's defect must not end others
-            log.error(  # noqa: TRY400  # without what the frames hold
+            log.error(  # noqa: TRY400  # without the locals of the frames
                 "relay: Service %s: a defect in the bridge; please report it: %s",
-                share.key,
+                usage.key,
                 exceptions.traced_summary(error),
-                extra=name_fields("Service", share.key.name, namespace=share.key.namespace),
+                extra=name_fields("Service", usage.key.name, namespace=usage.key.namespace),
             )
         finally:
-            if not stands:
-                reset(arrival.client)
-                self._gone(share)
+            if not spliced:
+                reset_connection(accepted.client)
+                self._release(usage)
 
-    async def _way(
-        self, share: ServiceUsage, balance: Balancer, arrival: AcceptedConnection
+    async def _open(
+        self, usage: ServiceUsage, balancer: Balancer, accepted: AcceptedConnection
     ) -> tuple[Backend, UpgradeResponse] | str:
-        """A way to a pod, or why there is none."""
+        """A port-forward to a pod, or the result of `FORWARD_RESULTS` that explains its absence."""
         loop = asyncio.get_running_loop()
-        peer = arrival.client.get_extra_info("peername")
-        client = str(peer[0]) if peer else ""
+        client = accepted.client_address
         tried: list[Backend] = []
-        # Where it takes so long, it is mostly the remote that is away, and not one pod.
-        until = loop.time() + TURN_SECONDS + OPEN_TIMEOUT
-        while len(tried) < TRIES and loop.time() < until:
+        # If it takes that long, the remote is more likely to be unreachable than one pod.
+        deadline = loop.time() + SLOT_WAIT + OPEN_TIMEOUT
+        while len(tried) < TRIES and loop.time() < deadline:
             try:
-                async with self._turns.slot(share.key, TURN_SECONDS):
-                    backend = balance.pick(client, loop.time(), tried)
+                async with self._dials.slot(usage.key, SLOT_WAIT):
+                    backend = balancer.pick(client, loop.time(), tried)
                     if backend is None:
                         break
                     tried.append(backend)
-                    until = min(until, loop.time() + OPEN_TIMEOUT)
-                    upgraded = await self._dial(share, backend)
+                    deadline = min(deadline, loop.time() + OPEN_TIMEOUT)
+                    upgraded = await self._dial(usage, backend)
             except TimeoutError:
-                if not self._turns.is_rate_exhausted:
+                if not self._dials.is_rate_exhausted:
                     return "no-way"
-                said = f"more than {self._limits.rate:g} come to the bridge a second (--relay-rate)"
-                self._limited(share.key, said)
+                rate = f"{self._settings.rate:g} connections per second (--relay-rate)"
+                self._on_limited(usage.key, f"the bridge gets more than {rate}")
                 return "rate"
             if upgraded is not None:
                 return backend, upgraded
-            balance.mark_failed(backend, loop.time())
+            balancer.mark_failed(backend, loop.time())
         return "no-way" if tried else "no-pod"
 
-    async def _dial(self, share: ServiceUsage, backend: Backend) -> UpgradeResponse | None:
-        """A way to the pod; None where there is none."""
+    async def _dial(self, usage: ServiceUsage, backend: Backend) -> UpgradeResponse | None:
+        """A port-forward to the pod; None if the API server cannot open one."""
         try:
-            with self._measures.dial_seconds.timed():
+            with self._metrics.dial_seconds.timed():
                 upgraded = await open_port_forward(self._remote, backend)
         except KubeError as error:
-            self._measures.dials["failed"] += 1
-            said = "relay: Service %s: no way to pod %s/%s: %s"
-            where = name_fields("Pod", backend.name, namespace=backend.namespace, cluster="remote")
-            log.info(said, share.key, backend.namespace, backend.name, error, extra=where)
+            self._metrics.dials["failed"] += 1
+            log.info(
+                "relay: Service %s: no port-forward to pod %s/%s: %s",
+                usage.key,
+                backend.namespace,
+                backend.name,
+                error,
+                extra=_pod_fields(backend),
+            )
             return None
-        self._measures.dials["ok"] += 1
+        self._metrics.dials["ok"] += 1
         return upgraded
 
-    def _join(
+    def _splice(
         self,
-        share: ServiceUsage,
-        arrival: AcceptedConnection,
+        usage: ServiceUsage,
+        accepted: AcceptedConnection,
         backend: Backend,
         upgraded: UpgradeResponse,
     ) -> bool:
-        """Makes the two connections one; whether the client is still there."""
-        if arrival.client.is_closing():
+        """Joins the two connections; returns False if the client has gone."""
+        if accepted.client.is_closing():
             upgraded.close()
             return False
-        carried = _ForwardedConnection(self, share, backend, arrival.client)
-        carried.tunnel = tunnel = Tunnel(
-            self._measures.count_bytes,
+        connection = _ForwardedConnection(self, usage, backend, accepted.client)
+        connection.tunnel = tunnel = Tunnel(
+            self._metrics.count_bytes,
             idle_timeout=None,
-            half_open_timeout=HALF_OPEN,
-            answered_timeout=carried.linger,
-            on_close=carried.over,
+            half_open_timeout=HALF_OPEN_TIMEOUT,
+            answered_timeout=connection.linger,
+            on_close=connection.closed,
         )
-        self._carried.add(carried)
-        self._look_later()
-        channels = PortForwardTransport(tunnel.remote, carried.failed)
+        self._forwarded.add(connection)
+        self._schedule_idle_check()
+        transport = PortForwardTransport(tunnel.remote, connection.failed)
         try:
-            # Both ends have their connections before either is given what came so far: a pod may
-            # have spoken first, and even hung up.
-            arrival.hand_over(tunnel.client)
-            upgraded.take(channels)
-            if not arrival.has_data:
-                channels.release_write_buffer()
-            arrival.resume(tunnel.client)
+            # Attach both ends before either gets buffered data: a pod may have sent data already,
+            # and even closed.
+            accepted.attach(tunnel.client)
+            upgraded.take(transport)
+            if not accepted.has_data:
+                transport.release_write_buffer()
+            accepted.resume(tunnel.client)
         except BaseException:
-            self._carried.discard(carried)
+            self._forwarded.discard(connection)
             tunnel.abort()
             raise
         return True
 
-    def _look_later(self) -> None:
-        if self._look is None and self._carried:
+    def _schedule_idle_check(self) -> None:
+        if self._idle_timer is None and self._forwarded:
             loop = asyncio.get_running_loop()
-            self._look = loop.call_later(self._limits.idle / _LOOKS, self._end_the_silent)
+            interval = self._settings.idle / _IDLE_CHECKS
+            self._idle_timer = loop.call_later(interval, self._close_idle)
 
-    def _end_the_silent(self) -> None:
-        self._look = None
-        for carried in [*self._carried]:
-            carried.tunnel.close_if_idle(self._limits.idle)
-        self._look_later()
+    def _close_idle(self) -> None:
+        self._idle_timer = None
+        for connection in [*self._forwarded]:
+            connection.tunnel.close_if_idle(self._settings.idle)
+        self._schedule_idle_check()
 
-    def linger(self, carried: _ForwardedConnection) -> float:
-        """Its client says no more, and was answered: the seconds for what may still come."""
-        self._lingering.add(carried)
-        room = LINGERING * min(self._limits.connections, self._limits.per_service)
-        return ANSWERED if len(self._lingering) <= room else HURRIED
+    def linger(self, connection: _ForwardedConnection) -> float:
+        """Registers a connection whose client has sent EOF and was answered; returns the seconds
+        that it may stay silent."""
+        self._lingering.add(connection)
+        limit = min(self._settings.connections, self._settings.per_service)
+        few = len(self._lingering) <= LINGERING_FRACTION * limit
+        return ANSWERED_TIMEOUT if few else LINGERING_TIMEOUT
 
-    def ended(self, carried: _ForwardedConnection) -> None:
-        """Both ends of a connection are gone, or cut."""
-        self._lingering.discard(carried)
-        if carried in self._carried:
-            self._carried.remove(carried)
-            self._measures.results["failed" if carried.wrong else "done"] += 1
-            self._gone(carried.share)
+    def closed(self, connection: _ForwardedConnection) -> None:
+        """Unregisters a connection whose ends are both closed or aborted."""
+        self._lingering.discard(connection)
+        if connection in self._forwarded:
+            self._forwarded.remove(connection)
+            self._metrics.results["failed" if connection.has_failed else "done"] += 1
+            self._release(connection.usage)
 
-    def _gone(self, share: ServiceUsage) -> None:
-        self._limit.release(share.key.namespace)
-        share.open -= 1
-        self._measures.open -= 1
+    def _release(self, usage: ServiceUsage) -> None:
+        self._limit.release(usage.key.namespace)
+        usage.open -= 1
+        self._metrics.open -= 1
 
 
 class _ForwardedConnection:
-    """One connection that stands."""
+    """One connection with its tunnel."""
 
-    __slots__ = ("_all", "_backend", "_client", "share", "tunnel", "wrong")
+    __slots__ = ("_backend", "_client", "_owner", "has_failed", "tunnel", "usage")
 
     tunnel: Tunnel
 
     def __init__(
         self,
-        every: ForwardConnections,
-        share: ServiceUsage,
+        owner: ForwardConnections,
+        usage: ServiceUsage,
         backend: Backend,
         client: asyncio.Transport,
     ) -> None:
-        self._all = every
+        self._owner = owner
         self._backend = backend
         self._client = client
-        self.share = share
-        self.wrong = False
+        self.usage = usage
+        self.has_failed = False
 
     def failed(self, why: str) -> None:
-        """It does not end in order, on the remote's side."""
-        self.wrong = True
+        """Resets the client after an abnormal end of the port-forward."""
+        self.has_failed = True
         backend = self._backend
         log.info(
             "relay: Service %s: pod %s/%s port %d: %s",
-            self.share.key,
+            self.usage.key,
             backend.namespace,
             backend.name,
             backend.port,
             why,
-            extra=name_fields("Pod", backend.name, namespace=backend.namespace, cluster="remote"),
+            extra=_pod_fields(backend),
         )
-        reset(self._client)
+        reset_connection(self._client)
 
     def linger(self) -> float:
-        """Seconds that the pod may be silent now that its client says no more."""
-        return self._all.linger(self)
+        """Seconds that the pod may be silent after the client's EOF."""
+        return self._owner.linger(self)
 
-    def over(self) -> None:
-        """Both ends are gone."""
-        self._all.ended(self)
-
-
-class AcceptedConnection(asyncio.Protocol):
-    """A connection for which there is no way yet. What it says meanwhile is held, one read of it.
-
-    uvloop begins to read after `connection_made`, whatever that says; so it is the first bytes that
-    stop the reading.
-    """
-
-    __slots__ = ("_balance", "_connections", "_eof", "_held", "_share", "client")
-
-    client: asyncio.Transport
-
-    def __init__(
-        self, connections: ForwardConnections, share: ServiceUsage, balance: Balancer
-    ) -> None:
-        self._connections = connections
-        self._share = share
-        self._balance = balance
-        self._held = b""
-        self._eof = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.client = cast("asyncio.Transport", transport)
-        self._connections.accept(self._share, self._balance, self)
-
-    def data_received(self, data: bytes) -> None:
-        self._held += data
-        self.client.pause_reading()
-
-    def eof_received(self) -> bool:
-        self._eof = True
-        return True  # it may still be answered
-
-    @property
-    def has_data(self) -> bool:
-        """Whether the client has sent something."""
-        return bool(self._held)
-
-    def hand_over(self, end: TunnelEnd) -> None:
-        """Makes this end of a tunnel the connection's protocol."""
-        self.client.set_protocol(end)
-        end.connection_made(self.client)
-
-    def resume(self, end: TunnelEnd) -> None:
-        """Gives that end what was held, and reads on."""
-        if self._held:
-            end.data_received(self._held)
-            self._held = b""
-        if self._eof:
-            end.eof_received()
-        elif not self.client.is_closing():
-            self.client.resume_reading()
+    def closed(self) -> None:
+        """Both ends are closed."""
+        self._owner.closed(self)
 
 
-def reset(transport: asyncio.Transport) -> None:
-    """Ends a connection so that the peer sees that it is broken (RST); one that has ended stays as
-    it is."""
-    if transport.is_closing():
-        return
-    sock = transport.get_extra_info("socket")
-    with contextlib.suppress(OSError, AttributeError):  # It has ended already.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
-    transport.abort()
+def _pod_fields(backend: Backend) -> Mapping[str, Mapping[str, str]]:
+    return name_fields("Pod", backend.name, namespace=backend.namespace, cluster="remote")

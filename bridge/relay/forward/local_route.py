@@ -1,15 +1,15 @@
-"""The range of `--relay-cidr` on this machine: all its addresses are the machine's own while a
-bridge serves with it.
+"""The route that makes all addresses of `--relay-cidr` local to this node while a bridge serves.
 
-A route does that (``ip route show table local``: ``local CIDR dev lo proto 203``), for all
-addresses at once: no interface is made, none is touched, and a pod that comes or goes changes
-nothing here. What nobody listens on there is refused by the kernel, at once.
+One route covers all addresses (``ip route show table local``: ``local CIDR dev lo proto 203``): the
+bridge creates no interface and changes nothing when pods come and go. The kernel refuses
+connections to addresses without a listener at once.
 
-- One process has a range of a machine, which a name shows that dies with it: a socket of the
-  network namespace (unix(7), abstract). Another bridge that comes waits for its turn.
-- A bridge that stops, or loses its lease, takes the route away. One that is killed leaves it:
-  connections are refused then, and the next bridge of that range takes it up. `clear` removes it.
-- Only routes with our mark are taken up or removed (`bridge.relay.forward.netlink`).
+- One process per network namespace holds a range. It binds an abstract Unix socket (unix(7)) with
+  the range's name, which the kernel releases when the process ends. Another bridge waits.
+- A bridge that stops or loses its lease removes the route. A killed bridge leaves it: connections
+  are refused then, until the next bridge with that range takes the route over. `remove_stale`
+  removes it.
+- Only routes with the bridge's mark are taken over or removed (`bridge.relay.forward.netlink`).
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ from translators.relay.ipam import IpNetwork
 
 log = logging.getLogger(__name__)
 
-#: Seconds until a range that could not be had is tried again.
-AGAIN = 1.0
+#: Seconds until a failed attempt to acquire the range is retried.
+RETRY_SECONDS = 1.0
 
 
 class LocalRouteError(Exception):
-    """The range cannot be had here; the message says why, and what to do."""
+    """This node cannot have the range; the message says why and what to do."""
 
 
 class LocalRoute:
-    """One bridge's."""
+    """The route of one bridge."""
 
     def __init__(self, cidr: str) -> None:
         self._cidr = ipaddress.ip_network(cidr)
-        self._name: socket.socket | None = None
-        self.unavailable_reason = f"the bridge does not have {cidr} yet"
-        """Why its addresses are not this machine's; "" where they are."""
+        self._lock: socket.socket | None = None
+        self.unavailable_reason = f"the bridge has not acquired {cidr} yet"
+        """Why the addresses are not local; "" while they are."""
 
     async def hold(self) -> NoReturn:
-        """Has the addresses until cancelled, from its first step on if that can be; what fails is
-        told, and tried again."""
+        """Holds the route until cancelled. The first attempt is made before the first await;
+        failures are logged and retried."""
         try:
             while True:
-                if self._has_taken():
+                if self._try_acquire():
                     break
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(RETRY_SECONDS)
             await asyncio.get_running_loop().create_future()
             raise AssertionError("it holds until it is cancelled")
         finally:
-            self._give_back()
+            self._release()
 
-    def _has_taken(self) -> bool:
+    def _try_acquire(self) -> bool:
         before = self.unavailable_reason
         try:
-            self._take()
+            self._acquire()
         except LocalRouteError as error:
             self.unavailable_reason = str(error)
             if self.unavailable_reason != before:
@@ -69,114 +69,109 @@ class LocalRoute:
         self.unavailable_reason = ""
         return True
 
-    def _take(self) -> None:
-        """Raises RangeError."""
-        if self._name is None:
-            self._name = _named(self._cidr)
-        if self._name is None:
-            raise LocalRouteError(f"another bridge of this machine has {self._cidr} (--relay-cidr)")
+    def _acquire(self) -> None:
+        """Raises LocalRouteError."""
+        if self._lock is None:
+            self._lock = _try_lock(self._cidr)
+        if self._lock is None:
+            raise LocalRouteError(f"another bridge on this node holds {self._cidr} (--relay-cidr)")
         try:
             netlink.add_local_route(self._cidr)
         except OSError as error:
             if error.errno != errno.EEXIST:
-                raise LocalRouteError(_refused(self._cidr, error)) from error
-            if not _is_there(self._cidr):
-                said = f"{self._cidr} (--relay-cidr) is this machine's own already, by another's"
-                raise LocalRouteError(f"{said} route; take another range") from error
+                raise LocalRouteError(_change_error(self._cidr, error)) from error
+            if not _has_bridge_route(self._cidr):
+                raise LocalRouteError(
+                    f"{self._cidr} (--relay-cidr) is already local to this node through a route "
+                    "that no bridge created; choose another range"
+                ) from error
 
-    def _give_back(self) -> None:
-        if self._name is None:
+    def _release(self) -> None:
+        if self._lock is None:
             return
         if not self.unavailable_reason:
-            with contextlib.suppress(OSError):  # Somebody else has removed it.
+            with contextlib.suppress(OSError):  # somebody else has removed it
                 netlink.remove_local_route(self._cidr)
-        self._name.close()
-        self._name, self.unavailable_reason = (
-            None,
-            f"the bridge does not have {self._cidr} any more",
-        )
+        self._lock.close()
+        self._lock = None
+        self.unavailable_reason = f"the bridge has released {self._cidr}"
 
 
 def is_stale(cidr: str) -> bool:
-    """Whether a bridge that was killed has left its route here."""
+    """Whether a killed bridge has left its route on this node."""
     network = ipaddress.ip_network(cidr)
-    return _is_there(network) and _is_dead(network)
+    return _has_bridge_route(network) and not _is_held(network)
 
 
 def remove_stale(cidr: str) -> None:
-    """Removes such a route; one of a bridge that runs stays. Raises RangeError."""
+    """Removes the route of a killed bridge; keeps that of a running one. Raises LocalRouteError."""
     network = ipaddress.ip_network(cidr)
-    name = _named(network)
-    if name is None:
+    lock = _try_lock(network)
+    if lock is None:
         return
-    with name:
+    with lock:
         try:
             netlink.remove_local_route(network)
         except OSError as error:
             if error.errno != errno.ESRCH:
-                raise LocalRouteError(_refused(network, error)) from error
+                raise LocalRouteError(_change_error(network, error)) from error
 
 
 def check_available(cidr: str) -> None:
-    """Whether a bridge could have the range here. Raises RangeError."""
+    """Checks whether a bridge could have the range on this node. Raises LocalRouteError."""
     network = ipaddress.ip_network(cidr)
     try:
-        allowed, known = netlink.can_change_routes(network), netlink.routes(network.version)
+        allowed, routes = netlink.can_change_routes(network), netlink.routes(network.version)
     except OSError as error:
-        raise LocalRouteError(_refused(network, error)) from error
+        raise LocalRouteError(_change_error(network, error)) from error
     if not allowed:
-        raise LocalRouteError(_refused(network, PermissionError(errno.EPERM, "not permitted")))
-    for route in known:
-        if route.destination.version != network.version or not route.destination.overlaps(network):
+        raise LocalRouteError(_change_error(network, PermissionError(errno.EPERM, "not permitted")))
+    for route in routes:
+        to = route.destination
+        if to.version != network.version or not to.overlaps(network):
             continue
-        if route.destination == network and (route.is_bridge_owned or route.has_gateway):
-            continue  # Left by a bridge, or what home's machines have to lead to one.
-        if route.destination.prefixlen and not (
-            route.is_bridge_owned and _is_dead(route.destination)
-        ):
+        if to == network and (route.is_bridge_owned or route.has_gateway):
+            continue  # left by a bridge, or the route of home's nodes to the bridge
+        if to.prefixlen and (not route.is_bridge_owned or _is_held(to)):
             raise LocalRouteError(
-                f"--relay-cidr {cidr} is in use on this machine: it has a route to "
-                f"{route.destination}; take a range that nobody has"
+                f"--relay-cidr {cidr} is in use: this node has a route to {to}; choose a range "
+                "that nothing uses"
             )
 
 
-def _is_there(network: IpNetwork) -> bool:
+def _has_bridge_route(network: IpNetwork) -> bool:
     try:
-        return any(
-            it.is_bridge_owned and it.destination == network
-            for it in netlink.routes(network.version)
-        )
+        routes = netlink.routes(network.version)
     except OSError:
         return False
+    return any(it.is_bridge_owned and it.destination == network for it in routes)
 
 
-def _is_dead(network: IpNetwork) -> bool:
-    """Whether no bridge that runs has that range."""
-    name = _named(network)
-    if name is None:
-        return False
-    name.close()
-    return True
+def _is_held(network: IpNetwork) -> bool:
+    """Whether a running bridge holds the range."""
+    lock = _try_lock(network)
+    if lock is None:
+        return True
+    lock.close()
+    return False
 
 
-def _named(network: IpNetwork) -> socket.socket | None:
-    """What shows in this network namespace that the range is somebody's; None where it is
-    another's."""
-    name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+def _try_lock(network: IpNetwork) -> socket.socket | None:
+    """Locks the range in this network namespace; None if another process holds it."""
+    lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
-        name.bind(f"\0cluster-bridge-relay-cidr/{network}")
+        lock.bind(f"\0cluster-bridge-relay-cidr/{network}")
     except OSError:
-        name.close()
+        lock.close()
         return None
-    return name
+    return lock
 
 
-def _refused(network: IpNetwork, error: OSError) -> str:
+def _change_error(network: IpNetwork, error: OSError) -> str:
     if isinstance(error, PermissionError):
         return (
-            f"--relay-cidr {network} takes the right to change this machine's routes "
+            f"--relay-cidr {network} requires permission to change the node's routes "
             "(CAP_NET_ADMIN): run the bridge as root, or with that capability "
             "(AmbientCapabilities=CAP_NET_ADMIN of systemd)"
         )
-    said = error.strerror or str(error)
-    return f"--relay-cidr {network} cannot be added to this machine: {said}"
+    return f"cannot add --relay-cidr {network} to this node: {error.strerror or error}"

@@ -1,10 +1,7 @@
-"""Routes of this machine, by the kernel's own protocol (rtnetlink(7)): lists them, and adds and
-removes one kind of them.
+"""Lists the node's routes, and adds and removes the bridge's own, through rtnetlink(7).
 
-Of rtnetlink the bridge needs three messages. The library at hand (pyroute2) takes 24 MB of memory
-for them, more than half of what the bridge has.
-
-The kernel answers at once, so nothing here waits for anybody.
+The bridge needs three messages of rtnetlink; pyroute2 takes 24 MB of memory for them, more than
+half of what a bridge has. The kernel answers at once, so no call blocks.
 """
 
 from __future__ import annotations
@@ -18,8 +15,8 @@ from dataclasses import dataclass
 
 from translators.relay.ipam import IpNetwork
 
-#: Marks our routes (rtm_protocol). Free for everybody from 4 on; of those that have names in
-#: iproute2's rt_protos it is none.
+#: Marks the bridge's routes (rtm_protocol). Values from 4 on are free to use; iproute2's rt_protos
+#: has no name for this one.
 PROTOCOL = 203
 
 _NEW, _DELETE, _GET = 24, 25, 26
@@ -32,61 +29,61 @@ _HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, sender
 _ROUTE = struct.Struct("=8BI")  # family, dst_len, src_len, tos, table, protocol, scope, type; flags
 _ATTRIBUTE = struct.Struct("=HH")  # length, type
 _CODE = struct.Struct("=i")
-#: Room for one answer; the kernel sends no larger ones (NLMSG_GOODSIZE, and for dumps 32 KiB).
+#: Fits every answer of the kernel (NLMSG_GOODSIZE, and 32 KiB for dumps).
 _BUFFER = 1 << 16
 #: A priority that no route has.
-_NOBODYS = 0xFFFFFFF0
+_UNUSED_PRIORITY = 0xFFFFFFF0
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One of this machine's."""
+    """One route of this node."""
 
     destination: IpNetwork
     is_local: bool
-    """It leads to this machine itself."""
+    """Whether its destination is the node itself."""
     is_bridge_owned: bool
-    """A bridge has made it."""
+    """Whether a bridge created it."""
     has_gateway: bool
-    """It leads to another machine that passes it on."""
+    """Whether it leads through a gateway."""
 
 
 def routes(version: int) -> list[Route]:
-    """All of IPv4 or IPv6, in whichever table. Raises OSError."""
+    """All routes of IPv4 or IPv6, of every table. Raises OSError."""
     route = _ROUTE.pack(_family(version), *(0,) * 7, 0)
-    return [_read(body) for body in _ask(_GET, _DUMP, route)]
+    return [_parse(body) for body in _request(_GET, _DUMP, route)]
 
 
 def add_local_route(to: IpNetwork) -> None:
-    """Has all addresses of a network be this machine's own. Raises OSError: EEXIST where they are
+    """Makes all addresses of a network local to this node. Raises OSError: EEXIST if they are
     already, PermissionError."""
-    _ask(_NEW, _ACK | _CREATE | _EXCLUSIVE, _ours(to))
+    _request(_NEW, _ACK | _CREATE | _EXCLUSIVE, _bridge_route(to))
 
 
 def remove_local_route(to: IpNetwork) -> None:
-    """Takes back what `add` did, and nothing that others did. Raises OSError: ESRCH where there is
-    nothing, PermissionError."""
-    _ask(_DELETE, _ACK, _ours(to))
+    """Removes a route of `add_local_route`, and no other. Raises OSError: ESRCH if there is none,
+    PermissionError."""
+    _request(_DELETE, _ACK, _bridge_route(to))
 
 
 def can_change_routes(to: IpNetwork) -> bool:
-    """Whether this process may change routes: it tries to remove one that cannot be there. The
-    kernel asks for the capability first."""
-    number = _attribute(_PRIORITY, struct.pack("=I", _NOBODYS))
+    """Whether this process may change routes. Tries to remove a route that cannot exist: the kernel
+    checks the capability first."""
+    number = _attribute(_PRIORITY, struct.pack("=I", _UNUSED_PRIORITY))
     try:
-        _ask(_DELETE, _ACK, _ours(to) + number)
+        _request(_DELETE, _ACK, _bridge_route(to) + number)
     except PermissionError:
         return False
     except OSError:
         return True
-    raise AssertionError("nobody has such a route")
+    raise AssertionError("a route has the unused priority")
 
 
 # -- messages --------------------------------------------------------------------------------
 
 
-def _ours(to: IpNetwork) -> bytes:
-    """The route as `add` makes it: ``local NETWORK dev lo proto 203``."""
+def _bridge_route(to: IpNetwork) -> bytes:
+    """The route of `add_local_route`: ``local NETWORK dev lo proto 203``."""
     kind = (_family(to.version), to.prefixlen, 0, 0, _TABLE_LOCAL, PROTOCOL, _HOST, _LOCAL)
     loopback = struct.pack("=I", socket.if_nametoindex("lo"))
     return (
@@ -96,7 +93,7 @@ def _ours(to: IpNetwork) -> bytes:
     )
 
 
-def _read(body: bytes) -> Route:
+def _parse(body: bytes) -> Route:
     family, bits, _, _, _, protocol, _, kind, _ = _ROUTE.unpack_from(body)
     found = dict(_attributes(body[_ROUTE.size :]))
     nowhere = bytes(4 if family == socket.AF_INET else 16)
@@ -110,7 +107,7 @@ def _read(body: bytes) -> Route:
 
 
 def _attribute(kind: int, value: bytes) -> bytes:
-    """Values of four or sixteen bytes alone: others would have to be filled up."""
+    """Encodes a value of four or sixteen bytes; others would require padding."""
     return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value
 
 
@@ -121,8 +118,9 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
         data = data[(length + 3) & ~3 :]
 
 
-def _ask(kind: int, flags: int, body: bytes) -> list[bytes]:
-    """The messages of the answer. Raises OSError with what the kernel says."""
+def _request(kind: int, flags: int, body: bytes) -> list[bytes]:
+    """Sends a request and returns the messages of the answer. Raises OSError with the kernel's
+    error."""
     message = _HEADER.pack(_HEADER.size + len(body), kind, _REQUEST | flags, 1, 0) + body
     answers: list[bytes] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as sock:
@@ -131,9 +129,9 @@ def _ask(kind: int, flags: int, body: bytes) -> list[bytes]:
         while True:
             data = sock.recv(_BUFFER)
             while data:
-                length, told, *_ = _HEADER.unpack_from(data)
+                length, answered, *_ = _HEADER.unpack_from(data)
                 answer, data = data[_HEADER.size : length], data[(length + 3) & ~3 :]
-                if told in (_ERROR, _DONE):
+                if answered in (_ERROR, _DONE):
                     if code := _CODE.unpack_from(answer)[0]:
                         raise OSError(-code, os.strerror(-code))
                     return answers

@@ -1,8 +1,8 @@
-"""Listens at addresses of pods: of each leads every port to that pod, and no other.
+"""Listens on the pod addresses of headless Services; each port leads to its own pod only.
 
-Two headless Services may lead to the same port of a pod: it is listened on once, and counts as the
-connection of the one that came first. What is not wanted any more is closed at once; connections
-that stand go on (`bridge.relay.forward.connections`).
+Two headless Services may select the same port of a pod: the bridge listens on it once, and the
+connections count as those of the Service that came first. A port that is no longer wanted is closed
+at once; forwarded connections continue (`bridge.relay.forward.connections`).
 """
 
 from __future__ import annotations
@@ -14,172 +14,157 @@ from collections import Counter
 from collections.abc import Mapping
 
 from bridge.net.limits import NamespaceLimit
+from bridge.net.listening_socket import BACKLOG, AcceptedConnection, listening_socket
 from bridge.relay.forward.balancer import Balancer
-from bridge.relay.forward.connections import AcceptedConnection, ForwardConnections, ServiceUsage
+from bridge.relay.forward.connections import ForwardConnections, ServiceUsage
 from bridge.relay.forward.local_route import LocalRoute
 from bridge.relay.metrics import RelayMetrics
 from sync.cache.store import Key
-from sync.kube.sockets import enable_keepalive
 from sync.relay.forward import PortUnavailableError
 from translators.relay.forward import Backend
 from translators.relay.headless import ListenAddress
-
-#: Connections that the system keeps until they are taken.
-_BACKLOG = 1024
-#: Has an IPv6 address be bound that is the machine's by a route alone (linux/in6.h).
-_IPV6_FREEBIND = 78
 
 
 class _PodListener:
     """One port of one pod."""
 
-    def __init__(self, share: ServiceUsage, server: asyncio.Server) -> None:
-        self.namespace = share.key.namespace
-        """Of the Service that it was opened for: whose share of all listeners it is."""
-        self.share = share
-        """Of the Service whose connections these count as."""
+    def __init__(self, usage: ServiceUsage, server: asyncio.Server) -> None:
+        self.namespace = usage.key.namespace
+        """The namespace whose share of all listeners this one counts against."""
+        self.usage = usage
+        """The Service that the connections count as."""
         self.server = server
-        self.balance = Balancer()
+        self.balancer = Balancer()
         self.owners: dict[Key, ServiceUsage] = {}
 
-    def owned(self, key: Key, share: ServiceUsage, backend: Backend) -> None:
-        """The Service leads here, and this is the pod now."""
-        self.owners[key] = share
-        self.balance.update((backend,), None)
+    def add_owner(self, key: Key, usage: ServiceUsage, backend: Backend) -> None:
+        """Adds a Service that selects this port, and sets the pod."""
+        self.owners[key] = usage
+        self.balancer.update((backend,), None)
 
-    def left(self, key: Key) -> bool:
-        """The Service leads here no more; whether none does. Who is being let in then is reset."""
+    def remove_owner(self, key: Key) -> bool:
+        """Removes a Service; returns whether it was the last. Then connections that are being set
+        up are reset."""
         del self.owners[key]
         if not self.owners:
-            self.balance.update((), None)
+            self.balancer.update((), None)
             return True
-        self.share = next(iter(self.owners.values()))
+        self.usage = next(iter(self.owners.values()))
         return False
 
 
 class PodListeners:
-    """See `sync.relay.headless.Doors`. ``measures`` may outlive it."""
+    """Implements `sync.relay.headless.AddressListeners`. ``metrics`` may outlive it."""
 
     def __init__(
         self,
         connections: ForwardConnections,
-        cidr: LocalRoute,
+        route: LocalRoute,
         limit: NamespaceLimit,
-        measures: RelayMetrics,
+        metrics: RelayMetrics,
     ) -> None:
         self._connections = connections
-        self._range = cidr
+        self._route = route
         self._limit = limit
-        self._measures = measures
-        self._doors: dict[ListenAddress, _PodListener] = {}
-        self._of: dict[Key, set[ListenAddress]] = {}
-        self._addresses: Counter[str] = Counter()
+        self._metrics = metrics
+        self._listeners: dict[ListenAddress, _PodListener] = {}
+        self._addresses_of: dict[Key, set[ListenAddress]] = {}
+        self._ports_per_ip: Counter[str] = Counter()
         self._opening = asyncio.Lock()
 
     async def listen(self, key: Key, addresses: Mapping[ListenAddress, Backend]) -> None:
-        """Listens for the Service at these, and at no other. Raises NoPort."""
-        for at in self._of.get(key, set()) - addresses.keys():
-            self._leave(key, at)
-        if addresses and self._range.unavailable_reason:
-            raise PortUnavailableError(self._range.unavailable_reason)
-        share = self._connections.service_usage(key)
+        """Listens for the Service at these addresses only. Raises PortUnavailableError."""
+        for address in self._addresses_of.get(key, set()) - addresses.keys():
+            self._leave(key, address)
+        if addresses and self._route.unavailable_reason:
+            raise PortUnavailableError(self._route.unavailable_reason)
+        usage = self._connections.service_usage(key)
         async with self._opening:
-            for at, backend in addresses.items():
-                door = self._doors.get(at) or await self._made(at, share)
-                door.owned(key, share, backend)
-                self._of.setdefault(key, set()).add(at)
-                # Only now: it waits, and who is cancelled there leaves nothing that nobody knows.
-                await door.server.start_serving()
+            for address, backend in addresses.items():
+                listener = self._listeners.get(address) or await self._open(address, usage)
+                listener.add_owner(key, usage, backend)
+                self._addresses_of.setdefault(key, set()).add(address)
+                # Last, because it awaits: a cancellation here leaves no unregistered listener.
+                await listener.server.start_serving()
 
-    async def _made(self, at: ListenAddress, share: ServiceUsage) -> _PodListener:
-        def arrival() -> AcceptedConnection:
-            return AcceptedConnection(self._connections, door.share, door.balance)
+    async def _open(self, address: ListenAddress, usage: ServiceUsage) -> _PodListener:
+        def accept(accepted: AcceptedConnection) -> None:
+            self._connections.accept(listener.usage, listener.balancer, accepted)
 
-        namespace = share.key.namespace
+        namespace = usage.key.namespace
         check_listener_limit(self._limit, namespace)
-        sock = _bound(at)
+        sock = _bind(address)
         self._limit.acquire(namespace)
         try:
             server = await asyncio.get_running_loop().create_server(
-                arrival, sock=sock, backlog=_BACKLOG, start_serving=False
+                lambda: AcceptedConnection(accept), sock=sock, backlog=BACKLOG, start_serving=False
             )
         except BaseException:
             self._limit.release(namespace)
             raise
-        door = self._doors[at] = _PodListener(share, server)
-        self._addresses[at.address] += 1
+        listener = self._listeners[address] = _PodListener(usage, server)
+        self._ports_per_ip[address.address] += 1
         self._count(+1)
-        return door
+        return listener
 
-    def _leave(self, key: Key, at: ListenAddress) -> None:
-        self._of[key].remove(at)
-        if not self._of[key]:
-            del self._of[key]
-        door = self._doors[at]
-        if not door.left(key):
+    def _leave(self, key: Key, address: ListenAddress) -> None:
+        self._addresses_of[key].remove(address)
+        if not self._addresses_of[key]:
+            del self._addresses_of[key]
+        listener = self._listeners[address]
+        if not listener.remove_owner(key):
             return
-        del self._doors[at]
-        self._addresses[at.address] -= 1
-        self._addresses += Counter()  # without those that are at nought
-        door.server.close()
-        self._limit.release(door.namespace)
+        del self._listeners[address]
+        self._ports_per_ip[address.address] -= 1
+        self._ports_per_ip += Counter()  # drops zeros
+        listener.server.close()
+        self._limit.release(listener.namespace)
         self._count(-1)
 
     def close(self) -> None:
-        """Listens no more."""
-        for key, known in [*self._of.items()]:
-            for at in [*known]:
-                self._leave(key, at)
+        """Closes all listeners."""
+        for key, addresses in [*self._addresses_of.items()]:
+            for address in [*addresses]:
+                self._leave(key, address)
 
-    def _count(self, more: int) -> None:
-        self._measures.listening += more
-        self._measures.addresses = len(self._addresses)
+    def _count(self, change: int) -> None:
+        self._metrics.listening += change
+        self._metrics.addresses = len(self._ports_per_ip)
 
 
 def check_listener_limit(limit: NamespaceLimit, namespace: str) -> None:
-    """Raises NoPort where the namespace may have no more listeners."""
-    reason = limit.exceeded(namespace)
-    if reason is None:
+    """Raises PortUnavailableError if the namespace may not have one more listener."""
+    exceeded = limit.exceeded(namespace)
+    if exceeded is None:
         return
-    said = f"the bridge listens on {limit.used} ports"
-    if reason == "namespace-limit":
-        said = f"the bridge listens on {limit.used_by(namespace)} ports for namespace {namespace}"
+    used = f"the bridge listens on {limit.used} ports"
+    if exceeded == "namespace-limit":
+        used = f"the bridge listens on {limit.used_by(namespace)} ports for namespace {namespace}"
     raise PortUnavailableError(
-        f"{said}, as many as it may: {limit.limit} in all, of which a namespace leaves as many "
-        "free as it has; have fewer Services, ports or ready pods behind them, or raise the "
-        "bridge's limit of open files (ulimit -Hn)"
+        f"{used}, which is the limit: {limit.limit} in all, of which a namespace leaves as many "
+        "free as it has; reduce the Services, their ports or the ready pods behind them, or raise "
+        "the bridge's limit of open files (ulimit -Hn)"
     )
 
 
-def _bound(at: ListenAddress) -> socket.socket:
-    """Raises NoPort."""
-    family = socket.AF_INET6 if ":" in at.address else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
+def _bind(address: ListenAddress) -> socket.socket:
+    """Raises PortUnavailableError."""
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
-        sock.bind(at)
-        sock.listen(_BACKLOG)
-        enable_keepalive(sock)
-        sock.setblocking(False)
+        return listening_socket(address.address, address.port, free_bind=True)
     except OSError as error:
-        sock.close()
-        raise PortUnavailableError(_refused(at, error)) from error
-    return sock
+        raise PortUnavailableError(_bind_error(address, error)) from error
 
 
-def _refused(at: ListenAddress, error: OSError) -> str:
-    said = f"the bridge cannot listen on port {at.port} of {at.address} (--relay-cidr)"
+def _bind_error(address: ListenAddress, error: OSError) -> str:
+    failure = f"the bridge cannot listen on port {address.port} of {address.address} (--relay-cidr)"
     if error.errno == errno.EADDRINUSE:
         return (
-            f"{said}: a program of its machine listens on that port at all addresses; have that "
-            "listen at its own, or the pods on another port"
+            f"{failure}: a program on its node listens on that port at all addresses; make that "
+            "program listen on its own address, or the pods on another port"
         )
     if error.errno == errno.EACCES:
         return (
-            f"{said}: ports below 1024 take CAP_NET_BIND_SERVICE, or "
-            "net.ipv4.ip_unprivileged_port_start=0 on its machine"
+            f"{failure}: ports below 1024 require CAP_NET_BIND_SERVICE, or "
+            "net.ipv4.ip_unprivileged_port_start=0 on its node"
         )
-    return f"{said}: {error.strerror or error}"
+    return f"{failure}: {error.strerror or error}"

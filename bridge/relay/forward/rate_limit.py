@@ -1,8 +1,7 @@
-"""How many ways to pods are opened a second and at once, and whose turn it is.
+"""Rate limits: `TokenBucket`, and `FairLimiter`, in which Services take turns.
 
-- `Bucket` is a token bucket: so many a second on the long run, and a second's worth at once.
-- `Turns` gives each Service its turn (`sync.base.fair_queue`), so that one to which connections
-  come by the thousand does not keep those of others waiting.
+`FairLimiter` limits how many port-forwards are opened at once and per second. Services take turns
+(`sync.base.fair_queue`), so that one with thousands of connections does not delay those of others.
 """
 
 from __future__ import annotations
@@ -14,101 +13,101 @@ from contextlib import asynccontextmanager
 from sync.base.fair_queue import FairQueue
 from sync.cache.store import Key
 
-#: Of a token: what rounding takes from one. No timer can be set for so little.
-_NOTHING = 1e-6
+#: Rounding error of a token, too small for a timer.
+_EPSILON = 1e-6
 
 
 class TokenBucket:
-    """So many tokens a second. Times are the loop's."""
+    """``rate`` tokens per second, with a burst of one second. Times are those of the event loop."""
 
-    __slots__ = ("_at", "_most", "_rate", "_tokens")
+    __slots__ = ("_burst", "_rate", "_tokens", "_updated")
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
-        self._most = max(rate, 1.0)
-        self._tokens = self._most
-        self._at = 0.0
+        self._burst = max(rate, 1.0)
+        self._tokens = self._burst
+        self._updated = 0.0
 
-    def take(self, now: float, patience: float = 0.0) -> float | None:
-        """Takes a token, and says in how many seconds it is there; takes none, and says None,
-        where that is more than ``patience``."""
+    def take(self, now: float, max_wait: float = 0.0) -> float | None:
+        """Takes a token and returns the seconds until it is available; takes none and returns None
+        if that is more than ``max_wait``."""
         wait = self.wait(now)
-        if wait > patience:
+        if wait > max_wait:
             return None
         self._tokens -= 1.0
         return wait
 
     def wait(self, now: float) -> float:
-        """Seconds until the next token is there."""
-        self._tokens = min(self._most, self._tokens + (now - self._at) * self._rate)
-        self._at = now
+        """Seconds until the next token is available."""
+        self._tokens = min(self._burst, self._tokens + (now - self._updated) * self._rate)
+        self._updated = now
         missing = 1.0 - self._tokens
-        return missing / self._rate if missing > _NOTHING else 0.0
+        return missing / self._rate if missing > _EPSILON else 0.0
 
 
 class FairLimiter:
-    """So many at once, so many a second, and Services in turn."""
+    """At most ``max_slots`` at once and ``rate`` per second; Services take turns."""
 
-    def __init__(self, places: int, rate: float) -> None:
-        self._places = places
+    def __init__(self, max_slots: int, rate: float) -> None:
+        self._max_slots = max_slots
         self._bucket = TokenBucket(rate)
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
-        self._later: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
-    async def slot(self, key: Key, patience: float) -> AsyncIterator[None]:
-        """Waits for the Service's turn, and holds a place. Raises TimeoutError when it does not
-        come for ``patience`` seconds."""
+    async def slot(self, key: Key, max_wait: float) -> AsyncIterator[None]:
+        """Waits for the Service's turn and holds a slot. Raises TimeoutError after ``max_wait``
+        seconds without one."""
         loop = asyncio.get_running_loop()
-        mine: asyncio.Future[None] = loop.create_future()
-        self._queue.add(key, mine)
-        self._give()
+        granted: asyncio.Future[None] = loop.create_future()
+        self._queue.add(key, granted)
+        self._grant()
         try:
-            async with asyncio.timeout(patience):
-                await mine
+            async with asyncio.timeout(max_wait):
+                await granted
         except BaseException:
-            if not mine.cancelled():  # It came just now.
-                self._leave(key)
+            if not granted.cancelled():  # granted at the last moment
+                self._release(key)
             raise
         try:
             yield
         finally:
-            self._leave(key)
+            self._release(key)
 
     @property
     def is_rate_exhausted(self) -> bool:
-        """Whether it is the rate that lets nobody in now."""
+        """Whether the rate, not the number of slots, is what delays callers now."""
         return self._bucket.wait(asyncio.get_running_loop().time()) > 0.0
 
-    def _leave(self, key: Key) -> None:
+    def _release(self, key: Key) -> None:
         self._queue.release(key)
-        self._give()
+        self._grant()
 
-    def _give(self) -> None:
-        """Gives places to those whose turn it is, as far as there are any and the rate goes."""
-        if self._later is not None:
-            return  # It comes back when there is a token.
+    def _grant(self) -> None:
+        """Grants slots in turn, as far as slots and rate allow."""
+        if self._timer is not None:
+            return  # it runs again when there is a token
         loop = asyncio.get_running_loop()
-        while self._queue.can_take(self._places):
+        while self._queue.can_take(self._max_slots):
             if wait := self._bucket.wait(loop.time()):
-                self._later = loop.call_later(wait, self._again)
+                self._timer = loop.call_later(wait, self._retry)
                 return
-            taken = self._queue.take(self._places)
+            taken = self._queue.take(self._max_slots)
             if taken is None:
                 return
-            key, future = taken
-            if future.done():  # Who waited has gone.
+            key, granted = taken
+            if granted.done():  # the caller no longer waits
                 self._queue.release(key)
             else:
                 self._bucket.take(loop.time())
-                future.set_result(None)
+                granted.set_result(None)
 
-    def _again(self) -> None:
-        self._later = None
-        self._give()
+    def _retry(self) -> None:
+        self._timer = None
+        self._grant()
 
     def close(self) -> None:
-        """Gives no more turns."""
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
+        """Grants no more slots."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,9 +1,9 @@
-"""What a relay of before has left at home, for a bridge that has none.
+"""Removes EndpointSlices of a previous relay at home, for a bridge that runs without a relay.
 
-A bridge that stops takes its EndpointSlices back, or has them say that nobody is ready. One that
-was killed, and is joined again with another ``--network``, would leave them: they lead to ports on
-which nobody listens, beside the endpoints that home's own controllers publish from then on. The
-Node tells what its last join was asked for, so this costs nothing where that was the same.
+A bridge that stops deletes its EndpointSlices or marks their endpoints as not ready. A killed
+bridge leaves them; if the node is then joined with another ``--network``, they would direct clients
+to closed ports, beside the endpoints that home's own controllers publish from then on. The Node
+records the options of its last join, so this costs no request if the network is the same.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ async def list_slices(home: KubeClient, identity: Identity) -> list[Object]:
 
 
 async def remove_stale_slices(home: KubeClient, identity: Identity) -> None:
-    """Removes the slices of the node's relay, where its last bridge had one. Raises KubeError, but
-    where the credential may not remove them: then it is told."""
+    """Deletes the slices of the node's previous relay, if its last join had one. Logs a warning if
+    the credential may not delete them. Raises KubeError for all other failures."""
     try:
         node = await home.get(NODES, identity.node)
     except NotFound:
@@ -37,23 +37,28 @@ async def remove_stale_slices(home: KubeClient, identity: Identity) -> None:
     if join_record.network_mode(node) != "relay":
         return
     try:
-        left = await list_slices(home, identity)
-        for it in left:
+        stale = await list_slices(home, identity)
+        for slice_ in stale:
             await home.delete(
-                ENDPOINT_SLICES, name_of(it), namespace=namespace_of(it), uid=uid_of(it)
+                ENDPOINT_SLICES,
+                name_of(slice_),
+                namespace=namespace_of(slice_),
+                uid=uid_of(slice_),
             )
     except Forbidden as error:
         changes.warning(
-            "slices of a relay of before may be left, and lead to nobody: %s; `kubectl delete "
-            "endpointslices -A -l %s` removes them",
+            "home: cannot delete EndpointSlices of a previous relay, which direct clients to "
+            "closed ports: %s; delete them with `kubectl delete endpointslices -A -l %s`",
             error,
             forward.slice_selector(identity),
             extra=name_fields("Node", identity.node, cluster="home"),
         )
         return
-    for it in left:
-        where = name_fields(
-            "EndpointSlice", name_of(it), namespace=namespace_of(it), cluster="home"
+    for slice_ in stale:
+        namespace, name = namespace_of(slice_), name_of(slice_)
+        changes.info(
+            "home: deleted EndpointSlice %s/%s of a previous relay",
+            namespace,
+            name,
+            extra=name_fields("EndpointSlice", name, namespace=namespace, cluster="home"),
         )
-        said = "EndpointSlice %s/%s of a relay of before removed"
-        changes.info(said, namespace_of(it), name_of(it), extra=where)

@@ -1,13 +1,14 @@
-"""The control of a relay pod: the connection by which a bridge and one relay pod speak.
+"""The bridge's control connection to one relay agent.
 
-It is a port-forward through the remote's API server to the pod's loopback, opened again when it
-ends. What goes over it is `bridge.relay.reverse.control_messages`.
+It is a port-forward through the remote's API server to the agent's loopback, and is reopened when
+it ends. `bridge.relay.reverse.control_messages` defines its messages.
 
-- A bridge that may not write opens none: the one that serves the node has it.
-- A pod that says nothing is taken to hang when it has been asked over two of them: one alone may
-  have been lost on its way. What becomes of it `sync.relay.reverse` decides.
-- A pod that speaks another version of the protocol is not used. One of another release is, and both
-  are said.
+- Only a bridge that may write (`is_leader`) opens one: the agent belongs to the bridge that serves
+  the node.
+- An agent is reported as unresponsive after `MAX_SILENT` consecutive control connections without an
+  answer: a single one may have been lost in the network. `sync.relay.reverse` decides what follows.
+- An agent with another protocol version is not used. One of another release is used. Both are
+  reported as a version warning.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any, NoReturn
 from bridge.base.version import version
 from bridge.net.port_forward import PortForwardTransport, open_port_forward
 from bridge.relay.metrics import ReverseRelayMetrics
-from bridge.relay.reverse import control_messages as words
+from bridge.relay.reverse import control_messages as messages
 from sync.base.backoff import Backoff
 from sync.kube.credentials import ClientConfig
 from sync.kube.errors import KubeError
@@ -34,25 +35,25 @@ from translators.relay.reverse import ReverseRoute
 
 log = logging.getLogger(__name__)
 
-#: Seconds until a control that ended is opened again: the first time, and at most.
-AGAIN, AGAIN_CAP = 0.1, 3.0
-#: The same where the pod's version is another. Its container may start anew, of another image.
-AGAIN_VERSION = 60.0
-#: Controls over which a pod says nothing until it is taken to hang.
-SILENT = 2
+#: Seconds until an ended control connection is reopened: the first time, and at most.
+RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 3.0
+#: The same for an agent of another protocol version; its container may restart with another image.
+VERSION_RETRY_SECONDS = 60.0
+#: Control connections without an answer until the agent counts as unresponsive.
+MAX_SILENT = 2
 
 
 class AgentSilentError(ConnectionError):
-    """The control is open, and the pod says nothing."""
+    """The control connection is open, and the agent does not answer."""
 
 
-class ProtocolVersionError(words.ProtocolError):
-    """The pod speaks another version of the protocol."""
+class ProtocolVersionError(messages.ProtocolError):
+    """The agent has another version of the protocol."""
 
 
 class ControlConnection:
-    """One relay pod. ``arrived`` is called with each line that tells of a connection, and waited
-    for; ``changed`` when something else is `heard`."""
+    """The connection to one agent. ``on_arrival`` is awaited for each message that announces an
+    accepted connection; ``on_change`` is called when `state` changes."""
 
     def __init__(
         self,
@@ -60,160 +61,168 @@ class ControlConnection:
         pod: Object,
         *,
         remote: ClientConfig,
-        measures: ReverseRelayMetrics,
-        leads: Callable[[], bool],
-        arrived: Callable[[ControlConnection, dict[str, Any]], Awaitable[None]],
-        changed: Callable[[HomeNamespace], None],
+        metrics: ReverseRelayMetrics,
+        is_leader: Callable[[], bool],
+        on_arrival: Callable[[ControlConnection, dict[str, Any]], Awaitable[None]],
+        on_change: Callable[[HomeNamespace], None],
     ) -> None:
         self.home = home
         self.backend = Backend(
             namespace_of(pod), name_of(pod), RemoteUid(uid_of(pod)), CONTROL_PORT
         )
-        self.ways: Mapping[int, ReverseRoute] = {}
-        self.heard = UNKNOWN_STATE
+        self.routes: Mapping[int, ReverseRoute] = {}
+        self.state = UNKNOWN_STATE
         self.task: asyncio.Task[None] | None = None
         self._remote = remote
-        self._measures = measures
-        self._leads = leads
-        self._arrived = arrived
-        self._changed = changed
-        self._control: PortForwardTransport | None = None
-        self._silent = 0  # controls over which nothing was said, one after the other
+        self._metrics = metrics
+        self._is_leader = is_leader
+        self._on_arrival = on_arrival
+        self._on_change = on_change
+        self._transport: PortForwardTransport | None = None
+        self._silent = 0  # consecutive connections without an answer
 
     def __str__(self) -> str:
         return f"{self.backend.namespace}/{self.backend.name}"
 
     @property
-    def about(self) -> Mapping[str, Mapping[str, str]]:
-        """For a line of the log."""
+    def log_fields(self) -> Mapping[str, Mapping[str, str]]:
+        """For ``extra`` of a log line."""
         backend = self.backend
         return name_fields("Pod", backend.name, namespace=backend.namespace, cluster="remote")
 
-    def say(self, **said: Any) -> None:
-        """One line to the pod, if it is spoken to."""
-        if self._control is not None and not self._control.is_closing():
-            self._control.write(words.encode(**said))
+    def send(self, **message: Any) -> None:
+        """Sends one message to the agent if the connection is open."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(messages.encode(**message))
 
-    def listen(self) -> None:
-        """Has it listen where there are ways."""
-        self.say(listen=sorted(self.ways))
+    def send_ports(self) -> None:
+        """Requests that the agent listens on the ports of `routes`."""
+        self.send(listen=sorted(self.routes))
 
-    async def keep(self) -> NoReturn:
-        """Keeps a control to the pod, until cancelled. Raises nothing else."""
-        backoff = Backoff(first=AGAIN, cap=AGAIN_CAP)
-        said = ""
+    async def keep_open(self) -> NoReturn:
+        """Keeps the connection open until cancelled. Raises nothing else."""
+        backoff = Backoff(first=RETRY_SECONDS, cap=MAX_RETRY_SECONDS)
+        logged = ""
         while True:
             why, level = "this bridge does not serve the node now", logging.INFO
-            again = None
-            if self._leads():
+            retry = None
+            if self._is_leader():
                 try:
-                    await self._speak(backoff)
-                    why = "it hung up"
+                    await self._connect(backoff)
+                    why = "it closed the connection"
                 except (KubeError, OSError, ValueError) as error:
                     why = str(error)
-                    level = (
-                        logging.WARNING if isinstance(error, words.ProtocolError) else logging.INFO
-                    )
-                    again = AGAIN_VERSION if isinstance(error, ProtocolVersionError) else None
+                    if isinstance(error, messages.ProtocolError):
+                        level = logging.WARNING
+                    if isinstance(error, ProtocolVersionError):
+                        retry = VERSION_RETRY_SECONDS
                     self._silent += isinstance(error, AgentSilentError)
-                    self._hears(unresponsive=self._silent >= SILENT)
-            if why != said:
-                said = why
-                log.log(level, "relay: pod %s is not spoken to: %s", self, why, extra=self.about)
-            await asyncio.sleep(again or backoff.next())
+                    self._update_state(unresponsive=self._silent >= MAX_SILENT)
+            if why != logged:
+                logged = why
+                log.log(
+                    level,
+                    "relay: no control connection to relay agent %s: %s",
+                    self,
+                    why,
+                    extra=self.log_fields,
+                )
+            await asyncio.sleep(retry or backoff.next())
 
-    async def _speak(self, backoff: Backoff) -> None:
-        """One control, to its end. Raises KubeError, OSError, ValueError where there is none."""
+    async def _connect(self, backoff: Backoff) -> None:
+        """Opens one connection and handles its messages to the end. Raises KubeError, OSError or
+        ValueError on failure."""
         upgraded = await open_port_forward(self._remote, self.backend)
-        reader = asyncio.StreamReader(limit=words.LINE)
-        wrong: list[str] = []
+        reader = asyncio.StreamReader(limit=messages.MAX_LINE)
+        errors: list[str] = []
 
         def failed(why: str) -> None:
-            wrong.append(why)
-            control.abort()  # whatever the kubelet does: nothing will be said any more
+            errors.append(why)
+            transport.abort()  # whatever the kubelet does, no message follows
 
-        control = PortForwardTransport(asyncio.StreamReaderProtocol(reader), failed)
-        upgraded.take(control)
+        transport = PortForwardTransport(asyncio.StreamReaderProtocol(reader), failed)
+        upgraded.take(transport)
         try:
-            self._control = control
-            self.say(control=words.VERSION)
-            first = await self._first(reader)
-            if not first:
-                raise ConnectionError(wrong[0] if wrong else "it hung up")
-            self._greeted(first)
+            self._transport = transport
+            self.send(control=messages.VERSION)
+            hello = await self._read_hello(reader)
+            if not hello:
+                raise ConnectionError(errors[0] if errors else "it closed the connection")
+            self._check_version(hello)
             backoff.reset()
-            self._measures.agents += 1
+            self._metrics.agents += 1
             try:
-                self.listen()
-                while said := await self._line(reader):
-                    await self._told(said)
+                self.send_ports()
+                while message := await self._read_message(reader):
+                    await self._handle(message)
             finally:
-                self._measures.agents -= 1
-            if wrong:
-                raise ConnectionError(wrong[0])
+                self._metrics.agents -= 1
+            if errors:
+                raise ConnectionError(errors[0])
         finally:
-            self._control = None
-            control.abort()
-            self._hears(listening=frozenset())
+            self._transport = None
+            transport.abort()
+            self._update_state(listening=frozenset())
 
-    async def _first(self, reader: asyncio.StreamReader) -> dict[str, Any]:
-        """As `_line`, of one that has just been spoken to."""
+    async def _read_hello(self, reader: asyncio.StreamReader) -> dict[str, Any]:
+        """The agent's first message. Raises as `_read_message`."""
         try:
-            async with asyncio.timeout(words.HELLO):
-                raw = await reader.readline()
+            async with asyncio.timeout(messages.HELLO_TIMEOUT):
+                line = await reader.readline()
         except TimeoutError as error:
             raise AgentSilentError("it does not answer") from error
-        return _read(raw)
+        return _decode(line)
 
-    def _greeted(self, first: Mapping[str, Any]) -> None:
-        """What the pod's first line says of itself. Raises OtherVersion."""
+    def _check_version(self, hello: Mapping[str, Any]) -> None:
+        """Compares the agent's versions with the bridge's. Raises ProtocolVersionError."""
         self._silent = 0
-        protocol, ours = first.get("version"), version()
-        unlike = ""
-        if protocol != words.VERSION:
-            unlike = (
-                f"it speaks version {_word(protocol)} of the relay's protocol, and this bridge "
-                f"{words.VERSION}, so it is not used; give --relay-image the image of {ours}"
+        protocol, release, ours = hello.get("version"), hello.get("release"), version()
+        warning = ""
+        if protocol != messages.VERSION:
+            warning = (
+                f"it speaks version {_printable(protocol)} of the relay protocol and this bridge "
+                f"version {messages.VERSION}, so it is not used; set --relay-image to the image of "
+                f"{ours}"
             )
-        elif first.get("release") != ours:
-            unlike = (
-                f"it is of release {_word(first.get('release'))}, and this bridge of {ours}; they "
-                f"understand each other, but give --relay-image the image of {ours}"
+        elif release != ours:
+            warning = (
+                f"it is of release {_printable(release)}, and this bridge of {ours}; they are "
+                f"compatible, but set --relay-image to the image of {ours}"
             )
-        self._hears(unresponsive=False, version_warning=unlike)
-        if protocol != words.VERSION:
-            raise ProtocolVersionError(unlike)
+        self._update_state(unresponsive=False, version_warning=warning)
+        if protocol != messages.VERSION:
+            raise ProtocolVersionError(warning)
 
-    async def _line(self, reader: asyncio.StreamReader) -> dict[str, Any]:
-        """The next line; {} at the end. Raises BadLine, ConnectionError and ValueError."""
-        for _ in range(words.PINGS + 1):
+    async def _read_message(self, reader: asyncio.StreamReader) -> dict[str, Any]:
+        """The next message; {} at the end. Raises ProtocolError, ConnectionError, ValueError."""
+        for _ in range(messages.MAX_PINGS + 1):
             try:
-                async with asyncio.timeout(words.PING):
-                    raw = await reader.readline()
+                async with asyncio.timeout(messages.PING_INTERVAL):
+                    line = await reader.readline()
             except TimeoutError:
-                self.say(ping=1)
+                self.send(ping=1)
                 continue
-            return _read(raw)
-        raise AgentSilentError("it does not answer any more")
+            return _decode(line)
+        raise AgentSilentError("it no longer answers")
 
-    async def _told(self, said: dict[str, Any]) -> None:
-        """One line of the pod. Raises BadLine."""
-        if "listening" in said:
-            self._hears(listening=words.decode_ports(said["listening"]))
-        if "arrived" in said:
-            await self._arrived(self, said)
+    async def _handle(self, message: dict[str, Any]) -> None:
+        """Handles one message of the agent. Raises ProtocolError."""
+        if "listening" in message:
+            self._update_state(listening=messages.decode_ports(message["listening"]))
+        if "arrived" in message:
+            await self._on_arrival(self, message)
 
-    def _hears(self, **changes: Any) -> None:
-        heard = replace(self.heard, **changes)
-        if heard != self.heard:
-            self.heard = heard
-            self._changed(self.home)
-
-
-def _word(said: object) -> str:
-    """What a pod says of itself, for people: it may say anything."""
-    return re.sub(r"[^\w.+!-]", "?", str(said))[:64] if said else "unknown"
+    def _update_state(self, **changes: Any) -> None:
+        state = replace(self.state, **changes)
+        if state != self.state:
+            self.state = state
+            self._on_change(self.home)
 
 
-def _read(raw: bytes) -> dict[str, Any]:
-    return words.decode(raw) if raw.endswith(b"\n") else {}
+def _printable(value: object) -> str:
+    """An agent's version for messages: the agent is not trusted, so it may send anything."""
+    return re.sub(r"[^\w.+!-]", "?", str(value))[:64] if value else "unknown"
+
+
+def _decode(line: bytes) -> dict[str, Any]:
+    return messages.decode(line) if line.endswith(b"\n") else {}

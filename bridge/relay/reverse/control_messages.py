@@ -1,17 +1,18 @@
-"""What a bridge and a relay pod say to each other: lines of JSON, on connections to one port.
+"""The messages between the bridge and the relay agent: lines of JSON on the agent's control port.
 
-The bridge begins each connection with a line that says what it is for:
+The bridge opens every connection, through a port-forward to the agent's loopback. Its first line
+says what the connection is for:
 
-- *control*: it stays open, and there is one. The bridge says on which ports to `listen`, whom to
-  `refuse`, and now and then that it is there (`ping`). The pod says what it is `listening` on, and
-  that a connection has `arrived`: under a word that cannot be guessed, and at which port. The
-  first line of each says which `version` of this protocol it speaks; the pod's says, too, which
-  `release` of the program it is.
-- *take*: the word of one that has arrived. What follows is that connection, in chunks
-  (`bridge.relay.reverse.framing`).
+- ``{"control": VERSION}``: the control connection, of which an agent has one. The bridge sends the
+  ports to `listen` on, the tokens of connections to `refuse`, and `ping` when it hears nothing. The
+  agent sends the ports it is `listening` on, and for each accepted connection `arrived` (an
+  unguessable token), `port` and `from`. The agent's first line has the protocol's `version` and the
+  `release` of its program.
+- ``{"take": TOKEN, "idle": SECONDS}``: the accepted connection of that token. Its bytes follow in
+  frames (`bridge.relay.reverse.framing`).
 
-Both sides believe no more than they must: a line that is too long, or no object, ends the
-connection; what is not known in an object is passed over.
+Neither side trusts the other: a line that is too long or not an object ends the connection; unknown
+keys are ignored.
 """
 
 from __future__ import annotations
@@ -20,43 +21,45 @@ from typing import Any
 
 import orjson
 
-#: Of the protocol: in the first line of each side.
+#: The version of this protocol, in the first line of each side.
 VERSION = 1
-#: The longest first line, and the longest of the others: each has at most all ports.
-FIRST_LINE, LINE = 1024, 128 * 1024
-#: Seconds of silence after which the bridge asks whether the pod is there, and how often it asks.
-PING, PINGS = 10.0, 2
-#: Seconds for the pod's first line.
-HELLO = 10.0
-#: Seconds after which the pod takes a silent bridge for gone.
-SILENCE = 45.0
-#: Seconds that a connection waits in the pod for a bridge to take it: as long as a bridge takes to
-#: be started again, on a machine that is busy or as a pod that is made elsewhere.
-PICKUP = 20.0
+#: The longest first line, and the longest of all others, which may list every port. In bytes.
+MAX_FIRST_LINE, MAX_LINE = 1024, 128 * 1024
+#: Seconds of silence after which the bridge sends a ping, and how many it sends.
+PING_INTERVAL, MAX_PINGS = 10.0, 2
+#: Seconds for the agent's first line.
+HELLO_TIMEOUT = 10.0
+#: Seconds after which the agent considers a silent bridge gone.
+BRIDGE_TIMEOUT = 45.0
+#: Seconds that the agent holds a connection until a bridge takes it: the time to restart a bridge
+#: on a busy node, or to recreate its Pod elsewhere.
+HOLD_TIMEOUT = 20.0
 
 
 class ProtocolError(ValueError):
-    """Not a line of this protocol."""
+    """The peer violates this protocol."""
 
 
-def encode(**said: Any) -> bytes:
+def encode(**message: Any) -> bytes:
     """One line."""
-    return orjson.dumps(said) + b"\n"
+    return orjson.dumps(message) + b"\n"
 
 
-def decode(raw: bytes) -> dict[str, Any]:
-    """What a line says. Raises BadLine."""
+def decode(line: bytes) -> dict[str, Any]:
+    """The message of a line. Raises ProtocolError."""
     try:
-        found = orjson.loads(raw)
+        message = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise ProtocolError("it is no JSON") from error
-    if not isinstance(found, dict):
-        raise ProtocolError("it is no object")
-    return found
+        raise ProtocolError("a line is not JSON") from error
+    if not isinstance(message, dict):
+        raise ProtocolError("a line is not a JSON object")
+    return message
 
 
-def decode_ports(said: Any) -> frozenset[int]:
-    """A list of ports. Raises BadLine."""
-    if not isinstance(said, list) or not all(isinstance(it, int) and 0 < it < 65536 for it in said):
-        raise ProtocolError("it takes a list of ports")
-    return frozenset(said)
+def decode_ports(value: Any) -> frozenset[int]:
+    """Validates a list of ports. Raises ProtocolError."""
+    if not isinstance(value, list) or not all(
+        isinstance(it, int) and 0 < it < 65536 for it in value
+    ):
+        raise ProtocolError("a list of ports is malformed")
+    return frozenset(value)

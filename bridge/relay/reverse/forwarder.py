@@ -1,19 +1,19 @@
-"""Carries connections from pods of the remote to home's pods, as relay pods tell of them.
+"""Forwards connections that relay agents accept in the remote to pods at home.
 
-To each relay pod that `sync.relay.reverse` shows there is one connection for control
-(`bridge.relay.reverse.control_connection`). For each connection that has arrived in the pod
-one more port-forward is opened, and joined to a connection that is dialled to a ready pod at home.
+There is one control connection per relay agent (`bridge.relay.reverse.control_connection`). For
+each connection that an agent announces, the bridge opens one more port-forward to the agent and
+splices it with a TCP connection to a ready pod at home.
 
-- Where a connection leads is decided here alone, by the port that it arrived at and by what was
-  shown last (`translators.relay.reverse.Plan`): the relay pod names no address. One that lies
-  reaches the ready pods of home's Services in that namespace, at these Services' ports, and no
-  more.
-- There are no more connections than the limits say, in all and for each Service, a namespace
-  leaves as many free as it has (`bridge.net.limits`), and `DIALS` at
-  most for which a way is being opened: then the relay pod is not listened to, and holds them.
-- Connections that are carried go on when their Service or the control is gone; they end with either
-  side, after the idle time, or with the bridge.
-- What was broken off on one side is reset on the other, so that nobody takes a part for the whole.
+- The bridge alone decides the destination, by the agent's port and the latest routes
+  (`translators.relay.reverse.ReversePlan`): the agent names no address. A compromised agent can
+  reach the ready pods of home's Services in its namespace, on the ports of these Services only.
+- Connections are limited in all, per Service and per namespace (`bridge.net.limits`); at most
+  `MAX_DIALS` are being set up; beyond that, the bridge stops reading control connections and agents
+  hold their clients.
+- Forwarded connections continue when their Service or the control connection is gone; they end with
+  either side, after the idle timeout, or with the bridge.
+- A connection that is lost on one side is reset on the other, so that no peer takes part of the
+  data for all of it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ import cachetools
 
 from bridge.base.settings import RelaySettings
 from bridge.net.limits import NamespaceLimit
+from bridge.net.listening_socket import reset_connection
 from bridge.net.port_forward import PortForwardTransport, open_port_forward
 from bridge.net.tunnel import Tunnel
-from bridge.relay.forward.connections import reset
 from bridge.relay.metrics import ReverseRelayMetrics
-from bridge.relay.reverse import control_messages as words
+from bridge.relay.reverse import control_messages as messages
 from bridge.relay.reverse.control_connection import ControlConnection
 from bridge.relay.reverse.framing import FramedTransport, LossDetector
 from sync.base import exceptions
@@ -51,19 +51,21 @@ from translators.relay.reverse import HomeTarget, ReverseRoute
 
 log = logging.getLogger(__name__)
 
-#: Ways that are opened at once.
-DIALS = 64
-#: Pods of home that are tried for one connection, and seconds for each.
-TRIES, TRY_SECONDS = 3, 1.5
-#: Seconds for which a pod of home that could not be reached is the last choice.
+#: Connections that are set up at once.
+MAX_DIALS = 64
+#: Pods at home that are tried for one connection, and seconds for each.
+TRIES, TRY_TIMEOUT = 3, 1.5
+#: Seconds for which an unreachable pod at home is the last choice.
 AVOID_SECONDS = 5.0
-#: Seconds after which it is said again that no pod of a Service answers.
+#: Seconds until the warning that no pod of a Service is reachable is repeated.
 WARN_INTERVAL = 300.0
+#: The longest token of an agent.
+_MAX_TOKEN = 100
 
 
 class ReverseForwarder:
-    """What `sync.relay.reverse` has carry. One for each engine; ``measures`` may outlive it.
-    ``leads`` says whether this bridge serves the node now."""
+    """Implements `sync.relay.reverse.Forwarder` for one engine. ``metrics`` may outlive it;
+    ``is_leader`` returns whether this bridge serves the node now."""
 
     def __init__(
         self,
@@ -74,252 +76,255 @@ class ReverseForwarder:
         is_leader: Callable[[], bool],
     ) -> None:
         self._remote = remote
-        self._limits = settings
-        self._measures = metrics
-        self._leads = is_leader
-        self._stations: dict[str, ControlConnection] = {}
-        self._handlers: Callbacks[HomeNamespace] = Callbacks("relay agents")
+        self._settings = settings
+        self._metrics = metrics
+        self._is_leader = is_leader
+        self._controls: dict[str, ControlConnection] = {}
+        self._on_change: Callbacks[HomeNamespace] = Callbacks("relay agents")
         self._group: asyncio.TaskGroup | None = None
-        self._dials = asyncio.Semaphore(DIALS)
+        self._dials = asyncio.Semaphore(MAX_DIALS)
         self._limit = NamespaceLimit(settings.connections)
-        self._ended = asyncio.Event()
-        self._of_service: Counter[tuple[HomeNamespace, str]] = Counter()
-        self._turn = 0
+        self._connection_ended = asyncio.Event()
+        self._open_per_service: Counter[tuple[HomeNamespace, str]] = Counter()
+        self._round_robin = 0
         self._avoided: cachetools.TTLCache[HomeTarget, bool] = cachetools.TTLCache(
             1024, AVOID_SECONDS
         )
         self._warned: cachetools.TTLCache[tuple[HomeNamespace, str], bool]
         self._warned = cachetools.TTLCache(1024, WARN_INTERVAL)
 
-    # -- see `sync.relay.reverse.Carriers` -----------------------------------------------------
+    # -- see `sync.relay.reverse.Forwarder` -----------------------------------------------------
 
     def on_change(self, handler: Callable[[HomeNamespace], None]) -> None:
-        """Calls it with the namespace of a pod of which something else is `heard`."""
-        self._handlers.add(handler)
+        """Calls ``handler`` with the namespace of an agent whose `agent_state` has changed."""
+        self._on_change.add(handler)
 
     def update(
-        self, home: HomeNamespace, pods: Sequence[Object], ways: Mapping[int, ReverseRoute]
+        self, home: HomeNamespace, pods: Sequence[Object], routes: Mapping[int, ReverseRoute]
     ) -> None:
-        """From now on these pods are the namespace's, and connections go so."""
+        """Sets the agents of the namespace, and the route of each of their ports."""
         wanted = {uid_of(pod): pod for pod in pods}
-        for uid, station in [*self._stations.items()]:
-            if station.home == home and uid not in wanted:
-                del self._stations[uid]
-                if station.task is not None:
-                    station.task.cancel()
+        for uid, control in [*self._controls.items()]:
+            if control.home == home and uid not in wanted:
+                del self._controls[uid]
+                if control.task is not None:
+                    control.task.cancel()
         for uid, pod in wanted.items():
-            if uid not in self._stations:
-                self._stations[uid] = ControlConnection(
+            if uid not in self._controls:
+                self._controls[uid] = ControlConnection(
                     home,
                     pod,
                     remote=self._remote,
-                    measures=self._measures,
-                    leads=self._leads,
-                    arrived=self._told,
-                    changed=self._changed,
+                    metrics=self._metrics,
+                    is_leader=self._is_leader,
+                    on_arrival=self._arrived,
+                    on_change=self._on_change,
                 )
-            station = self._stations[uid]
-            before, station.ways = station.ways, ways
-            if before.keys() != ways.keys():
-                station.listen()
-            if station.task is None and self._group is not None:
-                self._begin(self._group, station)
+            control = self._controls[uid]
+            before, control.routes = control.routes, routes
+            if before.keys() != routes.keys():
+                control.send_ports()
+            if control.task is None and self._group is not None:
+                self._start(self._group, control)
 
     def agent_state(self, pod: Object) -> AgentState:
-        """What is known of the pod by what it says to this bridge, and by what it does not."""
-        station = self._stations.get(uid_of(pod))
-        return station.heard if station is not None else UNKNOWN_STATE
+        """What this bridge knows of the agent from its control connection."""
+        control = self._controls.get(uid_of(pod))
+        return control.state if control is not None else UNKNOWN_STATE
 
     async def run(self) -> NoReturn:
-        """Carries connections until cancelled, and ends all that is open then."""
+        """Forwards connections until cancelled, then aborts those that are open."""
         async with asyncio.TaskGroup() as group:
             self._group = group
-            for station in self._stations.values():
-                self._begin(group, station)
+            for control in self._controls.values():
+                self._start(group, control)
             try:
                 await asyncio.get_running_loop().create_future()
             finally:
                 self._group = None
         raise AssertionError("it runs until it is cancelled")
 
-    async def finish(self) -> None:
-        """Takes no more, and waits until nothing is open. Not to be shown anything afterwards."""
-        for station in self._stations.values():
-            if station.task is not None:
-                station.task.cancel()
+    async def drain(self) -> None:
+        """Closes the control connections and waits until no connection is open. Nothing may be
+        updated afterwards."""
+        for control in self._controls.values():
+            if control.task is not None:
+                control.task.cancel()
         while self._limit.used:
-            self._ended.clear()
-            await self._ended.wait()
+            self._connection_ended.clear()
+            await self._connection_ended.wait()
 
-    def _begin(self, group: asyncio.TaskGroup, station: ControlConnection) -> None:
-        station.task = group.create_task(station.keep(), name=f"relay-back-{station}")
+    def _start(self, group: asyncio.TaskGroup, control: ControlConnection) -> None:
+        control.task = group.create_task(control.keep_open(), name=f"relay-reverse-{control}")
 
     # -- connections -----------------------------------------------------------------------
 
-    async def _told(self, station: ControlConnection, said: dict[str, Any]) -> None:
-        """A connection has arrived. Waits until one more way may be opened. Raises BadLine."""
-        word, port, client = (said.get(it) for it in ("arrived", "port", "from"))
-        if not (isinstance(word, str) and isinstance(port, int) and len(word) < 100):
-            raise words.ProtocolError("it tells of no connection")
+    async def _arrived(self, control: ControlConnection, message: dict[str, Any]) -> None:
+        """Starts to forward an announced connection, once fewer than `MAX_DIALS` are being set up.
+        Raises ProtocolError."""
+        token, port, client = (message.get(it) for it in ("arrived", "port", "from"))
+        if not (isinstance(token, str) and isinstance(port, int) and len(token) < _MAX_TOKEN):
+            raise messages.ProtocolError("an announced connection is malformed")
         await self._dials.acquire()
-        if not self._arrived(station, word, port, str(client)):
+        if not self._accept(control, token, port, str(client)):
             self._dials.release()
 
-    def _changed(self, home: HomeNamespace) -> None:
-        self._handlers(home)
-
-    def _arrived(self, station: ControlConnection, word: str, port: int, client: str) -> bool:
-        """Whether the connection is carried; then its task releases one of `_dials`."""
-        way = station.ways.get(port)
-        why = self._refused(station.home, way)
-        if way is None or why or self._group is None:
-            self._measures.results[why or "no-pod"] += 1
-            station.say(refuse=word)
+    def _accept(self, control: ControlConnection, token: str, port: int, client: str) -> bool:
+        """Starts a task that forwards the connection and releases one of `_dials`; returns False
+        if the connection is rejected."""
+        route = control.routes.get(port)
+        rejected = self._rejection(control.home, route)
+        if route is None or rejected or self._group is None:
+            self._metrics.results[rejected or "no-pod"] += 1
+            control.send(refuse=token)
             return False
-        self._limit.acquire(station.home)
-        self._of_service[station.home, way.service] += 1
-        self._measures.open += 1
-        work = self._carried(station, way, word, client)
-        self._group.create_task(work, name=f"relay-back-{station.home}/{way.service}")
+        self._limit.acquire(control.home)
+        self._open_per_service[control.home, route.service] += 1
+        self._metrics.open += 1
+        work = self._forward(control, route, token, client)
+        self._group.create_task(work, name=f"relay-reverse-{control.home}/{route.service}")
         return True
 
-    def _refused(self, home: HomeNamespace, way: ReverseRoute | None) -> str:
-        """Why a connection is not carried; "" where it is."""
-        if way is None or not way.targets:
+    def _rejection(self, home: HomeNamespace, route: ReverseRoute | None) -> str:
+        """The result of `REVERSE_RESULTS` if the connection is rejected; "" otherwise."""
+        if route is None or not route.targets:
             return "no-pod"
-        if reason := self._limit.exceeded(home):
-            return reason
-        if self._of_service[home, way.service] >= self._limits.per_service:
+        if limit := self._limit.exceeded(home):
+            return limit
+        if self._open_per_service[home, route.service] >= self._settings.per_service:
             return "service-limit"
         return ""
 
-    async def _carried(
-        self, station: ControlConnection, way: ReverseRoute, word: str, client: str
+    async def _forward(
+        self, control: ControlConnection, route: ReverseRoute, token: str, client: str
     ) -> None:
-        """One connection, to its end. Raises nothing."""
-        key = station.home, way.service
+        """Forwards one connection to its end. Raises nothing."""
+        key = control.home, route.service
         try:
-            how = await self._carry(station, way, word, client)
-            self._measures.results[how] += 1
+            result = await self._splice(control, route, token, client)
+            self._metrics.results[result] += 1
         except Exception as error:  # noqa: BLE001  # one connection's defect must not end others
-            log.error(  # noqa: TRY400  # without what the frames hold
+            log.error(  # noqa: TRY400  # without the locals of the frames
                 "relay: Service %s/%s: a defect in the bridge; please report it: %s",
                 *key,
                 exceptions.traced_summary(error),
-                extra=name_fields("Service", way.service, namespace=station.home),
+                extra=name_fields("Service", route.service, namespace=control.home),
             )
         finally:
-            self._limit.release(station.home)
-            self._ended.set()
-            self._measures.open -= 1
-            self._of_service[key] -= 1
-            if not self._of_service[key]:
-                del self._of_service[key]
+            self._limit.release(control.home)
+            self._connection_ended.set()
+            self._metrics.open -= 1
+            self._open_per_service[key] -= 1
+            if not self._open_per_service[key]:
+                del self._open_per_service[key]
 
-    async def _carry(
-        self, station: ControlConnection, way: ReverseRoute, word: str, client: str
+    async def _splice(
+        self, control: ControlConnection, route: ReverseRoute, token: str, client: str
     ) -> str:
-        """How it ended."""
+        """Splices one connection; returns its result."""
         try:
-            with self._measures.open_seconds.timed():
-                found = await self._both(station, way, client)
+            with self._metrics.open_seconds.timed():
+                dialed = await self._dial(control, route, client)
         finally:
             self._dials.release()
-        if found is None:
-            station.say(refuse=word)
+        if dialed is None:
+            control.send(refuse=token)
             return "no-way"
-        sock, upgraded = found
-        near: list[asyncio.Transport] = []
-        broken: list[bool] = []
+        sock, upgraded = dialed
+        to_pod: list[asyncio.Transport] = []
+        failures: list[bool] = []
 
         def failed() -> None:
-            broken.append(True)
-            for transport in near:
-                reset(transport)
+            failures.append(True)
+            for transport in to_pod:
+                reset_connection(transport)
 
-        idle = self._limits.idle
-        tunnel = Tunnel(self._measures.count_bytes, idle_timeout=idle, half_open_timeout=idle)
-        preface = words.encode(take=word, idle=idle)
-        chunks = FramedTransport(tunnel.client, failed, preface=preface)
+        idle = self._settings.idle
+        tunnel = Tunnel(self._metrics.count_bytes, idle_timeout=idle, half_open_timeout=idle)
+        preface = messages.encode(take=token, idle=idle)
+        framed = FramedTransport(tunnel.client, failed, preface=preface)
         try:
-            # From here on the tunnel ends what it has, and the transport owns the socket.
-            upgraded.take(
-                PortForwardTransport(chunks, partial(log.debug, "relay: pod %s: %s", station))
-            )
-            chunks.pause_reading()  # what comes has no place to go yet
+            # From here on the tunnel closes what it has, and the transport owns the socket.
+            on_error = partial(log.debug, "relay: relay agent %s: %s", control)
+            upgraded.take(PortForwardTransport(framed, on_error))
+            framed.pause_reading()  # there is no destination for its data yet
             loop = asyncio.get_running_loop()
             transport, _ = await loop.create_connection(
-                lambda: LossDetector(tunnel.remote, chunks), sock=sock
+                lambda: LossDetector(tunnel.remote, framed), sock=sock
             )
-            near.append(transport)
-            if broken or chunks.is_closing():
-                reset(transport)
+            to_pod.append(transport)
+            if failures or framed.is_closing():
+                reset_connection(transport)
             else:
-                chunks.resume_reading()
+                framed.resume_reading()
             await tunnel.run()
         finally:
-            if not near:
+            if not to_pod:
                 sock.close()
-                chunks.abort()
-        return "failed" if broken else "done"
+                framed.abort()
+        return "failed" if failures else "done"
 
-    async def _both(
-        self, station: ControlConnection, way: ReverseRoute, client: str
+    async def _dial(
+        self, control: ControlConnection, route: ReverseRoute, client: str
     ) -> tuple[socket.socket, UpgradeResponse] | None:
-        """Connections to a pod at home and to the relay pod; None where one of them cannot be."""
-        sock = await self._near(station, way, client)
+        """Connects to a pod at home and to the agent; None if one of them is unreachable."""
+        sock = await self._dial_pod(control.home, route, client)
         if sock is None:
-            self._warn(station, way)
+            self._warn(control.home, route)
             return None
         try:
-            return sock, await open_port_forward(self._remote, station.backend)
+            return sock, await open_port_forward(self._remote, control.backend)
         except BaseException as error:
             sock.close()
             if not isinstance(error, KubeError):
                 raise
-            said = "relay: Service %s/%s: no way to relay pod %s: %s"
-            log.info(said, station.home, way.service, station, error, extra=station.about)
+            log.info(
+                "relay: Service %s/%s: no port-forward to relay agent %s: %s",
+                control.home,
+                route.service,
+                control,
+                error,
+                extra=control.log_fields,
+            )
             return None
 
-    def _warn(self, station: ControlConnection, way: ReverseRoute) -> None:
-        """Says that home's pods cannot be reached, once in a while for each Service."""
-        key = station.home, way.service
+    def _warn(self, home: HomeNamespace, route: ReverseRoute) -> None:
+        """Logs that home's pods are unreachable, once per `WARN_INTERVAL` and Service."""
+        key = home, route.service
         if key not in self._warned:
             self._warned[key] = True
             log.warning(
-                "relay: Service %s/%s: none of its pods that were tried at home takes a connection "
-                "of the bridge's: connections from the remote are refused; the bridge has to reach "
-                "home's pods by their addresses: have it run in home's cluster (bridge join "
-                "--in-cluster), or give its machine a way to them; if there is one, do the pods "
-                "listen, and does a NetworkPolicy of home let the bridge in?",
+                "relay: Service %s/%s: the bridge cannot connect to its pods at home, so "
+                "connections from the remote are refused. The bridge must reach home's pod IPs: "
+                "run it in home's cluster (bridge install), or give its node a route to the pods. "
+                "If there is a route, check that the pods listen and that no NetworkPolicy blocks "
+                "the bridge",
                 *key,
-                extra=name_fields("Service", way.service, namespace=station.home, cluster="home"),
+                extra=name_fields("Service", route.service, namespace=home, cluster="home"),
             )
 
-    async def _near(
-        self, station: ControlConnection, way: ReverseRoute, client: str
+    async def _dial_pod(
+        self, home: HomeNamespace, route: ReverseRoute, client: str
     ) -> socket.socket | None:
-        """A connection to a ready pod of home."""
+        """Connects to a ready pod at home; None if none of those tried is reachable."""
         loop = asyncio.get_running_loop()
-        for target in self._choice(way, client)[:TRIES]:
+        for target in self._ordered_targets(route, client)[:TRIES]:
             family = socket.AF_INET6 if ":" in target.address else socket.AF_INET
             sock = tunnel_socket((family, socket.SOCK_STREAM, 0))
             sock.setblocking(False)
             try:
-                async with asyncio.timeout(TRY_SECONDS):
+                async with asyncio.timeout(TRY_TIMEOUT):
                     await loop.sock_connect(sock, target)
-            except OSError as error:  # TimeoutError is one
+            except OSError as error:  # includes TimeoutError
                 sock.close()
                 self._avoided[target] = True
                 log.info(
-                    "relay: Service %s/%s: no way to %s port %d at home: %s",
-                    station.home,
-                    way.service,
+                    "relay: Service %s/%s: cannot connect to %s port %d at home: %s",
+                    home,
+                    route.service,
                     *target,
-                    error or "no answer",
-                    extra=name_fields(
-                        "Service", way.service, namespace=station.home, cluster="home"
-                    ),
+                    error or f"no answer within {TRY_TIMEOUT} s",
+                    extra=name_fields("Service", route.service, namespace=home, cluster="home"),
                 )
             except BaseException:
                 sock.close()
@@ -328,17 +333,17 @@ class ReverseForwarder:
                 return sock
         return None
 
-    def _choice(self, way: ReverseRoute, client: str) -> list[HomeTarget]:
-        """Home's pods in the order in which they are to be tried."""
-        if way.sticky:
-            # The same client gets the same order, and another pod only where its own is gone.
-            order = sorted(way.targets, key=lambda it: _lot(client, it))
+    def _ordered_targets(self, route: ReverseRoute, client: str) -> list[HomeTarget]:
+        """Home's pods in the order in which to try them."""
+        if route.sticky:
+            # The same order for the same client: it gets another pod only if its own is gone.
+            order = sorted(route.targets, key=lambda it: _affinity_hash(client, it))
         else:
-            self._turn += 1
-            first = self._turn % len(way.targets)
-            order = [*way.targets[first:], *way.targets[:first]]
+            self._round_robin += 1
+            first = self._round_robin % len(route.targets)
+            order = [*route.targets[first:], *route.targets[:first]]
         return sorted(order, key=lambda it: it in self._avoided)  # stable
 
 
-def _lot(client: str, target: HomeTarget) -> bytes:
+def _affinity_hash(client: str, target: HomeTarget) -> bytes:
     return hashlib.sha256(f"{client}/{target}".encode()).digest()

@@ -1,14 +1,14 @@
-"""A connection inside of another that cannot end one direction alone.
+"""The frames between the bridge and the relay agent: one TCP connection inside a port-forward.
 
-Port-forwards have no end of one direction, and do not tell an end that is in order from one that is
-not. So bytes go in chunks: four bytes with their number, then the bytes. Zero is the end of this
-direction, `_BROKEN` that of a connection that was lost.
+A port-forward has no half-close and does not distinguish an orderly end from a lost connection, so
+both sides send frames: four bytes with the length (big-endian), then that many bytes. Length 0 is
+EOF in this direction; length 0xFFFFFFFF means that the framed connection was lost.
 
-To the connection below it is a protocol, to the one above a transport.
+`FramedTransport` is a protocol to the connection below and a transport to the protocol above.
 
-- Bytes are handed over as they come, without waiting for the end of a chunk.
-- ``failed`` is called once, before the end is told, when the other side says that it was lost, when
-  what comes is no chunk, or when the connection ends before both directions have.
+- Bytes are passed on as they arrive, without waiting for the end of a frame.
+- ``on_failure`` is called once, before `connection_lost`, when the peer reports a loss, when the
+  peer violates the format, or when the connection ends before EOF in both directions.
 """
 
 from __future__ import annotations
@@ -19,40 +19,41 @@ from typing import cast
 
 from bridge.net.layered_transport import Buffer, LayeredTransport
 
-#: Bytes in one chunk.
-_CHUNK = 256 * 1024
-_HEAD = 4
-_BROKEN = 0xFFFFFFFF
+#: The most bytes in one frame.
+_MAX_FRAME = 256 * 1024
+_LENGTH_SIZE = 4
+_EOF = 0
+_LOST = 0xFFFFFFFF
 
 
 class FramedTransport(LayeredTransport):
-    """See the module. ``above`` hears of the data; ``preface`` is sent before everything."""
+    """See the module. ``above`` receives the data; ``preface`` is sent before the first frame."""
 
     __slots__ = (
-        "_ended",
-        "_failed",
-        "_head",
-        "_left",
-        "_lost",
+        "_frame_left",
+        "_length_bytes",
+        "_on_failure",
+        "_peer_lost",
         "_preface",
+        "_received_eof",
         "_sent_eof",
     )
 
     def __init__(
-        self, above: asyncio.Protocol, failed: Callable[[], None], *, preface: bytes = b""
+        self, above: asyncio.Protocol, on_failure: Callable[[], None], *, preface: bytes = b""
     ) -> None:
         super().__init__(above)
-        self._failed: Callable[[], None] | None = failed
+        self._on_failure: Callable[[], None] | None = on_failure
         self._preface = preface
-        self._head = b""  # of a chunk, as far as it has come
-        self._left = 0  # bytes of the chunk that are still to come
-        self._ended = False  # the other side has said that no more comes
+        self._length_bytes = b""  # as far as they have arrived
+        self._frame_left = 0  # bytes of the frame that are still to arrive
+        self._received_eof = False
         self._sent_eof = False
-        self._lost = False  # what is on this side of it was lost
+        self._peer_lost = False  # the framed connection, on this side
 
-    def lost(self) -> None:
-        """What is carried was broken off on this side: the other is to know when it is closed."""
-        self._lost = True
+    def mark_lost(self) -> None:
+        """Records that the framed connection was lost on this side: `close` then reports it."""
+        self._peer_lost = True
 
     # -- from below ------------------------------------------------------------------------
 
@@ -62,73 +63,73 @@ class FramedTransport(LayeredTransport):
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        if self._head:
-            data, self._head = self._head + data, b""
+        if self._length_bytes:
+            data, self._length_bytes = self._length_bytes + data, b""
         at = 0
-        while at < len(data) and not self._ended:
-            if self._left:
-                piece = data[at : at + self._left]
+        while at < len(data) and not self._received_eof:
+            if self._frame_left:
+                piece = data[at : at + self._frame_left]
                 at += len(piece)
-                self._left -= len(piece)
+                self._frame_left -= len(piece)
                 self._above.data_received(piece)
-            elif len(data) - at < _HEAD:
-                self._head = data[at:]
+            elif len(data) - at < _LENGTH_SIZE:
+                self._length_bytes = data[at:]
                 return
             else:
-                size = int.from_bytes(data[at : at + _HEAD], "big")
-                at += _HEAD
-                self._begin(size)
+                length = int.from_bytes(data[at : at + _LENGTH_SIZE], "big")
+                at += _LENGTH_SIZE
+                self._begin_frame(length)
 
-    def _begin(self, size: int) -> None:
-        if size == 0:
-            self._ended = True
+    def _begin_frame(self, length: int) -> None:
+        if length == _EOF:
+            self._received_eof = True
             if not self._above.eof_received():
                 self.close()
-        elif size > _CHUNK:  # and so where the other side was lost
-            self._ended = True
+        elif length > _MAX_FRAME:  # includes _LOST
+            self._received_eof = True
             self._fail()
             self.abort()
         else:
-            self._left = size
+            self._frame_left = length
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not (self._ended or self._closing):
+        if not (self._received_eof or self._closing):
             self._fail()
         self._closing = True
         self._above.connection_lost(exc)
 
     def _fail(self) -> None:
-        failed, self._failed = self._failed, None
-        if failed is not None:
-            failed()
+        on_failure, self._on_failure = self._on_failure, None
+        if on_failure is not None:
+            on_failure()
 
     # -- to below --------------------------------------------------------------------------
 
     def write(self, data: Buffer) -> None:
-        """Sends data."""
+        """Sends data in frames."""
         if self._closing or self._sent_eof:
             return
         view = memoryview(data).cast("B")
-        for at in range(0, len(view), _CHUNK):
-            piece = view[at : at + _CHUNK]
-            self._lower.write(len(piece).to_bytes(_HEAD, "big") + piece)
+        for at in range(0, len(view), _MAX_FRAME):
+            piece = view[at : at + _MAX_FRAME]
+            self._lower.write(len(piece).to_bytes(_LENGTH_SIZE, "big") + piece)
 
     def can_write_eof(self) -> bool:
-        """True: that is what chunks are for."""
+        """True: half-close is what frames are for."""
         return True
 
     def write_eof(self) -> None:
-        """Says that no more comes."""
+        """Sends EOF."""
         if not (self._closing or self._sent_eof):
             self._sent_eof = True
-            self._lower.write((0).to_bytes(_HEAD, "big"))
+            self._lower.write(_EOF.to_bytes(_LENGTH_SIZE, "big"))
 
     def close(self) -> None:
-        """Says how it ended, and closes after all that was written."""
+        """Sends EOF or the loss, and closes after all data written so far."""
         if self._closing:
             return
-        if self._lost:
-            self._lower.write(_BROKEN.to_bytes(_HEAD, "big"))
+        if self._peer_lost:
+            self._lower.write(_LOST.to_bytes(_LENGTH_SIZE, "big"))
         else:
             self.write_eof()
         self._closing = True
@@ -136,14 +137,14 @@ class FramedTransport(LayeredTransport):
 
 
 class LossDetector(asyncio.Protocol):
-    """The plain connection at the other end of a tunnel: passes on what it hears, and tells
-    ``chunks`` when it was broken off."""
+    """The protocol of the plain connection at the other end of a tunnel: passes events on to
+    ``end`` and marks the framed transport when the plain connection is lost."""
 
-    __slots__ = ("_chunks", "_end")
+    __slots__ = ("_end", "_framed")
 
-    def __init__(self, end: asyncio.Protocol, chunks: FramedTransport) -> None:
+    def __init__(self, end: asyncio.Protocol, framed: FramedTransport) -> None:
         self._end = end
-        self._chunks = chunks
+        self._framed = framed
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._end.connection_made(transport)
@@ -156,7 +157,7 @@ class LossDetector(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None:
-            self._chunks.lost()
+            self._framed.mark_lost()
         self._end.connection_lost(exc)
 
     def pause_writing(self) -> None:

@@ -70,7 +70,7 @@ class Stations:
         finally:
             self.running = False
 
-    async def finish(self) -> None:
+    async def drain(self) -> None:
         self.finished = True
 
     def targets(self) -> list[str]:

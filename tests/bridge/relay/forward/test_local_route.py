@@ -70,7 +70,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(netlink, "add_local_route", found._add)
     monkeypatch.setattr(netlink, "remove_local_route", found._remove)
     monkeypatch.setattr(netlink, "can_change_routes", lambda _: found.allows)
-    monkeypatch.setattr(cidr_module, "AGAIN", 0.01)
+    monkeypatch.setattr(cidr_module, "RETRY_SECONDS", 0.01)
     return found
 
 
@@ -112,7 +112,7 @@ async def test_a_bridge_has_the_range_while_it_serves(machine: Machine, cidr: st
 async def test_another_bridge_waits_for_its_turn(machine: Machine, cidr: str) -> None:
     async with Holding(cidr):
         async with Holding(cidr) as waiting:
-            assert "another bridge of this machine has" in waiting.unavailable_reason
+            assert "another bridge on this node holds" in waiting.unavailable_reason
         assert machine.ours() == [cidr], "who only waited takes nothing away"
         last = Holding(cidr)
         held = await last.__aenter__()
@@ -148,7 +148,7 @@ async def test_a_range_that_is_anothers_is_not_touched(machine: Machine, cidr: s
         Route(ipaddress.ip_network(cidr), is_local=True, is_bridge_owned=False, has_gateway=False)
     )
     async with Holding(cidr) as held:
-        assert "by another's route" in held.unavailable_reason
+        assert "through a route that no bridge created" in held.unavailable_reason
         machine.routes.clear()
         await until(lambda: held.unavailable_reason == "")
     assert machine.ours() == []
@@ -175,7 +175,7 @@ def test_a_free_range_can_be_had(machine: Machine) -> None:
 )
 def test_a_range_in_use_on_the_machine_is_refused(machine: Machine, taken: str) -> None:
     machine.has(taken)
-    with pytest.raises(LocalRouteError, match=f"in use on this machine.*{taken}"):
+    with pytest.raises(LocalRouteError, match=f"is in use: this node has a route to {taken}"):
         check_available("10.77.0.0/24")
 
 
@@ -200,7 +200,7 @@ def test_a_message_says_what_was_meant(
     given: tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int],
 ) -> None:
     network = ipaddress.ip_network(given, strict=False)
-    assert netlink._read(netlink._ours(network)) == Route(
+    assert netlink._parse(netlink._bridge_route(network)) == Route(
         network, is_local=True, is_bridge_owned=True, has_gateway=False
     )
 

@@ -37,7 +37,7 @@ def test_a_second_s_worth_is_there_at_once_and_then_the_rate_counts() -> None:
 
 def test_who_is_patient_is_told_how_long_and_later_ones_come_later() -> None:
     bucket = TokenBucket(2.0)
-    found = [bucket.take(0.0, patience=1.0) for _ in range(5)]
+    found = [bucket.take(0.0, max_wait=1.0) for _ in range(5)]
     assert found == [0.0, 0.0, 0.5, 1.0, None]
 
 

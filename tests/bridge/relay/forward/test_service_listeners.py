@@ -120,7 +120,7 @@ async def test_a_client_that_ends_its_direction_still_gets_its_answer() -> None:
 async def test_the_rest_of_an_answer_comes_after_the_clients_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connections_module, "HURRIED", 0.2)
+    monkeypatch.setattr(connections_module, "LINGERING_TIMEOUT", 0.2)
 
     async def in_parts(forward: Forward) -> None:
         await forward.receive()
@@ -339,7 +339,7 @@ async def test_one_namespace_cannot_use_up_the_connections_of_others() -> None:
         with pytest.raises(ConnectionResetError):
             await made.ask(web)
         assert made.told == [
-            (WEB, "namespace shop has 2 open, its share of 4 (--relay-connections)")
+            (WEB, "namespace shop has 2 connections open, its share of 4 (--relay-connections)")
         ]
         held += [await asyncio.open_connection(HERE, port) for port in (other, third)]
         await until(lambda: made.measures.open == 4)
@@ -361,7 +361,7 @@ async def test_one_namespace_cannot_use_up_the_listeners_of_others() -> None:
         (port,) = (await made.serve(plan("a"), Key("other", "web"))).values()
         assert await made.ask(port) == b"a"
         await made.serve(plan("a"), Key("third", "web"))
-        with pytest.raises(PortUnavailableError, match="listens on 4 ports, as many as it may"):
+        with pytest.raises(PortUnavailableError, match="listens on 4 ports, which is the limit"):
             await made.serve(plan("a"), Key("fourth", "web"))
         assert made.measures.listening == 4
 
@@ -382,12 +382,12 @@ async def test_what_is_refused_is_told_of_its_service() -> None:
         await until(lambda: made.measures.open == 1)
         with pytest.raises(ConnectionResetError):
             await made.ask(port)
-        assert made.told == [(WEB, "it has 1 open (--relay-service-connections)")]
+        assert made.told == [(WEB, "it has 1 connections open (--relay-service-connections)")]
         writer.close()
 
 
 async def test_connections_that_come_too_fast_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections_module, "PATIENCE", 0.0)
+    monkeypatch.setattr(connections_module, "RATE_WAIT", 0.0)
     async with relaying(RelaySettings(service_rate=0.01), a=fake_pods.says_its_name) as made:
         (port,) = (await made.serve(plan("a"))).values()
         assert await made.ask(port) == b"a"
@@ -395,7 +395,10 @@ async def test_connections_that_come_too_fast_are_refused(monkeypatch: pytest.Mo
             with pytest.raises(ConnectionResetError):
                 await made.ask(port)
         assert made.measures.results["service-rate"] == 2
-        assert made.told[0] == (WEB, "more than 0.01 come a second (--relay-service-rate)")
+        assert made.told[0] == (
+            WEB,
+            "it gets more than 0.01 connections per second (--relay-service-rate)",
+        )
 
 
 async def test_connections_that_come_a_little_too_fast_wait() -> None:
@@ -413,7 +416,7 @@ async def test_a_service_with_very_many_connections_does_not_keep_another_waitin
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The rate in all is used up by one; the next turns are both's."""
-    monkeypatch.setattr(connections_module, "TURN_SECONDS", 60.0)
+    monkeypatch.setattr(connections_module, "SLOT_WAIT", 60.0)
     asked = RelaySettings(rate=20, service_rate=1000)
     async with relaying(asked, a=fake_pods.says_its_name, b=fake_pods.says_its_name) as made:
         (flood,) = (await made.serve(plan("a"))).values()
@@ -445,7 +448,7 @@ async def test_one_that_is_silent_for_too_long_is_closed() -> None:
 
 
 async def test_a_client_that_goes_is_gone_in_the_pod(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections_module, "ANSWERED", 0.5)
+    monkeypatch.setattr(connections_module, "ANSWERED_TIMEOUT", 0.5)
     gone = asyncio.Event()
 
     async def notices(forward: Forward) -> None:

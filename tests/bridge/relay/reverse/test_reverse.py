@@ -18,7 +18,7 @@ from bridge.base.settings import RelaySettings
 from bridge.base.version import version
 from bridge.relay.metrics import ReverseRelayMetrics
 from bridge.relay.reverse import control_connection
-from bridge.relay.reverse import control_messages as words
+from bridge.relay.reverse import control_messages as messages
 from bridge.relay.reverse.agent import RelayAgent
 from bridge.relay.reverse.forwarder import ReverseForwarder
 from tests.bridge.kubelet.fakes import FakeRemote, access_for, until
@@ -156,10 +156,10 @@ async def breaks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 @asynccontextmanager
 async def relayed(
-    asked: RelaySettings | None = None, *, pickup: float = 5.0
+    asked: RelaySettings | None = None, *, hold_timeout: float = 5.0
 ) -> AsyncIterator[Back]:
     """All of it at work."""
-    relay = RelayAgent(host=HERE, control_port=0, pickup=pickup)
+    relay = RelayAgent(host=HERE, control_port=0, hold_timeout=hold_timeout)
     stop = asyncio.Event()
     running = asyncio.create_task(relay.run(stop))
     await until(lambda: relay.control_port > 0)
@@ -270,7 +270,7 @@ async def test_who_comes_while_no_bridge_is_there_is_answered_by_the_next_one() 
 
 
 async def test_without_a_bridge_for_long_nobody_is_held() -> None:
-    async with relayed(pickup=0.3) as back, at_home(says(b"a")) as pod:
+    async with relayed(hold_timeout=0.3) as back, at_home(says(b"a")) as pod:
         back.show(pod)
         await back.ready()
         back.carriers.update(SHOP, [], {})
@@ -324,7 +324,7 @@ async def test_a_bridge_that_stops_lets_requests_end_and_leaves_new_ones_to_the_
         await back.ready()
         first = asyncio.create_task(back.ask())
         await until(lambda: back.measures.open == 1)
-        finishing = asyncio.create_task(back.carriers.finish())
+        finishing = asyncio.create_task(back.carriers.drain())
         await until(lambda: back.measures.agents == 0)
         second = asyncio.create_task(back.ask())
         assert await first == b"late"
@@ -362,8 +362,8 @@ async def test_a_client_for_whom_there_is_nobody_is_reset(
             await back.ask()
         await until(lambda: back.measures.results["no-way"] == 2)
     told = [it.getMessage() for it in caplog.records if it.levelname == "WARNING"]
-    [line] = [it for it in told if "none of its pods that were tried at home" in it]
-    assert "bridge join --in-cluster" in line, "what to do"
+    [line] = [it for it in told if "the bridge cannot connect to its pods at home" in it]
+    assert "bridge install" in line, "what to do"
 
 
 async def test_a_pod_at_home_that_does_not_answer_is_passed_over() -> None:
@@ -423,7 +423,7 @@ async def test_a_relay_pod_that_is_told_to_end_does_when_nothing_is_open() -> No
     running = asyncio.create_task(relay.run(stop))
     await until(lambda: relay.control_port > 0)
     reader, writer = await asyncio.open_connection(HERE, relay.control_port)
-    writer.write(words.encode(control=words.VERSION))
+    writer.write(messages.encode(control=messages.VERSION))
     await reader.readline()
     stop.set()
     await asyncio.sleep(0.1)
@@ -488,9 +488,9 @@ async def test_a_relay_pod_reaches_no_port_that_no_service_has() -> None:
 
     async with at_home(notes) as secret:
         liar = Liar(
-            words.encode(version=words.VERSION),
-            words.encode(arrived="a", port=secret.port),
-            words.encode(arrived="b", port=22, address=HERE, target=[HERE, secret.port]),
+            messages.encode(version=messages.VERSION),
+            messages.encode(arrived="a", port=secret.port),
+            messages.encode(arrived="b", port=22, address=HERE, target=[HERE, secret.port]),
         )
         async with lied_to(liar, {20000: ReverseRoute("web", ())}) as (_, measures):
             await until(lambda: measures.results["no-pod"] == 2)
@@ -506,14 +506,14 @@ async def test_a_relay_pod_reaches_no_port_that_no_service_has() -> None:
         b'{"arrived": 7, "port": 20000}\n',
         b'{"arrived": "' + b"x" * 200 + b'", "port": 20000}\n',
         b'{"listening": [0, 70000, "x"]}\n',
-        b"x" * (words.LINE + 1),
+        b"x" * (messages.MAX_LINE + 1),
     ],
 )
 async def test_a_line_that_is_none_ends_the_control_and_nothing_else(
     line: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_connection, "AGAIN", 30.0)
-    async with lied_to(Liar(words.encode(version=words.VERSION), line), {}) as (_, measures):
+    monkeypatch.setattr(control_connection, "RETRY_SECONDS", 30.0)
+    async with lied_to(Liar(messages.encode(version=messages.VERSION), line), {}) as (_, measures):
         await asyncio.sleep(0.2)
         await until(lambda: measures.agents == 0)
 
@@ -523,9 +523,9 @@ async def test_one_that_speaks_another_protocol_is_not_used_and_that_is_said(
 ) -> None:
     caplog.set_level("INFO")
     liar = Liar(
-        words.encode(version=99, release="9.0 \n\x1b[31m"),
-        words.encode(listening=[20000]),
-        words.encode(arrived="a", port=20000),
+        messages.encode(version=99, release="9.0 \n\x1b[31m"),
+        messages.encode(listening=[20000]),
+        messages.encode(arrived="a", port=20000),
     )
     async with lied_to(liar, {}) as (carriers, measures):
         await until(lambda: "version 99" in caplog.text)
@@ -538,8 +538,8 @@ async def test_one_that_speaks_another_protocol_is_not_used_and_that_is_said(
 
 async def test_one_of_another_release_is_used_and_that_is_said() -> None:
     lines = (
-        words.encode(release="0.0.1 \n\x1b", version=words.VERSION),
-        words.encode(listening=[20000]),
+        messages.encode(release="0.0.1 \n\x1b", version=messages.VERSION),
+        messages.encode(listening=[20000]),
     )
     async with lied_to(Liar(*lines), {}) as (carriers, _):
         await until(lambda: bool(carriers.agent_state(POD).listening))
@@ -564,7 +564,7 @@ class Sleeper:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             await forward.receive()
             if self.begun <= self.greets:
-                await forward.send(words.encode(version=words.VERSION, release=version()))
+                await forward.send(messages.encode(version=messages.VERSION, release=version()))
             while await forward.receive():
                 pass
 
@@ -572,8 +572,8 @@ class Sleeper:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence is noticed soon."""
-    monkeypatch.setattr(words, "PING", 0.05)
-    monkeypatch.setattr(words, "HELLO", 0.1)
+    monkeypatch.setattr(messages, "PING_INTERVAL", 0.05)
+    monkeypatch.setattr(messages, "HELLO_TIMEOUT", 0.1)
 
 
 @pytest.mark.parametrize("greets", [0, 1])
@@ -618,7 +618,9 @@ async def test_a_control_that_is_lost_on_its_way_is_no_sign_of_a_pod_that_hangs(
 
 
 async def test_what_is_not_known_in_a_line_is_passed_over() -> None:
-    liar = Liar(words.encode(version=words.VERSION), words.encode(news="of a later version"))
+    liar = Liar(
+        messages.encode(version=messages.VERSION), messages.encode(news="of a later version")
+    )
     async with lied_to(liar, {}) as (_, measures):
         await until(lambda: measures.agents == 1)
         await asyncio.sleep(0.1)
@@ -628,13 +630,13 @@ async def test_what_is_not_known_in_a_line_is_passed_over() -> None:
 async def test_a_word_that_nobody_was_told_takes_nothing() -> None:
     async with relayed() as back:
         reader, writer = await asyncio.open_connection(HERE, back.relay.control_port)
-        writer.write(words.encode(take="guessed", idle=10))
+        writer.write(messages.encode(take="guessed", idle=10))
         async with asyncio.timeout(5):
             with contextlib.suppress(ConnectionResetError):
                 assert await reader.read() == b""
         writer.close()
         reader, writer = await asyncio.open_connection(HERE, back.relay.control_port)
-        writer.write(b"x" * (words.FIRST_LINE + 1))
+        writer.write(b"x" * (messages.MAX_FIRST_LINE + 1))
         async with asyncio.timeout(5):
             with contextlib.suppress(ConnectionResetError):
                 assert await reader.read() == b""
