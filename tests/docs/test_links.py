@@ -96,3 +96,16 @@ def test_what_a_site_loads_from_elsewhere(tmp_path: Path) -> None:
         "<script src=own.js></script><script src=//c.example/x.js></script>"
     )
     assert external_resources.loaded(tmp_path) == ["a.html: //c.example/x.js"]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda it: str(it.relative_to(REPOSITORY)))
+def test_files_of_the_code_that_a_document_names_exist(document: Path) -> None:
+    if document.name == "CHANGELOG.md":
+        return  # Its entries name the files of their time.
+    text = document.read_text("utf-8")
+    named = set(re.findall(r"`((?:bridge|sync|translators|tests|e2e)/[\w/]+\.py)\b", text))
+    assert [it for it in sorted(named) if not (REPOSITORY / it).exists()] == []
+    # The file alone, where a sentence has named its package before.
+    folders = ("bridge", "sync", "translators", "tests", "e2e")
+    files = {path.name for it in folders for path in (REPOSITORY / it).rglob("*.py")}
+    assert {*re.findall(r"`(\w+\.py)`", text)} - files == set()
