@@ -228,7 +228,7 @@ def test_priority_is_the_remotes_and_what_is_dropped_is_told(bridged: Bridged, u
     assert specs["unknown"]["priority"] == 0
     [event] = wait_for(lambda: _events(bridged, "FieldDropped"), "it is told")
     assert event["involvedObject"]["name"] == "unknown"
-    assert event["message"].startswith("spec.priorityClassName: e2e-missing is no PriorityClass")
+    assert event["message"].startswith("spec.priorityClassName: e2e-missing is not a PriorityClass")
 
 
 def test_a_refused_pod_says_why_and_another_of_its_name_runs(bridged: Bridged) -> None:

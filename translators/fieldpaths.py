@@ -112,7 +112,8 @@ def _found(value: Any, steps: tuple[_Step, ...], location: str) -> Iterator[Foun
 
 
 def remove_fields(value: Any, paths: FieldPaths) -> Any:
-    """The value without the fields that match the paths; list items that become empty are removed."""
+    """The value without the fields that match the paths; list items that become empty are
+    removed."""
     return _without(value, paths.steps)
 
 

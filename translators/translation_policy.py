@@ -30,7 +30,7 @@ class HostPort(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The identity of the virtual node and the options of its join. Constant while the bridge runs."""
+    """The identity of the virtual node and the options of its join. Immutable."""
 
     identity: Identity
     node_address: str
@@ -39,8 +39,8 @@ class Policy:
     relay_address: str = ""
     """The IP address at home where the bridge listens for the relay; "" disables forwarding."""
     relay_cidr: str = ""
-    """Address range at home for pods behind headless Services (`translators.relay.headless`); ""
-    disables that."""
+    """Addresses at home for pods behind headless Services (`translators.relay.headless`); "" for
+    none."""
     relay_image: str = ""
     """Image of the relay agent in the remote (`translators.relay.reverse`); "" disables reverse
     forwarding."""

@@ -1,4 +1,4 @@
-"""docs/reference/translation.md, made from the tables and docstrings of translators/."""
+"""docs/reference/translation.md, generated from the tables and docstrings of translators/."""
 
 from __future__ import annotations
 
@@ -31,53 +31,54 @@ from translators.pods.field_rules import Rule
 _GOLDEN = Path(__file__).parents[2] / "tests" / "translators" / "golden"
 
 _HEAD = """\
-# What is translated, and how
+# Translation of objects
 
 <!-- made by `python -m e2e.docs write`: do not edit -->
 
-Of a pod, everything is carried, fields that this version does not know included. What only means
-something in home's cluster is translated, dropped, or a reason to refuse the pod. One table decides
-each field of the v1 API,
-[`translators/pods/field_rules.py`](../../translators/pods/field_rules.py); this page
-is made from it, and from the docstrings of the modules beside it. `[]` is any item of a list,
-`**` all below. Init and ephemeral containers are decided as containers are, anti-affinity to
-pods as affinity.
+Every field of a pod is kept, including fields that this version does not know, unless it would mean
+something else in the remote. Such fields are translated, dropped, or cause the pod to be rejected.
+One table decides each field of the v1 API,
+[`translators/pods/field_rules.py`](../../translators/pods/field_rules.py). This page
+is generated
+from that table and from the docstrings of the modules beside it. In a path, `[]` stands for each
+item of a list and `**` for all fields below. Init and ephemeral containers follow the rules of
+containers, pod anti-affinity those of pod affinity.
 """
 
-#: Heading, what is said below it, and which rules are meant.
+#: Heading, introduction, and the rules below it.
 _DECISIONS: tuple[tuple[str, str, Callable[[Rule], bool]], ...] = (
     (
-        "Refused: the pod does not run in the remote",
-        "It stays Pending with the reason `FieldRefused`, and an Event says what to do.",
-        lambda it: it.decision == "refused",
+        "Rejected: the pod does not run in the remote",
+        "The pod stays Pending with the reason `FieldRefused`; an Event explains what to do.",
+        lambda it: it.decision == "rejected",
     ),
     (
-        "Dropped, and told",
-        "The rest of the pod runs. An Event, `FieldDropped`, names what it asked for and lacks.",
+        "Dropped with an Event",
+        "The pod runs without the field. A `FieldDropped` Event names the field.",
         lambda it: it.decision == "dropped" and not it.silent,
     ),
     (
-        "Dropped without a word",
-        "Home has done already what the field says, or home set it by itself.",
+        "Dropped without an Event",
+        "Home has already applied the field, or has set it itself.",
         lambda it: it.decision == "dropped" and it.silent,
     ),
     (
         "Translated",
-        "Carried under its name or with its value in the remote, by the module before the colon.",
+        "The module before the colon (in `translators/pods`) changes, renames or removes it.",
         lambda it: it.decision == "translated",
     ),
-    ("Carried as it is", "", lambda it: it.decision == "carried"),
+    ("Kept unchanged", "", lambda it: it.decision == "kept"),
 )
 
 _PODS = (
     ("Placement", placement),
     ("Identity in the downward API", downward_api),
     ("Service accounts and tokens", service_accounts),
-    ("What a pod refers to", references),
+    ("References to ConfigMaps and Secrets", references),
     ("Pods that must not run twice", run_once),
-    ("Changes of a pod that runs", update),
-    ("Pods that cannot fit", kubelet_admission),
-    ("Pods that the remote cannot place", unschedulable_timeout),
+    ("Updates of a running pod", update),
+    ("Kubelet admission", kubelet_admission),
+    ("Pods that the remote cannot schedule", unschedulable_timeout),
 )
 _OTHERS = (
     ("ConfigMaps and Secrets", configmap_secret),
@@ -89,7 +90,7 @@ _OTHERS = (
 _NODE = (
     ("Capacity", node_capacity),
     ("Quotas", resource_quota),
-    ("What a pod requests", pod_requests),
+    ("Resource requests of a pod", pod_requests),
 )
 
 
@@ -99,13 +100,13 @@ def page() -> str:
     for heading, words, chosen in _DECISIONS:
         rules = {path: rule for path, rule in field_rules.TABLE.items() if chosen(rule)}
         parts += [f"### {heading}\n", *([f"{words}\n"] if words else [])]
-        parts.append(_table(("fields", "why"), _by_reason(rules)))
-    parts += ["## What is done for a pod\n", _words(plan)]
-    parts.append("## How a pod is translated\n")
+        parts.append(_table(("fields", "reason"), _by_reason(rules)))
+    parts += ["## Actions for a pod\n", _docstring(plan)]
+    parts.append("## Translation of a pod\n")
     parts += _modules(_PODS)
-    parts += ["## Status of a pod\n", _words(status), _status()]
+    parts += ["## Status of a pod\n", _docstring(status), _status()]
     parts += ["## Other objects\n", *_modules(_OTHERS), _left_at_home()]
-    parts += ["## What the node offers\n", *_modules(_NODE), "## Examples\n", _examples()]
+    parts += ["## Capacity of the virtual node\n", *_modules(_NODE), "## Examples\n", _examples()]
     return "\n".join(parts)
 
 
@@ -114,14 +115,13 @@ def _by_reason(rules: dict[str, Rule]) -> Iterator[tuple[str, str]]:
     for path, rule in rules.items():
         fields.setdefault(rule, []).append(path)
     for rule, paths in fields.items():
-        unless = (
-            f" (unless it is `{rule.admission_defaults[0]}`)" if rule.admission_defaults else ""
-        )
-        yield _folded(paths), rule.reason + unless
+        unless = f" (except `{rule.admission_defaults[0]}`)" if rule.admission_defaults else ""
+        module = f"`{rule.module}`: " if rule.module else ""
+        yield _folded(paths), module + rule.reason + unless
 
 
 def _folded(paths: Iterable[str]) -> str:
-    """The paths, those with the same parent together."""
+    """The paths, grouped by parent."""
     below: dict[str, list[str]] = {}
     for path in sorted(paths):
         parent = path.removesuffix(".**").rpartition(".")[0]
@@ -138,11 +138,11 @@ def _below(parent: str, fields: list[str]) -> str:
 def _modules(wanted: Iterable[tuple[str, ModuleType]]) -> Iterator[str]:
     for heading, module in wanted:
         yield f"### {heading}\n"
-        yield _words(module)
+        yield _docstring(module)
 
 
-def _words(module: ModuleType) -> str:
-    """What a module says of itself, as Markdown."""
+def _docstring(module: ModuleType) -> str:
+    """The docstring of a module as Markdown."""
     text = inspect.cleandoc(module.__doc__ or "").replace("``", "`")
     # A list begins after an empty line, which a docstring need not have.
     text = re.sub(r"(?m)^(?![-\d ]|$)(.*)\n(?=- |1\. )", r"\1\n\n", text)
@@ -152,10 +152,10 @@ def _words(module: ModuleType) -> str:
 
 def _status() -> str:
     rows = [
-        ("as the remote's kubelet says", _names(status.REMOTE_FIELDS)),
-        ("home's own", _names(status.HOME_FIELDS)),
+        ("from the remote's kubelet", _names(status.REMOTE_FIELDS)),
+        ("from home", _names(status.HOME_FIELDS)),
     ]
-    return _table(("fields of `status`", "which"), rows)
+    return _table(("origin", "fields of `status`"), rows)
 
 
 def _left_at_home() -> str:
@@ -166,7 +166,7 @@ def _left_at_home() -> str:
         ),
         ("EndpointSlice", _names(f"endpoints[].{it}" for it in endpointslice.HOME_FIELDS)),
     ]
-    return "### Fields that stay at home\n\n" + _table(("of a", "fields"), rows)
+    return "### Fields that are not copied\n\n" + _table(("object", "fields"), rows)
 
 
 def _examples() -> str:
@@ -174,8 +174,8 @@ def _examples() -> str:
     for file in sorted(_GOLDEN.glob("*.yaml")):
         about = yaml.safe_load(file.read_text("utf-8"))["about"]
         rows.append((f"[`{file.stem}`](../../tests/translators/golden/{file.name})", about))
-    head = "What goes in and what comes out, each held by a test.\n\n"
-    return head + _table(("file", "what it shows"), rows)
+    head = "Input and output of the translation, verified by tests.\n\n"
+    return head + _table(("file", "case"), rows)
 
 
 def _names(names: Iterable[str]) -> str:

@@ -28,6 +28,7 @@ from sync.registration.context import ControllerContext
 from sync.runtime.log_fields import object_fields
 from translators.objects import HomeNamespace, Object, name_of, namespace_of, uid_of
 from translators.pods import (
+    last_applied,
     pruned_fields,
     references,
     remote_pod,
@@ -103,7 +104,7 @@ class PodUpdater:
             )
         if update.subresource == "resize":
             # Of what the remote's admission made of it, nothing is to be resized back.
-            record = Update(update.uid, remote_pod.record_resources_patch(home))
+            record = Update(update.uid, last_applied.record_resources_patch(home))
             changed = await self._patch(key, record)
             self._remote_pods.observe_write(changed)
         undone = update in plan.updates(home, changed, self._policy)

@@ -1,1 +1,1 @@
-"""The arithmetic of what the virtual node offers: nodes, requests and ResourceQuotas."""
+"""The capacity that the virtual node offers: requests, free resources of nodes, and quotas."""

@@ -1,25 +1,25 @@
-"""What the virtual node offers: what is free on the remote's nodes that can take our pods.
+"""Computes the capacity of the virtual node from the free resources of the remote's nodes.
 
-A node counts when it is Ready, not cordoned, and has no NoSchedule or NoExecute taint: pods of
-ours carry only the tolerations that their owners gave them, so a tainted node is not theirs by
-right. Taints that Kubernetes sets itself (not-ready, memory-pressure, …) count like any other: they
-go with their cause. A node that is itself a virtual one never counts: two clusters that have joined
-each other would add up each other's sums for ever.
+A node is counted if it is Ready, not cordoned, and has no NoSchedule or NoExecute taint: pods of
+the bridge have only their own tolerations. Taints that Kubernetes sets itself (not-ready,
+memory-pressure, …) count like any other; they disappear with their cause. Virtual nodes are never
+counted: two clusters that have joined each other would add each other's capacity endlessly.
 
-Every resource that a node names is offered, GPUs and huge pages included. The steps, in this order:
+All resources of a node are offered, including GPUs and huge pages, in these steps:
 
-1. What others request on a node is taken from that node (`free`), never below zero, so that a node
-   with more requests than it can hold takes nothing from its neighbours. Pods of this virtual node
-   are not taken off: home's scheduler subtracts what it has placed.
-2. The sum over the nodes that count, less ``Limits.reserve``, the amount that the remote keeps.
-3. Times ``Limits.share``: a part of what remains, rounded down.
-4. At most ``Limits.caps``, and at most what quotas leave (`translators.capacity.resource_quota`): bounds come last,
-   so that they mean what they say.
+1. The requests of unmanaged pods are subtracted from their node (`free_resources`), never below
+   zero, so that an overcommitted node does not reduce others. Pods of this virtual node are not
+   subtracted; home's scheduler does that.
+2. The sum over the counted nodes, minus ``OfferLimits.reserve``, which the remote keeps.
+3. Multiplied by ``OfferLimits.share``, rounded down.
+4. At most ``OfferLimits.caps``, and at most what quotas leave
+   (`translators.capacity.resource_quota`). These limits come last, so that they apply to the final
+   amount.
 
-``capacity`` is the sum of what the nodes that count have, whatever of it is offered.
+``capacity`` is the total capacity of the counted nodes.
 
-Pods of ours on a node that counts no more (a cordoned one) are still subtracted by home's
-scheduler: until they have left it, the virtual node offers too little rather than too much.
+If a node is no longer counted (cordoned, for example), home's scheduler still subtracts the
+bridge's pods on it: until they end, the virtual node offers too little rather than too much.
 """
 
 from __future__ import annotations
@@ -34,40 +34,40 @@ from translators.capacity.pod_requests import CPU, MEMORY, PODS, Amounts
 from translators.identity import LABEL_VIRTUAL
 from translators.objects import Object, is_ready, metadata
 
-#: The reason of a virtual node's Ready condition while no node of the remote counts, though some
-#: are Ready: all are cordoned or tainted, and pods there run on.
+#: Reason of the virtual node's Ready condition if no node of the remote is counted, though some are
+#: Ready: all are cordoned or tainted, and pods on them keep running.
 NO_SCHEDULABLE_NODES = "NoSchedulableNodes"
-#: Resources in the order in which people read them; others come after.
+#: Resources that are listed first.
 _FIRST = (CPU, MEMORY, PODS)
-#: What `largest` is rounded down to: a tenth of a CPU, 128 MiB.
+#: Units to which `largest_pod` rounds down: 0.1 CPU, 128 MiB.
 _COARSE = {CPU: 100, MEMORY: 2**27}
 
 
 @dataclass(frozen=True, slots=True)
 class OfferLimits:
-    """How much of the remote a person lets the virtual node offer."""
+    """The part of the remote that the virtual node offers (options of the join)."""
 
     reserve: Mapping[str, int] = field(default_factory=dict)
     share: Fraction = Fraction(1)
     caps: Mapping[str, int] = field(default_factory=dict)
 
 
-#: All that is free.
+#: Offers all free resources.
 NO_LIMITS = OfferLimits()
 
 
 @dataclass(frozen=True, slots=True)
 class NodeCapacity:
-    """What the virtual node's status says, as maps of resource name → quantity."""
+    """Resources of the virtual node's status, as maps of resource name to quantity."""
 
     capacity: dict[str, str]
     allocatable: dict[str, str]
     nodes: int
-    """How many nodes of the remote were summed."""
+    """The number of counted nodes."""
 
 
 def is_counted(node: Object) -> bool:
-    """Whether pods of ours can be placed on this node of the remote."""
+    """Whether the bridge's pods can be scheduled to this node of the remote."""
     spec = node.get("spec") or {}
     if spec.get("unschedulable"):
         return False
@@ -80,7 +80,7 @@ def is_counted(node: Object) -> bool:
 
 
 def free_resources(allocatable: Mapping[str, int], *used: Mapping[str, int]) -> Amounts:
-    """What is left of a node, by the resources that it has."""
+    """The unused resources of a node."""
     return {
         resource: max(0, amount - sum(it.get(resource, 0) for it in used))
         for resource, amount in allocatable.items()
@@ -95,10 +95,8 @@ def offered_capacity(
     limits: OfferLimits,
     quota: Mapping[str, int],
 ) -> NodeCapacity:
-    """From the sums over the nodes that count (``has``: their capacity) to what the Node says.
-
-    ``quota``: what quotas leave of the resources that they bound.
-    """
+    """The capacity of the virtual node, from sums over the counted nodes: ``has``, their capacity,
+    and ``free``. ``quota`` limits the resources that quotas limit."""
     allocatable = {
         resource: floor(max(0, amount - limits.reserve.get(resource, 0)) * limits.share)
         for resource, amount in free.items()
@@ -113,10 +111,10 @@ def offered_capacity(
 def largest_pod(nodes: Iterable[Mapping[str, int]], offer: Mapping[str, str]) -> str:
     """The size of the largest pod that could run: ``cpu=1500m,memory=3Gi``.
 
-    It is what is free on one node, the one with the most free CPU (of several, the most memory) of
-    those that can take another pod. ``nodes`` are what is free on each, after all pods, ours too;
-    ``offer``, the allocatable of the virtual node, is the most that a pod can have of it. Rounded
-    down coarsely, so that it says the same for longer. Without such a node: ``cpu=0,memory=0``.
+    This is the free CPU and memory of the node with the most free CPU (then memory) that can take
+    another pod, limited by ``offer``, the allocatable resources of the virtual node. ``nodes`` are
+    the free resources of each node after all pods. The sizes are rounded down coarsely, so that
+    they change rarely. Without such a node: ``cpu=0,memory=0``.
     """
     able = (node for node in nodes if node.get(PODS, 0) > 0)
     best = max(able, key=lambda it: (it.get(CPU, 0), it.get(MEMORY, 0)), default={})
@@ -128,7 +126,7 @@ def largest_pod(nodes: Iterable[Mapping[str, int]], offer: Mapping[str, str]) ->
 
 
 def resource_sort_key(resource: str) -> tuple[int, str]:
-    """Sorts resources as people read them: CPU, memory, pods, and the others by name."""
+    """Sorts CPU, memory and pods first, then by name."""
     return _FIRST.index(resource) if resource in _FIRST else len(_FIRST), resource
 
 

@@ -1,14 +1,14 @@
-"""What a pod requests, in whole numbers, as the schedulers of both clusters count it.
+"""The resource requests of a pod as integers, as the schedulers of both clusters count them.
 
 The rules are those of PodRequests in k8s.io/component-helpers/resource, as the scheduler calls it
 (CalculateResource in pkg/scheduler/framework/types.go):
 
-- All containers together, sidecars (restartable init containers) included; or, where that is more,
-  what is wanted at once while one of the init containers runs beside the sidecars before it.
-- A container that is being resized counts with the most of what it asks for, has, and was granted;
-  one whose resize is infeasible, with what it has.
-- What the pod asks for as a whole (CPU, memory, huge pages) stands for its containers' sum.
-- The overhead of its runtime class comes on top. Every pod counts 1 of ``pods``.
+- The sum over all containers and sidecars (restartable init containers), or, if that is more, the
+  requests of an init container together with the sidecars before it.
+- A container that is being resized counts with the maximum of its requested, actual and allocated
+  resources; if the resize is infeasible, with the actual and allocated ones.
+- Pod-level requests (CPU, memory, huge pages) replace the sum of the containers.
+- The overhead of the runtime class is added. Every pod counts as 1 of ``pods``.
 """
 
 from __future__ import annotations
@@ -22,48 +22,48 @@ from typing import Any
 from translators.objects import Object
 from translators.quantity import QuantityError, format_quantity, parse_quantity
 
-#: Resource name → amount: CPU in thousandths, all else in whole units (bytes, pods, devices).
+#: Resource name to amount: CPU in millicores, others in whole units (bytes, pods, devices).
 Amounts = dict[str, int]
 
 CPU, MEMORY, PODS = "cpu", "memory", "pods"
 HUGE_PAGES = "hugepages-"
-#: Where a pod's status tells of containers that can be resized.
+#: Status fields with the resources of containers that can be resized.
 _STATUSES = ("containerStatuses", "initContainerStatuses")
-#: Resources that people know in Ki, Mi, Gi; huge pages too.
+#: Resources formatted with Ki, Mi, Gi; huge pages too.
 _IN_BYTES = (MEMORY, "ephemeral-storage")
-#: Different texts of quantities: pods of one template have the same ones.
+#: Cached quantities: pods of one template have the same ones.
 _TEXTS = 4096
 
 
 def requests_of(pod: Object) -> Amounts:
-    """What the pod requests; a resource of which it wants none is left out."""
+    """The pod's requests; resources without a request are omitted."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
-    granted = dict(_granted(status))
+    granted = dict(_allocated_resources(status))
     infeasible = _is_infeasible(status)
 
-    def wanted(container: Object) -> Amounts:
-        found = granted.get(container.get("name", ""))
-        asked = _requests(container)
-        if found is None:
-            return asked
-        return _most(found if infeasible else [asked, *found])
+    def effective(container: Object) -> Amounts:
+        allocated = granted.get(container.get("name", ""))
+        requests = _requests(container)
+        if allocated is None:
+            return requests
+        return _maximum(allocated if infeasible else [requests, *allocated])
 
     total: Amounts = {}
     for container in spec.get("containers") or ():
-        _add(total, wanted(container))
+        _add(total, effective(container))
     sidecars: Amounts = {}
     at_start: Amounts = {}
     for container in spec.get("initContainers") or ():
         if container.get("restartPolicy") == "Always":
-            asked = wanted(container)
-            _add(total, asked)
-            _add(sidecars, asked)
-            at_start = _most([at_start, sidecars])
+            requests = effective(container)
+            _add(total, requests)
+            _add(sidecars, requests)
+            at_start = _maximum([at_start, sidecars])
         else:
             meanwhile = _requests(container)
             _add(meanwhile, sidecars)
-            at_start = _most([at_start, meanwhile])
-    total = _most([total, at_start])
+            at_start = _maximum([at_start, meanwhile])
+    total = _maximum([total, at_start])
     total |= {
         resource: millis for resource, millis in _requests(spec).items() if _is_pod_level(resource)
     }
@@ -73,10 +73,10 @@ def requests_of(pod: Object) -> Amounts:
 
 
 def same_allocated_resources(before: Object, after: Object) -> bool:
-    """Whether two statuses of a pod of one spec say the same of what `of_pod` reads in them."""
+    """Whether two statuses of a pod agree in everything that `requests_of` reads."""
     for kind in _STATUSES:
         old, new = before.get(kind), after.get(kind)
-        if old is not new and _asked(old) != _asked(new):
+        if old is not new and _resource_fields(old) != _resource_fields(new):
             return False
     conditions = before.get("conditions") is after.get("conditions")
     return conditions or _is_infeasible(before) == _is_infeasible(after)
@@ -90,12 +90,12 @@ def parse_resource_list(resources: Mapping[str, str] | None) -> Amounts:
 
 
 def parse_amount(resource: str, quantity: str) -> int:
-    """One quantity of a resource. Raises QuantityError."""
+    """The amount of one quantity. Raises QuantityError."""
     return _whole(resource, ceil(parse_quantity(quantity) * 1000))
 
 
 def is_in_bytes(resource: str) -> bool:
-    """Whether amounts of the resource are bytes."""
+    """Whether the resource is measured in bytes."""
     return resource in _IN_BYTES or resource.startswith(HUGE_PAGES)
 
 
@@ -106,7 +106,7 @@ def format_amount(resource: str, amount: int) -> str:
     return format_quantity(Fraction(amount), binary=is_in_bytes(resource))
 
 
-# -- thousandths: an API server keeps nothing finer (SetDefaults_ResourceList) ---------------
+# -- milli-units: an API server rounds up to them (SetDefaults_ResourceList) -----------------
 
 
 @lru_cache(maxsize=_TEXTS)
@@ -114,7 +114,7 @@ def _millis(quantity: str) -> int:
     try:
         return ceil(parse_quantity(quantity) * 1000)
     except QuantityError:
-        return 0  # No API server lets it pass.
+        return 0  # Every API server rejects it.
 
 
 def _millis_of(resources: Mapping[str, str] | None) -> Amounts:
@@ -122,7 +122,7 @@ def _millis_of(resources: Mapping[str, str] | None) -> Amounts:
 
 
 def _whole(resource: str, millis: int) -> int:
-    """Rounded up, as Value of a Quantity is."""
+    """Whole units, rounded up as Quantity.Value does."""
     return millis if resource == CPU else -(-millis // 1000)
 
 
@@ -130,8 +130,8 @@ def _requests(container: Object) -> Amounts:
     return _millis_of((container.get("resources") or {}).get("requests"))
 
 
-def _granted(status: Object) -> Iterator[tuple[str, list[Amounts]]]:
-    """By container's name, what it has and what it was granted, where a kubelet tells."""
+def _allocated_resources(status: Object) -> Iterator[tuple[str, list[Amounts]]]:
+    """By container name: the actual and the allocated resources, if a kubelet reports them."""
     for kind in _STATUSES:
         for container in status.get(kind) or ():
             if container.get("resources") is not None:
@@ -139,8 +139,8 @@ def _granted(status: Object) -> Iterator[tuple[str, list[Amounts]]]:
                 yield container["name"], [_requests(container), granted]
 
 
-def _asked(statuses: Iterable[Object] | None) -> list[tuple[Any, ...]]:
-    """What is read of containers' statuses."""
+def _resource_fields(statuses: Iterable[Object] | None) -> list[tuple[Any, ...]]:
+    """The fields of container statuses that `requests_of` reads."""
     read = ("name", "resources", "allocatedResources")
     return [tuple(map(container.get, read)) for container in statuses or ()]
 
@@ -161,7 +161,7 @@ def _add(total: Amounts, more: Mapping[str, int]) -> None:
         total[resource] = total.get(resource, 0) + millis
 
 
-def _most(several: Iterable[Mapping[str, int]]) -> Amounts:
+def _maximum(several: Iterable[Mapping[str, int]]) -> Amounts:
     found: Amounts = {}
     for amounts in several:
         for resource, millis in amounts.items():

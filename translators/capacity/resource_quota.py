@@ -1,17 +1,17 @@
-"""What the remote's ResourceQuotas leave of the virtual node, and which of them are used up.
+"""How much the remote's ResourceQuotas allow the virtual node's pods to request.
 
-A Node has one number for a resource, and a quota bounds one namespace. So a quota is a bound of
-the Node only where every remote namespace in which this node has pods is bounded for the resource.
-The bound is then the sum of what the bounded namespaces of this home leave, those without pods yet
-included. One namespace with pods and without a quota makes the resource unbounded: the pods of the
-others then meet the quota in the remote, and say so.
+A Node has a single amount per resource, while a quota limits one namespace. A quota therefore
+limits the Node only if every remote namespace with pods of this node has a quota for the resource.
+The limit is the sum of what the quotas of this home's namespaces leave, including namespaces
+without pods. If one namespace with pods has no quota, the resource is unlimited: pods in the other
+namespaces are then rejected by the quota in the remote, which reports it.
 
-- What bounds requests counts: ``cpu`` and ``requests.cpu``, ``requests.example.com/gpu``,
-  ``hugepages-2Mi``, ``pods``, ``count/pods`` and the like. Limits (``limits.cpu``) bound nothing
-  that a scheduler counts, and are only told of when they are used up.
-- A quota with scopes does not bind every pod, and is left out.
-- Of several quotas in one namespace the least leaves the most that can be had.
-- What pods of others request in the namespace is used already. Our own requests are not subtracted:
+- Quotas of requests count: ``cpu`` and ``requests.cpu``, ``requests.example.com/gpu``,
+  ``hugepages-2Mi``, ``pods``, ``count/pods`` and so on. Quotas of limits (``limits.cpu``) do not
+  affect scheduling, and are only reported when exhausted.
+- A quota with scopes does not apply to every pod, and is ignored.
+- Of several quotas in a namespace the strictest applies.
+- Requests of unmanaged pods in the namespace are subtracted. Requests of managed pods are not:
   home's scheduler does that (as in `translators.capacity.node_capacity`).
 """
 
@@ -22,13 +22,13 @@ from collections.abc import Collection, Iterable, Mapping
 from translators.capacity.pod_requests import CPU, HUGE_PAGES, MEMORY, PODS, Amounts, parse_amount
 from translators.objects import Object, name_of, namespace_of
 
-#: Keys of ``spec.hard`` that name a resource plainly (pkg/quota/v1/evaluator/core/pods.go).
+#: Keys of ``spec.hard`` that are resource names (pkg/quota/v1/evaluator/core/pods.go).
 _PLAIN = (CPU, MEMORY, PODS, "ephemeral-storage")
 _REQUESTS, _LIMITS = "requests.", "limits."
 
 
 def quota_limits(quota: Object) -> Amounts:
-    """What all pods of its namespace may request together, by resource."""
+    """The total requests that a quota allows in its namespace, by resource."""
     found: Amounts = {}
     for key, quantity in _hard(quota).items():
         resource = _resource(key)
@@ -44,34 +44,33 @@ def remaining(
     unmanaged: Mapping[str, Mapping[str, int]],
     namespaces_with_pods: Collection[str],
 ) -> Amounts:
-    """What home's pods may request together, of the resources that are bounded.
+    """The total requests that managed pods may have, for each limited resource.
 
-    ``quotas`` and ``foreign`` (what others request) are by namespace; ``busy`` are the namespaces
-    in which this node has pods.
+    ``quotas`` and ``unmanaged`` (requests of unmanaged pods) are by namespace.
     """
     by_namespace: dict[str, Amounts] = {}
     for namespace, several in quotas.items():
         used = unmanaged.get(namespace, {})
-        room: Amounts = {}
+        left: Amounts = {}
         for quota in several:
             for resource, hard in quota_limits(quota).items():
-                rest = max(0, hard - used.get(resource, 0))
-                room[resource] = min(rest, room.get(resource, rest))
-        by_namespace[namespace] = room
+                available = max(0, hard - used.get(resource, 0))
+                left[resource] = min(available, left.get(resource, available))
+        by_namespace[namespace] = left
     found: Amounts = {}
-    for room in by_namespace.values():
-        for resource, rest in room.items():
+    for left in by_namespace.values():
+        for resource, available in left.items():
             if all(
                 resource in by_namespace.get(namespace, {}) for namespace in namespaces_with_pods
             ):
-                found[resource] = found.get(resource, 0) + rest
+                found[resource] = found.get(resource, 0) + available
     return found
 
 
 def exhausted_keys(quota: Object, resources: Collection[str]) -> str:
-    """Which bounds of a quota on these resources are reached, in words; "" where none is.
+    """The exhausted limits of a quota for these resources, as text; "" if there are none.
 
-    The API server's own count (``status.used``) decides, as it does when a pod is made.
+    As at admission, the API server's own count (``status.used``) decides.
     """
     used = (quota.get("status") or {}).get("used") or {}
     keys = [
@@ -92,12 +91,12 @@ def _hard(quota: Object) -> Mapping[str, str]:
 
 
 def _resource(key: str) -> str:
-    """The resource of pods that a key of ``spec.hard`` bounds; "" where it bounds other things."""
+    """The pod resource that a key of ``spec.hard`` limits; "" for other keys."""
     if key == "count/pods":
         return PODS
     if key in _PLAIN or key.startswith(HUGE_PAGES):
         return key
     for prefix in (_REQUESTS, _LIMITS):
-        if key.startswith(prefix) and key != "requests.storage":  # That of volume claims.
+        if key.startswith(prefix) and key != "requests.storage":  # Of PersistentVolumeClaims.
             return key.removeprefix(prefix)
     return ""

@@ -1,1 +1,1 @@
-"""What `bridge explain` derives from objects alone: differences and dependencies."""
+"""Explains the translation and the scheduling of a pod (`bridge explain`)."""

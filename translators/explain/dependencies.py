@@ -1,7 +1,8 @@
-"""The objects that a pod cannot do without, and those that it would like to have, by place.
+"""The objects that a pod depends on, required and optional ones.
 
-Beside what is copied (`translators.pods.references`) these are its service account, claims and classes.
-Keys are those of a ConfigMap or Secret that the pod names one by one. Pure.
+These are the copied objects (`translators.pods.references`), the service account,
+PersistentVolumeClaims and classes. For ConfigMaps and Secrets, the result includes the keys that
+the pod references individually. Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from translators.objects import Object
 from translators.pods.references import Reference, references
 from translators.pods.service_accounts import service_account_name
 
-#: Where a ConfigMap or Secret is named together with whether it is optional.
+#: Fields that reference a ConfigMap or Secret and may be optional.
 _SOURCES = {
     "configMapRef": "ConfigMap",
     "configMapKeyRef": "ConfigMap",
@@ -28,26 +29,28 @@ _PARTS = ("initContainers", "containers", "ephemeralContainers", "volumes")
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """An object that the pod names."""
+    """An object that the pod references."""
 
     kind: str
     name: str
     required: bool = True
-    """Whether the pod waits while it is missing."""
+    """Whether the pod waits while the object is missing."""
     keys: frozenset[str] = frozenset()
-    """Keys that must be in it."""
+    """Keys that the object must contain."""
 
 
 def dependencies_of(pod: Object) -> list[Dependency]:
-    """Each object once, in a stable order."""
+    """The pod's dependencies, each once, in a stable order."""
     spec = pod.get("spec") or {}
     found = {it: Dependency(it.kind, it.name, required=False) for it in references(pod)}
     named = [it for part in _PARTS for it in _named(spec.get(part) or ())]
-    sure = {Reference(_kind(it), it.name) for it in named}
-    pulled = {Reference("Secret", it["name"]) for it in spec.get("imagePullSecrets") or () if it}
+    explicit = {Reference(_kind(it), it.name) for it in named}
+    pull_secrets = {
+        Reference("Secret", it["name"]) for it in spec.get("imagePullSecrets") or () if it
+    }
     for ref, known in found.items():
-        # Of drivers' Secrets nothing says that they are optional; images can do without theirs.
-        if ref not in sure and ref not in pulled:
+        # Secrets of volume drivers are required; image pull secrets are optional.
+        if ref not in explicit and ref not in pull_secrets:
             found[ref] = replace(known, required=True)
     for it in named:
         ref = Reference(_kind(it), it.name)

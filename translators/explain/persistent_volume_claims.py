@@ -1,9 +1,9 @@
-"""Why home's scheduler would not bind a pod to a node for the PersistentVolumeClaims that it names.
+"""Why home's scheduler would not bind a pod to a node because of its PersistentVolumeClaims.
 
-As the filter VolumeBinding (pkg/scheduler/framework/plugins/volumebinding) decides for one node:
-claims that are missing, being deleted, lost, or bound to a volume of other nodes keep the pod off;
-so do unbound ones, unless their StorageClass waits for the first consumer. Whether its provisioner
-then makes a volume for the node shows only afterwards: `waiting` names such claims. Pure.
+As the VolumeBinding filter (pkg/scheduler/framework/plugins/volumebinding) for one node: missing,
+deleted and lost PVCs, and those bound to a volume of other nodes, prevent the binding; so do
+unbound ones, unless their StorageClass waits for the first consumer. Whether the provisioner then
+creates a volume for the node is unknown in advance: `unbound_claims` lists such PVCs. Pure.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Literal, TypeAlias
 from translators.objects import Object, is_deleting
 from translators.pods.scheduling_predicates import PredicateFailure, term_matches_node
 
-#: The provisioner of classes whose volumes people make beforehand
-#: (k8s.io/kubernetes/pkg/controller/volume/persistentvolume/util NotSupportedProvisioner).
+#: The provisioner of StorageClasses with manually created volumes (NotSupportedProvisioner in
+#: k8s.io/kubernetes/pkg/controller/volume/persistentvolume/util).
 _NO_PROVISIONER = "kubernetes.io/no-provisioner"
 
-#: When an unbound claim gets its volume: before any scheduler looks (or never), from those that
-#: people made, or once a node is chosen.
+#: When an unbound PVC gets its volume: before scheduling (or never), from manually created volumes,
+#: or after a node is chosen.
 _Binding: TypeAlias = Literal["immediate", "static", "provisioned", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
 class PodStorage:
-    """What home has of a pod's claims, by name. None is missing; a name that could not be looked up
-    is not there, and decides nothing."""
+    """Home's objects for a pod's PVCs, by name. None is a missing object; a name that could not be
+    read is absent and has no effect."""
 
     claims: Mapping[str, Object | None] = field(default_factory=dict)
     volumes: Mapping[str, Object | None] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class PodStorage:
 
 
 def claim_names(pod: Object) -> dict[str, str]:
-    """The claims that a pod names, by the names of its volumes."""
+    """The PVCs of a pod, by volume name."""
     found = {}
     for volume in (pod.get("spec") or {}).get("volumes") or ():
         if name := (volume.get("persistentVolumeClaim") or {}).get("claimName"):
@@ -46,14 +46,16 @@ def claim_names(pod: Object) -> dict[str, str]:
 def volume_binding_failures(
     pod: Object, node: Object, storage: PodStorage
 ) -> Iterator[PredicateFailure]:
-    """What of the pod's claims keeps it off the node."""
+    """The PVCs that prevent scheduling to the node."""
     for volume, name in claim_names(pod).items():
-        if name in storage.claims and (why := _why(storage.claims[name], node, storage)):
-            yield PredicateFailure(f"spec.volumes[{volume}]", f"PersistentVolumeClaim {name} {why}")
+        if name in storage.claims and (problem := _problem(storage.claims[name], node, storage)):
+            yield PredicateFailure(
+                f"spec.volumes[{volume}]", f"PersistentVolumeClaim {name} {problem}"
+            )
 
 
 def unbound_claims(pod: Object, storage: PodStorage) -> Iterator[str]:
-    """Unbound claims that do not keep the pod off by themselves, as text."""
+    """Messages about unbound PVCs that do not prevent scheduling by themselves."""
     for name in claim_names(pod).values():
         claim = storage.claims.get(name)
         if not claim or _phase(claim) != "Pending":
@@ -64,30 +66,30 @@ def unbound_claims(pod: Object, storage: PodStorage) -> Iterator[str]:
             case "provisioned":
                 yield (
                     f"PersistentVolumeClaim {name} is not bound at home: the provisioner of its "
-                    "StorageClass makes a volume when a node is chosen, if it serves that node"
+                    "StorageClass creates a volume once a node is chosen, if it supports that node"
                 )
 
 
-def _why(claim: Object | None, node: Object, storage: PodStorage) -> str:
+def _problem(claim: Object | None, node: Object, storage: PodStorage) -> str:
     if claim is None:
         return "is missing at home"
     if is_deleting(claim):
         return "is being deleted at home"
     match _phase(claim):
         case "Bound":
-            return _elsewhere(claim, node, storage)
+            return _volume_problem(claim, node, storage)
         case "Lost":
-            return "is Lost at home: its PersistentVolume does not exist any more"
+            return "is Lost at home: its PersistentVolume no longer exists"
     match _binding(claim, storage):
         case "immediate":
-            return "is not bound at home; `kubectl describe pvc` says why"
+            return "is not bound at home; see `kubectl describe pvc`"
         case "static":
             return "is not bound at home, and its StorageClass has no provisioner"
     return ""
 
 
-def _elsewhere(claim: Object, node: Object, storage: PodStorage) -> str:
-    """Why the bound volume cannot be used on the node; "" where it can, or nobody knows."""
+def _volume_problem(claim: Object, node: Object, storage: PodStorage) -> str:
+    """Why the node cannot use the bound volume; "" if it can, or if that is unknown."""
     name = str((claim.get("spec") or {}).get("volumeName") or "")
     if name not in storage.volumes:
         return ""

@@ -1,1 +1,1 @@
-"""The translation of the objects that pods refer to, and of Events."""
+"""Translates ConfigMaps, Secrets, Services, EndpointSlices and Events."""

@@ -1,12 +1,12 @@
-"""A home EndpointSlice as it stands in the remote: home's endpoints of a copied Service.
+"""Translates EndpointSlices of mirrored Services: home's endpoints in the remote.
 
-The remote's own controller makes slices of the remote's pods, from the copied selector. Ours hold
-what it cannot see, and leave out what it does: the pods of the virtual node. It leaves ours alone,
-since each controller of EndpointSlices minds only those with its own name in `LABEL_MANAGED_BY`
-(k8s.io/api/discovery/v1, well_known_labels.go).
+The remote's own controller creates slices for pods in the remote, by the selector of the mirrored
+Service. The bridge's slices contain the other endpoints, and exclude pods of the virtual node. The
+remote's controller ignores them, because it only manages slices with its own name in
+`LABEL_MANAGED_BY` (k8s.io/api/discovery/v1, well_known_labels.go).
 
-The slices of several virtual nodes that share a remote namespace leave out different pods, so each
-node's have names of their own (`remote_name`).
+Virtual nodes that share a remote namespace exclude different pods, so the slices of each node have
+their own names (`remote_name`).
 """
 
 from __future__ import annotations
@@ -17,35 +17,36 @@ from translators.objects import Object, metadata, name_of
 
 LABEL_SERVICE = "kubernetes.io/service-name"
 LABEL_MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
-#: Our name in that label. The remote's controller copies a Service's labels to its own slices, so
-#: that the labels of ours do not tell them apart, and this one does.
+#: The bridge's value of that label. It distinguishes the bridge's slices from those of the remote's
+#: controller, which copies the other labels of a Service to its slices.
 MANAGER = "cluster-bridge"
-#: What lists ours, with the labels of home and node.
+#: Selects the bridge's slices, together with the ownership labels.
 SELECTOR = f"{LABEL_MANAGED_BY}={MANAGER}"
 
-#: Written by home's controller with each change, for its own latency.
+#: Set by home's controller on each change, to measure its latency.
 _TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
-#: Fields of an endpoint that speak of home's nodes, zones and objects.
+#: Endpoint fields that refer to nodes, zones and objects of home.
 HOME_FIELDS = frozenset({"deprecatedTopology", "hints", "nodeName", "targetRef", "zone"})
 
 
 def service_name(slice_: Object) -> str:
-    """The Service that the slice belongs to; "" for none."""
+    """The Service of the slice; "" without one."""
     return str((metadata(slice_).get("labels") or {}).get(LABEL_SERVICE) or "")
 
 
 def remote_name(name: str, identity: Identity) -> str:
-    """The name of the slice's counterpart: its own, and a hash that is the virtual node's."""
+    """The name of the remote slice: its name at home with a hash that depends on the virtual
+    node."""
     return hashed_name(name, f"{identity.node}/{name}")
 
 
 def has_endpoints(home: Object, identity: Identity) -> bool:
-    """Whether anything is left without the pods of the virtual node."""
+    """Whether the slice has endpoints other than pods of the virtual node."""
     return bool(_endpoints(home, identity))
 
 
 def translate_endpoint_slice(home: Object, identity: Identity) -> Object:
-    """The remote counterpart of a home EndpointSlice."""
+    """The remote slice for a home EndpointSlice."""
     meta = remote_metadata(home, identity)
     meta["name"] = remote_name(name_of(home), identity)
     meta["labels"][LABEL_MANAGED_BY] = MANAGER

@@ -1,8 +1,7 @@
-"""Events: what the remote says of a pod, as home's Event about the home pod.
+"""Translates Events of the remote about a remote pod into Events about its home pod.
 
-All is carried as the remote has it (who says so, why, when and how often; fields of the future
-too), but for what names the remote's objects: the pod that it is about, an object that it is
-related to, and the pod's name in the message.
+Reporter, reason, times, count and unknown fields are kept. References to the remote pod, to related
+objects, and the pod's name in the message are translated.
 """
 
 from __future__ import annotations
@@ -13,37 +12,39 @@ from translators.identity import LABEL_NODE, Identity, Origin
 from translators.names import hashed_name
 from translators.objects import Object, namespace_of, uid_of
 
-#: The API's limit on an Event's message, in characters. It holds for those with ``eventTime``
-#: (legacyValidateEvent in kubernetes pkg/apis/core/validation/events.go), and for ours.
+#: The maximum length of an Event's message in characters. The API enforces it for Events with
+#: ``eventTime`` (legacyValidateEvent in kubernetes pkg/apis/core/validation/events.go), and the
+#: bridge for its own.
 MESSAGE_MAX = 1024
-#: The longest name of an Event of the bridge: 200 characters of the object's name, and the hash.
+#: The maximum length of the bridge's Event names: 200 characters of the object's name, and the
+#: hash.
 _NAME_MAX = 217
 
-#: What changes while an event goes on (client-go, tools/record eventLogger and tools/events).
+#: Fields that change while an event repeats (client-go, tools/record eventLogger and tools/events).
 _PROGRESS = ("count", "lastTimestamp", "message", "series")
 
-#: ``NAMESPACE/NAME`` as a word of its own.
+#: ``NAMESPACE/NAME`` as a separate word.
 _NAMED = re.compile(r"(?<![\w./-])[a-z0-9-]+/[a-z0-9.-]*[a-z0-9](?![\w/-]|\.\w)")
 
 
 def event_name(about: str, content: str) -> str:
-    """The name of the Event about the object called ``about`` that is told apart from others by
-    ``said``: the same whenever it is computed, so that nothing is told twice."""
+    """The name of the Event about the object named ``about``. It is derived from ``content``, so a
+    repeated Event has the same name."""
     return hashed_name(about, content, max_length=_NAME_MAX, separator=".")
 
 
 def mirrored_events_selector(identity: Identity) -> str:
-    """The label selector of the Events at home that stand for events of the remote."""
+    """Selects the Events at home that are translated from events of the remote."""
     return f"{LABEL_NODE}={identity.node_label}"
 
 
 def involved_uid(event: Object) -> str:
-    """The UID of the object that the event is about; "" where it names none."""
+    """The UID of the involved object; "" if the event has none."""
     return str((event.get("involvedObject") or {}).get("uid") or "")
 
 
 def compact(remote: Object) -> Object:
-    """The event without what is empty and without metadata that nothing here reads."""
+    """The event without empty fields and unused metadata."""
     meta = remote["metadata"]
     kept = {key: value for key, value in remote.items() if value not in (None, "", {})}
     kept["metadata"] = {
@@ -53,15 +54,15 @@ def compact(remote: Object) -> Object:
 
 
 def home_event_name(remote: Object) -> str:
-    """The name that the event has at home: it follows from the remote event's UID."""
+    """The name of the Event at home, derived from the remote event's UID."""
     about = remote.get("involvedObject") or {}
     return event_name(str(about.get("name") or ""), uid_of(remote))
 
 
 def translate_event(remote: Object, origin: Origin, identity: Identity) -> Object:
-    """Home's Event for an event about the remote pod that stands for ``origin``.
+    """Home's Event for an event about the remote pod of ``origin``.
 
-    ``source.host`` stays the remote's node: it is where the pod runs.
+    ``source.host`` remains the node of the remote where the pod runs.
     """
     about = remote.get("involvedObject") or {}
     event = {key: value for key, value in remote.items() if value is not None}
@@ -75,30 +76,30 @@ def translate_event(remote: Object, origin: Origin, identity: Identity) -> Objec
         if related.get("uid") == about.get("uid"):
             event["related"] = _at_home(related, origin)
         elif related.get("namespace") == namespace_of(remote):
-            # Another pod, by its name: of which UID it is at home is not known here.
+            # Another pod: its UID at home is unknown here.
             named = {k: v for k, v in related.items() if k not in ("uid", "resourceVersion")}
             event["related"] = {**named, "namespace": origin.namespace}
     if message := event.get("message"):
-        message = _retold(message, about, origin)
+        message = _translate_message(message, about, origin)
         event["message"] = message[:MESSAGE_MAX] if "eventTime" in event else message
     return event
 
 
 def progress_fields(event: Object) -> Object:
-    """How far the event has gone; None where it says nothing. From one to the next, `merge_patch`
-    gives what to write."""
+    """The fields that change while an event repeats; None for missing ones. `merge_patch` compares
+    them."""
     return {key: event.get(key) or None for key in _PROGRESS}
 
 
 def _at_home(reference: Object, origin: Origin) -> Object:
-    """A reference to the remote pod as one to its home pod; ``fieldPath`` is the same in both."""
+    """A reference to the remote pod as reference to its home pod, with the same ``fieldPath``."""
     here = {"namespace": origin.namespace, "name": origin.name, "uid": origin.uid}
     return {key: value for key, value in {**reference, **here}.items() if key != "resourceVersion"}
 
 
-def _retold(message: str, about: Object, origin: Origin) -> str:
-    """The message with the pod's home names, in the two forms in which Kubernetes writes a pod:
-    ``NAMESPACE/NAME``, and the kubelet's ``NAME_NAMESPACE(UID)`` (format.Pod)."""
+def _translate_message(message: str, about: Object, origin: Origin) -> str:
+    """The message with the home pod's name, in the two formats of Kubernetes: ``NAMESPACE/NAME``,
+    and the kubelet's ``NAME_NAMESPACE(UID)`` (format.Pod)."""
     namespace, name, uid = (str(about.get(key) or "") for key in ("namespace", "name", "uid"))
     if namespace not in message:
         return message

@@ -1,1 +1,1 @@
-"""The formats in which kubelets serve the resource use of pods."""
+"""The formats in which kubelets serve the resource usage of pods."""

@@ -1,10 +1,10 @@
-"""Prometheus' text format: what a kubelet of the remote says of our pods, in home's names. Pure.
+"""Translates metrics of the remote's kubelets, in Prometheus' text format, to home's pod names.
+Pure.
 
-Only samples that are labelled with the namespace and the name of a pod of ours are kept; samples
-of other pods, and of the machine, stay in the remote. Of a sample that is kept, the labels
-``namespace``, ``pod`` and ``pod_uid`` are rewritten; its other labels, its value and its timestamp
-are passed on as they came, whatever family it is of. The format is that of version 0.0.4
-(prometheus/docs, ``exposition_formats.md``): a line that is not of it is left out.
+Only samples with the namespace and name labels of managed pods are kept; samples of other pods and
+of the node stay in the remote. The labels ``namespace``, ``pod`` and ``pod_uid`` are rewritten;
+other labels, the value and the timestamp are unchanged, for all metric families. The format is
+version 0.0.4 (prometheus/docs, ``exposition_formats.md``); invalid lines are dropped.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import NamedTuple
 
 from translators.identity import Origin
 
-#: The type of an answer in this format.
+#: Media type of this format.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _LABEL = re.compile(r'[ \t]*([a-zA-Z_]\w*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*,?', re.ASCII)
 _ESCAPE = re.compile(r'\\([\\"n])')
-#: What a histogram's or summary's samples have behind the name of their family.
+#: Suffixes of the samples of histograms and summaries.
 _SUFFIXES = ("_bucket", "_count", "_sum")
 
 
 class RemotePodName(NamedTuple):
-    """A pod of the remote, as its kubelets name it."""
+    """A pod of the remote, as kubelets label it."""
 
     namespace: str
     name: str
@@ -34,10 +34,10 @@ class RemotePodName(NamedTuple):
 
 @dataclass(slots=True)
 class Family:
-    """The samples of one metric: lines, without their ends."""
+    """The samples of one metric, as lines without line endings."""
 
     header: list[str] = field(default_factory=list)
-    """HELP and TYPE."""
+    """The HELP and TYPE lines."""
     samples: list[str] = field(default_factory=list)
 
 
@@ -45,19 +45,19 @@ Families = dict[str, Family]
 
 
 class Sample(NamedTuple):
-    """One sample, read."""
+    """A parsed sample."""
 
     labels: dict[str, str]
     value: float
     timestamp_ms: int | None
-    """Since 1970; None where the sample does not say when it was taken."""
+    """Milliseconds since 1970; None without a timestamp."""
 
 
 def relabel_metrics(text: str, pods: Mapping[RemotePodName, Origin]) -> Families:
-    """The samples of these pods, by family and in the order in which they came."""
+    """The samples of these pods, by family, in their original order."""
     families: Families = {}
     headers: dict[str, list[str]] = {}
-    known: dict[str, str | None] = {}
+    translated: dict[str, str | None] = {}
     current = ""
     for line in text.split("\n"):
         if line.startswith("#"):
@@ -71,33 +71,33 @@ def relabel_metrics(text: str, pods: Mapping[RemotePodName, Origin]) -> Families
         labels, end, value = rest.rpartition("}")
         if not (brace and end):
             continue
-        # The label sets of a container come again in each family.
-        if labels not in known:
-            known[labels] = _in_home_names(labels, pods)
-        ours = known[labels]
-        if ours is None:
+        # Every family repeats the label sets of a container.
+        if labels not in translated:
+            translated[labels] = _translate_labels(labels, pods)
+        home_labels = translated[labels]
+        if home_labels is None:
             continue
         name = name.strip()
-        family = current if _is_of(name, current) else name
+        family = current if _belongs_to(name, current) else name
         found = families.get(family)
         if found is None:
             found = families[family] = Family(headers.get(family, []))
-        found.samples.append(f"{name}{{{ours}}}{value}")
+        found.samples.append(f"{name}{{{home_labels}}}{value}")
     return families
 
 
 def merge_families(parts: Iterable[Families]) -> Families:
-    """The samples of several kubelets, each family once."""
+    """The samples of several kubelets, with each family once."""
     found: Families = {}
     for part in parts:
         for name, family in part.items():
-            into = found.setdefault(name, Family(family.header))
-            into.samples.extend(family.samples)
+            merged = found.setdefault(name, Family(family.header))
+            merged.samples.extend(family.samples)
     return found
 
 
 def render_families(families: Families) -> str:
-    """The text, families in the order of their names as kubelets have them."""
+    """The text, with the families sorted by name as kubelets do."""
     lines = [
         line for _, family in sorted(families.items()) for line in (*family.header, *family.samples)
     ]
@@ -105,21 +105,21 @@ def render_families(families: Families) -> str:
 
 
 def new_family(name: str, kind: str, help_text: str) -> Family:
-    """A family without samples. ``kind`` is ``counter`` or ``gauge``; ``told`` its HELP."""
+    """A family without samples. ``kind`` is ``counter`` or ``gauge``."""
     return Family([f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"])
 
 
 def format_sample(
     name: str, labels: Mapping[str, str], value: float, timestamp_ms: int | None = None
 ) -> str:
-    """One sample; ``at`` in milliseconds since 1970."""
+    """One sample line."""
     pairs = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
     stamp = f" {timestamp_ms}" if timestamp_ms is not None else ""
     return f"{name}{{{pairs}}} {value!r}{stamp}" if pairs else f"{name} {value!r}{stamp}"
 
 
 def parse_samples(family: Family) -> Iterator[Sample]:
-    """The samples of a family that has labels. Values that are no numbers are left out."""
+    """The samples of a family that have labels and a numeric value."""
     for text in family.samples:
         labels, _, rest = text.partition("{")[2].rpartition("}")
         fields = rest.split()
@@ -131,8 +131,8 @@ def parse_samples(family: Family) -> Iterator[Sample]:
         yield Sample(_read_labels(labels) or {}, value, at)
 
 
-def _in_home_names(labels: str, pods: Mapping[RemotePodName, Origin]) -> str | None:
-    """The label set with home's names; None for one that is not of a pod of ours."""
+def _translate_labels(labels: str, pods: Mapping[RemotePodName, Origin]) -> str | None:
+    """The label set with home's names; None if it is not of a managed pod."""
     found = _spans(labels)
     if found is None or "namespace" not in found or "pod" not in found:
         return None
@@ -149,7 +149,7 @@ def _in_home_names(labels: str, pods: Mapping[RemotePodName, Origin]) -> str | N
 
 
 def _spans(labels: str) -> dict[str, re.Match[str]] | None:
-    """Name → where label and value stand, in order; None where this is no set of labels."""
+    """Label name to match (name, value), in order; None if the text is not a label set."""
     found: dict[str, re.Match[str]] = {}
     position = 0
     while position < len(labels):
@@ -166,8 +166,8 @@ def _read_labels(labels: str) -> dict[str, str] | None:
     return None if found is None else {name: _unescaped(it[2]) for name, it in found.items()}
 
 
-def _is_of(name: str, family: str) -> bool:
-    """Whether a sample of this name belongs to the family whose header was seen last."""
+def _belongs_to(name: str, family: str) -> bool:
+    """Whether a sample of this name belongs to the family of the last header."""
     return name == family or (name.startswith(family) and name[len(family) :] in _SUFFIXES)
 
 

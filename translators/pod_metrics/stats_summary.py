@@ -1,7 +1,7 @@
-"""``/stats/summary``: what a kubelet of the remote says of our pods, in home's names. Pure.
+"""Translates ``/stats/summary`` of the remote's kubelets to home's pod names. Pure.
 
-The format is k8s.io/kubelet's ``pkg/apis/stats/v1alpha1``. Statistics of other pods, and of the
-machine, stay in the remote.
+The format is ``pkg/apis/stats/v1alpha1`` of k8s.io/kubelet. Statistics of unmanaged pods and of the
+node stay in the remote.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from translators.pod_metrics.exposition import RemotePodName
 
 
 def relabel_stats(summary: Object, pods: Mapping[RemotePodName, Origin]) -> list[Object]:
-    """The entries of these pods: reference, and the namespace of the claims of its volumes, are
-    home's; everything else is as it came, known here or not."""
+    """The entries of these pods. The pod reference and the namespaces of PersistentVolumeClaims are
+    home's; other fields, also unknown ones, are unchanged."""
     found = []
     for stats in summary.get("pods") or ():
         ref = stats.get("podRef") or {}
         home = pods.get(RemotePodName(str(ref.get("namespace")), str(ref.get("name"))))
         if home is not None:
-            found.append(_of(stats, home))
+            found.append(_relabel_pod(stats, home))
     return found
 
 
-def _of(stats: Object, home: Origin) -> Object:
+def _relabel_pod(stats: Object, home: Origin) -> Object:
     ref = {"name": home.name, "namespace": home.namespace, "uid": home.uid}
-    ours = {**stats, "podRef": {**stats["podRef"], **ref}}
+    relabelled = {**stats, "podRef": {**stats["podRef"], **ref}}
     if "volume" in stats:
-        ours["volume"] = [_volume(volume, home) for volume in stats["volume"] or ()]
-    return ours
+        relabelled["volume"] = [_relabel_volume(volume, home) for volume in stats["volume"] or ()]
+    return relabelled
 
 
-def _volume(volume: Object, home: Origin) -> Object:
+def _relabel_volume(volume: Object, home: Origin) -> Object:
     claim = volume.get("pvcRef")
     if not claim:
         return volume

@@ -1,9 +1,9 @@
-"""activeDeadlineSeconds of a pod that waits in the bridge or for a node of the remote.
+"""``activeDeadlineSeconds`` of a pod that has not reached a kubelet.
 
-A kubelet counts from ``startTime``, when it first sees the pod, so that waiting counts too
-(pkg/kubelet/active_deadline.go). Here the remote's kubelet does that once it has the pod; before,
-the bridge counts from when it first wrote that the pod waits. That time is by the bridge's own
-clock, so that a remote whose clock is wrong ends no pod too early.
+A kubelet counts from ``startTime``, when it first sees the pod, so the deadline includes waiting
+(pkg/kubelet/active_deadline.go). The remote's kubelet enforces the deadline once it has the pod.
+Before that, the bridge counts from when it first reported that the pod waits, by its own clock: a
+wrong clock in the remote cannot end a pod early.
 """
 
 from __future__ import annotations
@@ -12,21 +12,20 @@ from translators.objects import Object, condition_of
 from translators.pods.status import CONDITION_ACCEPTED, CONDITION_REMOTE_SCHEDULED
 from translators.timestamps import parse_time
 
-#: As the kubelet's.
+#: Reason and message of the kubelet.
 REASON = "DeadlineExceeded"
 MESSAGE = "Pod was active on the node longer than the specified deadline"
 
 
 def deadline_remaining(home: Object, *, now: str) -> float | None:
-    """How long the pod may wait still: all of its deadline where its status does not show that it
-    waits, 0 when the deadline has passed; None where it has none. ``now`` is the time in RFC 3339.
-    """
-    allowed: int | None = (home.get("spec") or {}).get("activeDeadlineSeconds")
+    """Seconds until the deadline of the home pod: all of it unless the status reports that the pod
+    waits, 0 after the deadline, None without one. ``now`` is the time in RFC 3339."""
+    deadline: int | None = (home.get("spec") or {}).get("activeDeadlineSeconds")
     since = min(filter(None, map(_waiting_since, _conditions(home))), default=None)
-    if allowed is None or since is None:
-        return allowed
+    if deadline is None or since is None:
+        return deadline
     waited = (parse_time(now) - parse_time(since)).total_seconds()
-    return max(0.0, allowed - max(0.0, waited))
+    return max(0.0, deadline - max(0.0, waited))
 
 
 def _conditions(home: Object) -> list[Object]:
@@ -34,6 +33,7 @@ def _conditions(home: Object) -> list[Object]:
 
 
 def _waiting_since(condition: Object) -> str | None:
-    """Times of the bridge, which sort as text."""
-    waits = condition.get("status") == "False"
-    return condition.get("lastTransitionTime") if waits else None
+    """The transition time of a False condition. Both times are from the bridge's clock and sort as
+    text."""
+    is_waiting = condition.get("status") == "False"
+    return condition.get("lastTransitionTime") if is_waiting else None

@@ -1,11 +1,11 @@
-"""The downward API: identity that a pod reads of itself stays home's.
+"""The downward API of remote pods, so that a pod reads home's identity.
 
-What would differ in the remote is read from annotations of the remote pod (`naming`) instead, or
-written out where it does not change while the pod lives. Files of all labels or all annotations
-hold home's alone, as a kubelet at home would write them; that text is such an annotation too, and
-follows home's pod (`podupdate`). Where annotations and text together are more than a pod may have
-(`ANNOTATIONS_MAX`), the file of a new pod is left to the remote's kubelet, which writes what ours
-and the remote's machinery added too; that of a running pod stays as it was.
+Fields that differ in the remote are read from annotations of the remote pod instead, or replaced
+with their value if it is constant. Files with all labels or all annotations contain those of the
+home pod only, in the kubelet's format; an annotation holds their text and follows the home pod
+(`translators.pods.update`). If annotations and text exceed `ANNOTATIONS_MAX`, the remote's kubelet
+writes the file of a new pod, with labels and annotations that the bridge and the remote added; the
+file of a running pod is not updated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from translators.identity import (
 )
 from translators.objects import Object, metadata
 
-#: Bytes of all keys and values of an object's annotations (TotalAnnotationSizeLimitB of
+#: Maximum bytes of keys and values of an object's annotations (TotalAnnotationSizeLimitB of
 #: apimachinery's pkg/api/validation/objectmeta.go).
 ANNOTATIONS_MAX = 256 * 1024
 
@@ -32,13 +32,13 @@ def _annotation(key: str) -> str:
     return f"metadata.annotations['{key}']"
 
 
-#: What identity in the downward API is read from instead, so that the pod sees home's.
+#: Fields with identity, and the annotation of the remote pod that replaces each.
 _REWRITTEN_FIELDS = {
     "metadata.namespace": _annotation(ANNOTATION_HOME_NAMESPACE),
     "metadata.uid": _annotation(ANNOTATION_HOME_UID),
     "spec.nodeName": _annotation(ANNOTATION_NODE_NAME),
 }
-#: Files of whole maps, and the annotation that holds their text.
+#: Files with a complete map, and the annotation with their text.
 _FILES = {
     "labels": ANNOTATION_LABELS_FILE,
     "annotations": ANNOTATION_ANNOTATIONS_FILE,
@@ -50,6 +50,7 @@ _FILE_PATHS = FieldPaths(
 
 
 def translate_env(container: Object, *, account: str, address: str) -> Object:
+    """The container with environment variables that contain home's identity."""
     if not container.get("env"):
         return container
     known = {
@@ -73,8 +74,8 @@ def _variable(variable: Object, known: dict[str, str]) -> Object:
 
 
 def map_files(home: Object) -> dict[str, str]:
-    """The text of each file of whole labels or annotations that a volume of the pod has, by the
-    annotation that is to hold it."""
+    """The text of each file with all labels or annotations that the pod's volumes contain, by
+    annotation."""
     paths = {path for _, path in _file_paths(home)}
     return {
         annotation: format_map(
@@ -90,33 +91,35 @@ def map_files(home: Object) -> dict[str, str]:
 
 
 def fits_annotation_limit(annotations: Mapping[str, str], texts: Mapping[str, str]) -> bool:
-    """Whether a pod may have these annotations together with these texts."""
+    """Whether a pod may have these annotations and texts together."""
     if not texts:
-        return True  # What else it has is for the API server to judge.
-    both = {**annotations, **texts}
-    return sum(len(k.encode()) + len(v.encode()) for k, v in both.items()) <= ANNOTATIONS_MAX
+        return True  # The API server validates the other annotations.
+    combined = {**annotations, **texts}
+    return sum(len(k.encode()) + len(v.encode()) for k, v in combined.items()) <= ANNOTATIONS_MAX
 
 
 def oversized_map_files(home: Object) -> list[FieldMessage]:
-    """The files of whole maps, as what is told when their text has no room."""
+    """Messages for files whose text exceeds the limit."""
     whole = [f"metadata.{field}" for field in _FILES]
-    why = "with their text there are too many annotations; the file holds the remote pod's"
-    return [FieldMessage(at, why) for at, path in _file_paths(home) if path in whole]
+    message = "their text exceeds the limit for annotations; the file has the remote pod's"
+    return [
+        FieldMessage(location, message) for location, path in _file_paths(home) if path in whole
+    ]
 
 
 def _file_paths(home: Object) -> Iterator[tuple[str, str]]:
     if not (home.get("spec") or {}).get("volumes"):
         return
-    for _, at, path in find_fields(home, _FILE_PATHS):
-        yield at, path
+    for _, location, path in find_fields(home, _FILE_PATHS):
+        yield location, path
 
 
 def format_map(values: Mapping[str, str]) -> str:
-    """A map as a kubelet writes it into a file: FormatMap of pkg/fieldpath."""
+    """A map in the format of a kubelet's file (FormatMap in pkg/fieldpath)."""
     return "\n".join(f"{key}={_quoted(values[key])}" for key in sorted(values))
 
 
-#: The escapes of Go's strconv.Quote for which there is a letter.
+#: The letter escapes of Go's strconv.Quote.
 _LETTERS = {
     "\a": r"\a",
     "\b": r"\b",
@@ -137,7 +140,7 @@ def _quoted(text: str) -> str:
 def _escaped(char: str) -> str:
     if char in _LETTERS:
         return _LETTERS[char]
-    # Both languages call printable what Unicode has as letter, mark, number, punctuation, symbol.
+    # Go and Python agree: letters, marks, numbers, punctuation and symbols are printable.
     if char.isprintable():
         return char
     code = ord(char)
@@ -147,8 +150,7 @@ def _escaped(char: str) -> str:
 
 
 def translate_volume(volume: Object, texts: Mapping[str, str]) -> Object:
-    """The volume with its downward API files reading home's identity, and those whose text is in
-    ``texts`` (`files`) reading that."""
+    """The volume whose downward API files contain home's identity, and the texts of `map_files`."""
     rewritten = _REWRITTEN_FIELDS | {
         f"metadata.{field}": _annotation(annotation)
         for field, annotation in _FILES.items()

@@ -1,18 +1,24 @@
-"""What becomes of each field of a pod in the remote: the one table that decides it.
+"""Decides for each field of a pod whether it is kept, translated, dropped or rejected.
 
-`TABLE` maps paths of the v1 API to rules. In a path ``[]`` is any item of a list, and a last part
-``**`` is everything below. Init and ephemeral containers are decided as ``spec.containers[]``
-is, both kinds of pod affinity as ``podAffinity``.
+`TABLE` maps field paths of the v1 API to rules. In a path, ``[]`` stands for each item of a list,
+and a trailing ``**`` for all fields below. Init and ephemeral containers follow the rules of
+``spec.containers[]``, pod anti-affinity those of ``podAffinity``. Tests compare the table with all
+fields of the API.
 
-- *carried*: as it is. So is every field that no rule names: fields of the future work at once.
-- *translated*: carried under the name or with the value that it has in the remote, by the module
-  that ``why`` names.
-- *dropped*: not in the remote pod. ``why`` is for the pod's owner, who gets an Event of it, unless
-  the rule is *quiet*: then home has done already what the field says, or home set it by itself.
-- *refused*: the pod does not run in the remote; ``why`` says what to do.
+- *kept*: unchanged in the remote pod. Fields without a rule are kept too, so that new fields of the
+  API work at once.
+- *translated*: changed, renamed or removed by the module that ``module`` names.
+- *dropped*: not in the remote pod. Each non-empty dropped field causes a ``FieldDropped`` Event
+  with the ``reason``, unless the rule is *silent*: then home has already applied the field, or set
+  it itself.
+- *rejected*: the pod does not run in the remote; ``reason`` explains what to do.
 
-`pod.to_remote` takes out what is dropped, and `refused` finds what is refused, by this table. Tests
-hold every field of the API against it.
+To drop a new field, add its path to the section that it belongs to (here `_SPEC`):
+
+    **_rules("newField.**", Rule("dropped", "names an object of home"), under="spec."),
+
+`drop_fields` and `rejected_fields` apply the table; no other code is needed. Add a pair of pods to
+``tests/translators/golden``, and update the documentation with ``make docs-write``.
 """
 
 from __future__ import annotations
@@ -25,245 +31,265 @@ from typing import Any, Literal
 from translators.fieldpaths import FieldMessage, FieldPaths, find_fields, remove_fields
 from translators.objects import Object
 
-Decision = Literal["carried", "translated", "dropped", "refused"]
+Decision = Literal["kept", "translated", "dropped", "rejected"]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What becomes of a field, and why."""
+    """How a field is translated, and why."""
 
     decision: Decision
     reason: str
+    module: str = ""
+    """For translated fields: the module of `translators.pods` that translates them."""
     silent: bool = False
-    """Whether the owner is not told that it is dropped."""
+    """Whether a dropped field causes no Event."""
     admission_defaults: tuple[Any, ...] = ()
-    """Values that home's admission writes where the owner says nothing: not told either."""
+    """Values that home's admission sets by default; they cause no Event either."""
 
 
-def _all(paths: str, rule: Rule, *, under: str = "") -> dict[str, Rule]:
+def _rules(paths: str, rule: Rule, *, under: str = "") -> dict[str, Rule]:
     return {under + path: rule for path in paths.split()}
 
 
-_AS_IT_IS = Rule("carried", "means the same in the remote")
-_MACHINES = Rule("carried", "speaks of the machine, which is one of the remote's")
-_HOMES = Rule("dropped", "belongs to home's object alone", silent=True)
-_OBEYED = Rule("dropped", "home's admission and scheduler have done what it says", silent=True)
-_PLACED = Rule("translated", "placement: what means something among the remote's nodes and pods")
-_COPIED = Rule("translated", "references: the object that it names is copied first")
-_ACCOUNT = Rule("dropped", "serviceaccount: the identity is given by the bridge", silent=True)
-_HOST = "the remote's machines are not home's: remove it, or keep the pod off this node"
+_KEPT = Rule("kept", "has the same meaning in the remote")
+_NODE_LEVEL = Rule("kept", "refers to the node, which is a node of the remote")
+_HOME_METADATA = Rule("dropped", "belongs to the home object", silent=True)
+_APPLIED = Rule("dropped", "home's admission and scheduler have already applied it", silent=True)
+_PLACEMENT = Rule("translated", "restricted to what exists in the remote", module="placement")
+_REFERENCE = Rule("translated", "the referenced object is copied first", module="references")
+_SERVICE_ACCOUNT = Rule("dropped", "the bridge provides the service account identity", silent=True)
+_HOST_NAMESPACE = (
+    "the nodes of the remote are not nodes of home: remove it, or keep the pod off this node"
+)
 
 _METADATA: dict[str, Rule] = {
-    **_all("name", _AS_IT_IS, under="metadata."),
-    **_all(
+    **_rules("name", _KEPT, under="metadata."),
+    **_rules(
         "namespace labels annotations",
-        Rule("translated", "naming: the remote's namespace, with ownership"),
+        Rule("translated", "mapped namespace and ownership", module="remote_pod"),
         under="metadata.",
     ),
-    **_all(
+    **_rules(
         "creationTimestamp deletionGracePeriodSeconds deletionTimestamp finalizers generateName "
         "generation managedFields[].** ownerReferences[].** resourceVersion selfLink uid",
-        _HOMES,
+        _HOME_METADATA,
         under="metadata.",
     ),
 }
 
 _SPEC: dict[str, Rule] = {
-    **_all(
+    **_rules(
         "activeDeadlineSeconds dnsConfig.** dnsPolicy enableServiceLinks hostAliases[].** "
         "hostUsers hostname hostnameOverride os.** resources.limits resources.requests "
         "restartPolicy securityContext.** setHostnameAsFQDN shareProcessNamespace subdomain "
         "terminationGracePeriodSeconds",
-        _AS_IT_IS,
+        _KEPT,
         under="spec.",
     ),
-    **_all(
+    **_rules(
         "runtimeClassName",
-        Rule("carried", "names a class of the remote, which refuses the pod where it has none"),
+        Rule("kept", "names a RuntimeClass of the remote, which rejects the pod without one"),
         under="spec.",
     ),
-    **_all(
+    **_rules(
         "overhead",
-        Rule("dropped", "the remote's runtime class sets its own", silent=True),
+        Rule("dropped", "the remote's RuntimeClass sets its own", silent=True),
         under="spec.",
     ),
-    **_all("imagePullSecrets[].name", _COPIED, under="spec."),
-    **_all(
+    **_rules("imagePullSecrets[].name", _REFERENCE, under="spec."),
+    **_rules(
         "automountServiceAccountToken",
-        Rule("translated", "serviceaccount: mounted in the remote only of its own accounts"),
+        Rule(
+            "translated",
+            "true only for service accounts of the remote",
+            module="service_accounts",
+        ),
         under="spec.",
     ),
-    **_all("serviceAccount serviceAccountName", _ACCOUNT, under="spec."),
-    **_all("nodeName preemptionPolicy priority schedulingGates[].**", _OBEYED, under="spec."),
-    **_all(
+    **_rules("serviceAccount serviceAccountName", _SERVICE_ACCOUNT, under="spec."),
+    **_rules("nodeName preemptionPolicy priority schedulingGates[].**", _APPLIED, under="spec."),
+    **_rules(
         "readinessGates[].**",
-        Rule("dropped", "podstatus: home's status counts its gates", silent=True),
+        Rule("dropped", "home's status evaluates the readiness gates", silent=True),
         under="spec.",
     ),
-    **_all(
+    **_rules(
         "schedulerName",
         Rule(
             "dropped",
-            "names a scheduler of home's; the remote's default one places the pod there",
+            "names a scheduler of home; the remote's default scheduler places the pod there",
             admission_defaults=("default-scheduler",),
         ),
         under="spec.",
     ),
-    **_all(
+    **_rules(
         "priorityClassName",
-        Rule("translated", "pod: carried where the remote has a class of that name"),
-        under="spec.",
-    ),
-    **_all(
-        "schedulingGroup.** workloadRef.**",
-        Rule("dropped", "names a group of pods of home's, which the remote does not know"),
-        under="spec.",
-    ),
-    **_all(
-        "evictionResponders[].**",
-        Rule("dropped", "names responders of home's, which do not answer in the remote"),
-        under="spec.",
-    ),
-    **_all("nodeSelector tolerations[].**", _PLACED, under="spec."),
-    **_all(
-        "resourceClaims[].** resources.claims[].**",
         Rule(
-            "refused",
-            "its devices are allocated on home's nodes: ask for them as resources with limits "
-            "(example.com/gpu), or keep the pod off this node",
+            "translated",
+            "kept if the remote has a PriorityClass of this name",
+            module="placement",
         ),
         under="spec.",
     ),
-    **_all("hostNetwork hostPID hostIPC", Rule("refused", _HOST), under="spec."),
+    **_rules(
+        "schedulingGroup.** workloadRef.**",
+        Rule("dropped", "names a pod group of home, which does not exist in the remote"),
+        under="spec.",
+    ),
+    **_rules(
+        "evictionResponders[].**",
+        Rule("dropped", "names eviction responders of home, which do not run in the remote"),
+        under="spec.",
+    ),
+    **_rules("nodeSelector tolerations[].**", _PLACEMENT, under="spec."),
+    **_rules(
+        "resourceClaims[].** resources.claims[].**",
+        Rule(
+            "rejected",
+            "home allocates its devices on nodes of home: request them as extended resources in "
+            "limits (example.com/gpu), or keep the pod off this node",
+        ),
+        under="spec.",
+    ),
+    **_rules("hostNetwork hostPID hostIPC", Rule("rejected", _HOST_NAMESPACE), under="spec."),
 }
 
 _SPREAD: dict[str, Rule] = {
-    **_all(
+    **_rules(
         "labelSelector.** maxSkew minDomains nodeAffinityPolicy nodeTaintsPolicy topologyKey "
         "whenUnsatisfiable",
-        Rule("carried", "holds among the remote's nodes"),
+        Rule("kept", "applies to the remote's nodes"),
         under="spec.topologySpreadConstraints[].",
     ),
-    **_all("matchLabelKeys", _PLACED, under="spec.topologySpreadConstraints[]."),
+    **_rules("matchLabelKeys", _PLACEMENT, under="spec.topologySpreadConstraints[]."),
 }
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _AFFINITY: dict[str, Rule] = {
-    **_all("nodeAffinity.**", _PLACED, under="spec.affinity."),
-    **_all(f"{_PREFERRED}[].weight", _AS_IT_IS, under="spec.affinity.podAffinity."),
+    **_rules("nodeAffinity.**", _PLACEMENT, under="spec.affinity."),
+    **_rules(f"{_PREFERRED}[].weight", _KEPT, under="spec.affinity.podAffinity."),
 }
 for _term in (f"{_REQUIRED}[].", f"{_PREFERRED}[].podAffinityTerm."):
     _under = f"spec.affinity.podAffinity.{_term}"
-    _AFFINITY |= _all("labelSelector.** topologyKey", _AS_IT_IS, under=_under)
-    _AFFINITY |= _all(
-        "namespaces namespaceSelector.** matchLabelKeys mismatchLabelKeys", _PLACED, under=_under
+    _AFFINITY |= _rules("labelSelector.** topologyKey", _KEPT, under=_under)
+    _AFFINITY |= _rules(
+        "namespaces namespaceSelector.** matchLabelKeys mismatchLabelKeys", _PLACEMENT, under=_under
     )
 
 _CONTAINERS: dict[str, Rule] = {
-    **_all(
+    **_rules(
         "args command image imagePullPolicy lifecycle.** livenessProbe.** name ports[].** "
         "readinessProbe.** resizePolicy[].** resources.limits resources.requests restartPolicy "
         "restartPolicyRules[].** securityContext.** startupProbe.** stdin stdinOnce "
         "targetContainerName terminationMessagePath terminationMessagePolicy tty "
         "volumeDevices[].** workingDir",
-        _AS_IT_IS,
+        _KEPT,
         under="spec.containers[].",
     ),
-    **_all(
+    **_rules(
         "volumeMounts[].**",
-        Rule("translated", "serviceaccount: less mounts of tokens that stay at home"),
+        Rule("translated", "without mounts of tokens that stay at home", module="service_accounts"),
         under="spec.containers[].",
     ),
-    **_all("resources.claims[].**", _SPEC["spec.resourceClaims[].**"], under="spec.containers[]."),
-    **_all(
+    **_rules(
+        "resources.claims[].**", _SPEC["spec.resourceClaims[].**"], under="spec.containers[]."
+    ),
+    **_rules(
         "env[].name env[].value env[].valueFrom.resourceFieldRef.** "
         "env[].valueFrom.fileKeyRef.** envFrom[].prefix",
-        _AS_IT_IS,
+        _KEPT,
         under="spec.containers[].",
     ),
-    **_all(
+    **_rules(
         "env[].valueFrom.fieldRef.**",
-        Rule("translated", "downward: identity stays home's"),
+        Rule("translated", "keeps home's identity", module="downward_api"),
         under="spec.containers[].",
     ),
-    **_all(
+    **_rules(
         "env[].valueFrom.configMapKeyRef.** env[].valueFrom.secretKeyRef.** "
         "envFrom[].configMapRef.** envFrom[].secretRef.**",
-        _COPIED,
+        _REFERENCE,
         under="spec.containers[].",
     ),
 }
 
 _VOLUMES: dict[str, Rule] = {
-    **_all("name emptyDir.** image.**", _AS_IT_IS, under="spec.volumes[]."),
-    **_all("hostPath.**", _MACHINES, under="spec.volumes[]."),
-    **_all("configMap.** secret.**", _COPIED, under="spec.volumes[]."),
-    **_all(
+    **_rules("name emptyDir.** image.**", _KEPT, under="spec.volumes[]."),
+    **_rules("hostPath.**", _NODE_LEVEL, under="spec.volumes[]."),
+    **_rules("configMap.** secret.**", _REFERENCE, under="spec.volumes[]."),
+    **_rules(
         "downwardAPI.** projected.sources[].downwardAPI.**",
-        Rule("translated", "downward: identity, labels and annotations stay home's"),
+        Rule("translated", "keeps home's identity, labels and annotations", module="downward_api"),
         under="spec.volumes[].",
     ),
-    **_all(
+    **_rules(
         "projected.sources[].configMap.** projected.sources[].secret.**",
-        _COPIED,
+        _REFERENCE,
         under="spec.volumes[].",
     ),
-    **_all("projected.defaultMode projected.defaultUser", _AS_IT_IS, under="spec.volumes[]."),
-    **_all(
+    **_rules("projected.defaultMode projected.defaultUser", _KEPT, under="spec.volumes[]."),
+    **_rules(
         "projected.sources[].serviceAccountToken.**",
-        Rule("translated", "serviceaccount: read from a Secret, carried or dropped, by the mode"),
+        Rule(
+            "translated",
+            "read from a Secret, kept or dropped, depending on --service-accounts",
+            module="service_accounts",
+        ),
         under="spec.volumes[].",
     ),
-    **_all(
+    **_rules(
         "projected.sources[].clusterTrustBundle.** projected.sources[].podCertificate.**",
-        Rule("dropped", "home's signers do not answer in the remote, whose own are not trusted"),
+        Rule(
+            "dropped", "home's signers do not run in the remote, and the remote's are not trusted"
+        ),
         under="spec.volumes[].",
     ),
-    **_all(
+    **_rules(
         "persistentVolumeClaim.** ephemeral.**",
-        Rule("carried", "claims are the remote's: its namespace and storage classes"),
+        Rule("kept", "refers to PersistentVolumeClaims and StorageClasses of the remote"),
         under="spec.volumes[].",
     ),
-    # Volumes whose driver is on the remote's nodes, or whose server is somewhere else.
-    **_all(
+    # Volumes of drivers on the remote's nodes, or of external servers.
+    **_rules(
         "awsElasticBlockStore.** azureDisk.** fc.** flocker.** gcePersistentDisk.** gitRepo.** "
         "glusterfs.** nfs.** photonPersistentDisk.** portworxVolume.** quobyte.** vsphereVolume.**",
-        _MACHINES,
+        _NODE_LEVEL,
         under="spec.volumes[].",
     ),
-    # As these, with a Secret that may be named beside what the driver needs.
-    **_all(
+    # The same, with a reference to a Secret.
+    **_rules(
         "azureFile.** cephfs.** cinder.** csi.** flexVolume.** iscsi.** rbd.** scaleIO.** "
         "storageos.**",
-        _COPIED,
+        _REFERENCE,
         under="spec.volumes[].",
     ),
 }
 
 TABLE: dict[str, Rule] = {
-    **_all("apiVersion kind", _AS_IT_IS),
+    **_rules("apiVersion kind", _KEPT),
     **_METADATA,
     **_SPEC,
     **_SPREAD,
     **_AFFINITY,
     **_CONTAINERS,
     **_VOLUMES,
-    **_all("status.**", Rule("dropped", "podstatus: it comes from the remote", silent=True)),
+    **_rules("status.**", Rule("dropped", "the status comes from the remote", silent=True)),
 }
 
-_KINDS = ("containers", "initContainers", "ephemeralContainers")
+_CONTAINER_KINDS = ("containers", "initContainers", "ephemeralContainers")
 _OTHER_CONTAINERS = re.compile(r"^spec\.(init|ephemeral)Containers\[\]")
 
 
 def table_path(path: str) -> str:
-    """The path by which the table decides the field."""
+    """The path of the field in `TABLE`."""
     path = _OTHER_CONTAINERS.sub("spec.containers[]", path)
     return path.replace("spec.affinity.podAntiAffinity.", "spec.affinity.podAffinity.")
 
 
 def rule_for(path: str) -> Rule | None:
-    """The rule for a field, such as ``spec.volumes[].hostPath.path``; None where there is none."""
+    """The rule for a field such as ``spec.volumes[].hostPath.path``; None if there is none."""
     path = table_path(path)
     if path in TABLE:
         return TABLE[path]
@@ -273,35 +299,38 @@ def rule_for(path: str) -> Rule | None:
 
 
 def _with_decision(decision: Decision) -> Iterator[tuple[str, Rule]]:
-    """The paths under ``spec`` where an object is to be looked at, one for each subtree."""
+    """The paths below ``spec`` with this decision, one per container kind."""
     for path, rule in TABLE.items():
         if rule.decision != decision or not path.startswith("spec."):
             continue
         top = path.removesuffix(".**").removesuffix("[]")
         if top.startswith("spec.containers[]."):
-            for kind in _KINDS:
+            for kind in _CONTAINER_KINDS:
                 yield top.replace("containers[]", f"{kind}[]", 1), rule
         else:
             yield top, rule
 
 
 _DROPPED = dict(_with_decision("dropped"))
-_TOLD = FieldPaths(*(path for path, rule in _DROPPED.items() if not rule.silent))
-_GONE = FieldPaths(*_DROPPED)
-_REFUSED = dict(_with_decision("refused"))
-_REFUSING = FieldPaths(*_REFUSED)
+_DROPPED_WITH_EVENT = FieldPaths(*(path for path, rule in _DROPPED.items() if not rule.silent))
+_DROPPED_PATHS = FieldPaths(*_DROPPED)
+_REJECTED = dict(_with_decision("rejected"))
+_REJECTED_PATHS = FieldPaths(*_REJECTED)
 
 
 def drop_fields(pod: Object) -> tuple[Object, list[FieldMessage]]:
-    """The pod without what the table drops, and what of it its owner should know."""
-    told = [
+    """The pod without the dropped fields, and those that its owner has to know about."""
+    messages = [
         FieldMessage(at, _DROPPED[path].reason)
-        for path, at, value in find_fields(pod, _TOLD)
+        for path, at, value in find_fields(pod, _DROPPED_WITH_EVENT)
         if value not in _DROPPED[path].admission_defaults
     ]
-    return remove_fields(pod, _GONE), told
+    return remove_fields(pod, _DROPPED_PATHS), messages
 
 
 def rejected_fields(pod: Object) -> list[FieldMessage]:
     """The fields for which the pod cannot run in the remote, each with what to do about it."""
-    return [FieldMessage(at, _REFUSED[path].reason) for path, at, _ in find_fields(pod, _REFUSING)]
+    return [
+        FieldMessage(at, _REJECTED[path].reason)
+        for path, at, _ in find_fields(pod, _REJECTED_PATHS)
+    ]

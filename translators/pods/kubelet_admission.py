@@ -1,15 +1,15 @@
-"""What a kubelet rejects before it runs a pod: one that asks for more than its node has, or selects
-other nodes.
+"""Rejects pods as a kubelet's admission does: pods that exceed the node's resources or select other
+nodes.
 
-Home's scheduler places no such pod; one that is bound by hand would wait in the remote for ever, or
-run where it was not to. The virtual node rejects only what is more than all of the remote's nodes
-have together, whether they are Ready or not: what does not fit now may fit later, and a pod that
-may yet run is not given up.
+Home's scheduler never binds such a pod to the virtual node, but a user can set ``nodeName``.
+Without the rejection the pod would stay Pending in the remote, or run where it must not. The
+virtual node rejects only requests that exceed the sum of the remote's nodes, Ready or not: other
+pods may fit later.
 
-What else a kubelet's admission looks at is left to others. The remote's kubelet compares the
-operating system, when it gets the pod. Ports of the host conflict only on one node of the remote:
-its scheduler looks for another. A NoExecute taint of the virtual node is home's
-taint-eviction-controller's, which deletes such a pod.
+Other parts of a kubelet's admission are not repeated here. The remote's kubelet checks the
+operating system. Host ports conflict on a single node of the remote, and its scheduler chooses
+another. Home's taint-eviction-controller deletes pods that do not tolerate a NoExecute taint of the
+virtual node.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from translators.capacity.pod_requests import Amounts
 from translators.objects import Object
 from translators.pods import scheduling_predicates
 
-#: Resources in the order in which a kubelet names the first that lacks; others come after.
+#: The order in which a kubelet checks resources; others follow.
 _FIRST = ("cpu", "memory", "ephemeral-storage")
 
 
 def total_allocatable(nodes: Iterable[Object]) -> Amounts:
-    """The allocatable resources of all nodes together; {} where there are none."""
+    """The sum of the allocatable resources of all nodes; {} without nodes."""
     total: Amounts = {}
     for node in nodes:
         found = pod_requests.parse_resource_list((node.get("status") or {}).get("allocatable"))
@@ -36,18 +36,20 @@ def total_allocatable(nodes: Iterable[Object]) -> Amounts:
 
 
 def admission_rejection(
-    home: Object, has: Mapping[str, int], node: Object | None = None
+    home: Object, allocatable: Mapping[str, int], node: Object | None = None
 ) -> tuple[str, str] | None:
-    """(reason, message) as a kubelet's where the pod asks for more than ``has``, or does not select
-    ``node``, the virtual node; else None.
+    """The kubelet's (reason, message) if the pod requests more than ``allocatable``, or does not
+    select ``node``, the virtual node; else None.
 
-    The words are those of pkg/kubelet/lifecycle/predicate.go; CPU is counted in thousandths there
-    too. Nothing is rejected where nothing is known of the nodes.
+    The messages are those of pkg/kubelet/lifecycle/predicate.go, which counts CPU in millicores
+    too. Without information about the nodes, nothing is rejected.
     """
-    return _too_large(home, has) or (_misplaced(home, node) if node is not None else None)
+    return _insufficient_resource(home, allocatable) or (
+        _node_affinity_rejection(home, node) if node is not None else None
+    )
 
 
-def _misplaced(home: Object, node: Object) -> tuple[str, str] | None:
+def _node_affinity_rejection(home: Object, node: Object) -> tuple[str, str] | None:
     if scheduling_predicates.selects_node(home, node):
         return None
     return "NodeAffinity", (
@@ -56,15 +58,16 @@ def _misplaced(home: Object, node: Object) -> tuple[str, str] | None:
     )
 
 
-def _too_large(home: Object, has: Mapping[str, int]) -> tuple[str, str] | None:
-    if not has:
+def _insufficient_resource(home: Object, allocatable: Mapping[str, int]) -> tuple[str, str] | None:
+    if not allocatable:
         return None
-    asked = pod_requests.requests_of(home)
-    del asked[pod_requests.PODS]  # One pod is never more than the nodes have.
-    for resource in sorted(asked, key=lambda it: (it not in _FIRST, it)):
-        if asked[resource] > has.get(resource, 0):
+    requested = pod_requests.requests_of(home)
+    del requested[pod_requests.PODS]  # The nodes can run at least one pod.
+    for resource in sorted(requested, key=lambda it: (it not in _FIRST, it)):
+        amount, limit = requested[resource], allocatable.get(resource, 0)
+        if amount > limit:
             return f"OutOf{resource}", (
                 f"Pod was rejected: Node didn't have enough resource: {resource}, "
-                f"requested: {asked[resource]}, used: 0, capacity: {has.get(resource, 0)}"
+                f"requested: {amount}, used: 0, capacity: {limit}"
             )
     return None

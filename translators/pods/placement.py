@@ -1,16 +1,17 @@
-"""Where a remote pod may run: what of home's placement still means something in the remote.
+"""Node selection, affinity, tolerations and priority of remote pods.
 
-- Home's scheduler has matched node selectors and node affinity against the virtual node's labels,
-  so that they are obeyed already. They are kept where they speak of what a machine *is*
-  (`_KEPT_KEYS`), so that a remote of several kinds of machines places the pod right. All else
-  goes, without a word: node names and hostnames, labels that people put on the virtual node, and
-  its zone, region and instance type, which say where the remote is and nothing of its nodes.
-- Where the virtual node stands for some of the remote's nodes (``--node-selector``), the pod is
-  confined to them. A pod that wants a machine that is not among them waits, as the scheduler says.
-- Pod affinity, anti-affinity and spread hold among the remote's nodes and pods. Namespaces are
-  renamed; the labels of home's namespaces are not in the remote, so that a term that selects by
-  them is left out, and told.
-- Priority is carried by the name of a class that the remote has; the numbers are each cluster's.
+- Home's scheduler has already matched node selectors and node affinity against the labels of the
+  virtual node. Only labels that describe the node's platform (`_KEPT_KEYS`) are kept, so that a
+  remote with several platforms schedules the pod correctly. All others are dropped silently: node
+  names, hostnames, labels of the virtual node, and its zone, region and instance type, which do not
+  describe the remote's nodes.
+- If the virtual node stands for some of the remote's nodes (``--node-selector``), the pod is
+  restricted to them. A pod that selects other nodes stays Pending as unschedulable.
+- Pod affinity, anti-affinity and topology spread apply to the remote's nodes and pods. Namespaces
+  are translated. Labels of home's namespaces do not exist in the remote, so a term that selects
+  namespaces by other labels than the name is dropped, with an Event.
+- The priority class is kept if the remote has a PriorityClass of that name; the priority value is
+  that of the remote.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from translators.fieldpaths import FieldMessage, set_or_remove
-from translators.identity import LABEL_HOME, Identity
+from translators.identity import DOMAIN, LABEL_HOME, Identity
 from translators.objects import HomeNamespace, Object
 
-#: Labels that every kubelet sets to what its machine is, so they mean the same in any cluster.
+#: Labels that every kubelet sets to its platform, with the same meaning in any cluster.
 _KEPT_KEYS = frozenset(
     {"kubernetes.io/arch", "kubernetes.io/os", "node.kubernetes.io/windows-build"}
 )
-#: The label by which every API server names each namespace.
+#: The label with the namespace's name, set by every API server.
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"
-#: Classes of the components of a cluster (SystemPriorityClassPrefix in pkg/apis/scheduling).
+#: Prefix of the PriorityClasses of cluster components (SystemPriorityClassPrefix in
+#: pkg/apis/scheduling).
 _SYSTEM_CLASS = "system-"
 
 #: The lists of terms in pod affinity and anti-affinity.
@@ -39,42 +41,49 @@ _WHEN = (
 
 
 def translate_node_selector(selector: Object | None) -> Object:
-    """The node selector less what can only mean home's nodes."""
+    """The node selector without labels that only describe home's nodes."""
     return {key: value for key, value in (selector or {}).items() if key in _KEPT_KEYS}
 
 
 def restrict_to_nodes(spec: Object, selector: Mapping[str, str]) -> None:
-    """Confines the remote pod of this spec to the nodes with these labels, and to those that it
-    selects itself: a label that it wants otherwise is demanded beside, not instead."""
+    """Restricts a remote pod to nodes with these labels. A different value that the pod selects
+    itself is kept beside them, so that the pod matches no node."""
     own = spec.get("nodeSelector") or {}
     set_or_remove(spec, "nodeSelector", {**selector, **own})
-    demanded = [
+    expressions = [
         {"key": key, "operator": "In", "values": [value]}
         for key, value in selector.items()
         if own.get(key, value) != value
     ]
-    if not demanded:
+    if not expressions:
         return
     affinity = spec.get("affinity") or {}
     nodes = affinity.get("nodeAffinity") or {}
     required = nodes.get(_WHEN[0]) or {"nodeSelectorTerms": [{}]}
-    # Terms are alternatives: the demand is part of each.
+    # Terms are alternatives: each needs the additional expressions.
     terms = [
-        {**term, "matchExpressions": [*(term.get("matchExpressions") or ()), *demanded]}
+        {**term, "matchExpressions": [*(term.get("matchExpressions") or ()), *expressions]}
         for term in required["nodeSelectorTerms"]
     ]
     nodes = {**nodes, _WHEN[0]: {**required, "nodeSelectorTerms": terms}}
     spec["affinity"] = {**affinity, "nodeAffinity": nodes}
 
 
+def translate_tolerations(home: Object) -> list[Object]:
+    """The pod's tolerations, except those for the taints of virtual nodes."""
+    tolerations = (home.get("spec") or {}).get("tolerations") or ()
+    return [it for it in tolerations if not str(it.get("key", "")).startswith(DOMAIN + "/")]
+
+
 def dropped_priority_class(name: str | None, known: frozenset[str]) -> FieldMessage | None:
-    """Why the priority class is not carried; None where it is. ``known``: the remote's classes."""
+    """The message for a dropped priority class; None if it is kept. ``known`` are the remote's
+    PriorityClasses."""
     if not name or (name in known and not name.startswith(_SYSTEM_CLASS)):
         return None
     why = (
-        "is for components of the cluster itself"
+        "is reserved for cluster components"
         if name.startswith(_SYSTEM_CLASS)
-        else "is no PriorityClass of the remote cluster"
+        else "is not a PriorityClass of the remote cluster"
     )
     return FieldMessage("spec.priorityClassName", f"{name} {why}; the pod has the default priority")
 
@@ -82,7 +91,7 @@ def dropped_priority_class(name: str | None, known: frozenset[str]) -> FieldMess
 def translate_affinity(
     wanted: Object | None, identity: Identity, dropped: list[FieldMessage]
 ) -> Object:
-    """Affinity among the remote's nodes and pods; namespaces are renamed to the remote's."""
+    """Affinity for the remote's nodes and pods, with translated namespaces."""
     result = dict(wanted or {})
     set_or_remove(result, "nodeAffinity", _node_affinity(result.get("nodeAffinity")))
     for kind in ("podAffinity", "podAntiAffinity"):
@@ -91,8 +100,10 @@ def translate_affinity(
         terms = dict(result[kind])
         for when in _WHEN:
             if when in terms:
-                at = f"spec.affinity.{kind}.{when}"
-                set_or_remove(terms, when, _pod_terms(terms[when] or (), identity, at, dropped))
+                location = f"spec.affinity.{kind}.{when}"
+                set_or_remove(
+                    terms, when, _pod_terms(terms[when] or (), identity, location, dropped)
+                )
         set_or_remove(result, kind, terms)
     return result
 
@@ -101,24 +112,27 @@ def _node_affinity(affinity: Object | None) -> Object:
     found = dict(affinity or {})
     required = found.pop("requiredDuringSchedulingIgnoredDuringExecution", None) or {}
     terms = [_node_term(term) for term in required.get("nodeSelectorTerms") or ()]
-    # Terms are alternatives: one that says nothing any more allows every node.
+    # Terms are alternatives: an empty term matches every node.
     if terms and all(terms):
         found["requiredDuringSchedulingIgnoredDuringExecution"] = {
             **required,
             "nodeSelectorTerms": terms,
         }
     preferred = found.pop("preferredDuringSchedulingIgnoredDuringExecution", None) or ()
-    wishes = [{**wish, "preference": _node_term(wish.get("preference"))} for wish in preferred]
+    preferences = [
+        {**preference, "preference": _node_term(preference.get("preference"))}
+        for preference in preferred
+    ]
     set_or_remove(
         found,
         "preferredDuringSchedulingIgnoredDuringExecution",
-        [wish for wish in wishes if wish["preference"]],
+        [preference for preference in preferences if preference["preference"]],
     )
     return found
 
 
 def _node_term(term: Object | None) -> Object:
-    """The term less what names home's nodes: their names (matchFields) and their own labels."""
+    """The term without node names (matchFields) and labels of home's nodes."""
     expressions = [
         e for e in (term or {}).get("matchExpressions") or () if e.get("key") in _KEPT_KEYS
     ]
@@ -129,28 +143,30 @@ def _node_term(term: Object | None) -> Object:
 
 
 def _pod_terms(
-    terms: Any, identity: Identity, at: str, dropped: list[FieldMessage]
+    terms: Any, identity: Identity, location: str, dropped: list[FieldMessage]
 ) -> list[Object]:
-    """The (weighted) terms, less those that no namespace of the remote is known for."""
+    """The (weighted) terms, without those whose namespaces are unknown in the remote."""
     kept = []
     for number, term in enumerate(terms):
         inner = "podAffinityTerm" if "podAffinityTerm" in term else ""
         changed = _pod_term(term[inner] if inner else term, identity)
         if changed is None:
             path = ".".join(
-                part for part in (f"{at}[{number}]", inner, "namespaceSelector") if part
+                part for part in (f"{location}[{number}]", inner, "namespaceSelector") if part
             )
-            why = "labels of home's namespaces are not in the remote; name the namespaces instead"
-            dropped.append(FieldMessage(path, why))
+            message = (
+                "the remote lacks the labels of home's namespaces; list the namespaces instead"
+            )
+            dropped.append(FieldMessage(path, message))
         else:
             kept.append({**term, inner: changed} if inner else changed)
     return kept
 
 
 def _pod_term(term: Object, identity: Identity) -> Object | None:
-    """The term with its namespaces renamed; None where the remote cannot know which they are.
+    """The term with translated namespaces; None if the remote cannot determine the namespaces.
 
-    Listed and selected namespaces are added up, so that of both the list can stand alone.
+    Listed and selected namespaces are combined, so the list remains valid without the selector.
     """
     term = remove_merged_label_keys(term)
     if term.get("namespaces"):
@@ -167,8 +183,9 @@ def _pod_term(term: Object, identity: Identity) -> Object | None:
 
 
 def _namespace_selector(selector: Object, identity: Identity) -> Object | None:
-    """The selector of the same namespaces in the remote: all of this home, or some by name; None
-    where it goes by other labels. (A namespace that was handed over is found by its name alone.)"""
+    """The selector of the same namespaces in the remote: all mapped namespaces of this home, or
+    some by name; None if it selects other labels. (An accepted namespace is selected by name only.)
+    """
     labels = selector.get("matchLabels") or {}
     expressions = selector.get("matchExpressions") or ()
     if {*labels, *(e.get("key") for e in expressions)} - {_NAMESPACE_NAME}:
@@ -191,10 +208,11 @@ def _namespace_selector(selector: Object, identity: Identity) -> Object | None:
 
 
 def remove_merged_label_keys(term: Object) -> Object:
-    """A term or a spread constraint without ``matchLabelKeys`` that its selector has already.
+    """A term or spread constraint without the ``matchLabelKeys`` that its selector already
+    contains.
 
-    The API server writes the pod's own values of these labels into the label selector of a new
-    pod, keeps the keys, and refuses a new pod whose selector names one of them beforehand.
+    The API server adds the pod's values of these labels to the label selector of a new pod, keeps
+    the keys, and rejects a new pod whose selector already contains them.
     """
     expressions = (term.get("labelSelector") or {}).get("matchExpressions") or ()
     changed = dict(term)

@@ -1,13 +1,13 @@
-"""Which fields of a pod the remote's API server did not keep when it made the pod.
+"""Detects fields of a pod that the remote's API server did not keep at creation.
 
-An API server drops a field that its version does not know, or whose feature gate is off, and admits
-the pod without it; its admission may remove fields too. The answer to the creation shows that:
-`lost` finds what was sent and is missing there. Fields that the server added, and values that it
-changed, are its defaults and the decisions of its admission, and none of these.
+An API server drops fields that its version does not know or whose feature gate is off, and creates
+the pod without them; admission may remove fields too. `pruned_fields` compares the response of the
+creation with the request. Added fields and changed values are defaults and decisions of admission,
+not pruned fields.
 
-Without some of these fields the pod would run with less isolation than it asks for, or run again
-what must not (`Lost.restricts`): such a pod must not run. For those of them that are recent, or
-that a feature gate guards, a dry run before the pod is made is worth a request (`needs_proof`).
+Without some fields a pod would run with less isolation than requested, or run again when it must
+not (`PrunedField.restricts`); such a pod must not run. If a restricting field is recent or guarded
+by a feature gate, a dry run before the creation is worth a request (`needs_dry_run`).
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from typing import Any
 from translators.fieldpaths import CONTAINERS, FieldMessage
 from translators.objects import Object
 
-#: Why a field is missing, for people.
+#: Why a field is missing, for the owner of the pod.
 MESSAGE = (
     "the remote cluster's API server did not keep it: its version does not know the field, its "
     "feature gate is off, or its admission removed it"
 )
 
-#: Paths of fields that restrict what a pod may do, or when its containers run again; with ``[]``
-#: for each item of a list.
+#: Paths of fields that restrict what a pod may do, or when its containers restart.
 _RESTRICTING = re.compile(
     r"(^spec|ontainers\[\])\.securityContext(\.|$)"
     r"|^spec\.(automountServiceAccountToken|hostUsers|runtimeClassName)$"
@@ -35,47 +34,47 @@ _RESTRICTING = re.compile(
     r"|^spec\.volumes\[\]\.image(\.|$)"
     r"|ontainers\[\]\.volumeMounts\[\]\.(readOnly|recursiveReadOnly)$"
 )
-#: Fields that mean something when they are false: elsewhere the API leaves false out.
+#: Fields for which false has a meaning; the API omits other fields that are false.
 _FALSE = frozenset({"allowPrivilegeEscalation", "automountServiceAccountToken", "hostUsers"})
-#: Values that are the same as no value.
+#: Values that equal an absent field.
 _DEFAULTS = (
     ("hostUsers", True),
     ("procMount", "Default"),
     ("recursiveReadOnly", "Disabled"),
     ("supplementalGroupsPolicy", "Merge"),
 )
-#: Fields of a security context that servers from 1.27 on (BRG106) do not all keep.
+#: Fields of a security context that not all supported servers (from 1.27, BRG106) keep.
 _LATE = ("appArmorProfile", "procMount", "seLinuxChangePolicy", "supplementalGroupsPolicy")
-#: What tells the items of a list apart where that is not their name.
+#: The key that identifies the items of a list, if it is not ``name``.
 _KEYS = {"volumeMounts": "mountPath"}
-#: Lists whose items admission replaces as a whole, and the gate of the bridge's own
-#: (`translators.pods.run_once`), without which a pod can be made.
-_ASIDE = frozenset({"spec.tolerations", "spec.schedulingGates"})
+#: Not compared: a list that admission replaces, and the bridge's own gate
+#: (`translators.pods.run_once`), which is not essential.
+_NOT_COMPARED = frozenset({"spec.tolerations", "spec.schedulingGates"})
 
 
 @dataclass(frozen=True, slots=True)
 class PrunedField:
-    """A field that was sent, and that the pod does not have."""
+    """A field that was sent and that the created pod does not have."""
 
     path: str
-    """As in `translators.pods.field_rules`."""
+    """As in `translators.fieldpaths`."""
     location: str
-    """The place, for people: ``spec.containers[web].securityContext``."""
+    """For messages: ``spec.containers[web].securityContext``."""
 
     @property
     def restricts(self) -> bool:
-        """Whether a pod without the field may do more than it asks for."""
+        """Whether a pod without the field may do more than its spec allows."""
         return bool(_RESTRICTING.search(self.path))
 
     @property
     def field_message(self) -> FieldMessage:
-        """The field and why it is missing, for people."""
+        """The field and why it is missing."""
         return FieldMessage(self.location, MESSAGE)
 
 
 def pruned_fields(sent: Object, made: Object) -> list[PrunedField]:
-    """The fields of the spec that were sent and that the pod does not have."""
-    return list(_lost(sent.get("spec") or {}, made.get("spec") or {}, "spec", "spec"))
+    """The fields of the spec that were sent and that the created pod does not have."""
+    return list(_compare(sent.get("spec") or {}, made.get("spec") or {}, "spec", "spec"))
 
 
 def needs_dry_run(sent: Object) -> bool:
@@ -86,7 +85,7 @@ def needs_dry_run(sent: Object) -> bool:
     if any("image" in volume for volume in spec.get("volumes") or ()):
         return True
     if any("restartPolicy" in container for container in spec.get("containers") or ()):
-        return True  # That of init containers, sidecars, is older.
+        return True  # For init containers (sidecars) all supported servers keep it.
     return any(
         _is_late(container) for field_name in CONTAINERS for container in spec.get(field_name) or ()
     )
@@ -97,18 +96,18 @@ def _is_late(container: Object) -> bool:
     return (
         "restartPolicyRules" in container
         or _has_late(container.get("securityContext"))
-        or any(_is_meant("recursiveReadOnly", it.get("recursiveReadOnly")) for it in mounts)
+        or any(_is_significant("recursiveReadOnly", it.get("recursiveReadOnly")) for it in mounts)
     )
 
 
 def _has_late(context: Object | None) -> bool:
-    return any(_is_meant(key, (context or {}).get(key)) for key in _LATE)
+    return any(_is_significant(key, (context or {}).get(key)) for key in _LATE)
 
 
-def _is_meant(key: str, value: Any) -> bool:
-    """Whether a server that keeps the field would answer with it."""
+def _is_significant(key: str, value: Any) -> bool:
+    """Whether a server that keeps the field would return it."""
     if isinstance(value, dict):
-        return any(_is_meant(name, inner) for name, inner in value.items())
+        return any(_is_significant(name, inner) for name, inner in value.items())
     if isinstance(value, list):
         return bool(value)
     if value is False:
@@ -116,41 +115,45 @@ def _is_meant(key: str, value: Any) -> bool:
     return bool(value) and (key, value) not in _DEFAULTS
 
 
-def _lost(sent: Object, made: Object, path: str, at: str) -> Iterator[PrunedField]:
+def _compare(sent: Object, made: Object, path: str, location: str) -> Iterator[PrunedField]:
     for key, value in sent.items():
-        below, place = f"{path}.{key}", f"{at}.{key}"
-        if below in _ASIDE or not _is_meant(key, value):
+        below, inner_location = f"{path}.{key}", f"{location}.{key}"
+        if below in _NOT_COMPARED or not _is_significant(key, value):
             continue
         answered = made.get(key)
         if answered is None:
-            yield PrunedField(below, place)
+            yield PrunedField(below, inner_location)
         elif isinstance(value, dict) and isinstance(answered, dict):
-            yield from _lost(value, answered, below, place)
+            yield from _compare(value, answered, below, inner_location)
         elif isinstance(value, list) and isinstance(answered, list):
-            yield from _lost_items(value, answered, _KEYS.get(key, "name"), below, place)
+            yield from _compare_items(
+                value, answered, _KEYS.get(key, "name"), below, inner_location
+            )
 
 
-def _lost_items(
-    sent: list[Any], made: list[Any], key: str, path: str, at: str
+def _compare_items(
+    sent: list[Any], made: list[Any], key: str, path: str, location: str
 ) -> Iterator[PrunedField]:
-    """Of items that can be told apart, those that are missing, and what is missing in each. Of
-    others what is missing in each, as long as none came or went."""
+    """Items with a key: missing items, and missing fields of each. Other items: missing fields,
+    unless the number of items changed."""
     theirs, named = _by_key(made, key), _by_key(sent, key)
     if named is not None and theirs is not None:
         pairs = [(name, item, theirs.get(name)) for name, item in named.items()]
     elif len(sent) == len(made):
-        pairs = [(str(at), *pair) for at, pair in enumerate(zip(sent, made, strict=True))]
+        pairs = [
+            (str(location), *pair) for location, pair in enumerate(zip(sent, made, strict=True))
+        ]
     else:
         return
     for name, item, answered in pairs:
-        place = f"{at}[{name}]"
+        inner_location = f"{location}[{name}]"
         if answered is None:
-            yield PrunedField(f"{path}[]", place)
+            yield PrunedField(f"{path}[]", inner_location)
         elif isinstance(item, dict) and isinstance(answered, dict):
-            yield from _lost(item, answered, f"{path}[]", place)
+            yield from _compare(item, answered, f"{path}[]", inner_location)
 
 
 def _by_key(items: list[Any], key: str) -> dict[str, Object] | None:
-    """The items by what tells them apart; None where not each of them has that."""
+    """The items by key; None unless every item has a distinct key."""
     found = {str(item[key]): item for item in items if isinstance(item, dict) and item.get(key)}
     return found if len(found) == len(items) else None

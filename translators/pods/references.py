@@ -1,10 +1,11 @@
-"""What a pod refers to: the ConfigMaps and Secrets that must be in the remote for it to run.
+"""The ConfigMaps and Secrets that a pod references, and that must exist in the remote for it to
+run.
 
-The places are those of the pod's v1 schema: environment (``env``, ``envFrom``), volumes,
-projected volumes and image pull secrets. A name may be referred to many times; it is listed once.
-``kube-root-ca.crt`` is never copied: each cluster publishes its own in every namespace. Nor is a
-Secret with the name of our own token Secrets, or one could stand where the other is: a pod that
-names such a Secret itself would read the tokens of another pod, and is rejected (`reserved`).
+References are in the environment (``env``, ``envFrom``), in volumes, in projected volumes and in
+image pull secrets; each object is listed once. ``kube-root-ca.crt`` is never copied, because each
+cluster publishes its own in every namespace. A Secret with the name prefix of the bridge's token
+Secrets is not copied either, since it could replace one of them; a pod that references such a
+Secret could read the tokens of another pod, and is rejected (`reserved_secrets`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from translators.objects import Object
 
 Kind = Literal["ConfigMap", "Secret"]
 
-#: The parts of a pod that `references` reads.
+#: The fields of a pod that `references` reads.
 REFERENCE_FIELDS = (
     "spec.containers",
     "spec.initContainers",
@@ -26,36 +27,36 @@ REFERENCE_FIELDS = (
     "spec.volumes",
     "spec.imagePullSecrets",
 )
-#: Published by the controller-manager into every namespace (its root-ca-cert-publisher).
+#: Published in every namespace by the controller-manager (its root-ca-cert-publisher).
 ROOT_CA = "kube-root-ca.crt"
-#: How the names of our Secrets with pods' tokens begin (`translators.pods.service_accounts`).
+#: Name prefix of the bridge's Secrets with tokens of pods (`translators.pods.service_accounts`).
 TOKEN_PREFIX = "cluster-bridge-token-"  # noqa: S105  # a name
 
-#: Volume sources that name a Secret of the pod's namespace, and under which key they do.
+#: Volume sources that name a Secret of the pod's namespace, and the key of the name.
 _VOLUME_SECRETS = {
     "azureFile": "secretName",
     "secret": "secretName",
 }
-#: Volume sources with a ``secretRef: {name}``, and CSI's name for the same.
+#: Volume sources with a ``secretRef: {name}``; CSI has its own name for it.
 _VOLUME_SECRET_REFS = ("cephfs", "cinder", "flexVolume", "iscsi", "rbd", "scaleIO", "storageos")
 _VOLUMES = frozenset({"configMap", "projected", "csi", *_VOLUME_SECRETS, *_VOLUME_SECRET_REFS})
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Reference:
-    """A ConfigMap or Secret of the pod's namespace, by name."""
+    """A ConfigMap or Secret in the pod's namespace."""
 
     kind: Kind
     name: str
 
 
 def references(pod: Object) -> frozenset[Reference]:
-    """All ConfigMaps and Secrets that the pod (of either cluster) refers to."""
+    """All ConfigMaps and Secrets that a pod (of either cluster) references and that are copied."""
     return frozenset(filter(_is_copied, _all(pod.get("spec") or {})))
 
 
 def reserved_secrets(spec: Object) -> list[str]:
-    """The Secrets with a name of the bridge's own token Secrets that a pod's spec refers to."""
+    """The names of token Secrets of the bridge that a pod's spec references."""
     return sorted(ref.name for ref in _all(spec) if _is_reserved(ref))
 
 
@@ -77,7 +78,7 @@ def _is_reserved(ref: Reference) -> bool:
 
 
 def all_containers(spec: Object) -> Iterator[Object]:
-    """All containers of a pod's spec: ordinary, init (sidecars too) and ephemeral."""
+    """All containers of a pod's spec: regular, init (including sidecars) and ephemeral."""
     for field in CONTAINERS:
         yield from spec.get(field) or ()
 

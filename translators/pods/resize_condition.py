@@ -1,10 +1,10 @@
-"""A resize that the remote's API server refuses, told as a kubelet would: `PodResizePending`.
+"""The ``PodResizePending`` condition for a resize that the remote's API server rejects.
 
-An API server before 1.36 takes a resize that the node has no room for, and the kubelet says
-``Infeasible`` or ``Deferred`` in that condition, which `translators.pods.status` carries. Since 1.36
-one refuses it, and the pod there is as it was: then the home pod has the condition from us, for as
-long as its spec asks for what was refused. ``Deferred`` is what a quota refuses, which others can
-give back; what else is refused is ``Infeasible``.
+Before 1.36, an API server accepts a resize that exceeds the node, and the kubelet reports
+``Infeasible`` or ``Deferred`` in this condition, which `translators.pods.status` copies. Since 1.36
+the API server rejects the resize and the remote pod is unchanged. The bridge then sets the
+condition on the home pod, as long as its spec requests the rejected resize: ``Deferred`` if a quota
+was exceeded, which can change, else ``Infeasible``.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ CONDITION = "PodResizePending"
 
 @dataclass(frozen=True, slots=True)
 class ResizeRejection:
-    """What was refused, and why."""
+    """A rejected resize."""
 
     patch: Object
-    """Of the remote pod's ``resize``."""
+    """The patch of the remote pod's ``resize`` subresource."""
     message: str
     reason: Literal["Deferred", "Infeasible"]
 
@@ -30,7 +30,8 @@ class ResizeRejection:
 def classify_resize_rejection(
     patch: Object, message: str, *, server_message: str
 ) -> ResizeRejection:
-    """``words`` are the API server's own (resource_quota's: plugin/pkg/admission/resourcequota)."""
+    """``server_message`` is the API server's message (of quotas:
+    plugin/pkg/admission/resourcequota)."""
     return ResizeRejection(
         patch, message, "Deferred" if "exceeded quota" in server_message else "Infeasible"
     )
@@ -39,8 +40,8 @@ def classify_resize_rejection(
 def resize_pending_condition(
     home: Object, patch: Object | None, known: ResizeRejection | None, *, now: str
 ) -> Object | None:
-    """The condition of a home pod whose remote pod ``patch`` would resize; None for none. Where it
-    is not known yet whether that is refused, what was said last stays."""
+    """The condition of a home pod for which ``patch`` resizes the remote pod; None for no
+    condition. Until the outcome of the patch is known, the previous condition is kept."""
     if patch is None:
         return None
     before = condition_of(home, CONDITION)

@@ -1,16 +1,18 @@
-"""Pods that must not run twice (``restartPolicy: Never``, of the pod or of one of its containers):
-held in the remote until home says that they may have run.
+"""Prevents that pods with ``restartPolicy: Never`` (of the pod or of a container) run twice.
 
-The remote pod is made with a scheduling gate, so that no kubelet has it. Once it is known to be
-there, home's pod gets a mark, and then the gate goes. So, whatever breaks in between:
+The remote pod is created with a scheduling gate, so that no kubelet starts it. When the remote pod
+is known to exist, the bridge marks the home pod as possibly started, then removes the gate. This
+order holds through every failure:
 
-- a pod whose making has an unknown outcome can be made again: only one that is there, by its UID,
-  is ever let go;
-- a pod that is gone before its home pod was marked has never run, and is made again;
-- one that is gone after that may have run, and is not.
+- The bridge can repeat a creation with an unknown outcome, because it ungates only a pod that it
+  has seen, by its UID.
+- If the remote pod disappears before the home pod is marked, it has never run, and the bridge
+  re-creates it.
+- If the remote pod disappears after the mark, it may have run, and the bridge does not re-create
+  it.
 
-A gate can be set only when a pod is made, and removed at any time (KEP-3521). A remote that does
-not know gates (before 1.27) makes the pod without one, and the mark comes a moment too late.
+A gate can only be set at creation and removed at any time (KEP-3521). An API server before 1.27
+ignores the gate and creates the pod without it; the mark then follows shortly after the creation.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from translators.objects import Object
 
 GATE = f"{DOMAIN}/once"
 
-#: The reason of a PodScheduled that is False for gates (PodReasonSchedulingGated in
-#: k8s.io/api/core/v1): its API server says so of a new pod, its scheduler when they are gone.
+#: The reason of a PodScheduled condition that is False because of gates (PodReasonSchedulingGated
+#: in k8s.io/api/core/v1).
 _REASON_GATED = "SchedulingGated"
 
 
@@ -31,10 +33,12 @@ def runs_once(pod: Object) -> bool:
 
 
 def restart_policy(spec: Object) -> str:
-    """The restartPolicy that counts for the pod as a whole: "Never" as soon as one container has
-    it. A kubelet starts that container once in the life of the pod (ShouldContainerBeRestarted in
-    pkg/kubelet/container), and a pod is created again only as a whole. Init containers do not
-    count: a kubelet may run them again."""
+    """The restart policy of the pod as a whole: ``Never`` if any container has it.
+
+    A kubelet starts such a container once in the life of the pod (ShouldContainerBeRestarted in
+    pkg/kubelet/container), and the bridge re-creates only whole pods. Init containers do not count,
+    because a kubelet may repeat them.
+    """
     containers = spec.get("containers") or ()
     if any(container.get("restartPolicy") == "Never" for container in containers):
         return "Never"
@@ -42,23 +46,24 @@ def restart_policy(spec: Object) -> str:
 
 
 def add_gate(spec: Object) -> None:
-    """Adds the gate to the ``spec`` of a remote pod that is to be made, where it runs once."""
+    """Adds the gate to the ``spec`` of a new remote pod that must not run twice."""
     if restart_policy(spec) == "Never":
         spec["schedulingGates"] = [{"name": GATE}]
 
 
 def is_gated(remote: Object) -> bool:
-    """Whether the gate is there, so that the pod has not run."""
+    """Whether the gate is set, so that the pod has not run."""
     return {"name": GATE} in _gates(remote)
 
 
 def ungate_patch() -> Object:
-    """The strategic merge patch that removes the gate and no other."""
+    """The strategic merge patch that removes the bridge's gate and no other."""
     return {"spec": {"schedulingGates": [{"name": GATE, "$patch": "delete"}]}}
 
 
 def is_only_own_gate(condition: Object, remote: Object) -> bool:
-    """Whether a PodScheduled of the remote tells of our gate alone: that is between us."""
+    """Whether a PodScheduled condition is False only because of the bridge's gate. It is not
+    reported at home."""
     others = any(gate != {"name": GATE} for gate in _gates(remote))
     return condition.get("reason") == _REASON_GATED and not others
 
@@ -68,14 +73,15 @@ def _gates(pod: Object) -> list[Object]:
 
 
 def started_status(*, now: str) -> Object:
-    """The mark, written before the remote pod is let go, that the pod may have run from now on.
+    """The status patch that marks the home pod as possibly started, written before the remote pod
+    is ungated.
 
-    ``now`` is the time in RFC 3339. It is ``startTime``: "when the object was acknowledged by the
-    kubelet" (k8s.io/api/core/v1 PodStatus).
+    ``now`` is the time in RFC 3339. The mark is ``startTime``: "when the object was acknowledged by
+    the kubelet" (k8s.io/api/core/v1 PodStatus).
     """
     return {"startTime": now}
 
 
 def may_have_started(home: Object) -> bool:
-    """Whether the pod may have run in the remote before."""
+    """Whether the pod may have run in the remote."""
     return bool((home.get("status") or {}).get("startTime"))

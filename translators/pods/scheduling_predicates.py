@@ -1,9 +1,9 @@
-"""Why home's scheduler would not bind a pod to a node: the predicates that the node decides.
+"""Why home's scheduler would not bind a pod to a node.
 
-These are, beside the node's own health, the filters of pkg/scheduler/framework/plugins that look at
-one node and its pods alone: NodeUnschedulable, NodeName, NodeAffinity, TaintToleration and
-NodeResourcesFit (volumes are `translators.explain.persistent_volume_claims`). Affinity to pods, spread and ports are not
-looked at. Pure: what is known of node and pods is given.
+Evaluates the filters of pkg/scheduler/framework/plugins that depend on one node and its pods:
+NodeUnschedulable, NodeName, NodeAffinity, TaintToleration and NodeResourcesFit, and the node's
+readiness. VolumeBinding is in `translators.explain.persistent_volume_claims`. Pod affinity,
+topology spread and host ports are not evaluated. Pure.
 """
 
 from __future__ import annotations
@@ -15,83 +15,85 @@ from translators.capacity import pod_requests
 from translators.capacity.node_capacity import NO_SCHEDULABLE_NODES
 from translators.objects import Object, condition_of, metadata, name_of
 
-#: The taint of a cordoned node (k8s.io/api/core/v1 TaintNodeUnschedulable).
+#: The taint of a cordoned node (TaintNodeUnschedulable in k8s.io/api/core/v1).
 _CORDONED = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
-#: How the fields begin by which a pod names the nodes that it wants.
+#: Prefixes of the pod fields that select nodes.
 NODE_SELECTION_FIELDS = ("spec.nodeSelector", "spec.affinity.nodeAffinity")
 _TERMINAL = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
 class PredicateFailure:
-    """One thing that keeps the pod off the node."""
+    """One reason why the pod does not fit the node."""
 
     field: str
-    """Of the pod, which a person could change; of the node where it begins with ``node.``."""
+    """The pod's field that a user could change, or with the prefix ``node.`` the node's."""
     message: str
 
 
 def predicate_failures(
     pod: Object, node: Object, bound: Iterable[Object] = ()
 ) -> list[PredicateFailure]:
-    """All of them; none where the node would do. ``bound`` are the pods that are on it."""
+    """All reasons; [] if the pod fits. ``bound`` are the pods on the node."""
     return [
-        *_gates(pod),
-        *_selected(pod, node),
-        *_unready(node),
-        *_tainted(pod, node),
-        *_too_much(pod, node, bound),
+        *_gate_failures(pod),
+        *_selection_failures(pod, node),
+        *_readiness_failures(node),
+        *_taint_failures(pod, node),
+        *_resource_failures(pod, node, bound),
     ]
 
 
 def label_and_taint_failures(pod: Object, node: Object) -> list[PredicateFailure]:
-    """The obstacles that are labels and taints of the node, whatever room it has."""
-    return [*_selected(pod, node), *_tainted(pod, node)]
+    """The failures caused by labels and taints of the node, independent of its capacity."""
+    return [*_selection_failures(pod, node), *_taint_failures(pod, node)]
 
 
-def _gates(pod: Object) -> Iterator[PredicateFailure]:
+def _gate_failures(pod: Object) -> Iterator[PredicateFailure]:
     for gate in (pod.get("spec") or {}).get("schedulingGates") or ():
-        why = "no scheduler looks at the pod until whoever set this gate removes it"
-        yield PredicateFailure(f"spec.schedulingGates[{gate.get('name')}]", why)
+        message = "the scheduler skips the pod until the gate's controller removes the gate"
+        yield PredicateFailure(f"spec.schedulingGates[{gate.get('name')}]", message)
 
 
-def _unready(node: Object) -> Iterator[PredicateFailure]:
-    """The cause comes before what follows from it: taints, and nothing left."""
+def _readiness_failures(node: Object) -> Iterator[PredicateFailure]:
+    """Precedes the failures that follow from it: taints, and no allocatable resources."""
     ready = condition_of(node, "Ready")
-    said = ready.get("message") or ready.get("reason") or "no bridge serves it"
+    message = ready.get("message") or ready.get("reason") or "no bridge serves it"
     if ready and ready.get("status") != "True":
-        yield PredicateFailure("node.status", f"the node is not Ready: {said}")
+        yield PredicateFailure("node.status", f"the node is not Ready: {message}")
     elif ready.get("reason") == NO_SCHEDULABLE_NODES:
-        yield PredicateFailure("node.status", str(said))
+        yield PredicateFailure("node.status", str(message))
 
 
 # -- labels ---------------------------------------------------------------------------------
 
 
 def selects_node(pod: Object, node: Object) -> bool:
-    """Whether the pod's node selector and required node affinity select the node."""
-    return next(_selected(pod, node), None) is None
+    """Whether the pod's node selector and required node affinity match the node."""
+    return next(_selection_failures(pod, node), None) is None
 
 
-def _selected(pod: Object, node: Object) -> Iterator[PredicateFailure]:
+def _selection_failures(pod: Object, node: Object) -> Iterator[PredicateFailure]:
     spec, labels = pod.get("spec") or {}, metadata(node).get("labels") or {}
     for key, value in (spec.get("nodeSelector") or {}).items():
         if labels.get(key) != value:
-            has = f"it is {labels[key]!r} there" if key in labels else "the node has no such label"
-            yield PredicateFailure(f"spec.nodeSelector[{key}]", f"wants {value!r}; {has}")
+            actual = (
+                f"the node has {labels[key]!r}" if key in labels else "the node has no such label"
+            )
+            yield PredicateFailure(f"spec.nodeSelector[{key}]", f"requires {value!r}; {actual}")
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     terms = required.get("nodeSelectorTerms") or ()
     if terms and not any(term_matches_node(term, node) for term in terms):
-        wanted = " or ".join(_words(term) for term in terms)
+        terms_text = " or ".join(_format_term(term) for term in terms)
         yield PredicateFailure(
             "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution",
-            f"wants {wanted}; the node's labels are otherwise",
+            f"requires {terms_text}; the node's labels do not match",
         )
 
 
 def term_matches_node(term: Object, node: Object) -> bool:
-    """Whether a node selector's term selects the node; an empty one selects none."""
+    """Whether a node selector term matches the node; an empty term matches none."""
     labels = metadata(node).get("labels") or {}
     fields = {"metadata.name": name_of(node)}
     found = [
@@ -127,7 +129,7 @@ def _is_more(value: str | None, values: Iterable[str | None]) -> bool:
         return False
 
 
-def _words(term: Object) -> str:
+def _format_term(term: Object) -> str:
     expressions = [*(term.get("matchExpressions") or ()), *(term.get("matchFields") or ())]
     return " and ".join(
         " ".join(
@@ -142,7 +144,7 @@ def _words(term: Object) -> str:
 # -- taints ---------------------------------------------------------------------------------
 
 
-def _tainted(pod: Object, node: Object) -> Iterator[PredicateFailure]:
+def _taint_failures(pod: Object, node: Object) -> Iterator[PredicateFailure]:
     spec = node.get("spec") or {}
     tolerations = (pod.get("spec") or {}).get("tolerations") or ()
     taints = [it for it in spec.get("taints") or () if it.get("effect") != "PreferNoSchedule"]
@@ -150,16 +152,19 @@ def _tainted(pod: Object, node: Object) -> Iterator[PredicateFailure]:
     for taint in taints:
         if taint["key"] != _CORDONED["key"] and not any(tolerates(it, taint) for it in tolerations):
             value = f"={taint['value']}" if taint.get("value") else ""
-            named = f"{taint['key']}{value}:{taint.get('effect')}"
-            yield PredicateFailure("spec.tolerations", f"tolerates not the node's taint {named}")
+            formatted = f"{taint['key']}{value}:{taint.get('effect')}"
+            yield PredicateFailure(
+                "spec.tolerations", f"does not tolerate the node's taint {formatted}"
+            )
     if cordoned and not any(tolerates(it, _CORDONED) for it in tolerations):
         yield PredicateFailure(
-            "node.spec.unschedulable", "the node is cordoned; kubectl uncordon opens it"
+            "node.spec.unschedulable",
+            "the node is cordoned; `kubectl uncordon` makes it schedulable",
         )
 
 
 def tolerates(toleration: Object, taint: Object) -> bool:
-    """As ToleratesTaint of k8s.io/api/core/v1."""
+    """As ToleratesTaint in k8s.io/api/core/v1."""
     effect, key = toleration.get("effect"), toleration.get("key")
     if effect and effect != taint.get("effect"):
         return False
@@ -171,22 +176,24 @@ def tolerates(toleration: Object, taint: Object) -> bool:
 # -- resources ------------------------------------------------------------------------------
 
 
-def _too_much(pod: Object, node: Object, bound: Iterable[Object]) -> Iterator[PredicateFailure]:
-    has = pod_requests.parse_resource_list((node.get("status") or {}).get("allocatable"))
-    taken: pod_requests.Amounts = {}
+def _resource_failures(
+    pod: Object, node: Object, bound: Iterable[Object]
+) -> Iterator[PredicateFailure]:
+    allocatable = pod_requests.parse_resource_list((node.get("status") or {}).get("allocatable"))
+    requested: pod_requests.Amounts = {}
     own = metadata(pod).get("uid")
     for other in bound:
         if metadata(other).get("uid") == own or _has_ended(other):
             continue
         for resource, amount in pod_requests.requests_of(other).items():
-            taken[resource] = taken.get(resource, 0) + amount
+            requested[resource] = requested.get(resource, 0) + amount
     for resource, amount in sorted(pod_requests.requests_of(pod).items()):
-        free = has.get(resource, 0) - taken.get(resource, 0)
+        free = allocatable.get(resource, 0) - requested.get(resource, 0)
         if amount > free:
-            of = pod_requests.format_amount(resource, has.get(resource, 0))
+            of = pod_requests.format_amount(resource, allocatable.get(resource, 0))
             yield PredicateFailure(
                 f"resources.requests[{resource}]",
-                f"asks for {pod_requests.format_amount(resource, amount)}; the node has "
+                f"requests {pod_requests.format_amount(resource, amount)}; the node has "
                 f"{pod_requests.format_amount(resource, max(free, 0))} left of {of}",
             )
 

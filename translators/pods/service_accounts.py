@@ -1,14 +1,14 @@
-"""The identity that a pod has towards an API server, by `Policy.service_accounts`.
+"""The service account identity of remote pods, by `Policy.service_accounts`.
 
-- ``home``: tokens of home's service account, which home issues for the home pod (`sync.pods.service_account_tokens`
-  asks for them). They are in one Secret of the remote per pod, with home's CA beside them, and
-  each token source of a volume reads that Secret. The environment names home's API server.
-  Under ``fsGroup`` the group alone may read a token, as of a kubelet. Under ``runAsUser`` alone,
-  where a kubelet gives the file to that user with mode 0600, it has the volume's mode: a Secret's
-  file belongs to root.
-- ``remote``: the account of the same name in the remote, whose admission adds the volume.
-- ``none``: no identity. The volume that home's admission added goes without a word, with its
-  mounts; a token that the pod's author asked for by name is reported.
+- ``home``: tokens of home's service account, which home issues for the home pod
+  (`sync.pods.service_account_tokens`). One Secret per pod in the remote contains them and home's CA
+  certificate; each token source of a volume reads from that Secret. The environment contains home's
+  API server. With ``fsGroup``, only the group can read a token, as with a kubelet. With
+  ``runAsUser`` alone, a kubelet would give the file to that user with mode 0600; here the file has
+  the volume's mode, because files of a Secret belong to root.
+- ``remote``: the service account of the same name in the remote, whose admission adds the volume.
+- ``none``: no identity. The volume that home's admission added is dropped silently with its mounts;
+  a token that the pod's author requested is dropped with an Event.
 """
 
 from __future__ import annotations
@@ -26,45 +26,44 @@ from translators.objects import HomeNamespace, Object, metadata, name_of, namesp
 from translators.pods import references
 from translators.translation_policy import HostPort, Policy
 
-#: Where the API server mounts the token volume that it adds to each container
-#: (plugin/pkg/admission/serviceaccount).
+#: Mount path of the token volume that the API server adds (plugin/pkg/admission/serviceaccount).
 _TOKEN_MOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105  # a path
-#: Seconds of a token whose source names none (the API's default for the field).
-_LIFE = 3600
-#: A token's file under ``fsGroup`` (collectData in pkg/volume/projected), to which the kubelet then
-#: gives the group the right to read.
-_GROUPS_MODE = 0o600
-#: The key of the CA, in its ConfigMap and in our Secret.
+#: Seconds until a token expires if the source specifies none (the API's default).
+_DEFAULT_EXPIRATION_SECONDS = 3600
+#: Mode of a token file under ``fsGroup`` (collectData in pkg/volume/projected); the kubelet adds
+#: the group's permission to read.
+_FS_GROUP_MODE = 0o600
+#: Key of the CA certificate in its ConfigMap and in the token Secret.
 CA_KEY = "ca.crt"
-#: Of our Secret: the home pod, as ``namespace/name``, and its UID; and when each key is due to be
-#: renewed and expires, as JSON ``{key: [renew, expires]}`` in RFC 3339.
+#: On the token Secret: the home pod as ``namespace/name``, and its UID. `ANNOTATION_TOKEN_TIMES`
+#: has when each key has to be renewed and expires, as JSON ``{key: [renew, expires]}`` in RFC 3339.
 ANNOTATION_TOKEN_POD = f"{DOMAIN}/token-pod"
 ANNOTATION_TOKEN_POD_UID = f"{DOMAIN}/token-pod-uid"
 ANNOTATION_TOKEN_TIMES = f"{DOMAIN}/token-times"
 
 
 class TokenRequest(NamedTuple):
-    """A token as a volume asks for it: ``audience`` "" is the API server itself."""
+    """A token that a volume requests; the audience "" is the API server."""
 
     audience: str
     expiration_seconds: int
 
     @property
     def key(self) -> str:
-        """Its key in the Secret."""
+        """The token's key in the Secret."""
         text = json.dumps(self)
         return f"token-{short_hash(text)}"
 
 
 class TokenTimes(NamedTuple):
-    """RFC 3339."""
+    """Times of a token in RFC 3339."""
 
     renew_at: str
     expires_at: str
 
 
 class PodRef(NamedTuple):
-    """A home pod, this very one and not another of its name."""
+    """A home pod, identified by its UID too."""
 
     namespace: HomeNamespace
     name: str
@@ -76,11 +75,11 @@ class PodRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RequiredTokens:
-    """What the Secret of a pod has to hold."""
+    """The required content of a pod's token Secret."""
 
     tokens: frozenset[TokenRequest]
     needs_ca: bool
-    """Whether home's CA is read beside a token."""
+    """Whether a token volume contains home's CA certificate."""
 
 
 def service_account_name(home: Object) -> str:
@@ -89,21 +88,24 @@ def service_account_name(home: Object) -> str:
 
 
 def pod_ref_of(home: Object) -> PodRef:
-    """The pod's own."""
+    """The reference to this home pod."""
     return PodRef(HomeNamespace(namespace_of(home)), name_of(home), uid_of(home))
 
 
 def required_tokens(home: Object) -> RequiredTokens:
-    """The tokens that the pod's volumes ask for, each once."""
+    """The distinct tokens that the pod's volumes request."""
     volumes = [v for v in (home.get("spec") or {}).get("volumes") or () if _has_token(v)]
     sources = [source for volume in volumes for source in volume["projected"]["sources"]]
     tokens = [s["serviceAccountToken"] for s in sources if "serviceAccountToken" in s]
-    return RequiredTokens(frozenset(map(_wanted, tokens)), needs_ca=any(map(_is_ca, sources)))
+    return RequiredTokens(
+        frozenset(map(_token_request, tokens)), needs_ca=any(map(_is_ca, sources))
+    )
 
 
-def _wanted(source: Object) -> TokenRequest:
+def _token_request(source: Object) -> TokenRequest:
     return TokenRequest(
-        str(source.get("audience") or ""), int(source.get("expirationSeconds") or _LIFE)
+        str(source.get("audience") or ""),
+        int(source.get("expirationSeconds") or _DEFAULT_EXPIRATION_SECONDS),
     )
 
 
@@ -120,14 +122,15 @@ def _is_ca(source: Object) -> bool:
 
 
 def token_secret_name(uid: str) -> str:
-    """The Secret of the home pod with this UID. `references` keeps the prefix for us."""
+    """The name of the token Secret of the home pod with this UID. `references` reserves the
+    prefix."""
     return f"{references.TOKEN_PREFIX}{uid}"
 
 
 def token_secret(
     home: Object, identity: Identity, data: Mapping[str, str], times: Mapping[str, TokenTimes]
 ) -> Object:
-    """The Secret with these texts. It names no origin: it is no copy of anything at home."""
+    """The token Secret with this data. It has no origin annotations, because it is not a copy."""
     ref = pod_ref_of(home)
     return {
         "apiVersion": "v1",
@@ -148,17 +151,17 @@ def token_secret(
 
 
 def encode_secret_value(text: str) -> str:
-    """As a Secret's data holds it."""
+    """The text, encoded as a Secret's ``data`` requires."""
     return b64encode(text.encode()).decode()
 
 
 def format_token_times(times: Mapping[str, TokenTimes]) -> str:
-    """The annotation of the Secret that tells these times."""
+    """The value of `ANNOTATION_TOKEN_TIMES`."""
     return json.dumps(times, separators=(",", ":"), sort_keys=True)
 
 
 def parse_token_times(token_secret: Object) -> dict[str, TokenTimes]:
-    """What the annotation tells; what cannot be read, or has no token, is not known."""
+    """The times in the annotation, without invalid entries and keys without a token."""
     text = (metadata(token_secret).get("annotations") or {}).get(ANNOTATION_TOKEN_TIMES) or "{}"
     data = token_secret.get("data") or {}
     try:
@@ -170,7 +173,7 @@ def parse_token_times(token_secret: Object) -> dict[str, TokenTimes]:
 
 
 def pod_of_token_secret(token_secret: Object) -> PodRef | None:
-    """The home pod that a Secret of the remote is for; None for other Secrets."""
+    """The home pod of a token Secret in the remote; None for other Secrets."""
     annotations = metadata(token_secret).get("annotations") or {}
     namespace, _, name = str(annotations.get(ANNOTATION_TOKEN_POD) or "").partition("/")
     uid = str(annotations.get(ANNOTATION_TOKEN_POD_UID) or "")
@@ -185,41 +188,45 @@ def pod_of_token_secret(token_secret: Object) -> PodRef | None:
 def apply_service_account(
     spec: Object, home: Object, policy: Policy, dropped: list[FieldMessage]
 ) -> None:
-    """Gives the new pod's spec the identity that the policy says."""
+    """Sets the service account identity in the spec of a new pod."""
     spec["automountServiceAccountToken"] = False
     if policy.service_accounts == "home":
         name = token_secret_name(uid_of(home))
         grouped = (spec.get("securityContext") or {}).get("fsGroup") is not None
-        mode = _GROUPS_MODE if grouped else None
+        mode = _FS_GROUP_MODE if grouped else None
         set_or_remove(
-            spec, "volumes", [_from_secret(it, name, mode) for it in spec.get("volumes") or ()]
+            spec,
+            "volumes",
+            [_volume_from_secret(it, name, mode) for it in spec.get("volumes") or ()],
         )
         if policy.home_api is not None:
-            known = _environment(policy.home_api)
-            replace_containers(spec, lambda container: _with_env(container, known))
+            variables = _api_server_environment(policy.home_api)
+            replace_containers(spec, lambda container: _with_env(container, variables))
         return
-    added = _without_added(spec)
+    added = _remove_admission_volume(spec)
     if policy.service_accounts == "remote":
         spec["serviceAccountName"] = service_account_name(home)
-        said = (home.get("spec") or {}).get("automountServiceAccountToken")
-        spec["automountServiceAccountToken"] = bool(added) if said is None else said
+        automount = (home.get("spec") or {}).get("automountServiceAccountToken")
+        spec["automountServiceAccountToken"] = bool(added) if automount is None else automount
     else:
         set_or_remove(
-            spec, "volumes", [_without_tokens(it, dropped) for it in spec.get("volumes") or ()]
+            spec,
+            "volumes",
+            [_remove_token_sources(it, dropped) for it in spec.get("volumes") or ()],
         )
 
 
-def _from_secret(volume: Object, name: str, mode: int | None) -> Object:
+def _volume_from_secret(volume: Object, name: str, mode: int | None) -> Object:
     if not _has_token(volume):
         return volume
-    sources = [_source(source, name, mode) for source in volume["projected"]["sources"]]
+    sources = [_source_from_secret(source, name, mode) for source in volume["projected"]["sources"]]
     return {**volume, "projected": {**volume["projected"], "sources": sources}}
 
 
-def _source(source: Object, name: str, mode: int | None) -> Object:
+def _source_from_secret(source: Object, name: str, mode: int | None) -> Object:
     if "serviceAccountToken" in source:
         token = source["serviceAccountToken"]
-        item = {"key": _wanted(token).key, "path": token["path"]}
+        item = {"key": _token_request(token).key, "path": token["path"]}
         if mode is not None:
             item["mode"] = mode
         return {"secret": {"name": name, "items": [item]}}
@@ -229,9 +236,9 @@ def _source(source: Object, name: str, mode: int | None) -> Object:
     return source
 
 
-def _environment(api: HostPort) -> dict[str, str]:
-    """As a kubelet makes it of home's Service ``kubernetes`` (pkg/kubelet/envvars), whose port
-    is 443 in the names, whatever it is at the address."""
+def _api_server_environment(api: HostPort) -> dict[str, str]:
+    """The variables that a kubelet creates for home's Service ``kubernetes`` (pkg/kubelet/envvars).
+    Their names contain port 443, independent of the address."""
     port = str(api.port)
     url = f"tcp://{api}"
     return {
@@ -246,16 +253,16 @@ def _environment(api: HostPort) -> dict[str, str]:
     }
 
 
-def _with_env(container: Object, known: Mapping[str, str]) -> Object:
-    """First in the list, so that the author's variables can refer to them."""
-    given = container.get("env") or []
-    names = {variable["name"] for variable in given}
-    ours = [{"name": key, "value": text} for key, text in known.items() if key not in names]
-    return {**container, "env": [*ours, *given]}
+def _with_env(container: Object, variables: Mapping[str, str]) -> Object:
+    """The container with these variables first, so that its own variables can reference them."""
+    existing = container.get("env") or []
+    names = {variable["name"] for variable in existing}
+    ours = [{"name": key, "value": text} for key, text in variables.items() if key not in names]
+    return {**container, "env": [*ours, *existing]}
 
 
-def _without_added(spec: Object) -> set[str]:
-    """Takes out the volume that home's admission added, with its mounts; its name."""
+def _remove_admission_volume(spec: Object) -> set[str]:
+    """Removes the volume that home's admission added, with its mounts; returns its name."""
     mounted = {
         mount.get("name")
         for container in references.all_containers(spec)
@@ -265,11 +272,11 @@ def _without_added(spec: Object) -> set[str]:
     volumes = spec.get("volumes") or ()
     added = {it["name"] for it in volumes if it["name"] in mounted and _has_token(it)}
     set_or_remove(spec, "volumes", [it for it in volumes if it["name"] not in added])
-    replace_containers(spec, lambda container: _without_mounts(container, added))
+    replace_containers(spec, lambda container: _remove_mounts(container, added))
     return added
 
 
-def _without_tokens(volume: Object, dropped: list[FieldMessage]) -> Object:
+def _remove_token_sources(volume: Object, dropped: list[FieldMessage]) -> Object:
     if not _has_token(volume):
         return volume
     path = f"spec.volumes[{volume['name']}].projected.serviceAccountToken"
@@ -278,7 +285,7 @@ def _without_tokens(volume: Object, dropped: list[FieldMessage]) -> Object:
     return {**volume, "projected": {**volume["projected"], "sources": kept}}
 
 
-def _without_mounts(container: Object, volumes: set[str]) -> Object:
+def _remove_mounts(container: Object, volumes: set[str]) -> Object:
     mounts = container.get("volumeMounts")
     if not mounts or not volumes:
         return container

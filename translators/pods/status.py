@@ -1,23 +1,25 @@
-"""The status that a home pod should have, from that of its remote pod.
+"""Computes the status of a home pod from the status of its remote pod.
 
-Everything that the remote's kubelet says is carried, fields that this version does not know
-included, but for what is home's own:
+Everything that the remote's kubelet reports is copied, including fields that this version does not
+know, except:
 
-- ``hostIP`` is the virtual node's address, where clients ask for logs and exec;
-- ``podIP`` and ``podIPs`` are told only where home can reach them (``policy.network``): an address
-  makes the pod an endpoint of home's Services;
-- ``qosClass`` is immutable, ``startTime`` is set once; ``observedGeneration`` is home's, told once
-  the remote's kubelet acts on all that home's spec says;
-- conditions of other writers (readiness gates, PodScheduled) stay, and Ready counts the gates;
-- what the remote's scheduler says is a condition of ours, from when it first finds no node: a pod
-  that is placed at once costs no write for it. True, it stays, with the time of the success;
-- a DisruptionTarget of the remote is marked as such, so that it goes when another remote pod stands
-  for the home pod; one that home's own controllers set stays as it is;
-- a remote pod that is being deleted while home's lives is not Ready: home's own endpoints cannot
-  see that it is going;
-- a container that ended for good stays ended, also when the remote pod had to be made again.
+- ``hostIP`` is the address of the virtual node, which serves logs and exec;
+- ``podIP`` and ``podIPs`` are only copied if pods of home can reach them (``policy.network``),
+  because an address makes the pod an endpoint of home's Services;
+- ``qosClass`` is immutable, ``startTime`` is set once; ``observedGeneration`` is home's, once the
+  remote's kubelet acts on the complete spec of the home pod;
+- conditions of other writers (readiness gates, PodScheduled) are kept, and Ready includes the
+  readiness gates;
+- the remote's PodScheduled becomes the condition `CONDITION_REMOTE_SCHEDULED`, from the first time
+  that the remote's scheduler finds no node (a pod that is scheduled immediately costs no write),
+  with the time of the success once it is True;
+- a DisruptionTarget of the remote is marked by its message, so that it is removed when another
+  remote pod is created; one of home's controllers is kept;
+- while the remote pod is deleted and the home pod is not, the home pod is not Ready, because home's
+  EndpointSlices cannot show that the remote pod terminates;
+- a container that terminated for good stays terminated, even if the remote pod is re-created.
 
-A map that comes out is what `diff.status_patch` compares: None means "must not be there".
+The result is the desired status for `merge_patch.status_patch`: None removes a field.
 """
 
 from __future__ import annotations
@@ -34,19 +36,21 @@ from translators.translation_policy import Policy
 
 TERMINAL_PHASES = ("Succeeded", "Failed")
 
-#: Told at home while the remote's scheduler finds no node: PodScheduled itself is home's, and
-#: stays True.
+#: Set while the remote's scheduler finds no node. PodScheduled itself belongs to home and stays
+#: True.
 CONDITION_REMOTE_SCHEDULED = f"{DOMAIN}/RemoteScheduled"
 
-#: False at home while the pod cannot be made in the remote, with the reason; gone when it is made.
+#: False, with the reason, while the pod cannot be created in the remote; removed after the
+#: creation.
 CONDITION_ACCEPTED = f"{DOMAIN}/Accepted"
-#: Begins the message of a DisruptionTarget that comes from the remote.
+#: Prefix of the message of a DisruptionTarget from the remote.
 REMOTE_MESSAGE_PREFIX = "in the remote cluster: "
-#: ``status.reason`` of a pod whose remote pod somebody deleted there; it will be made again.
+#: ``status.reason`` of a pod whose remote pod was deleted by a user of the remote; it is
+#: re-created.
 REASON_REMOTE_POD_DELETED = "RemotePodDeleted"
 
-#: Carried whole from the remote's status; all lists but the conditions as they are. With
-#: `HOME_ONLY` this decides every field of a PodStatus (to v1.36); unknown ones are carried too.
+#: Copied from the remote's status; lists other than conditions are copied whole. With `HOME_FIELDS`
+#: these are all fields of a PodStatus (up to v1.36); unknown fields are copied too.
 REMOTE_FIELDS = frozenset(
     {
         "allocatedResources",
@@ -79,7 +83,7 @@ HOME_FIELDS = frozenset(
     }
 )
 _ADDRESSES = frozenset({"podIP", "podIPs"})
-#: Ours to remove when the remote's status has them no more.
+#: Fields that the bridge removes when the remote's status no longer has them.
 _REMOVABLE = (
     "allocatedResources",
     "ephemeralContainerStatuses",
@@ -90,9 +94,9 @@ _REMOVABLE = (
     "resize",
     "resources",
 )
-#: Conditions that only kubelets write (pkg/kubelet/types, PodConditionsByKubelet): one that the
-#: remote's has taken back goes at home too. DisruptionTarget has several writers.
-_KUBELETS = (
+#: Conditions that only kubelets write (pkg/kubelet/types, PodConditionsByKubelet); removed at home
+#: when the remote pod no longer has them. DisruptionTarget has several writers.
+_KUBELET_CONDITIONS = (
     "AllContainersRestarting",
     "ContainersReady",
     "Initialized",
@@ -101,28 +105,28 @@ _KUBELETS = (
     "PodResizePending",
     "Ready",
 )
-#: Conditions that are True only while the pod's containers run, or can.
-_RUNNING = ("ContainersReady", "PodReadyToStartContainers", "Ready")
-#: Lists of container statuses, and the lists of containers that they speak of.
+#: Conditions that are True only if the pod's containers run, or can run.
+_RUNNING_CONDITIONS = ("ContainersReady", "PodReadyToStartContainers", "Ready")
+#: Lists of container statuses, with the corresponding lists of containers.
 _STATUSES = {"containerStatuses": "containers", "initContainerStatuses": "initContainers"}
 
 
 def phase(pod: Object) -> str:
-    """The pod's phase; Pending where nothing was said yet."""
+    """The pod's phase; Pending if the status has none."""
     return str((pod.get("status") or {}).get("phase") or "Pending")
 
 
 def is_terminal(pod: Object) -> bool:
-    """Whether the pod has ended for good: a terminal phase never changes."""
+    """Whether the pod has Succeeded or Failed; these phases never change."""
     return phase(pod) in TERMINAL_PHASES
 
 
 def is_observed_by_kubelet(home: Object, remote: Object) -> bool:
-    """Whether the remote's kubelet has seen the remote pod as it is now, and its deletion where
-    home's is being deleted.
+    """Whether the remote's kubelet has observed the current remote pod, and its deletion if the
+    home pod is being deleted.
 
-    A kubelet that knows ``observedGeneration`` (from 1.33 on) has it in its first status; one that
-    does not is known by a ``startTime`` without it, and does not tell that it saw a deletion.
+    Kubelets from 1.33 on set ``observedGeneration`` in their first status. An older one is
+    recognized by ``startTime`` without it, and does not report that it observed a deletion.
     """
     status = remote.get("status") or {}
     observed = status.get("observedGeneration")
@@ -142,20 +146,22 @@ def translate_status(
     observed: bool = True,
     resize_pending: Object | None = None,
 ) -> Object:
-    """The status of the home pod while ``remote`` stands for it. ``acted``: the remote has done
-    all that home's spec says, so that home's generation counts as observed. ``now`` is the time in
-    RFC 3339. ``pending``: the condition of a resize that the remote has not taken, which its own
-    kubelet knows nothing of (`translators.pods.resize_condition`)."""
+    """The status of the home pod while ``remote`` exists.
+
+    ``observed``: the remote's kubelet acts on the complete spec of the home pod, so home's
+    generation counts as observed. ``now`` is the time in RFC 3339. ``resize_pending``: the
+    condition of a resize that the remote has not accepted (`translators.pods.resize_condition`).
+    """
     theirs: Object = remote.get("status") or {}
     ours: Object = home.get("status") or {}
     status: Object = dict.fromkeys(_REMOVABLE)
-    unsaid = HOME_FIELDS if policy.network == "flat" else HOME_FIELDS | _ADDRESSES
-    status.update({key: value for key, value in theirs.items() if key not in unsaid})
+    excluded = HOME_FIELDS if policy.network == "flat" else HOME_FIELDS | _ADDRESSES
+    status.update({key: value for key, value in theirs.items() if key not in excluded})
     status["phase"] = phase(remote)
     if ours.get("startTime"):
         status["startTime"] = ours["startTime"]
     if theirs.get("hostIP"):
-        # Only once the pod has a machine, as a kubelet does.
+        # Only after the pod is scheduled, as a kubelet does.
         status["hostIP"] = policy.node_address
         status["hostIPs"] = [{"ip": policy.node_address}]
     generation = (metadata(home) if observed else {}).get(
@@ -167,18 +173,20 @@ def translate_status(
         found = container_statuses(field_name, home, remote)
         if found:
             status[field_name] = found
-    said = {
+    remote_conditions = {
         c["type"]: c
         for c in [*(theirs.get("conditions") or ()), *([resize_pending] if resize_pending else ())]
     }
-    status["conditions"] = _conditions(home, remote, list(said.values()), generation, now)
+    status["conditions"] = _conditions(
+        home, remote, list(remote_conditions.values()), generation, now
+    )
     return status
 
 
 def not_running_status(home: Object, *, reason: str, message: str, now: str) -> Object:
-    """The parts of the status of a pod whose remote pod is gone and is to be created again: no
-    container runs, it is not Ready, and it has no address. {} for a pod that never ran. ``now`` is
-    the time in RFC 3339."""
+    """The changed parts of the status of a pod whose remote pod no longer exists and will be
+    re-created: no running container, not Ready, no address. {} if the pod never ran. ``now`` is the
+    time in RFC 3339."""
     ours: Object = home.get("status") or {}
     status: Object = {key: None for key in _ADDRESSES if ours.get(key)}
     for field_name in _STATUSES:
@@ -187,15 +195,18 @@ def not_running_status(home: Object, *, reason: str, message: str, now: str) -> 
     conditions = [
         {**c, "status": "False", "reason": reason, "message": message, "lastTransitionTime": now}
         for c in ours.get("conditions") or ()
-        if c["type"] in _RUNNING and c.get("status") == "True"
+        if c["type"] in _RUNNING_CONDITIONS and c.get("status") == "True"
     ]
     return {**status, "conditions": conditions} if conditions else status
 
 
 def container_statuses(field_name: str, home: Object, remote: Object) -> list[Object]:
-    """The remote's, but for containers that ended at home and may not run again: the API server
-    refuses a status in which one of them does (ValidatePodStatusUpdate), and with it all the
-    rest. Where a remote pod made anew has none yet, none is running."""
+    """The remote's container statuses, except for containers that terminated at home and may not
+    restart.
+
+    The API server rejects a status in which such a container runs again (ValidatePodStatusUpdate),
+    with all other changes. If a re-created remote pod has no statuses yet, no container runs.
+    """
     ours = (home.get("status") or {}).get(field_name) or []
     theirs = (remote.get("status") or {}).get(field_name) or []
     if not theirs and not is_terminal(remote):
@@ -223,20 +234,20 @@ def _exit_code(status: Object) -> int | None:
 
 
 def _may_run_again(status: Object, container: Object, policy: str, is_init: bool) -> bool:
-    """Whether a terminated container may be anything else, as the API server has it."""
+    """Whether the API server allows a terminated container to have another state."""
     own = container.get("restartPolicy")
     if is_init:
         if "Always" in (own, policy):
             return True
     elif container.get("restartPolicyRules"):
-        return True  # The remote's API server has judged by them already.
+        return True  # The remote's API server has already evaluated them.
     else:
         policy = str(own or policy)
     return policy == "Always" or (policy == "OnFailure" and _exit_code(status) != 0)
 
 
 def _waiting(status: Object) -> Object:
-    """The status of a container before its remote pod has been started once more."""
+    """The status of a container whose remote pod has not started again."""
     kept = {key: value for key, value in status.items() if key != "containerID"}
     return {
         **kept,
@@ -249,17 +260,17 @@ def _waiting(status: Object) -> Object:
 def _conditions(
     home: Object, remote: Object, theirs: list[Object], generation: Any, now: str
 ) -> list[Object]:
-    """Home's conditions with ``theirs``, the remote's, put in their places, in a stable order."""
+    """Home's conditions, updated with ``theirs``, the remote's, in a stable order."""
     merged: dict[str, Object] = {
         c["type"]: c for c in (home.get("status") or {}).get("conditions") or ()
     }
     gates = _gates(home)
-    said = {condition["type"] for condition in theirs}
-    over = {kind for kind in merged if _is_over(merged[kind], said)}
+    remote_types = {condition["type"] for condition in theirs}
+    removed = {kind for kind in merged if _is_obsolete(merged[kind], remote_types)}
     for condition in theirs:
         kind = condition["type"]
         if kind in gates:
-            continue  # Whoever opens home's gates does so at home.
+            continue  # Controllers set home's readiness gates at home.
         if kind == "PodScheduled":
             if run_once.is_only_own_gate(condition, remote):
                 continue
@@ -271,39 +282,40 @@ def _conditions(
                 continue
             before = merged.get(kind) or {}
             same = all(before.get(k) == condition.get(k) for k in ("status", "reason"))
-            # By our clock, and for each reason: `translators.pods.unschedulable_timeout` counts from it.
+            # Per reason and by the bridge's clock, for `translators.pods.unschedulable_timeout`.
             since = (before.get("lastTransitionTime") if same else None) or now
             condition = {**condition, "type": kind, "lastTransitionTime": since}  # noqa: PLW2901
         elif kind == "DisruptionTarget":
-            if kind in merged and not _is_remotes(merged[kind]):
-                continue  # Home's own has been acted on already.
+            if kind in merged and not _is_from_remote(merged[kind]):
+                continue  # Home's controllers have already set their own.
             message = REMOTE_MESSAGE_PREFIX + str(condition.get("message") or "")
             condition = {**condition, "message": message}  # noqa: PLW2901
         elif kind == "Ready":
-            condition = _ready(_going(condition, home, remote), home, merged)  # noqa: PLW2901
+            condition = _ready(_not_ready_while_deleted(condition, home, remote), home, merged)  # noqa: PLW2901
         if "observedGeneration" in condition:
-            # None where home's API server knows none of pods, and would not store it.
+            # None if home's API server does not support it for pods.
             condition = {**condition, "observedGeneration": generation}  # noqa: PLW2901
         merged[kind] = condition
     return [
-        delete_condition(kind) if kind in over else condition for kind, condition in merged.items()
+        delete_condition(kind) if kind in removed else condition
+        for kind, condition in merged.items()
     ]
 
 
-def _is_over(condition: Object, said: set[str]) -> bool:
-    """Whether a condition at home is the remote's or ours, and is taken back."""
+def _is_obsolete(condition: Object, remote_types: set[str]) -> bool:
+    """Whether a condition at home came from the remote or the bridge, and no longer applies."""
     kind = condition["type"]
     if kind == "DisruptionTarget":
-        return kind not in said and _is_remotes(condition)
-    return kind == CONDITION_ACCEPTED or (kind in _KUBELETS and kind not in said)
+        return kind not in remote_types and _is_from_remote(condition)
+    return kind == CONDITION_ACCEPTED or (kind in _KUBELET_CONDITIONS and kind not in remote_types)
 
 
-def _is_remotes(condition: Object) -> bool:
+def _is_from_remote(condition: Object) -> bool:
     return str(condition.get("message") or "").startswith(REMOTE_MESSAGE_PREFIX)
 
 
-def _going(ready: Object, home: Object, remote: Object) -> Object:
-    """Ready, which a pod that is deleted in the remote alone is not: since its deletion."""
+def _not_ready_while_deleted(ready: Object, home: Object, remote: Object) -> Object:
+    """Ready, or not ready since the deletion if only the remote pod is being deleted."""
     if is_deleting(home) or not is_deleting(remote) or ready.get("status") != "True":
         return ready
     return {
@@ -316,11 +328,11 @@ def _going(ready: Object, home: Object, remote: Object) -> Object:
 
 
 def _deleted_at(pod: Object) -> str:
-    """When the deletion was asked for: the timestamp in the metadata is when the grace is over."""
+    """When the deletion was requested. The deletion timestamp includes the grace period."""
     meta = metadata(pod)
-    over = parse_time(meta["deletionTimestamp"])
-    asked = over - timedelta(seconds=meta.get("deletionGracePeriodSeconds") or 0)
-    return format_time(asked)
+    deadline = parse_time(meta["deletionTimestamp"])
+    requested = deadline - timedelta(seconds=meta.get("deletionGracePeriodSeconds") or 0)
+    return format_time(requested)
 
 
 def _gates(home: Object) -> list[str]:
@@ -328,10 +340,10 @@ def _gates(home: Object) -> list[str]:
 
 
 def _ready(condition: Object, home: Object, conditions: dict[str, Object]) -> Object:
-    """Ready as a kubelet computes it: the containers' readiness and home's readiness gates.
+    """Ready as a kubelet computes it: the readiness of the containers and home's readiness gates.
 
-    The remote pod has no gates, so its own Ready speaks of its containers alone. A pod is ready
-    since the last of all these became true. While it is not, the time of the transition stays.
+    The remote pod has no gates, so its Ready covers only its containers. The transition time is
+    that of the last condition that became True; while the pod is not ready, the time is kept.
     """
     gates = _gates(home)
     if condition.get("status") != "True" or not gates:

@@ -1,8 +1,8 @@
 """References of a pod to ConfigMaps and Secrets that must not be resolved in the remote.
 
-The remote resolves a reference by name alone. Where home has no object of the name, an unmanaged
-object of the remote would be mounted or read into the environment in its place. A pod waits for a
-*required* reference; `without` takes optional ones out of a pod. Pure.
+The remote resolves references by name. If home has no object of the name, an unmanaged object in
+the remote would be mounted or read in its place. The bridge does not create a pod while a
+*required* reference is unresolved; it removes *optional* references from the pod.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from translators.fieldpaths import CONTAINERS, FieldMessage
 from translators.objects import Object
 from translators.pods.references import Kind, Reference, references
 
-_WHY = "home has no such object, and an unmanaged one of the remote must not stand in for it"
+_MESSAGE = "home has no such object, and an unmanaged one of the remote must not replace it"
 
 
 def required_references(pod: Object) -> frozenset[Reference]:
-    """The ConfigMaps and Secrets without which a kubelet does not start the pod: those that the pod
-    refers to once all optional references are taken out."""
+    """The ConfigMaps and Secrets without which a kubelet does not start the pod: the references
+    that remain when all optional ones are removed."""
     spec, _ = remove_optional_references(pod.get("spec") or {}, references(pod))
     return references({"spec": spec})
 
@@ -26,10 +26,10 @@ def required_references(pod: Object) -> frozenset[Reference]:
 def remove_optional_references(
     spec: Object, missing: Collection[Reference]
 ) -> tuple[Object, list[FieldMessage]]:
-    """A pod's spec without its optional references to ``absent``, and what was dropped.
+    """A pod's spec without its optional references to ``missing`` objects, and what was dropped.
 
-    What remains is what a kubelet makes of an optional reference to an object that does not exist:
-    no environment variable, an empty volume, no pull secret.
+    The result equals what a kubelet makes of an optional reference to a missing object: no
+    environment variable, an empty volume, no pull secret.
     """
     if not missing:
         return spec, []
@@ -54,56 +54,62 @@ def remove_optional_references(
 
 
 def _container(
-    container: Object, at: str, absent: Collection[Reference], dropped: list[FieldMessage]
+    container: Object, location: str, missing: Collection[Reference], dropped: list[FieldMessage]
 ) -> Object:
     changed = dict(container)
     if container.get("env"):
         changed["env"] = _kept(
             container["env"],
-            lambda it: _names(it.get("valueFrom"), "KeyRef", absent),
-            f"{at}.env",
+            lambda it: _references_missing(it.get("valueFrom"), "KeyRef", missing),
+            f"{location}.env",
             dropped,
         )
     if container.get("envFrom"):
         changed["envFrom"] = _kept(
-            container["envFrom"], lambda it: _names(it, "Ref", absent), f"{at}.envFrom", dropped
+            container["envFrom"],
+            lambda it: _references_missing(it, "Ref", missing),
+            f"{location}.envFrom",
+            dropped,
         )
     return changed
 
 
-def _volume(volume: Object, absent: Collection[Reference], dropped: list[FieldMessage]) -> Object:
-    at = f"spec.volumes[{volume.get('name')}]"
-    if _names(volume, "", absent):
-        dropped.append(FieldMessage(at, _WHY))
-        # An optional volume whose object does not exist is an empty directory.
+def _volume(volume: Object, missing: Collection[Reference], dropped: list[FieldMessage]) -> Object:
+    location = f"spec.volumes[{volume.get('name')}]"
+    if _references_missing(volume, "", missing):
+        dropped.append(FieldMessage(location, _MESSAGE))
+        # A kubelet mounts an optional volume without an object as an empty directory.
         return {"name": volume["name"], "emptyDir": {}}
     projected = volume.get("projected") or {}
     if projected.get("sources"):
         sources = _kept(
             projected["sources"],
-            lambda it: _names(it, "", absent),
-            f"{at}.projected.sources",
+            lambda it: _references_missing(it, "", missing),
+            f"{location}.projected.sources",
             dropped,
         )
         return {**volume, "projected": {**projected, "sources": sources}}
     return volume
 
 
-def _names(source: Object | None, suffix: str, absent: Collection[Reference]) -> bool:
-    """Whether the source is an object that is absent: ``secretKeyRef`` for the suffix KeyRef."""
+def _references_missing(source: Object | None, suffix: str, missing: Collection[Reference]) -> bool:
+    """Whether the source references a missing object (``secretKeyRef`` with suffix ``KeyRef``)."""
     kinds: tuple[tuple[str, Kind], ...] = (("configMap", "ConfigMap"), ("secret", "Secret"))
     for field_name, kind in kinds:
         named = (source or {}).get(field_name + suffix) or {}
         name = named.get("name") or named.get("secretName")
-        if name and named.get("optional") and Reference(kind, str(name)) in absent:
+        if name and named.get("optional") and Reference(kind, str(name)) in missing:
             return True
     return False
 
 
 def _kept(
-    items: list[Object], is_absent: Callable[[Object], object], at: str, dropped: list[FieldMessage]
+    items: list[Object],
+    is_absent: Callable[[Object], object],
+    location: str,
+    dropped: list[FieldMessage],
 ) -> list[Object]:
     kept = [it for it in items if not is_absent(it)]
     if len(kept) < len(items):
-        dropped.append(FieldMessage(at, _WHY))
+        dropped.append(FieldMessage(location, _MESSAGE))
     return kept

@@ -1,10 +1,11 @@
-"""A pod that the remote's scheduler cannot place: since when, and for how long it is waited for.
+"""The timeout for pods that the remote's scheduler cannot place.
 
-Home's PodScheduled says that home's scheduler bound it, and stays True. That the remote's finds no
-node is the condition `CONDITION_REMOTE_SCHEDULED` at home, in the words of the remote's scheduler.
-Its ``lastTransitionTime`` is when the bridge told it first; `Policy.unschedulable_timeout` counts
-from then. It is written down, so that a restart does not begin anew; and it is of the clock that it
-is compared with, so that a remote whose clock is wrong has no pod given up too early.
+Home's PodScheduled stays True, because home's scheduler bound the pod. The condition
+`CONDITION_REMOTE_SCHEDULED` on the home pod reports that the remote's scheduler found no node, with
+its message. `Policy.unschedulable_timeout` counts from the ``lastTransitionTime`` of that
+condition, when the bridge first reported it. The time is stored, so a restart of the bridge does
+not reset it; and it is from the bridge's clock, so a wrong clock in the remote cannot fail a pod
+early.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from translators.pods.status import CONDITION_REMOTE_SCHEDULED, is_terminal
 from translators.timestamps import parse_time
 from translators.translation_policy import Policy
 
-#: ``status.reason`` of a home pod that was given up, and the Event's.
+#: ``status.reason`` of a home pod that timed out, and the reason of its Event.
 REASON_REMOTE_UNSCHEDULABLE = "RemoteUnschedulable"
-#: The reason of PodScheduled where the scheduler looked and found no node (PodReasonUnschedulable
-#: in k8s.io/api/core/v1). Others, such as SchedulingGated, are no verdict on the remote's nodes.
+#: The reason of PodScheduled if the scheduler found no node (PodReasonUnschedulable in
+#: k8s.io/api/core/v1). Other reasons, such as SchedulingGated, are not about nodes.
 _UNSCHEDULABLE = "Unschedulable"
 
 
@@ -29,13 +30,13 @@ def is_unschedulable(remote: Object) -> bool:
 
 
 def was_never_scheduled(remote: Object) -> bool:
-    """Whether no kubelet can have known of the pod."""
+    """Whether no kubelet can have seen the pod."""
     return not (remote.get("spec") or {}).get("nodeName") and not is_terminal(remote)
 
 
 def timeout_remaining(home: Object, policy: Policy, *, now: str) -> float | None:
-    """How long the home pod is to be waited for still, 0 when that is over; None where it is
-    waited for without end, or does not wait. ``now`` is the time in RFC 3339."""
+    """Seconds until the home pod times out, 0 after the timeout; None without a timeout, or if the
+    pod is not unschedulable. ``now`` is the time in RFC 3339."""
     condition = condition_of(home, CONDITION_REMOTE_SCHEDULED)
     if policy.unschedulable_timeout is None or not _finds_no_node(condition):
         return None
@@ -45,17 +46,17 @@ def timeout_remaining(home: Object, policy: Policy, *, now: str) -> float | None
 
 
 def is_timed_out(home: Object, remote: Object | None, policy: Policy, *, now: str) -> bool:
-    """Whether the time is over for a remote pod that goes, or is gone, without having been placed.
-    ``remote`` is its last known state; None where nothing of it is known."""
+    """Whether the timeout has passed and the remote pod was never scheduled. ``remote`` is its last
+    known state, None if unknown; the pod is being deleted or no longer exists."""
     never_placed = remote is None or was_never_scheduled(remote)
     return never_placed and timeout_remaining(home, policy, now=now) == 0
 
 
 def timeout_message(home: Object, policy: Policy) -> str:
-    """One sentence for people, with the last words of the remote's scheduler."""
-    said = condition_of(home, CONDITION_REMOTE_SCHEDULED).get("message") or "it did not say why"
+    """The message for the owner, with the last message of the remote's scheduler."""
+    message = condition_of(home, CONDITION_REMOTE_SCHEDULED).get("message") or "no message"
     seconds = policy.unschedulable_timeout
-    return f"the remote cluster's scheduler found no node for {seconds:g} s: {said}"
+    return f"the remote cluster's scheduler found no node for {seconds:g} s: {message}"
 
 
 def _finds_no_node(condition: Object) -> bool:

@@ -1,24 +1,24 @@
-"""What follows at a remote pod that runs when its home pod changes.
+"""Updates a running remote pod after changes of its home pod.
 
-The API takes each kind of change on a path of its own, so that `changes` gives up to three patches:
+The API accepts each kind of change at another path, so `pod_patches` returns up to three patches:
 
-- the pod itself: images, tolerations (more of them, or for other times), a shorter deadline, labels
-  and annotations. A label or annotation that home's pod lost is removed, but never one that the
-  remote's own machinery set;
-- ``ephemeralcontainers``: those that are added, as `kubectl debug` does. None is ever changed;
-- ``resize``: CPU and memory of containers and sidecars, where home names them.
+- the pod: images, tolerations (added ones, or another ``tolerationSeconds``), a shorter deadline,
+  labels and annotations. A label or annotation that the home pod no longer has is removed, unless
+  the remote's own components may have set it;
+- ``ephemeralcontainers``: added ones, as `kubectl debug` does. Existing ones cannot change;
+- ``resize``: CPU and memory of containers and sidecars, where the home pod specifies them.
 
-The remote's admission may change a pod when it is made: an image's registry, requests (LimitRanges,
-GKE Autopilot, ClusterResourceOverride), tolerations, a deadline. That is the remote's decision and
-stays. So annotations of the remote pod record what home's pod asked for when it was last carried,
-and a field of these is sent only where home's differs from the record. Labels and annotations have
-no such record: home's values count, because home's Services select pods by them.
+The remote's admission may change a new pod: the image registry, requests (LimitRanges, GKE
+Autopilot, ClusterResourceOverride), tolerations, the deadline. These decisions of the remote are
+kept: such a field is only updated if the home pod's value differs from the last applied one
+(`translators.pods.last_applied`). Labels and annotations always follow the home pod, because home's
+Services select pods by them.
 
-Of a pod that an older bridge made there is no record of its resources. It begins with what home
-asks for now, without a resize, where home's pod has not changed since it was made, or where the QoS
-classes differ: those are immutable, so the remote's admission has changed the requests.
+A remote pod of an older bridge has no record of its resources. The current values are then recorded
+without a resize if the home pod has not changed since its creation, or if the QoS classes differ:
+those are immutable, so the remote's admission has changed the requests.
 
-All are strategic merge patches, which name the containers and fields that differ and no others.
+All patches are strategic merge patches that name only the containers and fields that differ.
 """
 
 from __future__ import annotations
@@ -34,18 +34,17 @@ from translators.identity import (
 )
 from translators.objects import Object, metadata
 from translators.pods import downward_api
-from translators.pods.remote_pod import (
+from translators.pods.last_applied import (
     RESIZABLE,
-    last_applied_fields,
+    last_applied_digests,
     last_applied_images,
     last_applied_keys,
     last_applied_resources,
     mutable_field_digests,
-    remote_pod_metadata,
     resizable_resources,
-    translate_ephemeral_containers,
-    translate_tolerations,
 )
+from translators.pods.placement import translate_tolerations
+from translators.pods.remote_pod import remote_pod_metadata, translate_ephemeral_containers
 from translators.quantity import QuantityError, parse_quantity
 from translators.translation_policy import Policy
 
@@ -61,11 +60,11 @@ class PodPatch:
 
 
 def pod_patches(home: Object, remote: Object, policy: Policy) -> list[PodPatch]:
-    """What makes a remote pod follow its home pod; nothing if it does."""
-    resize = _resized(home, remote)
+    """The patches that make a remote pod match its home pod; [] if it does."""
+    resize = _resize(home, remote)
     found = [
         PodPatch(_of_pod(home, remote, policy, resized=not resize)),
-        PodPatch(_debugged(home, remote, policy), "ephemeralcontainers"),
+        PodPatch(_ephemeral_containers(home, remote, policy), "ephemeralcontainers"),
         PodPatch(resize, "resize"),
     ]
     return [change for change in found if change.patch]
@@ -75,12 +74,13 @@ def pod_patches(home: Object, remote: Object, policy: Policy) -> list[PodPatch]:
 
 
 def _of_pod(home: Object, remote: Object, policy: Policy, *, resized: bool) -> Object:
-    """``resized``: no resize is to be sent, so that home's resources are recorded as carried."""
+    """``resized`` is true if no resize is necessary; then home's resources are recorded as
+    applied."""
     patch: Object = {}
     meta = _metadata(home, remote, policy, resized=resized)
     if meta:
         patch["metadata"] = meta
-    # Home's images are written down at the remote pod: where that is true, none has changed.
+    # If the record of images does not change, no image of the home pod has changed.
     images = ANNOTATION_CARRIED_IMAGES in meta.get("annotations", {})
     spec = _spec(home, remote, images=images)
     if spec:
@@ -89,26 +89,30 @@ def _of_pod(home: Object, remote: Object, policy: Policy, *, resized: bool) -> O
 
 
 def _metadata(home: Object, remote: Object, policy: Policy, *, resized: bool) -> Object:
-    wanted, has = remote_pod_metadata(home, policy.identity), metadata(remote)
-    notes = wanted["annotations"]
+    desired, current = remote_pod_metadata(home, policy.identity), metadata(remote)
+    annotations = desired["annotations"]
     if not resized:
-        # True only once the resize is made, and the API server takes that on another path.
-        notes.pop(ANNOTATION_CARRIED_RESOURCES, None)
-    # A file that reads its text from an annotation does so since the pod was made.
-    read = has.get("annotations") or {}
-    texts = {key: text for key, text in downward_api.map_files(home).items() if key in read}
-    if downward_api.fits_annotation_limit(notes, texts):
-        notes |= texts
+        # Recorded after the resize, which is a separate request.
+        annotations.pop(ANNOTATION_CARRIED_RESOURCES, None)
+    # A file reads the annotation only if the pod was created with it.
+    current_annotations = current.get("annotations") or {}
+    texts = {
+        key: text
+        for key, text in downward_api.map_files(home).items()
+        if key in current_annotations
+    }
+    if downward_api.fits_annotation_limit(annotations, texts):
+        annotations |= texts
     patch: Object = {}
     record = ANNOTATION_CARRIED_KEYS
-    same_keys = notes.get(record) == read.get(record)
+    same_keys = annotations.get(record) == current_annotations.get(record)
     for field_name in ("labels", "annotations"):
-        present = has.get(field_name) or {}
-        known = set() if same_keys else {*last_applied_keys(remote, field_name), record}
-        changed = {k: v for k, v in wanted[field_name].items() if present.get(k) != v}
+        present = current.get(field_name) or {}
+        recorded = set() if same_keys else {*last_applied_keys(remote, field_name), record}
+        changed = {k: v for k, v in desired[field_name].items() if present.get(k) != v}
         for key in present:
-            ours = key in known or not may_be_set_by_remote(key)
-            if ours and key not in wanted[field_name]:
+            ours = key in recorded or not may_be_set_by_remote(key)
+            if ours and key not in desired[field_name]:
                 changed[key] = None
         if changed:
             patch[field_name] = changed
@@ -118,49 +122,52 @@ def _metadata(home: Object, remote: Object, policy: Policy, *, resized: bool) ->
 def _spec(home: Object, remote: Object, *, images: bool) -> Object:
     ours, theirs = home.get("spec") or {}, remote.get("spec") or {}
     patch: Object = {}
-    carried = last_applied_images(remote) if images else {}
+    applied = last_applied_images(remote) if images else {}
     for field_name in ("containers", "initContainers") if images else ():
         wanted = {c["name"]: c.get("image") for c in ours.get(field_name) or ()}
-        moved = [
+        changed = [
             {"name": c["name"], "image": wanted[c["name"]]}
             for c in theirs.get(field_name) or ()
-            if wanted.get(c["name"]) not in (None, "", c.get("image"), carried.get(c["name"]))
+            if wanted.get(c["name"]) not in (None, "", c.get("image"), applied.get(c["name"]))
         ]
-        if moved:
-            patch[field_name] = moved
-    wanted_fields, known = mutable_field_digests(home), last_applied_fields(remote)
-    fields = {key for key, digest in wanted_fields.items() if known.get(key) != digest}
+        if changed:
+            patch[field_name] = changed
+    digests, applied_digests = mutable_field_digests(home), last_applied_digests(remote)
+    fields = {key for key, digest in digests.items() if applied_digests.get(key) != digest}
     deadline, current = ours.get("activeDeadlineSeconds"), theirs.get("activeDeadlineSeconds")
-    # The API takes no longer one.
+    # The API does not allow a longer deadline.
     shorter = deadline is not None and (current is None or deadline < current)
     if shorter and "activeDeadlineSeconds" in fields:
         patch["activeDeadlineSeconds"] = deadline
-    has = theirs.get("tolerations") or []
-    followed = _tolerations(has, translate_tolerations(home))
-    if followed != has and "tolerations" in fields:
-        patch["tolerations"] = followed
+    existing = theirs.get("tolerations") or []
+    translated = _tolerations(existing, translate_tolerations(home))
+    if translated != existing and "tolerations" in fields:
+        patch["tolerations"] = translated
     return patch
 
 
-def _tolerations(has: list[Object], wanted: list[Object]) -> list[Object]:
-    """What the API allows: the seconds of a toleration may change, and more may be added."""
+def _tolerations(existing: list[Object], wanted: list[Object]) -> list[Object]:
+    """The tolerations that the API allows: ``tolerationSeconds`` may change and entries may be
+    added."""
 
-    def lasting(toleration: Object) -> Object:
+    def without_seconds(toleration: Object) -> Object:
         return {key: value for key, value in toleration.items() if key != "tolerationSeconds"}
 
-    followed = [
+    updated = [
         item
         if item in wanted
-        else next((other for other in wanted if lasting(other) == lasting(item)), item)
-        for item in has
+        else next(
+            (other for other in wanted if without_seconds(other) == without_seconds(item)), item
+        )
+        for item in existing
     ]
-    return [*followed, *(item for item in wanted if item not in followed)]
+    return [*updated, *(item for item in wanted if item not in updated)]
 
 
 # -- ephemeral containers ------------------------------------------------------------------
 
 
-def _debugged(home: Object, remote: Object, policy: Policy) -> Object:
+def _ephemeral_containers(home: Object, remote: Object, policy: Policy) -> Object:
     there = {c["name"] for c in (remote.get("spec") or {}).get("ephemeralContainers") or ()}
     wanted = (home.get("spec") or {}).get("ephemeralContainers") or ()
     if all(container["name"] in there for container in wanted):
@@ -172,10 +179,10 @@ def _debugged(home: Object, remote: Object, policy: Policy) -> Object:
 # -- resize --------------------------------------------------------------------------------
 
 
-def _resized(home: Object, remote: Object) -> Object:
+def _resize(home: Object, remote: Object) -> Object:
     known = last_applied_resources(remote)
     if known is None:
-        if _is_as_made(home, remote):
+        if _is_unchanged_since_creation(home, remote):
             return {}
         known = {}
     wanted, theirs = resizable_resources(home), remote.get("spec") or {}
@@ -196,16 +203,17 @@ def _resized(home: Object, remote: Object) -> Object:
     return {"spec": spec} if spec else {}
 
 
-def _is_as_made(home: Object, remote: Object) -> bool:
-    """Whether resources that differ are the decision of the remote's admission when the pod was
-    made, and not a change of home's pod since."""
+def _is_unchanged_since_creation(home: Object, remote: Object) -> bool:
+    """Whether differing resources are a decision of the remote's admission at creation, and not a
+    later change of the home pod."""
     ours, theirs = ((pod.get("status") or {}).get("qosClass") for pod in (home, remote))
-    # An API server counts changes of a pod's spec since 1.33, from 1 on.
+    # API servers since 1.33 count changes of a pod's spec in its generation, starting at 1.
     return (ours and theirs and ours != theirs) or metadata(home).get("generation") == 1
 
 
 def _resources(wanted: Object, has: Object, known: Object) -> Object:
-    """What home names, has changed since it was last carried, and the remote does not have yet."""
+    """The amounts that the home pod specifies, that differ from the last applied ones, and that the
+    remote pod does not have yet."""
     changed = {}
     for field_name, named in wanted.items():
         current, recorded = has.get(field_name) or {}, _map(known.get(field_name))
@@ -213,8 +221,8 @@ def _resources(wanted: Object, has: Object, known: Object) -> Object:
             key: amount
             for key in RESIZABLE
             if (amount := named.get(key)) is not None
-            and not _same(amount, recorded.get(key))
-            and not _same(amount, current.get(key))
+            and not _equal_quantities(amount, recorded.get(key))
+            and not _equal_quantities(amount, current.get(key))
         }
         if differing:
             changed[field_name] = differing
@@ -222,11 +230,11 @@ def _resources(wanted: Object, has: Object, known: Object) -> Object:
 
 
 def _map(value: Any) -> Object:
-    """A map of a record; {} where somebody wrote something else there."""
+    """A map of the record; {} if another writer changed it."""
     return value if isinstance(value, dict) else {}
 
 
-def _same(one: str, other: Any) -> bool:
+def _equal_quantities(one: str, other: Any) -> bool:
     if one == other:
         return True
     try:

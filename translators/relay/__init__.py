@@ -1,1 +1,2 @@
-"""The objects of the relay: EndpointSlices, addresses and the agent pod, both directions."""
+"""The objects of the relay, in both directions: EndpointSlices, addresses, and the relay agent's
+Pod."""

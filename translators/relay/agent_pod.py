@@ -1,9 +1,10 @@
-"""The relay pod: the one thing of the bridge's own that runs in the remote, and only where asked.
+"""The Pod of the relay agent, and the plan that replaces it.
 
-It listens for the remote's pods and hands each connection to the bridge, which fetches it by a
-port-forward (`bridge.relay.reverse.agent`). It has no token, no rights and no secret, and fits Pod
-Security's `restricted`. There is one in each mapped namespace that needs it; while one is being
-replaced, two.
+The relay agent is the only workload of the bridge in the remote, and exists only for reverse
+forwarding. It listens for connections of pods in the remote, and the bridge fetches each connection
+through a port-forward (`bridge.relay.reverse.agent`). The Pod has no token, no RBAC permissions and
+no Secret, and conforms to Pod Security's `restricted` level. Each mapped namespace that needs an
+agent has one Pod, and two during a replacement.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ from translators.objects import (
 )
 from translators.relay.reverse import ANNOTATION_RELAY_FOR, LABEL_RELAY
 
-#: Where the pod is spoken to by port-forwards: of its loopback, which no network reaches.
+#: The loopback port for control connections, which only port-forwards reach.
 CONTROL_PORT = 19999
-#: What the pod was made from: another hash, another pod.
+#: Hash of the Pod's spec; a Pod with another hash is replaced.
 ANNOTATION_SPEC_HASH = f"{DOMAIN}/relay-spec"
-#: Seconds that the pod may take to end: connections go on meanwhile, and its successor begins.
+#: Existing connections continue during the grace period, while the next agent starts.
 TERMINATION_GRACE_SECONDS = 30
-#: Seconds after which a machine that does not answer loses the pod, so that another is made.
+#: Seconds until a Pod on an unreachable node is evicted and replaced.
 UNREACHABLE_TOLERATION_SECONDS = 10
-#: Why containers wait for what only people can change (k8s.io/kubernetes/pkg/kubelet).
-_OBSTACLES = frozenset(
+#: Reasons of waiting containers that only a user can resolve (k8s.io/kubernetes/pkg/kubelet).
+_BLOCKING_REASONS = frozenset(
     {
         *("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"),
         *("CreateContainerConfigError", "CreateContainerError", "RunContainerError"),
         "CrashLoopBackOff",
     }
 )
-#: Nobody in particular: the image's own user.
+#: The user of the image.
 _USER = 65532
 
 
@@ -53,7 +54,7 @@ def agent_pod(
     image: str,
     node_selector: Mapping[str, str],
 ) -> Object:
-    """The Pod."""
+    """The Pod to create for a namespace of home."""
     spec = _spec(image, node_selector)
     return {
         "apiVersion": "v1",
@@ -69,7 +70,7 @@ def agent_pod(
             "annotations": {
                 ANNOTATION_RELAY_FOR: home,
                 ANNOTATION_SPEC_HASH: spec_hash(image, node_selector),
-                # No controller would make it anew, but the bridge does.
+                # The Pod has no controller, but the bridge re-creates it.
                 "cluster-autoscaler.kubernetes.io/safe-to-evict": "true",
             },
         },
@@ -78,9 +79,9 @@ def agent_pod(
 
 
 def spec_hash(image: str, node_selector: Mapping[str, str]) -> str:
-    """What tells pods that were made in another way."""
-    said = json.dumps(_spec(image, node_selector), sort_keys=True)
-    return short_hash(said)
+    """The hash that distinguishes Pods with different specs."""
+    text = json.dumps(_spec(image, node_selector), sort_keys=True)
+    return short_hash(text)
 
 
 def _spec(image: str, node_selector: Mapping[str, str]) -> Object:
@@ -97,12 +98,12 @@ def _spec(image: str, node_selector: Mapping[str, str]) -> Object:
         },
         "tolerations": [
             {
-                "key": f"node.kubernetes.io/{what}",
+                "key": f"node.kubernetes.io/{condition}",
                 "operator": "Exists",
                 "effect": "NoExecute",
                 "tolerationSeconds": UNREACHABLE_TOLERATION_SECONDS,
             }
-            for what in ("not-ready", "unreachable")
+            for condition in ("not-ready", "unreachable")
         ],
         "containers": [
             {
@@ -118,7 +119,7 @@ def _spec(image: str, node_selector: Mapping[str, str]) -> Object:
                     "readOnlyRootFilesystem": True,
                     "capabilities": {"drop": ["ALL"]},
                 },
-                # What it said last is what `kubectl describe` shows of one that has failed.
+                # `kubectl describe` then shows the last log lines of a failed agent.
                 "terminationMessagePolicy": "FallbackToLogsOnError",
             }
         ],
@@ -130,14 +131,14 @@ def _spec(image: str, node_selector: Mapping[str, str]) -> Object:
 
 @dataclass(frozen=True, slots=True)
 class AgentState:
-    """What a bridge knows of a relay pod by what it says, and by what it does not."""
+    """The state of a relay agent, as seen by the bridge."""
 
     listening: frozenset[int] = frozenset()
-    """The ports that it listens on, as far as it says so now."""
+    """The ports that the agent reports as open."""
     unresponsive: bool = False
-    """Whether it hangs: it can be spoken to, and does not answer."""
+    """Whether the agent accepts control connections but does not respond."""
     version_warning: str = ""
-    """How its version differs from the bridge's, and what to do, for people."""
+    """How the agent's version differs from the bridge's, and what to do; "" if it does not."""
 
 
 UNKNOWN_STATE = AgentState()
@@ -145,17 +146,16 @@ UNKNOWN_STATE = AgentState()
 
 @dataclass(frozen=True, slots=True)
 class AgentPodPlan:
-    """What is to become of a namespace's relay pods."""
+    """The Pods to create, delete and use for the relay agents of a namespace."""
 
     create: bool
     delete: tuple[Object, ...]
     failed: tuple[Object, ...]
-    """Of those that are deleted, the ones that have ended by themselves or hang: then their
-    successor may, too."""
+    """The deleted Pods that have ended or are unresponsive; their successors may fail as well."""
     serving: tuple[Object, ...]
-    """Those that can be spoken to, the best first: what the first one listens on it serves."""
+    """The reachable Pods, the best first; the ports of the first one are used."""
     current: Object | None
-    """The one that is to be there."""
+    """The Pod to keep."""
 
 
 def plan_agent_pods(
@@ -165,38 +165,39 @@ def plan_agent_pods(
     listening: Callable[[Object], bool],
     unresponsive: Callable[[Object], bool],
 ) -> AgentPodPlan:
-    """Decides. ``wanted`` is the hash of the pod that is to be there, None for none; ``listening``
-    says whether the pod does all that it is asked for, ``silent`` whether it hangs.
+    """Decides which Pods to create and delete.
 
-    A pod that is deleted by somebody, or made in another way, serves until its successor does.
+    ``desired_hash`` is the spec hash of the Pod that should exist, None for no Pod. ``listening``
+    returns whether a Pod listens on all required ports, ``unresponsive`` whether it does not
+    respond. A Pod that is being deleted or has another hash serves until its successor does.
     """
     present = sorted(pods, key=lambda it: (metadata(it).get("creationTimestamp") or "", uid_of(it)))
     ended = [it for it in present if _phase(it) in ("Succeeded", "Failed")]
-    going = [it for it in present if is_deleting(it) and it not in ended]
-    alive = [it for it in present if it not in ended and it not in going]
-    hangs = [it for it in alive if unresponsive(it)]
-    right = [it for it in alive if it not in hangs and _hash(it) == desired_hash]
-    old = [it for it in alive if it not in hangs and it not in right]
-    serves = any(map(listening, right))
-    # Of several right ones, which only a race can make, the one that serves stays.
-    stays = next(filter(listening, right), right[0] if right else None)
-    failed = [*(it for it in ended if not is_deleting(it)), *hangs]
-    delete = [*failed, *(it for it in right if it is not stays)]
+    terminating = [it for it in present if is_deleting(it) and it not in ended]
+    alive = [it for it in present if it not in ended and it not in terminating]
+    hung = [it for it in alive if unresponsive(it)]
+    matching = [it for it in alive if it not in hung and _hash(it) == desired_hash]
+    outdated = [it for it in alive if it not in hung and it not in matching]
+    serves = any(map(listening, matching))
+    # After a race several Pods can match; the one that serves is kept.
+    current = next(filter(listening, matching), matching[0] if matching else None)
+    failed = [*(it for it in ended if not is_deleting(it)), *hung]
+    delete = [*failed, *(it for it in matching if it is not current)]
     if desired_hash is None or serves:
-        delete += old
-    order: Sequence[Object] = [*right, *reversed(old), *reversed(going), *hangs]
+        delete += outdated
+    order: Sequence[Object] = [*matching, *reversed(outdated), *reversed(terminating), *hung]
     return AgentPodPlan(
-        create=desired_hash is not None and not right,
+        create=desired_hash is not None and not matching,
         delete=tuple(delete),
         failed=tuple(failed),
         serving=tuple(it for it in order if _is_reachable(it)),
-        current=stays,
+        current=current,
     )
 
 
 def blocking_reason(pods: Iterable[Object]) -> str:
-    """Why a relay pod does not run and will not by itself, in a word of Kubernetes'; "" where
-    nothing is known to keep it."""
+    """Why a relay agent does not start until a user intervenes, as a Kubernetes reason; "" if
+    unknown."""
     for pod in pods:
         if is_deleting(pod):
             continue
@@ -204,8 +205,8 @@ def blocking_reason(pods: Iterable[Object]) -> str:
             return "Unschedulable"
         for status in (pod.get("status") or {}).get("containerStatuses") or ():
             reason = str(((status.get("state") or {}).get("waiting") or {}).get("reason") or "")
-            if reason in _OBSTACLES:
-                # These two take turns, and are one.
+            if reason in _BLOCKING_REASONS:
+                # The kubelet alternates between these two.
                 return reason.replace("ErrImagePull", "ImagePullBackOff")
     return ""
 

@@ -1,15 +1,15 @@
-"""A Service's pods in the remote, where no network leads to them: what home publishes instead.
+"""Plans forwarding from Services at home to pods in the remote, and the EndpointSlices for it.
 
-The bridge listens at home and carries each connection to a ready pod of the virtual node. Home's
-kube-proxy learns of that by EndpointSlices of ours: the bridge's address, and the ports that it
-listens on. They stand beside those of home's own controller, which minds only slices with its own
-name in ``endpointslice.kubernetes.io/managed-by`` (k8s.io/api/discovery/v1, well_known_labels.go),
-and has no addresses of these pods (`translators.pods.status`).
+The bridge listens at home and forwards each connection to a ready pod of the virtual node. Its
+EndpointSlices announce the bridge's address and ports to home's kube-proxy, beside the slices of
+home's own controller. That controller only manages slices with its own name in
+``endpointslice.kubernetes.io/managed-by`` (k8s.io/api/discovery/v1, well_known_labels.go), and has
+no addresses of these pods (`translators.pods.status`).
 
-kube-proxy gives every endpoint the same share. One endpoint for all pods of the remote would take
-the share of one pod, so there are as many endpoints as ready pods, up to `MOST_ENDPOINTS`. All have
-one address and so differ by port, and ports stand once in a slice: each endpoint, a *place*, is a
-slice of its own, with a port for each port of the Service.
+kube-proxy balances evenly over endpoints. A single endpoint for all pods of the remote would get
+the share of one pod, so there are as many endpoints as ready pods, up to `MAX_ENDPOINTS`. They
+share one address and differ by port. A port name can occur only once in a slice, so each endpoint
+is a slice of its own with a port for each port of the Service.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ from translators.objects import (
     uid_of,
 )
 
-#: Our name in ``endpointslice.kubernetes.io/managed-by``. Another than that of the copies which a
-#: cluster has that is also the remote of others (`endpointslice.MANAGER`).
+#: The bridge's value of ``endpointslice.kubernetes.io/managed-by``. It differs from that of
+#: mirrored slices (`endpointslice.MANAGER`), which a cluster can contain that is also a remote.
 MANAGER = "cluster-bridge-relay"
-#: Endpoints of one Service. More pods than this get as many connections as this many would.
+#: Maximum endpoints of a Service; the share of connections does not grow beyond it.
 MAX_ENDPOINTS = 16
-#: Seconds for which a client stays with its pod unless the Service says (k8s.io/api/core/v1,
-#: DefaultClientIPServiceAffinitySeconds).
+#: Default of ClientIP session affinity (DefaultClientIPServiceAffinitySeconds in
+#: k8s.io/api/core/v1).
 _AFFINITY_SECONDS = 10800
 _HEADLESS = (
-    "it is headless: its name leads to addresses of pods, and those in the remote have none at "
-    "home; a Service with a cluster IP leads to them, and --relay-cidr gives them addresses"
+    "it is headless: its name resolves to pod IPs, and pods in the remote have none at home; use "
+    "a Service with a cluster IP, or assign addresses with --relay-cidr"
 )
 
 
 class EndpointPort(NamedTuple):
-    """Where the bridge listens: for a port of the Service by its name ("" for the only one), and
-    the how many-eth of its endpoints that is."""
+    """One listener: a port of the Service by name ("" for the only one), and the number of the
+    endpoint."""
 
     port: str
     ordinal: int
 
 
 class Backend(NamedTuple):
-    """One pod of the remote, and the port in it that a port of the Service leads to."""
+    """A pod in the remote, and the target port."""
 
     namespace: str
     name: str
@@ -67,18 +67,18 @@ class Backend(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ForwardPlan:
-    """What is to be relayed for a Service; for none, nothing."""
+    """The connections that the bridge forwards for a Service."""
 
     backends: Mapping[str, tuple[Backend, ...]] = field(default_factory=dict)
-    """By the name of the Service's port: the ready pods behind it, at least one."""
+    """By the name of the Service port: the ready pods behind it, at least one."""
     affinity_seconds: float | None = None
-    """Seconds for which a client's connections go to the same pod; None: they need not."""
+    """Timeout of session affinity; None without affinity."""
     unsupported: tuple[str, ...] = ()
-    """What of the Service cannot be relayed, and why, in sentences for its owner."""
+    """Messages about parts of the Service that cannot be forwarded, for its owner."""
 
     @property
     def endpoint_ports(self) -> list[EndpointPort]:
-        """Where to listen, in order."""
+        """The required listeners, in order."""
         return [
             EndpointPort(port, number)
             for port, pods in self.backends.items()
@@ -90,12 +90,12 @@ NO_FORWARDING = ForwardPlan()
 
 
 def slice_selector(identity: Identity) -> str:
-    """The label selector of the slices of this virtual node."""
+    """The label selector of this virtual node's slices."""
     return f"{LABEL_MANAGED_BY}={MANAGER},{LABEL_NODE}={identity.node_label}"
 
 
 def selects_pod(service: Object, pod: Object) -> bool:
-    """Whether the pod is behind the Service; one without a selector has no pods."""
+    """Whether the Service selects the pod; a Service without a selector has no pods."""
     wanted: Mapping[str, str] = (service.get("spec") or {}).get("selector") or {}
     labels = metadata(pod).get("labels") or {}
     return bool(wanted) and all(labels.get(key) == value for key, value in wanted.items())
@@ -104,10 +104,10 @@ def selects_pod(service: Object, pod: Object) -> bool:
 def can_receive_connections(
     home: Object, remote: Object | None, *, allow_not_ready: bool = False
 ) -> bool:
-    """Whether new connections may go to the pod.
+    """Whether new connections may be forwarded to the pod.
 
-    Both sides count: home's condition has its readiness gates; the remote's is the first to say
-    that the pod is not ready any more, or is ending.
+    Both pods count: the condition at home includes readiness gates; the remote pod is the first to
+    report that it is not ready or terminates.
     """
     if remote is None or is_deleting(home) or is_deleting(remote):
         return False
@@ -117,7 +117,8 @@ def can_receive_connections(
 
 
 def plan_inputs(pod: Object | None) -> object:
-    """What of a pod, of either side, a plan is made from."""
+    """The parts of a pod of either cluster that affect a plan; equal values mean an unchanged
+    plan."""
     if pod is None:
         return None
     phase = (pod.get("status") or {}).get("phase")
@@ -128,8 +129,8 @@ def plan_inputs(pod: Object | None) -> object:
 def plan_forwarding(
     service: Object, pods: Iterable[tuple[Object, Object | None]], *, address: str
 ) -> ForwardPlan:
-    """What to relay. ``pods`` are those of the virtual node that the Service selects: (at home, in
-    the remote). ``address`` is the bridge's, at home."""
+    """The plan for a Service. ``pods`` are pairs (home pod, remote pod) of the virtual node that
+    the Service selects; ``address`` is the bridge's at home."""
     spec = service.get("spec") or {}
     found = list(pods)
     if not found or spec.get("type") == "ExternalName" or not spec.get("selector"):
@@ -138,7 +139,7 @@ def plan_forwarding(
         return ForwardPlan(unsupported=(_HEADLESS,))
     if (family := address_family(address)) not in (spec.get("ipFamilies") or [family]):
         return ForwardPlan(
-            unsupported=(f"it has no {family} address, and the bridge listens on {address}",)
+            unsupported=(f"it has no {family} address, but the bridge listens on {address}",)
         )
     early = bool(spec.get("publishNotReadyAddresses"))
     ready = [
@@ -157,9 +158,10 @@ def plan_forwarding(
 def forward_slices(
     service: Object, ports: Mapping[EndpointPort, int], identity: Identity, *, address: str
 ) -> list[Object]:
-    """Home's EndpointSlices for a Service, given the port that the bridge listens on at each
-    place."""
-    told = {str(port.get("name") or ""): port for port in service["spec"].get("ports") or ()}
+    """Home's EndpointSlices for a Service, from the port number of each listener."""
+    service_ports = {
+        str(port.get("name") or ""): port for port in service["spec"].get("ports") or ()
+    }
     numbers = sorted({place.ordinal for place in ports})
     return [
         {
@@ -175,9 +177,9 @@ def forward_slices(
                 }
             ],
             "ports": [
-                slice_port(told[place.port], port)
+                slice_port(service_ports[place.port], port)
                 for place, port in sorted(ports.items())
-                if place.ordinal == number and place.port in told
+                if place.ordinal == number and place.port in service_ports
             ],
         }
         for number in numbers
@@ -187,7 +189,8 @@ def forward_slices(
 def recorded_forward_ports(
     slices: Iterable[Object], service: str, identity: Identity
 ) -> dict[EndpointPort, int]:
-    """The ports that slices of ours tell: where a bridge listened before."""
+    """The port numbers that existing slices of the bridge record, so that a restarted bridge reuses
+    them."""
     names = {
         forward_slice_name(service, number, identity): number for number in range(MAX_ENDPOINTS)
     }
@@ -201,13 +204,14 @@ def recorded_forward_ports(
 
 
 def forward_slice_name(service: str, which: int | str, identity: Identity) -> str:
-    """The name of a slice: of a place by its number, of a pod by its name
-    (`translators.relay.headless`). Several virtual nodes can have pods of one Service."""
+    """The name of a slice: ``which`` is the number of an endpoint, or a pod name
+    (`translators.relay.headless`). It depends on the node, because several virtual nodes can have
+    pods of one Service."""
     return hashed_name(service, f"{identity.node}/{service}/{which}")
 
 
 def slice_metadata(service: Object, which: int | str, identity: Identity) -> Object:
-    """What a slice of ours has to be found by, and to go with its Service."""
+    """Labels to find the slice by, and the Service as owner."""
     return {
         "name": forward_slice_name(name_of(service), which, identity),
         "namespace": namespace_of(service),
@@ -221,22 +225,22 @@ def slice_metadata(service: Object, which: int | str, identity: Identity) -> Obj
 
 
 def invalid_endpoint_address(address: str) -> str:
-    """Why the address cannot stand in an EndpointSlice, as half a sentence; "" where it can
-    (k8s.io/kubernetes/pkg/apis/core/validation, ValidateNonSpecialIP)."""
+    """Why an EndpointSlice cannot contain the address, as half a sentence; "" if it can
+    (ValidateNonSpecialIP in k8s.io/kubernetes/pkg/apis/core/validation)."""
     ip = ipaddress.ip_address(address)
-    for is_so, what in (
-        (ip.is_unspecified, "no address at all"),
-        (ip.is_loopback, "of loopback"),
+    for is_invalid, kind in (
+        (ip.is_unspecified, "unspecified"),
+        (ip.is_loopback, "loopback"),
         (ip.is_link_local, "link-local"),
-        (ip.is_multicast, "of multicast"),
+        (ip.is_multicast, "multicast"),
     ):
-        if is_so:
-            return what
+        if is_invalid:
+            return kind
     return ""
 
 
 def session_affinity_seconds(spec: Object) -> float | None:
-    """Seconds for which a Service's client stays with its pod, by the spec; None: it need not."""
+    """The timeout of a Service's ClientIP session affinity; None without affinity."""
     if spec.get("sessionAffinity") != "ClientIP":
         return None
     config = (spec.get("sessionAffinityConfig") or {}).get("clientIP") or {}
@@ -244,13 +248,14 @@ def session_affinity_seconds(spec: Object) -> float | None:
 
 
 def address_family(address: str) -> str:
-    """The slice's addressType for it."""
+    """The addressType of a slice with this address."""
     return "IPv6" if ":" in address else "IPv4"
 
 
 def service_owner_references(service: Object) -> list[Object]:
-    """A slice's owner references: it goes with its Service, whatever becomes of the bridge. It does
-    not block the deletion: that would take a right on the Service's finalizers."""
+    """The Service as owner of a slice, so that garbage collection deletes the slice even without
+    the bridge. It does not block the deletion, which would require permission for the Service's
+    finalizers."""
     return [
         {
             "apiVersion": "v1",
@@ -262,29 +267,29 @@ def service_owner_references(service: Object) -> list[Object]:
     ]
 
 
-def slice_port(told: Object, number: int) -> Object:
-    """A Service's port as that of a slice, which is listened for at this number."""
-    port = {"name": str(told.get("name") or ""), "port": number, "protocol": "TCP"}
-    if told.get("appProtocol"):
-        port["appProtocol"] = told["appProtocol"]
+def slice_port(service_port: Object, number: int) -> Object:
+    """A port of a slice for a Service port, with the number of the listener."""
+    port = {"name": str(service_port.get("name") or ""), "port": number, "protocol": "TCP"}
+    if service_port.get("appProtocol"):
+        port["appProtocol"] = service_port["appProtocol"]
     return port
 
 
 def tcp_ports(spec: Object) -> tuple[list[Object], tuple[str, ...]]:
-    """A Service's ports that can be relayed, and a sentence for each that cannot."""
+    """The Service ports that can be forwarded, and a message for each other port."""
     ports, left_out = [], []
     for port in spec.get("ports") or ():
         protocol = str(port.get("protocol") or "TCP")
         if protocol == "TCP":
             ports.append(port)
         else:
-            left_out.append(f"port {port.get('port')} is {protocol}, and only TCP is relayed")
+            left_out.append(f"port {port.get('port')} is {protocol}, but only TCP is forwarded")
     return ports, tuple(left_out)
 
 
 def resolve_target_port(port: Object, pod: Object) -> int | None:
-    """The number of the port in the pod; None where the pod has none of that name. Containers
-    first, then sidecars (k8s.io/kubernetes/pkg/api/v1/pod, FindPort)."""
+    """The target port number in the pod; None if the pod has no port of that name. Containers come
+    first, then sidecars (FindPort in k8s.io/kubernetes/pkg/api/v1/pod)."""
     wanted: Any = port.get("targetPort") or port.get("port")
     if isinstance(wanted, int):
         return wanted

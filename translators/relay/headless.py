@@ -1,12 +1,11 @@
-"""Pods of the remote behind a headless Service: each at an address of its own at home.
+"""Plans forwarding to remote pods behind headless Services, each at its own address at home.
 
-The name of such a Service leads to addresses of pods, and ``web-0.web`` to that of one pod. Where
-the bridge has addresses for that (`translators.relay.ipam`), it listens at the pod's for what the
-Service's ports lead to, and an EndpointSlice of ours for each pod tells the address, with the
-hostname and the conditions that home's own controller would tell
-(k8s.io/endpointslice, utils.go: podToEndpoint): a pod is there while it runs, ready or not, and
-conditions say which it is. While the bridge or the remote is away it is not ready. The slices stay:
-they tell who has which address.
+The name of a headless Service resolves to pod IPs, and ``web-0.web`` to that of one pod. With an
+address range (`translators.relay.ipam`), the bridge listens at each pod's address on the target
+ports. An EndpointSlice per pod announces the address, with the hostname and the conditions that
+home's own controller would set (podToEndpoint in k8s.io/endpointslice, utils.go): a running pod has
+an endpoint, ready or not. While the bridge or the remote is unreachable, endpoints are not ready;
+the slices remain, because they record the addresses.
 """
 
 from __future__ import annotations
@@ -30,13 +29,12 @@ from translators.relay import forward
 from translators.relay.forward import Backend
 from translators.relay.ipam import PodName
 
-#: By this label kube-proxies know that a slice is none of theirs (k8s.io/api/core/v1,
-#: IsHeadlessService).
+#: kube-proxy ignores slices with this label (IsHeadlessService in k8s.io/api/core/v1).
 _LABEL_HEADLESS = "service.kubernetes.io/headless"
 
 
 class ListenAddress(NamedTuple):
-    """Where the bridge listens for one port of one pod."""
+    """One listener for a port of a pod."""
 
     address: str
     port: int
@@ -44,26 +42,26 @@ class ListenAddress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HeadlessEndpoint:
-    """One pod behind a headless Service."""
+    """A pod behind a headless Service."""
 
     pod: PodName
     uid: str
-    """Home's."""
+    """UID of the home pod."""
     hostname: str
-    """Its name before the Service's; "" where it has none there."""
+    """The pod's DNS label in the Service's domain; "" for none."""
     serving: bool
     terminating: bool
     backends: Mapping[str, Backend]
-    """By the name of the Service's port; of TCP ones those that the pod has."""
+    """By the name of the Service port, for TCP ports that the pod has."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadlessPlan:
-    """What is to be reached through one headless Service; for none, nothing."""
+    """The connections that the bridge forwards for a headless Service."""
 
     endpoints: tuple[HeadlessEndpoint, ...] = ()
     unsupported: tuple[str, ...] = ()
-    """What of the Service cannot be relayed, and why, in sentences for its owner."""
+    """Messages about parts of the Service that cannot be forwarded, for its owner."""
 
 
 NO_ENDPOINTS = HeadlessPlan()
@@ -72,26 +70,28 @@ NO_ENDPOINTS = HeadlessPlan()
 def plan_endpoints(
     service: Object, pods: Iterable[tuple[Object, Object | None]], *, family: str
 ) -> HeadlessPlan:
-    """What to relay. ``pods`` are those of the virtual node that the Service selects: (at home, in
-    the remote). ``family`` is the addressType that slices would have."""
+    """The plan for a headless Service. ``pods`` are pairs (home pod, remote pod) of the virtual
+    node that the Service selects; ``family`` is the addressType of the slices."""
     spec = service["spec"]
     found = list(pods)
     if not found:
         return NO_ENDPOINTS
     if family not in (spec.get("ipFamilies") or [family]):
         return HeadlessPlan(
-            unsupported=(f"it has no {family} address, and --relay-cidr has no others",)
+            unsupported=(
+                f"it has no {family} address, but --relay-cidr only has {family} addresses",
+            )
         )
     ports, left_out = forward.tcp_ports(spec)
     if not spec.get("ports"):
-        left_out = ("it names no port, so the bridge does not know which to listen for",)
+        left_out = ("it has no ports, so the bridge does not know where to listen",)
     running = [(home, remote) for home, remote in found if remote is not None and _runs(remote)]
     endpoints = [_endpoint(service, home, remote, ports) for home, remote in running]
     return HeadlessPlan(tuple(it for it in endpoints if it.backends), left_out)
 
 
 def listeners_of(endpoint: HeadlessEndpoint, address: str) -> dict[ListenAddress, Backend]:
-    """Where to listen for a pod, and what each leads to."""
+    """The listeners of a pod, with their backends."""
     return {ListenAddress(address, it.port): it for it in endpoint.backends.values()}
 
 
@@ -103,8 +103,8 @@ def endpoint_slice(
     *,
     reachable: bool = True,
 ) -> Object:
-    """Home's EndpointSlice for one pod behind the Service. ``reached``: whether the bridge reaches
-    the remote's pods at all."""
+    """Home's EndpointSlice for one pod behind the Service. ``reachable``: whether the bridge
+    reaches the remote's pods."""
     spec = service["spec"]
     early = bool(spec.get("publishNotReadyAddresses"))
     entry: Object = {
@@ -124,7 +124,7 @@ def endpoint_slice(
     }
     if endpoint.hostname:
         entry["hostname"] = endpoint.hostname
-    told = {str(port.get("name") or ""): port for port in spec.get("ports") or ()}
+    service_ports = {str(port.get("name") or ""): port for port in spec.get("ports") or ()}
     meta = forward.slice_metadata(service, endpoint.pod.name, identity)
     meta["labels"][_LABEL_HEADLESS] = ""
     return {
@@ -134,29 +134,29 @@ def endpoint_slice(
         "addressType": forward.address_family(address),
         "endpoints": [entry],
         "ports": [
-            forward.slice_port(told[name], backend.port)
+            forward.slice_port(service_ports[name], backend.port)
             for name, backend in endpoint.backends.items()
         ],
     }
 
 
 def not_ready_patch(slice_: Object) -> Object | None:
-    """What is to be written over a slice of ours while no bridge serves: nobody is ready. None
-    where it is not of pods of a headless Service."""
+    """The patch that makes the endpoints of a slice not ready while no bridge serves; None if the
+    slice is not of a headless Service."""
     if _LABEL_HEADLESS not in (metadata(slice_).get("labels") or {}):
         return None
-    nobody = {"ready": False, "serving": False}
+    not_ready = {"ready": False, "serving": False}
     return {
         "endpoints": [
-            {**endpoint, "conditions": {**(endpoint.get("conditions") or {}), **nobody}}
+            {**endpoint, "conditions": {**(endpoint.get("conditions") or {}), **not_ready}}
             for endpoint in slice_.get("endpoints") or ()
         ]
     }
 
 
 def recorded_address(slice_: Object) -> tuple[PodName, str] | None:
-    """The pod that a slice of ours is about, and its address; None where it is of another kind, or
-    somebody has changed it."""
+    """The pod and address that a slice of the bridge records; None for other slices, or after a
+    user changed it."""
     for endpoint in slice_.get("endpoints") or ():
         target = endpoint.get("targetRef") or {}
         addresses = endpoint.get("addresses") or ()

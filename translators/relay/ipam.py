@@ -1,8 +1,8 @@
-"""Addresses at home for pods of the remote: which of a range is whose.
+"""Assigns addresses of a range at home to remote pods.
 
-The choice depends on the pod's name and on what is taken: the same pod gets the same address after
-a restart, and when a StatefulSet makes it anew, as long as nobody else has it. It is not UIDs that
-are chosen by, so that what a client remembers of ``web-0`` stays true.
+The choice depends on the pod's name and on the addresses in use, not on its UID: the same name gets
+the same address after a restart of the bridge or when a StatefulSet re-creates the pod, unless it
+is in use. So cached DNS records of ``web-0`` stay valid.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from typing import NamedTuple
 
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-#: The widest and the narrowest prefix that a range may have, by the version of IP: a mistake must
-#: not take a whole organisation's network, and the first and the last address are no pod's.
+#: The minimum and maximum prefix length of a range, by IP version: a mistake must not occupy the
+#: network of a whole organisation, and the first and last addresses are reserved.
 PREFIX_LENGTHS = {4: (12, 30), 6: (64, 126)}
 
 
 class PodName(NamedTuple):
-    """A pod at home."""
+    """A home pod."""
 
     namespace: str
     name: str
 
 
 def pool_size(cidr: IpNetwork) -> int:
-    """How many pods have room: all addresses but the first and the last, which are the network's
-    own (RFC 1122, 3.2.1.3; RFC 4291, 2.6.1)."""
+    """The number of addresses for pods: all except the first and the last, which are reserved (RFC
+    1122, 3.2.1.3; RFC 4291, 2.6.1)."""
     return cidr.num_addresses - 2
 
 
 class AddressPool:
-    """Who has which. No two pods have one, and a pod keeps its own until it is given back."""
+    """The addresses in use. A pod has at most one address, exclusively, until it is released."""
 
     def __init__(self, cidr: IpNetwork) -> None:
         self.cidr = cidr
@@ -43,7 +43,7 @@ class AddressPool:
         return len(self._of)
 
     def allocate(self, pod: PodName) -> str | None:
-        """The pod's address, chosen now if it has none; None where all are taken."""
+        """The pod's address, newly assigned if it has none; None if the pool is exhausted."""
         known = self._of.get(pod)
         if known is not None or len(self._of) >= pool_size(self.cidr):
             return known
@@ -54,14 +54,14 @@ class AddressPool:
         return address
 
     def restore(self, pod: PodName, address: str) -> bool:
-        """Takes up what an earlier bridge chose; whether that could be."""
+        """Assigns an address that an earlier bridge chose; returns whether the pod has it."""
         if not self._may_have(address) or pod in self._of or address in self._taken:
             return self._of.get(pod) == address
         self._take(pod, address)
         return True
 
     def release(self, pod: PodName) -> bool:
-        """The pod needs none any more; whether it had one."""
+        """Releases the pod's address; returns whether it had one."""
         address = self._of.pop(pod, None)
         if address is not None:
             del self._taken[address]
@@ -78,7 +78,7 @@ class AddressPool:
         try:
             offset = int(ipaddress.ip_address(address)) - int(self.cidr.network_address)
             return address == self._at(offset - 1) and 0 < offset <= pool_size(self.cidr)
-        except ValueError:  # Somebody wrote it, or the range was another.
+        except ValueError:  # A user changed the slice, or the range changed.
             return False
 
 

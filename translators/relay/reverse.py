@@ -1,18 +1,18 @@
-"""Home's pods behind Services in the remote, where no network leads to them.
+"""Plans reverse forwarding, from Services in the remote to pods at home.
 
-In the remote, a pod of ours (`translators.relay.agent_pod`) listens for each port of a copied Service that
-has pods at home; slices of ours say so to the remote's kube-proxy, beside those that the remote's
-own controller makes of offloaded pods. The bridge carries each connection to one of home's pods.
+In the remote, the relay agent (`translators.relay.agent_pod`) listens on a port for each port of a
+mirrored Service that has pods at home. The bridge's EndpointSlices announce these ports to the
+remote's kube-proxy, beside the slices of the remote's own controller for offloaded pods. The bridge
+forwards each connection to a pod at home.
 
-What may be reached is decided here, and by home's objects alone: the ready pods that home's own
-controller found by a Service's selector. Slices that people write lead wherever they like, and the
-bridge's machine may reach more than they do, so these do not count; and since people may give
-theirs the controller's label, an endpoint counts only where its pod's status has the address, which
-kubelets alone write (`Claim`).
+Only home's objects decide what is reachable: the ready pods that home's own controller found by the
+selector of a Service. Slices that users write can contain any address, also ones that only the
+bridge can reach, and are ignored. Since users can copy the controller's label, an endpoint only
+counts if the pod's status, which only kubelets write, contains the address (`PodAddress`).
 
-As in `translators.relay.forward`, a Service has as many endpoints as ready pods, up to `MOST_ENDPOINTS`, so
-that a pod at home gets as many connections as one in the remote. Each is a *slot*, with a port of
-the relay pod's own.
+As in `translators.relay.forward`, a Service has as many endpoints as ready pods, up to
+`MAX_ENDPOINTS`, so that pods of both clusters get equal shares. Each endpoint has its own port of
+the agent.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from translators.names import hashed_name
 from translators.objects import HomeNamespace, Object, metadata, name_of, namespace_of, uid_of
 from translators.relay import forward
 
-#: On our pods and slices of this direction: the home namespace that they are for.
+#: On agents and slices of the reverse direction: their home namespace.
 ANNOTATION_RELAY_FOR = f"{DOMAIN}/relay-for"
-#: On both, for people and for policies of the remote's network.
+#: On both, for users and for NetworkPolicies of the remote.
 LABEL_RELAY = f"{DOMAIN}/relay"
-#: Endpoints of one Service.
+#: Maximum endpoints of a Service.
 MAX_ENDPOINTS = 16
-#: The ports that a relay pod listens on, in its own network. Below those that a system gives to
-#: outgoing connections (Linux: from 32768 on).
+#: The range of ports of an agent, in its own network namespace, below the ephemeral ports (Linux:
+#: from 32768).
 FIRST_PORT, LAST_PORT = 20000, 32000
-#: Who makes slices of a Service's pods (k8s.io/kubernetes/pkg/controller/endpointslice).
+#: The creator of slices for the pods of a Service (k8s.io/kubernetes/pkg/controller/endpointslice).
 _CONTROLLER = "endpointslice-controller.k8s.io"
 _HEADLESS = (
-    "it is headless: its name leads to addresses of pods, and those at home have none in the "
-    "remote; a Service with a cluster IP leads to them"
+    "it is headless: its name resolves to pod IPs, and pods at home have none in the remote; use "
+    "a Service with a cluster IP"
 )
 
 
 class HomeTarget(NamedTuple):
-    """A ready pod of home: where the bridge connects to."""
+    """The address of a ready pod at home that the bridge connects to."""
 
     address: str
     port: int
 
 
 class PodAddress(NamedTuple):
-    """What an EndpointSlice says of one endpoint: that this pod of its namespace has the address.
-    Whoever may write EndpointSlices can claim anything."""
+    """The pod and address of an endpoint, to be verified: a user who may write EndpointSlices can
+    enter any address."""
 
     pod: str
     uid: str
@@ -62,7 +62,8 @@ class PodAddress(NamedTuple):
 
 
 class AgentPort(NamedTuple):
-    """One endpoint of one port of a Service: "" is the name of the only port."""
+    """A port of the agent: a port of a Service by name ("" for the only one), and the number of the
+    endpoint."""
 
     service: str
     port: str
@@ -71,17 +72,17 @@ class AgentPort(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReversePlan:
-    """What is to be carried for a Service; for none, nothing."""
+    """The connections that the bridge forwards for a Service."""
 
     targets: Mapping[str, tuple[HomeTarget, ...]] = field(default_factory=dict)
-    """By the name of the Service's port: home's ready pods behind it, at least one."""
+    """By the name of the Service port: home's ready pods behind it, at least one."""
     sticky: bool = False
-    """Whether a client's connections go to the same pod."""
+    """Whether connections of a client go to the same pod."""
     unsupported: tuple[str, ...] = ()
-    """What of the Service cannot be carried, and why, in sentences for its owner."""
+    """Messages about parts of the Service that cannot be forwarded, for its owner."""
 
     def agent_ports(self, service: str) -> list[AgentPort]:
-        """Where to listen, in order."""
+        """The required ports, in order."""
         return [
             AgentPort(service, port, number)
             for port, targets in self.targets.items()
@@ -94,23 +95,23 @@ NO_FORWARDING = ReversePlan()
 
 @dataclass(frozen=True, slots=True)
 class ReverseRoute:
-    """Where connections to one port of a relay pod go."""
+    """The destination of connections to one port of the agent."""
 
     service: str
     targets: tuple[HomeTarget, ...] = ()
-    """None while the port is only listened on so that nobody is refused too soon."""
+    """Empty while the port only stays open so that clients are not refused too early."""
     sticky: bool = False
 
 
 def relay_home_namespace(remote: Object) -> HomeNamespace | None:
-    """The home namespace that a relay pod or a slice of this direction is for; None for others."""
-    said = (metadata(remote).get("annotations") or {}).get(ANNOTATION_RELAY_FOR)
-    return HomeNamespace(str(said)) if said else None
+    """The home namespace of an agent or slice of the reverse direction; None for other objects."""
+    namespace = (metadata(remote).get("annotations") or {}).get(ANNOTATION_RELAY_FOR)
+    return HomeNamespace(str(namespace)) if namespace else None
 
 
 def is_own_relay_object(remote: Object, identity: Identity) -> bool:
-    """Whether it is a relay pod or slice of this virtual node, where it should be: elsewhere
-    somebody has copied labels."""
+    """Whether the object is an agent or slice of this virtual node in the right mapped namespace.
+    Users of the remote can copy labels to other objects."""
     home = relay_home_namespace(remote)
     return (
         home is not None
@@ -120,9 +121,12 @@ def is_own_relay_object(remote: Object, identity: Identity) -> bool:
 
 
 def pod_addresses(slices: Iterable[Object], identity: Identity) -> set[PodAddress]:
-    """What is to be confirmed before connections are carried to endpoints of these slices."""
+    """The addresses in these slices that have to be verified before the bridge forwards to them."""
     return {
-        _claim(endpoint) for it in slices if _is_of_pods(it) for endpoint in _ready(it, identity)
+        _pod_address(endpoint)
+        for it in slices
+        if _is_from_controller(it)
+        for endpoint in _ready_endpoints(it, identity)
     }
 
 
@@ -133,16 +137,20 @@ def plan_reverse_forwarding(
     *,
     verified: Container[PodAddress],
 ) -> ReversePlan:
-    """What to carry, given home's EndpointSlices of the Service and the claims that are true."""
+    """The plan for a Service, from home's EndpointSlices of it and the verified addresses."""
     spec = service.get("spec") or {}
     if spec.get("type") == "ExternalName" or not spec.get("selector"):
         return NO_FORWARDING
-    found = [kept for it in slices if _is_of_pods(it) and (kept := _of(it, identity, verified))]
+    found = [
+        kept
+        for it in slices
+        if _is_from_controller(it) and (kept := _verified_slice(it, identity, verified))
+    ]
     if not found:
         return NO_FORWARDING
     if services.is_headless(service):
         return ReversePlan(unsupported=(_HEADLESS,))
-    # Of pods with two addresses, one is enough: that which the Service has first.
+    # One address per pod is enough: of the Service's first family.
     families = [*(spec.get("ipFamilies") or ()), "IPv4", "IPv6"]
     kinds = {it.get("addressType") for it in found}
     family = next((it for it in families if it in kinds), None)
@@ -152,7 +160,7 @@ def plan_reverse_forwarding(
         protocol = str(port.get("protocol") or "TCP")
         name = str(port.get("name") or "")
         if protocol != "TCP":
-            left_out.append(f"port {port.get('port')} is {protocol}, and only TCP is relayed")
+            left_out.append(f"port {port.get('port')} is {protocol}, but only TCP is forwarded")
         elif behind := _targets(found, family, name, identity):
             targets[name] = behind
     return ReversePlan(targets, forward.session_affinity_seconds(spec) is not None, tuple(left_out))
@@ -161,23 +169,23 @@ def plan_reverse_forwarding(
 def allocate_ports(
     wanted: Iterable[AgentPort], known: Mapping[AgentPort, int]
 ) -> dict[AgentPort, int]:
-    """A port for each slot: that of before, or the lowest that is free. Fewer than wanted where
-    there are no more."""
-    slots = list(wanted)
+    """A port number for each agent port: the previous one, or the lowest free one. Ports without a
+    free number are missing."""
+    agent_ports = list(wanted)
     taken = set(known.values())
     free = (port for port in range(FIRST_PORT, LAST_PORT) if port not in taken)
-    given: dict[AgentPort, int] = {}
-    for slot in slots:
-        port = known.get(slot)
+    allocated: dict[AgentPort, int] = {}
+    for agent_port in agent_ports:
+        port = known.get(agent_port)
         if port is None:
             port = next(free, None)
         if port is not None:
-            given[slot] = port
-    return given
+            allocated[agent_port] = port
+    return allocated
 
 
 def recorded_agent_ports(slices: Iterable[Object]) -> dict[AgentPort, int]:
-    """The ports that slices of ours tell: where a relay pod listened before."""
+    """The port numbers that existing slices of the bridge record, so that they are reused."""
     found: dict[AgentPort, int] = {}
     for slice_ in slices:
         labels = metadata(slice_).get("labels") or {}
@@ -185,12 +193,12 @@ def recorded_agent_ports(slices: Iterable[Object]) -> dict[AgentPort, int]:
         if not number.isdecimal():
             continue
         for port in slice_.get("ports") or ():
-            told = int(port.get("port") or 0)
-            if FIRST_PORT <= told < LAST_PORT and told not in found.values():
-                slot = AgentPort(
+            port_number = int(port.get("port") or 0)
+            if FIRST_PORT <= port_number < LAST_PORT and port_number not in found.values():
+                agent_port = AgentPort(
                     str(labels.get(LABEL_SERVICE)), str(port.get("name") or ""), int(number)
                 )
-                found[slot] = told
+                found[agent_port] = port_number
     return found
 
 
@@ -201,9 +209,9 @@ def reverse_slices(
     home: HomeNamespace,
     identity: Identity,
 ) -> list[Object]:
-    """The remote's EndpointSlices for a copied Service, given the relay pod and its ports."""
-    told = {str(port.get("name") or ""): port for port in copy["spec"].get("ports") or ()}
-    numbers = sorted({slot.ordinal for slot in ports})
+    """The remote's EndpointSlices for a mirrored Service, from the agent's Pod and its ports."""
+    service_ports = {str(port.get("name") or ""): port for port in copy["spec"].get("ports") or ()}
+    numbers = sorted({agent_port.ordinal for agent_port in ports})
     return [
         {
             "apiVersion": "discovery.k8s.io/v1",
@@ -212,9 +220,9 @@ def reverse_slices(
             "addressType": family,
             "endpoints": [_endpoint(address, pod)],
             "ports": [
-                forward.slice_port(told[slot.port], port)
-                for slot, port in sorted(ports.items())
-                if slot.ordinal == number and slot.port in told
+                forward.slice_port(service_ports[agent_port.port], port)
+                for agent_port, port in sorted(ports.items())
+                if agent_port.ordinal == number and agent_port.port in service_ports
             ],
         }
         for family, address in addresses_by_family(pod).items()
@@ -223,41 +231,44 @@ def reverse_slices(
 
 
 def addresses_by_family(pod: Object) -> dict[str, str]:
-    """The pod's addresses by family."""
+    """The pod's addresses, by family."""
     status = pod.get("status") or {}
     ips = [str(it.get("ip")) for it in status.get("podIPs") or ()] or [str(status.get("podIP"))]
     return {forward.address_family(ip): ip for ip in reversed(ips) if ip != "None"}
 
 
 def reverse_slice_name(service: str, number: int, family: str, identity: Identity) -> str:
-    """The name of a slice. Several virtual nodes can serve one remote Service."""
+    """The name of a slice. It depends on the node, because several virtual nodes can serve one
+    Service."""
     return hashed_name(service, f"back/{identity.node}/{service}/{number}/{family}")
 
 
 # -- parts -----------------------------------------------------------------------------------
 
 
-def _is_of_pods(slice_: Object) -> bool:
+def _is_from_controller(slice_: Object) -> bool:
     labels = metadata(slice_).get("labels") or {}
     return labels.get(LABEL_MANAGED_BY) == _CONTROLLER
 
 
-def _of(slice_: Object, identity: Identity, confirmed: Container[PodAddress]) -> Object | None:
-    """The slice with the endpoints that are ready and confirmed alone; None where none is."""
-    endpoints = [it for it in _ready(slice_, identity) if _claim(it) in confirmed]
+def _verified_slice(
+    slice_: Object, identity: Identity, confirmed: Container[PodAddress]
+) -> Object | None:
+    """The slice with only its ready and verified endpoints; None if there are none."""
+    endpoints = [it for it in _ready_endpoints(slice_, identity) if _pod_address(it) in confirmed]
     return {**slice_, "endpoints": endpoints} if endpoints else None
 
 
-def _claim(endpoint: Object) -> PodAddress:
+def _pod_address(endpoint: Object) -> PodAddress:
     target = endpoint["targetRef"]
     return PodAddress(
         str(target.get("name")), str(target.get("uid")), str(endpoint["addresses"][0])
     )
 
 
-def _ready(slice_: Object, identity: Identity) -> Iterator[Object]:
-    """Its endpoints that are ready pods of home. Those of this node's pods the remote sees itself;
-    where a condition is not told it counts as true (k8s.io/api/discovery/v1)."""
+def _ready_endpoints(slice_: Object, identity: Identity) -> Iterator[Object]:
+    """The endpoints that are ready pods of home, without those of this virtual node, which the
+    remote sees itself. An unset condition counts as true (k8s.io/api/discovery/v1)."""
     for endpoint in slice_.get("endpoints") or ():
         conditions = endpoint.get("conditions") or {}
         kind = (endpoint.get("targetRef") or {}).get("kind")
@@ -279,7 +290,7 @@ def _targets(
         if slice_.get("addressType") == family
         for port in slice_.get("ports") or ()
         if str(port.get("name") or "") == name and port.get("port")
-        for endpoint in _ready(slice_, identity)
+        for endpoint in _ready_endpoints(slice_, identity)
     }
     return tuple(sorted(found))
 

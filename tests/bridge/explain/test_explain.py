@@ -170,7 +170,7 @@ async def test_what_keeps_a_pod_off_the_node_is_said_first(looked: Looked) -> No
     answer = await looked.answer()
     assert answer["state"] == "NotPlaced"
     assert answer["placement"]["obstacles"] == [
-        {"field": "spec.nodeSelector[tier]", "why": "wants 'other'; it is 'burst' there"}
+        {"field": "spec.nodeSelector[tier]", "why": "requires 'other'; the node has 'burst'"}
     ]
     assert text_report.render_report(answer).startswith(answer["summary"])
 

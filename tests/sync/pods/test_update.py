@@ -296,8 +296,8 @@ async def test_all_that_is_dropped_is_told_in_one_event(world: World) -> None:
     world.pod(schedulerName="mine", priorityClassName="urgent")
     (event,) = await world.told("FieldDropped")
     await world.settle()
-    assert "spec.schedulerName: names a scheduler of home's" in event["message"]
-    assert "; spec.priorityClassName: urgent is no PriorityClass" in event["message"]
+    assert "spec.schedulerName: names a scheduler of home" in event["message"]
+    assert "; spec.priorityClassName: urgent is not a PriorityClass" in event["message"]
     assert len(world.home.objects(EVENTS)) == 1
 
 

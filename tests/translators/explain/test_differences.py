@@ -83,7 +83,7 @@ def test_what_its_owner_does_not_get_is_marked_with_the_better_words() -> None:
     home = next(case for case in _PODS if case.path.stem == "pod-deployment").content["home"]
     lost = [it for it in _found(home) if it.unsupported]
     assert [it.location for it in lost] == ["spec.priorityClassName"]
-    assert "is no PriorityClass of the remote cluster" in lost[0].reason
+    assert "is not a PriorityClass of the remote cluster" in lost[0].reason
 
 
 def test_items_without_names_are_told_apart_by_what_went() -> None:

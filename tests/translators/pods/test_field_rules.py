@@ -89,7 +89,7 @@ def _with(path: str) -> Object:
     return {**value, "metadata": {**value.get("metadata", {}), **meta}, "spec": spec}
 
 
-@pytest.mark.parametrize("decision", ["carried", "dropped", "refused"])
+@pytest.mark.parametrize("decision", ["kept", "dropped", "rejected"])
 def test_the_translation_does_what_the_table_says(decision: str) -> None:
     for path in _FIELDS:
         rule = rule_for(path)
@@ -100,13 +100,13 @@ def test_the_translation_does_what_the_table_says(decision: str) -> None:
         given = _found(home, path)
         assert given
         told = remote_pod.rejection_message(home)
-        assert (rule.reason in told) == (decision == "refused"), path
+        assert (rule.reason in told) == (decision == "rejected"), path
         translated = remote_pod.translate_pod(home, POLICY)
         if "ephemeralContainers" in path:
             translated.pod["spec"]["ephemeralContainers"] = (
                 remote_pod.translate_ephemeral_containers(home, POLICY)
             )
-        if decision == "carried":
+        if decision == "kept":
             assert _found(translated.pod, path) == given, path
         if decision == "dropped":
             assert _found(translated.pod, path) == [], path
@@ -137,7 +137,7 @@ def test_a_refusal_names_each_field_and_says_what_to_do() -> None:
         "spec.containers[main].resources.claims",
         "spec.initContainers[first].resources.claims",
     ]
-    assert "spec.hostNetwork: the remote's machines are not home's: remove it" in said
+    assert "spec.hostNetwork: the nodes of the remote are not nodes of home: remove it" in said
 
 
 def test_what_home_set_by_itself_is_dropped_without_a_word() -> None:

@@ -14,7 +14,7 @@ from tests.translators.golden import ADDRESS, IDENTITY, POLICY, homes
 from tests.translators.strategies import json_values
 from translators.identity import ANNOTATION_CARRIED_RESOURCES, Identity
 from translators.objects import Object
-from translators.pods import remote_pod, update
+from translators.pods import last_applied, remote_pod, update
 from translators.translation_policy import Policy
 
 #: A home and a remote that call their namespaces the same.
@@ -234,7 +234,7 @@ def test_a_class_of_system_components_is_never_carried() -> None:
     translated = remote_pod.translate_pod(home, POLICY, priority_classes=frozenset({name}))
 
     assert "priorityClassName" not in translated.pod["spec"]
-    assert "is for components of the cluster itself" in str(translated.dropped[0])
+    assert "is reserved for cluster components" in str(translated.dropped[0])
 
 
 # -- identity ------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ def _updates(home: Object, remote: Object) -> dict[str, Object]:
     for change in found:
         patched = strategic(patched, change.patch)
         if change.subresource == "resize":  # As `sync.pods.update` does.
-            patched = strategic(patched, remote_pod.record_resources_patch(home))
+            patched = strategic(patched, last_applied.record_resources_patch(home))
     assert update.pod_patches(home, patched, POLICY) == []
     return {change.subresource: change.patch for change in found}
 
@@ -560,7 +560,7 @@ def test_a_resize_is_recorded_once_it_is_made_so_that_home_can_take_it_back() ->
 
     record = _updates(second, remote)
     assert record.keys() == {""}
-    assert record[""] == remote_pod.record_resources_patch(second)
+    assert record[""] == last_applied.record_resources_patch(second)
     remote = strategic(remote, record[""])
     assert _updates(second, remote) == {}
     assert _updates(first, remote)["resize"] == {
@@ -591,7 +591,7 @@ def test_a_pod_that_an_older_bridge_made_is_resized_only_where_home_may_have_cha
     found = _updates(home, remote)
     assert ("resize" in found) == follows
     if not follows:
-        assert found[""] == remote_pod.record_resources_patch(home)
+        assert found[""] == last_applied.record_resources_patch(home)
 
 
 @pytest.mark.parametrize("record", ["", "{", "[]", '{"a": 7}', '{"a": {"requests": {"cpu": 7}}}'])
@@ -600,7 +600,7 @@ def test_a_record_of_resources_that_somebody_wrote_over_is_harmless(record: str)
     remote = _remote(home)
     remote["metadata"]["annotations"][ANNOTATION_CARRIED_RESOURCES] = record
 
-    assert _updates(home, remote) == {"": remote_pod.record_resources_patch(home)}
+    assert _updates(home, remote) == {"": last_applied.record_resources_patch(home)}
 
 
 _labels = st.dictionaries(st.sampled_from(["a", "b", "example.com/c"]), st.sampled_from("12"))

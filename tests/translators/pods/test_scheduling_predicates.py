@@ -42,8 +42,8 @@ def test_a_pod_that_asks_for_nothing_special_fits() -> None:
 def test_selectors_are_compared_with_the_nodes_labels() -> None:
     found = predicate_failures(_pod(nodeSelector={"a": "1", "b": "2", "size": "5"}), _node())
     assert [(it.field, it.message) for it in found] == [
-        ("spec.nodeSelector[b]", "wants '2'; the node has no such label"),
-        ("spec.nodeSelector[size]", "wants '5'; it is '4' there"),
+        ("spec.nodeSelector[b]", "requires '2'; the node has no such label"),
+        ("spec.nodeSelector[size]", "requires '5'; the node has '4'"),
     ]
 
 
@@ -120,8 +120,8 @@ def test_what_pods_on_the_node_request_is_taken() -> None:
         _pod(), _node(), [_pod("1500m", "3"), _pod("0", "4"), _pod("0", "5")]
     )
     assert [(it.field, it.message) for it in found] == [
-        ("resources.requests[cpu]", "asks for 1; the node has 500m left of 2"),
-        ("resources.requests[pods]", "asks for 1; the node has 0 left of 3"),
+        ("resources.requests[cpu]", "requests 1; the node has 500m left of 2"),
+        ("resources.requests[pods]", "requests 1; the node has 0 left of 3"),
     ]
 
 

@@ -139,7 +139,7 @@ def test_a_port_of_the_service_leads_to_the_pods_own() -> None:
     web = {"name": "web", "containerPort": 9090}
     home = pod("a", spec={"containers": [{"ports": [web]}]})
     found = planned(of, (home, pod("a")), pair("without"))
-    assert found.unsupported == ("port 53 is UDP, and only TCP is relayed",)
+    assert found.unsupported == ("port 53 is UDP, but only TCP is forwarded",)
     first, second = found.endpoints
     assert relaynames.listeners_of(first, ADDRESS) == {
         ListenAddress(ADDRESS, 9090): backend("a", 9090),
@@ -155,7 +155,7 @@ def test_a_port_of_the_service_leads_to_the_pods_own() -> None:
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ({"ports": []}, "names no port"),
+        ({"ports": []}, "has no ports"),
         ({"ports": [{"port": 9, "protocol": "SCTP"}]}, "port 9 is SCTP"),
         ({"ipFamilies": ["IPv6"]}, "no IPv4 address"),
     ],

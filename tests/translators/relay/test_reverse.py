@@ -97,7 +97,7 @@ def test_what_cannot_be_carried_is_said() -> None:
     there = home_slice(endpoint("10.1.0.1"))
     mixed = plan(service(ports=ports), there)
     assert set(mixed.targets) == {"http"}
-    assert mixed.unsupported == ("port 53 is UDP, and only TCP is relayed",)
+    assert mixed.unsupported == ("port 53 is UDP, but only TCP is forwarded",)
     headless = plan(service(clusterIP="None"), there)
     assert not headless.targets
     assert "headless" in headless.unsupported[0]
