@@ -90,7 +90,7 @@ def offload(
 
 def _list(home: KubeconfigRef, output: Output) -> None:
     from bridge.cli.runner import run
-    from bridge.offload.listing import list_offloaded_namespaces
+    from bridge.offload.namespace_policy import list_offloaded_namespaces
 
     found = run(lambda _: list_offloaded_namespaces(home), stops=False)
     print_result(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bridge.install import pod_template
 from bridge.install.names import Installation, webhook_metadata, webhook_name, webhook_pod_labels
-from bridge.offload import admission_policy
+from bridge.offload import webhook_configuration
 from bridge.rbac import manifests
 from bridge.rbac.manifests import Account
 from translators.objects import Object
@@ -40,7 +40,11 @@ def render_webhook(installation: Installation) -> list[Object]:
             "spec": {
                 "selector": pods,
                 "ports": [
-                    {"name": "https", "port": admission_policy.SERVICE_PORT, "targetPort": "https"}
+                    {
+                        "name": "https",
+                        "port": webhook_configuration.SERVICE_PORT,
+                        "targetPort": "https",
+                    }
                 ],
             },
         },
@@ -54,7 +58,7 @@ def render_webhook(installation: Installation) -> list[Object]:
             },
             pods=pods,
         ),
-        admission_policy.service_configuration(
+        webhook_configuration.service_configuration(
             webhook_metadata(installation), installation.namespace, name
         ),
     ]

@@ -1,14 +1,18 @@
-"""Namespaces whose pods may, or must, go to virtual nodes without being edited.
+"""Offloaded namespaces: new pods may, or must, run on virtual nodes without being edited.
 
-`policy` is the objects by which an API server does that itself, `server` what does it where it
-cannot: by hand (`webhook`) or in home's cluster (`shared`, with the certificate of `rotation`).
-`commands` is what `bridge offload` and `bridge unoffload` do, `listing` what there is. What is done
-to a pod is `translators.offload_patch`'s.
+- `namespace_policy` implements `bridge offload` and `unoffload`; `enforcement` installs, finds and
+  tests what mutates the pods in home.
+- That is the `admission_policy` (CEL, run by the API server), or else a webhook that the
+  `webhook_configuration` registers: `admission_server` answers its requests, either in a
+  `standalone_webhook` process or behind a Service (`in_cluster_webhook`, with the certificate of
+  `certificate_rotation`).
+
+`translators.offload_patch` defines how a pod is mutated.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-#: Who changes the pods: what the API server can do itself, or else a webhook.
+#: What mutates the pods; auto is the policy if home serves it, otherwise a webhook.
 Mechanism = Literal["auto", "policy", "webhook"]

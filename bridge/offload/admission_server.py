@@ -1,8 +1,8 @@
-"""What answers an API server that asks how a new pod is to be changed.
+"""The HTTPS server that answers AdmissionReviews with the patch for a new pod.
 
-Every answer allows the pod. One that cannot be read, or of a namespace that is not known yet, is
-allowed as it is. Whoever reaches it can ask what it would do to a pod, and learns no more than a
-policy's name. Connections are bounded as the kubelet API's are: `bridge.net.server_connections`.
+Every answer admits the pod. A pod that cannot be parsed, or whose namespace is unknown, is admitted
+unmodified. The server does not authenticate clients: a request reveals no more than a namespace's
+policy. Connections are limited as those of the kubelet API (`bridge.net.server_connections`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from aiohttp import web
 from bridge.base.errors import PreflightError
 from bridge.net.listening_socket import listening_socket
 from bridge.net.server_connections import ServerConnections, TlsConnection
-from bridge.offload import admission_policy as objects
+from bridge.offload.webhook_configuration import MUTATE_PATH
 from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.kube.client import KubeClient
@@ -27,51 +27,49 @@ from sync.kube.resources import NAMESPACES
 from translators import offload_patch
 from translators.objects import Object, metadata, name_of
 
-#: Bytes of a review at the most: a pod of 1.5 MB, which is etcd's bound, and what is around it.
+#: Size limit of a review in bytes: etcd's limit for an object is 1.5 MB.
 MAX_REVIEW_BYTES = 4 * 2**20
 
-#: Seconds for what is left of a body that nobody reads.
-LINGER = 1.0
+#: Seconds for reading the rest of a request body that the handler did not read.
+LINGER_SECONDS = 1.0
 
-#: Why it is not ready; "" where it is.
-Ready = Callable[[], str]
+#: Returns why the server is not ready; "" if it is.
+NotReadyReason = Callable[[], str]
 
 
 class AdmissionServer:
-    """It, and the offloaded namespaces that it knows: `namespaces.run` is the caller's to run."""
+    """The server. Its informer of the offloaded namespaces, `namespaces`, is run by the caller."""
 
-    def __init__(self, home: KubeClient, *, ready: Ready = lambda: "") -> None:
+    def __init__(self, home: KubeClient, *, not_ready: NotReadyReason = lambda: "") -> None:
         self.namespaces = Informer(home, NAMESPACES, labels=offload_patch.LABEL_OFFLOAD, slim=_slim)
-        self._ready = ready
-        self._ending = False
+        self._not_ready = not_ready
+        self._is_shutting_down = False
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
-        # A body that comes byte by byte waits, as a head does: it is read before it is let in.
+        # Requests are admitted after their body is read, so that a slow body counts as waiting.
         self._connections = ServerConnections()
 
     async def start(self, address: str, port: int, context: ssl.SSLContext) -> int:
-        """Listens, and says at which port. Raises PreflightError where that cannot be."""
+        """Listens, and returns the port. Raises PreflightError if it cannot listen."""
         app = web.Application(client_max_size=MAX_REVIEW_BYTES)
-        app.router.add_post(objects.PATH, self._review)
-        app.router.add_get("/livez", _alive)
+        app.router.add_post(MUTATE_PATH, self._review)
+        app.router.add_get("/livez", _livez)
         app.router.add_get("/readyz", self._readyz)
-        runner = web.AppRunner(app, access_log=None, lingering_time=LINGER)
+        runner = web.AppRunner(app, access_log=None, lingering_time=LINGER_SECONDS)
         await runner.setup()
-        above = runner.server
-        assert above is not None  # noqa: S101  # it was set up
+        handler = runner.server
+        assert handler is not None  # noqa: S101  # set by setup()
 
-        def accepted() -> TlsConnection:
-            return TlsConnection(context, above, self._connections)
+        def accept() -> TlsConnection:
+            return TlsConnection(context, handler, self._connections)
 
         loop = asyncio.get_running_loop()
         try:
-            self._listener = await loop.create_server(
-                accepted, sock=listening_socket(address, port)
-            )
+            self._listener = await loop.create_server(accept, sock=listening_socket(address, port))
         except OSError as error:
             await runner.cleanup()
             raise PreflightError(
-                f"the webhook cannot listen on {address}:{port}: {error.strerror}; choose "
+                f"webhook: cannot listen on {address}:{port}: {error.strerror}; choose "
                 "another with --address or --port"
             ) from error
         self._runner = runner
@@ -79,46 +77,48 @@ class AdmissionServer:
         return listening
 
     def begin_shutdown(self) -> None:
-        """It is about to end: who asks goes elsewhere the next time."""
-        self._ending = True
+        """Reports not ready and closes connections after each answer, so that clients reconnect to
+        another replica."""
+        self._is_shutting_down = True
 
     async def stop(self) -> None:
-        """Listens no more."""
+        """Closes the server."""
         if self._listener is not None:
             self._listener.close()
         if self._runner is not None:
             await self._runner.cleanup()
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        why = "it ends" if self._ending else self._ready()
-        why = why or ("" if self.namespaces.synced.is_set() else "the namespaces are not known yet")
-        return web.Response(status=503 if why else 200, text=f"{why or 'ok'}\n")
+        reason = "shutting down" if self._is_shutting_down else self._not_ready()
+        if not reason and not self.namespaces.synced.is_set():
+            reason = "the namespaces are not listed yet"
+        return web.Response(status=503 if reason else 200, text=f"{reason or 'ok'}\n")
 
     async def _review(self, request: web.Request) -> web.Response:
         raw = await request.read()
         with self._connections.admitted(request):
-            return self._reviewed(raw)
+            return self._answer(raw)
 
-    def _reviewed(self, raw: bytes) -> web.Response:
+    def _answer(self, raw: bytes) -> web.Response:
         try:
             review: Any = json.loads(raw)
-            asked: Object = review["request"]
-            answer = {"uid": asked["uid"], "allowed": True, **self._answer(asked)}
+            admission: Object = review["request"]
+            answer = {"uid": admission["uid"], "allowed": True, **self._patch(admission)}
         except (ValueError, KeyError, TypeError, AttributeError):
             raise web.HTTPBadRequest(text="not an AdmissionReview of admission.k8s.io/v1") from None
         body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
         response = web.json_response(body)
-        if self._ending:
+        if self._is_shutting_down:
             response.force_close()
         return response
 
-    def _answer(self, asked: Object) -> Object:
-        namespace = self.namespaces.store.get(Key("", str(asked.get("namespace"))))
+    def _patch(self, admission: Object) -> Object:
+        namespace = self.namespaces.store.get(Key("", str(admission.get("namespace"))))
         policy = offload_patch.policy_of(namespace) if namespace is not None else None
         if namespace is None or policy is None:
             return {}
         patch = offload_patch.admission_patch(
-            asked["object"], policy, offload_patch.selector_of(namespace)
+            admission["object"], policy, offload_patch.selector_of(namespace)
         )
         if not patch:
             return {}
@@ -126,12 +126,12 @@ class AdmissionServer:
         return {"patchType": "JSONPatch", "patch": text}
 
 
-async def _alive(_: web.Request) -> web.Response:
+async def _livez(_: web.Request) -> web.Response:
     return web.Response(text="ok\n")
 
 
 def _slim(namespace: Object) -> Object:
-    """What is read of a namespace."""
+    """The fields of a namespace that are kept."""
     meta = metadata(namespace)
     kept = {"name": name_of(namespace), "uid": meta.get("uid")}
     kept |= {"resourceVersion": meta.get("resourceVersion")}

@@ -1,9 +1,10 @@
-"""The certificate that the replicas of a webhook share: which is shown, when comes the next. Pure.
+"""Decides which certificate an in-cluster webhook's replicas serve, and when to renew it. Pure.
 
-A Secret holds the newest certificate with its key, and the one before. Each replica decides by the
-same rule, from that and the clock, so that none has to lead: a new one is made when the newest has
-lived `RENEW` of its life; both are trusted from then on; and it is shown when it is `SETTLED` old
-and home's API server was told of it. What is good for another name, or is no pair, is not there.
+A Secret holds the newest certificate with its key, and the previous one. Every replica decides by
+the same rules from the Secret and the clock, so that none has to lead: a successor is created after
+`RENEW` of the newest certificate's lifetime; both are in the CA bundle from then on; the newest is
+served when it is `SETTLED` old and in home's CA bundle. Certificates for another host name and
+invalid pairs are ignored.
 """
 
 from __future__ import annotations
@@ -23,29 +24,29 @@ from bridge.certificates.tls_key_pair import (
 )
 from translators.objects import Object
 
-#: The part of its life after which a certificate gets a successor.
+#: The fraction of a certificate's lifetime after which a successor is created.
 RENEW = 0.8
-#: How old one is when every API server has had the time to trust it.
+#: The age at which every API server has had time to load the CA bundle.
 SETTLED = timedelta(minutes=10)
-#: Of the newest and the one before: the Secret's keys.
+#: The Secret's keys of the newest and the previous certificate.
 _KEYS = (("tls.crt", "tls.key"), ("previous.crt", "previous.key"))
 
 
 @dataclass(frozen=True, slots=True)
 class RotatedCertificate:
-    """One that the replicas share."""
+    """A certificate that the replicas share, with its validity."""
 
     pair: TlsKeyPair
     created: datetime
     expires: datetime
 
     def renewal_time(self) -> datetime:
-        """When its successor is to be made."""
+        """When a successor is created."""
         return self.created + (self.expires - self.created) * RENEW
 
 
 def read_secret(secret: Object, host: str) -> list[RotatedCertificate]:
-    """What the Secret has for this name, the newest first."""
+    """The Secret's valid certificates for this host name, the newest first."""
     data = secret.get("data") or {}
     found = []
     for certificate, key in _KEYS:
@@ -61,12 +62,12 @@ def read_secret(secret: Object, host: str) -> list[RotatedCertificate]:
 
 
 def needs_renewal(known: Sequence[RotatedCertificate], now: datetime) -> bool:
-    """Whether another one is to be made now."""
+    """Whether a successor must be created now."""
     return not known or now >= known[0].renewal_time()
 
 
 def secret_data(fresh: TlsKeyPair, known: Sequence[RotatedCertificate], now: datetime) -> Object:
-    """The Secret's data with a new certificate. One that has ended is kept no longer."""
+    """The Secret's data with a new certificate. Expired ones are dropped."""
     kept = [fresh, *(it.pair for it in known if it.expires > now)]
     data: Object = {}
     for place, (certificate, key) in enumerate(_KEYS):
@@ -77,14 +78,14 @@ def secret_data(fresh: TlsKeyPair, known: Sequence[RotatedCertificate], now: dat
 
 
 def ca_bundle(known: Sequence[RotatedCertificate]) -> bytes:
-    """What is to be trusted."""
+    """The CA bundle (PEM) that trusts all of them."""
     return b"".join(it.pair.certificate for it in known)
 
 
 def certificate_to_serve(
     known: Sequence[RotatedCertificate], trusted: bytes, now: datetime
 ) -> TlsKeyPair | None:
-    """The one to show; None where there is none. ``trusted``: what home's API server was told."""
+    """The certificate to serve; None if there is none. ``trusted`` is home's current CA bundle."""
     if not known:
         return None
     newest, *before = known
@@ -94,7 +95,7 @@ def certificate_to_serve(
 
 
 def seconds_until_change(known: Sequence[RotatedCertificate], now: datetime) -> float:
-    """Seconds until any of this is another."""
+    """Seconds until any decision changes."""
     if not known:
         return 0.0
     moments = [known[0].renewal_time(), known[0].created + SETTLED, *(it.expires for it in known)]

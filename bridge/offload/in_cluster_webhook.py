@@ -1,16 +1,15 @@
-"""`bridge webhook --service`: in home's cluster, one of several replicas behind a Service.
+"""`bridge webhook --service`: one of several webhook replicas behind a Service in home's cluster.
 
-Nobody registers or removes anything here: the Service, an empty Secret and the
-MutatingWebhookConfiguration, all of one name, are what `bridge join --in-cluster` installed. The
-replicas keep what these need to work, each for all of them, by
-`bridge.offload.certificate_rotation`:
+The replicas create nothing: `bridge join --in-cluster` installed the Service, an empty Secret and
+the MutatingWebhookConfiguration, all with the same name. Every replica maintains for all of them,
+by the rules of `bridge.offload.certificate_rotation`:
 
-- the certificate in the Secret. Who writes first wins; the others take that;
-- the configuration's bundle, which is put right whenever it differs.
+- the certificate in the Secret. The first writer wins; the others use its certificate;
+- the CA bundle of the configuration, which is corrected whenever it differs.
 
-A replica listens when it has a certificate, and is ready when home trusts it. One that is told to
-stop answers for `GOODBYE` seconds more, until the Service leads elsewhere. What fails is a warning,
-told once, and tried again; until then what was there goes on.
+A replica listens when a certificate exists, and is ready when home's CA bundle contains it. After a
+stop signal it answers for `SHUTDOWN_SECONDS` more, until the Service's endpoints are updated. A
+failure is logged once and retried; the previous state stays in use.
 """
 
 from __future__ import annotations
@@ -26,9 +25,8 @@ from datetime import datetime
 from bridge.certificates import x509_builder
 from bridge.certificates.certificate_sources import utc_now
 from bridge.certificates.tls_key_pair import TlsKeyPair, load_pair, server_context
-from bridge.clusters.connection import connect
-from bridge.offload import admission_policy as objects
-from bridge.offload import certificate_rotation
+from bridge.clusters.connection import Notify, connect
+from bridge.offload import certificate_rotation, webhook_configuration
 from bridge.offload.admission_server import AdmissionServer
 from sync.cache.informer import Informer
 from sync.cache.store import Key
@@ -40,45 +38,46 @@ from translators.objects import Object, metadata, uid_of
 
 log = logging.getLogger(__name__)
 
-#: Seconds until what failed is tried again.
+#: Seconds before a failed attempt is repeated.
 RETRY_SECONDS = 5.0
-#: Seconds asleep at most: a clock can be set.
+#: Longest sleep in seconds: the clock can be changed.
 MAX_SLEEP_SECONDS = 3600.0
-#: Seconds that it goes on answering: a Service's endpoints follow within one or two.
+#: Seconds of answering after a stop signal: a Service's endpoints are updated within one or two.
 SHUTDOWN_SECONDS = 5.0
 
-Told = Callable[[str], None]
 Now = Callable[[], datetime]
 
 
 @dataclass(frozen=True, slots=True)
 class InClusterWebhookSettings:
-    """What `bridge webhook --service` was asked for."""
+    """Options of `bridge webhook --service`."""
 
     home: KubeconfigRef
     namespace: str
     name: str
-    """Of the Service, of the Secret, and of the configuration."""
+    """The name of the Service, the Secret and the configuration."""
     address: str
     port: int
 
     @property
     def host(self) -> str:
-        """By which name an API server knows the Service."""
+        """The host name by which API servers verify the certificate."""
         return f"{self.name}.{self.namespace}.svc"
 
 
-async def serve(settings: InClusterWebhookSettings, *, notify: Told, stop: asyncio.Event) -> None:
+async def serve(settings: InClusterWebhookSettings, *, notify: Notify, stop: asyncio.Event) -> None:
     """Serves until ``stop``. Raises PreflightError."""
     async with connect(settings.home, side="home", notify=notify) as home:
-        keeper = CertificateKeeper(home, settings)
-        server = AdmissionServer(home, ready=keeper.untrusted)
+        certificate = CertificateKeeper(home, settings)
+        server = AdmissionServer(home, not_ready=certificate.untrusted_reason)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(server.namespaces.run(), name="namespaces"),
-                    group.create_task(keeper.run(), name="certificate"),
-                    group.create_task(_answer(server, keeper, settings, notify), name="server"),
+                    group.create_task(certificate.run(), name="certificate"),
+                    group.create_task(
+                        _start_server(server, certificate, settings, notify), name="server"
+                    ),
                 ]
                 await stop.wait()
                 server.begin_shutdown()
@@ -89,18 +88,18 @@ async def serve(settings: InClusterWebhookSettings, *, notify: Told, stop: async
             await server.stop()
 
 
-async def _answer(
+async def _start_server(
     server: AdmissionServer,
-    keeper: CertificateKeeper,
+    certificate: CertificateKeeper,
     settings: InClusterWebhookSettings,
-    told: Told,
+    told: Notify,
 ) -> None:
-    port = await server.start(settings.address, settings.port, await keeper.context())
+    port = await server.start(settings.address, settings.port, await certificate.context())
     told(f"home: the webhook of Service {settings.namespace}/{settings.name} listens on {port}")
 
 
 class CertificateKeeper:
-    """The replicas' certificate, and that home's API server trusts it."""
+    """Maintains the replicas' certificate and the CA bundle in home."""
 
     def __init__(
         self, home: KubeClient, settings: InClusterWebhookSettings, *, now: Now = utc_now
@@ -114,75 +113,77 @@ class CertificateKeeper:
         self._changed = asyncio.Event()
         for informer in (self._secrets, self._configurations):
             informer.on_change(lambda *_: self._changed.set())
-        self._shown: TlsKeyPair | None = None
+        self._served: TlsKeyPair | None = None
         self._context: asyncio.Future[ssl.SSLContext] = asyncio.get_running_loop().create_future()
-        self._trouble = self._said = ""
+        self._problem = self._logged_problem = ""
 
     async def context(self) -> ssl.SSLContext:
-        """What shows the certificate of now, as soon as there is one."""
+        """The TLS context that serves the current certificate; waits until there is one."""
         return await asyncio.shield(self._context)
 
-    def untrusted(self) -> str:
-        """Why home's API server would not trust it; "" where it does."""
-        shown = self._shown
-        if shown is None or shown.certificate not in self._trusted():
+    def untrusted_reason(self) -> str:
+        """Why home's API server does not trust the served certificate; "" if it does."""
+        served = self._served
+        if served is None or served.certificate not in self._ca_bundle():
             return "home's API server does not trust the certificate yet"
         return ""
 
-    def _trusted(self) -> bytes:
+    def _ca_bundle(self) -> bytes:
         found = self._configurations.store.get(Key("", self._settings.name))
-        return objects.ca_bundle(found) if found is not None else b""
+        return webhook_configuration.ca_bundle(found) if found is not None else b""
 
     async def run(self) -> None:
-        """Keeps both, until cancelled."""
+        """Maintains both until cancelled."""
         async with asyncio.TaskGroup() as group:
             for informer in (self._secrets, self._configurations):
                 group.create_task(informer.run(), name=f"watch {informer.resource}")
-            group.create_task(self._keep(), name="keep")
+            group.create_task(self._maintain(), name="maintain")
 
-    async def _keep(self) -> None:
+    async def _maintain(self) -> None:
         for informer in (self._secrets, self._configurations):
             await informer.synced.wait()
         while True:
             self._changed.clear()
             try:
-                self._trouble = ""
-                seconds = await self._agree()
+                self._problem = ""
+                seconds = await self._update()
             except Conflict:
                 seconds = (
-                    RETRY_SECONDS  # another replica was first; its certificate comes by the watch
+                    RETRY_SECONDS  # Another replica was first; the watch delivers its certificate.
                 )
             except KubeError as error:
-                self._trouble = f"the webhook's certificate cannot be kept: {error}"
+                self._problem = f"cannot maintain the webhook's certificate: {error}"
                 seconds = RETRY_SECONDS
-            self._say()
+            self._log_problem()
             try:
                 async with asyncio.timeout(min(seconds, MAX_SLEEP_SECONDS)):
                     await self._changed.wait()
             except TimeoutError:
                 pass
 
-    async def _agree(self) -> float:
-        """Does what is to be done now; seconds until there may be more."""
-        name, where, now = self._settings.name, self._settings.namespace, self._now()
-        secret = self._secrets.store.get(Key(where, name))
+    async def _update(self) -> float:
+        """Makes all changes that are due, and returns the seconds until the next may be."""
+        name, namespace, now = self._settings.name, self._settings.namespace, self._now()
+        secret = self._secrets.store.get(Key(namespace, name))
         if secret is None:
-            self._trouble = f"there is no Secret {where}/{name}; join again to have it made"
+            self._problem = f"there is no Secret {namespace}/{name}; join again to create it"
             return MAX_SLEEP_SECONDS
         known = certificate_rotation.read_secret(secret, self._settings.host)
         if certificate_rotation.needs_renewal(known, now):
             known = await self._renew(secret, known, now)
-        await self._have_trusted(certificate_rotation.ca_bundle(known))
-        self._show(certificate_rotation.certificate_to_serve(known, self._trusted(), now))
+        await self._set_ca_bundle(certificate_rotation.ca_bundle(known))
+        self._serve_certificate(
+            certificate_rotation.certificate_to_serve(known, self._ca_bundle(), now)
+        )
         return certificate_rotation.seconds_until_change(known, now)
 
     async def _renew(
         self, secret: Object, known: list[certificate_rotation.RotatedCertificate], now: datetime
     ) -> list[certificate_rotation.RotatedCertificate]:
-        """Makes the next one. Raises Conflict where another replica did."""
-        # Each has another: of two authorities with one name some clients would try the first alone.
-        called = f"cluster-bridge-webhook-{secrets.token_hex(4)}"
-        fresh = x509_builder.self_signed(called, [self._settings.host], now=now)
+        """Creates the successor. Raises Conflict if another replica was first."""
+        # Unique: of two CAs with the same name, some clients only try the first.
+        common_name = f"cluster-bridge-webhook-{secrets.token_hex(4)}"
+        fresh = x509_builder.self_signed(common_name, [self._settings.host], now=now)
         version = metadata(secret).get("resourceVersion")
         changed = await self._home.patch(
             SECRETS,
@@ -194,31 +195,34 @@ class CertificateKeeper:
             namespace=self._settings.namespace,
         )
         self._secrets.observe_write(changed)
-        log.info("the webhook has a new certificate")
+        log.info("created a new certificate for the webhook")
         return certificate_rotation.read_secret(changed, self._settings.host)
 
-    async def _have_trusted(self, authority: bytes) -> None:
+    async def _set_ca_bundle(self, ca: bytes) -> None:
         name = self._settings.name
         found = self._configurations.store.get(Key("", name))
         if found is None:
             kind = MUTATING_WEBHOOKS.kind
-            self._trouble = f"there is no {kind} {name}; join again to have it made"
-        elif objects.ca_bundle(found) != authority:
-            patch = {"metadata": {"uid": uid_of(found)}, **objects.ca_bundle_patch(authority)}
+            self._problem = f"there is no {kind} {name}; join again to create it"
+        elif webhook_configuration.ca_bundle(found) != ca:
+            patch = {
+                "metadata": {"uid": uid_of(found)},
+                **webhook_configuration.ca_bundle_patch(ca),
+            }
             changed = await self._home.patch(MUTATING_WEBHOOKS, name, patch, kind="strategic")
             self._configurations.observe_write(changed)
 
-    def _show(self, pair: TlsKeyPair | None) -> None:
-        if pair is None or pair == self._shown:
+    def _serve_certificate(self, pair: TlsKeyPair | None) -> None:
+        if pair is None or pair == self._served:
             return
         if self._context.done():
             load_pair(self._context.result(), pair)
         else:
             self._context.set_result(server_context(pair, client_ca=""))
-        self._shown = pair
+        self._served = pair
 
-    def _say(self) -> None:
-        """What is the matter now, once."""
-        if self._trouble and self._trouble != self._said:
-            log.warning("%s", self._trouble)
-        self._said = self._trouble
+    def _log_problem(self) -> None:
+        """Logs a new problem once."""
+        if self._problem and self._problem != self._logged_problem:
+            log.warning("%s", self._problem)
+        self._logged_problem = self._problem

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bridge.offload import in_cluster_webhook, listing, namespace_policy, standalone_webhook
+from bridge.offload import in_cluster_webhook, namespace_policy, standalone_webhook
 from bridge.offload.in_cluster_webhook import InClusterWebhookSettings
 from bridge.offload.namespace_policy import OffloadSettings
 from bridge.offload.standalone_webhook import StandaloneWebhookSettings
@@ -63,7 +63,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     monkeypatch.setattr(namespace_policy, "unoffload_namespace", noted.unoffload)
     monkeypatch.setattr(standalone_webhook, "serve", noted.serve)
     monkeypatch.setattr(in_cluster_webhook, "serve", noted.serve)
-    monkeypatch.setattr(listing, "list_offloaded_namespaces", noted.list_all)
+    monkeypatch.setattr(namespace_policy, "list_offloaded_namespaces", noted.list_all)
     return noted
 
 

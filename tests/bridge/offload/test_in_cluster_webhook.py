@@ -18,7 +18,11 @@ from bridge.certificates.tls_key_pair import LIFETIME
 from bridge.clusters.connection import connect
 from bridge.install import manifests
 from bridge.install.names import Installation, webhook_name
-from bridge.offload import admission_policy, certificate_rotation, in_cluster_webhook
+from bridge.offload import (
+    certificate_rotation,
+    in_cluster_webhook,
+    webhook_configuration,
+)
 from bridge.offload.certificate_rotation import RotatedCertificate
 from bridge.offload.in_cluster_webhook import CertificateKeeper, InClusterWebhookSettings
 from bridge.rbac.manifests import HomePermissions
@@ -128,7 +132,7 @@ class World:
         return found
 
     def bundle(self) -> bytes:
-        return admission_policy.ca_bundle(self.home.get(MUTATING_WEBHOOKS, NAME))
+        return webhook_configuration.ca_bundle(self.home.get(MUTATING_WEBHOOKS, NAME))
 
     def certificates(self) -> list[bytes]:
         return [b64decode(text) for key, text in self.data().items() if key.endswith(".crt")]
@@ -165,19 +169,19 @@ async def test_replicas_share_one_certificate(world: World, home: KubeClient) ->
     async with world.keeping(home) as one, world.keeping(home) as other:
         await asyncio.gather(one.context(), other.context())
         await world.home.until(world.agrees)
-        await world.home.until(lambda: not one.untrusted() and not other.untrusted())
+        await world.home.until(lambda: not one.untrusted_reason() and not other.untrusted_reason())
         assert len(world.certificates()) == 1
     before = world.data()
     async with world.keeping(home) as third:
         await third.context()
-        await world.home.until(lambda: not third.untrusted())
+        await world.home.until(lambda: not third.untrusted_reason())
     assert world.data() == before
 
 
 async def test_a_bundle_that_somebody_changes_is_put_right(world: World, home: KubeClient) -> None:
     async with world.keeping(home):
         await world.home.until(world.agrees)
-        patch = admission_policy.ca_bundle_patch(b"other")
+        patch = webhook_configuration.ca_bundle_patch(b"other")
         await home.patch(MUTATING_WEBHOOKS, NAME, patch, kind="strategic")
         await world.home.until(world.agrees)
 
@@ -188,7 +192,7 @@ async def test_a_secret_that_somebody_empties_is_filled_again(
     async with world.keeping(home) as keeper:
         await world.home.until(world.agrees)
         await home.patch(SECRETS, NAME, {"data": None}, namespace=WHERE)
-        await world.home.until(lambda: world.agrees() and not keeper.untrusted())
+        await world.home.until(lambda: world.agrees() and not keeper.untrusted_reason())
 
 
 async def test_it_is_renewed_in_good_time(world: World, home: KubeClient) -> None:
@@ -197,12 +201,12 @@ async def test_it_is_renewed_in_good_time(world: World, home: KubeClient) -> Non
         [first] = world.certificates()
         world.now += LIFETIME * certificate_rotation.RENEW
         await world.home.until(lambda: len(world.certificates()) == 2 and world.agrees())
-        assert one._shown is not None
-        assert one._shown.certificate == first, "every API server is given the time to know it"
+        assert one._served is not None
+        assert one._served.certificate == first, "every API server is given the time to know it"
         world.now += certificate_rotation.SETTLED
         [new] = [it for it in world.certificates() if it != first]
         await world.home.until(
-            lambda: all(it._shown and it._shown.certificate == new for it in (one, other))
+            lambda: all(it._served and it._served.certificate == new for it in (one, other))
         )
 
 
@@ -212,7 +216,7 @@ async def test_what_home_refuses_is_told_once_and_tried_again(
     fault = world.home.fail(Fault("PATCH", f"*/secrets/{NAME}", code=403, times=None))
     async with world.keeping(home):
         await world.home.until(lambda: fault.hits > 2)
-        assert sum("cannot be kept" in it.message for it in caplog.records) == 1
+        assert sum("cannot maintain" in it.message for it in caplog.records) == 1
         world.home.heal()
         await world.home.until(world.agrees)
 
@@ -258,7 +262,7 @@ async def test_it_answers_through_the_service_and_says_goodbye(
                 await asyncio.sleep(0.01)
         assert (await asked("/livez"))[0] == 200
         async with session.post(
-            url + admission_policy.PATH, json=review, ssl=trust, server_hostname=HOST
+            url + webhook_configuration.MUTATE_PATH, json=review, ssl=trust, server_hostname=HOST
         ) as answer:
             said = json.loads(b64decode((await answer.json())["response"]["patch"]))
         assert said == offload_patch.admission_patch(pod, "remote-only", {})
@@ -267,7 +271,7 @@ async def test_it_answers_through_the_service_and_says_goodbye(
             while (await asked("/readyz"))[0] != 503:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         async with session.post(
-            url + admission_policy.PATH, json=review, ssl=trust, server_hostname=HOST
+            url + webhook_configuration.MUTATE_PATH, json=review, ssl=trust, server_hostname=HOST
         ) as answer:
             assert answer.headers["Connection"] == "close", "the next one is asked elsewhere"
             assert "patch" in (await answer.json())["response"]

@@ -19,10 +19,16 @@ from bridge.base.errors import PreflightError
 from bridge.clusters.connection import connect
 from bridge.install import names
 from bridge.net import server_connections
-from bridge.offload import admission_policy, listing, namespace_policy, standalone_webhook
+from bridge.offload import (
+    admission_policy,
+    enforcement,
+    namespace_policy,
+    standalone_webhook,
+    webhook_configuration,
+)
 from bridge.offload.namespace_policy import OffloadSettings, offload_namespace, unoffload_namespace
 from bridge.offload.standalone_webhook import StandaloneWebhookSettings
-from sync.kube.resources import NAMESPACES, PODS, Object, Resource
+from sync.kube.resources import MUTATING_WEBHOOKS, NAMESPACES, PODS, Object, Resource
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import FakeApi
 from tests.fakeapi.faults import Fault
@@ -44,7 +50,7 @@ class World:
         self.settings = OffloadSettings(two.settings.home, "shop", mechanism="auto")
         self.told: list[str] = []
         self.namespace("shop")
-        two.home.register(admission_policy.WEBHOOKS, status=False)
+        two.home.register(MUTATING_WEBHOOKS, status=False)
 
     def namespace(self, name: str) -> None:
         self.home.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
@@ -65,7 +71,7 @@ class World:
         pod: Object = await request.json()
         said = offload_patch.policy_of(self.shop)
         served = _served(self.home, BETA[1]) and self.home.find(BETA[1], admission_policy.NAME)
-        if said is not None and (served or self.home.objects(admission_policy.WEBHOOKS)):
+        if said is not None and (served or self.home.objects(MUTATING_WEBHOOKS)):
             pod = applied(
                 pod, offload_patch.admission_patch(pod, said, offload_patch.selector_of(self.shop))
             )
@@ -77,7 +83,7 @@ class World:
 
     def ours(self) -> list[str]:
         """The kinds of our objects that are there."""
-        kinds = (*BETA, admission_policy.WEBHOOKS)
+        kinds = (*BETA, MUTATING_WEBHOOKS)
         known = [it for it in kinds if it.api_version in self.home.store.registry.groups()]
         return [it.kind for it in known if _served(self.home, it) and self.home.objects(it)]
 
@@ -103,8 +109,8 @@ def _served(api: FakeApi, resource: Resource) -> bool:
 @pytest.fixture
 def world(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> World:
     """Home, and short waits."""
-    monkeypatch.setattr(namespace_policy, "PROBE_SECONDS", 0.01)
-    monkeypatch.setattr(namespace_policy, "ENFORCEMENT_SECONDS", 0.3)
+    monkeypatch.setattr(enforcement, "PROBE_SECONDS", 0.01)
+    monkeypatch.setattr(enforcement, "ENFORCEMENT_SECONDS", 0.3)
     monkeypatch.setattr(standalone_webhook, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(standalone_webhook, "MIN_REGISTER_SECONDS", 0.01)
     return World(two)
@@ -181,22 +187,24 @@ async def test_without_a_webhook_it_says_what_has_to_run(world: World) -> None:
 async def test_a_webhook_in_home_is_found_where_there_are_no_policies(world: World) -> None:
     world.admits()
     world.home.put(
-        admission_policy.service_configuration({"name": "w", "labels": {}}, "cluster-bridge", "w")
+        webhook_configuration.service_configuration(
+            {"name": "w", "labels": {}}, "cluster-bridge", "w"
+        )
     )
     assert (await world.offload())["by"] == "webhook"
     await world.unoffload()
-    assert world.home.find(admission_policy.WEBHOOKS, "w"), "it is its installation's"
+    assert world.home.find(MUTATING_WEBHOOKS, "w"), "it is its installation's"
 
 
 async def test_a_webhook_that_does_not_answer_is_named(world: World) -> None:
     meta = {"name": "w", "labels": {}}
-    world.home.put(admission_policy.service_configuration(meta, "cluster-bridge", "w"))
-    with pytest.raises(PreflightError, match="webhook w does not change its pods"):
+    world.home.put(webhook_configuration.service_configuration(meta, "cluster-bridge", "w"))
+    with pytest.raises(PreflightError, match="webhook w does not mutate its pods"):
         await world.offload()
 
 
 async def test_what_is_offloaded_is_listed_with_what_obeys_it(world: World) -> None:
-    assert await listing.list_offloaded_namespaces(world.settings.home) == []
+    assert await namespace_policy.list_offloaded_namespaces(world.settings.home) == []
     world.serves_policies()
     await world.offload(selector={"a": "b"})
     world.namespace("blog")
@@ -206,12 +214,12 @@ async def test_what_is_offloaded_is_listed_with_what_obeys_it(world: World) -> N
     blog = {"namespace": "blog", "policy": "remote-only", "nodeSelector": {}}
     for by in ("policy", "", "webhook"):
         found = [{**blog, "by": by}, {**shop, "by": by}]
-        assert await listing.list_offloaded_namespaces(world.settings.home) == found
+        assert await namespace_policy.list_offloaded_namespaces(world.settings.home) == found
         if by == "policy":
             world.home.remove(BETA[1], admission_policy.NAME)
         else:
             world.home.put(
-                admission_policy.service_configuration({"name": "w", "labels": {}}, "ns", "w")
+                webhook_configuration.service_configuration({"name": "w", "labels": {}}, "ns", "w")
             )
 
 
@@ -262,7 +270,7 @@ def test_what_is_registered_cannot_lock_a_cluster_out() -> None:
             }
         ]
     }
-    hook = admission_policy.url_configuration("https://192.0.2.1:1", b"pem")["webhooks"][0]
+    hook = webhook_configuration.url_configuration("https://192.0.2.1:1", b"pem")["webhooks"][0]
     spec = admission_policy.mutating_policy("v1")["spec"]
     for it, where in ((hook, hook), (spec, spec["matchConstraints"])):
         rules = where.get("rules") or where["resourceRules"]
@@ -289,10 +297,8 @@ class Running:
 
     async def registered(self) -> Object:
         home = self.world.home
-        await home.until(
-            lambda: home.find(admission_policy.WEBHOOKS, admission_policy.NAME), timeout=SOON
-        )
-        found: Object = home.get(admission_policy.WEBHOOKS, admission_policy.NAME)["webhooks"][0][
+        await home.until(lambda: home.find(MUTATING_WEBHOOKS, admission_policy.NAME), timeout=SOON)
+        found: Object = home.get(MUTATING_WEBHOOKS, admission_policy.NAME)["webhooks"][0][
             "clientConfig"
         ]
         return found
@@ -300,7 +306,7 @@ class Running:
     async def gone(self) -> None:
         home = self.world.home
         await home.until(
-            lambda: not home.find(admission_policy.WEBHOOKS, admission_policy.NAME), timeout=SOON
+            lambda: not home.find(MUTATING_WEBHOOKS, admission_policy.NAME), timeout=SOON
         )
 
 
@@ -357,12 +363,12 @@ OTHER = "https://192.0.2.1:9443"
 
 def register_another(world: World) -> None:
     """Another `bridge webhook` takes the registration over."""
-    theirs = admission_policy.url_configuration(OTHER, b"theirs", "another-process")
-    world.home.update(admission_policy.WEBHOOKS, admission_policy.NAME, theirs)
+    theirs = webhook_configuration.url_configuration(OTHER, b"theirs", "another-process")
+    world.home.update(MUTATING_WEBHOOKS, admission_policy.NAME, theirs)
 
 
 def registered_url(world: World) -> str:
-    found = world.home.find(admission_policy.WEBHOOKS, admission_policy.NAME) or {
+    found = world.home.find(MUTATING_WEBHOOKS, admission_policy.NAME) or {
         "webhooks": [{"clientConfig": {}}]
     }
     return str(found["webhooks"][0]["clientConfig"].get("url", ""))
@@ -389,9 +395,9 @@ async def test_another_registration_is_not_fought_over_and_replaced_once_it_is_g
     async with running(world) as run:
         own = (await run.registered())["url"]
         register_another(world)
-        await until(lambda: "another bridge webhook" in caplog.text)
+        await until(lambda: "another `bridge webhook`" in caplog.text)
         assert registered_url(world) == f"{OTHER}/mutate"
-        world.home.remove(admission_policy.WEBHOOKS, admission_policy.NAME)
+        world.home.remove(MUTATING_WEBHOOKS, admission_policy.NAME)
         await world.home.until(lambda: registered_url(world) == own, timeout=SOON)
 
 
@@ -403,7 +409,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def test_a_registration_that_was_left_behind_is_taken_over(world: World) -> None:
     offload_shop(world)
-    world.home.put(admission_policy.url_configuration(OTHER, b"theirs", "killed"))
+    world.home.put(webhook_configuration.url_configuration(OTHER, b"theirs", "killed"))
     async with running(world):
         await world.home.until(
             lambda: registered_url(world) not in ("", f"{OTHER}/mutate"), timeout=SOON
@@ -418,26 +424,26 @@ async def test_a_registration_that_is_removed_or_changed_is_put_right(
     async with running(world) as run:
         before = await run.registered()
         if what == "removed":
-            world.home.remove(admission_policy.WEBHOOKS, admission_policy.NAME)
+            world.home.remove(MUTATING_WEBHOOKS, admission_policy.NAME)
         else:
-            found = world.home.get(admission_policy.WEBHOOKS, admission_policy.NAME)["webhooks"]
+            found = world.home.get(MUTATING_WEBHOOKS, admission_policy.NAME)["webhooks"]
             found[0]["clientConfig"][what] = {"url": f"{OTHER}/x", "caBundle": "eA=="}[what]
-            world.home.update(admission_policy.WEBHOOKS, admission_policy.NAME, {"webhooks": found})
+            world.home.update(MUTATING_WEBHOOKS, admission_policy.NAME, {"webhooks": found})
 
         def is_right() -> bool:
-            there = world.home.find(admission_policy.WEBHOOKS, admission_policy.NAME)
+            there = world.home.find(MUTATING_WEBHOOKS, admission_policy.NAME)
             return there is not None and there["webhooks"][0]["clientConfig"] == before
 
         await world.home.until(is_right, timeout=SOON)
 
 
 def test_defaults_of_the_api_server_are_no_change() -> None:
-    wanted = admission_policy.url_configuration("https://192.0.2.1:1", b"pem", "p")
+    wanted = webhook_configuration.url_configuration("https://192.0.2.1:1", b"pem", "p")
     current = json.loads(json.dumps(wanted))
     current["webhooks"][0] |= {"matchPolicy": "Equivalent", "objectSelector": {}}
-    assert admission_policy.is_up_to_date(current, wanted)
+    assert webhook_configuration.is_up_to_date(current, wanted)
     current["webhooks"][0]["failurePolicy"] = "Fail"
-    assert not admission_policy.is_up_to_date(current, wanted)
+    assert not webhook_configuration.is_up_to_date(current, wanted)
 
 
 async def test_its_answer_is_the_patch_of_the_namespaces_policy(world: World) -> None:
@@ -513,9 +519,9 @@ async def test_a_new_certificate_is_trusted_before_it_is_shown(world: World) -> 
             assert not renewing.done(), "what home does not trust is not shown"
             world.home.heal(fault)
             await renewing
-            config = world.home.get(admission_policy.WEBHOOKS, admission_policy.NAME)["webhooks"][
-                0
-            ]["clientConfig"]
+            config = world.home.get(MUTATING_WEBHOOKS, admission_policy.NAME)["webhooks"][0][
+                "clientConfig"
+            ]
             assert base64.b64decode(config["caBundle"]).count(b"BEGIN CERTIFICATE") == 2
             assert (await _asked(config, _review({"spec": {}})))[0] == 200
         finally:
