@@ -133,7 +133,7 @@ def test_a_pod_that_would_lose_its_user_namespace_never_runs(bridged: Bridged) -
     assert made["spec"]["hostUsers"] is False
 
 
-def test_a_pod_that_lost_another_restriction_is_taken_back(bridged: Bridged) -> None:
+def test_pod_that_loses_another_restriction_is_deleted(bridged: Bridged) -> None:
     _first_pod(bridged)
     context = {"runAsNonRoot": True, "runAsUser": 1000}
     with mutating(

@@ -32,7 +32,7 @@ LARGE = {
 }
 
 
-def test_what_others_use_is_not_offered(bridged: Bridged) -> None:
+def test_requests_of_unmanaged_pods_are_not_offered(bridged: Bridged) -> None:
     """Less with a pod of theirs, as before without it; nothing is written in between."""
     before = _allocatable(bridged)
     with _foreign(bridged, "theirs", cpu="300m", memory="256Mi"):
@@ -47,7 +47,7 @@ def test_what_others_use_is_not_offered(bridged: Bridged) -> None:
     _soon(lambda: _allocatable(bridged) == before, "all is back when their pod is gone")
 
 
-def test_homes_scheduler_places_nothing_where_the_remote_is_full(bridged: Bridged) -> None:
+def test_scheduler_places_no_pod_on_a_full_remote(bridged: Bridged) -> None:
     """A pod that does not fit stays at home, and is placed when others have left."""
     with _foreign(bridged, "greedy", cpu=f"{_allocatable(bridged)['cpu'] - 100}m"):
         _soon(lambda: _allocatable(bridged)["cpu"] == 100, "what they left")
@@ -63,7 +63,7 @@ def test_homes_scheduler_places_nothing_where_the_remote_is_full(bridged: Bridge
     bridged.kubectl("wait", "--for=condition=Ready", "pod/waits", "--timeout=60s")
 
 
-def test_a_node_that_takes_no_pods_of_ours_does_not_count(bridged: Bridged) -> None:
+def test_unusable_remote_node_does_not_count(bridged: Bridged) -> None:
     """Tainted or cordoned it is gone from the sum; a preference changes nothing."""
     before, [name] = _allocatable(bridged), uids(get(bridged.remote, "nodes"))
     remote = bridged.remote.kubectl
@@ -88,7 +88,7 @@ def test_a_node_that_takes_no_pods_of_ours_does_not_count(bridged: Bridged) -> N
 
 
 @pytest.mark.join("--reserve", "cpu=1,memory=1Gi", "--share", "0.5", "--cpu", "2", "--pods", "7")
-def test_the_options_bound_what_is_offered(bridged: Bridged) -> None:
+def test_options_limit_allocatable(bridged: Bridged) -> None:
     """Every resource of a large worker is offered, by half, after what is kept back, and capped."""
     [theirs] = get(bridged.remote, "nodes")
     real = pod_requests.parse_resource_list(theirs["status"]["allocatable"])
@@ -121,7 +121,7 @@ def test_the_options_bound_what_is_offered(bridged: Bridged) -> None:
     _soon(lambda: "example.com/gpu" not in _allocatable(bridged), "gone with the worker")
 
 
-def test_the_largest_pod_is_an_annotation(bridged: Bridged) -> None:
+def test_largest_pod_is_reported_as_annotation(bridged: Bridged) -> None:
     """It is made with the node, and is no more than its one worker has free, ours counted."""
     said = _node(bridged)["metadata"]["annotations"]["cluster-bridge.io/largest-pod"]
     sizes = pod_requests.parse_resource_list(dict(part.split("=") for part in said.split(",")))
@@ -131,7 +131,7 @@ def test_the_largest_pod_is_an_annotation(bridged: Bridged) -> None:
 
 
 @pytest.mark.join("--accept-namespaces=test-*")
-def test_a_quota_of_the_remote_bounds_the_node_and_is_named_when_it_is_used_up(
+def test_remote_quota_limits_allocatable_and_is_named_when_exhausted(
     bridged: Bridged,
 ) -> None:
     """Of five pods the two that a quota allows are placed; the others wait at home."""
@@ -181,7 +181,7 @@ def pools(remote: Cluster, node_name: str) -> Iterator[str]:
 
 
 @pytest.mark.join("--node-selector", "pool=a")
-def test_two_nodes_stand_for_two_pools_of_one_remote(
+def test_two_virtual_nodes_represent_two_pools_of_one_remote(
     pools: str, bridged: Bridged, tmp_path: Path
 ) -> None:
     """Each has its pool's size, and its pods run there and nowhere else."""

@@ -94,13 +94,15 @@ def pre(remote: Cluster) -> tuple[str | Path, ...]:
 # -- before a join -------------------------------------------------------------------------
 
 
-def test_two_clusters_that_can_be_joined(home: Cluster, remote: Cluster) -> None:
+def test_precheck_passes_for_two_joinable_clusters(home: Cluster, remote: Cluster) -> None:
     """Nothing is worse than info."""
     found = check("fresh", *pre(remote), home=home, code=0)
     assert not troubles(found), found
 
 
-def test_what_is_in_the_way_of_a_join(home: Cluster, remote: Cluster, tmp_path: Path) -> None:
+def test_precheck_reports_obstacles_of_a_join(
+    home: Cluster, remote: Cluster, tmp_path: Path
+) -> None:
     """A node's name that is taken, a certificate that has expired, namespaces of others, and what
     another home has left: all are found at once."""
     name = home.node_names[0]
@@ -140,7 +142,9 @@ def left_over(remote: Cluster) -> Iterator[str]:
         remote.kubectl("delete", "namespace", name, "--wait=false")
 
 
-def test_credentials_and_rights(home: Cluster, remote: Cluster, tmp_path: Path) -> None:
+def test_precheck_reports_credentials_and_permissions(
+    home: Cluster, remote: Cluster, tmp_path: Path
+) -> None:
     """An expired credential, one that is refused, rights that are missing on either side, and an
     API server that is not there."""
     body = base64.urlsafe_b64encode(b'{"exp":1}').decode()
@@ -209,7 +213,7 @@ spec:
 """
 
 
-def test_a_node_that_is_well_and_then_is_not(bridged: Bridged, tmp_path: Path) -> None:
+def test_check_reports_a_node_that_becomes_unhealthy(bridged: Bridged, tmp_path: Path) -> None:
     """Health, a report without secrets, a quota, a clash, a pod that is refused, a pod network that
     is cut, a kubelet API that cannot be reached, and no bridge at all."""
     home, node = bridged.home, bridged.node
@@ -331,7 +335,7 @@ def nobody_serves(bridged: Bridged) -> None:
 
 
 @pytest.mark.parametrize("args", [("--pre",), ("--context", "x")], ids=["no remote", "no file"])
-def test_options_that_do_not_go_together(home: Cluster, args: tuple[str, ...]) -> None:
+def test_conflicting_options_are_rejected(home: Cluster, args: tuple[str, ...]) -> None:
     """Exit code 2, and nothing on standard output."""
     done = bridge_command.run("check", *args, home=home)
     assert (done.returncode, done.stdout) == (2, "")

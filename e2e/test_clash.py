@@ -52,7 +52,7 @@ def _reason(bridged: Bridged, name: str) -> str:
     return str(pod["status"].get("reason", ""))
 
 
-def test_foreign_objects_of_the_same_name_are_untouched(bridged: Bridged) -> None:
+def test_unmanaged_objects_of_the_same_name_are_untouched(bridged: Bridged) -> None:
     """A foreign pod and ConfigMap keep their UIDs and versions; ours wait, say why, and go on."""
     bridged.apply(busybox(bridged.node, "first", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/first", "--timeout=60s")
@@ -103,7 +103,7 @@ def _spec_and_uid(bridged: Bridged) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.join("--accept-namespaces=test-*")
-def test_foreign_namespace_is_refused_unless_handed_over(bridged: Bridged) -> None:
+def test_unmanaged_namespace_is_rejected_unless_handed_over(bridged: Bridged) -> None:
     """A namespace of somebody else is not used before its owners say so."""
     namespace = bridged.remote_namespace
     bridged.remote.kubectl("create", "namespace", namespace)

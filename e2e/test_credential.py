@@ -28,7 +28,7 @@ def _is_told(bridged: Bridged) -> bool:
     return _ready(bridged) == ("False", "RemoteCredentialRefused")
 
 
-def test_credential_that_is_revoked_is_told_and_a_new_one_is_taken_up(
+def test_revoked_credential_is_reported_and_a_new_one_is_used(
     bridged: Bridged, tmp_path: Path
 ) -> None:
     """The node says what is the matter, and again that all is well; pods run on."""

@@ -32,7 +32,7 @@ spec:
     return wait_for(bridged.home_pods, "the DaemonSet has made a pod")[0]
 
 
-def test_a_skipped_pod_counts_as_available_and_is_written_once(bridged: Bridged) -> None:
+def test_skipped_pod_is_available_and_written_once(bridged: Bridged) -> None:
     """The same pod is Ready, with one Event, no address and no remote pod; nobody writes to it any
     more, and logs and exec answer why."""
     name = _daemon(bridged)["metadata"]["name"]
@@ -103,7 +103,7 @@ def _rolled_out(bridged: Bridged, image: str) -> dict[str, Json]:
     return found
 
 
-def test_a_daemon_set_of_every_node_is_rolled_out_beside_a_bridge(bridged: Bridged) -> None:
+def test_daemonset_of_every_node_rolls_out_beside_a_bridge(bridged: Bridged) -> None:
     """Home's own pod is replaced by one that runs; a restart of the bridge writes nothing."""
     first = _rolled_out(bridged, BUSYBOX)
     second = _rolled_out(bridged, AGNHOST)
@@ -125,7 +125,7 @@ def test_a_daemon_set_of_every_node_is_rolled_out_beside_a_bridge(bridged: Bridg
 
 
 @pytest.mark.join("--daemonsets=run")
-def test_they_run_where_that_is_asked_for(bridged: Bridged) -> None:
+def test_daemonset_pods_run_with_the_option(bridged: Bridged) -> None:
     """As any other pod."""
     _daemon(bridged)
     wait_for(lambda: all(map(is_ready, bridged.home_pods())), "the pod is ready")

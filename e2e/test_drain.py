@@ -35,7 +35,7 @@ def _drain(bridged: Bridged, *args: str) -> subprocess.CompletedProcess[str]:
     return bridge_command.run("drain", bridged.node, *args, home=bridged.home)
 
 
-def test_a_drain_takes_the_options_of_kubectl_and_finishes_the_pods_that_it_can(
+def test_drain_takes_kubectl_options_and_evicts_every_evictable_pod(
     bridged: Bridged,
 ) -> None:
     bridged.apply(SCRATCH.replace("THE-NODE", bridged.node))

@@ -36,7 +36,7 @@ def _with_grace(manifest: str, seconds: int) -> str:
     )
 
 
-def test_a_graceful_end_runs_prestop_and_keeps_the_exit_code(bridged: Bridged) -> None:
+def test_graceful_deletion_runs_prestop_and_keeps_the_exit_code(bridged: Bridged) -> None:
     """The container's own answer to TERM is the last thing that home is told."""
     bridged.apply(
         f"""
@@ -74,7 +74,7 @@ spec:
     wait_for(lambda: not bridged.home_pods(), "the home pod is gone")
 
 
-def test_a_grace_can_be_shortened_or_nothing(bridged: Bridged) -> None:
+def test_grace_period_can_be_shortened_or_zero(bridged: Bridged) -> None:
     """Shortened, force-deleted, and deleted before it could start."""
     for name in ("shortened", "forced"):
         bridged.apply(_with_grace(busybox(bridged.node, name, STUBBORN), LONG_GRACE))
@@ -112,7 +112,7 @@ def _grace_there(bridged: Bridged, name: str) -> int | None:
     return grace
 
 
-def test_a_pod_that_the_remote_loses_is_made_again_or_has_failed(bridged: Bridged) -> None:
+def test_pod_lost_in_the_remote_is_recreated_or_failed(bridged: Bridged) -> None:
     """Deleted by hand, and evicted by the API: the restart policy says what comes next."""
     bridged.apply(busybox(bridged.node, "again", STUBBORN))
     bridged.apply(busybox(bridged.node, "drained", STUBBORN))
@@ -153,7 +153,7 @@ def test_a_pod_that_the_remote_loses_is_made_again_or_has_failed(bridged: Bridge
     assert "RemotePodDeleted" in {event["reason"] for event in events}
 
 
-def test_an_eviction_by_the_remotes_kubelet_comes_back(bridged: Bridged) -> None:
+def test_eviction_by_the_remote_kubelet_is_reported(bridged: Bridged) -> None:
     """Its emptyDir was full: Failed, Evicted, and never run again."""
     manifest = busybox(bridged.node, "full", "head -c 3000000 /dev/zero > /d/x; sleep 3600")
     volume = "      volumeMounts: [{name: d, mountPath: /d}]\n"
@@ -170,7 +170,7 @@ def test_an_eviction_by_the_remotes_kubelet_comes_back(bridged: Bridged) -> None
     assert "EmptyDir" in pod["status"]["message"]
 
 
-def test_a_deletion_while_the_remote_is_away_is_not_lost(bridged: Bridged) -> None:
+def test_deletion_during_a_remote_outage_is_not_lost(bridged: Bridged) -> None:
     """The home pod stays Terminating, and goes when the remote is back."""
     bridged.apply(busybox(bridged.node, "goes", "sleep 3600"))
     _ready(bridged, "goes")
@@ -184,7 +184,7 @@ def test_a_deletion_while_the_remote_is_away_is_not_lost(bridged: Bridged) -> No
     wait_for(lambda: not bridged.remote_pods(), "and in the remote")
 
 
-def test_a_stateful_set_has_its_pod_again_under_its_name(bridged: Bridged) -> None:
+def test_statefulset_recreates_its_pod_under_the_same_name(bridged: Bridged) -> None:
     """Another UID at home is another pod in the remote."""
     bridged.apply(
         f"""

@@ -16,7 +16,7 @@ BACK_OFF_SECONDS = 120.0
 QUIET = 5.0
 
 
-def test_events_of_a_pod_are_at_home_with_their_counts(bridged: Bridged) -> None:
+def test_events_of_a_remote_pod_are_at_home_with_their_counts(bridged: Bridged) -> None:
     """One pod that lives and is deleted, and three to which something happens."""
     bridged.apply(busybox(bridged.node, "lives", "sleep 3600"))
     bridged.apply(busybox(bridged.node, "crashes", "exit 3"))
@@ -52,7 +52,7 @@ def test_events_of_a_pod_are_at_home_with_their_counts(bridged: Bridged) -> None
     )
 
 
-def test_a_restart_tells_nothing_twice(bridged: Bridged) -> None:
+def test_restart_duplicates_no_event(bridged: Bridged) -> None:
     """A bridge that was killed finds at home what it has told."""
     bridged.apply(busybox(bridged.node, "lives", "sleep 3600"))
     wait_for(lambda: _reasons(bridged, "lives") >= STARTS, "the pod's start is told")

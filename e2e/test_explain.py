@@ -39,7 +39,7 @@ def _reasons(answer: Json) -> str:
     return " ".join(it["why"] for it in answer["waiting"])
 
 
-def test_what_is_said_of_a_pod_is_so(bridged: Bridged, tmp_path: Path) -> None:
+def test_explanation_of_a_pod_matches_its_remote_pod(bridged: Bridged, tmp_path: Path) -> None:
     meta = {"labels": {"app": "web", "example.com/team": "a"}}
     env = [
         {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "conf", "key": "a"}}},
@@ -90,7 +90,7 @@ def test_what_is_said_of_a_pod_is_so(bridged: Bridged, tmp_path: Path) -> None:
     assert "different in the remote:" in people
 
 
-def test_why_a_pod_does_not_run_is_said(bridged: Bridged, tmp_path: Path) -> None:
+def test_explanation_names_why_a_pod_does_not_run(bridged: Bridged, tmp_path: Path) -> None:
     node = bridged.node
     selector = {"kubernetes.io/hostname": node, "example.com/disk": "ssd"}
     given = {
@@ -128,9 +128,7 @@ def test_why_a_pod_does_not_run_is_said(bridged: Bridged, tmp_path: Path) -> Non
     )
 
 
-def test_a_claim_that_home_lacks_or_has_not_bound_is_the_obstacle(
-    bridged: Bridged, tmp_path: Path
-) -> None:
+def test_missing_or_unbound_pvc_is_the_obstacle(bridged: Bridged, tmp_path: Path) -> None:
     """Home's scheduler says the same of the pod."""
     volume = {"name": "files", "persistentVolumeClaim": {"claimName": "data"}}
     file = tmp_path / "stores.yaml"
@@ -164,7 +162,7 @@ def test_a_claim_that_home_lacks_or_has_not_bound_is_the_obstacle(
     assert "PersistentVolumeClaim data is not bound at home" in answer["summary"]
 
 
-def test_of_several_virtual_nodes_the_best_is_explained(
+def test_best_of_several_virtual_nodes_is_explained(
     bridged: Bridged, limited: Limited, tmp_path: Path
 ) -> None:
     """A small one has a name before that of the other; a selector can ask for it."""
@@ -189,7 +187,7 @@ def test_of_several_virtual_nodes_the_best_is_explained(
         assert fields == ["resources.requests[cpu]"]
 
 
-def test_a_cordoned_remote_is_named_as_the_cause(bridged: Bridged, tmp_path: Path) -> None:
+def test_cordoned_remote_is_named_as_the_cause(bridged: Bridged, tmp_path: Path) -> None:
     file = tmp_path / "web.yaml"
     file.write_text(pod(bridged.node, "web"))
     [worker] = get(bridged.remote, "nodes")

@@ -30,7 +30,7 @@ def say(line: str) -> None:
 
 
 @pytest.mark.timeout(LIMIT, func_only=True)
-def test_nothing_is_lost_twice_run_or_left_whatever_breaks(
+def test_faults_lose_duplicate_and_leave_nothing(
     home: Cluster, remote: Cluster, tmp_path: Path
 ) -> None:
     """Kills, cuts, restarts, wrong answers and deletions by hand, with an audit after each."""

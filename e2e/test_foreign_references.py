@@ -27,7 +27,7 @@ def _theirs(bridged: Bridged, namespace: str) -> None:
     )
 
 
-def test_an_unmanaged_secret_stands_in_for_none_of_homes(bridged: Bridged) -> None:
+def test_unmanaged_secret_does_not_replace_a_missing_one_of_home(bridged: Bridged) -> None:
     """In a namespace that the bridge made: a pod that requires it waits until home has it."""
     bridged.apply(pod(bridged.node, "first"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/first", "--timeout=90s")
@@ -49,7 +49,7 @@ def test_an_unmanaged_secret_stands_in_for_none_of_homes(bridged: Bridged) -> No
 
 
 @pytest.mark.join("--accept-namespaces=test-*")
-def test_pods_read_no_secret_of_the_tenants_of_a_shared_namespace(bridged: Bridged) -> None:
+def test_pods_cannot_read_secrets_of_tenants_of_a_shared_namespace(bridged: Bridged) -> None:
     """Neither one that is there, nor one that comes once the pod runs."""
     with hostile_tenant.namespace(
         bridged, bridged.remote_namespace, forged=False, accepts="e2e"

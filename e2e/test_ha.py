@@ -76,7 +76,7 @@ def _serves(bridged: Bridged) -> None:
 
 
 @pytest.mark.parametrize("how", ["kill -9", "SIGTERM", "SIGHUP"])
-def test_the_second_takes_over_and_pods_run_on(bridged: Bridged, other: Second, how: str) -> None:
+def test_standby_takes_over_and_pods_continue(bridged: Bridged, other: Second, how: str) -> None:
     """It writes what is new, and nothing twice; each remote pod was made once."""
     began = now()
     running = _running(bridged)
@@ -112,9 +112,7 @@ def test_the_second_takes_over_and_pods_run_on(bridged: Bridged, other: Second, 
     _serves(bridged)
 
 
-def test_a_bridge_that_stood_still_writes_nothing_when_it_goes_on(
-    bridged: Bridged, other: Second
-) -> None:
+def test_suspended_bridge_writes_nothing_when_it_resumes(bridged: Bridged, other: Second) -> None:
     """Though there is something to be done in both clusters that it knows of first."""
     running = _running(bridged)
     bridged.bridge.signal(signal.SIGSTOP)
@@ -144,7 +142,7 @@ def test_a_bridge_that_stood_still_writes_nothing_when_it_goes_on(
     assert made == {"late": 1, "later": 1}
 
 
-def test_a_bridge_that_is_cut_off_from_home_writes_nothing_to_the_remote(
+def test_bridge_cut_off_from_home_writes_nothing_to_the_remote(
     bridged: Bridged, other: Second
 ) -> None:
     """Though it can reach that, and sees there what it would put right."""
@@ -176,9 +174,7 @@ def test_a_bridge_that_is_cut_off_from_home_writes_nothing_to_the_remote(
     _serves(bridged)
 
 
-def test_a_bridge_alone_that_is_cut_off_goes_on_where_it_was(
-    bridged: Bridged, other: Second
-) -> None:
+def test_single_bridge_resumes_after_a_cut(bridged: Bridged, other: Second) -> None:
     """With the lease still its own, nothing begins anew."""
     running = _running(bridged)
     bridged.bridge.kill()
@@ -204,7 +200,7 @@ def test_a_bridge_alone_that_is_cut_off_goes_on_where_it_was(
     _serves(bridged)
 
 
-def test_leaving_by_force_ends_both(bridged: Bridged, other: Second) -> None:
+def test_forced_leave_ends_both_replicas(bridged: Bridged, other: Second) -> None:
     """Without it the bridge that serves is named, and nothing is touched."""
     _running(bridged)
     refused = bridge_command.run("leave", "--name", bridged.node, "--yes", home=bridged.home)
@@ -227,7 +223,7 @@ def test_leaving_by_force_ends_both(bridged: Bridged, other: Second) -> None:
 
 
 @pytest.mark.timeout(600, func_only=True)
-def test_many_takeovers_under_load_end_in_agreement(bridged: Bridged, other: Second) -> None:
+def test_clusters_agree_after_many_takeovers_under_load(bridged: Bridged, other: Second) -> None:
     """Crashes, stops and processes that stand still, one after the other, with a mix of all that
     happens to pods; then an audit of both clusters."""
     mix = Mix(bridged, 7, lambda line: print(line, file=sys.stderr))
@@ -264,7 +260,7 @@ def test_many_takeovers_under_load_end_in_agreement(bridged: Bridged, other: Sec
     assert node["status"]["conditions"]
 
 
-def test_a_bridge_that_does_not_reach_the_remote_gives_way_to_one_that_does(
+def test_bridge_without_the_remote_yields_to_one_that_reaches_it(
     bridged: Bridged, other: Second, tmp_path: Path
 ) -> None:
     """Home keeps the node, and nothing is done twice."""

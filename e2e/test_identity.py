@@ -41,7 +41,7 @@ def token_secrets(bridged: Bridged) -> list[Json]:
     return [it for it in found if it["metadata"]["name"].startswith("cluster-bridge-token-")]
 
 
-def test_a_pod_is_at_homes_api_what_it_would_be_at_home(bridged: Bridged) -> None:
+def test_pod_has_its_home_identity_at_homes_api_server(bridged: Bridged) -> None:
     bridged.kubectl("create", "serviceaccount", "clerk")
     source = {"audience": "vault", "expirationSeconds": 600, "path": "token"}
     volume = {"name": "vault", "projected": {"sources": [{"serviceAccountToken": source}]}}
@@ -80,7 +80,7 @@ def test_a_pod_is_at_homes_api_what_it_would_be_at_home(bridged: Bridged) -> Non
 
 
 @pytest.mark.join("--service-accounts", "remote")
-def test_a_pod_can_be_what_the_remote_grants(bridged: Bridged) -> None:
+def test_pod_can_have_an_identity_of_the_remote(bridged: Bridged) -> None:
     bridged.apply(pod(bridged.node, "asks"))
     running(bridged)
     user = review(bridged.remote, read(bridged, f"cat {MOUNT}/token"))["user"]["username"]
@@ -89,7 +89,7 @@ def test_a_pod_can_be_what_the_remote_grants(bridged: Bridged) -> None:
 
 
 @pytest.mark.join("--service-accounts", "none")
-def test_a_pod_can_be_nobody(bridged: Bridged) -> None:
+def test_pod_can_have_no_identity(bridged: Bridged) -> None:
     bridged.apply(pod(bridged.node, "asks"))
     running(bridged)
     assert read(bridged, f"ls {MOUNT} 2>/dev/null || echo nothing").strip() == "nothing"

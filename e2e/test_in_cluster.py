@@ -143,7 +143,7 @@ def is_refused_elsewhere(it: Install) -> None:
     assert f"{it.place}-b" not in uids(get(it.home, "namespaces"))
 
 
-def test_it_is_installed_changed_and_removed(installing: Install) -> None:
+def test_installation_is_created_changed_and_removed(installing: Install) -> None:
     it = installing
     joined = it.join()
     assert joined.returncode == 0, joined.stderr
@@ -205,7 +205,7 @@ def test_it_is_installed_changed_and_removed(installing: Install) -> None:
     )
 
 
-def test_what_keeps_it_from_serving_is_told_and_it_can_leave(installing: Install) -> None:
+def test_obstacles_of_an_installation_are_reported_and_it_can_leave(installing: Install) -> None:
     """An image that there cannot be, and without a tag: for such a server chooses to pull always,
     which must not stay. Then a bridge that ends by itself; the node is never there."""
     it = installing
@@ -237,7 +237,7 @@ def test_what_keeps_it_from_serving_is_told_and_it_can_leave(installing: Install
     assert not it.objects()
 
 
-def test_its_webhook_changes_pods_of_offloaded_namespaces(installing: Install) -> None:
+def test_installed_webhook_changes_pods_of_offloaded_namespaces(installing: Install) -> None:
     """Home's API server reaches it by its Service. A replica that is stopped leaves no pod as it
     is; one that is killed keeps nobody waiting."""
     it = installing

@@ -41,7 +41,7 @@ def _reason(status: Json) -> str:
     return next(str(c["reason"]) for c in status["conditions"] if c["type"] == "Failed")
 
 
-def test_jobs_complete_and_fail_as_their_policies_say(bridged: Bridged) -> None:
+def test_jobs_complete_and_fail_by_their_policies(bridged: Bridged) -> None:
     """Indexed, backoffLimit with both restart policies, and podFailurePolicy on an exit code."""
     _job(
         bridged,
@@ -77,7 +77,7 @@ def test_jobs_complete_and_fail_as_their_policies_say(bridged: Bridged) -> None:
     assert (policy["failed"], _reason(policy)) == (1, "PodFailurePolicy")
 
 
-def test_a_disruption_in_the_remote_need_not_count(bridged: Bridged) -> None:
+def test_disruption_in_the_remote_can_be_ignored_by_a_job(bridged: Bridged) -> None:
     """`podFailurePolicy` ignores DisruptionTarget: the Job has another pod, and no failure."""
     ignore = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
     _job(

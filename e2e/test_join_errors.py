@@ -86,7 +86,7 @@ def _cases(home: Cluster, remote: Cluster, silent: int) -> dict[str, tuple[Chang
     }
 
 
-def test_each_unusable_kubeconfig_is_one_clear_sentence(
+def test_each_unusable_kubeconfig_gives_one_clear_error(
     home: Cluster, remote: Cluster, tmp_path: Path
 ) -> None:
     """Unreachable, wrong CA, expired, unauthorised: what it is, where, and what to do."""
@@ -116,7 +116,7 @@ def test_each_unusable_kubeconfig_is_one_clear_sentence(
     [(None, "no such file"), (b"", "the file is empty"), (b"\xff\xfe\x00", "cannot be read")],
     ids=["missing", "empty", "not text"],
 )
-def test_file_that_is_no_kubeconfig(
+def test_file_that_is_no_kubeconfig_is_rejected(
     home: Cluster, tmp_path: Path, content: bytes | None, expected: str
 ) -> None:
     """Missing, empty and unreadable files are named."""
@@ -130,7 +130,7 @@ def test_file_that_is_no_kubeconfig(
     assert seconds < PROMISED
 
 
-def test_same_cluster_on_both_sides(home: Cluster) -> None:
+def test_same_cluster_on_both_sides_is_rejected(home: Cluster) -> None:
     """A cluster does not burst into itself."""
     before = made_by_bridge(home)
     code, said, seconds = _join(home, home.kubeconfig)
@@ -150,7 +150,7 @@ def test_same_cluster_on_both_sides(home: Cluster) -> None:
     ],
     ids=["taint", "home name", "address", "namespace template"],
 )
-def test_option_that_means_nothing(
+def test_meaningless_option_is_rejected(
     home: Cluster, remote: Cluster, args: tuple[str, ...], expected: str
 ) -> None:
     """An option's error names the option."""

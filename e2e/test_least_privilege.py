@@ -30,7 +30,7 @@ def _pod(bridged: Bridged, name: str = "waits") -> Json:
 
 
 @pytest.mark.unbound
-def test_a_namespace_that_is_not_bound_waits_for_its_binding(bridged: Bridged) -> None:
+def test_pods_of_an_unbound_namespace_wait_for_its_rolebinding(bridged: Bridged) -> None:
     """The pod says which rights are missing and what grants them; that does, without a restart."""
     bridged.apply(config_map("conf", {"KEY": "here"}))
     source = {"configMapRef": {"name": "conf"}}
@@ -57,7 +57,7 @@ def test_a_namespace_that_is_not_bound_waits_for_its_binding(bridged: Bridged) -
     assert "reason" not in _pod(bridged)["status"]
 
 
-def test_other_namespaces_go_on_beside_one_that_is_not_bound(bridged: Bridged) -> None:
+def test_unbound_namespace_does_not_block_others(bridged: Bridged) -> None:
     other = f"unbound-{bridged.namespace}"
     bridged.home.kubectl("create", "namespace", other)
     try:
@@ -78,7 +78,7 @@ def test_other_namespaces_go_on_beside_one_that_is_not_bound(bridged: Bridged) -
         bridged.home.kubectl("delete", "namespace", other, "--wait=false")
 
 
-def test_a_right_that_is_missing_is_named_before_anything_is_made(
+def test_missing_permission_is_named_before_anything_is_created(
     home: Cluster, limited: Limited, tmp_path: Path
 ) -> None:
     """The hint's own command grants it."""
@@ -103,7 +103,7 @@ def test_a_right_that_is_missing_is_named_before_anything_is_made(
     assert made_by_bridge(home) <= before
 
 
-def test_home_on_loopback_tells_where_it_is(
+def test_home_on_loopback_gives_its_endpoint_address_to_pods(
     home: Cluster, limited: Limited, node_name: str, tmp_path: Path
 ) -> None:
     """As kind publishes it: the node's address and the API server's are looked up."""

@@ -18,7 +18,7 @@ from e2e.kubectl import Json, get, get_one, is_ready, uids, wait_for
 from e2e.workloads import BUSYBOX, busybox, web
 
 
-def test_leave_removes_what_is_ours_and_keeps_what_is_not(bridged: Bridged) -> None:
+def test_leave_removes_managed_objects_and_keeps_others(bridged: Bridged) -> None:
     """It refuses while a bridge serves the node, then says what it removes, and does."""
     bridged.apply(busybox(bridged.node, "one", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/one", "--timeout=60s")
@@ -112,7 +112,7 @@ def row(bridged: Bridged) -> list[str]:
     return next((row for row in rows if bridged.node in row), [])
 
 
-def test_after_leaving_nothing_of_ours_is_left_of_any_kind(bridged: Bridged) -> None:
+def test_leave_leaves_no_managed_object_of_any_resource(bridged: Bridged) -> None:
     bridged.apply(web(bridged.node))
     bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
     assert not is_clean(bridged), "the search finds what is there"
@@ -123,7 +123,7 @@ def test_after_leaving_nothing_of_ours_is_left_of_any_kind(bridged: Bridged) -> 
 
 
 @pytest.mark.join("--serving-certificate", "csr")
-def test_the_certificate_goes_too(bridged: Bridged) -> None:
+def test_leave_removes_the_certificate(bridged: Bridged) -> None:
     """With the request that nobody has approved, and the key in this user's state folder."""
     assert bridged.bridge.stop() == 0
     mine = [it for it in uids(get(bridged.home, "csr")) if bridged.node in it]
@@ -140,9 +140,7 @@ def test_the_certificate_goes_too(bridged: Bridged) -> None:
 
 
 @pytest.mark.parametrize("approved", [False, True], ids=["request waits", "approved"])
-def test_the_folder_of_cert_dir_goes_with_the_certificate(
-    bridged: Bridged, tmp_path: Path, approved: bool
-) -> None:
+def test_leave_removes_the_cert_dir(bridged: Bridged, tmp_path: Path, approved: bool) -> None:
     folder = tmp_path / "certs"
     assert bridged.bridge.stop() == 0
     options = ("--serving-certificate", "csr", "--cert-dir", str(folder))
@@ -162,7 +160,7 @@ def test_the_folder_of_cert_dir_goes_with_the_certificate(
 # -- the remote is away --------------------------------------------------------------------
 
 
-def test_a_remote_that_is_gone_keeps_nobody_from_leaving(bridged: Bridged) -> None:
+def test_forced_leave_succeeds_without_the_remote(bridged: Bridged) -> None:
     """Not without being told so; and when it is back after all, what is left can be removed."""
     bridged.apply(web(bridged.node))
     bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
@@ -199,7 +197,7 @@ def test_a_remote_that_is_gone_keeps_nobody_from_leaving(bridged: Bridged) -> No
 # -- workloads that stay -------------------------------------------------------------------
 
 
-def test_workloads_that_are_kept_run_on_and_can_be_found(bridged: Bridged) -> None:
+def test_kept_workloads_continue_and_can_be_pruned(bridged: Bridged) -> None:
     bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")
     before = uids(bridged.remote_pods())
@@ -256,7 +254,7 @@ def _is_new(bridged: Bridged) -> bool:
 
 
 @pytest.mark.parametrize("served", [False, True], ids=["bridge has stopped", "bridge serves"])
-def test_a_drain_keeps_to_the_budget_and_loses_no_replica(bridged: Bridged, served: bool) -> None:
+def test_leave_with_drain_respects_the_budget(bridged: Bridged, served: bool) -> None:
     # A preference has to be for a node that may be had: home's controller takes the taint of a new
     # node away when it has seen that it is Ready.
     wait_for(lambda: not _is_new(bridged), "the node may be had")
@@ -293,7 +291,7 @@ def test_a_drain_keeps_to_the_budget_and_loses_no_replica(bridged: Bridged, serv
     wait_for(lambda: is_clean(bridged), "all has gone")
 
 
-def test_a_budget_that_allows_nothing_ends_the_drain_in_time(bridged: Bridged) -> None:
+def test_leave_with_drain_times_out_at_an_exhausted_budget(bridged: Bridged) -> None:
     bridged.apply(busybox(bridged.node, "only", "sleep 3600"))
     bridged.kubectl("create", "pdb", "only", "--selector=app=only", "--min-available=1")
     bridged.kubectl("wait", "--for=condition=Ready", "pod/only", "--timeout=60s")
@@ -309,7 +307,7 @@ def test_a_budget_that_allows_nothing_ends_the_drain_in_time(bridged: Bridged) -
 # -- interrupted ---------------------------------------------------------------------------
 
 
-def test_killed_at_any_moment_and_run_again_it_ends_clean(bridged: Bridged) -> None:
+def test_interrupted_leave_completes_when_repeated(bridged: Bridged) -> None:
     bridged.apply(web(bridged.node))
     bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
     assert bridged.bridge.stop() == 0

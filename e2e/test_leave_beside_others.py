@@ -73,7 +73,7 @@ class Asked:
         os.close(self._terminal)
 
 
-def test_pods_that_come_while_the_question_stands_are_removed_too(
+def test_leave_removes_pods_created_during_the_confirmation(
     bridged: Bridged, tmp_path: Path
 ) -> None:
     bridged.apply(busybox(bridged.node, "early", "sleep 3600"))
@@ -117,7 +117,7 @@ def _joined(bridge: Bridge, name: str) -> Iterator[None]:
         )
 
 
-def test_what_another_virtual_node_uses_stays_when_one_leaves(bridged: Bridged, other: str) -> None:
+def test_leave_keeps_objects_that_another_virtual_node_uses(bridged: Bridged, other: str) -> None:
     bridged.kubectl("create", "configmap", "shared", "--from-literal=a=b")
     bridged.apply(_using(bridged.node, "mine"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/mine", "--timeout=60s")

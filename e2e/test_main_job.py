@@ -208,7 +208,7 @@ def test_deletion_is_graceful_and_a_recreated_pod_is_another(bridged: Bridged) -
     assert uids(bridged.remote_pods())["polite"] != before
 
 
-def test_node_is_like_a_node_and_tells_the_remotes_capacity(bridged: Bridged) -> None:
+def test_node_has_the_fields_of_a_node_and_the_remotes_capacity(bridged: Bridged) -> None:
     """Labels, taint, Lease, conditions, and capacity that follows the remote's nodes."""
     node = get_one(bridged.home, "node", bridged.node)
     assert {"key": "cluster-bridge.io/virtual-node", "value": "true", "effect": "NoSchedule"} in (

@@ -141,7 +141,7 @@ def of_chart(helm: Path, folder: Path, made: Objects, namespace: str, *values: s
         *("relay", "relay from", "auto"),
     ],
 )
-def test_the_chart_gives_what_is_rendered(
+def test_chart_equals_rendered_manifests(
     helm: Path, tmp_path: Path, namespace: str, options: list[str], values: list[str]
 ) -> None:
     made = rendered(tmp_path, "--namespace", namespace, *options)
@@ -166,14 +166,14 @@ def test_the_chart_gives_what_is_rendered(
         ["--set", "node=far,kubeconfig=x,offloadWebhook=maybe"],
     ],
 )
-def test_values_that_cannot_be_are_refused(helm: Path, values: list[str]) -> None:
+def test_invalid_chart_values_are_rejected(helm: Path, values: list[str]) -> None:
     done = run(helm, "template", "release", MANIFESTS / "chart", *values)
     assert done.returncode != 0
     assert "values don't meet the specifications of the schema" in done.stderr
 
 
 @pytest.mark.long
-def test_the_chart_is_well_formed(helm: Path) -> None:
+def test_chart_passes_helm_lint(helm: Path) -> None:
     done = run(helm, "lint", "--strict", MANIFESTS / "chart", "--set", "node=far,kubeconfig=x")
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -183,7 +183,7 @@ def test_the_chart_is_well_formed(helm: Path) -> None:
     [([], []), (["--offload-webhook"], ["../offload-webhook"])],
     ids=["as it comes", "webhook"],
 )
-def test_an_overlay_of_the_base_gives_what_is_rendered(
+def test_kustomize_overlay_equals_rendered_manifests(
     home: Cluster, tmp_path: Path, options: list[str], components: list[str]
 ) -> None:
     made = rendered(tmp_path, "--name", "remote", *options)

@@ -40,7 +40,9 @@ LOGGED = 3.0
 
 
 @pytest.mark.timeout(LIMIT, func_only=True)
-async def test_two_thousand_pods_come_change_and_go(simulated: dict[str, Cluster]) -> None:
+async def test_two_thousand_pods_are_created_updated_and_deleted(
+    simulated: dict[str, Cluster],
+) -> None:
     """Nothing is lost, doubled or left, and no pod is written to more often than it must be."""
     async with (
         connected(simulated) as pair,

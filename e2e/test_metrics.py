@@ -136,7 +136,7 @@ def foreign(remote: Cluster) -> Iterator[str]:
 
 
 @pytest.mark.usefixtures("metrics_server")
-def test_kubectl_top_says_what_the_remotes_kubelet_says(bridged: Bridged, foreign: str) -> None:
+def test_kubectl_top_equals_the_remote_kubelets_metrics(bridged: Bridged, foreign: str) -> None:
     probe = {"exec": {"command": ["true"]}, "periodSeconds": 1}
     run(bridged, "busy", {**busy(), "livenessProbe": probe}, shell("idle", "sleep 3600"))
 
@@ -204,7 +204,7 @@ def test_an_autoscaler_follows_the_load_up_and_down(bridged: Bridged) -> None:
     wait_for(lambda: running() == 1, "1 pod is left", seconds=METRICS_SECONDS)
 
 
-def test_counters_do_not_fall_when_pods_end_or_the_bridge_is_restarted(bridged: Bridged) -> None:
+def test_counters_never_decrease_when_pods_end_or_the_bridge_restarts(bridged: Bridged) -> None:
     run(bridged, "ends", busy())
     run(bridged, "stays", busy())
     names = {"container": "busy", "pod": "stays"}
@@ -245,7 +245,7 @@ def _reached(bridged: Bridged) -> bool:
     return bridged.home.kubectl("get", "--raw", path, check=False).stdout == "ok"
 
 
-def test_who_may_read_metrics_may_and_nobody_else(bridged: Bridged) -> None:
+def test_metrics_require_permission(bridged: Bridged) -> None:
     run(bridged, "idle", shell("idle", "sleep 3600"))
     rules = ["--verb=get", "--resource=nodes/metrics,nodes/stats"]
     role = f"reads-{bridged.node}"
@@ -292,7 +292,7 @@ def test_who_may_read_metrics_may_and_nobody_else(bridged: Bridged) -> None:
 
 
 @pytest.mark.usefixtures("metrics_server")
-def test_without_the_right_to_ask_kubelets_the_metrics_api_is_asked(
+def test_metrics_api_is_used_without_permission_for_kubelets(
     bridged: Bridged, tmp_path: Path
 ) -> None:
     bridged.remote.serve_metrics(print)

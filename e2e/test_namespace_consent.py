@@ -30,7 +30,7 @@ def _recorded(bridged: Bridged) -> str | None:
     return text
 
 
-def test_nothing_of_home_arrives_in_a_namespace_that_a_tenant_prepared(bridged: Bridged) -> None:
+def test_home_sends_nothing_to_a_namespace_prepared_by_a_tenant(bridged: Bridged) -> None:
     """With the mapped name, labels of the bridge and `accepts-home: *`, it is not used before home
     accepts it: no Secret, no token, no pod."""
     env = [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "key", "key": "KEY"}}}]
@@ -64,7 +64,7 @@ def test_nothing_of_home_arrives_in_a_namespace_that_a_tenant_prepared(bridged: 
         bridged.kubectl("delete", "pod", "victim", "--timeout=60s")
 
 
-def test_a_copied_pod_in_a_tenants_namespace_stops_no_restart(bridged: Bridged) -> None:
+def test_forged_pod_of_a_tenant_does_not_block_a_restart(bridged: Bridged) -> None:
     """A pod with the bridge's labels, in a namespace with them, too."""
     bridged.apply(pod(bridged.node, "ours"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/ours", "--timeout=90s")
@@ -85,7 +85,7 @@ def test_a_copied_pod_in_a_tenants_namespace_stops_no_restart(bridged: Bridged) 
 
 
 @pytest.mark.join("--namespace-linger=600")
-def test_namespaces_that_the_bridge_created_are_known_after_a_crash(bridged: Bridged) -> None:
+def test_created_namespaces_are_recognised_after_a_crash(bridged: Bridged) -> None:
     """By the record at home; where that was deleted, by their labels, once, which is logged."""
     wait_for(lambda: _recorded(bridged) == "", "the node has a record, of nothing yet")
     bridged.apply(pod(bridged.node, "first"))
@@ -109,7 +109,7 @@ def test_namespaces_that_the_bridge_created_are_known_after_a_crash(bridged: Bri
     bridged.kubectl("delete", "pod", "--all", "--timeout=60s")
 
 
-def test_a_node_that_leaves_removes_its_record(bridged: Bridged) -> None:
+def test_leave_removes_the_namespace_record(bridged: Bridged) -> None:
     """But for namespaces that stay, since something of others is in them: the next join knows
     them."""
     from e2e import bridge as command

@@ -18,7 +18,7 @@ def _there(bridged: Bridged) -> str | None:
 
 
 @pytest.mark.join("--namespace-linger=2")
-def test_an_empty_namespace_goes_and_comes_again(bridged: Bridged) -> None:
+def test_empty_namespace_is_deleted_and_recreated(bridged: Bridged) -> None:
     """Pods that come while it goes wait, and start in another one."""
     bridged.apply(busybox(bridged.node, "first", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/first", "--timeout=60s")
@@ -33,7 +33,7 @@ def test_an_empty_namespace_goes_and_comes_again(bridged: Bridged) -> None:
 
 
 @pytest.mark.join("--namespace-linger=2")
-def test_a_namespace_that_is_deleted_under_its_pods_is_made_again(bridged: Bridged) -> None:
+def test_namespace_deleted_under_its_pods_is_recreated(bridged: Bridged) -> None:
     """Somebody deletes the whole namespace in the remote: the pod is made again at once."""
     bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")
@@ -44,7 +44,7 @@ def test_a_namespace_that_is_deleted_under_its_pods_is_made_again(bridged: Bridg
 
 
 @pytest.mark.join("--namespace-linger=2")
-def test_a_namespace_with_something_of_others_stays(bridged: Bridged) -> None:
+def test_namespace_with_unmanaged_objects_stays(bridged: Bridged) -> None:
     """One ConfigMap of somebody else is enough."""
     bridged.apply(busybox(bridged.node, "guest", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/guest", "--timeout=60s")
@@ -115,7 +115,7 @@ def old_routes(remote: Cluster) -> Iterator[None]:
 
 @pytest.mark.usefixtures("old_routes")
 @pytest.mark.join("--namespace-linger=2")
-def test_a_custom_resource_of_a_version_that_is_not_preferred_keeps_its_namespace(
+def test_custom_resource_of_a_non_preferred_version_keeps_its_namespace(
     bridged: Bridged,
 ) -> None:
     """After the last pod, and after `bridge leave`."""

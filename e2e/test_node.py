@@ -43,7 +43,7 @@ def _join_again(bridged: Bridged, *more: str) -> None:
     bridged.bridge.start()
 
 
-def test_node_and_lease_that_are_deleted_come_back_and_pods_run_on(bridged: Bridged) -> None:
+def test_deleted_node_and_lease_are_recreated_and_pods_continue(bridged: Bridged) -> None:
     """With the new Node as the Lease's owner, or home would collect it."""
     bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")
@@ -69,7 +69,7 @@ def test_node_and_lease_that_are_deleted_come_back_and_pods_run_on(bridged: Brid
     assert uids(bridged.remote_pods()) == running
 
 
-def test_cordon_and_drain_are_peoples_and_outlive_a_restart(bridged: Bridged) -> None:
+def test_cordon_and_drain_by_users_survive_a_restart(bridged: Bridged) -> None:
     """A drained Deployment waits, and comes back when the node is uncordoned."""
     bridged.apply(web(bridged.node))
     bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
@@ -84,7 +84,7 @@ def test_cordon_and_drain_are_peoples_and_outlive_a_restart(bridged: Bridged) ->
 
 
 @pytest.mark.join("--labels", "team=orders,tier=1", "--annotations", "example.com/note=a b")
-def test_what_people_change_stays_and_what_a_join_asks_for_takes_effect(bridged: Bridged) -> None:
+def test_changes_by_users_stay_and_options_of_a_join_apply(bridged: Bridged) -> None:
     """Over three joins, the last of which asks for something else."""
     theirs = {"key": "example.com/theirs", "effect": "NoExecute"}
     found = _node(bridged)["metadata"]
@@ -114,7 +114,7 @@ def test_what_people_change_stays_and_what_a_join_asks_for_takes_effect(bridged:
     assert _taints(bridged) == [theirs, burst]
 
 
-def test_labels_that_all_nodes_of_the_remote_share_are_the_nodes(bridged: Bridged) -> None:
+def test_labels_shared_by_all_remote_nodes_are_copied_to_the_node(bridged: Bridged) -> None:
     """They come with the last node that has them, and go with the first that has not."""
     machine = get(bridged.remote, "nodes")[0]
     arch = machine["status"]["nodeInfo"]["architecture"]
@@ -157,7 +157,7 @@ def _other_machine(bridged: Bridged) -> Iterator[None]:
         bridged.remote.kubectl("delete", "node", "other")
 
 
-def test_remote_that_is_cordoned_takes_no_new_pods_and_keeps_the_others(bridged: Bridged) -> None:
+def test_cordoned_remote_takes_no_new_pods_and_keeps_others(bridged: Bridged) -> None:
     """Ready, since what runs there goes on; the condition says why nothing new fits."""
     bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")

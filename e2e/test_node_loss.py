@@ -14,7 +14,7 @@ LOST_SECONDS = 120.0
 TAINT = "example.com/lost"
 
 
-def test_pods_of_a_lost_machine_are_not_ready_and_come_back(bridged: Bridged) -> None:
+def test_pods_of_a_lost_remote_node_become_unready_and_recover(bridged: Bridged) -> None:
     """One that tolerates the loss goes on as it is; one that does not is made again."""
     tolerant = busybox(bridged.node, "stays", "sleep 3600")
     bridged.apply(
@@ -64,7 +64,7 @@ def test_pods_of_a_lost_machine_are_not_ready_and_come_back(bridged: Bridged) ->
     assert stays["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
-def test_a_pod_that_ended_is_collected_on_both_sides(bridged: Bridged) -> None:
+def test_finished_pod_is_garbage_collected_on_both_sides(bridged: Bridged) -> None:
     """What home's controllers do with pods that have ended is a deletion like any other."""
     bridged.apply(busybox(bridged.node, "ended", "exit 3", restart="Never"))
     wait_for(
@@ -107,7 +107,7 @@ def controlled(kind: str, node: str, name: str) -> str:
     return made.replace(f"  serviceName: {name}\n", "") if kind == "Deployment" else made
 
 
-def test_node_that_dies_for_good_has_its_pods_replaced_and_none_runs_twice(
+def test_pods_of_a_permanently_lost_node_are_replaced_and_none_runs_twice(
     bridged: Bridged,
 ) -> None:
     """The Deployment's pod is replaced at once, the StatefulSet's when the Node is removed."""

@@ -96,7 +96,7 @@ def _left(home: Cluster) -> list[str]:
     return [it["metadata"]["name"] for it in (*found, *labelled)]
 
 
-def test_a_namespace_too_big_for_home_bursts_and_can_be_undone(bridged: Bridged) -> None:
+def test_offloaded_namespace_bursts_and_can_be_undone(bridged: Bridged) -> None:
     home, namespace, node = bridged.home, bridged.namespace, bridged.node
     own = _own_node(home)
     here = own["metadata"]["name"]
@@ -180,7 +180,7 @@ _SPREAD = {
 
 
 @pytest.mark.parametrize("selector", [{}, SELECTOR], ids=["all", "some"])
-def test_the_api_server_does_what_the_translators_say(
+def test_admission_policy_equals_the_translation(
     clusters: dict[str, Cluster], node_name: str, selector: dict[str, str]
 ) -> None:
     """The policy in CEL and the webhook's function, on the same pods."""
@@ -229,7 +229,7 @@ def _webhook(home: Cluster, log: Path) -> Iterator[subprocess.Popen[bytes]]:
         print(log.read_text())
 
 
-def test_a_webhook_does_it_where_the_api_server_cannot(bridged: Bridged, tmp_path: Path) -> None:
+def test_webhook_changes_pods_without_an_admission_policy(bridged: Bridged, tmp_path: Path) -> None:
     home, namespace, node = bridged.home, bridged.namespace, bridged.node
     chosen = ("--node-selector", f"kubernetes.io/hostname={node}")
     options = (namespace, "--policy", "remote-only", "--by", "webhook", *chosen)

@@ -31,7 +31,7 @@ def _ready(bridged: Bridged) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["API server is down", "network is cut"])
-def test_remote_outage_is_told_and_harms_nothing(bridged: Bridged, cut: bool) -> None:
+def test_remote_outage_is_reported_and_harms_nothing(bridged: Bridged, cut: bool) -> None:
     """The node says so, pods keep their UIDs and starts, and what was asked meanwhile follows."""
     bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
     bridged.apply(busybox(bridged.node, "goes", "sleep 3600"))
@@ -69,7 +69,7 @@ def test_remote_outage_is_told_and_harms_nothing(bridged: Bridged, cut: bool) ->
     assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
-def test_a_bridge_that_starts_while_the_remote_is_away_waits_for_it(bridged: Bridged) -> None:
+def test_bridge_started_during_a_remote_outage_waits(bridged: Bridged) -> None:
     """It answers probes meanwhile, and says what it waits for; then all is as it was."""
     bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")
@@ -104,7 +104,7 @@ def test_a_bridge_that_starts_while_the_remote_is_away_waits_for_it(bridged: Bri
 
 
 @pytest.mark.timeout(420)
-def test_a_remote_whose_api_server_hangs_is_told(bridged: Bridged) -> None:
+def test_hanging_api_server_of_the_remote_is_reported(bridged: Bridged) -> None:
     """It takes connections and says nothing; nothing is asked of it meanwhile."""
     bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")

@@ -108,7 +108,7 @@ def _secret(tenant: str, node: str, name: str, config: str) -> Json:
     }
 
 
-def test_no_command_uses_a_kubeconfig_that_a_tenant_planted(
+def test_planted_kubeconfig_is_used_by_no_command(
     home: Cluster, tenant: str, node_name: str, listener: Listener, tmp_path: Path
 ) -> None:
     marker, key = tmp_path / "executed", tmp_path / "id_rsa"

@@ -52,7 +52,7 @@ def simulated() -> Iterator[dict[str, Cluster]]:
         down(started, settings)
 
 
-async def test_servers_that_refuse_lose_no_pod(
+async def test_throttling_api_servers_lose_no_pod(
     simulated: dict[str, Cluster], tmp_path: Path
 ) -> None:
     """Both give the bridge a few seats, and refuse what is beyond (API priority and fairness)."""
@@ -80,7 +80,7 @@ async def test_servers_that_refuse_lose_no_pod(
         await crowd.clear()
 
 
-async def test_a_pod_does_not_stand_behind_another_namespaces_thousand(
+async def test_burst_of_one_namespace_does_not_delay_another(
     simulated: dict[str, Cluster], tmp_path: Path
 ) -> None:
     """It is made in the remote, and told to be Running, while most of those before it wait."""

@@ -127,16 +127,14 @@ _quantities = st.builds(
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(texts=st.lists(_quantities, min_size=1, max_size=4), binary=st.booleans())
-def test_a_sum_is_printed_as_apimachinery_prints_it(
-    ask: Ask, texts: list[str], binary: bool
-) -> None:
+def test_sum_is_printed_as_by_apimachinery(ask: Ask, texts: list[str], binary: bool) -> None:
     total = sum(map(parse_quantity, texts), Fraction(0))
     assert ask({"quantities": texts, "binary": binary}) == format_quantity(total, binary=binary)
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(st.text(alphabet="0123456789+-.eEinumkKMGTP ", max_size=6))
-def test_what_is_read_is_read_by_apimachinery_too(ask: Ask, text: str) -> None:
+def test_quantities_are_parsed_as_by_apimachinery(ask: Ask, text: str) -> None:
     """That takes some more, such as a suffix without a number, and cannot print 1e100."""
     try:
         value = parse_quantity(text)
@@ -206,7 +204,7 @@ _pods = st.builds(
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(_pods)
-def test_a_pods_requests_are_what_the_scheduler_counts(ask: Ask, pod: Json) -> None:
+def test_requests_of_a_pod_equal_those_of_the_scheduler(ask: Ask, pod: Json) -> None:
     expected = {
         name: millis if name == pod_requests.CPU else -(-millis // 1000)
         for name, millis in ask({"pod": pod}).items()

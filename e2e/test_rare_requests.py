@@ -54,7 +54,7 @@ def _told(bridged: Bridged) -> dict[str, int]:
     }
 
 
-def test_foreign_copies_of_every_kind_are_looked_at_and_left_alone(bridged: Bridged) -> None:
+def test_unmanaged_objects_of_every_copied_resource_are_left_alone(bridged: Bridged) -> None:
     """A Secret, a Service and an EndpointSlice of others; told again after a restart, as counts."""
     bridged.apply(busybox(bridged.node, "first", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/first", "--timeout=60s")
@@ -91,7 +91,7 @@ def _version(bridged: Bridged, kind: str, name: str) -> str:
     return str(found["metadata"]["resourceVersion"])
 
 
-def test_copies_and_pods_follow_in_every_kind(bridged: Bridged) -> None:
+def test_copies_of_every_resource_are_updated(bridged: Bridged) -> None:
     """A ConfigMap, a Secret, a Service, an EndpointSlice and the pod itself are patched."""
     bridged.apply(config_map("conf", {"KEY": "1"}))
     bridged.apply(secret("key", {"KEY": "1"}))
@@ -129,7 +129,7 @@ def _names(bridged: Bridged, kinds: str) -> set[str]:
 @pytest.mark.parametrize(
     "path", ["attach/{namespace}/shell/main?output=1", "portForward/{namespace}/shell?port=80"]
 )
-def test_websockets_that_are_not_translated_are_passed_on(bridged: Bridged, path: str) -> None:
+def test_untranslated_websockets_are_forwarded(bridged: Bridged, path: str) -> None:
     """Some clients of a kubelet ask with GET; so does an API server of 1.36."""
     from websocket import create_connection
 

@@ -17,7 +17,7 @@ FOLLOWS = 3.0
 
 
 @pytest.mark.join("--namespace-linger=2")
-def test_all_kinds_of_references_are_copied_and_nothing_else(bridged: Bridged) -> None:
+def test_references_of_every_kind_are_copied_and_nothing_else(bridged: Bridged) -> None:
     """Environment, volumes, projected volumes, pull secrets; optional and immutable ones, binary
     data and types; tokens of service accounts stay at home."""
     for name in ("env", "env-from", "volume", "unused"):
@@ -94,7 +94,7 @@ def _all_kinds(node: str) -> str:
     )
 
 
-def test_a_missing_reference_is_waited_for_as_under_a_kubelet(bridged: Bridged) -> None:
+def test_missing_reference_blocks_the_pod_as_with_a_kubelet(bridged: Bridged) -> None:
     """The pod is there, its container is not made, and it starts when the Secret appears."""
     env = [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "late", "key": "KEY"}}}]
     bridged.apply(pod(bridged.node, "waits", containers=[shell("main", "sleep 3600", env=env)]))

@@ -97,7 +97,7 @@ def addresses(bridged: Bridged) -> list[str]:
     [(webhook_without_backend, "RemoteServerError"), (exhausted_quota, "RemoteForbidden")],
     ids=["webhook", "quota"],
 )
-def test_pod_that_cannot_be_created_again_leaves_its_services(
+def test_pod_that_cannot_be_recreated_leaves_its_services(
     bridged: Bridged, refuse: Callable[[Bridged], AbstractContextManager[str]], reason: str
 ) -> None:
     bridged.apply(SERVICE)

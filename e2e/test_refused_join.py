@@ -7,7 +7,7 @@ from e2e.conftest import Bridged
 from e2e.workloads import web
 
 
-def test_a_join_under_another_home_name_writes_one_error_after_its_steps(
+def test_join_under_another_home_name_ends_with_one_error(
     bridged: Bridged,
 ) -> None:
     bridged.apply(web(bridged.node))

@@ -142,7 +142,7 @@ def ask(bridged: Bridged, host: str) -> str:
 
 
 @pytest.mark.join("--network=relay")
-def test_pods_of_both_clusters_serve_one_service_through_all_that_happens_to_them(
+def test_pods_of_both_clusters_serve_one_service_through_faults(
     bridged: Bridged,
 ) -> None:
     """Scaling, a rolling update and a restart of the bridge, and no request fails."""
@@ -184,7 +184,7 @@ def test_pods_of_both_clusters_serve_one_service_through_all_that_happens_to_the
 
 
 @pytest.mark.join("--network=relay")
-def test_a_remote_that_is_cut_off_leaves_the_service_to_homes_pods(bridged: Bridged) -> None:
+def test_unreachable_remote_leaves_the_service_to_homes_pods(bridged: Bridged) -> None:
     bridged.apply(
         service("web")
         + deployment("web", "near", bridged.home.node_names[0], 1)
@@ -254,7 +254,7 @@ def files(node: str, answer: str) -> str:
 
 # Ports that the system gives to no connection: after the crash they are all still free.
 @pytest.mark.join("--network=relay", "--relay-ports=20000-20099")
-def test_what_goes_through_arrives_whole_and_what_cannot_is_said(bridged: Bridged) -> None:
+def test_relayed_data_is_complete_and_unsupported_ports_are_reported(bridged: Bridged) -> None:
     """A large body, an answer after the client's end, a port on which nothing listens, a crash of
     the bridge, and its leaving."""
     bridged.apply(files(bridged.node, "head -n 1; sleep 2; echo late") + client(bridged))

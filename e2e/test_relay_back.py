@@ -127,7 +127,7 @@ class Asking:
         return Counter(said.split("\n")[:-1])
 
 
-def test_an_offloaded_pod_reaches_homes_service_through_all_that_happens(bridged: Bridged) -> None:
+def test_remote_pod_reaches_homes_service_through_faults(bridged: Bridged) -> None:
     """A rollout at home, the relay pod's deletion and a restart of the bridge, and no request
     fails; in a namespace that takes nothing but `restricted` pods."""
     bridged.apply(client(bridged))
@@ -181,7 +181,9 @@ def other(bridged: Bridged, tmp_path: Path) -> Iterator[Second]:
         yield made
 
 
-def test_who_takes_over_fetches_what_the_relay_pod_holds(bridged: Bridged, other: Second) -> None:
+def test_successor_fetches_connections_held_by_the_relay_agent(
+    bridged: Bridged, other: Second
+) -> None:
     """The bridge that serves is killed; its relay pod goes on with the other."""
     bridged.apply(client(bridged) + service("web"))
     bridged.apply(deployment("web", "near", bridged.home.node_names[0], 2))
@@ -200,7 +202,7 @@ def test_who_takes_over_fetches_what_the_relay_pod_holds(bridged: Bridged, other
     assert len(slices(bridged)) == 2
 
 
-def test_a_relay_pod_that_hangs_is_replaced(bridged: Bridged) -> None:
+def test_hanging_relay_agent_is_replaced(bridged: Bridged) -> None:
     """Its process stands still, and the remote takes it for Ready."""
     bridged.apply(client(bridged) + service("web"))
     bridged.apply(deployment("web", "near", bridged.home.node_names[0], 1))
@@ -236,7 +238,7 @@ def test_a_relay_pod_that_hangs_is_replaced(bridged: Bridged) -> None:
     wait_for(lambda: len(relays(bridged)) == 1, "the first has ended")
 
 
-def test_what_goes_through_arrives_whole_and_what_cannot_is_said(bridged: Bridged) -> None:
+def test_relayed_data_is_complete_and_unsupported_ports_are_reported(bridged: Bridged) -> None:
     """Large bodies both ways, an end of one direction, a port on which nothing listens, a Service
     with pods on both sides, a crash of the bridge, and what is left when nothing needs it."""
     near, far = bridged.home.node_names[0], bridged.node
@@ -299,7 +301,7 @@ def test_what_goes_through_arrives_whole_and_what_cannot_is_said(bridged: Bridge
     assert ask(bridged).startswith("web-far"), "the remote's own pods serve"
 
 
-def test_a_bridge_in_homes_cluster_reaches_homes_pods(
+def test_bridge_in_homes_cluster_reaches_homes_pods(
     installing: Install,  # noqa: F811
     loaded: str,
 ) -> None:

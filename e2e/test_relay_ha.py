@@ -45,7 +45,7 @@ def _ports(bridged: Bridged) -> list[int]:
 
 
 @pytest.mark.join("--network=relay", f"--relay-ports={FIRST[0]}-{FIRST[-1]}")
-def test_who_takes_over_takes_the_services_over(bridged: Bridged, other: Second) -> None:
+def test_successor_takes_over_the_services(bridged: Bridged, other: Second) -> None:
     """After a crash, and back again after a stop."""
     bridged.apply(service("web") + deployment("web", "far", bridged.node, 2) + client(bridged))
     all_ready(bridged, 3)

@@ -101,7 +101,7 @@ def both_answer(bridged: Bridged) -> None:
     )
 
 
-def test_each_pod_of_a_statefulset_answers_by_its_name(bridged: Bridged, cidr: str) -> None:
+def test_each_pod_of_a_statefulset_is_reachable_by_name(bridged: Bridged, cidr: str) -> None:
     """Through a restart and a crash of the bridge, a pod that is made anew, and the leaving."""
     bridged.apply(
         _WEB.replace("THE-NODE", bridged.node).replace("IMAGE", AGNHOST) + client(bridged)
@@ -152,7 +152,7 @@ def other(bridged: Bridged, tmp_path: Path) -> Iterator[Second]:
         yield made
 
 
-def test_who_takes_over_has_the_addresses(bridged: Bridged, other: Second, cidr: str) -> None:
+def test_successor_takes_over_the_addresses(bridged: Bridged, other: Second, cidr: str) -> None:
     """After a crash, and back again after a stop."""
     bridged.apply(
         _WEB.replace("THE-NODE", bridged.node).replace("IMAGE", AGNHOST) + client(bridged)

@@ -104,7 +104,7 @@ def python(clusters: dict[str, Cluster]) -> str:
 
 
 @pytest.mark.join("--network=relay")
-def test_a_websocket_carries_both_ways_at_once_and_lasts(bridged: Bridged, python: str) -> None:
+def test_websocket_is_bidirectional_and_long_lived(bridged: Bridged, python: str) -> None:
     """What is sent comes back as it was, while the server speaks by itself; then it is silent but
     for that, through changes of its Service."""
     bridged.apply(serving(bridged.node, "sockets", python, _SOCKETS))
@@ -231,7 +231,7 @@ def packages() -> str:
 
 
 @pytest.mark.join("--network=relay")
-def test_grpc_streams_both_ways_and_calls_side_by_side_on_one_connection(
+def test_grpc_streams_and_concurrent_calls_share_one_connection(
     bridged: Bridged, python: str
 ) -> None:
     """A stream that answers each message before the next is sent, and lasts; beside it many calls,

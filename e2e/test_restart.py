@@ -53,7 +53,7 @@ def _is_still(bridged: Bridged) -> bool:
     return versions(_written(bridged)) == first
 
 
-def test_what_happens_while_it_is_away_is_made_up_for(bridged: Bridged) -> None:
+def test_changes_during_the_absence_are_applied(bridged: Bridged) -> None:
     """A pod that was deleted, one that was made, and one that ended while no bridge ran."""
     bridged.apply(busybox(bridged.node, "to-go", "sleep 3600"))
     bridged.apply(busybox(bridged.node, "ends", "sleep 4; exit 3", restart="Never"))

@@ -105,9 +105,7 @@ def _refused(bridge: Bridge) -> tuple[str, str]:
     return line, found[1]
 
 
-def test_a_home_restored_beside_the_original_touches_no_pod_until_told_to(
-    original: Bridged, tmp_path: Path
-) -> None:
+def test_restored_home_touches_no_pod_without_takeover(original: Bridged, tmp_path: Path) -> None:
     """The error explains what happened. Taking over on purpose works, ends the original bridge, and
     can be taken back."""
     original.apply(web(original.node))
@@ -171,7 +169,7 @@ def test_a_home_restored_beside_the_original_touches_no_pod_until_told_to(
     assert _starts(original.remote_pods()).items() >= kept.items()
 
 
-def test_a_bridge_that_is_killed_is_followed_by_its_next_start_and_by_nobody_else(
+def test_claim_of_a_killed_bridge_is_kept_for_its_own_home(
     original: Bridged, tmp_path: Path
 ) -> None:
     """The original bridge is dead when the restored home is joined: it is refused as well. The next

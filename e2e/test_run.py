@@ -69,7 +69,7 @@ def _proxied(bridged: Bridged, node: str, path: str) -> str:
     return found.stdout
 
 
-def test_two_nodes_of_one_process_are_two_nodes(several: Bridged) -> None:
+def test_one_process_serves_two_independent_nodes(several: Bridged) -> None:
     first, second = several.node, f"{several.node}-b"
     run = several.bridge
     assert isinstance(run, Run)

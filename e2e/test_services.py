@@ -93,7 +93,7 @@ def who_answers(
 
 
 @pytest.mark.join("--namespace-linger=2")
-def test_pods_of_both_clusters_reach_those_of_both_by_the_names_of_services(
+def test_pods_reach_services_of_both_clusters_by_name(
     bridged: Bridged, home: Cluster, remote: Cluster
 ) -> None:
     there = bridged.remote_namespace
@@ -137,7 +137,7 @@ def usable(cluster: Cluster) -> set[str]:
     }
 
 
-def test_pods_on_all_nodes_of_the_remote_are_reached_and_seen_by_their_own_addresses(
+def test_pods_on_all_remote_nodes_are_reachable_by_their_ips(
     bridged: Bridged, home: Cluster, remote: Cluster
 ) -> None:
     """Of a remote with one node, as with several."""
@@ -167,7 +167,7 @@ def test_pods_on_all_nodes_of_the_remote_are_reached_and_seen_by_their_own_addre
 
 
 @pytest.mark.join("--network=none")
-def test_without_a_network_between_the_clusters_no_address_is_told(
+def test_no_pod_ip_is_shared_without_a_network(
     bridged: Bridged, home: Cluster, remote: Cluster
 ) -> None:
     there = bridged.remote_namespace

@@ -45,9 +45,7 @@ def requests(bridged: Bridged) -> list[str]:
     return [name for name in names if bridged.node in name]
 
 
-def test_home_signs_the_certificate_that_somebody_approves(
-    state: Path, bridged: Bridged, ca: Path
-) -> None:
+def test_home_signs_an_approved_certificate(state: Path, bridged: Bridged, ca: Path) -> None:
     at = endpoint(bridged.home, bridged.node)
     bridged.apply(pod(bridged.node, "web"))
     wait_for(lambda: any(map(is_ready, bridged.home_pods())), "the pod is ready")
@@ -73,9 +71,7 @@ def test_home_signs_the_certificate_that_somebody_approves(
     assert requests(bridged) == [name]
 
 
-def test_a_request_that_is_denied_leaves_a_certificate_of_its_own(
-    bridged: Bridged, ca: Path
-) -> None:
+def test_denied_request_falls_back_to_self_signed(bridged: Bridged, ca: Path) -> None:
     name = waiting(bridged)
     bridged.home.kubectl("certificate", "deny", name)
     wait_for(lambda: f"{name} was denied" in bridged.bridge.log.read_text(), "it says so")

@@ -29,7 +29,7 @@ JOB_SECONDS = 120.0
 
 
 @pytest.mark.timeout(LIMIT, func_only=True)
-def test_a_random_mix_ends_in_agreement(bridged: Bridged) -> None:
+def test_clusters_agree_after_a_random_load(bridged: Bridged) -> None:
     """Creates, updates, deletes, jobs and crashes, with restarts of the bridge, beside objects
     of others."""
     seed = int(os.environ.get("CLUSTER_BRIDGE_SOAK_SEED") or random.SystemRandom().getrandbits(32))

@@ -47,7 +47,7 @@ def _referred(schemas: Json, field: Json) -> Json:
     return found
 
 
-def test_a_pod_with_much_in_its_spec_runs_as_at_home(bridged: Bridged) -> None:
+def test_pod_with_a_large_spec_runs_as_at_home(bridged: Bridged) -> None:
     """Init container, sidecar, probes, hooks, security, names, DNS and placement."""
     bridged.apply(_rich(bridged.node))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/rich", "--timeout=90s")
@@ -177,7 +177,7 @@ def _rich(node: str) -> str:
     )
 
 
-def test_files_of_labels_and_annotations_are_homes_and_follow(bridged: Bridged) -> None:
+def test_downward_api_files_have_homes_values_and_are_updated(bridged: Bridged) -> None:
     """What the bridge adds in the remote is not to be seen, and edits come."""
     items = [
         {"path": field, "fieldRef": {"fieldPath": f"metadata.{field}"}}
@@ -218,7 +218,9 @@ def urgent(home: Cluster, remote: Cluster) -> Iterator[str]:
     remote.kubectl("delete", "priorityclass", "e2e-both")
 
 
-def test_priority_is_the_remotes_and_what_is_dropped_is_told(bridged: Bridged, urgent: str) -> None:
+def test_priority_is_resolved_in_the_remote_and_drops_are_reported(
+    bridged: Bridged, urgent: str
+) -> None:
     """A class goes by its name where the remote has it; else one Event names the field."""
     bridged.apply(pod(bridged.node, "known", priorityClassName=urgent))
     bridged.apply(pod(bridged.node, "unknown", priorityClassName="e2e-missing"))
@@ -231,7 +233,7 @@ def test_priority_is_the_remotes_and_what_is_dropped_is_told(bridged: Bridged, u
     assert event["message"].startswith("spec.priorityClassName: e2e-missing is not a PriorityClass")
 
 
-def test_a_refused_pod_says_why_and_another_of_its_name_runs(bridged: Bridged) -> None:
+def test_rejected_pod_has_a_reason_and_its_successor_runs(bridged: Bridged) -> None:
     """It waits with the reason in its status and an Event; nothing of it is in the remote."""
     claims = [{"name": "gpu", "resourceClaimName": "none"}]
     # Home's scheduler would wait for the claim; a pod that names its node is there at once.

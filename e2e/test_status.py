@@ -13,7 +13,7 @@ def _pod(bridged: Bridged, name: str) -> Json:
     return get_one(bridged.home, "pod", name, namespace=bridged.namespace)
 
 
-def test_gates_and_conditions_of_others_count_and_survive(bridged: Bridged) -> None:
+def test_readiness_gates_and_conditions_of_others_are_respected(bridged: Bridged) -> None:
     """A readiness gate is opened at home; a foreign condition stays; the address is the node's."""
     gated = busybox(bridged.node, "gated", "sleep 3600").replace(
         "  restartPolicy",
@@ -40,7 +40,7 @@ def test_gates_and_conditions_of_others_count_and_survive(bridged: Bridged) -> N
     assert pod["status"]["startTime"]
 
 
-def test_a_generation_is_observed_when_the_remote_has_acted(bridged: Bridged) -> None:
+def test_observed_generation_follows_the_remote(bridged: Bridged) -> None:
     """Home's own generation, of the start and of a change."""
     bridged.apply(busybox(bridged.node, "moves", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/moves", "--timeout=60s")

@@ -63,7 +63,7 @@ def proxied(bridged: Bridged) -> Iterator[str]:
             process.terminate()
 
 
-def test_a_person_looks_at_a_node_and_takes_it_out_of_use(bridged: Bridged) -> None:
+def test_status_events_cordon_and_drain_of_a_node(bridged: Bridged) -> None:
     requests = {"requests": {"cpu": "100m", "memory": "64Mi"}}
     runs = [shell("main", "sleep 3600", resources=requests)]
     bridged.apply(pod(bridged.node, "web", containers=runs))

@@ -362,7 +362,7 @@ def _has_parts(bridged: Bridged) -> None:
     assert stamped == direct.stdout.splitlines()
 
 
-def test_a_remote_that_is_cut_off_ends_its_streams(bridged: Bridged) -> None:
+def test_unreachable_remote_ends_its_streams(bridged: Bridged) -> None:
     """Without a word, for packets are lost: kubectl ends within a minute, whether it sends or not.
 
     Its exit status is no failure: API servers take a lost connection to a kubelet for the end.

@@ -123,7 +123,7 @@ def _taints(bridged: Bridged) -> list[Json]:
     return found
 
 
-def test_job_does_not_count_a_pod_that_was_given_up(bridged: Bridged) -> None:
+def test_job_ignores_a_pod_that_was_given_up(bridged: Bridged) -> None:
     """Its next pod finds a node, and the Job is complete without a failure."""
     made = json.loads(
         pod(
@@ -153,7 +153,7 @@ def test_job_does_not_count_a_pod_that_was_given_up(bridged: Bridged) -> None:
     assert (status["succeeded"], status.get("failed", 0)) == (1, 0)
 
 
-def test_pod_that_is_placed_at_last_stays(bridged: Bridged) -> None:
+def test_pod_scheduled_before_the_timeout_stays(bridged: Bridged) -> None:
     """Its time is over when it runs already."""
     bridged.apply(pod(bridged.node, "late", _META, topologySpreadConstraints=[_SPREAD]))
     wait_for(lambda: _waits(_one(bridged, "late")), "it is told at home")
@@ -167,7 +167,7 @@ def test_pod_that_is_placed_at_last_stays(bridged: Bridged) -> None:
 
 
 @pytest.mark.parametrize("down", [1, SECONDS + 3], ids=["shortly", "longer than its time"])
-def test_restart_does_not_begin_the_time_anew(bridged: Bridged, down: int) -> None:
+def test_restart_does_not_reset_the_timeout(bridged: Bridged, down: int) -> None:
     """The bridge crashes while a pod waits."""
     bridged.apply(pod(bridged.node, "waits", _META, topologySpreadConstraints=[_SPREAD]))
     wait_for(lambda: _waits(_one(bridged, "waits")), "it is told at home")

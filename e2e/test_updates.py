@@ -18,7 +18,7 @@ from e2e.workloads import BUSYBOX, config_map, pod, shell
 OTHER_BUSYBOX = "docker.io/library/busybox:1.37"
 
 
-def test_metadata_image_tolerations_and_deadline_follow(bridged: Bridged) -> None:
+def test_metadata_image_tolerations_and_deadline_are_updated(bridged: Bridged) -> None:
     """What the API lets change in place; a key with a domain goes when home takes it back."""
     labels = {"plain": "1", "example.com/mine": "1"}
     bridged.apply(pod(bridged.node, "changes", {"labels": labels}))
@@ -61,9 +61,7 @@ def test_metadata_image_tolerations_and_deadline_follow(bridged: Bridged) -> Non
     )
 
 
-def test_debug_adds_a_container_that_can_be_read_and_attached_to(
-    bridged: Bridged, tmp_path: Path
-) -> None:
+def test_debug_container_has_logs_and_attach(bridged: Bridged, tmp_path: Path) -> None:
     """`kubectl debug`, with what its container refers to."""
     bridged.apply(pod(bridged.node, "changes"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/changes", "--timeout=60s")
@@ -138,7 +136,7 @@ def _is_refused(bridged: Bridged, name: str) -> bool:
     )
 
 
-def test_resize_in_place_follows_with_its_status(bridged: Bridged) -> None:
+def test_in_place_resize_is_applied_with_its_status(bridged: Bridged) -> None:
     """`kubectl patch --subresource resize`, also one that no machine can give."""
     resources = {"requests": {"cpu": "50m", "memory": "32Mi"}}
     side = shell("side", "sleep 3600", resources=resources, restartPolicy="Always")

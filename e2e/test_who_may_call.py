@@ -49,7 +49,7 @@ def proxy_role(bridged: Bridged) -> Iterator[str]:
     bridged.home.kubectl("delete", "clusterrole,clusterrolebinding", name, "--ignore-not-found")
 
 
-def test_who_is_not_known_is_refused(
+def test_unauthenticated_callers_are_rejected(
     bridged: Bridged, admin: tuple[Path, Path], tmp_path: Path
 ) -> None:
     at = endpoint(bridged.home, bridged.node)
@@ -64,7 +64,7 @@ def test_who_is_not_known_is_refused(
         status_of(at, "/pods", pair=(pair.certificate, pair.key))
 
 
-def test_a_service_account_may_what_it_is_allowed_and_no_longer(
+def test_service_account_is_authorised_until_its_permission_is_removed(
     bridged: Bridged, proxy_role: str
 ) -> None:
     home, at = bridged.home, endpoint(bridged.home, bridged.node)
@@ -90,7 +90,7 @@ def test_a_service_account_may_what_it_is_allowed_and_no_longer(
     assert status_of(at, "/pods", token=reader)[0] == 403
 
 
-def test_a_websocket_get_of_exec_takes_create(bridged: Bridged, proxy_role: str) -> None:
+def test_websocket_exec_requires_create(bridged: Bridged, proxy_role: str) -> None:
     """An account with `get nodes/proxy` alone, as monitoring has, runs nothing."""
     bridged.apply(pod(bridged.node, "target"))
     wait_for(lambda: all(map(is_ready, bridged.home_pods())), "the pod is ready")
@@ -130,7 +130,7 @@ def test_a_websocket_get_of_exec_takes_create(bridged: Bridged, proxy_role: str)
 
 
 @pytest.mark.join("--anonymous-auth")
-def test_anonymous_callers_are_asked_about_where_that_is_wanted(
+def test_anonymous_callers_are_authorised_with_the_option(
     bridged: Bridged, proxy_role: str, admin: tuple[Path, Path]
 ) -> None:
     at = endpoint(bridged.home, bridged.node)
@@ -141,7 +141,7 @@ def test_anonymous_callers_are_asked_about_where_that_is_wanted(
     assert said["authentication"]["anonymous"] == {"enabled": True}
 
 
-def test_only_pods_of_the_node_are_reached_and_no_other_path_of_the_remote(
+def test_only_pods_of_the_node_and_kubelet_paths_are_reachable(
     bridged: Bridged, admin: tuple[Path, Path]
 ) -> None:
     bridged.apply(pod(bridged.node, "ours"))

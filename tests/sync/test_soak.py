@@ -251,7 +251,7 @@ def _is_ours(pod: Object) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_a_random_mix_ends_in_agreement(
+async def test_clusters_agree_after_a_random_load(
     world: World, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retry, "MIN_DELAY", 0.01)

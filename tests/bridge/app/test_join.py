@@ -142,7 +142,7 @@ async def test_the_node_records_the_namespace_of_an_installation(
     assert recorded[node_object.ANNOTATION_INSTALLATION] == "", "the bridge runs elsewhere now"
 
 
-async def test_two_nodes_stand_for_two_pools_of_one_remote(two: Clusters) -> None:
+async def test_two_virtual_nodes_represent_two_pools_of_one_remote(two: Clusters) -> None:
     for name, cpu in (("worker", "4"), ("other", "8"), ("no-pool", "16")):
         put_worker(two.remote, name, cpu=cpu)
     two.remote.update(NODES, "worker", {"metadata": {"labels": {"pool": "a"}}})

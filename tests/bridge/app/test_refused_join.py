@@ -25,7 +25,7 @@ async def encrypted(tmp_path: Path) -> AsyncIterator[Clusters]:
         yield clusters(home, remote, tmp_path)
 
 
-async def test_a_join_under_another_home_name_writes_one_error_after_its_steps(
+async def test_join_under_another_home_name_ends_with_one_error(
     encrypted: Clusters,
 ) -> None:
     world = World(encrypted.home, encrypted.remote)

@@ -44,7 +44,7 @@ async def checked(settings: JoinSettings) -> Report:
     return found
 
 
-async def test_two_clusters_that_can_be_joined(two: Clusters) -> None:
+async def test_precheck_passes_for_two_joinable_clusters(two: Clusters) -> None:
     found = await checked(two.settings)
     # A fake server speaks no TLS.
     assert worse(found) == {"BRG105"}

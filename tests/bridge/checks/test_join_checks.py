@@ -55,7 +55,7 @@ async def refused(settings: JoinSettings) -> str:
 # -- what is found -------------------------------------------------------------------------
 
 
-async def test_two_clusters_that_can_be_joined(two: Clusters) -> None:
+async def test_precheck_passes_for_two_joinable_clusters(two: Clusters) -> None:
     two.home.put(
         config_map(
             "extension-apiserver-authentication", "kube-system", data={"client-ca-file": "PEM"}

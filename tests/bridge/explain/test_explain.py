@@ -395,7 +395,7 @@ async def test_the_virtual_node_that_the_selector_names_is_explained_before_othe
     assert answer["nodes"][1]["obstacles"][0]["field"] == "spec.nodeSelector[tier]"
 
 
-async def test_a_cordoned_remote_is_named_as_the_cause(looked: Looked) -> None:
+async def test_cordoned_remote_is_named_as_the_cause(looked: Looked) -> None:
     message = (
         "no node of the remote cluster takes new pods (1 cordoned); running pods are unaffected"
     )

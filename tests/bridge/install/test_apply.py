@@ -408,7 +408,7 @@ async def test_the_bridges_are_stopped_before_anything_is_removed(home: Home) ->
     assert ("DELETE", deployment) in writes[stopped:]
 
 
-async def test_a_namespace_with_something_of_others_stays(home: Home) -> None:
+async def test_namespace_with_unmanaged_objects_stays(home: Home) -> None:
     await home.apply()
     theirs: Object = {
         "apiVersion": "v1",

@@ -265,7 +265,7 @@ def anybody(world: World) -> None:
     world.server._authenticator._anonymous = True
 
 
-async def test_anonymous_callers_are_asked_about_where_that_is_wanted(
+async def test_anonymous_callers_are_authorised_with_the_option(
     world: World, anybody: None
 ) -> None:
     world.home.denied = {("system:anonymous", "get", "proxy")}
